@@ -54,6 +54,18 @@ GENRES = (
     "romance", "animated", "action", "documentary", "musical", "fantasy",
 )  # fmt: skip
 
+DIRECTED = (
+    ("george lucas", "what is the 1977 george lucas movie about a farm boy who joins a rebellion in space"),
+    (
+        "sofia coppola",
+        "which film directed by sofia coppola follows an aging actor and a young woman in tokyo",
+    ),
+)
+OF_A_GENRE = (
+    ("mystery", "what mystery film follows a detective who hunts a killer through a snowed in village"),
+    ("war", "which war movie is about a group of soldiers sent behind enemy lines to save one man"),
+)
+
 
 @dataclass(frozen=True)
 class DataSet:
@@ -67,13 +79,14 @@ class DataSet:
     max_tokens: int
     our_prompts: int
     labels: tuple[str, ...] | None = None
+    examples: tuple[tuple[str, str], ...] = ()
 
 
 DATA_SETS = {
     "trec": DataSet(dpf.tasks.TREC, "trec.train", "trec.test", 80, 1, 15, 80),
     "agnews": DataSet(dpf.tasks.AGNEWS, "agnews.train_subset", "agnews.test", 10, 2, 30, 40),
-    "mit-d": DataSet(dpf.tasks.MIT_D, "mit_d.train", "mit_d.test", 20, 4, 20, 60, DIRECTORS),
-    "mit-g": DataSet(dpf.tasks.MIT_G, "mit_g.train", "mit_g.test", 20, 4, 20, 60, GENRES),
+    "mit-d": DataSet(dpf.tasks.MIT_D, "mit_d.train", "mit_d.test", 20, 4, 20, 60, DIRECTORS, DIRECTED),
+    "mit-g": DataSet(dpf.tasks.MIT_G, "mit_g.train", "mit_g.test", 20, 4, 20, 60, GENRES, OF_A_GENRE),
     "dbpedia": DataSet(dpf.tasks.DBPEDIA, "dbpedia.train_subset", "dbpedia.test_subset", 20, 2, 30, 40),
 }
 
@@ -112,6 +125,30 @@ class FreshNoise:
 
 
 @dataclass(frozen=True)
+class WithExamples:
+    """A setting whose instruction ends with public examples of what is asked for.
+
+    A small model does not do what Tang's instruction says, to put the director into the sentence, and a demonstration
+    without it teaches nothing. Two made-up examples show it: public text, which costs nothing.
+    """
+
+    setting: Setting
+    examples: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """As results carry it."""
+        return f"{self.setting.name}, public examples"
+
+    def demonstrations(self, request: Request) -> Demonstrations:
+        """As many as were asked for."""
+        task = request.task
+        shown = "".join(task.block(label, text) for label, text in self.examples).rstrip()
+        told = replace(task, instruction=f"{task.preamble()}{shown}")
+        return self.setting.demonstrations(replace(request, task=told))
+
+
+@dataclass(frozen=True)
 class Stored:
     """A setting whose demonstrations are kept in a folder, and taken from there if they are there."""
 
@@ -137,8 +174,11 @@ class Stored:
 
 
 def settings_of(data: DataSet, epsilon: float | None) -> Iterator[Setting]:
-    """Our setting, Tang's Gaussian and AdaDPSyn, in the papers' sizes; without privacy one is as good as another."""
-    yield Synthetic("public-centred", PublicCentred(), data.our_prompts, 1, data.max_tokens)
+    """Our setting, Tang's Gaussian and AdaDPSyn, in the papers' sizes; without privacy, ours and what it starts from."""
+    plain = Synthetic("public-centred", PublicCentred(), data.our_prompts, 1, data.max_tokens)
+    yield plain
+    if data.examples:
+        yield WithExamples(plain, data.examples)
     if epsilon is None:
         return
     tang = Synthetic("gaussian", Gaussian(), data.prompts, data.records_per_prompt, data.max_tokens)
@@ -159,6 +199,9 @@ def trials(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
     yield 0, Trial(ZeroShot(), 0.0, shots=0)
     for repetition in range(REPETITIONS):
         yield repetition, Trial(stored(ZeroPrivate(data.max_tokens)), 0.0, repetition=repetition)
+        if data.examples:
+            nothing_read = WithExamples(ZeroPrivate(data.max_tokens), data.examples)
+            yield repetition, Trial(stored(nothing_read), 0.0, repetition=repetition)
         yield repetition, Trial(stored(RandomPrivate()), None, repetition=repetition)
         for place, epsilon in enumerate((None, *EPSILONS)):
             for setting in settings_of(data, epsilon):
