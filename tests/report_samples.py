@@ -26,11 +26,12 @@ def demonstrations() -> Demonstrations:
     return Demonstrations([*made, Demonstration(SECRET, "Refund", 6, False, None, "zero-out", "gaussian")])
 
 
-def account(folder: Path, plans: int = 6) -> LedgerAccount:
+def account(folder: Path, plans: int = 6, suffix: str = "") -> LedgerAccount:
     """An account of plans over three labels, one of which was given back, whose budget was changed."""
-    account = BudgetLedger.open(f"sqlite:///{folder}/budget.db").create("tickets", PrivacyBudget(6.0, 1e-5))
+    ledger = BudgetLedger.open(f"sqlite:///{folder}/budget.db")
+    account = ledger.create(f"tickets{suffix}", PrivacyBudget(6.0, 1e-5))
     for number in range(plans):
-        scope = f"support: {LABELS[number % len(LABELS)]}"
+        scope = f"support: {LABELS[number % len(LABELS)]}{suffix}"
         details = {"mechanism": "gaussian", "noise_multiplier": 1.5, "sampling_rate": "2/15", "steps": 4}
         entry = account.reserve(scope, PrivacySpend(6.0 / plans, 1e-6 / plans), details)
         account.charge(entry)

@@ -63,7 +63,7 @@ def attack_chart(promise: Promise) -> Drawing:
         "attack-chart",
         "The best that any attack can do",
         f"Detections against false alarms. The line of the bound bends where {percent_text(f)} false alarms "
-        f"stand against {percent_text(t)} detections; guessing is the diagonal. No attack lies above the line.",
+        f"stand against {percent_text(t)} detections; guessing is the diagonal. No attack lies above it.",
         across=(0.0, 1.0),
         up=(0.0, 1.0),
         axes=("false alarms", "detections"),
@@ -154,7 +154,7 @@ def interval_text(figure: Figure) -> str:
 
 
 def thinned(moments: Sequence[Moment]) -> list[Moment]:
-    """Some hundreds of moments: of neighbours the one with the greatest spend, changes of budget, the ends."""
+    """Some hundreds of moments: of neighbours that with the greatest spend, changes of budget, the ends."""
     size = -(-len(moments) // MOST_POINTS)
     groups = [range(start, min(start + size, len(moments))) for start in range(0, len(moments), size)]
     kept = {0, len(moments) - 1}
@@ -168,7 +168,9 @@ def _series(plot: Plot, number: int, places: Sequence[float], rows: Sequence[Sum
     if len(rows) == 1:  # a baseline, to hold the others against
         level = rows[0].accuracy
         plot.line(plot.at([(plot.x.low, level), (plot.x.high, level)]), f"faint {style}", dash="4 4")
-    plot.line(plot.at(zip(places, (row.accuracy for row in rows), strict=True)), style, dash=dash_of(number))
+    else:
+        values = (row.accuracy for row in rows)
+        plot.line(plot.at(zip(places, values, strict=True)), style, dash=dash_of(number))
     for place, row in zip(places, rows, strict=True):
         plot.line(plot.at([(place, row.low), (place, row.high)]), style)
         plot.marker(plot.x(place), plot.y(row.accuracy), number)

@@ -137,7 +137,7 @@ def _released(sources: Sources) -> Demonstrations:
 
 
 def _promise(spending: Spending | None, shown: Demonstrations, plan: PlanDocument | None) -> Promise | None:
-    """The account's bound where there is one, which covers every plan; else the demonstrations', or the plan's."""
+    """The account's bound, which covers every plan; else the demonstrations'; else the plan's."""
     if spending is not None:
         covers = f"everything that was released on the account of {spending.dataset}"
         return _of(spending.spent, spending.relation, covers)

@@ -8,7 +8,6 @@ import json
 import math
 import platform
 from collections.abc import Mapping
-from fractions import Fraction
 from importlib import metadata as installed
 from importlib import resources
 from typing import TYPE_CHECKING, Final
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _MINUTE: Final = 60
+_LONGEST_FRACTION: Final = 100
 
 _ROWS: Final = 50
 """Of a table; what is beyond is counted in words."""
@@ -178,10 +178,9 @@ def _short(value: object) -> str:
 
 def _fraction(text: str) -> str:
     """A fraction, as a ledger keeps q, as a number."""
-    try:
-        return f"{float(Fraction(text)):.4g}"
-    except (ValueError, ZeroDivisionError, OverflowError):
-        return text
+    above, _, below = text.partition("/")
+    numbers = above.isdecimal() and below.isdecimal() and len(text) < _LONGEST_FRACTION and int(below)
+    return f"{int(above) / int(below):.4g}" if numbers else text
 
 
 def _duration(seconds: float) -> str:

@@ -22,10 +22,10 @@ LIGHT: Final[Mapping[str, str]] = {
     "axis": "#6b7684",
     "grid": "#dde2e8",
     "series-1": "#0067b5",
-    "series-2": "#b44a00",
+    "series-2": "#c85000",
     "series-3": "#00805c",
     "series-4": "#9a4a86",
-    "series-5": "#7a6a00",
+    "series-5": "#574b00",
     "series-6": "#3b4047",
 }
 DARK: Final[Mapping[str, str]] = {

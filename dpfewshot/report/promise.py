@@ -87,7 +87,7 @@ def percent_text(share: float) -> str:
     if share <= 0.5:  # noqa: PLR2004 - half
         rounded = Context(prec=3, rounding=ROUND_CEILING).plus(exact)
     else:
-        rounded = 100 - Context(prec=2, rounding=ROUND_FLOOR).plus(100 - exact)
+        rounded = 100 - Context(prec=3, rounding=ROUND_FLOOR).plus(100 - exact)
     return f"{rounded.normalize():f} %"
 
 
