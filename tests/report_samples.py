@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 from dpfewshot.demonstrations import Demonstrations
+from dpfewshot.evaluation import Cell
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
 from dpfewshot.report import Sources, read_book, read_evaluation, read_findings, read_plan
 from dpfewshot.values import Demonstration, PrivacyBudget, PrivacySpend
@@ -71,11 +73,11 @@ def plan_document() -> dict[str, object]:
     }
 
 
-def cells() -> list[dict[str, object]]:
+def cells() -> list[Cell]:
     """Of two tasks in public, and of one in private."""
     found = []
     for task, lift in (("trec", 0), ("mit-d", 30)):
-        for setting, epsilon, correct in (
+        for setting, epsilon, right in (
             ("zero-shot", 0.0, 80),
             ("gaussian", 1.0, 90),
             ("gaussian", 4.0, 110),
@@ -86,23 +88,30 @@ def cells() -> list[dict[str, object]]:
             ("best", 4.0, 121),
             ("no-noise", None, 125),
         ):
-            for repetition in range(3):
-                cell = {
-                    "task": task,
-                    "model": "gemma-270m",
-                    "setting": setting,
-                    "epsilon": epsilon,
-                    "delta": None if epsilon in {0.0, None} else 1e-5,
-                    "relation": "zero-out",
-                    "shots": 0 if setting == "zero-shot" else 4,
-                    "repetition": repetition,
-                    "items": 200,
-                    "correct": correct + lift + 4 * repetition,
-                    "private": False,
-                }
-                found.append(cell)
-    private = dict(found[0], task="our own tickets", private=True)
-    return [*found, private, {key: value for key, value in private.items() if key != "private"}]
+            found += [cell(task, setting, epsilon, repetition, right + lift) for repetition in range(3)]
+    return [*found, dataclasses.replace(found[0], task="our own tickets", private=True)]
+
+
+def cell(task: str, setting: str, epsilon: float | None, repetition: int, right: int) -> Cell:
+    """One of 200 items, of which about that many are right; more in later repetitions."""
+    outcomes = "".join("1" if (7 * item) % 200 < right + 4 * repetition else "0" for item in range(200))
+    return Cell(
+        task=task,
+        model="gemma-270m",
+        writer="gemma-270m",
+        setting=setting,
+        epsilon_asked=epsilon,
+        epsilon=epsilon,
+        delta=1e-5 if epsilon else None,
+        relation="zero-out" if epsilon else None,
+        shots=0 if setting == "zero-shot" else 4,
+        repetition=repetition,
+        items=200,
+        outcomes=outcomes,
+        uncalibrated=outcomes[::-1] if task == "trec" else None,
+        population={"Refund": 300},
+        private=False,
+    )
 
 
 def findings() -> dict[str, object]:
@@ -145,8 +154,8 @@ def files(folder: Path) -> dict[str, Path]:
     paths = {name: folder / f"{name}.json" for name in ("demonstrations", "plan", "evaluation", "audit")}
     demonstrations().to_jsonl(paths["demonstrations"])
     paths["plan"].write_text(json.dumps(plan_document()), encoding="utf-8")
-    lines = [json.dumps(cell) for cell in cells()]
-    paths["evaluation"].write_text("\n".join(lines), encoding="utf-8")
+    lines = "".join(json.dumps(cell.as_dict()) + "\n" for cell in cells())
+    paths["evaluation"].write_text(lines, encoding="utf-8")
     paths["audit"].write_text(json.dumps(findings()), encoding="utf-8")
     return paths
 

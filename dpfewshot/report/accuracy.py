@@ -1,4 +1,4 @@
-"""Measured accuracy, summed up for charts: a panel for each task, model and number of shots."""
+"""Measured accuracy for charts: a panel for each task, model and number of shots."""
 
 from __future__ import annotations
 
@@ -6,47 +6,23 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING
 
-_NORMAL_95: Final = 1.959963984540054
-"""The standard normal's 97.5 % quantile."""
-
-_SETTING: Final = ("task", "model", "setting", "epsilon", "delta", "relation", "shots")
-
-Cell = Mapping[str, Any]
+if TYPE_CHECKING:
+    from dpfewshot.evaluation import Cell, Summary
 
 
 @dataclass(frozen=True)
-class Summary:
-    """All repetitions of one setting.
+class Row:
+    """All repetitions of one setting at one ε.
 
     Attributes:
-        task: its name.
-        model: which read the demonstrations.
-        setting: as in "gaussian", "zero-shot".
-        epsilon: of the demonstrations, an upper bound; 0 without any of the data, None without privacy.
-        delta: likewise.
-        relation: the neighbouring relation of both.
-        shots: demonstrations in the prompt.
-        accuracy: the share that was right, over all repetitions and items.
-        low: the lower end of its 95 % interval.
-        high: the upper end.
-        repetitions: how often demonstrations were made.
-        items: test items of one repetition.
+        summary: with contextual calibration, where that is there.
+        uncalibrated: the accuracy without it; None where there is no difference, as in extraction.
     """
 
-    task: str
-    model: str
-    setting: str
-    epsilon: float | None
-    delta: float | None
-    relation: str | None
-    shots: int
-    accuracy: float
-    low: float
-    high: float
-    repetitions: int
-    items: int
+    summary: Summary
+    uncalibrated: float | None
 
 
 @dataclass(frozen=True)
@@ -57,18 +33,23 @@ class Panel:
         task: its name.
         model: which read the demonstrations.
         shots: demonstrations in the prompt; 0 where nothing else was measured.
-        series: of each setting its summaries, by growing ε.
+        series: of each setting its rows, by growing ε.
     """
 
     task: str
     model: str
     shots: int
-    series: Mapping[str, Sequence[Summary]]
+    series: Mapping[str, Sequence[Row]]
 
     @property
-    def rows(self) -> list[Summary]:
-        """All summaries, setting by setting."""
-        return [summary for summaries in self.series.values() for summary in summaries]
+    def rows(self) -> list[Row]:
+        """All rows, setting by setting."""
+        return [row for rows in self.series.values() for row in rows]
+
+    @property
+    def summaries(self) -> list[Summary]:
+        """Of all rows."""
+        return [row.summary for row in self.rows]
 
 
 def epsilon_order(epsilon: float | None) -> float:
@@ -76,49 +57,33 @@ def epsilon_order(epsilon: float | None) -> float:
     return math.inf if epsilon is None else epsilon
 
 
-def panels(summaries: Sequence[Summary]) -> list[Panel]:
+def panels(cells: Sequence[Cell]) -> list[Panel]:
     """One panel for each task, model and number of shots, in the order in which they were measured."""
+    rows = _rows(cells) if cells else []
     found = []
-    for task, model in dict.fromkeys((each.task, each.model) for each in summaries):
-        of_model = [each for each in summaries if (each.task, each.model) == (task, model)]
-        for shots in sorted({each.shots for each in of_model if each.shots}) or [0]:
-            shown = [each for each in of_model if each.shots in {0, shots}]
+    for task, model in dict.fromkeys((row.summary.task, row.summary.model) for row in rows):
+        of_model = [row for row in rows if (row.summary.task, row.summary.model) == (task, model)]
+        for shots in sorted({row.summary.shots for row in of_model} - {0}) or [0]:
+            shown = [row for row in of_model if row.summary.shots in {0, shots}]
             found.append(Panel(task, model, shots, _by_setting(shown)))
     return found
 
 
-def summarise(cells: Sequence[Cell]) -> list[Summary]:
-    """Sum up the repetitions of each setting.
+def _rows(cells: Sequence[Cell]) -> list[Row]:
+    from dpfewshot.evaluation import summarise
 
-    The interval is the normal one. Its variance is that of the repetitions' mean plus that of the items, as
-    if all repetitions were of the same items: they are.
-
-    Args:
-        cells: of a results file.
-    """
-    groups: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
-    for cell in cells:
-        groups[tuple(cell[name] for name in _SETTING)].append(cell)
-    return [_summary(group) for group in groups.values()]
+    pairs = zip(summarise(cells), summarise(cells, calibrated=False), strict=True)
+    return [Row(one, None if one.calibrated is None else plain.accuracy) for one, plain in pairs]
 
 
-def _summary(cells: Sequence[Cell]) -> Summary:
-    shares = [cell["correct"] / cell["items"] for cell in cells]
-    accuracy = sum(cell["correct"] for cell in cells) / sum(cell["items"] for cell in cells)
-    items = min(cell["items"] for cell in cells)
-    variance = accuracy * (1 - accuracy) / items
-    if len(shares) > 1:
-        squares = sum((share - accuracy) ** 2 for share in shares)
-        variance += squares / (len(shares) - 1) / len(shares)
-    margin = _NORMAL_95 * math.sqrt(variance)
-    low, high = max(0.0, accuracy - margin), min(1.0, accuracy + margin)
-    setting = {name: cells[0][name] for name in _SETTING}
-    return Summary(**setting, accuracy=accuracy, low=low, high=high, repetitions=len(cells), items=items)
-
-
-def _by_setting(summaries: Sequence[Summary]) -> dict[str, list[Summary]]:
-    series: dict[str, list[Summary]] = defaultdict(list)
-    for each in sorted(summaries, key=lambda each: epsilon_order(each.epsilon)):
-        series[each.setting].append(each)
-    order = dict.fromkeys(each.setting for each in summaries)
-    return {setting: series[setting] for setting in order}
+def _by_setting(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """By the setting's name, and the writer's where there are several."""
+    writers = len({row.summary.writer for row in rows if row.summary.shots}) > 1
+    series: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_whom = f" by {row.summary.writer}" if writers and row.summary.shots else ""
+        series[row.summary.setting + by_whom].append(row)
+    return {
+        name: sorted(these, key=lambda row: epsilon_order(row.summary.epsilon))
+        for name, these in series.items()
+    }

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from dpfewshot.audit import Figure
-from dpfewshot.report.accuracy import Panel, Summary, epsilon_order
+from dpfewshot.report.accuracy import Panel, epsilon_order
 from dpfewshot.report.promise import Promise, percent_text
 from dpfewshot.report.spending import Moment, Spending
 from dpfewshot.report.svg import Drawing, Plot, Scale, dash_of, round_values, series_class
 from dpfewshot.report.text import plural
 from dpfewshot.values import epsilon_text
+
+if TYPE_CHECKING:
+    from dpfewshot.evaluation import Summary
 
 MOST_POINTS: Final = 400
 """About how many points a line has at most: more would not be seen."""
@@ -83,9 +86,9 @@ def accuracy_chart(panel: Panel, name: str) -> Drawing:
         panel: what to draw.
         name: the drawing's id.
     """
-    epsilons = sorted({epsilon_order(row.epsilon) for row in panel.rows})
-    lowest, highest = min(row.low for row in panel.rows), max(row.high for row in panel.rows)
-    best = max(panel.rows, key=lambda row: row.accuracy)
+    epsilons = sorted({epsilon_order(each.epsilon) for each in panel.summaries})
+    lowest, highest = min(each.low for each in panel.summaries), max(each.high for each in panel.summaries)
+    best = max(panel.summaries, key=lambda each: each.accuracy)
     plot = Plot(
         name,
         f"{panel.task}, {panel.model}: accuracy against epsilon",
@@ -103,8 +106,9 @@ def accuracy_chart(panel: Panel, name: str) -> Drawing:
     width = 0.6 / len(panel.series)
     for number, rows in enumerate(panel.series.values()):
         aside = (number - (len(panel.series) - 1) / 2) * width
-        places = [epsilons.index(epsilon_order(row.epsilon)) + aside for row in rows]
-        _series(plot, number, places, rows)
+        summaries = [row.summary for row in rows]
+        places = [epsilons.index(epsilon_order(each.epsilon)) + aside for each in summaries]
+        _series(plot, number, places, summaries)
     return plot
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from dpfewshot.audit import Finding
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.ledger.verification import Book
-from dpfewshot.report.accuracy import Cell, Panel, panels, summarise
+from dpfewshot.report.accuracy import Panel, panels
 from dpfewshot.report.promise import Promise
 from dpfewshot.report.sources import PlanDocument
 from dpfewshot.report.spending import Spending, spending_of
 from dpfewshot.values import PrivacySpend
+
+if TYPE_CHECKING:
+    from dpfewshot.evaluation import Cell
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class Sources:
         demonstrations: what was released. Those without a guarantee are private.
         book: of a ledger's account.
         plan: the plan, with what it released where that is known.
-        cells: of an evaluation. One that does not say `"private": false` is private.
+        cells: of an evaluation. Each says whether it is private.
         findings: of audits. Each says whether it is private.
     """
 
@@ -107,7 +111,7 @@ def select(sources: Sources, *, private: bool) -> Contents:
     """
     given = _released(sources)
     shown = Demonstrations((one for one in given if private or one.private), plan_spend=given.plan_spend)
-    public = [cell for cell in sources.cells if cell.get("private", True) is False]
+    public = [cell for cell in sources.cells if cell.private is False]
     cells = sources.cells if private else public
     findings = [finding for finding in sources.findings if private or finding.private is False]
     spending = None if sources.book is None else spending_of(sources.book, private=private)
@@ -117,7 +121,7 @@ def select(sources: Sources, *, private: bool) -> Contents:
         spending=spending,
         demonstrations=shown,
         plan=sources.plan,
-        panels=panels(summarise(cells)),
+        panels=panels(cells),
         private_cells=len(cells) - len(public),
         findings=findings,
         left_out=LeftOut(

@@ -8,12 +8,15 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dpfewshot.audit import Finding
 from dpfewshot.demonstrations import Demonstrations, from_line
 from dpfewshot.errors import InvalidReport
 from dpfewshot.values import PrivacySpend
+
+if TYPE_CHECKING:
+    from dpfewshot.evaluation import Cell
 
 File = str | os.PathLike[str]
 
@@ -51,13 +54,16 @@ _PART: Final[Mapping[str, tuple[type, ...]]] = {
 _CELL: Final[Mapping[str, tuple[type, ...]]] = {
     "task": (str,),
     "model": (str,),
+    "writer": (str,),
     "setting": (str,),
-    "epsilon": _MAYBE_NUMBER,
+    "epsilon_asked": _MAYBE_NUMBER,
     "delta": _MAYBE_NUMBER,
     "relation": _MAYBE_TEXT,
     "shots": (int,),
+    "repetition": (int,),
     "items": (int,),
-    "correct": _NUMBER,
+    "outcomes": (str,),
+    "uncalibrated": _MAYBE_TEXT,
 }
 
 
@@ -102,8 +108,10 @@ def read_plan(path: File) -> PlanDocument:
     return PlanDocument(plan, Demonstrations(items, plan_spend=alone.spend))
 
 
-def read_evaluation(path: File) -> list[dict[str, Any]]:
-    """Read the cells of a results file: one JSON line each.
+def read_evaluation(path: File) -> list[Cell]:
+    """Read the cells of a results file, one JSON line each, which an evaluation may be writing just now.
+
+    The file stays as it is; a last line that is cut off is left alone. A cell that does not say is private.
 
     Raises:
         InvalidReport: the file cannot be read, or a line is no cell. Names the line.
@@ -132,15 +140,19 @@ def _is_text(finding: Finding) -> bool:
     return all(isinstance(each, str) for each in words) and isinstance(finding.details, dict)
 
 
-def _cells(path: File) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(_text(path).split("\n"), start=1):
+def _cells(path: File) -> Iterator[Cell]:
+    from dpfewshot.evaluation import Cell
+
+    *whole, _ = _text(path).split("\n")
+    for number, line in enumerate(whole, start=1):
         if not line.strip():
             continue
-        cell = _json(f"{path}: line {number}", line, "a cell of an evaluation")
-        _check(path, f"line {number}", cell, _CELL)
-        if not 0 <= cell["correct"] <= cell["items"] or cell["items"] < 1:
-            raise InvalidReport(f"{path}: line {number}: 'correct' does not lie between 0 and 'items'")
-        yield cell
+        document = _json(f"{path}: line {number}", line, "a cell of an evaluation")
+        _check(path, f"line {number}", document, _CELL)
+        try:
+            yield Cell.from_dict(document)
+        except ValueError:
+            raise InvalidReport(f"{path}: line {number}: is not a cell of an evaluation") from None
 
 
 def _check(path: File, where: str, value: object, types: Mapping[str, tuple[type, ...]]) -> None:

@@ -132,7 +132,7 @@ def test_hostile_text_stays_in_its_place(browser, samples, tmp_path) -> None:
     )
     ones = [dataclasses.replace(one, text=nasty, label=nasty) for one in samples.demonstrations]
     findings = [dataclasses.replace(finding, title=nasty, statement=nasty) for finding in samples.findings]
-    cells = [dict(cell, task=nasty, setting=nasty) for cell in samples.cells]
+    cells = [dataclasses.replace(cell, task=nasty, setting=nasty) for cell in samples.cells]
     given = dataclasses.replace(samples, demonstrations=ones, findings=findings, cells=cells)
     path = written(tmp_path, dataclasses.replace(given, demonstrations=type(samples.demonstrations)(ones)))
     seen = opened(browser, path, width=PHONE)
@@ -144,7 +144,7 @@ def test_hostile_text_stays_in_its_place(browser, samples, tmp_path) -> None:
 
 
 def test_the_checks_can_fail(browser, samples, tmp_path) -> None:
-    """Controls: a script that the policy stops and the console tells of, faint text, a picture without words."""
+    """Controls: a script that the policy stops and the console tells of, faint text, a wordless picture."""
     path = written(tmp_path, samples)
     text = path.read_text(encoding="utf-8")
     nasty = '<script>document.title = "run"</script><img src="https://localhost/x">'

@@ -15,7 +15,7 @@ from dpfewshot.errors import InvalidReport, LedgerError
 from dpfewshot.ledger.history import Act, chained
 from dpfewshot.ledger.verification import Book
 from dpfewshot.report import Sources, read_book, read_evaluation, read_findings, read_plan, select
-from dpfewshot.report.accuracy import panels, summarise
+from dpfewshot.report.accuracy import panels
 from dpfewshot.report.charts import budget_chart, thinned
 from dpfewshot.report.spending import spending_of
 from dpfewshot.values import Demonstration, PrivacySpend
@@ -129,12 +129,13 @@ def test_ten_thousand_acts_make_a_chart_of_some_hundred_points() -> None:
 
 
 def test_panels_have_the_settings_of_a_task_and_the_baselines() -> None:
-    found = panels(summarise([cell for cell in cells() if cell.get("private") is False]))
+    found = panels([cell for cell in cells() if not cell.private])
     assert [(panel.task, panel.shots) for panel in found] == [("trec", 4), ("mit-d", 4)]
     assert list(found[0].series) == ["zero-shot", "gaussian", "adadpsyn", "best", "no-noise"]
     [row] = found[0].series["zero-shot"]
-    assert (row.accuracy, row.repetitions, row.items) == (pytest.approx(84 / 200), 3, 200)
-    assert row.low < row.accuracy < row.high
+    assert (row.summary.accuracy, row.summary.repetitions) == (pytest.approx(84 / 200), 3)
+    assert row.uncalibrated == pytest.approx(84 / 200)
+    assert found[1].series["best"][0].uncalibrated is None  # extraction
 
 
 @pytest.mark.parametrize(
@@ -148,9 +149,10 @@ def test_panels_have_the_settings_of_a_task_and_the_baselines() -> None:
         (read_plan, json.dumps(plan_document() | {"parts": [3]}), "a part of the plan is not an object"),
         (read_plan, json.dumps(plan_document() | {"epsilon": float("nan")}), "'epsilon'"),
         (read_plan, json.dumps({"plan": plan_document(), "demonstrations": [{}]}), "demonstrations"),
-        (read_evaluation, "{}", "line 1 has no 'task'"),
-        (read_evaluation, "\n\nno", "line 3: is not a cell"),
-        (read_evaluation, json.dumps(cells()[0] | {"correct": 201}), "line 1: 'correct'"),
+        (read_evaluation, "{}\n", "line 1 has no 'task'"),
+        (read_evaluation, "\n\nno\n", "line 3: is not a cell"),
+        (read_evaluation, json.dumps(cells()[0].as_dict() | {"items": 199}) + "\n", "line 1: is not a cell"),
+        (read_evaluation, json.dumps(cells()[0].as_dict() | {"shots": "4"}) + "\n", "'shots'"),
         (read_findings, "{}", "audit --json"),
         (read_findings, '{"findings": [{"kind": "leak"}]}', "audit --json"),
         (read_findings, json.dumps({"findings": [findings()["findings"][0] | {"title": 3}]}), "audit --json"),
@@ -171,6 +173,22 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, reader) -> None:
     (tmp_path / "latin").write_bytes(b"\xff")
     with pytest.raises(InvalidReport, match="UTF-8"):
         reader(tmp_path / "latin")
+
+
+def test_an_evaluation_that_is_still_being_written(tmp_path: Path) -> None:
+    whole = json.dumps(cells()[0].as_dict())
+    path = tmp_path / "results.jsonl"
+    path.write_text(f"{whole}\n{whole[:50]}", encoding="utf-8")
+    assert read_evaluation(path) == cells()[:1]
+    assert path.read_text(encoding="utf-8").endswith(whole[:50])
+
+
+def test_several_writers_are_told_apart() -> None:
+    ours = cells()[3:9]
+    both = [*ours, *(dataclasses.replace(cell, writer="qwen") for cell in ours)]
+    [panel] = panels(both)
+    assert list(panel.series) == ["gaussian by gemma-270m", "gaussian by qwen"]
+    assert [row.summary.epsilon for row in panel.series["gaussian by qwen"]] == [1.0, 4.0]
 
 
 def test_a_finding_that_does_not_say_is_private(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ POISON = (
     "\u202e\u2066\u0007" + "w" * 500
 )
 UNWRITABLE = "\ud800\x00"
+CELL_TEXTS = ("task", "model", "writer", "setting", "relation")
 
 
 class Structure(HTMLParser):
@@ -84,7 +85,10 @@ def hostile(clean: Sources, folder: Path) -> Sources:
         demonstrations=Demonstrations(ones),
         book=read_book(account(folder, suffix=POISON.replace(":", ""))),
         plan=dataclasses.replace(clean.plan, plan=poisoned(clean.plan.plan)),
-        cells=[{**poisoned(cell), "private": cell.get("private", True)} for cell in clean.cells],
+        cells=[
+            dataclasses.replace(cell, **{name: poisoned(getattr(cell, name)) for name in CELL_TEXTS})
+            for cell in clean.cells
+        ],
         findings=findings,
     )
 
@@ -141,13 +145,13 @@ def test_by_default_nothing_private_is_in_it(given: Sources) -> None:
     actors = {row["actor"] for row in given.book.history}
     for private in (SECRET, "our own tickets", "PRIVATE:", "cancelled", given.book.head, *times, *actors):
         assert private not in text
-    assert "1 demonstration without a guarantee, 2 cells" in text
+    assert "1 demonstration without a guarantee, 1 cell" in text
     assert "2026-01-31" in text  # the day when it was made
 
 
 def test_what_is_private_is_shown_when_asked_for_and_says_so(given: Sources) -> None:
     text = rendered(given, private=True)
-    for there in (SECRET, "our own tickets", "cancelled", given.book.head, "2 cells of it were measured on"):
+    for there in (SECRET, "our own tickets", "cancelled", given.book.head, "1 cell of it was measured on"):
         assert there in text
     assert "<title>PRIVATE: " in text
     assert "Private: for the trusted side only." in text
@@ -156,7 +160,7 @@ def test_what_is_private_is_shown_when_asked_for_and_says_so(given: Sources) -> 
 
 
 def test_a_finding_or_a_cell_is_public_only_where_it_says_so(given: Sources) -> None:
-    cells = [{**cell, "private": 0} for cell in given.cells]  # neither true nor false
+    cells = [dataclasses.replace(cell, private=0) for cell in given.cells]  # neither true nor false
     findings = [dataclasses.replace(finding, private=None) for finding in given.findings]
     contents = select(dataclasses.replace(given, cells=cells, findings=findings), private=False)
     assert (len(contents.panels), len(contents.findings)) == (0, 0)
