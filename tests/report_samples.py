@@ -19,7 +19,7 @@ LABELS = ("Refund", "Delivery", "Account")
 
 def demonstrations() -> Demonstrations:
     """Two of each label, and one that has no guarantee."""
-    spend = PrivacySpend(1.25, 1e-6)
+    spend = PrivacySpend(1.0, 1e-6 / 6)  # as each plan of the account
     made = [
         Demonstration(f"I ordered {what} and would like help.", label, 9, True, spend, "zero-out", "gaussian")
         for label in LABELS

@@ -94,6 +94,13 @@ class Contents:
         return sum(not one.private for one in self.demonstrations)
 
     @property
+    def unpaid(self) -> int:
+        """How many demonstrations with a guarantee are of no plan of the account, and so not in its bound."""
+        if self.spending is None:
+            return 0
+        return sum(one.private and not self.spending.has_paid_for(one) for one in self.demonstrations)
+
+    @property
     def most_series(self) -> int:
         """Of any chart."""
         return max([2, *(len(panel.series) for panel in self.panels)])

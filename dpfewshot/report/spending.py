@@ -19,7 +19,7 @@ from dpfewshot.errors import LedgerError
 from dpfewshot.ledger import LedgerAccount
 from dpfewshot.ledger.history import CANCEL, CANCELLED, CHANGE_BUDGET, CREATE, RESERVE
 from dpfewshot.ledger.verification import Book, check
-from dpfewshot.values import PrivacySpend
+from dpfewshot.values import Demonstration, PrivacySpend
 
 History = Sequence[Mapping[str, Any]]
 
@@ -87,6 +87,7 @@ class Spending:
         parts: the sums that count towards what is spent, the largest first.
         versions: of dpfewshot, which wrote the history.
         head: the hash of the last act.
+        costs: of the plans that count, in the ledger's units.
     """
 
     dataset: str
@@ -100,6 +101,14 @@ class Spending:
     parts: tuple[Part, ...]
     versions: tuple[str, ...]
     head: str
+    costs: frozenset[Units]
+
+    def has_paid_for(self, one: Demonstration) -> bool:
+        """Whether a plan of the account cost what the demonstration says that its plan cost."""
+        if one.spent is None:
+            return False
+        free = one.spent == PrivacySpend(0.0, 0.0)
+        return free or (one.relation == self.relation and Units.of_cost(one.spent) in self.costs)
 
     @property
     def given_back(self) -> int:
@@ -156,6 +165,7 @@ def spending_of(book: Book, *, private: bool) -> Spending:
         parts=_parts(book),
         versions=tuple(dict.fromkeys(row["package_version"] for row in history)),
         head=book.head,
+        costs=frozenset(_units(entry) for entry in book.entries if entry["state"] != CANCELLED),
     )
 
 

@@ -32,11 +32,27 @@ def test_the_account_comes_first_since_it_covers_all(tmp_path: Path) -> None:
     assert "account of tickets" in select(given, private=False).promise.covers
 
 
+def test_demonstrations_of_another_account_are_noticed(tmp_path: Path) -> None:
+    given = sources(tmp_path)
+    contents = select(given, private=True)
+    assert (contents.unpaid, contents.unprotected) == (0, 1)
+    [one, *_] = given.demonstrations
+    for other in (
+        dataclasses.replace(one, spent=PrivacySpend(1.0, 1.7e-7)),
+        dataclasses.replace(one, spent=PrivacySpend(0.5, 0.0)),  # of the plan that was given back
+        dataclasses.replace(one, relation="add-remove"),
+    ):
+        more = dataclasses.replace(given, demonstrations=Demonstrations([one, other]))
+        assert select(more, private=False).unpaid == 1
+    free = dataclasses.replace(one, spent=PrivacySpend(0.0, 0.0), relation="add-remove")
+    assert select(dataclasses.replace(given, demonstrations=Demonstrations([free])), private=True).unpaid == 0
+
+
 def test_without_an_account_the_sum_over_the_lines_and_it_says_that_it_is_loose() -> None:
     given = Sources(demonstrations=demonstrations())
     epsilon, delta, relation = promised(given)
-    assert (epsilon, delta, relation) == (pytest.approx(7.5), pytest.approx(6e-6), "zero-out")
-    assert epsilon >= 7.5
+    assert (epsilon, delta, relation) == (pytest.approx(6.0), pytest.approx(1e-6), "zero-out")
+    assert epsilon >= 6.0
     assert select(given, private=False).loose
     assert promised(given, private=True) == promised(given)  # one without a guarantee takes no other's
 
