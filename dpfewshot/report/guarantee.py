@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from dpfewshot.report.contents import Contents
-from dpfewshot.report.promise import Promise, factor_text, other_world, percent_text, unit_text
+from dpfewshot.report.promise import UNKNOWN_UNIT, Promise, factor_text, other_world, percent_text, unit_text
 
 _PRIORS: Final = ((1e-6, "1 in a million"), (1e-3, "1 in 1,000"), (0.1, "1 in 10"), (0.5, "1 in 2"))
 _FALSE_ALARMS: Final = ((1e-3, "1 in 1,000"), (1e-2, "1 in 100"), (0.1, "1 in 10"))
@@ -14,7 +14,7 @@ _FALSE_ALARMS: Final = ((1e-3, "1 in 1,000"), (1e-2, "1 in 100"), (0.1, "1 in 10
 
 def guarantee(contents: Contents) -> dict[str, object]:
     """What the template of that section needs, by name."""
-    unit = unit_text(contents.spending.unit if contents.spending else None)
+    unit = UNKNOWN_UNIT if contents.spending is None else unit_text(contents.spending.unit)
     promise = contents.promise
     if promise is None:
         return {"unit": unit, "no_promise": _why_none(contents)}

@@ -29,6 +29,8 @@ OTHER_WORLD: Final = {
 }
 """What has become of a unit in the other of two worlds that nobody can tell apart beyond (ε, δ)."""
 
+UNKNOWN_UNIT: Final = "one record, or one unit if the records had a unit column"
+
 
 @dataclass(frozen=True)
 class Promise:

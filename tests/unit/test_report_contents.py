@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidReport, LedgerError
 from dpfewshot.ledger.history import Act, chained
 from dpfewshot.ledger.verification import Book
-from dpfewshot.report import Sources, read_book, read_evaluation, read_findings, read_plan, select
+from dpfewshot.report import Sources, page, read_book, read_evaluation, read_findings, read_plan, select
 from dpfewshot.report.accuracy import panels
 from dpfewshot.report.charts import budget_chart, thinned
 from dpfewshot.report.spending import spending_of
@@ -134,7 +135,8 @@ def long_book(plans: int) -> Book:
 
 
 def test_ten_thousand_acts_make_a_chart_of_some_hundred_points() -> None:
-    spending = spending_of(long_book(5_000), private=False)
+    book = long_book(5_000)
+    spending = spending_of(book, private=False)
     assert spending.spent.epsilon == pytest.approx(50.0)
     points = thinned(spending.moments)
     assert 300 < len(points) < 500
@@ -142,6 +144,10 @@ def test_ten_thousand_acts_make_a_chart_of_some_hundred_points() -> None:
     assert {moment.budget for moment in points} == {moment.budget for moment in spending.moments}
     assert [moment.spent.epsilon for moment in points] == sorted(moment.spent.epsilon for moment in points)
     assert len(budget_chart(spending, dates=False).__html__()) < 50_000
+    text = page(select(Sources(book=book), private=True), title="Tickets", made=date(2026, 1, 31))
+    assert "The last 50 of 5,000 plans." in text
+    assert "steps are drawn" in text
+    assert len(text) < 100_000
 
 
 def test_panels_have_the_settings_of_a_task_and_the_baselines() -> None:

@@ -13,12 +13,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from report_samples import SECRET, account, sources
+from report_samples import SECRET, account, demonstrations, sources
 
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import MissingExtra
+from dpfewshot.ledger import BudgetLedger
 from dpfewshot.report import Sources, page, read_book, select
 from dpfewshot.report.text import one_line, visible
+from dpfewshot.values import PrivacyBudget
 
 POISON = (
     "</style></title></textarea><script>alert(1)</script><img src=x onerror=alert(1)>\"'`{{ 7*7 }}&lt;"
@@ -95,7 +97,7 @@ def hostile(clean: Sources, folder: Path) -> Sources:
 
 @pytest.mark.parametrize("private", [False, True])
 def test_no_text_changes_the_structure(given: Sources, tmp_path: Path, private: bool) -> None:
-    # a poisoned relation is another than the account's, which the page says: so the harmless one is another too
+    # a poisoned relation is another than the account's, and the page says so: of the harmless one too
     other = Demonstrations(dataclasses.replace(one, relation="another") for one in given.demonstrations)
     clean = Structure(rendered(dataclasses.replace(given, demonstrations=other), private=private))
     text = rendered(hostile(given, tmp_path), private=private, title=f"Tickets{POISON}{UNWRITABLE}")
@@ -168,6 +170,12 @@ def test_a_finding_or_a_cell_is_public_only_where_it_says_so(given: Sources) -> 
     assert (len(contents.panels), len(contents.findings)) == (0, 0)
 
 
+def test_a_failed_audit_stands_before_the_promise(given: Sources) -> None:
+    assert "An audit failed:" not in rendered(given)  # it is private
+    text = rendered(given, private=True)
+    assert text.index("An audit failed:") < text.index("What was promised")
+
+
 def test_headings_charts_and_their_words(given: Sources) -> None:
     text = rendered(given)
     found = Structure(text)
@@ -189,6 +197,17 @@ def test_figures_are_printed_rounded_up(tmp_path: Path) -> None:
     text = rendered(Sources(book=read_book(account(tmp_path, 7))))
     assert "<dd>2.5715</dd>" in text  # three plans of 6/7
     assert "<dd>4.29e-07</dd>" in text
+
+
+@pytest.mark.parametrize(
+    ("given_unit", "words"), [(None, "<dd>one record</dd>"), ("unit", "<dd>everything of one unit")]
+)
+def test_whom_it_protects(tmp_path: Path, given_unit, words) -> None:
+    ledger = BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db")
+    book = read_book(ledger.create("tickets", PrivacyBudget(1.0, 1e-5), unit=given_unit))
+    assert words in rendered(Sources(book=book))
+    [one, *_] = demonstrations()
+    assert "one unit if the records had" in rendered(Sources(demonstrations=Demonstrations([one])))
 
 
 def test_without_anything_released_there_is_no_bound() -> None:
