@@ -188,6 +188,7 @@ class Synthetic:
             shots_per_label=request.shots_per_label,
             resample_every=self.resample_every or self.max_tokens,
             labels=sorted(set(request.labels)),
+            allow_batch_variance=True,  # what is made with it says private=False
         )
 
     def _prompts(self, request: Request) -> int:

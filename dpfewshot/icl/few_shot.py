@@ -64,9 +64,13 @@ class FewShotPrompt:
 
     @contextmanager
     def block(self, suffixes: Sequence[Tokens], tokens: int) -> Iterator[PromptBlock]:
-        """The prompts that go on with these suffixes, whose failures say nothing of what was in them."""
+        """The prompts that go on with these suffixes, whose failures say nothing of what was in them.
+
+        Prompts that take several tokens are no `public` ones: those a backend steps one by one.
+        """
+        public = tokens == 1
         try:
-            with closing(open_block(self.backend, self.prefix, suffixes, tokens, public=True)) as block:
+            with closing(open_block(self.backend, self.prefix, suffixes, tokens, public=public)) as block:
                 yield block
         except DPFewShotError:
             raise
