@@ -19,10 +19,13 @@ class Row:
     Attributes:
         summary: with contextual calibration, where that is there.
         uncalibrated: the accuracy without it; None where there is no difference, as in extraction.
+        certified: whether its ε is a bound on what was released, and not just the noise's. Experiments may do
+            without a bound, as where a backend's answers depend on who is in a batch.
     """
 
     summary: Summary
     uncalibrated: float | None
+    certified: bool
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,15 @@ class Panel:
     def rows(self) -> list[Row]:
         """All rows, setting by setting."""
         return [row for rows in self.series.values() for row in rows]
+
+    @property
+    def uncertified(self) -> list[str]:
+        """The settings of which an ε is the noise's alone."""
+        return [
+            name
+            for name, rows in self.series.items()
+            if any(row.summary.epsilon is not None and not row.certified for row in rows)
+        ]
 
     @property
     def summaries(self) -> list[Summary]:
@@ -71,9 +83,18 @@ def panels(cells: Sequence[Cell]) -> list[Panel]:
 
 def _rows(cells: Sequence[Cell]) -> list[Row]:
     from dpfewshot.evaluation import summarise
+    from dpfewshot.evaluation.summaries import grouped
 
-    pairs = zip(summarise(cells), summarise(cells, calibrated=False), strict=True)
-    return [Row(one, None if one.calibrated is None else plain.accuracy) for one, plain in pairs]
+    return [
+        Row(
+            summary=summary,
+            uncalibrated=None if summary.calibrated is None else plain.accuracy,
+            certified=all(cell.epsilon is not None for cell in group),
+        )
+        for summary, plain, group in zip(
+            summarise(cells), summarise(cells, calibrated=False), grouped(cells), strict=True
+        )
+    ]
 
 
 def _by_setting(rows: Sequence[Row]) -> dict[str, list[Row]]:

@@ -169,10 +169,10 @@ def thinned(moments: Sequence[Moment]) -> list[Moment]:
 
 def _series(plot: Plot, number: int, places: Sequence[float], rows: Sequence[Summary]) -> None:
     style = series_class(number)
-    if len(rows) == 1:  # a baseline, to hold the others against
+    if [row.epsilon for row in rows] in ([0.0], [None]):  # a baseline, to hold the others against
         level = rows[0].accuracy
         plot.line(plot.at([(plot.x.low, level), (plot.x.high, level)]), f"faint {style}", dash="4 4")
-    else:
+    elif len(rows) > 1:
         values = (row.accuracy for row in rows)
         plot.line(plot.at(zip(places, values, strict=True)), style, dash=dash_of(number))
     for place, row in zip(places, rows, strict=True):

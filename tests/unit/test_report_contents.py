@@ -213,6 +213,18 @@ def test_several_writers_are_told_apart() -> None:
     assert [row.summary.epsilon for row in panel.series["gaussian by qwen"]] == [1.0, 4.0]
 
 
+def test_an_epsilon_that_was_only_asked_for_is_not_called_a_bound() -> None:
+    experiment = [dataclasses.replace(cell, epsilon=None, delta=None, relation=None) for cell in cells()[3:6]]
+    given = Sources(cells=[*cells()[:3], *experiment, *cells()[24:27]])
+    [panel] = select(given, private=False).panels
+    assert panel.uncertified == ["gaussian"]
+    text = page(select(given, private=False), title="Tickets", made=date(2026, 1, 31))
+    assert text.count("not certified") == 1
+    assert "No bound holds for <bdi>gaussian</bdi>" in text
+    [certified, _] = select(Sources(cells=cells()), private=False).panels
+    assert certified.uncertified == []
+
+
 def test_a_finding_that_does_not_say_is_private(tmp_path: Path) -> None:
     document = findings()
     for finding in document["findings"]:
