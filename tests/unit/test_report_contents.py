@@ -22,19 +22,22 @@ from dpfewshot.report.spending import spending_of
 from dpfewshot.values import Demonstration, PrivacySpend
 
 
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    return sources(tmp_path_factory.mktemp("samples"))
+
+
 def promised(given: Sources, *, private: bool = False) -> tuple[float, float, str] | None:
     promise = select(given, private=private).promise
     return None if promise is None else (promise.epsilon, promise.delta, promise.relation)
 
 
-def test_the_account_comes_first_since_it_covers_all(tmp_path: Path) -> None:
-    given = sources(tmp_path)
+def test_the_account_comes_first_since_it_covers_all(given: Sources) -> None:
     assert promised(given) == (2.0, pytest.approx(1e-6 / 3), "zero-out")
     assert "account of tickets" in select(given, private=False).promise.covers
 
 
-def test_demonstrations_of_another_account_are_noticed(tmp_path: Path) -> None:
-    given = sources(tmp_path)
+def test_demonstrations_of_another_account_are_noticed(given: Sources) -> None:
     contents = select(given, private=True)
     assert (contents.unpaid, contents.unprotected) == (0, 1)
     [one, *_] = given.demonstrations

@@ -67,8 +67,10 @@ def poisoned(value: object) -> object:
     return value
 
 
-def hostile(clean: Sources, folder: Path) -> Sources:
+@pytest.fixture(scope="module")
+def hostile(given: Sources, tmp_path_factory: pytest.TempPathFactory) -> Sources:
     """The samples, with something nasty in every text."""
+    clean, folder = given, tmp_path_factory.mktemp("hostile")
     texts = ("text", "label", "relation", "mechanism")
     ones = [
         dataclasses.replace(d, **{n: poisoned(getattr(d, n)) for n in texts}) for d in clean.demonstrations
@@ -96,11 +98,11 @@ def hostile(clean: Sources, folder: Path) -> Sources:
 
 
 @pytest.mark.parametrize("private", [False, True])
-def test_no_text_changes_the_structure(given: Sources, tmp_path: Path, private: bool) -> None:
+def test_no_text_changes_the_structure(given: Sources, hostile: Sources, private: bool) -> None:
     # a poisoned relation is another than the account's, and the page says so: of the harmless one too
     other = Demonstrations(dataclasses.replace(one, relation="another") for one in given.demonstrations)
     clean = Structure(rendered(dataclasses.replace(given, demonstrations=other), private=private))
-    text = rendered(hostile(given, tmp_path), private=private, title=f"Tickets{POISON}{UNWRITABLE}")
+    text = rendered(hostile, private=private, title=f"Tickets{POISON}{UNWRITABLE}")
     found = Structure(text)
     assert found.elements == clean.elements
     assert found.links == clean.links
