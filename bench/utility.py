@@ -54,6 +54,28 @@ GENRES = (
     "romance", "animated", "action", "documentary", "musical", "fantasy",
 )  # fmt: skip
 
+# Of labels that the tasks do not have: they show the form of a record, and cannot serve as demonstrations.
+QUESTIONS = (
+    ("Color", "What color are the taxis of Lisbon ?"),
+    ("Date", "When did the first train run between Liverpool and Manchester ?"),
+)
+NEWS = (
+    (
+        "Health",
+        "Doctors Test New Flu Vaccine. A hospital in Oslo said on Monday that a new vaccine protected nine of ten patients.",
+    ),
+    (
+        "Weather",
+        "Storm Closes Mountain Roads. Heavy snow blocked three passes on Friday and left hundreds of drivers waiting.",
+    ),
+)
+DOCUMENTS = (
+    (
+        "Ship",
+        "The Northern Star is a cargo ship that was built in 1962 in Gdansk and sails between Norway and Iceland.",
+    ),
+    ("Language", "Arvani is a language spoken by about two thousand people in the hills of northern Laos."),
+)
 DIRECTED = (
     ("george lucas", "what is the 1977 george lucas movie about a farm boy who joins a rebellion in space"),
     (
@@ -83,11 +105,13 @@ class DataSet:
 
 
 DATA_SETS = {
-    "trec": DataSet(dpf.tasks.TREC, "trec.train", "trec.test", 80, 1, 15, 80),
-    "agnews": DataSet(dpf.tasks.AGNEWS, "agnews.train_subset", "agnews.test", 10, 2, 30, 40),
+    "trec": DataSet(dpf.tasks.TREC, "trec.train", "trec.test", 80, 1, 15, 80, None, QUESTIONS),
+    "agnews": DataSet(dpf.tasks.AGNEWS, "agnews.train_subset", "agnews.test", 10, 2, 30, 40, None, NEWS),
     "mit-d": DataSet(dpf.tasks.MIT_D, "mit_d.train", "mit_d.test", 20, 4, 20, 60, DIRECTORS, DIRECTED),
     "mit-g": DataSet(dpf.tasks.MIT_G, "mit_g.train", "mit_g.test", 20, 4, 20, 60, GENRES, OF_A_GENRE),
-    "dbpedia": DataSet(dpf.tasks.DBPEDIA, "dbpedia.train_subset", "dbpedia.test_subset", 20, 2, 30, 40),
+    "dbpedia": DataSet(
+        dpf.tasks.DBPEDIA, "dbpedia.train_subset", "dbpedia.test_subset", 20, 2, 30, 40, None, DOCUMENTS
+    ),
 }
 
 
@@ -174,11 +198,8 @@ class Stored:
 
 
 def settings_of(data: DataSet, epsilon: float | None) -> Iterator[Setting]:
-    """Our setting, Tang's Gaussian and AdaDPSyn, in the papers' sizes; without privacy, ours and what it starts from."""
-    plain = Synthetic("public-centred", PublicCentred(), data.our_prompts, 1, data.max_tokens)
-    yield plain
-    if data.examples:
-        yield WithExamples(plain, data.examples)
+    """Our setting, Tang's Gaussian and AdaDPSyn, in the papers' sizes; without privacy ours stands for all."""
+    yield WithExamples(ours(data), data.examples)
     if epsilon is None:
         return
     tang = Synthetic("gaussian", Gaussian(), data.prompts, data.records_per_prompt, data.max_tokens)
@@ -190,25 +211,38 @@ def settings_of(data: DataSet, epsilon: float | None) -> Iterator[Setting]:
     )
 
 
+def ours(data: DataSet) -> Synthetic:
+    """Three rounds around the public distribution, one record a prompt, one draw a demonstration."""
+    return Synthetic("public-centred", PublicCentred(), data.our_prompts, 1, data.max_tokens)
+
+
 def trials(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
     """Every trial of a task, each with its place in the order of all tasks' trials."""
 
     def stored(setting: Setting) -> Setting:
         return Stored(setting, store)
 
+    nothing_read = ZeroPrivate(data.max_tokens)
     yield 0, Trial(ZeroShot(), 0.0, shots=0)
     for repetition in range(REPETITIONS):
-        yield repetition, Trial(stored(ZeroPrivate(data.max_tokens)), 0.0, repetition=repetition)
-        if data.examples:
-            nothing_read = WithExamples(ZeroPrivate(data.max_tokens), data.examples)
-            yield repetition, Trial(stored(nothing_read), 0.0, repetition=repetition)
-        yield repetition, Trial(stored(RandomPrivate()), None, repetition=repetition)
+        baselines: list[tuple[Setting, float | None]] = [
+            (nothing_read, 0.0),
+            (WithExamples(nothing_read, data.examples), 0.0),
+            (RandomPrivate(), None),
+        ]
+        for setting, epsilon in baselines:
+            yield repetition, Trial(stored(setting), epsilon, repetition=repetition)
         for place, epsilon in enumerate((None, *EPSILONS)):
             for setting in settings_of(data, epsilon):
                 yield (
                     repetition + REPETITIONS * max(0, place - 1),
                     Trial(stored(setting), epsilon, repetition=repetition),
                 )
+    for epsilon in (1.0, None):  # what the examples do
+        yield 1, Trial(stored(ours(data)), epsilon)
+        if epsilon is not None:
+            tang = Synthetic("gaussian", Gaussian(), data.prompts, data.records_per_prompt, data.max_tokens)
+            yield 1, Trial(stored(WithExamples(FreshNoise(tang), data.examples)), epsilon)
 
 
 def main() -> None:
