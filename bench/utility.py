@@ -199,7 +199,7 @@ class Stored:
 
 def settings_of(data: DataSet, epsilon: float | None) -> Iterator[Setting]:
     """Our setting, Tang's Gaussian and AdaDPSyn, in the papers' sizes; without privacy ours stands for all."""
-    yield WithExamples(ours(data), data.examples)
+    yield ours(data)
     if epsilon is None:
         return
     tang = Synthetic("gaussian", Gaussian(), data.prompts, data.records_per_prompt, data.max_tokens)
@@ -211,9 +211,14 @@ def settings_of(data: DataSet, epsilon: float | None) -> Iterator[Setting]:
     )
 
 
-def ours(data: DataSet) -> Synthetic:
-    """Three rounds around the public distribution, one record a prompt, one draw a demonstration."""
-    return Synthetic("public-centred", PublicCentred(), data.our_prompts, 1, data.max_tokens)
+def ours(data: DataSet) -> Setting:
+    """Three rounds around the public distribution, one record a prompt, one draw a demonstration.
+
+    With public examples where labels are to be found in the text. Where they are classes, the small model copies such
+    examples whatever the label.
+    """
+    plain = Synthetic("public-centred", PublicCentred(), data.our_prompts, 1, data.max_tokens)
+    return WithExamples(plain, data.examples) if data.task.labels is None else plain
 
 
 def trials(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
@@ -225,24 +230,31 @@ def trials(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
     nothing_read = ZeroPrivate(data.max_tokens)
     yield 0, Trial(ZeroShot(), 0.0, shots=0)
     for repetition in range(REPETITIONS):
-        baselines: list[tuple[Setting, float | None]] = [
-            (nothing_read, 0.0),
-            (WithExamples(nothing_read, data.examples), 0.0),
-            (RandomPrivate(), None),
-        ]
-        for setting, epsilon in baselines:
-            yield repetition, Trial(stored(setting), epsilon, repetition=repetition)
+        yield repetition, Trial(stored(nothing_read), 0.0, repetition=repetition)
+        if data.task.labels is None:
+            yield (
+                repetition,
+                Trial(stored(WithExamples(nothing_read, data.examples)), 0.0, repetition=repetition),
+            )
+        yield repetition, Trial(stored(RandomPrivate()), None, repetition=repetition)
         for place, epsilon in enumerate((None, *EPSILONS)):
             for setting in settings_of(data, epsilon):
                 yield (
                     repetition + REPETITIONS * max(0, place - 1),
                     Trial(stored(setting), epsilon, repetition=repetition),
                 )
-    for epsilon in (1.0, None):  # what the examples do
-        yield 1, Trial(stored(ours(data)), epsilon)
-        if epsilon is not None:
-            tang = Synthetic("gaussian", Gaussian(), data.prompts, data.records_per_prompt, data.max_tokens)
-            yield 1, Trial(stored(WithExamples(FreshNoise(tang), data.examples)), epsilon)
+    yield from ((1, Trial(stored(setting), epsilon)) for setting, epsilon in the_other_way(data))
+
+
+def the_other_way(data: DataSet) -> Iterator[tuple[Setting, float | None]]:
+    """What the examples do: ours with them where it has none, and without; Tang's Gaussian with them."""
+    plain = Synthetic("public-centred", PublicCentred(), data.our_prompts, 1, data.max_tokens)
+    other = plain if data.task.labels is None else WithExamples(plain, data.examples)
+    yield other, 1.0
+    yield other, None
+    if data.task.labels is None:
+        tang = Synthetic("gaussian", Gaussian(), data.prompts, data.records_per_prompt, data.max_tokens)
+        yield WithExamples(FreshNoise(tang), data.examples), 1.0
 
 
 def main() -> None:
