@@ -1,0 +1,159 @@
+"""From what was counted to a bound: how much less noise than was planned, or how much more ε, must there be?
+
+A plan claims, for neighbours and for every ε' ≥ 0, that P[S | D'] ≤ e^ε'·P[S | D] + δ(ε'), and the same the
+other way round. All of that together is the trade-off curve of Dong, Roth, Su (2022): what an attacker may
+reach at most. Data sets that differ in m units are m steps of such neighbours apart. Where the counts are
+beyond what m steps allow, the claim is refuted (docs/proofs/audit.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfewshot.accounting import Event, delta, epsilon
+from dpfewshot.errors import InvalidPlan
+
+_POINTS = 10
+"""Pairs (ε', δ(ε')) that a curve is made of. With fewer it is less tight, and holds as well."""
+
+_FAR = 1e-3
+"""δ at the curve's largest ε': events of a probability that some thousand plays can tell are above it."""
+
+_LEAST, _MOST = 1 / 4, 8.0
+"""The range of noise, beside what was planned, in which a bound is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How often an event was seen, and the Clopper-Pearson bounds on its probability.
+
+    Attributes:
+        seen: plays in which it happened.
+        plays: in all, at least 1.
+        beta: the probability that a bound is wrong, each by itself.
+    """
+
+    seen: int
+    plays: int
+    beta: float
+
+    @property
+    def share(self) -> float:
+        """The estimate."""
+        return self.seen / self.plays
+
+    @property
+    def low(self) -> float:
+        """The lower bound."""
+        from scipy.stats import beta
+
+        return 0.0 if not self.seen else float(beta.ppf(self.beta, self.seen, self.plays - self.seen + 1))
+
+    @property
+    def high(self) -> float:
+        """The upper bound."""
+        from scipy.stats import beta
+
+        missed = self.plays - self.seen
+        return 1.0 if not missed else float(beta.isf(self.beta, self.seen + 1, missed))
+
+
+class TradeOff:
+    """What an event claims: how likely an outcome may be with a unit, given how likely it is without.
+
+    Args:
+        event: of a whole plan.
+    """
+
+    def __init__(self, event: Event) -> None:
+        self._epsilons: NDArray[np.float64] = np.linspace(0.0, epsilon(event, _FAR).upper, _POINTS)
+        self._deltas = np.array([delta(event, float(each)).upper for each in self._epsilons])
+
+    def most(self, probability: float, units: int) -> float:
+        """The largest probability of an outcome, `units` steps of neighbours away.
+
+        Args:
+            probability: of the outcome where nobody was added.
+            units: m ≥ 1.
+        """
+        for _ in range(units):
+            probability = self._next(probability)
+        return probability
+
+    def _next(self, probability: float) -> float:
+        there = np.exp(self._epsilons) * probability + self._deltas
+        missed = np.maximum(1 - probability - self._deltas, 0.0)  # not S, with the two data sets exchanged
+        return min(float(there.min()), float((1 - np.exp(-self._epsilons) * missed).min()), 1.0)
+
+
+def noise_at_most(
+    event_at: Callable[[float], Event],
+    planned: float,
+    false_positives: Rate,
+    true_positives: Rate,
+    units: int,
+) -> float:
+    """The least noise multiplier whose claim the counts refute, infinite where they refute none.
+
+    Args:
+        event_at: the plan's event at a noise multiplier.
+        planned: σ > 0; the answer is looked for around it.
+        false_positives: of the outcome without the canaries.
+        true_positives: of the same outcome with them.
+        units: m, canaries.
+    """
+    from scipy.optimize import brentq
+
+    def room(log_noise: float) -> float:
+        """How far the counts are below the claim; negative where they refute it."""
+        try:
+            claim = TradeOff(event_at(math.exp(log_noise)))
+        except InvalidPlan:  # no claim at all
+            return math.inf
+        return _probit(claim.most(false_positives.high, units)) - _probit(true_positives.low)
+
+    low, high = math.log(planned * _LEAST), math.log(planned * _MOST)
+    if room(high) >= 0:
+        return math.inf
+    if room(low) < 0:
+        return planned * _LEAST
+    return math.exp(brentq(room, low, high, xtol=0.04, rtol=1e-6))
+
+
+def epsilon_at_least(delta: float, false_positives: Rate, true_positives: Rate, units: int) -> float:
+    """The least ε at which (ε, δ)-DP allows the counts: nothing else is assumed.
+
+    m units apart, P[S | D'] ≤ e^{mε}·P[S | D] + δ·(e^{mε} - 1)/(e^ε - 1), and the same for what is not S.
+
+    Args:
+        delta: δ in (0, 1).
+        false_positives: of the outcome S without the canaries.
+        true_positives: of S with them.
+        units: m, canaries.
+    """
+    from scipy.optimize import brentq
+
+    outcomes = (
+        (false_positives.high, true_positives.low),
+        (1 - true_positives.low, 1 - false_positives.high),
+    )
+
+    def room(epsilon: float) -> float:
+        slack = delta * sum(math.exp(step * epsilon) for step in range(units))
+        return min(math.exp(units * epsilon) * least + slack - most for least, most in outcomes)
+
+    if room(0.0) >= 0:
+        return 0.0
+    return float(brentq(room, 0.0, 60.0 / units + 1.0, xtol=1e-6))
+
+
+def _probit(probability: float) -> float:
+    """On this scale a claim is nearly a line in the logarithm of the noise, which saves evaluations."""
+    from scipy.special import ndtri
+
+    return float(ndtri(min(max(probability, 1e-9), 1 - 1e-9)))
