@@ -94,6 +94,7 @@ class TradeOff:
 def noise_at_most(
     event_at: Callable[[float], Event],
     planned: float,
+    planned_claim: TradeOff,
     false_positives: Rate,
     true_positives: Rate,
     units: int,
@@ -103,26 +104,27 @@ def noise_at_most(
     Args:
         event_at: the plan's event at a noise multiplier.
         planned: σ > 0; the answer is looked for around it.
+        planned_claim: what the event claims there.
         false_positives: of the outcome without the canaries.
         true_positives: of the same outcome with them.
         units: m, canaries.
     """
     from scipy.optimize import brentq
 
-    def room(log_noise: float) -> float:
+    def room(noise: float) -> float:
         """How far the counts are below the claim; negative where they refute it."""
         try:
-            claim = TradeOff(event_at(math.exp(log_noise)))
+            claim = planned_claim if noise == planned else TradeOff(event_at(noise))
         except InvalidPlan:  # no claim at all
             return math.inf
         return _probit(claim.most(false_positives.high, units)) - _probit(true_positives.low)
 
-    low, high = math.log(planned * _LEAST), math.log(planned * _MOST)
-    if room(high) >= 0:
-        return math.inf
-    if room(low) < 0:
-        return planned * _LEAST
-    return math.exp(brentq(room, low, high, xtol=0.04, rtol=1e-6))
+    refuted = room(planned) < 0
+    end = planned * (_LEAST if refuted else _MOST)
+    if (room(end) < 0) == refuted:
+        return end if refuted else math.inf
+    share = float(brentq(lambda share: room(planned * (end / planned) ** share), 0.0, 1.0, xtol=0.02))
+    return float(planned * (end / planned) ** share)
 
 
 def epsilon_at_least(delta: float, false_positives: Rate, true_positives: Rate, units: int) -> float:

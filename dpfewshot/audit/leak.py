@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dpfewshot.audit.findings import Figure, Finding
@@ -48,8 +48,8 @@ def leak_check(
         long_run: how many words (tokens) of one unit alone make a leak, at least 2.
 
     Returns:
-        A private finding of the kind "leak". It failed if a demonstration repeats a long run, or a whole
-        record of that length, or personal data, of one unit alone.
+        A private finding of the kind "leak". It failed if a demonstration repeats a long run, or personal
+        data, that one unit alone has.
 
     Raises:
         InvalidPlan: no demonstration, or `long_run` below 2.
@@ -59,38 +59,28 @@ def leak_check(
     if not released or long_run < 2:  # noqa: PLR2004 - one word is no run
         raise InvalidPlan("a leak check needs demonstrations, and a long_run of at least 2")
     cut = _words if backend is None else lambda text: tuple(backend.tokenize(" " + text.strip()))
-    private = as_records(records)
-    texts = [one.text for one in released]
+    private, others = as_records(records), as_records(held_out)
+    texts, plain = [one.text for one in released], [one.text for one in baseline]
     overlaps = _overlaps(texts, private, cut)
-    unit = "words" if backend is None else "tokens"
+    pieces = "words" if backend is None else "tokens"
     leaks = [number for number, each in enumerate(overlaps) if each.is_leak(long_run)]
-    plain = [one.text for one in baseline]
-    others = as_records(held_out)
+    figures = list(_runs(f"{pieces} of a record", overlaps))
+    if plain:
+        figures += _runs(f"{pieces} of a record, without the records", _overlaps(plain, private, cut))
+    if others:
+        figures += _runs(f"{pieces} of a record held out", _overlaps(texts, others, cut))
     return Finding(
         kind="leak",
         title="Leak check",
-        statement=_statement(len(leaks), len(released), long_run, unit),
+        statement=_statement(len(leaks), len(released), f"{long_run} {pieces} in a row"),
         verdict="failed" if leaks else "passed",
         private=True,
-        figures=(
-            *_runs("records", unit, overlaps),
-            *(_runs("records, without privacy cost", unit, _overlaps(plain, private, cut)) if plain else ()),
-            *(_runs("records held out", unit, _overlaps(texts, others, cut)) if others else ()),
-            Figure(
-                "exact duplicates of a record", float(sum(each.duplicate for each in overlaps)), reference=0.0
-            ),
-            Figure("personal data found", float(sum(each.found.total() for each in overlaps))),
-            Figure(
-                "personal data of one unit",
-                float(sum(each.of_one_unit.total() for each in overlaps)),
-                reference=0.0,
-            ),
-        ),
+        figures=(*figures, *_totals(overlaps)),
         details={
             "demonstrations": [each.as_dict() for each in overlaps],
             "leaks": leaks,
             "long_run": long_run,
-            "counted_in": unit,
+            "counted_in": pieces,
         },
     )
 
@@ -184,21 +174,20 @@ def _known_runs(pieces: Pieces, runs: set[Pieces]) -> Iterable[Pieces]:
             yield pieces[start:end]
 
 
-def _runs(whose: str, unit: str, overlaps: Sequence[Overlap]) -> tuple[Figure, Figure]:
+def _runs(what: str, overlaps: Sequence[Overlap]) -> Iterator[Figure]:
     lengths = [each.longest_run for each in overlaps]
-    return (
-        Figure(f"longest run shared with {whose}, {unit}", float(max(lengths))),
-        Figure(f"longest run shared with {whose}, mean, {unit}", sum(lengths) / len(lengths)),
-    )
+    yield Figure(f"longest run of {what}", float(max(lengths)))
+    yield Figure(f"longest run of {what}, mean", sum(lengths) / len(lengths))
 
 
-def _statement(leaks: int, released: int, long_run: int, unit: str) -> str:
-    if leaks:
-        return (
-            f"{leaks} of {released} demonstrations repeat {long_run} {unit} or more in a row, or personal data, "
-            "that one unit alone has."
-        )
-    return (
-        f"None of {released} demonstrations repeats {long_run} {unit} in a row, or personal data, "
-        "that one unit alone has."
-    )
+def _totals(overlaps: Sequence[Overlap]) -> Iterator[Figure]:
+    yield Figure("exact duplicates of a record", float(sum(each.duplicate for each in overlaps)))
+    yield Figure("personal data by its shape", float(sum(each.found.total() for each in overlaps)))
+    of_one = sum(each.of_one_unit.total() for each in overlaps)
+    yield Figure("personal data of one unit alone", float(of_one), reference=0.0)
+
+
+def _statement(leaks: int, released: int, run: str) -> str:
+    found = f"{leaks} of {released} demonstrations repeat"
+    none = f"None of {released} demonstrations repeats"
+    return f"{found if leaks else none} {run} or more, or personal data, that one unit alone has."

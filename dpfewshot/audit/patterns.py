@@ -1,4 +1,4 @@
-"""Personal data by its shape: what looks like an address, a number or an account, with checksums where they exist.
+"""Personal data by its shape: what looks like an address, an account, a number: by checksum where it has one.
 
 Shapes find what is written as such, no names and no facts.
 """
@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 _IBAN_LENGTHS = range(15, 35)
 _CARD_LENGTHS = range(13, 20)
-_PHONE_DIGITS = range(8, 16)  # ITU-T E.164: fifteen at most
+_MARKED_DIGITS = range(8, 16)  # ITU-T E.164: fifteen at most
+_BARE_DIGITS = range(10, 16)
 _IBAN_MODULUS = 97
 
 
@@ -65,8 +66,16 @@ def _address(stretch: str) -> str | None:
 
 
 def _phone(stretch: str) -> str | None:
+    """E.164 with its plus, or national with its zero, or long enough for an area code."""
     digits = _digits(stretch)
-    return digits if len(digits) in _PHONE_DIGITS else None
+    marked = stretch.lstrip("(").startswith(("+", "0"))
+    return digits if len(digits) in (_MARKED_DIGITS if marked else _BARE_DIGITS) else None
+
+
+def _long_number(stretch: str) -> str | None:
+    """Years and their ranges are none."""
+    digits = _digits(stretch)
+    return None if re.fullmatch(r"(?:19|20)\d\d[ -](?:19|20)\d\d", stretch) else digits
 
 
 def _digits(stretch: str) -> str:
@@ -75,10 +84,10 @@ def _digits(stretch: str) -> str:
 
 _KINDS: Mapping[str, tuple[re.Pattern[str], Callable[[str], str | None]]] = {
     "e-mail": (re.compile(r"[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+"), _email),
-    "IBAN": (re.compile(r"\b[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]){11,30}\b", re.IGNORECASE), _iban),
+    "IBAN": (re.compile(r"\b[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,3})?\b"), _iban),
     "card": (re.compile(r"(?<![\d.])\d(?:[ -]?\d){12,18}(?![\d.]\d|\d)"), _card),
     "IP address": (re.compile(r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.]\d|\d)"), _address),
-    "phone": (re.compile(r"(?<![\w])(?:\+|00)?\(?\d(?:[ ()./-]{0,2}\d){7,14}(?!\d)"), _phone),
-    "long number": (re.compile(r"\d{7,}"), _digits),
+    "phone": (re.compile(r"(?<!\w)\+?\(?\d(?:[ ()./-]{0,2}\d){7,14}(?![ -]?\d)"), _phone),
+    "long number": (re.compile(r"\d(?:[ -]?\d){6,}"), _long_number),
 }
 """In the order in which they are looked for: what has a checksum comes before what is only long."""

@@ -106,6 +106,7 @@ class Outcome:
         return noise_at_most(
             self.game.event,
             self.game.planned,
+            self.game.claim,
             self.false_positives,
             self.true_positives,
             self.canaries,
