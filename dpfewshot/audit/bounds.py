@@ -24,6 +24,9 @@ _POINTS = 10
 _FAR = 1e-3
 """δ at the curve's largest ε': events of a probability that some thousand plays can tell are above it."""
 
+_NO_CLAIM = 10.0
+_FARTHEST = 60.0  # no counts speak of an e^ε that is larger
+
 _LEAST, _MOST = 1 / 4, 8.0
 """The range of noise, beside what was planned, in which a bound is looked for."""
 
@@ -63,6 +66,25 @@ class Rate:
         return 1.0 if not missed else float(beta.isf(self.beta, self.seen + 1, missed))
 
 
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What an attacker reached, who looks for one outcome.
+
+    Attributes:
+        false_positives: how often it happened without the canaries.
+        true_positives: how often with them.
+        canaries: m, how many units apart the two data sets are.
+    """
+
+    false_positives: Rate
+    true_positives: Rate
+    canaries: int
+
+    def claimed(self, claim: TradeOff) -> float:
+        """How often the outcome may happen with the canaries, at most."""
+        return claim.most(self.false_positives.high, self.canaries)
+
+
 class TradeOff:
     """What an event claims: how likely an outcome may be with a unit, given how likely it is without.
 
@@ -95,9 +117,7 @@ def noise_at_most(
     event_at: Callable[[float], Event],
     planned: float,
     planned_claim: TradeOff,
-    false_positives: Rate,
-    true_positives: Rate,
-    units: int,
+    counts: Counts,
 ) -> float:
     """The least noise multiplier whose claim the counts refute, infinite where they refute none.
 
@@ -105,9 +125,7 @@ def noise_at_most(
         event_at: the plan's event at a noise multiplier.
         planned: σ > 0; the answer is looked for around it.
         planned_claim: what the event claims there.
-        false_positives: of the outcome without the canaries.
-        true_positives: of the same outcome with them.
-        units: m, canaries.
+        counts: of one outcome.
     """
     from scipy.optimize import brentq
 
@@ -116,8 +134,8 @@ def noise_at_most(
         try:
             claim = planned_claim if noise == planned else TradeOff(event_at(noise))
         except InvalidPlan:  # no claim at all
-            return math.inf
-        return _probit(claim.most(false_positives.high, units)) - _probit(true_positives.low)
+            return _NO_CLAIM
+        return _probit(counts.claimed(claim)) - _probit(counts.true_positives.low)
 
     refuted = room(planned) < 0
     end = planned * (_LEAST if refuted else _MOST)
@@ -127,31 +145,25 @@ def noise_at_most(
     return float(planned * (end / planned) ** share)
 
 
-def epsilon_at_least(delta: float, false_positives: Rate, true_positives: Rate, units: int) -> float:
+def epsilon_at_least(delta: float, counts: Counts) -> float:
     """The least ε at which (ε, δ)-DP allows the counts: nothing else is assumed.
 
     m units apart, P[S | D'] ≤ e^{mε}·P[S | D] + δ·(e^{mε} - 1)/(e^ε - 1), and the same for what is not S.
 
     Args:
         delta: δ in (0, 1).
-        false_positives: of the outcome S without the canaries.
-        true_positives: of S with them.
-        units: m, canaries.
+        counts: of one outcome.
     """
     from scipy.optimize import brentq
 
-    outcomes = (
-        (false_positives.high, true_positives.low),
-        (1 - true_positives.low, 1 - false_positives.high),
-    )
+    units, false, true = counts.canaries, counts.false_positives.high, counts.true_positives.low
+    outcomes = ((false, true), (1 - true, 1 - false))
 
     def room(epsilon: float) -> float:
         slack = delta * sum(math.exp(step * epsilon) for step in range(units))
         return min(math.exp(units * epsilon) * least + slack - most for least, most in outcomes)
 
-    if room(0.0) >= 0:
-        return 0.0
-    return float(brentq(room, 0.0, 60.0 / units + 1.0, xtol=1e-6))
+    return 0.0 if room(0.0) >= 0 else float(brentq(room, 0.0, _FARTHEST / units, xtol=1e-6))
 
 
 def _probit(probability: float) -> float:

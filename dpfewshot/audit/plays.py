@@ -15,7 +15,7 @@ from functools import cached_property
 
 from dpfewshot.accounting import Event
 from dpfewshot.accounting.permit import Permit
-from dpfewshot.audit.bounds import Rate, TradeOff, noise_at_most
+from dpfewshot.audit.bounds import Counts, Rate, TradeOff, noise_at_most
 from dpfewshot.audit.worst_case import CANARY, DECOY, MARK, OTHER, PROMPTS, WorstCaseModel
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws, Mechanism, RowChange
@@ -79,38 +79,27 @@ class Outcome:
 
     Attributes:
         game: that was played.
-        canaries: m, how many units apart the two data sets are.
         threshold: from so many marks on, the attacker says that the canaries are there.
-        false_positives: how often it is said where they are not.
-        true_positives: how often where they are.
+        counts: how often it was said.
     """
 
     game: Game
-    canaries: int
     threshold: int
-    false_positives: Rate
-    true_positives: Rate
+    counts: Counts
 
     @property
     def claimed(self) -> float:
         """How often the attacker may be right about canaries that are there, at most."""
-        return self.game.claim.most(self.false_positives.high, self.canaries)
+        return self.counts.claimed(self.game.claim)
 
     @property
     def room(self) -> float:
         """How far the attacker is from what is allowed; negative where the plan is refuted."""
-        return self.claimed - self.true_positives.low
+        return self.claimed - self.counts.true_positives.low
 
     def noise_at_most(self) -> float:
         """The least noise multiplier that the counts refute; infinite where they refute none."""
-        return noise_at_most(
-            self.game.event,
-            self.game.planned,
-            self.game.claim,
-            self.false_positives,
-            self.true_positives,
-            self.canaries,
-        )
+        return noise_at_most(self.game.event, self.game.planned, self.game.claim, self.counts)
 
 
 @dataclass(frozen=True)
@@ -206,4 +195,4 @@ class Table:
         without, present = (
             Rate(sum(each >= threshold for each in world), len(world), self.beta) for world in marks
         )
-        return Outcome(game, canaries, threshold, without, present)
+        return Outcome(game, threshold, Counts(without, present, canaries))

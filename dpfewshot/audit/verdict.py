@@ -41,10 +41,10 @@ class Counted:
         """What cannot be in a sound set-up, in words."""
         for game in self.games:
             if game.room < 0:
+                seen = game.counts.true_positives.share
                 yield (
-                    f"{game.game.name} gave canaries away in {game.true_positives.share:.1%} of the plays, "
-                    f"where the plan allows {game.claimed:.1%}: there is less noise than was planned, or it "
-                    "is used again"
+                    f"{game.game.name} gave canaries away in {seen:.1%} of the plays, where the plan allows "
+                    f"{game.claimed:.1%}: there is less noise than was planned, or it is used again"
                 )
         for drawn in self.draws:
             if not drawn.holds:
@@ -72,8 +72,7 @@ def verdict_of(mechanism: Mechanism, plan: PartPlan, counted: Counted) -> Findin
     faults = list(counted.faults())
     noise = _noise_at_most(counted.games)
     least = _epsilon_of(mechanism, plan, noise, delta)
-    last = counted.games[-1]
-    alone = epsilon_at_least(delta, last.false_positives, last.true_positives, last.canaries)
+    alone = epsilon_at_least(delta, counted.games[-1].counts)
     bounds = (
         Figure("epsilon, lower bound", max(least, alone), reference=claimed),
         Figure("epsilon, lower bound by counting alone", alone, reference=claimed),
@@ -99,8 +98,8 @@ def verdict_of(mechanism: Mechanism, plan: PartPlan, counted: Counted) -> Findin
             "faults": faults,
             "games": {
                 game.game.name: {
-                    "plays": game.true_positives.plays,
-                    "canaries": game.canaries,
+                    "plays": game.counts.true_positives.plays,
+                    "canaries": game.counts.canaries,
                     "threshold": game.threshold,
                 }
                 for game in counted.games
@@ -138,8 +137,8 @@ def _statement(faults: list[str], least: float, claimed: float, delta: float, be
 
 def _figures(counted: Counted) -> Iterator[Figure]:
     for game in counted.games:
-        yield _rate(f"{game.game.name}, false positives", game.false_positives)
-        yield _rate(f"{game.game.name}, true positives", game.true_positives, game.claimed)
+        yield _rate(f"{game.game.name}, false positives", game.counts.false_positives)
+        yield _rate(f"{game.game.name}, true positives", game.counts.true_positives, game.claimed)
     for drawn in counted.draws:
         yield _rate(drawn.name, drawn.rate, drawn.expected)
     yield Figure("answers changed by a canary", float(counted.answers.changed), reference=0.0)
