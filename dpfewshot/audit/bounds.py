@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dpfewshot.accounting import Event, delta, epsilon
 from dpfewshot.errors import InvalidPlan
 
-_POINTS = 10
+_POINTS = 8
 """Pairs (ε', δ(ε')) that a curve is made of. With fewer it is less tight, and holds as well."""
 
 _FAR = 1e-3

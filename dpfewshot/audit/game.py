@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from dpfewshot.audit.findings import Finding
 from dpfewshot.audit.plays import Table
-from dpfewshot.audit.premises import Answers, asked_beside_canary, draws_of
+from dpfewshot.audit.premises import Answers, asked_in_company, draws_of
 from dpfewshot.audit.verdict import Counted, verdict_of
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.generation import Generation
@@ -35,7 +35,7 @@ def canary_game(
     label: str | None = None,
     plays: int = 1000,
     beta: float = BETA,
-    batches: int = 3,
+    batches: int = 2,
 ) -> Finding:
     """Play with and without canaries, and bound ε from below.
 
@@ -47,11 +47,11 @@ def canary_game(
         label: a planned label; by default one of the part with the fewest units.
         plays: of each game, with canaries and again without, at least 100.
         beta: β, the probability that a sound set-up fails.
-        batches: draws of records with which the backend is asked, with a canary and without.
+        batches: draws of records whose prompts the backend is asked, each four times.
 
     Returns:
         A private finding of the kind "canary". It failed if the lower bound is above the plan's ε, if units
-        are not drawn as the proof has it, or if the backend answers a prompt otherwise beside a canary.
+        are not drawn as the proof has it, or if the backend answers a prompt otherwise in other company.
 
     Raises:
         InvalidPlan: a plan without a certified ε, a label that is not planned, or a setting out of range.
@@ -106,14 +106,24 @@ def _table(generation: Generation, part: Part, plays: int, beta: float, tick: Ca
 
 
 def _asked(generation: Generation, part: Part, label: str, units: Sequence[Sequence[Body]]) -> Answers:
-    """One draw of records, asked about with and without a canary that is as long as a record may be."""
-    writer, loop = generation.writer, generation.loop
-    prompts = writer.for_label(label)
+    """One draw of records, whose prompts are asked with and without others."""
+    loop = generation.loop
+    prompts = generation.writer.for_label(label)
     drawn = generation.sampler(part).draw([len(unit) for unit in units])
     subsets = [[units[unit][record] for unit, record in subset] for subset in drawn]
-    text = "canary " * generation.plan.settings.record_token_cap
-    canary = prompts.suffix([writer.body(Record(text=text, label=label))], [])
-    if canary is None:
-        raise BackendError("the backend cannot make tokens of plain text")
     suffixes = [each for subset in subsets if (each := prompts.suffix(subset, []))]
-    return asked_beside_canary(loop.backend, prompts, suffixes, canary, loop.tokens_per_draw)
+    return asked_in_company(
+        loop.backend, prompts, suffixes, _canaries(generation, label), loop.tokens_per_draw
+    )
+
+
+def _canaries(generation: Generation, label: str) -> tuple[list[int], list[int]]:
+    """Two prompts unlike all others: of one word again and again, and of what the vocabulary begins with."""
+    cap = generation.plan.settings.record_token_cap
+    prompts, backend = generation.writer.for_label(label), generation.loop.backend
+    text = generation.writer.body(Record(text="canary " * cap, label=label))
+    tokens = [token for token in range(backend.vocabulary_size) if token not in generation.loop.ends][:cap]
+    first, last = prompts.suffix([text], []), prompts.suffix([tokens], [])
+    if first is None or last is None:
+        raise BackendError("the backend cannot make tokens of plain text")
+    return first, last

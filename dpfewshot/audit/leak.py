@@ -34,7 +34,7 @@ def leak_check(
     backend: LogprobBackend | None = None,
     *,
     baseline: Iterable[Demonstration] = (),
-    held_out: Iterable[Record] | object = (),
+    held_out: Iterable[Record] | object | None = None,
     long_run: int = LONG_RUN,
 ) -> Finding:
     """Look for private text and personal data in what was released.
@@ -59,7 +59,7 @@ def leak_check(
     if not released or long_run < 2:  # noqa: PLR2004 - one word is no run
         raise InvalidPlan("a leak check needs demonstrations, and a long_run of at least 2")
     cut = _words if backend is None else lambda text: tuple(backend.tokenize(" " + text.strip()))
-    private, others = as_records(records), as_records(held_out)
+    private, others = as_records(records), [] if held_out is None else as_records(held_out)
     texts, plain = [one.text for one in released], [one.text for one in baseline]
     overlaps = _overlaps(texts, private, cut)
     pieces = "words" if backend is None else "tokens"

@@ -93,44 +93,42 @@ class Answers:
         return Answers(self.changed + other.changed, self.compared + other.compared)
 
 
-def asked_beside_canary(
+def asked_in_company(
     backend: LogprobBackend,
     prompts: LabelPrompts,
     suffixes: Sequence[Tokens],
-    canary: Tokens,
+    canaries: tuple[Tokens, Tokens],
     tokens: int,
 ) -> Answers:
-    """How many prompts are answered with other bits when a canary's prompt is among them.
+    """How many prompts of a draw are answered with other bits alone, or with canaries before and after them.
 
     Args:
         backend: as it generates, asked as it is then: a block of all prompts of a draw.
         prompts: of the label.
         suffixes: private, one a prompt.
-        canary: the suffix of the canary's prompt, which comes first, and then last.
+        canaries: the suffixes of two further prompts.
         tokens: of a block.
 
     Raises:
         BackendError: the backend failed.
     """
     length = min(tokens, _LONGEST_BLOCK)
+    first, last = canaries
     try:
         public = _answers(backend, prompts, [prompts.public_suffix], [0] * (length - 1), public=True)
-        continuation = [int(np.nanargmax(row[0])) for row in public][: length - 1]
-        alone = _answers(backend, prompts, suffixes, continuation)
-        first = _answers(backend, prompts, [canary, *suffixes], continuation)
-        last = _answers(backend, prompts, [*suffixes, canary], continuation)
+        said = [int(np.nanargmax(step[0])) for step in public][: length - 1]
+        together = _by_prompt(_answers(backend, prompts, suffixes, said))
+        others = [
+            [_by_prompt(_answers(backend, prompts, [each], said))[0] for each in suffixes],
+            _by_prompt(_answers(backend, prompts, [first, *suffixes, last], said))[1:-1],
+            _by_prompt(_answers(backend, prompts, [last, *suffixes, first], said))[1:-1],
+        ]
     except DPFewShotError:
         raise
     except Exception as error:  # noqa: BLE001 - its text may quote a prompt
         raise BackendError(f"the backend failed with {type(error).__name__}") from None
-    changed = [
-        not all(_same(row, other) for row, other in zip(rows, others, strict=True))
-        for rows, others in (
-            *zip(_by_prompt(alone), _by_prompt(first)[1:], strict=True),
-            *zip(_by_prompt(alone), _by_prompt(last)[:-1], strict=True),
-        )
-    ]
-    return Answers(sum(changed), len(changed))
+    pairs = [pair for company in others for pair in zip(together, company, strict=True)]
+    return Answers(sum(not _same(*pair) for pair in pairs), len(pairs))
 
 
 def _answers(
@@ -155,5 +153,5 @@ def _by_prompt(answers: Sequence[Logprobs]) -> list[list[Logprobs]]:
     return [[step[prompt] for step in answers] for prompt in range(len(answers[0]))]
 
 
-def _same(row: Logprobs, other: Logprobs) -> bool:
-    return bool(np.array_equal(row, other, equal_nan=True))
+def _same(answers: Sequence[Logprobs], others: Sequence[Logprobs]) -> bool:
+    return all(np.array_equal(*step, equal_nan=True) for step in zip(answers, others, strict=True))

@@ -27,7 +27,7 @@ class Counted:
         beta: the probability that a sound set-up fails.
         games: each with its bounds; the last one is a whole demonstration.
         draws: rates of the draws of records.
-        answers: of the backend, beside a canary.
+        answers: of the backend, in other company.
     """
 
     label: str
@@ -54,8 +54,8 @@ class Counted:
                 )
         if self.answers.changed:
             yield (
-                f"{self.answers.changed} of {self.answers.compared} answers of the backend changed beside a "
-                "canary: it is not batch-invariant, so no epsilon holds"
+                f"{self.answers.changed} of {self.answers.compared} answers of the backend changed with "
+                "other prompts beside them: it is not batch-invariant, so no epsilon holds"
             )
 
 
@@ -141,7 +141,7 @@ def _figures(counted: Counted) -> Iterator[Figure]:
         yield _rate(f"{game.game.name}, true positives", game.counts.true_positives, game.claimed)
     for drawn in counted.draws:
         yield _rate(drawn.name, drawn.rate, drawn.expected)
-    yield Figure("answers changed by a canary", float(counted.answers.changed), reference=0.0)
+    yield Figure("answers changed by other prompts", float(counted.answers.changed), reference=0.0)
 
 
 def _rate(name: str, rate: Rate, reference: float | None = None) -> Figure:

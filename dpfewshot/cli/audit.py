@@ -25,7 +25,7 @@ class _CanaryByDefault(click.Group):
     """Without the name of an audit, its options are those of the canary game."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        named = not args or args[0] in {*self.commands, *ctx.help_option_names}
+        named = bool(args) and args[0] in {*self.commands, *ctx.help_option_names}
         return super().parse_args(ctx, args if named else ["canary", *args])
 
 
@@ -56,7 +56,7 @@ def _common(command: Callable[..., None]) -> Callable[..., None]:
     type=int,
     default=1000,
     show_default=True,
-    help="Of each game, with canaries and again without.",
+    help="Of each game, with canaries and without.",
 )
 @click.option(
     "--beta", type=float, default=1e-3, show_default=True, help="How often a sound set-up may fail by chance."
@@ -82,19 +82,15 @@ def canary(*, plays: int, beta: float, output: str | None, as_json: bool, **opti
 @click.option(
     "--demonstrations",
     required=True,
-    help="What was released: a .jsonl file, as generate --output writes it.",
+    help="What was released: the .jsonl of generate --output.",
 )
 @click.option("--records", required=True, help="The private records: .jsonl, .csv (also .gz) or .parquet.")
 @click.option("--text", default="text", show_default=True, help="The column of the text.")
 @click.option("--label-column", default="label", show_default=True, help="The column of the label.")
 @click.option("--unit", default=None, help="The column that names whom a record belongs to (a customer id).")
-@click.option(
-    "--baseline", default=None, help="Texts of the same model without records, like --demonstrations."
-)
+@click.option("--baseline", default=None, help="Texts of the model without records, in such a file.")
 @click.option("--held-out", default=None, help="Records that took no part, with the same columns.")
-@click.option(
-    "--long-run", type=int, default=10, show_default=True, help="Words of one unit that are a leak."
-)
+@click.option("--long-run", type=int, default=10, show_default=True, help="Words of one unit: a leak.")
 @_common
 def leak(
     *,
@@ -128,7 +124,7 @@ def leak(
         Demonstrations.from_jsonl(demonstrations),
         read(records),
         baseline=() if baseline is None else Demonstrations.from_jsonl(baseline),
-        held_out=() if held_out is None else read(held_out),
+        held_out=None if held_out is None else read(held_out),
         long_run=long_run,
     )
     _conclude([finding], output, as_json=as_json)
