@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpfewshot import accounting, backends, mechanisms, tasks
+    from dpfewshot import accounting, audit, backends, mechanisms, tasks
     from dpfewshot.accounting.account import MemoryAccount
     from dpfewshot.baselines import random_private_demonstrations, zero_private_demonstrations
     from dpfewshot.demonstrations import Demonstrations
@@ -55,6 +55,7 @@ __all__ = [
     "Task",
     "accounting",
     "as_records",
+    "audit",
     "backends",
     "mechanisms",
     "random_private_demonstrations",
@@ -65,7 +66,7 @@ __all__ = [
 ]
 
 # Names are imported when they are first used: `import dpfewshot` loads neither NumPy nor SciPy.
-_MODULES = frozenset({"accounting", "backends", "mechanisms", "tasks"})
+_MODULES = frozenset({"accounting", "audit", "backends", "mechanisms", "tasks"})
 _HOMES = {
     "NO_PRIVACY": "values",
     "BudgetLedger": "ledger",

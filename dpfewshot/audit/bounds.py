@@ -24,6 +24,9 @@ _POINTS = 8
 _FAR = 1e-3
 """δ at the curve's largest ε': events of a probability that some thousand plays can tell are above it."""
 
+_CLOSE = 0.01
+"""Of the logarithm of the noise, as a share of its range: how exactly the bound is found."""
+
 _NO_CLAIM = 10.0
 _FARTHEST = 60.0  # no counts speak of an e^ε that is larger
 
@@ -141,8 +144,9 @@ def noise_at_most(
     end = planned * (_LEAST if refuted else _MOST)
     if (room(end) < 0) == refuted:
         return end if refuted else math.inf
-    share = float(brentq(lambda share: room(planned * (end / planned) ** share), 0.0, 1.0, xtol=0.02))
-    return float(planned * (end / planned) ** share)
+    share = float(brentq(lambda share: room(planned * (end / planned) ** share), 0.0, 1.0, xtol=_CLOSE))
+    share += -_CLOSE if refuted else _CLOSE  # to the side of more noise
+    return float(planned * (end / planned) ** max(share, 0.0))
 
 
 def epsilon_at_least(delta: float, counts: Counts) -> float:

@@ -15,7 +15,7 @@ from dpfewshot.audit.bounds import Counts, Rate, TradeOff, epsilon_at_least, noi
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Gaussian, ReportNoisyMax, SparseVector
 
-PLAYS = 300
+PLAYS = 500
 GROUPED = {"units": 20, "prompts": 5, "records_per_prompt": 4}
 SAMPLED = {"units": 100, "prompts": 10, "max_tokens": 3}
 
