@@ -160,6 +160,7 @@ class StreamBackend(ABC):
                 prefix=tuple(start),
                 suffixes=[self._usable(suffix, room, bool(start)) for suffix in suffixes],
                 tokens=tokens,
+                public=public,
             )
 
     def close(self) -> None:

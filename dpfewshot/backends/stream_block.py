@@ -38,6 +38,7 @@ class StreamBlock:
         prefix: public token ids that every prompt begins with.
         suffixes: the rest of each prompt; None for a prompt that cannot be evaluated.
         tokens: how many next tokens may be asked for; with one, no stream is kept.
+        public: whether the prompts are public, so that one may go on from where another ended.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class StreamBlock:
         prefix: tuple[int, ...],
         suffixes: Sequence[Tokens | None],
         tokens: int,
+        public: bool,
     ) -> None:
         self._pools = pools
         self._guard = guard
@@ -58,15 +60,16 @@ class StreamBlock:
         self._prefix = prefix
         self._tokens = tokens
         self._rows = len(suffixes)
-        self._released: list[int] = []
+        self._released: list[list[int]] = []
         seated = [(row, suffix) for row, suffix in enumerate(suffixes) if suffix is not None]
-        seats = pools.first.spare.seats
+        in_turn = public and tokens == 1
+        seats = max(1, len(seated)) if in_turn else pools.first.spare.seats
         parts = [seated[start : start + seats] for start in range(0, len(seated), seats)]
         places = pools.take(len(parts)) if tokens > 1 else []
         waves = [(pools.first, None)] * (len(parts) - len(places))
         self._close = weakref.finalize(self, pools.free.extend, places)
         self._cohorts = [
-            (pool, Cohort([row for row, _ in part], [suffix for _, suffix in part], group))
+            (pool, Cohort([row for row, _ in part], [suffix for _, suffix in part], group, in_turn=in_turn))
             for part, (pool, group) in zip(parts, [*places, *waves], strict=True)
         ]
 
@@ -102,11 +105,22 @@ class StreamBlock:
         Raises:
             BackendError: the block is closed, or the id is none.
         """
+        self.append_each([token] * self._rows)
+
+    def append_each(self, tokens: Tokens) -> None:
+        """Continue each prompt with a token of its own, in the order of the suffixes.
+
+        Raises:
+            BackendError: the block is closed, an id is none, or there is not one for each prompt.
+        """
         with self._guard():
             self._check()
-            if not 0 <= token < self._vocabulary_size:
-                raise BackendError(f"token {token} is not in 0 to {self._vocabulary_size - 1}")
-            self._released.append(int(token))
+            if len(tokens) != self._rows:
+                raise BackendError(f"{len(tokens)} tokens for {self._rows} prompts: give one each")
+            for token in tokens:
+                if not 0 <= token < self._vocabulary_size:
+                    raise BackendError(f"token {token} is not in 0 to {self._vocabulary_size - 1}")
+            self._released.append([int(token) for token in tokens])
 
     def close(self) -> None:
         """Give the streams back and forget the prompts. Closing twice is harmless."""

@@ -57,12 +57,14 @@ class Cohort:
         group: the streams that keep them, or None: then every evaluation starts afresh in the
             pool's spare group, with the same calls in the same shapes, hence the same bits.
         evaluated: released tokens in the kept streams; None before the prompts are.
+        in_turn: whether they are public and are asked for one token, so that one may go on from another.
     """
 
     rows: Sequence[int]
     suffixes: Sequence[Tokens]
     group: Group | None
     evaluated: int | None = None
+    in_turn: bool = False
 
 
 class StreamPool:
@@ -108,21 +110,24 @@ class StreamPool:
         self._streams.close()
 
     def evaluate(
-        self, prefix: tuple[int, ...], cohort: Cohort, released: Sequence[int]
+        self, prefix: tuple[int, ...], cohort: Cohort, released: Sequence[Sequence[int]]
     ) -> Iterator[tuple[int, Logits]]:
         """Evaluate `prefix + suffix + released` for each prompt of a cohort.
 
         Args:
             prefix: public token ids that the prompts begin with.
-            cohort: at most as many prompts as its group seats, each with a token at least, all
-                within a stream's cells.
-            released: the public token ids that follow every prompt.
+            cohort: at most as many prompts as its group seats, or any number in turn, each with a token
+                at least, all within a stream's cells.
+            released: for each step, the token id that follows each prompt, by row.
 
         Yields:
             The row of each prompt and its logits, which must be read before the next is asked for.
         """
         group = cohort.group or self.spare
         trunk = self._prefix(prefix)
+        if cohort.in_turn:
+            yield from self._load_in_turn(trunk, cohort)
+            return
         if not released:
             yield from self._load(trunk, cohort, group)
             return
@@ -137,9 +142,32 @@ class StreamPool:
             self._fill_with_dummies(group, len(lengths))
         answers: list[Logits] = []
         for done in range(start, len(released)):
-            answers = self._step(group, released[done], [length + done for length in lengths])
+            tokens = [released[done][row] for row in cohort.rows]
+            answers = self._step(group, tokens, [length + done for length in lengths])
         cohort.evaluated = len(released)
         yield from zip(cohort.rows, answers, strict=True)
+
+    def _load_in_turn(self, trunk: Prefix, cohort: Cohort) -> Iterator[tuple[int, Logits]]:
+        """Evaluate public prompts one after the other in one stream.
+
+        A prompt that begins with the whole of an earlier one goes on from where that one ended: a text is
+        not evaluated again with each label that may follow it. What prompts have in common by chance is
+        not used, so that a prompt's bits depend on those alone that it was made to go on from.
+        """
+        stream = self.spare.first
+        stem: tuple[int, ...] = ()
+        self._streams.copy(trunk.stream, stream)
+        for row, suffix in zip(cohort.rows, cohort.suffixes, strict=True):
+            if not suffix:
+                if trunk.logits is not None:
+                    yield row, trunk.logits
+                continue
+            if len(suffix) <= len(stem) or tuple(suffix[: len(stem)]) != stem:
+                stem = ()
+            start = trunk.length + len(stem)
+            self._streams.rewind(stream, start)
+            yield row, self._streams.extend(stream, start, suffix[len(stem) :])
+            stem = stem or tuple(suffix)
 
     def _load(self, trunk: Prefix, cohort: Cohort, group: Group) -> Iterator[tuple[int, Logits]]:
         """Evaluate each prompt in a decode call of its own, after a copy of the prefix."""
@@ -152,11 +180,11 @@ class StreamPool:
                 yield row, trunk.logits
         cohort.evaluated = 0
 
-    def _step(self, group: Group, token: int, positions: list[int]) -> list[Logits]:
+    def _step(self, group: Group, following: list[int], positions: list[int]) -> list[Logits]:
         """One token for every prompt of a group, and for its dummies."""
         seated, dummies = len(positions), group.size - len(positions)
         last = self._streams.cells - 1
-        tokens = [token] * seated + [self._filler] * dummies
+        tokens = following + [self._filler] * dummies
         where = positions + [last] * dummies
         for index, position in enumerate(where):
             self._streams.rewind(group.first + index, position)

@@ -1,0 +1,112 @@
+"""Extraction: the label is what the model writes, token by token, each the likeliest one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.endings import ending_tokens, text_of
+from dpfewshot.errors import InvalidPlan
+from dpfewshot.formats import PromptFormat
+from dpfewshot.icl.few_shot import FewShotPrompt, answers, no_answer, numbered
+from dpfewshot.tasks import Task
+from dpfewshot.values import Demonstration
+
+_BATCH: Final = 30
+"""Texts that a list is cut into: two groups of streams that step together."""
+
+
+class Extractor:
+    """Writes the label of a text by greedy decoding, up to the end of its line.
+
+    Args:
+        task: a task, or the prompt's format.
+        backend: any language model. It need not be trusted with anything but the texts.
+        demonstrations: released ones, in the order in which they are to stand.
+        max_tokens: tokens of a label at most, at least 1.
+
+    Attributes:
+        format: the words of the prompt.
+
+    Raises:
+        InvalidTask: a demonstration's label is none of the task's.
+        InvalidPlan: `max_tokens` below 1, or the demonstrations are longer than the backend's context.
+    """
+
+    def __init__(
+        self,
+        task: Task | PromptFormat,
+        backend: LogprobBackend,
+        demonstrations: Iterable[Demonstration] = (),
+        max_tokens: int = 16,
+    ) -> None:
+        if max_tokens < 1:
+            raise InvalidPlan(f"max_tokens must be at least 1, not {max_tokens}")
+        self._prompt = FewShotPrompt(task, backend, demonstrations)
+        self.format = self._prompt.format
+        self._max_tokens = max_tokens
+        self._ends = ending_tokens(backend)
+
+    def __repr__(self) -> str:
+        return f"Extractor({self.format.label_field!r}, max_tokens={self._max_tokens})"
+
+    @overload
+    def predict(self, texts: str) -> str: ...  # type: ignore[overload-overlap]  # a str is its letters too
+    @overload
+    def predict(self, texts: Iterable[str]) -> list[str]: ...
+    def predict(self, texts: str | Iterable[str]) -> str | list[str]:
+        """What the model writes for one text, or for each of several; it may be empty.
+
+        Raises:
+            InvalidRecords: a text is no string, or blank. Names its position, never the text.
+            BackendError: the model failed, or has no answer for a text, whose position is named.
+        """
+        if isinstance(texts, str):
+            return next(self.stream([texts]))
+        return list(self.stream(texts, batch_size=_BATCH))
+
+    def stream(self, texts: Iterable[str], *, batch_size: int = 1) -> Iterator[str]:
+        """What the model writes for each text, in order, each when it is there; errors as of `predict`.
+
+        Args:
+            texts: read as labels are asked for.
+            batch_size: texts that are read ahead and decoded together, at least 1. A token of several costs
+                little more than one of one, and each gets the bits that it has alone.
+        """
+        items = numbered(texts)
+        while batch := list(islice(items, batch_size)):
+            questions = [self._prompt.question(text) for _, text in batch]
+            for written in self._decoded(questions, [position for position, _ in batch]):
+                yield text_of(self._prompt.backend, written, self._ends)
+
+    def _decoded(self, questions: list[list[int]], positions: list[int]) -> list[list[int]]:
+        """Greedy decoding of all of them, until each has ended or has `max_tokens`."""
+        written: list[list[int]] = [[] for _ in questions]
+        with self._prompt.block(questions, self._max_tokens) as block:
+            for step in range(self._max_tokens):
+                if step > 0:
+                    block.append_each([tokens[-1] for tokens in written])
+                for tokens, row, position in zip(
+                    written, answers(block, len(questions), None), positions, strict=True
+                ):
+                    # One that has ended goes on with its end, until all have.
+                    ended = bool(tokens) and tokens[-1] in self._ends
+                    tokens.append(tokens[-1] if ended else _likeliest(row, position))
+                if all(tokens[-1] in self._ends for tokens in written):
+                    break
+        return [self._until_its_end(tokens) for tokens in written]
+
+    def _until_its_end(self, tokens: list[int]) -> list[int]:
+        end = next((index for index, token in enumerate(tokens) if token in self._ends), len(tokens) - 1)
+        return tokens[: end + 1]
+
+
+def _likeliest(row: NDArray[np.float64], position: int) -> int:
+    if np.isnan(row).any() or row.max() == -np.inf:
+        raise no_answer(position)
+    return int(row.argmax())
