@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpfewshot import accounting, backends, mechanisms, tasks
+    from dpfewshot import accounting, backends, icl, mechanisms, tasks
     from dpfewshot.accounting.account import MemoryAccount
     from dpfewshot.baselines import random_private_demonstrations, zero_private_demonstrations
     from dpfewshot.demonstrations import Demonstrations
@@ -56,6 +56,7 @@ __all__ = [
     "accounting",
     "as_records",
     "backends",
+    "icl",
     "mechanisms",
     "random_private_demonstrations",
     "read_records",
@@ -65,7 +66,7 @@ __all__ = [
 ]
 
 # Names are imported when they are first used: `import dpfewshot` loads neither NumPy nor SciPy.
-_MODULES = frozenset({"accounting", "backends", "mechanisms", "tasks"})
+_MODULES = frozenset({"accounting", "backends", "icl", "mechanisms", "tasks"})
 _HOMES = {
     "NO_PRIVACY": "values",
     "BudgetLedger": "ledger",

@@ -6,11 +6,12 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from dpfewshot.errors import InvalidRecords, MissingExtra
+from dpfewshot.formats import labelling_instruction, prompt_format
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration, PrivacySpend, delta_text, epsilon_text
 
@@ -137,10 +138,11 @@ class Demonstrations(Sequence[Demonstration]):
         Add the text to be labelled as the last user message.
 
         Args:
-            task: whose field names and labels the instruction is made of.
+            task: whose field names and labels the instruction is made of; a built-in one has its paper's.
             instruction: what stands in the system message instead; public.
         """
-        messages = [{"role": "system", "content": instruction or labelling_instruction(task)}]
+        asked = instruction or prompt_format(task).instruction or labelling_instruction(task)
+        messages = [{"role": "system", "content": asked}]
         for one in self.items:
             messages.append({"role": "user", "content": one.text})
             messages.append({"role": "assistant", "content": one.label})
@@ -149,16 +151,15 @@ class Demonstrations(Sequence[Demonstration]):
     def to_prompt(self, task: Task, text: str | None = None, *, instruction: str | None = None) -> str:
         """A plain few-shot prompt: the instruction, each text with its label, and the text to be labelled.
 
+        It is the prompt that `icl.Classifier` evaluates (`icl.prompt_format`).
+
         Args:
-            task: whose field names stand before texts and labels.
+            task: whose field names stand before texts and labels; a built-in one has its paper's.
             text: what is to be labelled; without it the prompt ends after the demonstrations.
             instruction: what stands first instead of the one made of the task; public.
         """
-        pieces = [instruction or labelling_instruction(task)]
-        pieces += [f"{task.text_field}: {one.text}\n{task.label_field}: {one.label}" for one in self.items]
-        if text is not None:
-            pieces.append(f"{task.text_field}: {text}\n{task.label_field}:")
-        return "\n\n".join(pieces)
+        words = prompt_format(task)
+        return replace(words, instruction=instruction or words.instruction).prompt(self.items, text)
 
     def to_dataset(self) -> datasets.Dataset:
         """A `datasets.Dataset` with the columns of a line.
@@ -217,12 +218,6 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
         relation=line["relation"],
         mechanism=line["mechanism"],
     )
-
-
-def labelling_instruction(task: Task) -> str:
-    """The sentence that asks for the label of a text, made of the task's public words."""
-    asked = f"Give the {task.label_field} of the {task.text_field}."
-    return asked if task.labels is None else f"{asked} Answer with one of: {', '.join(task.labels)}."
 
 
 def _demonstrations(path: str | os.PathLike[str], lines: Sequence[str]) -> Iterator[Demonstration]:

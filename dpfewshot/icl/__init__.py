@@ -1,0 +1,10 @@
+"""In-context learning: demonstrations at work. All of it is post-processing, with any language model.
+
+A text to be labelled may be confidential: it reaches the model, and no message, representation or log.
+"""
+
+from dpfewshot.formats import PromptFormat, prompt_format
+from dpfewshot.icl.classifier import Classifier, Prediction
+from dpfewshot.icl.extractor import Extractor
+
+__all__ = ["Classifier", "Extractor", "Prediction", "PromptFormat", "prompt_format"]

@@ -1,0 +1,159 @@
+"""Classification by the probability of each label, with contextual calibration (Zhao et al., ICML 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.errors import BackendError, InvalidTask
+from dpfewshot.formats import PromptFormat
+from dpfewshot.icl.few_shot import FewShotPrompt, answers, no_answer, numbered
+from dpfewshot.icl.label_tree import LabelTree
+from dpfewshot.tasks import Task
+from dpfewshot.values import Demonstration
+
+CONTENT_FREE: Final = ("N/A", "[MASK]", "")
+"""Texts that say nothing: what the model answers them is its bias (Zhao et al., section 5)."""
+
+_BATCH: Final = 32
+"""Texts that a list is cut into: enough for a server to work on at once, few enough to hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The label of one text.
+
+    Attributes:
+        label: the likeliest label.
+        probabilities: of every label, in the order of `Classifier.labels`; they sum to 1.
+    """
+
+    label: str
+    probabilities: tuple[float, ...]
+
+    @property
+    def probability(self) -> float:
+        """Of the label."""
+        return max(self.probabilities)
+
+
+class Classifier:
+    """Labels texts by the probability that a language model gives each label after a few-shot prompt.
+
+    A label of several tokens is scored whole (see `LabelTree`). With contextual calibration the
+    probabilities p are divided by p_cf, those of texts that say nothing, and normalised: W = diag(p_cf)⁻¹,
+    b = 0 of Zhao et al. p_cf is the mean over `CONTENT_FREE`, normalised over the labels.
+
+    The prefix of instruction and demonstrations is evaluated once, where the backend can keep it. A
+    classifier does not change, so threads may share it.
+
+    Args:
+        task: a task with labels of its own, or the prompt's format.
+        backend: any language model. It need not be trusted with anything but the texts.
+        demonstrations: released ones, in the order in which they are to stand; none is zero-shot.
+        calibrated: whether to calibrate, which asks the model three short texts now.
+
+    Attributes:
+        labels: in the order of the task.
+        format: the words of the prompt.
+        calibrated: as above.
+
+    Raises:
+        InvalidTask: labels are free, two have the same tokens, or a demonstration's is none of them.
+        InvalidPlan: the demonstrations are longer than the backend's context.
+        BackendError: the model or its server failed.
+    """
+
+    def __init__(
+        self,
+        task: Task | PromptFormat,
+        backend: LogprobBackend,
+        demonstrations: Iterable[Demonstration] = (),
+        calibrated: bool = True,
+    ) -> None:
+        self._prompt = FewShotPrompt(task, backend, demonstrations)
+        self.format = self._prompt.format
+        if self.format.labels is None:
+            raise InvalidTask("labels are free here: use Extractor, or give the labels to choose from")
+        self.labels: tuple[str, ...] = self.format.labels
+        self.calibrated = calibrated
+        self._tree = LabelTree([self._prompt.label(word) for word in self.format.words])
+        self._bias: NDArray[np.float64] | float = self._content_free() if calibrated else 0.0
+
+    def __repr__(self) -> str:
+        return f"Classifier(labels={self.labels}, calibrated={self.calibrated})"
+
+    @overload
+    def predict(self, texts: str) -> str: ...  # type: ignore[overload-overlap]  # a str is its letters too
+    @overload
+    def predict(self, texts: Iterable[str]) -> list[str]: ...
+    def predict(self, texts: str | Iterable[str]) -> str | list[str]:
+        """The likeliest label of one text, or of each of several.
+
+        Raises:
+            InvalidRecords: a text is no string, or blank. Names its position, never the text.
+            BackendError: the model failed, or has no answer for a text, whose position is named.
+        """
+        if isinstance(texts, str):
+            return next(self.stream([texts])).label
+        return [one.label for one in self.stream(texts, batch_size=_BATCH)]
+
+    def predict_proba(self, texts: str | Iterable[str]) -> NDArray[np.float64]:
+        """The probability of each label, for one text or several; errors as of `predict`.
+
+        Returns:
+            Shape (texts, labels), in the order of `labels`; rows sum to 1. One text is one row.
+        """
+        given = [texts] if isinstance(texts, str) else texts
+        rows = [one.probabilities for one in self.stream(given, batch_size=_BATCH)]
+        return np.array(rows, dtype=np.float64).reshape(-1, len(self.labels))
+
+    def stream(self, texts: Iterable[str], *, batch_size: int = 1) -> Iterator[Prediction]:
+        """Predictions in the order of the texts, each as soon as it is there; errors as of `predict`.
+
+        Args:
+            texts: read as predictions are asked for.
+            batch_size: texts that are read ahead and sent to the model together, at least 1. A server
+                works on several at once; a model in this process gains nothing.
+        """
+        items = numbered(texts)
+        while batch := list(islice(items, batch_size)):
+            questions = [self._prompt.question(text) for _, text in batch]
+            logprobs = self._normalised(questions, [position for position, _ in batch]) - self._bias
+            for row in np.exp(_normalised(logprobs)):
+                yield Prediction(self.labels[int(row.argmax())], tuple(row.tolist()))
+
+    def _content_free(self) -> NDArray[np.float64]:
+        """Logarithms of p_cf, shape (labels,)."""
+        logprobs = self._normalised([self._prompt.question(text) for text in CONTENT_FREE])
+        bias: NDArray[np.float64] = np.logaddexp.reduce(logprobs) - np.log(len(CONTENT_FREE))
+        if not np.isfinite(bias).all():
+            raise BackendError(
+                "the backend gives a label no probability where the text says nothing, so it cannot be "
+                "calibrated: take calibrated=False, or a backend that tells all probabilities"
+            )
+        return bias
+
+    def _normalised(
+        self, questions: Sequence[list[int]], positions: Sequence[int] | None = None
+    ) -> NDArray[np.float64]:
+        """Log-probabilities of the labels among themselves, shape (texts, labels)."""
+        tree = self._tree
+        suffixes = [[*question, *beginning] for question in questions for beginning in tree.beginnings]
+        with self._prompt.block(suffixes, 1) as block:
+            rows = answers(block, len(suffixes), tree.support)
+        scores = tree.logprobs(rows.reshape(len(questions), len(tree.beginnings), len(tree.support)))
+        for row, score in enumerate(scores):
+            if not np.isfinite(score.max()):
+                raise no_answer(None if positions is None else positions[row])
+        return _normalised(scores)
+
+
+def _normalised(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:
+    return logprobs - np.logaddexp.reduce(logprobs, axis=1, keepdims=True)

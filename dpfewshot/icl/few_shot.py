@@ -1,0 +1,124 @@
+"""A few-shot prompt in the tokens of one backend: what stands before every text, evaluated once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, Tokens, open_block
+from dpfewshot.errors import BackendError, DPFewShotError, InvalidPlan, InvalidRecords, InvalidTask
+from dpfewshot.formats import PromptFormat, prompt_format
+from dpfewshot.tasks import Task
+from dpfewshot.values import Demonstration
+
+
+class FewShotPrompt:
+    """Everything before a text, and how texts and labels follow it.
+
+    A text's tokens follow the prefix, and a label's tokens follow the text's, as they do where the whole
+    prompt is tokenised at once: each is tokenised behind the words that it follows.
+
+    Args:
+        task: a task, or the format itself.
+        backend: any language model.
+        demonstrations: what stands between instruction and text.
+
+    Attributes:
+        format: the words.
+        backend: as above.
+        prefix: the public tokens that every prompt begins with.
+
+    Raises:
+        InvalidTask: a demonstration's label is none of the task's.
+        InvalidPlan: the demonstrations are longer than the backend's context.
+    """
+
+    def __init__(
+        self,
+        task: Task | PromptFormat,
+        backend: LogprobBackend,
+        demonstrations: Iterable[Demonstration],
+    ) -> None:
+        self.format = task if isinstance(task, PromptFormat) else prompt_format(task)
+        self.backend = backend
+        shown = tuple(demonstrations)
+        self.prefix = backend.tokenize(self._opening(shown))
+        context = getattr(backend, "context_tokens", None)
+        if context is not None and len(self.prefix) >= context:
+            raise InvalidPlan(
+                f"the instruction and {len(shown)} demonstrations take {len(self.prefix)} tokens, and the "
+                f"backend has context_tokens={context}: take fewer or shorter ones, or a larger context"
+            )
+
+    def question(self, text: str) -> list[int]:
+        """The tokens of a text and of the label's field, as they follow the prefix."""
+        return self._following(f"{self.format.text_field}:", self.format.question(text))
+
+    def label(self, word: str) -> list[int]:
+        """The tokens of a label, as they follow its field."""
+        field = f"{self.format.label_field}:"
+        return self._following(field, f"{field} {word}")
+
+    @contextmanager
+    def block(self, suffixes: Sequence[Tokens], tokens: int) -> Iterator[PromptBlock]:
+        """The prompts that go on with these suffixes, whose failures say nothing of what was in them."""
+        try:
+            with closing(open_block(self.backend, self.prefix, suffixes, tokens, public=True)) as block:
+                yield block
+        except DPFewShotError:
+            raise
+        except Exception as error:  # noqa: BLE001 - its text may quote a prompt
+            raise BackendError(f"the backend failed with {type(error).__name__}") from None
+
+    def _opening(self, shown: Sequence[Demonstration]) -> str:
+        try:
+            return self.format.opening(shown)
+        except InvalidTask as error:
+            raise InvalidTask(f"a demonstration's label: {error}") from None
+
+    def _following(self, before: str, whole: str) -> list[int]:
+        """The tokens of `whole` after those of its beginning `before`."""
+        first, tokens = self.backend.tokenize(before), self.backend.tokenize(whole)
+        if tokens[: len(first)] == first:
+            return tokens[len(first) :]
+        return self.backend.tokenize(whole[len(before) :])  # the tokenizer merges over the boundary
+
+
+def answers(block: PromptBlock, rows: int, support: Tokens | None) -> NDArray[np.float64]:
+    """What a block answers, shape (rows, tokens of the support), in double precision.
+
+    Raises:
+        BackendError: it is of another shape.
+    """
+    logprobs = np.asarray(block.next_token_logprobs(support), dtype=np.float64)
+    if logprobs.ndim != 2 or len(logprobs) != rows:  # noqa: PLR2004 - one row a prompt
+        raise BackendError("the backend answered with an array of another shape than was asked for")
+    if support is not None and logprobs.shape[1] != len(support):
+        raise BackendError("the backend answered with an array of another shape than was asked for")
+    return logprobs
+
+
+def numbered(texts: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """The texts with their positions, each checked as it is asked for.
+
+    Raises:
+        InvalidRecords: one is no string, or blank. Names its position, never the text.
+    """
+    for position, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InvalidRecords(f"texts[{position}] is {type(text).__name__}, not a string")
+        if not text.strip():
+            raise InvalidRecords(f"texts[{position}] is blank: there is nothing to label")
+        yield position, text
+
+
+def no_answer(position: int | None) -> BackendError:
+    """The error of a text that the backend cannot evaluate; None is one that says nothing."""
+    which = "a text that says nothing" if position is None else f"texts[{position}]"
+    return BackendError(
+        f"the backend has no answer for {which}: with the instruction and the demonstrations "
+        "it may be longer than the backend's context"
+    )
