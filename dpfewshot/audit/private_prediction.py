@@ -1,11 +1,11 @@
 r"""Private prediction's empirical privacy loss against its theoretical one (Li et al., ICLInf, section 5).
 
-The paper's symbols: z_i are a prompt's logits, clipped to max(-c, z_i - max z_i + c); s is the constant number of
-prompts; a token is a draw from p = softmax(Σ z_i/(sτ)). p_(i) is the same without record i's row. Then
+The paper's symbols: z_i are a prompt's logits, clipped to max(-c, z_i - max z_i + c); s is the constant number
+of prompts; a token is a draw from p = softmax(Σ z_i/(sτ)). p_(i) is the same without record i's row. Then
 
     loss of a token x for record i      log p(x) - log p_(i)(x)
     worst loss of a token               max over x and i of its size: at most 2c/(sτ), the change's range
-    loss of a run for record i          the sum over its released tokens: at most ε, but with probability of about δ
+    loss of a run for record i          the sum over its released tokens: at most ε, but for a chance of about δ
 
 Tokens are released by the same loop and mechanism that make demonstrations; the losses are computed from the
 formulas above in floating point, for records that stand one in each prompt, and the tokens are thrown away.
@@ -28,7 +28,7 @@ from dpfewshot.accounting.permit import Permit
 from dpfewshot.audit.findings import Figure, Finding
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.mechanisms import Draws, PrivatePrediction, Release, RowChange
-from dpfewshot.prompts import LabelPrompts, PromptWriter
+from dpfewshot.prompts import PromptWriter
 from dpfewshot.sampling import PoissonSampler
 from dpfewshot.solving import Setting
 from dpfewshot.tasks import Task
@@ -42,11 +42,11 @@ _ROUNDING = 1e-6
 def token_losses(
     rows: NDArray[np.float32], *, clip: float, temperature: float, prompts: int
 ) -> NDArray[np.float64]:
-    """log p(x) - log p_(i)(x) for every record i and token x.
+    """The loss log p(x) - log p_(i)(x) for every record i and token x.
 
     Args:
-        rows: logits or log-probabilities over the candidates, one row a prompt, shape (prompts, candidates).
-            A row of NaN is an absent prompt.
+        rows: logits or log-probabilities, one row a prompt, shape (prompts, candidates). A row of NaN is an
+            absent prompt.
         clip: c > 0, in nats.
         temperature: τ > 0.
         prompts: s, the constant divisor, whatever the number of rows.
@@ -156,14 +156,12 @@ def prediction_losses(
     return PredictionLosses(np.array(watched.worst), np.sum(watched.said, axis=0))
 
 
-def private_prediction_audit(
-    runs: Sequence[PredictionLosses], setting: Setting, *, delta: float
-) -> Finding:
+def private_prediction_audit(runs: Sequence[PredictionLosses], setting: Setting, *, delta: float) -> Finding:
     """Hold measured losses against what the setting's event claims.
 
-    The claims are a token's range ε₀ = √(8ρ), and for a run of T tokens the lesser of T·ε₀ and the certified ε at
-    δ of T tokens. The first can never be exceeded; the second by a sound release with a chance of about δ for
-    each record of a run.
+    The claims are a token's range ε₀ = √(8ρ), and for a run of T tokens the lesser of T·ε₀ and the certified ε
+    of T tokens at δ. The first can never be exceeded; the second by a sound release with a chance of about δ
+    for each record of a run.
 
     Args:
         runs: of this setting, at least one.
@@ -190,8 +188,9 @@ def private_prediction_audit(
         kind="private-prediction",
         title="Private prediction: measured privacy loss",
         statement=(
-            f"Over {len(runs)} runs of at most {tokens} tokens a token's loss was at most {token_loss:.4g} where "
-            f"{of_token:.4g} is claimed, and a run's {run_loss:.4g} where {of_run:.4g} is claimed at δ = {delta:g}."
+            f"In {len(runs)} runs of at most {tokens} tokens a token's loss was at most {token_loss:.4g}, where "
+            f"{of_token:.4g} is claimed, and a run's {run_loss:.4g}, where {of_run:.4g} is claimed "
+            f"at δ = {delta:g}."
         ),
         verdict="passed" if kept else "failed",
         private=True,

@@ -1,9 +1,9 @@
 """The area under an attack's ROC curve, with an interval, and how large differential privacy lets it be.
 
 The area is the chance that a member's score is above a non-member's, ties counting half: Mann and Whitney's U
-over the number of pairs. Both are compared under one prompt, which is a trial; the trials' areas are averaged.
-Trials are independent, what is within one is not, so the interval is over trials: Student's t on the logit
-scale. Where all trials agree their spread is 0 and says nothing: there the interval is Clopper and Pearson's.
+over the number of pairs. Both are compared under one prompt, which is a trial; the trials' areas are then
+averaged. Trials are independent, what is within one is not, so the interval is over trials: Student's t on the
+logit scale. Where all trials agree, their spread of 0 says nothing, and it is Clopper and Pearson's.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def average_area(areas: Sequence[float], *, confidence: float = 0.95) -> Area:
 def largest_area(epsilon: float, delta: float) -> float:
     """The largest expected area that (ε, δ)-differential privacy allows (docs/how-to/attacks.md).
 
-    It is 1 - e^-ε·(1/2 - δ), where neighbours add, remove or zero out one unit, and a fair draw decided who of
-    the candidates is a member.
+    It is 1 - e^-ε·(1/2 - δ), where neighbours add, remove, zero out or replace one unit, and a fair draw
+    decided which of the candidates are members.
 
     Args:
         epsilon: ε ≥ 0.
@@ -86,7 +86,7 @@ def largest_area(epsilon: float, delta: float) -> float:
 
 def _logit_interval(areas: NDArray[np.float64], tail: float) -> tuple[float, float]:
     mean, trials = float(areas.mean()), len(areas)
-    reach = float(stats.t.isf(tail, trials - 1) * areas.std(ddof=1) / math.sqrt(trials))
+    reach = -float(special.stdtrit(trials - 1, tail) * areas.std(ddof=1)) / math.sqrt(trials)
     logit, reach = math.log(mean / (1 - mean)), reach / (mean * (1 - mean))
     return float(special.expit(logit - reach)), float(special.expit(logit + reach))
 
@@ -94,6 +94,6 @@ def _logit_interval(areas: NDArray[np.float64], tail: float) -> tuple[float, flo
 def _exact_interval(areas: NDArray[np.float64], tail: float) -> tuple[float, float]:
     """Of so many wins in so many trials: for areas that are all 1 it holds whatever is in a trial."""
     trials, wins = len(areas), float(areas.sum())
-    low = stats.beta.ppf(tail, wins, trials - wins + 1) if wins > 0 else 0.0
-    high = stats.beta.isf(tail, wins + 1, trials - wins) if wins < trials else 1.0
+    low = special.betaincinv(wins, trials - wins + 1, tail) if wins > 0 else 0.0
+    high = special.betainccinv(wins + 1, trials - wins, tail) if wins < trials else 1.0
     return float(low), float(high)

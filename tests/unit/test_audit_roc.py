@@ -31,22 +31,20 @@ def test_what_has_no_area_is_refused(members, non_members) -> None:
         roc_area(members, non_members)
 
 
+def areas_of(
+    draws: np.random.Generator, shift: float, trials: int, per_trial: tuple[int, int]
+) -> list[float]:
+    """Each trial's share of won pairs, of normal scores."""
+    members = draws.normal(size=(trials, per_trial[0], 1)) + shift
+    non_members = draws.normal(size=(trials, 1, per_trial[1]))
+    return (members > non_members).mean(axis=(1, 2)).tolist()
+
+
 def covered(area: float, trials: int, per_trial: tuple[int, int], repetitions: int = 400) -> float:
-    """How often the interval holds the area, with prompts that shift all scores of their trial."""
-    draws = np.random.default_rng(trials)
-    shift = stats.norm.ppf(area) * math.sqrt(2)
-    hits = 0
-    for _ in range(repetitions):
-        prompts = 3 * draws.normal(size=trials)
-        areas = [
-            roc_area(
-                prompt + shift + draws.normal(size=per_trial[0]), prompt + draws.normal(size=per_trial[1])
-            )
-            for prompt in prompts
-        ]
-        found = average_area(areas)
-        hits += found.low <= area <= found.high
-    return hits / repetitions
+    """How often the interval holds the area."""
+    draws, shift = np.random.default_rng(trials), stats.norm.ppf(area) * math.sqrt(2)
+    found = [average_area(areas_of(draws, shift, trials, per_trial)) for _ in range(repetitions)]
+    return sum(one.low <= area <= one.high for one in found) / repetitions
 
 
 @pytest.mark.parametrize("area", [0.5, 0.8, 0.95])
@@ -61,10 +59,7 @@ def test_control_pairs_that_are_taken_for_independent_do_not_cover() -> None:
     draws = np.random.default_rng(1)
     hits = 0
     for _ in range(200):
-        areas = [
-            roc_area(draws.normal(size=1), draws.normal(size=50))  # one member decides fifty pairs
-            for _ in range(5)
-        ]
+        areas = areas_of(draws, 0.0, 5, (1, 50))  # one member decides fifty pairs
         found = average_area(np.repeat(areas, 50).tolist())
         hits += found.low <= 0.5 <= found.high
     assert hits / 200 < 0.5
@@ -86,12 +81,25 @@ def test_one_trial_has_no_interval() -> None:
         average_area([0.7])
 
 
-def test_the_largest_area_of_randomised_response() -> None:
-    """A data set of one or no record, of which one bit is told: the bound holds, and is near for small ε."""
-    for epsilon in (0.01, 0.1, 0.5, 1.0, 3.0):
-        says_member = math.exp(epsilon) / (1 + math.exp(epsilon))
-        reached = says_member + (1 - says_member) / 2 - 0.25  # told "in": the member wins, else a fair guess
-        assert reached <= largest_area(epsilon, 0.0)
-    assert largest_area(0.0, 0.0) == 0.5
+def chances_of_naming_the_first(epsilon: float) -> dict[frozenset[str], float]:
+    """A release that names one of two candidates, by data set: ε-differentially private, see below."""
+    largest = 1 - math.exp(-epsilon) / 2
+    return {frozenset(): 0.5, frozenset("ab"): 0.5, frozenset("a"): largest, frozenset("b"): 1 - largest}
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 1.0, 4.0])
+def test_the_largest_area_is_reached_by_a_private_release_and_never_passed(epsilon: float) -> None:
+    chances = chances_of_naming_the_first(epsilon)
+    for one, chance in chances.items():
+        for other, other_chance in chances.items():
+            if len(one ^ other) == 1:
+                bound = math.exp(epsilon) * (1 + 1e-12)
+                assert chance <= bound * other_chance
+                assert 1 - chance <= bound * (1 - other_chance)
+    area = chances[frozenset("a")]  # the member scores higher if it is named
+    assert area == pytest.approx(largest_area(epsilon, 0.0))
+
+
+def test_the_largest_area_with_delta() -> None:
     assert largest_area(0.0, 0.1) == pytest.approx(0.6)
     assert largest_area(50.0, 1e-5) == pytest.approx(1)
