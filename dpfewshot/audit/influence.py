@@ -4,9 +4,9 @@ The influence of demonstration i of D on a text x is the largest change of a log
 
     max_y |log p(y | D, x) - log p(y | D without i, x)|
 
-which is the largest privacy loss, for whose record demonstration i is, of an answer that is drawn from p: with
-records in the prompt no smaller ε holds. Answers are the labels, as a classifier tells them, or every token of
-the vocabulary (the paper's full logits), as they are to whoever sees the whole distribution.
+which is the largest privacy loss that an answer drawn from p has for whose record demonstration i is: with
+records in the prompt no smaller ε holds. Answers are the labels, as a classifier tells them, or every token
+of the vocabulary (the paper's full logits), as they are to whoever sees the whole distribution.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def influence_finding(
         kind="influence",
         title=f"Influence of a demonstration, {shots}-shot, {over}",
         statement=(
-            f"One demonstration of {shots} moves some log-probability of the answer by {mean:.3g} nats on average "
-            f"and {largest:.3g} at most: with records in the prompt, no smaller ε holds."
+            f"One demonstration of {shots} moves some log-probability of the answer by {mean:.3g} nats on "
+            f"average and {largest:.3g} at most: with records in the prompt, no smaller ε holds."
         ),
         verdict="informative",
         private=private,

@@ -1,11 +1,11 @@
 r"""Private prediction's empirical privacy loss against its theoretical one (Li et al., ICLInf, section 5).
 
-The paper's symbols: z_i are a prompt's logits, clipped to max(-c, z_i - max z_i + c); s is the constant number
-of prompts; a token is a draw from p = softmax(Σ z_i/(sτ)). p_(i) is the same without record i's row. Then
+The paper's symbols: z_i are a prompt's logits, clipped to max(-c, z_i - max z_i + c); s is the constant
+number of prompts; a token is a draw from p = softmax(Σ z_i/(sτ)). p_(i) is that without record i's row. Then
 
-    loss of a token x for record i      log p(x) - log p_(i)(x)
-    worst loss of a token               max over x and i of its size: at most 2c/(sτ), the change's range
-    loss of a run for record i          the sum over its released tokens: at most ε, but for a chance of about δ
+    loss of a token x for record i   log p(x) - log p_(i)(x)
+    worst loss of a token            max over x and i of its size: at most 2c/(sτ), the change's range
+    loss of a run for record i       the sum over its released tokens: at most ε, but for a chance of about δ
 
 Tokens are released by the same loop and mechanism that make demonstrations; the losses are computed from the
 formulas above in floating point, for records that stand one in each prompt, and the tokens are thrown away.
@@ -159,9 +159,9 @@ def prediction_losses(
 def private_prediction_audit(runs: Sequence[PredictionLosses], setting: Setting, *, delta: float) -> Finding:
     """Hold measured losses against what the setting's event claims.
 
-    The claims are a token's range ε₀ = √(8ρ), and for a run of T tokens the lesser of T·ε₀ and the certified ε
-    of T tokens at δ. The first can never be exceeded; the second by a sound release with a chance of about δ
-    for each record of a run.
+    The claims are a token's range ε₀ = √(8ρ), and for a run of T tokens the lesser of T·ε₀ and the certified
+    ε of T tokens at δ. The first can never be exceeded; the second by a sound release with a chance of about
+    δ for each record of a run.
 
     Args:
         runs: of this setting, at least one.
@@ -188,8 +188,8 @@ def private_prediction_audit(runs: Sequence[PredictionLosses], setting: Setting,
         kind="private-prediction",
         title="Private prediction: measured privacy loss",
         statement=(
-            f"In {len(runs)} runs of at most {tokens} tokens a token's loss was at most {token_loss:.4g}, where "
-            f"{of_token:.4g} is claimed, and a run's {run_loss:.4g}, where {of_run:.4g} is claimed "
+            f"In {len(runs)} runs of at most {tokens} tokens a token's loss was at most {token_loss:.4g}, "
+            f"where {of_token:.4g} is claimed, and a run's {run_loss:.4g}, where {of_run:.4g} is claimed "
             f"at δ = {delta:g}."
         ),
         verdict="passed" if kept else "failed",

@@ -2,8 +2,8 @@
 
 The area is the chance that a member's score is above a non-member's, ties counting half: Mann and Whitney's U
 over the number of pairs. Both are compared under one prompt, which is a trial; the trials' areas are then
-averaged. Trials are independent, what is within one is not, so the interval is over trials: Student's t on the
-logit scale. Where all trials agree, their spread of 0 says nothing, and it is Clopper and Pearson's.
+averaged. Trials are independent, what is within one is not, so the interval is over trials: Student's t on
+the logit scale. Where all trials agree, their spread of 0 says nothing, and it is Clopper and Pearson's.
 """
 
 from __future__ import annotations
