@@ -39,7 +39,7 @@ def test_a_model_that_memorises_tells_the_record_in_its_prompt() -> None:
 
 def test_a_model_that_looks_at_no_prompt_tells_nobody() -> None:
     trials = trials_of_records(INSIDE, OUTSIDE)
-    value, low, high = area(Reader(knows_the_note), trials)
+    _, low, high = area(Reader(knows_the_note), trials)
     assert low < 0.5 < high
     assert area(Reader(lambda *_: 0.6), trials)[0] == 0.5
 
