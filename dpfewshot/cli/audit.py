@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from dpfewshot.cli.attacks import influence, membership
+from dpfewshot.cli.findings import conclude, finding_options
 from dpfewshot.cli.options import generation_options, open_session
-from dpfewshot.errors import DPFewShotError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from dpfewshot.audit import Figure, Finding
-
-FAILED = 1
-
-PRIVATE = "PRIVATE: this comes from private records and is covered by no budget. Keep it on the trusted side."
 
 
 class _CanaryByDefault(click.Group):
@@ -39,14 +29,8 @@ def audit() -> None:
     Example:
       dpfewshot audit --task trec --records trec.jsonl.gz --epsilon 4 --max-tokens 15
       dpfewshot audit leak --demonstrations demos.jsonl --records trec.jsonl.gz
+      dpfewshot audit membership --help
     """
-
-
-def _common(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of every audit."""
-    output = click.option("--output", default=None, help="A file to write the JSON to, new or replaced.")
-    as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-    return output(as_json(command))
 
 
 @audit.command()
@@ -61,7 +45,7 @@ def _common(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--beta", type=float, default=1e-3, show_default=True, help="How often a sound set-up may fail by chance."
 )
-@_common
+@finding_options
 def canary(*, plays: int, beta: float, output: str | None, as_json: bool, **options: Any) -> None:
     """Play with and without canaries against a set-up, and bound epsilon from below.
 
@@ -75,7 +59,7 @@ def canary(*, plays: int, beta: float, output: str | None, as_json: bool, **opti
     from dpfewshot.audit import canary_game
 
     session = open_session(options)
-    _conclude([canary_game(session.synthesizer, plays=plays, beta=beta)], output, as_json=as_json)
+    conclude([canary_game(session.synthesizer, plays=plays, beta=beta)], output, as_json=as_json)
 
 
 @audit.command()
@@ -91,7 +75,7 @@ def canary(*, plays: int, beta: float, output: str | None, as_json: bool, **opti
 @click.option("--baseline", default=None, help="Texts of the model without records, in such a file.")
 @click.option("--held-out", default=None, help="Records that took no part, with the same columns.")
 @click.option("--long-run", type=int, default=10, show_default=True, help="Words of one unit: a leak.")
-@_common
+@finding_options
 def leak(
     *,
     demonstrations: str,
@@ -127,37 +111,8 @@ def leak(
         held_out=None if held_out is None else read(held_out),
         long_run=long_run,
     )
-    _conclude([finding], output, as_json=as_json)
+    conclude([finding], output, as_json=as_json)
 
 
-def _conclude(findings: list[Finding], output: str | None, *, as_json: bool) -> None:
-    """Write and print the findings; exit with 1 if one of them failed."""
-    from dpfewshot.audit import as_document
-
-    document = json.dumps(as_document(findings))
-    if output is not None:
-        try:
-            Path(output).write_text(document + "\n", encoding="utf-8")
-        except OSError as error:
-            raise DPFewShotError(f"cannot write {output}: {error.strerror}") from None
-    click.echo(document if as_json else "\n\n".join("\n".join(_in_words(each)) for each in findings))
-    if any(finding.verdict == "failed" for finding in findings):
-        raise click.exceptions.Exit(FAILED)
-
-
-def _in_words(finding: Finding) -> Iterator[str]:
-    if finding.private:
-        yield PRIVATE
-    yield f"{finding.title}: {finding.verdict}"
-    yield f"  {finding.statement}"
-    width = max((len(figure.name) for figure in finding.figures), default=0)
-    for figure in finding.figures:
-        yield f"  {figure.name:<{width}}  {_number(figure)}"
-
-
-def _number(figure: Figure) -> str:
-    interval = (
-        "" if figure.low is None or figure.high is None else f" ({figure.low:.4g} to {figure.high:.4g})"
-    )
-    reference = "" if figure.reference is None else f", beside {figure.reference:.4g}"
-    return f"{figure.value:.4g}{interval}{reference}"
+audit.add_command(membership)
+audit.add_command(influence)
