@@ -29,6 +29,7 @@ _CLAIMED = 0.9
 """What a sound release may reach at most: so many canaries that less noise would reach nearly 1."""
 
 _MOST_CANARIES = 200
+_RARE = 100  # a false positive in so many plays
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,18 @@ class Game:
         mechanism: the one that generates.
         draws: that take part.
         planned: σ of the plan.
+        sampler: puts units in prompts.
+        tokens: of a play.
+        candidates: how many tokens the model has.
     """
 
     name: str
     mechanism: Mechanism
     draws: Draws
     planned: float
+    sampler: Sampler
+    tokens: int
+    candidates: int
 
     def event(self, noise_multiplier: float) -> Event:
         """What is played, if it had that much noise."""
@@ -131,20 +138,21 @@ class Table:
     def one_token(self) -> Outcome | None:
         """A token of a draw that holds all canaries; None where the mechanism has no such release.
 
-        Where one record more adds a row, there is nobody else. Where it changes one, each canary takes the
-        place of a decoy.
+        Where one record more adds a row, there is nobody else, and many tokens that noise may choose. Where
+        it changes one, each canary takes the place of a decoy, and there are two tokens to choose from.
         """
+        adds = self.draws.row_change is RowChange.ADDED
         draws = replace(self.draws, sampling_rate=1.0, blocks=1, tokens_per_block=1, fixed_size=None)
-        game = Game("one token", self.mechanism, draws, self.noise_multiplier)
-        by_chance = Rate(self.plays // self.candidates, self.plays, self.beta).high
+        everybody = PoissonSampler(Fraction(1), draws.prompts, 1)
+        game = self._game("one token", draws, everybody, 1, self.candidates if adds else 2)
         try:
-            canaries = game.most_canaries(by_chance)
+            canaries = game.most_canaries(self._one_of(self.candidates if adds else _RARE))
         except InvalidPlan:
             return None
-        without = [] if draws.row_change is RowChange.ADDED else [[[DECOY]]] * canaries
-        everybody = PoissonSampler(Fraction(1), draws.prompts, 1)
-        marks = self._marks(game, (without, [[[CANARY]]] * canaries), everybody, 1, self.plays)
-        return self._outcome(game, canaries, 1, marks)
+        without = [] if adds else [[[DECOY]]] * canaries
+        return self._outcome(
+            game, canaries, 1, self._marks(game, (without, [[[CANARY]]] * canaries), self.plays)
+        )
 
     def one_demonstration(self, others: Sequence[int]) -> Outcome:
         """A whole demonstration from all units of a label, and the canaries before them.
@@ -153,40 +161,43 @@ class Table:
             others: for each unit, how many records it has.
         """
         draws = replace(self.draws, blocks=-(-self.max_tokens // self.draws.tokens_per_block))
-        game = Game("one demonstration", self.mechanism, draws, self.noise_multiplier)
+        game = self._game("one demonstration", draws, self.sampler, self.max_tokens, self.candidates)
         replaced = draws.fixed_size is not None  # n stays what it is: canaries take the place of others
-        rare = Rate(self.plays // 100, self.plays, self.beta).high
-        canaries = game.most_canaries(rare, len(others) if replaced else _MOST_CANARIES)
+        canaries = game.most_canaries(self._one_of(_RARE), len(others) if replaced else _MOST_CANARIES)
         without = [[[OTHER]] * records for records in others]
         worlds = without, [[[CANARY]]] * canaries + without[canaries if replaced else 0 :]
-        rehearsed = self._marks(game, worlds, self.sampler, self.max_tokens, self.plays // 4)
+        rehearsed = self._marks(game, worlds, self.plays // 4)
         threshold = min(
             range(1, self.max_tokens + 1),
             key=lambda threshold: self._outcome(game, canaries, threshold, rehearsed).room,
         )
-        marks = self._marks(game, worlds, self.sampler, self.max_tokens, self.plays)
-        return self._outcome(game, canaries, threshold, marks)
+        return self._outcome(game, canaries, threshold, self._marks(game, worlds, self.plays))
 
     @property
     def ticks(self) -> int:
         """How many plays both games have."""
         return 4 * self.plays + 2 * (self.plays // 4)
 
-    def _marks(
-        self, game: Game, worlds: tuple[Units, Units], sampler: Sampler, tokens: int, plays: int
-    ) -> list[list[int]]:
-        """How many of the released tokens are the mark, in each play without canaries, and with them."""
-        loop = TokenLoop(WorstCaseModel(self.candidates), game.draws.tokens_per_block)
-        return [[self._play(loop, game, units, sampler, tokens) for _ in range(plays)] for units in worlds]
+    def _game(self, name: str, draws: Draws, sampler: Sampler, tokens: int, candidates: int) -> Game:
+        return Game(name, self.mechanism, draws, self.noise_multiplier, sampler, tokens, candidates)
 
-    def _play(self, loop: TokenLoop, game: Game, units: Units, sampler: Sampler, tokens: int) -> int:
+    def _one_of(self, many: int) -> float:
+        """What is known of an outcome that happens in one of so many plays."""
+        return Rate(self.plays // many, self.plays, self.beta).high
+
+    def _marks(self, game: Game, worlds: tuple[Units, Units], plays: int) -> list[list[int]]:
+        """How many of the released tokens are the mark, in each play without canaries, and with them."""
+        loop = TokenLoop(WorstCaseModel(game.candidates), game.draws.tokens_per_block)
+        return [[self._play(loop, game, units) for _ in range(plays)] for units in worlds]
+
+    def _play(self, loop: TokenLoop, game: Game, units: Units) -> int:
         released = loop.release(
             units,
-            sampler,
-            started(self.mechanism, game.draws, self.noise_multiplier, None),
-            lambda: Permit(game.draws.tokens_per_block, self.noise_multiplier),  # nothing is released
+            game.sampler,
+            started(game.mechanism, game.draws, game.planned, None),
+            lambda: Permit(game.draws.tokens_per_block, game.planned),  # nothing is released
             prompts=PROMPTS,
-            max_tokens=tokens,
+            max_tokens=game.tokens,
         )
         self.tick()
         return released.count(MARK)
