@@ -2,8 +2,7 @@
 
 Two games. In *one token* the canaries are in the draw for sure, and the mechanism releases a token: that is
 where noise that is too small shows best. In *one demonstration* everything takes part, from the draws of
-records to the last token, as often as the plan has it: that is where draws or noise that are not as fresh as
-they were accounted show.
+records to the last token, as often as the plan has it: that is where a fault of later tokens shows.
 """
 
 from __future__ import annotations

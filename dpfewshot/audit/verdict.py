@@ -44,7 +44,7 @@ class Counted:
                 seen = game.counts.true_positives.share
                 yield (
                     f"{game.game.name} gave canaries away in {seen:.1%} of the plays, where the plan allows "
-                    f"{game.claimed:.1%}: there is less noise than was planned, or it is used again"
+                    f"{game.claimed:.1%}: there is less noise than planned, or records are drawn more often"
                 )
         for drawn in self.draws:
             if not drawn.holds:
