@@ -120,10 +120,10 @@ def _asked(generation: Generation, part: Part, label: str, units: Sequence[Seque
 def _canaries(generation: Generation, label: str) -> tuple[list[int], list[int]]:
     """Two prompts unlike all others: of one word again and again, and of what the vocabulary begins with."""
     cap = generation.plan.settings.record_token_cap
-    prompts, backend = generation.writer.for_label(label), generation.loop.backend
-    text = generation.writer.body(Record(text="canary " * cap, label=label))
-    tokens = [token for token in range(backend.vocabulary_size) if token not in generation.loop.ends][:cap]
-    first, last = prompts.suffix([text], []), prompts.suffix([tokens], [])
+    writer, backend = generation.writer, generation.loop.backend
+    texts = ("canary " * cap, backend.detokenize(range(min(cap, backend.vocabulary_size))))
+    prompts = writer.for_label(label)
+    first, last = (prompts.suffix([writer.body(Record(text=text, label=label))], []) for text in texts)
     if first is None or last is None:
         raise BackendError("the backend cannot make tokens of plain text")
     return first, last
