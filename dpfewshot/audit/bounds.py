@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from dpfewshot.accounting import Event, delta, epsilon
 from dpfewshot.errors import InvalidPlan
 
-_POINTS = 8
+_POINTS = 7
 """Pairs (ε', δ(ε')) that a curve is made of. With fewer it is less tight, and holds as well."""
 
 _FAR = 1e-3
 """δ at the curve's largest ε': events of a probability that some thousand plays can tell are above it."""
 
-_CLOSE = 0.01
+_CLOSE = 0.02
 """Of the logarithm of the noise, as a share of its range: how exactly the bound is found."""
 
 _NO_CLAIM = 10.0

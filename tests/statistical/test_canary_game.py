@@ -1,6 +1,6 @@
 """The canary game passes what is sound, and fails what is broken in any of the ways that it is there for.
 
-A sound set-up fails once in a thousand games, of which a run of this file plays six.
+A sound set-up fails once in a million games. Those that are broken fail by a margin of five standard errors.
 """
 
 import json
@@ -16,12 +16,13 @@ from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Gaussian, ReportNoisyMax, SparseVector
 
 PLAYS = 500
+BETA = 1e-6
 GROUPED = {"units": 20, "prompts": 5, "records_per_prompt": 4}
 SAMPLED = {"units": 100, "prompts": 10, "max_tokens": 3}
 
 
-def played(synthesizer, **settings):
-    return canary_game(synthesizer, plays=PLAYS, **settings)
+def played(synthesizer, plays=PLAYS, **settings):
+    return canary_game(synthesizer, plays=plays, beta=BETA, **settings)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_a_sound_set_up_passes(mechanism, settings):
         (LessNoise(), {"epsilon": 1.0}),
         (LessNoise(), SAMPLED),
         (LessNoise(), GROUPED),
-        (LessNoise(ReportNoisyMax()), {"max_tokens": 4}),
+        (LessNoise(ReportNoisyMax(), share=0.3), {"max_tokens": 4}),
     ],
 )
 def test_less_noise_than_planned_is_caught(mechanism, settings):
@@ -59,27 +60,27 @@ def test_less_noise_than_planned_is_caught(mechanism, settings):
 
 def test_subsets_sliced_by_position_are_caught(monkeypatch):
     slice_by_position(monkeypatch)
-    finding = played(set_up(**GROUPED))
+    finding = played(set_up(**GROUPED), plays=100)
     assert finding.verdict == "failed"
     assert "share of pairs in one prompt" in finding.statement
 
 
 def test_a_draw_that_is_used_again_is_caught(monkeypatch):
     draw_once(monkeypatch)
-    finding = played(set_up(**SAMPLED))
+    finding = played(set_up(**SAMPLED), plays=100)
     assert finding.verdict == "failed"
     assert "share of draws that hold a unit" in finding.statement
 
 
 def test_a_backend_that_mixes_batches_is_caught():
-    finding = played(set_up(backend=Mixing(), max_tokens=2, resample_every=2))
+    finding = played(set_up(backend=Mixing(), max_tokens=2, resample_every=2), plays=100)
     assert finding.verdict == "failed"
     assert finding.figure("answers changed by other prompts").value > 0
 
 
 def test_the_game_spends_nothing_and_says_nothing_of_a_record():
     synthesizer = set_up()
-    finding = played(synthesizer)
+    finding = played(synthesizer, plays=100)
     assert synthesizer.accountant.spent.epsilon == 0
     assert synthesizer.generate("refund").private
     assert finding.private
@@ -123,7 +124,7 @@ def test_perfect_counts_bound_the_noise_of_a_gaussian():
 
     for planned in (0.8, 2.0):
         found = noise_at_most(event, planned, TradeOff(event(planned)), counts)
-        assert noise < found < 1.06 * noise
+        assert noise < found < 1.1 * noise
 
 
 def test_counting_alone_bounds_randomised_response():
