@@ -183,9 +183,10 @@ def _log(probabilities: NDArray[np.float64]) -> LogDistributions:
 
 
 def _interval(of_prompts: NDArray[np.float64]) -> tuple[float, float] | tuple[None, None]:
-    """95 % for the mean over prompts, Student's t; none for one prompt."""
+    """95 % for the mean over prompts, Student's t, cut at 0; none for one prompt."""
     prompts = len(of_prompts)
     if prompts < 2:  # noqa: PLR2004 - a spread needs two
         return None, None
     reach = -float(special.stdtrit(prompts - 1, 0.025) * of_prompts.std(ddof=1)) / prompts**0.5
-    return float(of_prompts.mean()) - reach, float(of_prompts.mean()) + reach
+    mean = float(of_prompts.mean())
+    return max(mean - reach, 0.0), mean + reach
