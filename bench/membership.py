@@ -43,9 +43,9 @@ SETUPS = (
 )
 RECORDS, NO_PRIVACY = "records", "inf"
 SETTINGS = (RECORDS, NO_PRIVACY, "1", "4", "8")
-TRIALS = {setting: 8 if setting == RECORDS else 6 for setting in SETTINGS}
+TRIALS = {setting: 12 if setting == RECORDS else 8 for setting in SETTINGS}
 PROMPTS = 12
-CANDIDATES = {"label": 4, "record": 1}
+CANDIDATES = {"label": 4, "record": 2}
 """Members and as many non-members that each attack asks about in a trial; whole records take longest."""
 
 
