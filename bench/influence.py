@@ -3,8 +3,8 @@
     python bench/influence.py DATA gemma-3-270m.gguf > docs/results/influence.md
 
 DATA is a folder with trec.train.jsonl.gz and trec.test.jsonl.gz. Every finished cell is kept in
-docs/results/raw/influence.json and not run again; delete the file to start afresh. One thread; progress goes to
-standard error.
+docs/results/raw/influence.json and not run again; delete the file to start afresh. Without arguments nothing is
+run, and the page is of what is kept. One thread; progress goes to standard error.
 """
 
 from __future__ import annotations
@@ -98,6 +98,8 @@ def cells(data: Path) -> Iterator[tuple[str, Callable[[LlamaCpp], dict[str, Any]
 def run(models: dict[str, Path], data: Path, found: dict[str, Any]) -> None:
     """Fill in what is missing."""
     for name, path in models.items():
+        if all(f"{name} | {cell}" in found for cell, _ in cells(data)):
+            continue
         # Q4_1, as the packaged model has it, is slow for whole prompts; the other model's weights are fast.
         weights = "bf16" if path == packaged_model_path() else None
         with closing(
@@ -152,11 +154,11 @@ def loss_table(found: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def main(data: str, gemma: str) -> None:
-    """Run what is missing and print the page."""
+def main(data: str = "", gemma: str = "") -> None:
+    """Run what is missing, where the data are given, and print the page."""
     found = json.loads(RAW.read_text(encoding="utf-8")) if RAW.exists() else {}
-    models = {"Gemma 3 270M": Path(gemma), "SmolLM2-135M": packaged_model_path()}
-    run(models, Path(data), found)
+    if data:
+        run({"Gemma 3 270M": Path(gemma), "SmolLM2-135M": packaged_model_path()}, Path(data), found)
     text = (Path(__file__).parent / "influence.md").read_text(encoding="utf-8")
     tables = {"<INFLUENCE>": influence_table, "<LOSS>": loss_table}
     for place, table in tables.items():

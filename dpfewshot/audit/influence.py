@@ -20,10 +20,9 @@ from scipy import special
 
 from dpfewshot.audit.findings import Figure, Finding
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.errors import BackendError
 from dpfewshot.formats import PromptFormat
 from dpfewshot.icl import Classifier
-from dpfewshot.icl.few_shot import FewShotPrompt, answers
+from dpfewshot.icl.few_shot import FewShotPrompt, answers, no_answer
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
@@ -163,9 +162,9 @@ def _vocabulary(
     prompt = FewShotPrompt(task, backend, shown)
     with prompt.block([prompt.question(text) for text in texts], 1) as block:
         rows = answers(block, len(texts), None)
-    if not np.isfinite(rows.max(axis=1)).all():
-        position = int(np.argmin(np.isfinite(rows.max(axis=1))))
-        raise BackendError(f"the backend has no answer for texts[{position}]")
+    answered = np.isfinite(rows.max(axis=1))
+    if not answered.all():
+        raise no_answer(int(answered.argmin()))
     return rows
 
 
@@ -183,9 +182,10 @@ def _log(probabilities: NDArray[np.float64]) -> LogDistributions:
 
 
 def _interval(of_prompts: NDArray[np.float64]) -> tuple[float, float] | tuple[None, None]:
-    """95 % for the mean over prompts, Student's t; none for one prompt."""
+    """95 % for the mean over prompts, Student's t, cut at 0; none for one prompt."""
     prompts = len(of_prompts)
     if prompts < 2:  # noqa: PLR2004 - a spread needs two
         return None, None
     reach = -float(special.stdtrit(prompts - 1, 0.025) * of_prompts.std(ddof=1)) / prompts**0.5
-    return float(of_prompts.mean()) - reach, float(of_prompts.mean()) + reach
+    mean = float(of_prompts.mean())
+    return max(mean - reach, 0.0), mean + reach

@@ -22,7 +22,7 @@ from dpfewshot.audit.roc import average_area, largest_area, roc_area
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.formats import PromptFormat, prompt_format
 from dpfewshot.icl import Classifier
-from dpfewshot.icl.few_shot import FewShotPrompt, answers
+from dpfewshot.icl.few_shot import FewShotPrompt, answers, no_answer
 from dpfewshot.tasks import Task
 from dpfewshot.values import ADD_REMOVE, Demonstration, PrivacySpend, Record
 
@@ -169,10 +169,9 @@ def _free_label_losses(
     words: PromptFormat, backend: LogprobBackend, shown: Demonstration, candidates: Sequence[Record]
 ) -> list[float]:
     prompt = FewShotPrompt(words, backend, [shown])
-    return [
-        _negative_log_likelihood(prompt, prompt.question(one.text), prompt.label(words.word(one.label)))
-        for one in candidates
-    ]
+    given = [prompt.question(one.text) for one in candidates]
+    labels = [prompt.label(words.word(one.label)) for one in candidates]
+    return _negative_log_likelihoods(prompt, given, labels)
 
 
 def _record_losses(
@@ -180,18 +179,23 @@ def _record_losses(
 ) -> list[float]:
     prompt = FewShotPrompt(words, backend, [shown])
     written = [[*prompt.question(one.text), *prompt.label(words.word(one.label))] for one in candidates]
-    return [_negative_log_likelihood(prompt, [], tokens) for tokens in written]
+    return _negative_log_likelihoods(prompt, [[] for _ in written], written)
 
 
-def _negative_log_likelihood(prompt: FewShotPrompt, given: list[int], tokens: list[int]) -> float:
-    """-log p(tokens | prefix and `given`), in nats, one token after the other."""
-    total = 0.0
-    with prompt.block([given], len(tokens)) as block:
-        for place, token in enumerate(tokens):
-            if place > 0:
-                block.append(tokens[place - 1])
-            total -= float(answers(block, 1, [token])[0, 0])
-    return total
+def _negative_log_likelihoods(
+    prompt: FewShotPrompt, given: Sequence[list[int]], written: Sequence[list[int]]
+) -> list[float]:
+    """-log p(tokens | prefix and what is given) of each candidate, in nats, one token after the other."""
+    losses = [0.0] * len(written)
+    for position, (before, tokens) in enumerate(zip(given, written, strict=True)):
+        with prompt.block([before], len(tokens)) as block:
+            for place, token in enumerate(tokens):
+                if place > 0:
+                    block.append(tokens[place - 1])
+                losses[position] -= float(answers(block, 1, [token])[0, 0])
+        if np.isnan(losses[position]):
+            raise no_answer(position)
+    return losses
 
 
 def _largest_spend(trials: Sequence[Trial]) -> PrivacySpend | None:

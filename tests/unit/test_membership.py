@@ -1,8 +1,9 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
-from notes import FORMAT, NOTES, Reader, demonstration, note
+from notes import FIRST, FORMAT, NOTES, Reader, demonstration, note
 
 from dpfewshot.audit.membership import (
     Trial,
@@ -10,7 +11,7 @@ from dpfewshot.audit.membership import (
     trials_of_demonstrations,
     trials_of_records,
 )
-from dpfewshot.errors import InvalidTask
+from dpfewshot.errors import BackendError, InvalidTask
 from dpfewshot.tasks import Task
 
 INSIDE, OUTSIDE = [note(i) for i in range(30)], [note(i) for i in range(30, NOTES)]
@@ -83,6 +84,20 @@ def test_synthetic_demonstrations_are_held_against_what_their_privacy_allows() -
     unprotected = membership_inference(FORMAT, Reader(memorises), synthetic(epsilon=None))
     assert unprotected.verdict == "informative"
     assert unprotected.figure("AUC").reference is None
+
+
+@pytest.mark.parametrize("loss", ["label", "record"])
+def test_a_candidate_that_the_model_cannot_read_is_named_by_its_position_alone(loss: str) -> None:
+    class Forgetful(Reader):
+        def next_token_logprobs(self, prompts, support=None):
+            rows = super().next_token_logprobs(prompts, support)
+            unreadable = [FIRST + 40 in prompt for prompt in prompts]
+            return np.where(np.array(unreadable)[:, np.newaxis], np.nan, rows)
+
+    trials = trials_of_records(INSIDE[:2], [note(31), note(40)], each=2)
+    with pytest.raises(BackendError, match=r"texts\[2\]") as caught:
+        membership_inference(FORMAT, Forgetful(memorises), trials, loss=loss)  # type: ignore[arg-type]
+    assert "note" not in str(caught.value)
 
 
 def test_a_finding_is_private_and_shows_no_text() -> None:
