@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpfewshot import accounting, backends, icl, mechanisms, tasks
+    from dpfewshot import accounting, audit, backends, icl, mechanisms, tasks
     from dpfewshot.accounting.account import MemoryAccount
     from dpfewshot.baselines import random_private_demonstrations, zero_private_demonstrations
     from dpfewshot.demonstrations import Demonstrations
@@ -57,6 +57,7 @@ __all__ = [
     "Task",
     "accounting",
     "as_records",
+    "audit",
     "backends",
     "icl",
     "mechanisms",
@@ -68,7 +69,7 @@ __all__ = [
 ]
 
 # Names are imported when they are first used: `import dpfewshot` loads neither NumPy nor SciPy.
-_MODULES = frozenset({"accounting", "backends", "icl", "mechanisms", "tasks"})
+_MODULES = frozenset({"accounting", "audit", "backends", "icl", "mechanisms", "tasks"})
 _HOMES = {
     "NO_PRIVACY": "values",
     "BudgetLedger": "ledger",

@@ -117,7 +117,7 @@ class Generation:
                     number = reservation.part_for(blocks)
                     released = self.loop.release(
                         part.bodies(self.writer, number),
-                        self._sampler(part),
+                        self.sampler(part),
                         started(self.mechanism, part.plan.draws, part.plan.noise_multiplier, self.source),
                         lambda: self._charge(part, number, label, course),
                         prompts=self.writer.for_label(label),
@@ -130,6 +130,14 @@ class Generation:
             demonstration = self.demonstration(label, released)
             tell(demonstration)
         return demonstration
+
+    def sampler(self, part: Part) -> Sampler:
+        """Who draws the units of a part, and puts them in prompts."""
+        settings = self.plan.settings
+        prompts, records = settings.prompts_per_token, settings.records_per_prompt
+        if settings.sampling == FIXED_SIZE:
+            return FixedSizeSampler(prompts, records, self.source)
+        return PoissonSampler(part.plan.sampling_rate, prompts, records, self.source)
 
     def demonstration(self, label: str, released: Sequence[int]) -> Demonstration:
         """What was released, as a value."""
@@ -289,10 +297,3 @@ class Generation:
 
     def _scope(self, part: Part) -> str | None:
         return None if part.plan.scope is None else scope_name(self.task.name, part.plan.scope)
-
-    def _sampler(self, part: Part) -> Sampler:
-        settings = self.plan.settings
-        prompts, records = settings.prompts_per_token, settings.records_per_prompt
-        if settings.sampling == FIXED_SIZE:
-            return FixedSizeSampler(prompts, records, self.source)
-        return PoissonSampler(part.plan.sampling_rate, prompts, records, self.source)

@@ -174,6 +174,11 @@ class Synthesizer:
         """What is decided before anything is spent: σ, q, steps, ε, δ, tokens."""
         return self._generation.plan
 
+    @property
+    def generation(self) -> Generation:
+        """The plan at work: its parts, draws, mechanism and backend, for those who audit them."""
+        return self._generation
+
     def compare(self, *, target_noise: float) -> list[Compared]:
         """Every mechanism and setting for these records and this budget, side by side. Spends nothing.
 

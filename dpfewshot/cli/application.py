@@ -19,7 +19,17 @@ INTERRUPTED = 130
 class LazyGroup(click.Group):
     """Loads a command's module when the command is named, so that --help needs nothing heavy."""
 
-    commands_by_name = ("demo", "plan", "generate", "labels", "evaluate", "report", "doctor", "ledger")
+    commands_by_name = (
+        "demo",
+        "plan",
+        "generate",
+        "labels",
+        "evaluate",
+        "audit",
+        "report",
+        "doctor",
+        "ledger",
+    )
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """In the order in which a newcomer meets them."""
@@ -48,7 +58,7 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit: 0 done, 2 bad input, 3 the budget does not allow it."""
+    """Run a command and exit: 0 done, 1 an audit failed, 2 bad input, 3 the budget does not allow it."""
     sys.exit(run(arguments))
 
 

@@ -1,0 +1,129 @@
+"""The canary game: does what comes out tell of a record more than the plan's ε allows?
+
+It plays against a synthesizer as it is set up: its mechanism, its draws, its backend. It cannot prove that a
+set-up is sound; it can show that one is not (docs/proofs/audit.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tqdm import tqdm
+
+from dpfewshot.audit.findings import Finding
+from dpfewshot.audit.plays import Table
+from dpfewshot.audit.premises import Answers, asked_in_company, draws_of
+from dpfewshot.audit.verdict import Counted, verdict_of
+from dpfewshot.errors import BackendError, InvalidPlan
+from dpfewshot.generation import Generation
+from dpfewshot.parts import Part
+from dpfewshot.prompts import Body
+from dpfewshot.synthesizer import Synthesizer
+from dpfewshot.values import Record
+
+BETA = 1e-3
+"""How often a sound set-up fails by chance, at most."""
+
+_BOUNDS = 8
+_CANDIDATES = 100
+_LEAST_PLAYS = 100
+
+
+def canary_game(
+    synthesizer: Synthesizer,
+    *,
+    label: str | None = None,
+    plays: int = 1000,
+    beta: float = BETA,
+    batches: int = 2,
+) -> Finding:
+    """Play with and without canaries, and bound ε from below.
+
+    Nothing is charged and nothing released: the tokens of the game are thrown away. Its result comes from
+    the private records too (their number, the model's answers to them): keep it.
+
+    Args:
+        synthesizer: the set-up, with a budget. Its account is not touched.
+        label: a planned label; by default one of the part with the fewest units.
+        plays: of each game, with canaries and again without, at least 100.
+        beta: β, the probability that a sound set-up fails.
+        batches: draws of records whose prompts the backend is asked, each four times.
+
+    Returns:
+        A private finding of the kind "canary". It failed if the lower bound is above the plan's ε, if units
+        are not drawn as the proof has it, or if the backend answers a prompt otherwise in other company.
+
+    Raises:
+        InvalidPlan: a plan without a certified ε, a label that is not planned, or a setting out of range.
+        BackendError: the model or its server failed.
+    """
+    if plays < _LEAST_PLAYS or batches < 1 or not 0 < beta < 1:
+        raise InvalidPlan("a canary game needs plays >= 100, batches >= 1 and 0 < beta < 1")
+    generation = synthesizer.generation
+    label = _smallest(generation) if label is None else label
+    part = generation.part_of(label)
+    spend = part.plan.spend
+    if spend is None or not generation.certified:
+        raise InvalidPlan("the canary game tests a certified epsilon, and this plan has none (private=False)")
+    units = part.bodies(generation.writer, 0)
+    sizes = [len(unit) for unit in units]
+    with tqdm(desc="canary game", unit="play", disable=None, leave=False) as bar:
+        table = _table(generation, part, plays, beta / _BOUNDS, bar.update)
+        bar.total = table.ticks
+        token, demonstration = table.one_token(), table.one_demonstration(sizes)
+    neighbour = sizes if part.plan.draws.fixed_size is not None else [1, *sizes]
+    return verdict_of(
+        generation.mechanism,
+        part.plan,
+        Counted(
+            label=label,
+            relation=generation.plan.relation,
+            beta=beta,
+            games=(demonstration,) if token is None else (token, demonstration),
+            draws=draws_of(generation.sampler(part), neighbour, part.plan.draws, beta / _BOUNDS),
+            answers=sum((_asked(generation, part, label, units) for _ in range(batches)), Answers()),
+        ),
+    )
+
+
+def _smallest(generation: Generation) -> str:
+    return min(generation.plan.parts, key=lambda part: part.population).labels[0]
+
+
+def _table(generation: Generation, part: Part, plays: int, beta: float, tick: Callable[[], object]) -> Table:
+    mechanism = generation.mechanism
+    return Table(
+        mechanism=mechanism,
+        draws=part.plan.draws,
+        noise_multiplier=part.plan.noise_multiplier,
+        sampler=generation.sampler(part),
+        max_tokens=generation.plan.settings.max_tokens,
+        candidates=min(mechanism.top_k or _CANDIDATES, generation.loop.backend.vocabulary_size),
+        plays=plays,
+        beta=beta,
+        tick=tick,
+    )
+
+
+def _asked(generation: Generation, part: Part, label: str, units: Sequence[Sequence[Body]]) -> Answers:
+    """One draw of records, whose prompts are asked with and without others."""
+    loop = generation.loop
+    prompts = generation.writer.for_label(label)
+    drawn = generation.sampler(part).draw([len(unit) for unit in units])
+    subsets = [[units[unit][record] for unit, record in subset] for subset in drawn]
+    suffixes = [each for subset in subsets if (each := prompts.suffix(subset, []))]
+    return asked_in_company(
+        loop.backend, prompts, suffixes, _canaries(generation, label), loop.tokens_per_draw
+    )
+
+
+def _canaries(generation: Generation, label: str) -> tuple[list[int], list[int]]:
+    """Two prompts unlike all others: of one word again and again, and of what the vocabulary begins with."""
+    cap = generation.plan.settings.record_token_cap
+    writer, backend = generation.writer, generation.loop.backend
+    texts = ("canary " * cap, backend.detokenize(range(min(cap, backend.vocabulary_size))))
+    prompts = writer.for_label(label)
+    first, last = (prompts.suffix([writer.body(Record(text=text, label=label))], []) for text in texts)
+    if first is None or last is None:
+        raise BackendError("the backend cannot make tokens of plain text")
+    return first, last

@@ -1,0 +1,191 @@
+"""ICLInf (Li et al.): how much one demonstration of a prompt moves what the model answers.
+
+The influence of demonstration i of D on a text x is the largest change of a log-probability over answers y,
+
+    max_y |log p(y | D, x) - log p(y | D without i, x)|
+
+which is the largest privacy loss that an answer drawn from p has for whose record demonstration i is: with
+records in the prompt no smaller ε holds. Answers are the labels, as a classifier tells them, or every token
+of the vocabulary (the paper's full logits), as they are to whoever sees the whole distribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from dpfewshot.audit.findings import Figure, Finding
+from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.formats import PromptFormat
+from dpfewshot.icl import Classifier
+from dpfewshot.icl.few_shot import FewShotPrompt, answers, no_answer
+from dpfewshot.tasks import Task
+from dpfewshot.values import Demonstration
+
+Answers = Literal["labels", "calibrated labels", "vocabulary"]
+
+LogDistributions = NDArray[np.float64]
+"""Log-probabilities of each text's answers, shape (texts, answers)."""
+
+
+def influence_of(with_it: LogDistributions, without_it: LogDistributions) -> NDArray[np.float64]:
+    """max_y |log p(y) - log p'(y)| of each pair of distributions, in nats.
+
+    Args:
+        with_it: log-probabilities with the demonstration, shape (texts, answers).
+        without_it: the same without it.
+
+    Returns:
+        Shape (texts,). What neither can answer does not count; what only one of them can is infinite.
+    """
+    both_never = np.isneginf(with_it) & np.isneginf(without_it)
+    gaps = np.subtract(with_it, without_it, out=np.zeros(with_it.shape), where=~both_never)
+    largest: NDArray[np.float64] = np.abs(gaps).max(axis=-1)
+    return largest
+
+
+def influences(
+    task: Task | PromptFormat,
+    backend: LogprobBackend,
+    demonstrations: Sequence[Demonstration],
+    texts: Sequence[str],
+    *,
+    over: Answers = "labels",
+) -> NDArray[np.float64]:
+    """The influence of every demonstration of a prompt on every text, each left out in turn.
+
+    Args:
+        task: a task, or the prompt's format.
+        backend: any language model.
+        demonstrations: in the order in which they stand; the first is the furthest from the text.
+        texts: what is asked about.
+        over: the "labels" of the task; "calibrated labels", with contextual calibration of either prompt by
+            itself; or the next token, from the whole "vocabulary".
+
+    Returns:
+        Nats, shape (demonstrations, texts).
+
+    Raises:
+        ValueError: no demonstration, no text, or another kind of answers.
+        InvalidTask: labels are free, and labels were asked for; or a demonstration's label is none.
+        BackendError: the model failed, or has no answer for a text.
+    """
+    if over not in get_args(Answers):
+        raise ValueError(f"over must be one of {', '.join(get_args(Answers))}, not {over!r}")
+    if not demonstrations or not texts:
+        raise ValueError("give at least one demonstration and one text")
+
+    def asked(shown: Sequence[Demonstration]) -> LogDistributions:
+        return _DISTRIBUTIONS[over](task, backend, shown, texts)
+
+    everything = asked(demonstrations)
+    rest = [[*demonstrations[:i], *demonstrations[i + 1 :]] for i in range(len(demonstrations))]
+    return np.stack([influence_of(everything, asked(others)) for others in rest])
+
+
+def influence_finding(
+    measured: Sequence[NDArray[np.float64]], *, over: Answers = "labels", private: bool = True
+) -> Finding:
+    """Influences of several prompts, as one finding: mean and largest, and the mean of each position.
+
+    Args:
+        measured: of each prompt, what `influences` returned; all with the same number of demonstrations.
+        over: what was asked for.
+        private: whether demonstrations or texts were private.
+
+    Raises:
+        ValueError: nothing was measured, prompts have different numbers of demonstrations, or an influence
+            is infinite, which says that the backend gives an answer no probability.
+    """
+    if len({len(each) for each in measured}) != 1:
+        raise ValueError("give at least one prompt, and prompts of one number of demonstrations")
+    if not all(np.isfinite(each).all() for each in measured):
+        raise ValueError("an influence is infinite: the backend gives no probability to some answer")
+    of_positions = np.array([each.mean(axis=1) for each in measured])  # (prompts, positions)
+    mean, largest = float(of_positions.mean()), float(max(each.max() for each in measured))
+    low, high = _interval(of_positions.mean(axis=1))
+    shots = of_positions.shape[1]
+    return Finding(
+        kind="influence",
+        title=f"Influence of a demonstration, {shots}-shot, {over}",
+        statement=(
+            f"One demonstration of {shots} moves some log-probability of the answer by {mean:.3g} nats on "
+            f"average and {largest:.3g} at most: with records in the prompt, no smaller ε holds."
+        ),
+        verdict="informative",
+        private=private,
+        figures=(
+            Figure("mean influence", mean, low=low, high=high),
+            Figure("largest influence", largest),
+            *(
+                Figure(f"mean influence, position {place} of {shots}", float(value))
+                for place, value in enumerate(of_positions.mean(axis=0), start=1)
+            ),
+        ),
+        details={
+            "over": over,
+            "shots": shots,
+            "prompts": len(measured),
+            "texts": sum(each.shape[1] for each in measured),
+        },
+    )
+
+
+def _labels(
+    task: Task | PromptFormat,
+    backend: LogprobBackend,
+    shown: Sequence[Demonstration],
+    texts: Sequence[str],
+) -> LogDistributions:
+    return _log(Classifier(task, backend, shown, calibrated=False).predict_proba(texts))
+
+
+def _calibrated_labels(
+    task: Task | PromptFormat,
+    backend: LogprobBackend,
+    shown: Sequence[Demonstration],
+    texts: Sequence[str],
+) -> LogDistributions:
+    return _log(Classifier(task, backend, shown, calibrated=True).predict_proba(texts))
+
+
+def _vocabulary(
+    task: Task | PromptFormat,
+    backend: LogprobBackend,
+    shown: Sequence[Demonstration],
+    texts: Sequence[str],
+) -> LogDistributions:
+    prompt = FewShotPrompt(task, backend, shown)
+    with prompt.block([prompt.question(text) for text in texts], 1) as block:
+        rows = answers(block, len(texts), None)
+    answered = np.isfinite(rows.max(axis=1))
+    if not answered.all():
+        raise no_answer(int(answered.argmin()))
+    return rows
+
+
+_DISTRIBUTIONS: dict[Answers, Callable[..., LogDistributions]] = {
+    "labels": _labels,
+    "calibrated labels": _calibrated_labels,
+    "vocabulary": _vocabulary,
+}
+
+
+def _log(probabilities: NDArray[np.float64]) -> LogDistributions:
+    with np.errstate(divide="ignore"):
+        logarithms: LogDistributions = np.log(probabilities)
+    return logarithms
+
+
+def _interval(of_prompts: NDArray[np.float64]) -> tuple[float, float] | tuple[None, None]:
+    """95 % for the mean over prompts, Student's t, cut at 0; none for one prompt."""
+    prompts = len(of_prompts)
+    if prompts < 2:  # noqa: PLR2004 - a spread needs two
+        return None, None
+    reach = -float(special.stdtrit(prompts - 1, 0.025) * of_prompts.std(ddof=1)) / prompts**0.5
+    mean = float(of_prompts.mean())
+    return max(mean - reach, 0.0), mean + reach

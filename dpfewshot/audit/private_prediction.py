@@ -1,0 +1,209 @@
+r"""Private prediction's empirical privacy loss against its theoretical one (Li et al., ICLInf, section 5).
+
+The paper's symbols: z_i are a prompt's logits, clipped to max(-c, z_i - max z_i + c); s is the constant
+number of prompts; a token is a draw from p = softmax(Σ z_i/(sτ)). p_(i) is that without record i's row. Then
+
+    loss of a token x for record i   log p(x) - log p_(i)(x)
+    worst loss of a token            max over x and i of its size: at most 2c/(sτ), the change's range
+    loss of a run for record i       the sum over its released tokens: at most ε, but for a chance of about δ
+
+Tokens are released by the same loop and mechanism that make demonstrations; the losses are computed from the
+formulas above in floating point, for records that stand one in each prompt, and the tokens are thrown away.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_softmax
+
+from dpfewshot.accounting import ZeroConcentrated
+from dpfewshot.accounting import epsilon as certified_epsilon
+from dpfewshot.accounting.permit import Permit
+from dpfewshot.audit.findings import Figure, Finding
+from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.mechanisms import Draws, PrivatePrediction, Release, RowChange
+from dpfewshot.prompts import PromptWriter
+from dpfewshot.sampling import PoissonSampler
+from dpfewshot.solving import Setting
+from dpfewshot.tasks import Task
+from dpfewshot.token_loop import TokenLoop
+from dpfewshot.values import Record
+
+_ROUNDING = 1e-6
+"""Relative: losses are computed from float32 rows, and claims rounded up."""
+
+
+def token_losses(
+    rows: NDArray[np.float32], *, clip: float, temperature: float, prompts: int
+) -> NDArray[np.float64]:
+    """The loss log p(x) - log p_(i)(x) for every record i and token x.
+
+    Args:
+        rows: logits or log-probabilities, one row a prompt, shape (prompts, candidates). A row of NaN is an
+            absent prompt.
+        clip: c > 0, in nats.
+        temperature: τ > 0.
+        prompts: s, the constant divisor, whatever the number of rows.
+
+    Returns:
+        Shape (rows, candidates), in nats.
+    """
+    exponents = clipped_logits(rows, clip) / (prompts * temperature)
+    total = exponents.sum(axis=0)
+    with_record = log_softmax(total)
+    return np.stack([with_record - log_softmax(total - row) for row in exponents])
+
+
+def clipped_logits(rows: NDArray[np.float32], clip: float) -> NDArray[np.float64]:
+    """max(-c, z - max z + c) of each row; zeros for an absent prompt."""
+    logits = rows.astype(np.float64)
+    absent = ~np.isfinite(logits.max(axis=1, keepdims=True))
+    kept = np.where(absent, 0.0, logits)
+    clipped = np.maximum(-clip, kept - kept.max(axis=1, keepdims=True) + clip)
+    return np.where(absent, 0.0, clipped)
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionLosses:
+    """The losses of one run.
+
+    Attributes:
+        worst: of each released token, the largest loss over candidates and records, shape (tokens,).
+        of_run: of each record, the sum of its losses over the released tokens, shape (records,).
+    """
+
+    worst: NDArray[np.float64]
+    of_run: NDArray[np.float64]
+
+
+@dataclass
+class _Watched:
+    """A release that notes what each token could have said, and what it did say."""
+
+    release: Release
+    setting: Setting
+    worst: list[float] = field(default_factory=list)
+    said: list[NDArray[np.float64]] = field(default_factory=list)
+
+    def support(self, public_logprobs: NDArray[np.float32], excluded: frozenset[int]) -> list[int]:
+        return self.release.support(public_logprobs, excluded)
+
+    def token(
+        self, logprobs: NDArray[np.float32], public_logprobs: NDArray[np.float32], permit: Permit
+    ) -> int | None:
+        losses = token_losses(
+            logprobs,
+            clip=self.setting.clip,
+            temperature=self.setting.temperature,
+            prompts=self.setting.prompts,
+        )
+        token = self.release.token(logprobs, public_logprobs, permit)
+        self.worst.append(float(np.abs(losses).max()))
+        if token is not None:
+            self.said.append(losses[:, token])
+        return token
+
+
+def prediction_losses(
+    task: Task,
+    records: Sequence[Record],
+    backend: LogprobBackend,
+    label: str,
+    setting: Setting,
+    *,
+    max_tokens: int,
+    top_k: int | None = 100,
+    record_token_cap: int = 100,
+) -> PredictionLosses:
+    """Release tokens from one batch of records, each in a prompt of its own, and measure their losses.
+
+    Args:
+        task: instruction, fields and labels.
+        records: the batch, private: at most s of them.
+        backend: a trusted language model.
+        label: which to generate.
+        setting: c, τ and s.
+        max_tokens: tokens of the run at most; fewer where one ends the demonstration.
+        top_k: how many of the likeliest public tokens are candidates; None is all.
+        record_token_cap: tokens of one record's text that enter a prompt at most.
+
+    Raises:
+        ValueError: no record, or more than s of them.
+        BackendError: the model failed, for a cause that is not one record.
+    """
+    if not 1 <= len(records) <= setting.prompts:
+        raise ValueError(f"a batch has 1 to {setting.prompts} records, the setting's prompts")
+    writer = PromptWriter(task, backend, record_token_cap)
+    bodies = [[writer.body(record)] for record in records]
+    noise_multiplier = setting.prompts * setting.temperature / setting.clip
+    draws = Draws(1.0, 1, max_tokens, setting.prompts, RowChange.ADDED)
+    mechanism = PrivatePrediction(top_k=top_k, clip=setting.clip)
+    watched = _Watched(mechanism.start(draws, noise_multiplier), setting)
+    TokenLoop(backend, max_tokens).release(
+        bodies,
+        PoissonSampler(Fraction(1), setting.prompts, records_per_prompt=1),
+        watched,
+        lambda: Permit(max_tokens, noise_multiplier),
+        prompts=writer.for_label(label),
+        max_tokens=max_tokens,
+    )
+    return PredictionLosses(np.array(watched.worst), np.sum(watched.said, axis=0))
+
+
+def private_prediction_audit(runs: Sequence[PredictionLosses], setting: Setting, *, delta: float) -> Finding:
+    """Hold measured losses against what the setting's event claims.
+
+    The claims are a token's range ε₀ = √(8ρ), and for a run of T tokens the lesser of T·ε₀ and the certified
+    ε of T tokens at δ. The first can never be exceeded; the second by a sound release with a chance of about
+    δ for each record of a run.
+
+    Args:
+        runs: of this setting, at least one.
+        setting: what was claimed.
+        delta: 0 < δ < 1, of a run's claim.
+
+    Returns:
+        A finding that failed where a loss is larger than its claim. Private.
+
+    Raises:
+        ValueError: there are no runs.
+    """
+    if not runs:
+        raise ValueError("there are no runs to audit")
+    tokens = max(len(run.worst) for run in runs)
+    of_token = math.sqrt(8 * setting.event.rho)
+    of_run = min(
+        tokens * of_token, certified_epsilon(ZeroConcentrated(setting.event.rho, tokens), delta).upper
+    )
+    token_loss = max(float(run.worst.max()) for run in runs)
+    run_loss = max(float(np.abs(run.of_run).max()) for run in runs)
+    kept = token_loss <= of_token * (1 + _ROUNDING) and run_loss <= of_run * (1 + _ROUNDING)
+    return Finding(
+        kind="private-prediction",
+        title="Private prediction: measured privacy loss",
+        statement=(
+            f"In {len(runs)} runs of at most {tokens} tokens a token's loss was at most {token_loss:.4g}, "
+            f"where {of_token:.4g} is claimed, and a run's {run_loss:.4g}, where {of_run:.4g} is claimed "
+            f"at δ = {delta:g}."
+        ),
+        verdict="passed" if kept else "failed",
+        private=True,
+        figures=(
+            Figure("largest loss of a token", token_loss, reference=of_token),
+            Figure("largest loss of a run", run_loss, reference=of_run),
+        ),
+        details={
+            "clip": setting.clip,
+            "temperature": setting.temperature,
+            "prompts": setting.prompts,
+            "delta": delta,
+            "runs": len(runs),
+            "tokens": tokens,
+        },
+    )

@@ -1,0 +1,148 @@
+"""What the canary game counted, as a finding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dpfewshot.accounting import epsilon
+from dpfewshot.audit.bounds import Rate, epsilon_at_least
+from dpfewshot.audit.findings import Figure, Finding
+from dpfewshot.audit.plays import Outcome
+from dpfewshot.audit.premises import Answers, Expected
+from dpfewshot.errors import InvalidPlan
+from dpfewshot.mechanisms import Mechanism
+from dpfewshot.plans import PartPlan
+from dpfewshot.values import delta_text, epsilon_text
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What was counted for one part of a plan.
+
+    Attributes:
+        label: of the demonstrations.
+        relation: the plan's neighbours.
+        beta: the probability that a sound set-up fails.
+        games: each with its bounds; the last one is a whole demonstration.
+        draws: rates of the draws of records.
+        answers: of the backend, in other company.
+    """
+
+    label: str
+    relation: str
+    beta: float
+    games: tuple[Outcome, ...]
+    draws: tuple[Expected, ...]
+    answers: Answers
+
+    def faults(self) -> Iterator[str]:
+        """What cannot be in a sound set-up, in words."""
+        for game in self.games:
+            if game.room < 0:
+                seen = game.counts.true_positives.share
+                yield (
+                    f"{game.game.name} gave canaries away in {seen:.1%} of the plays, where the plan allows "
+                    f"{game.claimed:.1%}: there is less noise than planned, or records are drawn more often"
+                )
+        for drawn in self.draws:
+            if not drawn.holds:
+                yield (
+                    f"{drawn.name}: {drawn.rate.share:.4f}, where the proof has {drawn.expected:.4f}: "
+                    "units are not drawn as planned"
+                )
+        if self.answers.changed:
+            yield (
+                f"{self.answers.changed} of {self.answers.compared} answers of the backend changed with "
+                "other prompts beside them: it is not batch-invariant, so no epsilon holds"
+            )
+
+
+def verdict_of(mechanism: Mechanism, plan: PartPlan, counted: Counted) -> Finding:
+    """The finding: failed as soon as there is one fault.
+
+    Args:
+        mechanism: the one that generates.
+        plan: of the part, with a certified (ε, δ).
+        counted: in the game.
+    """
+    assert plan.spend is not None  # noqa: S101 - the game refuses plans without
+    claimed, delta = plan.spend.epsilon, plan.spend.delta
+    faults = list(counted.faults())
+    noise = _noise_at_most(counted.games)
+    least = _epsilon_of(mechanism, plan, noise, delta)
+    alone = epsilon_at_least(delta, counted.games[-1].counts)
+    bounds = (
+        Figure("epsilon, lower bound", max(least, alone), reference=claimed),
+        Figure("epsilon, lower bound by counting alone", alone, reference=claimed),
+    )
+    noises = (
+        ()
+        if noise is None
+        else (Figure("noise multiplier, upper bound", noise, reference=plan.noise_multiplier),)
+    )
+    return Finding(
+        kind="canary",
+        title="Canary game",
+        statement=_statement(faults, max(least, alone), claimed, delta, counted.beta),
+        verdict="failed" if faults else "passed",
+        private=True,
+        figures=(*bounds, *noises, *_figures(counted)),
+        details={
+            "label": counted.label,
+            "mechanism": mechanism.name,
+            "relation": counted.relation,
+            "delta": delta,
+            "confidence": 1 - counted.beta,
+            "faults": faults,
+            "games": {
+                game.game.name: {
+                    "plays": game.counts.true_positives.plays,
+                    "canaries": game.counts.canaries,
+                    "threshold": game.threshold,
+                }
+                for game in counted.games
+            },
+        },
+    )
+
+
+def _noise_at_most(games: tuple[Outcome, ...]) -> float | None:
+    """The tightest bound of the first game, and of the others where they refute the plan; None for none."""
+    bounds = [game.noise_at_most() for number, game in enumerate(games) if number == 0 or game.room < 0]
+    least = min(bounds)
+    return None if math.isinf(least) else least
+
+
+def _epsilon_of(mechanism: Mechanism, plan: PartPlan, noise: float | None, delta: float) -> float:
+    """What the accountant says of the plan with the most noise that it can have."""
+    if noise is None:
+        return 0.0
+    try:
+        return epsilon(mechanism.event(plan.draws, noise), delta).upper
+    except InvalidPlan:  # so little noise that there is no claim
+        return 0.0
+
+
+def _statement(faults: list[str], least: float, claimed: float, delta: float, beta: float) -> str:
+    promise = f"epsilon={epsilon_text(claimed)} at delta={delta_text(delta)}"
+    if faults:
+        return f"The set-up does not keep its {promise}: {'; '.join(faults)}."
+    return (
+        f"Nothing speaks against {promise}: the game puts epsilon at {least:.2f} or more, with "
+        f"confidence {1 - beta:g}."
+    )
+
+
+def _figures(counted: Counted) -> Iterator[Figure]:
+    for game in counted.games:
+        yield _rate(f"{game.game.name}, false positives", game.counts.false_positives)
+        yield _rate(f"{game.game.name}, true positives", game.counts.true_positives, game.claimed)
+    for drawn in counted.draws:
+        yield _rate(drawn.name, drawn.rate, drawn.expected)
+    yield Figure("answers changed by other prompts", float(counted.answers.changed), reference=0.0)
+
+
+def _rate(name: str, rate: Rate, reference: float | None = None) -> Figure:
+    return Figure(name, rate.share, rate.low, rate.high, reference)

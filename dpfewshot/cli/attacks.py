@@ -1,0 +1,136 @@
+"""`dpfewshot audit membership` and `influence`: attacks on the prompts that demonstrations stand in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from dpfewshot.cli.backends import backend_options, open_backend
+from dpfewshot.cli.findings import conclude, finding_options
+from dpfewshot.errors import DPFewShotError, InvalidPlan
+
+_TASK = click.option("--task", required=True, help="A built-in task, or a .toml file.")
+_TEXT = click.option("--text", default="text", show_default=True, help="The column of the text.")
+_LABEL = click.option("--label-column", default="label", show_default=True, help="The column of the label.")
+
+
+@click.command()
+@_TASK
+@click.option("--members", required=True, help="Records that the demonstrations were made from.")
+@click.option("--non-members", required=True, help="Records that they were not made from, drawn alike.")
+@_TEXT
+@_LABEL
+@click.option(
+    "--demonstrations",
+    default=None,
+    help="The .jsonl of generate --output. Without it the members themselves stand in the prompts.",
+)
+@click.option(
+    "--loss",
+    type=click.Choice(["label", "record"]),
+    default="label",
+    show_default=True,
+    help="Of the label after the text, as in the papers, or of the whole record.",
+)
+@backend_options
+@finding_options
+def membership(
+    *,
+    task: str,
+    members: str,
+    non_members: str,
+    text: str,
+    label_column: str,
+    demonstrations: str | None,
+    loss: Any,
+    output: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Tell members from others by the loss of a model with one demonstration in its prompt.
+
+    \b
+    Example:
+      dpfewshot audit membership --task trec --demonstrations demos.jsonl \\
+        --members half.jsonl --non-members other-half.jsonl
+    """
+    from dpfewshot.audit.membership import (
+        membership_inference,
+        trials_of_demonstrations,
+        trials_of_records,
+    )
+    from dpfewshot.demonstrations import Demonstrations
+    from dpfewshot.records import read_records
+    from dpfewshot.tasks import by_name
+
+    inside, outside = (read_records(path, text=text, label=label_column) for path in (members, non_members))
+    with _refusals():
+        if demonstrations is None:
+            trials = trials_of_records(inside, outside)
+        else:
+            trials = trials_of_demonstrations(Demonstrations.from_jsonl(demonstrations), inside, outside)
+        finding = membership_inference(by_name(task), open_backend(options), trials, loss=loss)
+    conclude([finding], output, as_json=as_json)
+
+
+@click.command()
+@_TASK
+@click.option("--demonstrations", required=True, help="The .jsonl of generate --output, in order.")
+@click.option("--texts", required=True, help="Labelled texts to ask about, as --records elsewhere.")
+@_TEXT
+@_LABEL
+@click.option("--items", type=int, default=100, show_default=True, help="How many of them, from the first.")
+@click.option(
+    "--over",
+    type=click.Choice(["labels", "calibrated labels", "vocabulary"]),
+    default="labels",
+    show_default=True,
+    help="What the model may answer.",
+)
+@backend_options
+@finding_options
+def influence(
+    *,
+    task: str,
+    demonstrations: str,
+    texts: str,
+    text: str,
+    label_column: str,
+    items: int,
+    over: Any,
+    output: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Measure how much each demonstration of a prompt moves the answers (ICLInf), each left out in turn.
+
+    \b
+    Example:
+      dpfewshot audit influence --task trec --demonstrations demos.jsonl --texts test.jsonl.gz --items 50
+    """
+    from dpfewshot.audit.influence import influence_finding, influences
+    from dpfewshot.demonstrations import Demonstrations
+    from dpfewshot.records import read_records
+    from dpfewshot.tasks import by_name
+
+    asked = [record.text for record in read_records(texts, text=text, label=label_column)[:items]]
+    with _refusals():
+        measured = influences(
+            by_name(task), open_backend(options), Demonstrations.from_jsonl(demonstrations), asked, over=over
+        )
+        finding = influence_finding([measured], over=over)
+    conclude([finding], output, as_json=as_json)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """What an audit refuses is bad input, in one line."""
+    try:
+        yield
+    except DPFewShotError:
+        raise
+    except ValueError as error:
+        raise InvalidPlan(str(error)) from None

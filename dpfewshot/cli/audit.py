@@ -1,0 +1,118 @@
+"""`dpfewshot audit`: what can be learnt about the records from what is released."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from dpfewshot.cli.attacks import influence, membership
+from dpfewshot.cli.findings import conclude, finding_options
+from dpfewshot.cli.options import generation_options, open_session
+
+
+class _CanaryByDefault(click.Group):
+    """Without the name of an audit, its options are those of the canary game."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = bool(args) and args[0] in {*self.commands, *ctx.help_option_names}
+        return super().parse_args(ctx, args if named else ["canary", *args])
+
+
+@click.group(cls=_CanaryByDefault)
+def audit() -> None:
+    """Audit a set-up, or what it released. Nothing is spent, and nothing released.
+
+    Without the name of an audit it is the canary game. Exit status: 0 passed, 1 an audit failed.
+
+    \b
+    Example:
+      dpfewshot audit --task trec --records trec.jsonl.gz --epsilon 4 --max-tokens 15
+      dpfewshot audit leak --demonstrations demos.jsonl --records trec.jsonl.gz
+      dpfewshot audit membership --help
+    """
+
+
+@audit.command()
+@generation_options
+@click.option(
+    "--plays",
+    type=int,
+    default=1000,
+    show_default=True,
+    help="Of each game, with canaries and without.",
+)
+@click.option(
+    "--beta", type=float, default=1e-3, show_default=True, help="How often a sound set-up may fail by chance."
+)
+@finding_options
+def canary(*, plays: int, beta: float, output: str | None, as_json: bool, **options: Any) -> None:
+    """Play with and without canaries against a set-up, and bound epsilon from below.
+
+    It takes the options of `generate`. It fails where there is less noise than planned, where records are
+    drawn otherwise than planned, or where the model's answer to a prompt depends on other prompts.
+
+    \b
+    Example:
+      dpfewshot audit canary --task trec --records trec.jsonl.gz --label Location --epsilon 4 --max-tokens 15
+    """
+    from dpfewshot.audit import canary_game
+
+    session = open_session(options)
+    conclude([canary_game(session.synthesizer, plays=plays, beta=beta)], output, as_json=as_json)
+
+
+@audit.command()
+@click.option(
+    "--demonstrations",
+    required=True,
+    help="What was released: the .jsonl of generate --output.",
+)
+@click.option("--records", required=True, help="The private records: .jsonl, .csv (also .gz) or .parquet.")
+@click.option("--text", default="text", show_default=True, help="The column of the text.")
+@click.option("--label-column", default="label", show_default=True, help="The column of the label.")
+@click.option("--unit", default=None, help="The column that names whom a record belongs to (a customer id).")
+@click.option("--baseline", default=None, help="Texts of the model without records, in such a file.")
+@click.option("--held-out", default=None, help="Records that took no part, with the same columns.")
+@click.option("--long-run", type=int, default=10, show_default=True, help="Words of one unit: a leak.")
+@finding_options
+def leak(
+    *,
+    demonstrations: str,
+    records: str,
+    text: str,
+    label_column: str,
+    unit: str | None,
+    baseline: str | None,
+    held_out: str | None,
+    long_run: int,
+    output: str | None,
+    as_json: bool,
+) -> None:
+    """Look for private text and personal data in what was released.
+
+    It fails where a demonstration repeats a long run of words, or personal data, that one unit alone has.
+
+    \b
+    Example:
+      dpfewshot audit leak --demonstrations demos.jsonl --records tickets.jsonl --unit customer
+    """
+    from dpfewshot.audit import leak_check
+    from dpfewshot.demonstrations import Demonstrations
+    from dpfewshot.records import read_records
+
+    def read(path: str) -> list[Any]:
+        return read_records(path, text=text, label=label_column, unit=unit)
+
+    finding = leak_check(
+        Demonstrations.from_jsonl(demonstrations),
+        read(records),
+        baseline=() if baseline is None else Demonstrations.from_jsonl(baseline),
+        held_out=None if held_out is None else read(held_out),
+        long_run=long_run,
+    )
+    conclude([finding], output, as_json=as_json)
+
+
+audit.add_command(membership)
+audit.add_command(influence)

@@ -1,0 +1,61 @@
+"""How findings are printed and written: for people or as JSON, and always with whom they are for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dpfewshot.errors import DPFewShotError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dpfewshot.audit import Figure, Finding
+
+FAILED = 1
+"""The exit status where an audit failed: 2 and 3 are bad input and the budget."""
+
+PRIVATE = "PRIVATE: this comes from private records and is covered by no budget. Keep it on the trusted side."
+
+
+def finding_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of every audit."""
+    output = click.option("--output", default=None, help="A file to write the JSON to, new or replaced.")
+    as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+    return output(as_json(command))
+
+
+def conclude(findings: list[Finding], output: str | None, *, as_json: bool) -> None:
+    """Write and print the findings; exit with 1 if one of them failed."""
+    from dpfewshot.audit import as_document
+
+    document = json.dumps(as_document(findings))
+    if output is not None:
+        try:
+            Path(output).write_text(document + "\n", encoding="utf-8")
+        except OSError as error:
+            raise DPFewShotError(f"cannot write {output}: {error.strerror}") from None
+    click.echo(document if as_json else "\n\n".join("\n".join(_in_words(each)) for each in findings))
+    if any(finding.verdict == "failed" for finding in findings):
+        raise click.exceptions.Exit(FAILED)
+
+
+def _in_words(finding: Finding) -> Iterator[str]:
+    if finding.private:
+        yield PRIVATE
+    yield f"{finding.title}: {finding.verdict}"
+    yield f"  {finding.statement}"
+    width = max((len(figure.name) for figure in finding.figures), default=0)
+    for figure in finding.figures:
+        yield f"  {figure.name:<{width}}  {_number(figure)}"
+
+
+def _number(figure: Figure) -> str:
+    interval = (
+        "" if figure.low is None or figure.high is None else f" ({figure.low:.4g} to {figure.high:.4g})"
+    )
+    reference = "" if figure.reference is None else f", beside {figure.reference:.4g}"
+    return f"{figure.value:.4g}{interval}{reference}"

@@ -1,0 +1,65 @@
+"""`dpfewshot audit`: exit status, JSON, and a line for people that it is private."""
+
+import json
+
+import pytest
+from set_ups import SECRET
+
+from dpfewshot.cli.application import run
+
+
+@pytest.fixture
+def records(tmp_path):
+    path = tmp_path / "records.jsonl"
+    texts = [f"The {SECRET} of town number {i} lies in the valley of the lakes" for i in range(20)]
+    path.write_text("".join(json.dumps({"text": text, "label": "Location"}) + "\n" for text in texts))
+    return path
+
+
+def game(records, backend, *further):
+    plan = ["--task", "trec", "--records", str(records), "--label", "Location", "--epsilon", "4"]
+    size = ["--prompts-per-token", "10", "--max-tokens", "2", "--plays", "100", "--backend", backend]
+    return ["audit", *further, *plan, *size]
+
+
+def test_a_sound_set_up_passes_and_says_that_it_is_private(records, tmp_path, capfd):
+    output = tmp_path / "findings.json"
+    assert run([*game(records, "set_ups:Indifferent"), "--output", str(output)]) == 0
+    captured = capfd.readouterr()
+    assert captured.out.startswith("PRIVATE")
+    assert "Canary game: passed" in captured.out
+    assert SECRET not in captured.out + captured.err
+    document = json.loads(output.read_text())
+    assert document["private"] is True
+    assert [finding["kind"] for finding in document["findings"]] == ["canary"]
+
+
+def test_a_broken_one_exits_with_1(records, capfd):
+    assert run([*game(records, "set_ups:Mixing", "canary"), "--json"]) == 1
+    (finding,) = json.loads(capfd.readouterr().out)["findings"]
+    assert finding["verdict"] == "failed"
+
+
+def test_leaks_are_found_and_not_quoted(records, tmp_path, capfd):
+    demonstrations = tmp_path / "demos.jsonl"
+    line = {"text": f"The {SECRET} of town number 7 lies in the valley", "label": "Location", "epsilon": 1.0}
+    line |= {"delta": 1e-5, "relation": "zero-out", "private": True, "mechanism": "gaussian", "tokens": 9}
+    demonstrations.write_text(json.dumps(line) + "\n")
+    leak = ["audit", "leak", "--demonstrations", str(demonstrations), "--records", str(records)]
+    assert run(leak) == 1
+    assert run([*leak, "--long-run", "40", "--held-out", str(records), "--json"]) == 0
+    captured = capfd.readouterr()
+    assert captured.out.startswith("PRIVATE")
+    assert SECRET not in captured.out + captured.err
+
+
+def test_bad_input_is_one_line(records, capfd):
+    assert run(["audit"]) == 2
+    assert run([*game(records, "set_ups:Indifferent"), "--epsilon", "inf"]) == 2
+    assert run(["audit", "leak", "--demonstrations", "none.jsonl", "--records", str(records)]) == 2
+    assert len(capfd.readouterr().err.splitlines()) == 3
+
+
+def test_help_shows_an_example(capfd):
+    assert run(["audit", "--help"]) == 0
+    assert "dpfewshot audit --task trec" in capfd.readouterr().out

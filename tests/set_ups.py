@@ -1,0 +1,112 @@
+"""Sound and broken set-ups for audits to be tried on."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from draws import sliced
+from notes import FIRST, MOOD, NOTES, Reader
+from scripts import TASK
+
+from dpfewshot import PrivacyBudget, Synthesizer
+from dpfewshot.accounting.permit import Permit
+from dpfewshot.backends import Scripted
+from dpfewshot.mechanisms import Gaussian, Mechanism, Release
+from dpfewshot.sampling import PoissonSampler
+from dpfewshot.values import Record
+
+SECRET = "swordfish"
+TOKENS = 120
+
+
+class Indifferent(Scripted):
+    """Every token is as likely as any other, whatever the prompt."""
+
+    def __init__(self) -> None:
+        super().__init__([f"<{i}>" for i in range(TOKENS)], lambda _: [1 / TOKENS] * TOKENS)
+
+
+class Mixing(Indifferent):
+    """Claims batch invariance, and moves every answer a little with the number of prompts."""
+
+    def next_token_logprobs(self, prompts, support=None):
+        answers = super().next_token_logprobs(prompts, support)
+        return answers * np.float32(1 + 1e-6 * len(prompts))
+
+
+@dataclass(frozen=True)
+class LessNoise:
+    """A mechanism whose event claims all of its noise, and whose releases have a share of it."""
+
+    mechanism: Mechanism = field(default_factory=Gaussian)
+    share: float = 0.5
+
+    def __getattr__(self, name):
+        return getattr(self.mechanism, name)
+
+    def start(self, draws, noise_multiplier, source=None):
+        less = noise_multiplier * self.share
+        return LessNoisyRelease(self.mechanism.start(draws, less, source), noise_multiplier, less)
+
+
+@dataclass(frozen=True)
+class LessNoisyRelease:
+    release: Release
+    claimed: float
+    noise_multiplier: float
+
+    def support(self, *arguments):
+        return self.release.support(*arguments)
+
+    def token(self, logprobs, public_logprobs, permit):
+        permit.use(self.claimed)
+        return self.release.token(logprobs, public_logprobs, Permit(1, self.noise_multiplier))
+
+
+def slice_by_position(monkeypatch):
+    """Cut every Poisson sample in the order of its records, as the published implementations do."""
+    sound = PoissonSampler.draw
+
+    def draw(sampler, sizes):
+        drawn = sorted(member for subset in sound(sampler, sizes) for member in subset)
+        return sliced(drawn, sampler.records_per_prompt)
+
+    monkeypatch.setattr(PoissonSampler, "draw", draw)
+
+
+def draw_once(monkeypatch):
+    """Use the first draw of records for ever."""
+    sound, kept = PoissonSampler.draw, {}
+
+    def draw(sampler, sizes):
+        return kept.setdefault(len(sizes), sound(sampler, sizes))
+
+    monkeypatch.setattr(PoissonSampler, "draw", draw)
+
+
+def set_up(mechanism=None, *, units=10, prompts=10, backend=None, max_tokens=1, epsilon=4.0, **settings):
+    """A synthesizer for so many units of each label."""
+    records = [Record(f"{SECRET} {i}", TASK.labels[i % 2]) for i in range(2 * units)]
+    return Synthesizer(
+        TASK,
+        records,
+        backend or Indifferent(),
+        budget=PrivacyBudget(epsilon, 1e-5),
+        mechanism=mechanism or Gaussian(),
+        prompts_per_token=prompts,
+        max_tokens=max_tokens,
+        **settings,
+    )
+
+
+class Knowing(Reader):
+    """Surer of the mood of a note that its prompt showed before."""
+
+    def __init__(self):
+        super().__init__(lambda *_: 0.5)
+
+    def answer(self, prompt):
+        if prompt[-1] != MOOD:
+            return super().answer(prompt)
+        *shown, asked = [-1, *(token for token in prompt if token >= FIRST)]
+        glad = 0.9 if asked in shown else 0.6
+        return [0, 0, glad, 1 - glad, 0, *[0.0] * NOTES]

@@ -1,0 +1,135 @@
+"""The canary game passes what is sound, and fails what is broken in any of the ways that it is there for.
+
+A sound set-up fails once in a million games. Those that are broken fail by a margin of five standard errors.
+"""
+
+import json
+
+import pytest
+from scipy.stats import norm
+from set_ups import SECRET, LessNoise, Mixing, draw_once, set_up, slice_by_position
+
+from dpfewshot.accounting import PoissonGaussian
+from dpfewshot.audit import canary_game
+from dpfewshot.audit.bounds import Counts, Rate, TradeOff, epsilon_at_least, noise_at_most
+from dpfewshot.errors import InvalidPlan
+from dpfewshot.mechanisms import Gaussian, ReportNoisyMax, SparseVector
+
+PLAYS = 500
+BETA = 1e-6
+GROUPED = {"units": 20, "prompts": 5, "records_per_prompt": 4}
+SAMPLED = {"units": 100, "prompts": 10, "max_tokens": 3}
+
+
+def played(synthesizer, plays=PLAYS, **settings):
+    return canary_game(synthesizer, plays=plays, beta=BETA, **settings)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "settings"),
+    [
+        (None, SAMPLED),
+        (None, {**GROUPED, "units": 40}),
+        (None, {**GROUPED, "sampling": "fixed-size"}),
+        (ReportNoisyMax(), {}),
+        (SparseVector(Gaussian(), threshold=1.0, releases=1), {"max_tokens": 3, "resample_every": 3}),
+    ],
+)
+def test_a_sound_set_up_passes(mechanism, settings):
+    finding = played(set_up(mechanism, **settings))
+    assert finding.verdict == "passed", finding.statement
+    bound = finding.figure("epsilon, lower bound")
+    assert bound.value < bound.reference
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "settings"),
+    [
+        (LessNoise(), {"epsilon": 1.0}),
+        (LessNoise(), SAMPLED),
+        (LessNoise(), GROUPED),
+        (LessNoise(ReportNoisyMax(), share=0.3), {"max_tokens": 4}),
+    ],
+)
+def test_less_noise_than_planned_is_caught(mechanism, settings):
+    finding = played(set_up(mechanism, **settings))
+    assert finding.verdict == "failed"
+    bound = finding.figure("epsilon, lower bound")
+    assert bound.value > bound.reference
+
+
+def test_subsets_sliced_by_position_are_caught(monkeypatch):
+    slice_by_position(monkeypatch)
+    finding = played(set_up(**GROUPED), plays=100)
+    assert finding.verdict == "failed"
+    assert "share of pairs in one prompt" in finding.statement
+
+
+def test_a_draw_that_is_used_again_is_caught(monkeypatch):
+    draw_once(monkeypatch)
+    finding = played(set_up(**SAMPLED), plays=100)
+    assert finding.verdict == "failed"
+    assert "share of draws that hold a unit" in finding.statement
+
+
+def test_a_backend_that_mixes_batches_is_caught():
+    finding = played(set_up(backend=Mixing(), max_tokens=2, resample_every=2), plays=100)
+    assert finding.verdict == "failed"
+    assert finding.figure("answers changed by other prompts").value > 0
+
+
+def test_the_game_spends_nothing_and_says_nothing_of_a_record():
+    synthesizer = set_up()
+    finding = played(synthesizer, plays=100)
+    assert synthesizer.accountant.spent.epsilon == 0
+    assert synthesizer.generate("refund").private
+    assert finding.private
+    assert SECRET not in json.dumps(finding.as_dict())
+
+
+def test_only_a_certified_epsilon_is_tested():
+    sound = set_up()
+    with pytest.raises(InvalidPlan, match="certified"):
+        played(set_up(source=bytes))
+    with pytest.raises(InvalidPlan, match="plays"):
+        canary_game(sound, plays=10)
+    with pytest.raises(InvalidPlan, match="no label"):
+        played(sound, label="praise")
+
+
+@pytest.mark.parametrize("units", [1, 4])
+def test_the_claim_of_a_gaussian_is_its_trade_off_curve(units):
+    claim = TradeOff(PoissonGaussian(1.0, 1.5, 1))
+    for probability in (0.01, 0.1, 0.5, 0.9):
+        exact = norm.cdf(norm.ppf(probability) + units / 1.5)
+        assert exact <= claim.most(probability, units) <= exact + 0.02
+
+
+def test_bounds_on_rates_are_clopper_and_pearsons():
+    rate = Rate(8, 100, 0.025)
+    assert (rate.low, rate.high) == pytest.approx((0.0352, 0.1516), abs=1e-4)  # their tables
+    assert (Rate(0, 10, 0.025).low, Rate(10, 10, 0.025).high) == (0, 1)
+
+
+def test_perfect_counts_bound_the_noise_of_a_gaussian():
+    plays, noise = 10**6, 1.2
+    counts = Counts(
+        Rate(round(plays * norm.sf(2)), plays, 1e-3),
+        Rate(round(plays * norm.sf(2 - 3 / noise)), plays, 1e-3),
+        3,
+    )
+
+    def event(at):
+        return PoissonGaussian(1.0, at, 1)
+
+    for planned in (0.8, 2.0):
+        found = noise_at_most(event, planned, TradeOff(event(planned)), counts)
+        assert noise < found < 1.1 * noise
+
+
+def test_counting_alone_bounds_randomised_response():
+    plays, epsilon = 10**6, 2.0
+    yes = round(plays * 1 / (1 + 2.718281828**-epsilon))
+    counts = Counts(Rate(plays - yes, plays, 1e-3), Rate(yes, plays, 1e-3), 1)
+    assert 0.97 * epsilon < epsilon_at_least(1e-9, counts) < epsilon
+    assert epsilon_at_least(0.9, counts) == 0
