@@ -102,7 +102,8 @@ def test_on_a_real_model_the_vocabulary_tells_more_than_the_labels() -> None:
 
     task = dpf.Task("mood", "Write a note.", "Mood", "Note", ("Glad", "Sad"))
     shown = [demonstration(0), demonstration(1, "Sad")]
-    with dpf.backends.LlamaCpp(dpf.backends.packaged_model_path(), context_tokens=128) as backend:
+    model = dpf.backends.packaged_model_path()
+    with dpf.backends.LlamaCpp(model, context_tokens=128, threads=1) as backend:
         labels = influences(task, backend, shown, ["It rains."])
         vocabulary = influences(task, backend, shown, ["It rains."], over="vocabulary")
     assert (labels > 0).all()

@@ -13,6 +13,7 @@ from dpfewshot.audit.membership import (
 )
 from dpfewshot.errors import BackendError, InvalidTask
 from dpfewshot.tasks import Task
+from dpfewshot.values import Record
 
 INSIDE, OUTSIDE = [note(i) for i in range(30)], [note(i) for i in range(30, NOTES)]
 
@@ -145,11 +146,11 @@ def test_what_cannot_be_attacked_is_refused() -> None:
 @pytest.mark.model
 def test_on_a_real_model_a_record_in_the_prompt_is_the_least_surprising() -> None:
     import dpfewshot as dpf
-    from dpfewshot.sample_data import support_tickets
 
-    task = Task("tickets", "Tickets.", "Kind", "Ticket", ("Refund", "Delivery"))
-    records = [record for record in support_tickets() if record.label == "Refund"][:5]
-    with dpf.backends.LlamaCpp(dpf.backends.packaged_model_path(), context_tokens=256) as backend:
-        trials = trials_of_records(records[:2], records[2:], each=2)
+    task = Task("mood", "Write a note.", "Mood", "Note", ("Glad", "Sad"))
+    records = [Record(text, "Glad") for text in ("The sun is out.", "We won the cup.", "My parcel came.")]
+    model = dpf.backends.packaged_model_path()
+    with dpf.backends.LlamaCpp(model, context_tokens=128, threads=1) as backend:
+        trials = trials_of_records(records[:2], records[2:], each=1)
         assert membership_inference(task, backend, trials, loss="record").figure("AUC").value == 1
         assert 0 <= membership_inference(task, backend, trials).figure("AUC").value <= 1

@@ -134,9 +134,10 @@ def test_on_a_real_model_every_record_loses_less_than_is_claimed() -> None:
     import dpfewshot as dpf
     from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 
-    records = [record for record in support_tickets() if record.label == "Refund"][:6]
-    setting = solve(epsilon=10, delta=DELTA, tokens=3, clip=5.0, prompts=6)
-    with dpf.backends.LlamaCpp(dpf.backends.packaged_model_path(), context_tokens=128) as backend:
-        run = prediction_losses(SUPPORT_TICKETS, records, backend, "Refund", setting, max_tokens=3)
+    records = [record for record in support_tickets() if record.label == "Refund"][:3]
+    setting = solve(epsilon=10, delta=DELTA, tokens=2, clip=5.0, prompts=3)
+    model = dpf.backends.packaged_model_path()
+    with dpf.backends.LlamaCpp(model, context_tokens=128, threads=1) as backend:
+        run = prediction_losses(SUPPORT_TICKETS, records, backend, "Refund", setting, max_tokens=2)
     assert private_prediction_audit([run], setting, delta=DELTA).verdict == "passed"
     assert run.worst.min() > 0
