@@ -11,7 +11,7 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.endings import ending_tokens, text_of
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.formats import PromptFormat
-from dpfewshot.icl.few_shot import FewShotPrompt, answers, no_answer, numbered
+from dpfewshot.icl.few_shot import FewShotPrompt, answers, no_answer
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
@@ -67,8 +67,8 @@ class Extractor:
 
     def stream(self, texts: Iterable[str]) -> Iterator[str]:
         """What the model writes for each text, in order, each when it is there; errors as of `predict`."""
-        for position, text in numbered(texts):
-            written = self._tokens(position, self._prompt.question(text))
+        for position, question in self._prompt.questions(texts):
+            written = self._tokens(position, question)
             yield text_of(self._prompt.backend, written, self._ends)
 
     def _tokens(self, position: int, question: list[int]) -> list[int]:

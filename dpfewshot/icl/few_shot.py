@@ -53,6 +53,26 @@ class FewShotPrompt:
                 f"backend has context_tokens={context}: take fewer or shorter ones, or a larger context"
             )
 
+    def questions(self, texts: Iterable[str]) -> Iterator[tuple[int, list[int]]]:
+        """The position of each text and its tokens, see `question`; read as they are asked for.
+
+        Raises:
+            InvalidRecords: a text is no string, or blank.
+            BackendError: the backend cannot tokenise it. Each names the position, never the text.
+        """
+        for position, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise InvalidRecords(f"texts[{position}] is {type(text).__name__}, not a string")
+            if not text.strip():
+                raise InvalidRecords(f"texts[{position}] is blank: there is nothing to label")
+            try:
+                tokens = self.question(text)
+            except Exception as error:  # whatever it says may quote the text
+                if isinstance(error, BackendError) and error.retryable:
+                    raise
+                raise BackendError(f"the backend cannot tokenise texts[{position}]") from None
+            yield position, tokens
+
     def question(self, text: str) -> list[int]:
         """The tokens of a text and of the label's field, as they follow the prefix."""
         return self._following(f"{self.format.text_field}:", self.format.question(text))
@@ -94,25 +114,10 @@ def answers(block: PromptBlock, rows: int, support: Tokens | None) -> NDArray[np
         BackendError: it is of another shape.
     """
     logprobs = np.asarray(block.next_token_logprobs(support), dtype=np.float64)
-    if logprobs.ndim != 2 or len(logprobs) != rows:  # noqa: PLR2004 - one row a prompt
-        raise BackendError("the backend answered with an array of another shape than was asked for")
-    if support is not None and logprobs.shape[1] != len(support):
+    columns = logprobs.shape[-1] if support is None else len(support)
+    if logprobs.shape != (rows, columns):
         raise BackendError("the backend answered with an array of another shape than was asked for")
     return logprobs
-
-
-def numbered(texts: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """The texts with their positions, each checked as it is asked for.
-
-    Raises:
-        InvalidRecords: one is no string, or blank. Names its position, never the text.
-    """
-    for position, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise InvalidRecords(f"texts[{position}] is {type(text).__name__}, not a string")
-        if not text.strip():
-            raise InvalidRecords(f"texts[{position}] is blank: there is nothing to label")
-        yield position, text
 
 
 def no_answer(position: int | None) -> BackendError:
