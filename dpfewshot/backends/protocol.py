@@ -102,7 +102,7 @@ class BlockBackend(LogprobBackend, Protocol):
             suffixes: what follows, one a prompt; private unless `public`.
             tokens: how many next tokens will be asked for at most (the block's length R), at least 1.
             public: whether the suffixes are public, so that the schedule of the computation may
-                depend on how many there are.
+                depend on how many there are, and one that begins with another may go on from it.
         """
         ...
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidTask
 from dpfewshot.formats import PromptFormat
-from dpfewshot.icl.few_shot import FewShotPrompt, answers, no_answer
+from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
 from dpfewshot.icl.label_tree import LabelTree
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
@@ -149,7 +149,7 @@ class Classifier:
         tree = self._tree
         suffixes = [[*question, *beginning] for _, question in questions for beginning in tree.beginnings]
         with self._prompt.block(suffixes, 1) as block:
-            rows = answers(block, len(suffixes), tree.support)
+            rows = self._prompt.answers(block, len(suffixes), tree.support)
         scores = tree.logprobs(rows.reshape(len(questions), len(tree.beginnings), len(tree.support)))
         for (position, _), score in zip(questions, scores, strict=True):
             if not np.isfinite(score.max()):

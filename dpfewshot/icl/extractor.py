@@ -11,7 +11,7 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.endings import ending_tokens, text_of
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.formats import PromptFormat
-from dpfewshot.icl.few_shot import FewShotPrompt, answers, no_answer
+from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
@@ -75,7 +75,7 @@ class Extractor:
         written: list[int] = []
         with self._prompt.block([question], self._max_tokens) as block:
             while len(written) < self._max_tokens:
-                row = answers(block, 1, None)[0]
+                row = self._prompt.answers(block, 1)[0]
                 if np.isnan(row).any() or row.max() == -np.inf:
                     raise no_answer(position)
                 written.append(int(row.argmax()))

@@ -93,6 +93,18 @@ class FewShotPrompt:
         except Exception as error:  # noqa: BLE001 - its text may quote a prompt
             raise BackendError(f"the backend failed with {type(error).__name__}") from None
 
+    def answers(self, block: PromptBlock, rows: int, support: Tokens | None = None) -> NDArray[np.float64]:
+        """What a block answers, shape (rows, tokens of the support or V), in double precision.
+
+        Raises:
+            BackendError: it is of another shape.
+        """
+        logprobs = np.asarray(block.next_token_logprobs(support), dtype=np.float64)
+        columns = self.backend.vocabulary_size if support is None else len(support)
+        if logprobs.shape != (rows, columns):
+            raise BackendError("the backend answered with an array of another shape than was asked for")
+        return logprobs
+
     def _opening(self, shown: Sequence[Demonstration]) -> str:
         try:
             return self.format.opening(shown)
@@ -105,19 +117,6 @@ class FewShotPrompt:
         if tokens[: len(first)] == first:
             return tokens[len(first) :]
         return self.backend.tokenize(whole[len(before) :])  # the tokenizer merges over the boundary
-
-
-def answers(block: PromptBlock, rows: int, support: Tokens | None) -> NDArray[np.float64]:
-    """What a block answers, shape (rows, tokens of the support), in double precision.
-
-    Raises:
-        BackendError: it is of another shape.
-    """
-    logprobs = np.asarray(block.next_token_logprobs(support), dtype=np.float64)
-    columns = logprobs.shape[-1] if support is None else len(support)
-    if logprobs.shape != (rows, columns):
-        raise BackendError("the backend answered with an array of another shape than was asked for")
-    return logprobs
 
 
 def no_answer(position: int | None) -> BackendError:

@@ -199,6 +199,17 @@ def test_public_blocks_stay_open_beside_private_ones(backend):
     public.close()
 
 
+def test_public_prompts_of_one_token_go_on_from_one_another(backend):
+    prompts = [[20, 21, 22], [20, 21, 22, 5], [20, 21, 22, 6, 7], [30, 31], [20, 21, 22]]
+    whole = answers(backend, [11, 12], prompts, [])[0]
+    before = backend.tokens_evaluated
+    turns = answers(backend, [11, 12], prompts, [], public=True)[0]
+    assert backend.tokens_evaluated - before == 3 + 1 + 2 + 2 + 3
+    for row in (0, 3, 4):
+        assert same_bits(turns[row], whole[row])
+    assert np.abs(turns - whole).max() < 1e-4
+
+
 def test_special_and_added_tokens_in_text_stay_text(backend):
     for text in ("<|im_end|>", "a<|endoftext|>b", "<tool_call>", "<s>", "caf\u00e9 \U0001f30d"):
         tokens = backend.tokenize(text)

@@ -14,35 +14,34 @@ def shown(text: str, label: str) -> dpf.Demonstration:
     return dpf.Demonstration(text, label, 3, True, dpf.PrivacySpend(0.0, 0.0), "add-remove", "zero-private")
 
 
+INSTRUCTIONS = {
+    "agnews": "Classify the news articles into the categories of World, Sports, Business, "
+    "and Technology.\n\n",
+    "dbpedia": "Classify the documents based on whether they are about a Company, School, Artist, Athlete, "
+    "Politician, Transportation, Building, Nature, Village, Animal, Plant, Album, Film, or Book.\n\n",
+    "trec": "Classify the questions based on whether their answer type is a Number, Location, Person, "
+    "Description, Entity, or Abbreviation.\n\n",
+    "mit-g": "",
+    "mit-d": "",
+}
+
+
 @pytest.mark.parametrize(
-    ("task", "expected"),
+    ("task", "fields"),
     [
-        (
-            AGNEWS,
-            "Classify the news articles into the categories of World, Sports, Business, and Technology."
-            "\n\nArticle: x\nAnswer:",
-        ),
-        (
-            DBPEDIA,
-            "Classify the documents based on whether they are about a Company, School, Artist, Athlete, "
-            "Politician, Transportation, Building, Nature, Village, Animal, Plant, Album, Film, or Book."
-            "\n\nArticle: x\nAnswer:",
-        ),
-        (
-            TREC,
-            "Classify the questions based on whether their answer type is a Number, Location, Person, "
-            "Description, Entity, or Abbreviation.\n\nQuestion: x\nAnswer Type:",
-        ),
+        (AGNEWS, "Article: x\nAnswer:"),
+        (DBPEDIA, "Article: x\nAnswer:"),
+        (TREC, "Question: x\nAnswer Type:"),
         (MIT_G, "Sentence: x\nGenre:"),
         (MIT_D, "Sentence: x\nDirector:"),
     ],
-    ids=lambda value: value.name if isinstance(value, dpf.Task) else "",
+    ids=lambda value: getattr(value, "name", ""),
 )
-def test_the_papers_wording(task: dpf.Task, expected: str) -> None:
+def test_the_papers_wording(task: dpf.Task, fields: str) -> None:
     words = prompt_format(task)
     assert words.labels == task.labels
-    assert words.prompt([], "x") == expected
-    assert dpf.Demonstrations().to_prompt(task, "x") == expected
+    assert words.prompt([], "x") == INSTRUCTIONS[task.name] + fields
+    assert dpf.Demonstrations().to_prompt(task, "x") == INSTRUCTIONS[task.name] + fields
 
 
 def test_a_task_of_ones_own_has_its_own_words_whatever_its_name() -> None:
