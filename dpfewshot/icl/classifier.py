@@ -14,7 +14,6 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidTask
 from dpfewshot.formats import PromptFormat
 from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
-from dpfewshot.icl.label_tree import LabelTree
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
@@ -83,9 +82,7 @@ class Classifier:
             raise InvalidTask("labels are free here: use Extractor, or give the labels to choose from")
         self.labels: tuple[str, ...] = self.format.labels
         self.calibrated = calibrated
-        self._tree = LabelTree(
-            [self._prompt.label(word) for word in self.format.words], backend.vocabulary_size
-        )
+        self._tree = self._prompt.label_tree()
         self._bias: NDArray[np.float64] | float = self._content_free() if calibrated else 0.0
 
     def __repr__(self) -> str:

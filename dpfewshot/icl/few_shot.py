@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, Tokens, open_block
 from dpfewshot.errors import BackendError, DPFewShotError, InvalidPlan, InvalidRecords, InvalidTask
 from dpfewshot.formats import PromptFormat, prompt_format
+from dpfewshot.icl.label_tree import LabelTree
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
@@ -81,6 +82,14 @@ class FewShotPrompt:
         """The tokens of a label, as they follow its field."""
         field = f"{self.format.label_field}:"
         return self._following(field, f"{field} {word}")
+
+    def label_tree(self) -> LabelTree:
+        """The labels, each in the tokens in which it is written.
+
+        Raises:
+            InvalidTask: two of them cannot be told apart in the backend's tokens.
+        """
+        return LabelTree([self.label(word) for word in self.format.words], self.backend.vocabulary_size)
 
     @contextmanager
     def block(self, suffixes: Sequence[Tokens], tokens: int) -> Iterator[PromptBlock]:

@@ -1,0 +1,243 @@
+"""Classification beside sending each whole prompt, and three ways to score labels: docs/results/icl.md.
+
+    python bench/icl.py FOLDER [MODEL.gguf ...] > docs/results/icl.md
+
+FOLDER holds agnews.train_subset.jsonl.gz and the like. Speed is measured with the packaged model and every
+model named; labels are scored with the last of them. Some twenty minutes on two shared cores; progress goes
+to standard error.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+import dpfewshot as dpf
+from dpfewshot import icl
+from dpfewshot.backends import LlamaCpp, packaged_model_path
+from dpfewshot.icl.classifier import CONTENT_FREE
+from dpfewshot.icl.few_shot import FewShotPrompt
+
+ROUNDS = 3
+TEXTS = 3
+SCORED_TEXTS = 100
+AGNEWS, TREC = icl.prompt_format(dpf.tasks.AGNEWS), icl.prompt_format(dpf.tasks.TREC)
+
+Scores = NDArray[np.float64]
+
+
+class WholePrompts:
+    """The same model without blocks: every prompt is sent whole, for every token."""
+
+    def __init__(self, backend: LlamaCpp) -> None:
+        self._backend = backend
+        self.vocabulary_size = backend.vocabulary_size
+        self.end_token_ids = backend.end_token_ids
+        self.batch_invariant = backend.batch_invariant
+        self.tokenize = backend.tokenize
+        self.detokenize = backend.detokenize
+        self.next_token_logprobs = backend.next_token_logprobs
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A kind of prompt: the data it is made of, and how many demonstrations it has."""
+
+    name: str
+    words: icl.PromptFormat
+    data: tuple[str, str]
+    shots: int
+    longest: bool = False
+
+
+NEWS = ("agnews.train_subset", "agnews.test")
+QUESTIONS = ("trec.train", "trec.test")
+SHAPES = (
+    Shape("AG News", AGNEWS, NEWS, 4),
+    Shape("AG News", AGNEWS, NEWS, 12),
+    Shape("AG News, its longest texts", AGNEWS, NEWS, 4, longest=True),
+    Shape(
+        "TREC, Abbreviation written Ab",
+        replace(TREC, label_words=(*TREC.words[:-1], "Ab")),
+        QUESTIONS,
+        4,
+    ),
+    Shape("TREC", TREC, QUESTIONS, 4),
+    Shape("MIT-D, extraction", icl.prompt_format(dpf.tasks.MIT_D), ("mit_d.train", "mit_d.test"), 4),
+)
+
+
+def records(folder: Path, name: str) -> list[dpf.Record]:
+    """A data set of the folder."""
+    return list(dpf.read_records(folder / f"{name}.jsonl.gz"))
+
+
+def demonstrations(
+    words: icl.PromptFormat, rows: Sequence[dpf.Record], shots: int
+) -> list[dpf.Demonstration]:
+    """The first records, one of each label in turn."""
+    labels = words.labels or tuple(row.label for row in rows[:shots])
+    by_label = {label: [row for row in rows if row.label == label] for label in labels}
+    chosen = [by_label[labels[n % len(labels)]][n // len(labels)] for n in range(shots)]
+    return [dpf.Demonstration(row.text, row.label, 0, False, None, "add-remove", "none") for row in chosen]
+
+
+def compared(shape: Shape, folder: Path, backend: LlamaCpp) -> str:
+    """A row of the table: the ratio of whole prompts' time to ours, and of their tokens."""
+    train, test = (records(folder, name) for name in shape.data)
+    shown = demonstrations(shape.words, train, shape.shots)
+    texts = [row.text for row in test]
+    # Every so-manieth text by length, so that the few that are timed are as long as the others are.
+    ordered = sorted(texts, key=len)
+    step = len(ordered) // TEXTS
+    texts = ordered[-TEXTS:] if shape.longest else ordered[step // 2 :: step][:TEXTS]
+    ways = [predictor(shape, way, shown) for way in (backend, WholePrompts(backend))]
+    predicted, evaluated = [], []
+    for way in ways:
+        way(texts)  # ours keeps the prefix from here on
+        before = backend.tokens_evaluated
+        predicted.append(way(texts))
+        evaluated.append(backend.tokens_evaluated - before)
+    ratios = []
+    for number in range(ROUNDS):
+        order = ways if number % 2 else ways[::-1]
+        times = {way: seconds(way, texts) for way in order}
+        ratios.append(times[ways[1]] / times[ways[0]])
+    prompt = FewShotPrompt(shape.words, backend, shown)
+    lengths = [len(prompt.question(text)) for text in texts]
+    tokens = evaluated[1] / evaluated[0]
+    agree = "yes" if predicted[0] == predicted[1] else "no"
+    print(f"{shape.name}: {statistics.median(ratios):.2f}", file=sys.stderr)
+    return (
+        f"| {shape.name} | {shape.shots} | {len(prompt.prefix)} | {statistics.mean(lengths):.0f} | {tokens:.1f} "
+        f"| **{statistics.median(ratios):.1f}** ({min(ratios):.1f} to {max(ratios):.1f}) | {agree} |"
+    )
+
+
+def predictor(
+    shape: Shape, backend: LlamaCpp | WholePrompts, shown: list[dpf.Demonstration]
+) -> Callable[[list[str]], list[str]]:
+    """What labels texts."""
+    if shape.words.labels is None:
+        return icl.Extractor(shape.words, backend, shown).predict
+    return icl.Classifier(shape.words, backend, shown, calibrated=False).predict
+
+
+def seconds(way: Callable[[list[str]], object], texts: list[str]) -> float:
+    """The wall time of labelling the texts."""
+    started = time.perf_counter()
+    way(texts)
+    return time.perf_counter() - started
+
+
+RULES = (
+    (AGNEWS, NEWS, ("World", "World sports", "World business", "World technology")),
+    (AGNEWS, NEWS, ("News", "News about sports", "News about business", "News about technology")),
+    (AGNEWS, NEWS, AGNEWS.words),
+    (TREC, QUESTIONS, TREC.words),
+)
+
+
+def scored(words: icl.PromptFormat, data: tuple[str, str], folder: Path, backend: LlamaCpp) -> Iterator[str]:
+    """A row of the table for each way to score the labels."""
+    train, test = (records(folder, name) for name in data)
+    prompt = FewShotPrompt(words, backend, demonstrations(words, train, 4))
+    test = test[:SCORED_TEXTS]
+    found = by_rule(prompt, [row.text for row in test])
+    nothing = by_rule(prompt, list(CONTENT_FREE))
+    labels = words.labels or ()
+    truth = np.array([labels.index(row.label) for row in test])
+    for rule, scores in found.items():
+        bias = np.logaddexp.reduce(among_labels(nothing[rule]))
+        shares = [
+            float((each.argmax(axis=1) == truth).mean())
+            for each in (among_labels(scores), among_labels(scores) - bias)
+        ]
+        print(f"{words.words}, {rule}: {shares}", file=sys.stderr)
+        yield f"| {', '.join(words.words)} | {rule} | {shares[0]:.2f} | {shares[1]:.2f} |"
+
+
+def by_rule(prompt: FewShotPrompt, texts: list[str]) -> dict[str, Scores]:
+    """The logarithms of the labels' scores by each rule, shape (texts, labels)."""
+    labels = [tuple(prompt.label(word)) for word in prompt.format.words]
+    (newline,) = prompt.backend.tokenize("\n")
+    beginnings = sorted({label[:end] for label in labels for end in range(len(label) + 1)})
+    support = sorted({newline}.union(*labels))
+    suffixes = [[*prompt.question(text), *beginning] for text in texts for beginning in beginnings]
+    with prompt.block(suffixes, 1) as block:
+        rows = prompt.answers(block, len(suffixes), support).reshape(len(texts), len(beginnings), -1)
+
+    def after(beginning: tuple[int, ...], token: int) -> Scores:
+        column: Scores = rows[:, beginnings.index(beginning), support.index(token)]
+        return column
+
+    tokens = np.stack([sum(after(one[:end], one[end]) for end in range(len(one))) for one in labels], axis=1)
+    newlines = np.stack([after(one, newline) for one in labels], axis=1)
+    tree = prompt.label_tree()
+    inner = [beginnings.index(beginning) for beginning in tree.beginnings]
+    columns = [support.index(token) for token in tree.support]
+    return {
+        "the sum of its tokens": tokens,
+        "with the newline that ends it": tokens + newlines,
+        "less what goes on to a longer label (ours)": tree.logprobs(rows[:, inner][:, :, columns]),
+    }
+
+
+def among_labels(scores: Scores) -> Scores:
+    """Normalised over the labels."""
+    normalised: Scores = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
+    return normalised
+
+
+HEADER = """# In-context learning: cost and scores
+
+    python bench/icl.py FOLDER gemma-3-270m-Q4_K_M.gguf > docs/results/icl.md
+
+`icl.Classifier` and `icl.Extractor` over `LlamaCpp`, one thread, on a shared two-core machine: ratios count, times do not.
+
+## Beside sending each whole prompt
+
+The same prompts to the same model, by blocks (the prefix of instruction and demonstrations is kept, a text is evaluated once) and each sent whole to
+`next_token_logprobs`; {texts} texts of low, middle and high length, {rounds} rounds in turn. "Tokens" is how many times as many whole prompts evaluate: what
+the ratio would be if every token took the same time. It is bounded by (prefix + text)/text where labels are one token each, so the
+ratio grows with the demonstrations and falls with the text. Where a label has several tokens (TREC's Abbreviation) or is
+written (extraction), a whole prompt is sent for each of them.
+"""
+
+RULES_HEADER = """
+## Which probability is a label's?
+
+Accuracy on the first {texts} test items, 4 demonstrations, {model}: a difference below 0.1 is within what {texts} items tell. The first two sets of words
+are made so that the first label begins the others. See [the decision](../decisions/label-scores.md).
+
+| words | a label's score | uncalibrated | calibrated |
+|---|---|---|---|"""
+
+
+def main(folder: Path, models: list[Path]) -> None:
+    """The page."""
+    print(HEADER.format(texts=TEXTS, rounds=ROUNDS))
+    for path in models:
+        print(f"### {path.stem}\n")
+        print("| prompts | shots | prefix | text, mean | tokens | speed (least to most) | same labels |")
+        print("|---|---|---|---|---|---|---|")
+        with LlamaCpp(path, context_tokens=1024, threads=1) as backend:
+            for shape in SHAPES:
+                print(compared(shape, folder, backend), flush=True)
+        print()
+    print(RULES_HEADER.format(texts=SCORED_TEXTS, model=models[-1].stem))
+    with LlamaCpp(models[-1], context_tokens=1024, threads=1) as backend:
+        for words, data, label_words in RULES:
+            rows = scored(replace(words, label_words=label_words), data, folder, backend)
+            print("\n".join(rows), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), [Path(packaged_model_path()), *map(Path, sys.argv[2:])])
