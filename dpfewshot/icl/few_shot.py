@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, Tokens, open_block
-from dpfewshot.errors import BackendError, DPFewShotError, InvalidPlan, InvalidRecords, InvalidTask
+from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, Tokens, closing_block
+from dpfewshot.errors import BackendError, InvalidPlan, InvalidRecords, InvalidTask
 from dpfewshot.formats import PromptFormat, prompt_format
 from dpfewshot.icl.label_tree import LabelTree
 from dpfewshot.tasks import Task
@@ -47,6 +47,9 @@ class FewShotPrompt:
         self.backend = backend
         shown = tuple(demonstrations)
         self.prefix = backend.tokenize(self._opening(shown))
+        self._text_field = f"{self.format.text_field}:"
+        self._label_field = f"{self.format.label_field}:"
+        self._fields = {field: backend.tokenize(field) for field in (self._text_field, self._label_field)}
         context = getattr(backend, "context_tokens", None)
         if context is not None and len(self.prefix) >= context:
             raise InvalidPlan(
@@ -76,12 +79,11 @@ class FewShotPrompt:
 
     def question(self, text: str) -> list[int]:
         """The tokens of a text and of the label's field, as they follow the prefix."""
-        return self._following(f"{self.format.text_field}:", self.format.question(text))
+        return self._following(self._text_field, self.format.question(text))
 
     def label(self, word: str) -> list[int]:
         """The tokens of a label, as they follow its field."""
-        field = f"{self.format.label_field}:"
-        return self._following(field, f"{field} {word}")
+        return self._following(self._label_field, f"{self._label_field} {word}")
 
     def label_tree(self) -> LabelTree:
         """The labels, each in the tokens in which it is written.
@@ -91,16 +93,9 @@ class FewShotPrompt:
         """
         return LabelTree([self.label(word) for word in self.format.words], self.backend.vocabulary_size)
 
-    @contextmanager
-    def block(self, suffixes: Sequence[Tokens], tokens: int) -> Iterator[PromptBlock]:
+    def block(self, suffixes: Sequence[Tokens], tokens: int) -> AbstractContextManager[PromptBlock]:
         """The prompts that go on with these suffixes, whose failures say nothing of what was in them."""
-        try:
-            with closing(open_block(self.backend, self.prefix, suffixes, tokens, public=True)) as block:
-                yield block
-        except DPFewShotError:
-            raise
-        except Exception as error:  # noqa: BLE001 - its text may quote a prompt
-            raise BackendError(f"the backend failed with {type(error).__name__}") from None
+        return closing_block(self.backend, self.prefix, suffixes, tokens, public=True)
 
     def answers(self, block: PromptBlock, rows: int, support: Tokens | None = None) -> NDArray[np.float64]:
         """What a block answers, shape (rows, tokens of the support or V), in double precision.
@@ -120,12 +115,12 @@ class FewShotPrompt:
         except InvalidTask as error:
             raise InvalidTask(f"a demonstration's label: {error}") from None
 
-    def _following(self, before: str, whole: str) -> list[int]:
-        """The tokens of `whole` after those of its beginning `before`."""
-        first, tokens = self.backend.tokenize(before), self.backend.tokenize(whole)
-        if tokens[: len(first)] == first:
-            return tokens[len(first) :]
-        return self.backend.tokenize(whole[len(before) :])  # the tokenizer merges over the boundary
+    def _following(self, field: str, whole: str) -> list[int]:
+        """The tokens of `whole` after those of the field that it begins with."""
+        before, tokens = self._fields[field], self.backend.tokenize(whole)
+        if tokens[: len(before)] == before:
+            return tokens[len(before) :]
+        return self.backend.tokenize(whole.removeprefix(field))  # the tokenizer merges over the boundary
 
 
 def no_answer(position: int | None) -> BackendError:
