@@ -84,6 +84,10 @@ class PromptBlock(Protocol):
         """Continue every prompt with a released token."""
         ...
 
+    def append_each(self, tokens: Tokens) -> None:
+        """Continue each prompt with a token of its own: of public prompts, as where labels are extracted."""
+        ...
+
     def close(self) -> None:
         """Give back what the block holds."""
         ...
@@ -147,7 +151,11 @@ class ReplayedBlock:
 
     def append(self, token: int) -> None:
         """Continue every prompt with a released token."""
-        for prompt in self._prompts:
+        self.append_each([token] * len(self._prompts))
+
+    def append_each(self, tokens: Tokens) -> None:
+        """Continue each prompt with a token of its own."""
+        for prompt, token in zip(self._prompts, tokens, strict=True):
             prompt.append(token)
 
     def close(self) -> None:

@@ -60,7 +60,7 @@ class StreamBlock:
         self._prefix = prefix
         self._tokens = tokens
         self._rows = len(suffixes)
-        self._released: list[int] = []
+        self._released: list[list[int]] = []
         seated = [(row, suffix) for row, suffix in enumerate(suffixes) if suffix is not None]
         in_turn = public and tokens == 1
         seats = max(1, len(seated)) if in_turn else pools.first.spare.seats
@@ -105,11 +105,22 @@ class StreamBlock:
         Raises:
             BackendError: the block is closed, or the id is none.
         """
+        self.append_each([token] * self._rows)
+
+    def append_each(self, tokens: Tokens) -> None:
+        """Continue each prompt with a token of its own, in the order of the suffixes.
+
+        Raises:
+            BackendError: the block is closed, an id is none, or there is not one for each prompt.
+        """
         with self._guard():
             self._check()
-            if not 0 <= token < self._vocabulary_size:
-                raise BackendError(f"token {token} is not in 0 to {self._vocabulary_size - 1}")
-            self._released.append(int(token))
+            if len(tokens) != self._rows:
+                raise BackendError(f"{len(tokens)} tokens for {self._rows} prompts: give one each")
+            for token in tokens:
+                if not 0 <= token < self._vocabulary_size:
+                    raise BackendError(f"token {token} is not in 0 to {self._vocabulary_size - 1}")
+            self._released.append([int(token) for token in tokens])
 
     def close(self) -> None:
         """Give the streams back and forget the prompts. Closing twice is harmless."""

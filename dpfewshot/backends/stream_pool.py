@@ -110,7 +110,7 @@ class StreamPool:
         self._streams.close()
 
     def evaluate(
-        self, prefix: tuple[int, ...], cohort: Cohort, released: Sequence[int]
+        self, prefix: tuple[int, ...], cohort: Cohort, released: Sequence[Sequence[int]]
     ) -> Iterator[tuple[int, Logits]]:
         """Evaluate `prefix + suffix + released` for each prompt of a cohort.
 
@@ -118,7 +118,7 @@ class StreamPool:
             prefix: public token ids that the prompts begin with.
             cohort: at most as many prompts as its group seats, or any number in turn, each with a token
                 at least, all within a stream's cells.
-            released: the public token ids that follow every prompt.
+            released: for each step, the token id that follows each prompt, by row.
 
         Yields:
             The row of each prompt and its logits, which must be read before the next is asked for.
@@ -142,7 +142,8 @@ class StreamPool:
             self._fill_with_dummies(group, len(lengths))
         answers: list[Logits] = []
         for done in range(start, len(released)):
-            answers = self._step(group, released[done], [length + done for length in lengths])
+            tokens = [released[done][row] for row in cohort.rows]
+            answers = self._step(group, tokens, [length + done for length in lengths])
         cohort.evaluated = len(released)
         yield from zip(cohort.rows, answers, strict=True)
 
@@ -179,11 +180,11 @@ class StreamPool:
                 yield row, trunk.logits
         cohort.evaluated = 0
 
-    def _step(self, group: Group, token: int, positions: list[int]) -> list[Logits]:
+    def _step(self, group: Group, following: list[int], positions: list[int]) -> list[Logits]:
         """One token for every prompt of a group, and for its dummies."""
         seated, dummies = len(positions), group.size - len(positions)
         last = self._streams.cells - 1
-        tokens = [token] * seated + [self._filler] * dummies
+        tokens = following + [self._filler] * dummies
         where = positions + [last] * dummies
         for index, position in enumerate(where):
             self._streams.rewind(group.first + index, position)

@@ -30,7 +30,7 @@ MECHANISM_NAMES = (
 )
 """`mechanisms.by_name.MECHANISMS`, which --help must not import NumPy for; a test holds them equal."""
 
-_OPTIONS: tuple[Decorator, ...] = (
+_DATA: tuple[Decorator, ...] = (
     click.option(
         "--task", required=True, help="A built-in task (agnews, dbpedia, trec, mit-g, mit-d) or a .toml file."
     ),
@@ -41,6 +41,10 @@ _OPTIONS: tuple[Decorator, ...] = (
         "--unit", default=None, help="The column that names whom a record belongs to (a customer id)."
     ),
     backend_options,
+)
+
+_OPTIONS: tuple[Decorator, ...] = (
+    *_DATA,
     click.option(
         "--label", "labels", multiple=True, help="A label to generate; may be repeated. Default: all."
     ),
@@ -103,6 +107,13 @@ _OPTIONS: tuple[Decorator, ...] = (
 )
 
 
+def data_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that name task, records and backend."""
+    for option in reversed(_DATA):
+        command = option(command)
+    return command
+
+
 def generation_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command every option of a generation."""
     for option in reversed(_OPTIONS):
@@ -143,7 +154,7 @@ def open_session(
     records = read_records(
         options["records"], text=options["text"], label=options["label_column"], unit=options["unit"]
     )
-    budget = _budget(options["epsilon"], options["delta"], records)
+    budget = budget_of(options["epsilon"], options["delta"], records)
     backend = open_backend(options, prompts=options["prompts_per_token"])
     synthesizer = Synthesizer(
         task,
@@ -206,7 +217,8 @@ def _top_k(text: str) -> int | None:
     return int(text)
 
 
-def _budget(epsilon: float, delta: float | None, records: list[Record]) -> PrivacyBudget | NoPrivacy:
+def budget_of(epsilon: float, delta: float | None, records: list[Record]) -> PrivacyBudget | NoPrivacy:
+    """The budget that --epsilon and --delta name."""
     if epsilon == float("inf"):
         return NO_PRIVACY
     # An upper bound on the number of units is enough: records without a unit stand for themselves.

@@ -85,6 +85,11 @@ class Classifier:
         self._tree = self._prompt.label_tree()
         self._bias: NDArray[np.float64] | float = self._content_free() if calibrated else 0.0
 
+    @property
+    def content_free(self) -> NDArray[np.float64]:
+        """p_cf, by which calibration divides: shape (labels,); ones without calibration."""
+        return np.exp(self._bias) if self.calibrated else np.ones(len(self.labels))
+
     def __repr__(self) -> str:
         return f"Classifier(labels={self.labels}, calibrated={self.calibrated})"
 

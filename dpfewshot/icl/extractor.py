@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import overload
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.endings import ending_tokens, text_of
@@ -14,6 +16,9 @@ from dpfewshot.formats import PromptFormat
 from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
+
+_BATCH: Final = 30
+"""Texts that a list is cut into: two groups of streams that step together."""
 
 
 class Extractor:
@@ -63,23 +68,46 @@ class Extractor:
         """
         if isinstance(texts, str):
             return next(self.stream([texts]))
-        return list(self.stream(texts))
+        return list(self.stream(texts, batch_size=_BATCH))
 
-    def stream(self, texts: Iterable[str]) -> Iterator[str]:
-        """What the model writes for each text, in order, each when it is there; errors as of `predict`."""
-        for position, question in self._prompt.questions(texts):
-            written = self._tokens(position, question)
-            yield text_of(self._prompt.backend, written, self._ends)
+    def stream(self, texts: Iterable[str], *, batch_size: int = 1) -> Iterator[str]:
+        """What the model writes for each text, in order, each when it is there; errors as of `predict`.
 
-    def _tokens(self, position: int, question: list[int]) -> list[int]:
-        written: list[int] = []
-        with self._prompt.block([question], self._max_tokens) as block:
-            while len(written) < self._max_tokens:
-                row = self._prompt.answers(block, 1)[0]
-                if np.isnan(row).any() or row.max() == -np.inf:
-                    raise no_answer(position)
-                written.append(int(row.argmax()))
-                if written[-1] in self._ends:
+        Args:
+            texts: read as labels are asked for.
+            batch_size: texts that are read ahead and decoded together, at least 1. A token of several costs
+                little more than one of one, and each gets the bits that it has alone. An error in one of them
+                comes before any label of theirs.
+        """
+        if batch_size < 1:
+            raise InvalidPlan(f"batch_size must be at least 1, not {batch_size}")
+        items = self._prompt.questions(texts)
+        while batch := list(islice(items, batch_size)):
+            for written in self._decoded(batch):
+                yield text_of(self._prompt.backend, written, self._ends)
+
+    def _decoded(self, questions: Sequence[tuple[int, list[int]]]) -> list[list[int]]:
+        """Greedy decoding of all of them, until each has ended or has `max_tokens`."""
+        written: list[list[int]] = [[] for _ in questions]
+        with self._prompt.block([tokens for _, tokens in questions], self._max_tokens) as block:
+            for step in range(self._max_tokens):
+                if step > 0:
+                    block.append_each([tokens[-1] for tokens in written])
+                rows = self._prompt.answers(block, len(questions))
+                for tokens, row, (position, _) in zip(written, rows, questions, strict=True):
+                    # One that has ended goes on with its end, until all have.
+                    ended = bool(tokens) and tokens[-1] in self._ends
+                    tokens.append(tokens[-1] if ended else _likeliest(row, position))
+                if all(tokens[-1] in self._ends for tokens in written):
                     break
-                block.append(written[-1])
-        return written
+        return [self._until_its_end(tokens) for tokens in written]
+
+    def _until_its_end(self, tokens: list[int]) -> list[int]:
+        end = next((index for index, token in enumerate(tokens) if token in self._ends), len(tokens) - 1)
+        return tokens[: end + 1]
+
+
+def _likeliest(row: NDArray[np.float64], position: int) -> int:
+    if np.isnan(row).any() or row.max() == -np.inf:
+        raise no_answer(position)
+    return int(row.argmax())

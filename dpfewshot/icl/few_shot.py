@@ -94,8 +94,11 @@ class FewShotPrompt:
         return LabelTree([self.label(word) for word in self.format.words], self.backend.vocabulary_size)
 
     def block(self, suffixes: Sequence[Tokens], tokens: int) -> AbstractContextManager[PromptBlock]:
-        """The prompts that go on with these suffixes, whose failures say nothing of what was in them."""
-        return closing_block(self.backend, self.prefix, suffixes, tokens, public=True)
+        """The prompts that go on with these suffixes, whose failures say nothing of what was in them.
+
+        Prompts that take several tokens are no `public` ones: those a backend steps one by one.
+        """
+        return closing_block(self.backend, self.prefix, suffixes, tokens, public=tokens == 1)
 
     def answers(self, block: PromptBlock, rows: int, support: Tokens | None = None) -> NDArray[np.float64]:
         """What a block answers, shape (rows, tokens of the support or V), in double precision.

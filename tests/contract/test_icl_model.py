@@ -97,7 +97,7 @@ def test_a_text_longer_than_the_context_is_named(backend: LlamaCpp, classifier: 
         icl.Classifier(dpf.tasks.TREC, backend, [shown("word " * 300, "Number")])
 
 
-def test_a_director_is_found_as_the_demonstrations_show(backend: LlamaCpp) -> None:
+def test_a_director_is_found_alone_and_in_a_batch(backend: LlamaCpp) -> None:
     extractor = icl.Extractor(
         dpf.tasks.MIT_D,
         backend,
@@ -107,4 +107,6 @@ def test_a_director_is_found_as_the_demonstrations_show(backend: LlamaCpp) -> No
         ],
         max_tokens=8,
     )
-    assert extractor.predict("the tim burton movie about a barber") == "tim burton"
+    texts = ["the tim burton movie about a barber", "woody allen 's film set in paris"]
+    assert extractor.predict(texts[0]) == "tim burton"
+    assert extractor.predict(texts) == [extractor.predict(text) for text in texts]

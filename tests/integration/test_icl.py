@@ -174,6 +174,27 @@ def test_a_label_is_written_to_the_end_of_its_line(script: list[str], max_tokens
     assert next(extractor.stream(iter(["rose"]))) == expected
 
 
+def test_labels_of_different_lengths_are_written_together_each_to_its_own_end() -> None:
+    class Counting(Storyteller):
+        """Says " blue" once for each rose of the question, and then something that nobody may see."""
+
+        def answer(self, prompt: list[int]) -> list[float]:
+            field = max(place for place, token in enumerate(prompt) if token == 1)
+            roses = prompt[:field][::-1].index(0)
+            said = len(prompt) - 1 - field
+            token = 3 if said < roses else 5 if said == roses else 2
+            return [float(token == each) for each in range(7)]
+
+    extractor = icl.Extractor(FREE, Counting([" blue"]), max_tokens=4)
+    texts = [" ".join(["rose"] * count) for count in (3, 1, 2, 9)]
+    expected = ["blue blue blue", "blue", "blue blue", "blue blue blue blue"]
+    assert extractor.predict(texts) == expected
+    assert list(extractor.stream(iter(texts), batch_size=3)) == expected
+    assert list(extractor.stream(iter(texts))) == expected
+    with pytest.raises(dpf.InvalidPlan, match="batch_size"):
+        next(extractor.stream(texts, batch_size=0))
+
+
 def test_an_extractor_reads_as_far_as_it_is_asked() -> None:
     extractor = icl.Extractor(FREE, Storyteller([" blue", ".\n"]))
     stream = extractor.stream(text for text in ("rose", None))  # type: ignore[misc]
@@ -236,7 +257,7 @@ class Faulty(Colours):
         ("nan", r"no answer for texts\[2\].*longer than the backend's context"),
         ("nothing", r"no answer for texts\[2\]"),
         ("tokenize", r"cannot tokenise texts\[2\]"),
-        ("raise", "failed with ValueError"),
+        ("raise", r"failed with ValueError|no answer for texts\[2\]"),
         ("shape", "another shape"),
     ],
 )

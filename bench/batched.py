@@ -1,0 +1,199 @@
+"""Many prompts in one evaluation, for experiments on public data: fast, and not batch-invariant.
+
+With one short prompt a call, as privacy needs it (docs/decisions/hugging-face.md), two cores spend most of their time on
+reading weights. Here up to 64 prompts share a call. Their rounding then depends on each other, so `batch_invariant` is
+false, and a Synthesizer that is told to go on all the same states no guarantee.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfewshot.backends.hugging_face_model import HuggingFaceModel
+from dpfewshot.backends.hugging_face_streams import _stream_cache
+from dpfewshot.backends.protocol import Logprobs, Tokens
+
+ROWS = 64
+"""Prompts of a call at most."""
+
+PREFIXES = 4
+"""Of those evaluated last that are kept."""
+
+CALL_TOKENS = 2048
+"""Tokens of a call at most, padding included."""
+
+
+class Batched:
+    """A `BlockBackend` over a causal model of transformers.
+
+    Args:
+        model: a GGUF file.
+        threads: of PyTorch.
+        context_tokens: the longest prompt.
+    """
+
+    batch_invariant = False
+
+    def __init__(self, model: str, *, threads: int, context_tokens: int) -> None:
+        self._model = HuggingFaceModel(model, "cpu", "bfloat16", "sdpa")
+        self._model.torch.set_num_threads(threads)
+        self.context_tokens = context_tokens
+        self._prefixes: dict[tuple[int, ...], list[tuple[Any, Any]]] = {}
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V."""
+        return self._model.vocabulary_size
+
+    @property
+    def end_token_ids(self) -> frozenset[int]:
+        """The tokens with which the model ends a text."""
+        return self._model.end_token_ids
+
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of `text`."""
+        return self._model.tokenize(text)
+
+    def detokenize(self, tokens: Tokens) -> str:
+        """The text of `tokens`."""
+        return self._model.detokenize(tokens)
+
+    def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
+        """See `LogprobBackend`."""
+        return self.open_block((), prompts, 1).next_token_logprobs(support)
+
+    def open_block(
+        self, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
+    ) -> Block:
+        """See `BlockBackend`."""
+        del public
+        start = [*([] if self._model.bos is None else [self._model.bos]), *prefix]
+        return Block(self, start, suffixes, tokens)
+
+    def kept(self, prefix: tuple[int, ...]) -> list[tuple[Any, Any]]:
+        """Keys and values of a prefix, evaluated once while it is one of the last few."""
+        if prefix not in self._prefixes:
+            while len(self._prefixes) >= PREFIXES:
+                del self._prefixes[next(iter(self._prefixes))]
+            cells = self.cells(1, len(prefix))
+            if prefix:
+                self.evaluate(cells, [list(prefix)], [0], [0])
+            self._prefixes[prefix] = cells
+        return self._prefixes[prefix]
+
+    def cells(self, rows: int, count: int) -> list[tuple[Any, Any]]:
+        """Empty keys and values, shape (rows, heads, count, width) each."""
+        torch, dtype = self._model.torch, self._model.dtype
+        return [
+            tuple(
+                torch.zeros((rows, part.heads, count, part.width), dtype=dtype)
+                for part in (layer.keys, layer.values)
+            )
+            for layer in self._model.layers
+        ]
+
+    def evaluate(
+        self,
+        cells: list[tuple[Any, Any]],
+        tokens: list[list[int]],
+        starts: list[int],
+        support: Tokens | None = None,
+    ) -> Any:
+        """Log-probabilities of the support after the last token of each row; rows are padded on the right."""
+        torch, model = self._model.torch, self._model
+        longest = max(map(len, tokens))
+        count = cells[0][0].shape[2]
+        rows = torch.arange(len(tokens))[:, None]
+        where = torch.tensor(starts)[:, None] + torch.arange(longest)
+        where = where.clamp(max=count - 1)
+        inputs = torch.tensor([row + [0] * (longest - len(row)) for row in tokens])
+
+        def write(kept: Any, new: Any) -> Any:
+            kept[rows, :, where] = new.transpose(1, 2)
+            return kept
+
+        distance = where[:, :, None] - torch.arange(count)
+        least = torch.finfo(model.dtype).min
+        seen = torch.zeros(distance.shape, dtype=model.dtype).masked_fill(distance < 0, least)[:, None]
+        window = getattr(model.network.config, "sliding_window", None) or count + 1
+        near = seen.masked_fill((distance >= window)[:, None], least)
+        with model.evaluating():
+            hidden = model.network.model(
+                input_ids=inputs,
+                position_ids=where,
+                attention_mask={"full_attention": seen, "sliding_attention": near},
+                past_key_values=_stream_cache()(cells, (count - longest, count), write),
+                use_cache=True,
+            ).last_hidden_state
+            ends = torch.tensor([len(row) - 1 for row in tokens])
+            logits = model.network.lm_head(hidden[torch.arange(len(tokens)), ends])
+            total = logits.float().logsumexp(dim=1, keepdim=True)
+            chosen = logits if support is None else logits[:, torch.tensor(support)]
+            return (chosen.float() - total).numpy()
+
+
+class Block:
+    """Prompts that share a prefix."""
+
+    def __init__(self, backend: Batched, prefix: list[int], suffixes: Sequence[Tokens], tokens: int) -> None:
+        self._backend = backend
+        own = [] if all(suffixes) else prefix[-1:]  # no row may be empty
+        self._prefix = tuple(prefix[: len(prefix) - len(own)])
+        self._suffixes = [[*own, *suffix] for suffix in suffixes]
+        self._tokens = tokens
+        self._released: list[list[int]] = []
+        self._kept: list[tuple[list[int], list[tuple[Any, Any]]]] | None = None
+        self._last: NDArray[np.float32] | None = None
+
+    def next_token_logprobs(self, support: Tokens | None = None) -> Logprobs:
+        """See `PromptBlock`."""
+        width = self._backend.vocabulary_size if support is None else len(support)
+        answers = np.full((len(self._suffixes), width), np.nan, dtype=np.float32)
+        if self._kept is None:
+            kept = []
+            for part in self._parts():
+                cells = self._seated(part)
+                texts = [self._suffixes[row] for row in part]
+                answers[part] = self._backend.evaluate(cells, texts, [len(self._prefix)] * len(part), support)
+                kept.append((part, cells if self._tokens > 1 else []))
+            self._kept = kept
+            return answers
+        for part, cells in self._kept:
+            starts = [len(self._prefix) + len(self._suffixes[row]) + len(self._released) - 1 for row in part]
+            steps = [[self._released[-1][row]] for row in part]
+            answers[part] = self._backend.evaluate(cells, steps, starts, support)
+        return answers
+
+    def append(self, token: int) -> None:
+        """See `PromptBlock`."""
+        self.append_each([token] * len(self._suffixes))
+
+    def append_each(self, tokens: Tokens) -> None:
+        """See `PromptBlock`."""
+        self._released.append(list(tokens))
+
+    def close(self) -> None:
+        """See `PromptBlock`."""
+        self._kept = []
+
+    def _parts(self) -> list[list[int]]:
+        """Rows of like length together, as many as fit a call."""
+        parts: list[list[int]] = []
+        for row in sorted(range(len(self._suffixes)), key=lambda row: len(self._suffixes[row])):
+            longest = len(self._suffixes[row])
+            if not parts or len(parts[-1]) == ROWS or (len(parts[-1]) + 1) * longest > CALL_TOKENS:
+                parts.append([])
+            parts[-1].append(row)
+        return parts
+
+    def _seated(self, part: list[int]) -> list[tuple[Any, Any]]:
+        longest = max(len(self._suffixes[row]) for row in part)
+        cells = self._backend.cells(len(part), len(self._prefix) + longest + self._tokens)
+        for kept, own in zip(self._backend.kept(self._prefix), cells, strict=True):
+            for one, other in zip(kept, own, strict=True):
+                other[:, :, : one.shape[2]] = one
+        return cells

@@ -1,0 +1,177 @@
+"""`dpfewshot evaluate`: how accurate a model is after demonstrations, beside the papers' baselines."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dpfewshot.cli.backends import open_backend
+from dpfewshot.cli.options import MECHANISM_NAMES, budget_of, data_options
+from dpfewshot.errors import InvalidPlan
+from dpfewshot.values import NoPrivacy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dpfewshot.evaluation import Experiment, Summary, Trial
+
+
+@click.command()
+@data_options
+@click.option("--test", required=True, help="Labelled texts to measure on, in the form of --records.")
+@click.option("--items", type=int, default=200, show_default=True, help="How many of them, from the first.")
+@click.option("--label", "labels", multiple=True, help="A label to show; may be repeated. Default: all.")
+@click.option(
+    "--epsilon", "epsilons", type=float, multiple=True, default=(1.0, 4.0), show_default=True,
+    help="Of all demonstrations of a prompt together; may be repeated.",
+)  # fmt: skip
+@click.option("--delta", type=float, default=None, help="Default: the smaller of 1e-5 and 1/(100 units).")
+@click.option(
+    "--shots", type=int, multiple=True, default=(4,), show_default=True,
+    help="Demonstrations in the prompt; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--mechanism", "mechanisms", type=click.Choice(MECHANISM_NAMES), multiple=True,
+    default=("gaussian",), show_default=True, help="May be repeated.",
+)  # fmt: skip
+@click.option("--prompts-per-token", "-M", type=int, default=20, show_default=True)
+@click.option("--records-per-prompt", "-N", type=int, default=1, show_default=True)
+@click.option("--max-tokens", type=int, default=40, show_default=True)
+@click.option(
+    "--resample-every", type=int, default=None,
+    help="Tokens that share one draw of records. Default: all of a demonstration.",
+)  # fmt: skip
+@click.option("--repetitions", type=int, default=3, show_default=True, help="Each with new demonstrations.")
+@click.option("--baselines/--no-baselines", default=True, show_default=True,
+              help="Also zero-shot, epsilon 0, no noise, and private records as they stand.")  # fmt: skip
+@click.option("--user-model", default=None, help="llama-cpp: the GGUF file of the model that is measured.")
+@click.option("--output", default=None, help="A .jsonl file of results, which a later run goes on from.")
+@click.option("--public-data", is_flag=True, help="Records and test items are public: so are the results.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def evaluate(*, output: str | None, public_data: bool, as_json: bool, **options: Any) -> None:
+    """Measure what demonstrations are worth: accuracy on labelled test items, with 95 % intervals.
+
+    Results on private data are private: they are for the operator alone.
+
+    \b
+    Example:
+      dpfewshot evaluate --task trec --records trec.jsonl.gz --test trec-test.jsonl.gz \\
+        --epsilon 1 --epsilon 4 --mechanism public-centred -M 80 --max-tokens 15 --output results.jsonl
+    """
+    from tqdm import tqdm
+
+    from dpfewshot.evaluation import Results, summarise
+    from dpfewshot.evaluation import evaluate as carry_out
+
+    _check(options)
+    results = Results(output)
+    experiment = _experiment(options, private=not public_data)
+    planned = list(_trials(options))
+    with tqdm(total=len(planned), desc="evaluating", unit="trial", disable=None, leave=False) as bar:
+        for trial in planned:
+            carry_out(experiment, [trial], results)
+            bar.update()
+    wanted = {experiment.key(trial) for trial in planned}
+    summaries = summarise(cell for cell in results.cells if cell.key in wanted)
+    if as_json:
+        document = {"private": not public_data, "summaries": [one.as_dict() for one in summaries]}
+        click.echo(json.dumps(document))
+        return
+    click.echo(_table(summaries))
+    if not public_data:
+        click.echo("private: measured on private records, outside of every budget; do not publish", err=True)
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    for name in ("items", "repetitions"):
+        if options[name] < 1:
+            raise InvalidPlan(f"--{name} must be at least 1, not {options[name]}")
+    for shots in options["shots"]:
+        if shots < 1:
+            raise InvalidPlan(f"--shots must be at least 1, not {shots}: zero-shot is among the baselines")
+    if options["user_model"] is not None and options["backend"] != "llama-cpp":
+        raise InvalidPlan("--user-model names a GGUF file, for --backend llama-cpp alone")
+
+
+def _experiment(options: Mapping[str, Any], *, private: bool) -> Experiment:
+    from dpfewshot.evaluation import Experiment
+    from dpfewshot.records import read_records
+    from dpfewshot.tasks import by_name
+
+    columns = {"text": options["text"], "label": options["label_column"]}
+    records = read_records(options["records"], **columns, unit=options["unit"])
+    # Few-shot prompts are longer than those that generate: one context serves both.
+    settings = {**options, "context_tokens": options["context_tokens"] or _context(options)}
+    writer = open_backend(settings, prompts=options["prompts_per_token"])
+    other = options["user_model"]
+    user = None if other is None else open_backend({**settings, "model": other, "kept_prompts": 30})
+    budget = budget_of(1.0, options["delta"], records)
+    assert not isinstance(budget, NoPrivacy)  # noqa: S101 - epsilon is 1
+    return Experiment(
+        task=by_name(options["task"]),
+        records=records,
+        test=read_records(options["test"], **columns)[: options["items"]],
+        writer=writer,
+        writer_name=_model_name(options["model"] or options["backend"]),
+        delta=budget.delta,
+        user=user,
+        user_name=None if other is None else _model_name(other),
+        labels=options["labels"] or None,
+        private=private,
+    )
+
+
+def _context(options: Mapping[str, Any]) -> int | None:
+    return 256 * (2 + max(options["shots"]) // 2) if options["backend"] == "llama-cpp" else None
+
+
+def _model_name(model: str) -> str:
+    return Path(model).name.removesuffix(".gguf")
+
+
+def _trials(options: Mapping[str, Any]) -> Iterator[Trial]:
+    from dpfewshot.evaluation import RandomPrivate, Synthetic, Trial, ZeroPrivate, ZeroShot
+    from dpfewshot.mechanisms.by_name import by_name
+
+    settings = [
+        Synthetic(
+            name,
+            by_name(name),
+            prompts_per_token=options["prompts_per_token"],
+            records_per_prompt=options["records_per_prompt"],
+            max_tokens=options["max_tokens"],
+            resample_every=options["resample_every"],
+        )
+        for name in options["mechanisms"]
+    ]
+    epsilons = [None if math.isinf(each) else each for each in options["epsilons"]]
+    if options["baselines"]:
+        yield Trial(ZeroShot(), 0.0, shots=0)
+        epsilons = [*dict.fromkeys([*epsilons, None])]
+    for shots in options["shots"]:
+        for repetition in range(options["repetitions"]):
+            if options["baselines"]:
+                yield Trial(ZeroPrivate(options["max_tokens"]), 0.0, shots, repetition)
+                yield Trial(RandomPrivate(), None, shots, repetition)
+            for epsilon in epsilons:
+                for setting in settings:
+                    yield Trial(setting, epsilon, shots, repetition)
+
+
+def _table(summaries: Sequence[Summary]) -> str:
+    """For people."""
+    header = f"{'setting':<20}{'epsilon':>9}{'shots':>7}{'accuracy':>10}{'95 % interval':>18}"
+    lines = [f"{header}{'runs':>6}{'items':>7}"]
+    for one in summaries:
+        epsilon = "none" if one.epsilon is None else f"{one.epsilon:g}"
+        interval = f"{one.low:.1%} to {one.high:.1%}"
+        lines.append(
+            f"{one.setting:<20}{epsilon:>9}{one.shots:>7}{one.accuracy:>10.1%}{interval:>18}"
+            f"{one.repetitions:>6}{one.items:>7}"
+        )
+    return "\n".join(lines)

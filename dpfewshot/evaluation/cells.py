@@ -1,0 +1,152 @@
+"""Results: one line a cell, appended when it is done, so that an interrupted evaluation goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from dpfewshot.errors import DPFewShotError, InvalidRecords
+
+Key: TypeAlias = tuple[str, str, str, str, float | None, int, int, int]
+"""What a cell is told from others by."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One evaluation: one set of demonstrations, used on the test items.
+
+    Attributes:
+        task: its name.
+        model: the name of the model that used the demonstrations.
+        writer: the name of the model that wrote them.
+        setting: the name of how they were made.
+        epsilon_asked: of the budget; 0 for baselines that read no record, None without privacy.
+        epsilon: certified upper bound of all of them together, at most the budget's; None without privacy.
+        delta: likewise.
+        relation: the neighbouring relation of (ε, δ); None without privacy.
+        shots: demonstrations in the prompt.
+        repetition: from 0; each has draws, noise and labels of its own.
+        items: test items.
+        outcomes: "1" for each item that was right, "0" for each other.
+        uncalibrated: likewise, without calibration; None for extraction.
+        population: n, the units of each label, or of "" where labels are free.
+        private: whether test items and records are private, so that this cell is too.
+        details: further public facts: the settings, seconds.
+    """
+
+    task: str
+    model: str
+    writer: str
+    setting: str
+    epsilon_asked: float | None
+    epsilon: float | None
+    delta: float | None
+    relation: str | None
+    shots: int
+    repetition: int
+    items: int
+    outcomes: str
+    uncalibrated: str | None
+    population: Mapping[str, int]
+    private: bool = True
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> Key:
+        """What tells it from others."""
+        return (
+            self.task,
+            self.model,
+            self.writer,
+            self.setting,
+            self.epsilon_asked,
+            self.shots,
+            self.repetition,
+            self.items,
+        )
+
+    @property
+    def accuracy(self) -> float:
+        """The share of items that were right, in 0..1."""
+        return self.outcomes.count("1") / self.items
+
+    def as_dict(self) -> dict[str, Any]:
+        """For one line of JSON."""
+        return asdict(self) | {"correct": self.outcomes.count("1")}
+
+    @classmethod
+    def from_dict(cls, line: Mapping[str, Any]) -> Cell:
+        """The cell of a line.
+
+        Raises:
+            ValueError: the mapping is none.
+        """
+        known = {one.name for one in fields(cls)}
+        try:
+            cell = cls(**{name: value for name, value in line.items() if name in known})
+            if len(cell.outcomes) != cell.items or set(cell.outcomes) - {"0", "1"} or cell.items < 1:
+                raise ValueError("outcomes do not fit the items")
+        except (TypeError, AttributeError) as error:
+            raise ValueError("not a cell") from error
+        return cell
+
+
+class Results:
+    """A file of cells, which grows by one line a cell.
+
+    Args:
+        path: a .jsonl file; made when the first cell is added. None keeps them in memory.
+
+    Raises:
+        InvalidRecords: a line is not a cell. Names the line. The last line may be cut off: it is made again.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self._path = None if path is None else Path(path)
+        self.cells: list[Cell] = list(self._read())
+        self._keys = {cell.key for cell in self.cells}
+
+    def __contains__(self, wanted: Key) -> bool:
+        return wanted in self._keys
+
+    def add(self, cell: Cell) -> None:
+        """Keep a cell; it is on disk when this returns.
+
+        Raises:
+            DPFewShotError: the file cannot be written.
+        """
+        self.cells.append(cell)
+        self._keys.add(cell.key)
+        if self._path is None:
+            return
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(cell.as_dict(), ensure_ascii=False) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise DPFewShotError(f"cannot write {self._path}: {error.strerror}") from None
+
+    def _read(self) -> Iterable[Cell]:
+        if self._path is None or not self._path.exists():
+            return
+        try:
+            content = self._path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise InvalidRecords(f"{self._path}: cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise InvalidRecords(f"{self._path}: is not UTF-8") from None
+        *whole, cut_off = content.split("\n")
+        if cut_off:  # a run died while it wrote: the cell is made again
+            self._path.write_text("".join(f"{line}\n" for line in whole), encoding="utf-8")
+        for number, line in enumerate(whole, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield Cell.from_dict(json.loads(line))
+            except (ValueError, RecursionError):
+                raise InvalidRecords(f"{self._path}: line {number}: is not a cell of an evaluation") from None

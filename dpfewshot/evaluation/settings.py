@@ -1,0 +1,201 @@
+"""Where the demonstrations of an evaluation come from: a mechanism, or one of the papers' baselines.
+
+Tang et al. (ICLR 2024) compare with no demonstrations, with those of the instruction alone (ε = 0), with the
+mechanism without noise (σ = 0) and with private records as they stand.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.baselines import random_private_demonstrations, zero_private_demonstrations
+from dpfewshot.demonstrations import Demonstrations
+from dpfewshot.mechanisms import Mechanism
+from dpfewshot.synthesizer import Synthesizer
+from dpfewshot.tasks import Task
+from dpfewshot.values import NO_PRIVACY, Demonstration, PrivacyBudget, PrivacySpend, Record
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a setting.
+
+    Attributes:
+        task: of the demonstrations.
+        records: private.
+        backend: the language model that writes them.
+        labels: of the demonstrations, in order; public. One that is there twice gets two.
+        epsilon: of all of them together; None is no privacy.
+        delta: likewise.
+        repetition: which of several askings for the same.
+    """
+
+    task: Task
+    records: Sequence[Record] = field(repr=False)
+    backend: LogprobBackend
+    labels: tuple[str, ...]
+    epsilon: float | None
+    delta: float
+    repetition: int = 0
+
+    @property
+    def shots_per_label(self) -> int:
+        """Demonstrations of the label that is asked for most often."""
+        return max(Counter(self.labels).values())
+
+    def in_order(
+        self, made: Iterable[Demonstration], plan_spend: PrivacySpend | None = None
+    ) -> Demonstrations:
+        """Of what was made, the demonstrations that were asked for, in the order of `labels`."""
+        left: dict[str, list[Demonstration]] = {}
+        for one in made:
+            left.setdefault(one.label, []).append(one)
+        return Demonstrations([left[label].pop(0) for label in self.labels], plan_spend=plan_spend)
+
+
+class Setting(Protocol):
+    """A way to make demonstrations."""
+
+    @property
+    def name(self) -> str:
+        """As results carry it."""
+        ...
+
+    def demonstrations(self, request: Request) -> Demonstrations:
+        """As many as were asked for, in order."""
+        ...
+
+
+@dataclass(frozen=True)
+class ZeroShot:
+    """No demonstrations: the instruction and the text alone."""
+
+    name: str = "zero-shot"
+
+    def demonstrations(self, request: Request) -> Demonstrations:
+        """None."""
+        del request
+        return Demonstrations()
+
+
+@dataclass(frozen=True)
+class ZeroPrivate:
+    """ε = 0: what the model writes from the instruction alone.
+
+    Args:
+        max_tokens: of a demonstration at most.
+        name: as results carry it.
+    """
+
+    max_tokens: int = 40
+    name: str = "zero-private"
+
+    def demonstrations(self, request: Request) -> Demonstrations:
+        """As many as were asked for."""
+        made = zero_private_demonstrations(
+            request.task,
+            request.backend,
+            sorted(set(request.labels)),
+            shots=request.shots_per_label,
+            max_tokens=self.max_tokens,
+            temperature=1.0,
+        )
+        return request.in_order(made)
+
+
+@dataclass(frozen=True)
+class RandomPrivate:
+    """Private records as they stand, without any privacy. Where labels are free, with labels of their own."""
+
+    name: str = "random-private"
+
+    def demonstrations(self, request: Request) -> Demonstrations:
+        """As many as were asked for."""
+        if request.task.labels is not None:
+            labels, shots = sorted(set(request.labels)), request.shots_per_label
+            return request.in_order(
+                random_private_demonstrations(request.task, request.records, labels, shots=shots)
+            )
+        # One label for all makes the draw one from all records; their own labels are put back afterwards.
+        together = [Record(f"{index}", "any") for index in range(len(request.records))]
+        drawn = random_private_demonstrations(request.task, together, ["any"], shots=len(request.labels))
+        picked = [request.records[int(one.text)] for one in drawn]
+        return Demonstrations(
+            Demonstration(
+                text=record.text,
+                label=record.label,
+                token_count=0,
+                private=False,
+                spent=None,
+                relation=one.relation,
+                mechanism=one.mechanism,
+            )
+            for record, one in zip(picked, drawn, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """What a `Synthesizer` releases; at ε = ∞ without noise (σ = 0).
+
+    Args:
+        name: as results carry it.
+        mechanism: how private numbers become a token.
+        prompts_per_token: M; at most what the smallest label's records allow is taken.
+        records_per_prompt: N.
+        max_tokens: T of a demonstration.
+        resample_every: R, tokens that share a draw of records; None is all of a demonstration.
+    """
+
+    name: str
+    mechanism: Mechanism
+    prompts_per_token: int = 20
+    records_per_prompt: int = 1
+    max_tokens: int = 40
+    resample_every: int | None = None
+
+    def demonstrations(self, request: Request) -> Demonstrations:
+        """As many as were asked for, under (ε, δ) together."""
+        synthesizer = self.synthesizer(request)
+        made = [
+            synthesizer.generate(label)
+            for _ in range(request.shots_per_label)
+            for label in sorted(set(request.labels))
+        ]
+        synthesizer.close()
+        plan = synthesizer.plan
+        if plan.epsilon is None or plan.delta is None or not all(one.private for one in made):
+            return request.in_order(made)
+        return request.in_order(made, PrivacySpend(plan.epsilon, plan.delta))
+
+    def synthesizer(self, request: Request) -> Synthesizer:
+        """What makes them."""
+        epsilon = request.epsilon
+        budget = NO_PRIVACY if epsilon is None else PrivacyBudget(epsilon, request.delta)
+        return Synthesizer(
+            request.task,
+            request.records,
+            request.backend,
+            budget=budget,
+            mechanism=self.mechanism,
+            prompts_per_token=self._prompts(request),
+            records_per_prompt=self.records_per_prompt,
+            max_tokens=self.max_tokens,
+            shots_per_label=request.shots_per_label,
+            resample_every=self.resample_every or self.max_tokens,
+            labels=sorted(set(request.labels)),
+            allow_batch_variance=True,  # what is made with it says private=False
+        )
+
+    def _prompts(self, request: Request) -> int:
+        """M, or what the smallest label allows: its size counts as public here, as in every plan."""
+        if request.task.labels is None:
+            smallest = len(request.records)
+        else:
+            sizes = Counter(record.label for record in request.records)
+            smallest = min(sizes[label] for label in request.labels)
+        return max(1, min(self.prompts_per_token, smallest // self.records_per_prompt))

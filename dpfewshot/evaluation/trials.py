@@ -1,0 +1,184 @@
+"""An evaluation, trial by trial: demonstrations are made, used on the test items, and the cell is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.errors import InvalidPlan, InvalidRecords
+from dpfewshot.evaluation.cells import Cell, Key, Results
+from dpfewshot.evaluation.scoring import score
+from dpfewshot.evaluation.settings import Request, Setting
+from dpfewshot.tasks import Task
+from dpfewshot.values import Record
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One cell to come.
+
+    Attributes:
+        setting: how the demonstrations are made.
+        epsilon: the budget's; 0 for a baseline that reads no record, None without privacy.
+        shots: how many; 0 for zero-shot.
+        repetition: from 0; each has labels, draws and noise of its own.
+    """
+
+    setting: Setting
+    epsilon: float | None
+    shots: int = 4
+    repetition: int = 0
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What all trials have in common.
+
+    Args:
+        task: of the demonstrations.
+        records: private, or those of a public benchmark.
+        test: texts and labels to measure on.
+        writer: the language model that writes demonstrations.
+        writer_name: as results carry it.
+        delta: of every budget.
+        user: the model that uses them; None is the same.
+        user_name: as results carry it.
+        labels: public labels to generate for; the task's own by default.
+        private: whether records and test items are private.
+
+    Raises:
+        InvalidPlan: labels are free, and none is given.
+        InvalidRecords: there is no test item, or one has a label that the task has not.
+    """
+
+    task: Task
+    records: Sequence[Record] = field(repr=False)
+    test: Sequence[Record] = field(repr=False)
+    writer: LogprobBackend
+    writer_name: str
+    delta: float
+    user: LogprobBackend | None = None
+    user_name: str | None = None
+    labels: tuple[str, ...] | None = None
+    private: bool = True
+
+    def __post_init__(self) -> None:
+        if not (self.labels or self.task.labels):
+            raise InvalidPlan(f"task {self.task.name!r} has free labels: say which to generate for")
+        if not self.test:
+            raise InvalidRecords("there is no test item to measure on")
+        known = self.task.labels
+        if known is not None and any(item.label not in known for item in self.test):
+            raise InvalidRecords(
+                f"a test item has a label that task {self.task.name!r} has not: it has {', '.join(known)}"
+            )
+
+    @property
+    def model(self) -> str:
+        """The name of the model that uses the demonstrations."""
+        return self.user_name or self.writer_name
+
+    def request(self, trial: Trial) -> Request:
+        """What a trial asks of its setting."""
+        return Request(
+            task=self.task,
+            records=self.records,
+            backend=self.writer,
+            labels=self.labels_of(trial),
+            epsilon=trial.epsilon,
+            delta=self.delta,
+            repetition=trial.repetition,
+        )
+
+    def labels_of(self, trial: Trial) -> tuple[str, ...]:
+        """The labels of a trial, in order: the same for every setting of a repetition.
+
+        Every label is there once before one is there twice. Their order is that of a hash of repetition and
+        label: public, and another one for each repetition.
+        """
+
+        def place(label: str) -> bytes:
+            return hashlib.sha256(f"{trial.repetition}\n{label}".encode()).digest()
+
+        order = sorted(self.labels or self.task.labels or (), key=place)
+        return tuple(order[shot % len(order)] for shot in range(trial.shots))
+
+    def key(self, trial: Trial) -> Key:
+        """Of the cell that a trial makes."""
+        return (
+            self.task.name,
+            self.model,
+            self.writer_name,
+            trial.setting.name,
+            trial.epsilon,
+            trial.shots,
+            trial.repetition,
+            len(self.test),
+        )
+
+
+def evaluate(
+    experiment: Experiment,
+    trials: Iterable[Trial],
+    results: Results,
+    *,
+    on_cell: Callable[[Cell], None] | None = None,
+) -> None:
+    """Carry out each trial whose cell the results do not hold yet.
+
+    Args:
+        experiment: data and models.
+        trials: in this order.
+        results: gets each cell as soon as it is done.
+        on_cell: is told each cell that was made.
+
+    Raises:
+        DPFewShotError: a trial cannot be carried out. The cells before it are kept.
+    """
+    for trial in trials:
+        if experiment.key(trial) in results:
+            continue
+        cell = _carried_out(experiment, trial)
+        results.add(cell)
+        if on_cell is not None:
+            on_cell(cell)
+
+
+def _carried_out(experiment: Experiment, trial: Trial) -> Cell:
+    started = time.perf_counter()
+    made = trial.setting.demonstrations(experiment.request(trial))
+    written = time.perf_counter()
+    scored = score(experiment.task, experiment.user or experiment.writer, made, experiment.test)
+    used = time.perf_counter()
+    spent = made.spent
+    return Cell(
+        task=experiment.task.name,
+        model=experiment.model,
+        writer=experiment.writer_name,
+        setting=trial.setting.name,
+        epsilon_asked=trial.epsilon,
+        epsilon=None if spent is None else spent.epsilon,
+        delta=None if spent is None else spent.delta,
+        relation=made.relation if made.private else None,
+        shots=trial.shots,
+        repetition=trial.repetition,
+        items=len(experiment.test),
+        outcomes=scored.outcomes,
+        uncalibrated=scored.uncalibrated,
+        population=_population(experiment),
+        private=experiment.private,
+        details={
+            "seconds_writing": round(written - started, 2),
+            "seconds_using": round(used - written, 2),
+        },
+    )
+
+
+def _population(experiment: Experiment) -> dict[str, int]:
+    if experiment.task.labels is None:
+        return {"": len(experiment.records)}
+    return dict(Counter(record.label for record in experiment.records))
