@@ -1,10 +1,10 @@
 """Classification beside sending each whole prompt, and three ways to score labels: docs/results/icl.md.
 
-    python bench/icl.py FOLDER [MODEL.gguf ...] > docs/results/icl.md
+    python bench/icl.py speed FOLDER [MODEL.gguf] > docs/results/icl.md
+    python bench/icl.py scores FOLDER [MODEL.gguf] >> docs/results/icl.md
 
-FOLDER holds agnews.train_subset.jsonl.gz and the like. Speed is measured with the packaged model and every
-model named; labels are scored with the last of them. Some ten minutes on a core of one's own; progress goes
-to standard error.
+FOLDER holds agnews.train_subset.jsonl.gz and the like; the model is the packaged one unless another is named.
+Some minutes each on a core of one's own; progress goes to standard error.
 """
 
 from __future__ import annotations
@@ -206,48 +206,50 @@ def among_labels(scores: Scores) -> Scores:
     return normalised
 
 
-HEADER = """# In-context learning: cost and scores
+SPEED = """# In-context learning: cost and scores
 
-    python bench/icl.py FOLDER gemma-3-270m-Q4_K_M.gguf > docs/results/icl.md
+    python bench/icl.py speed FOLDER > docs/results/icl.md
+    python bench/icl.py speed FOLDER gemma-3-270m-Q4_K_M.gguf | tail -n 10 >> docs/results/icl.md
+    python bench/icl.py scores FOLDER gemma-3-270m-Q4_K_M.gguf >> docs/results/icl.md
 
 `icl.Classifier` and `icl.Extractor` over `LlamaCpp`, one thread, on a shared two-core machine: ratios of processor time.
 
 ## Beside sending each whole prompt
 
-The same prompts to the same model, by blocks (the prefix of instruction and demonstrations is kept, a text is evaluated once) and each sent whole to
-`next_token_logprobs`; {texts} texts of low, middle and high length, {rounds} rounds in turn. "Tokens" is how many times as many whole prompts evaluate: what
-the ratio would be if every token took the same time. It is bounded by (prefix + text)/text where labels are one token each, so the
-ratio grows with the demonstrations and falls with the text. Where a label has several tokens (TREC's Abbreviation) or is
-written (extraction), a whole prompt is sent for each of them.
-"""
+The same prompts to the same model: by blocks (instruction and demonstrations are kept, a text is evaluated once), and each sent whole to
+`next_token_logprobs`. {texts} texts of low, middle and high length, {rounds} rounds in turn; the prefix is there already. "Tokens" is how many times as
+many tokens whole prompts evaluate, which the ratio would be if each took the same time. Where labels have one token each it is (prefix + text)/text:
+it grows with the demonstrations and falls with the length of the text. Where a label has several (TREC's Abbreviation), or is written by the model
+(extraction), a whole prompt is sent for each of them.
 
-RULES_HEADER = """
+### {model}
+
+| prompts | shots | prefix | text, mean | tokens | speed (least to most) | same labels |
+|---|---|---|---|---|---|---|"""
+
+SCORES = """
 ## Which probability is a label's?
 
-Accuracy on the first {texts} test items, 4 demonstrations, {model}: a difference below 0.1 is within what {texts} items tell. The first two sets of words
-are made so that the first label begins the others. See [the decision](../decisions/label-scores.md).
+Accuracy on the first {texts} test items, 4 demonstrations, {model}; {texts} items tell no difference below about 0.1. The first two sets of words
+are made so that the first label begins the others: see [the decision](../decisions/label-scores.md).
 
 | words | a label's score | uncalibrated | calibrated |
 |---|---|---|---|"""
 
 
-def main(folder: Path, models: list[Path]) -> None:
-    """The page."""
-    print(HEADER.format(texts=TEXTS, rounds=ROUNDS))
-    for path in models:
-        print(f"### {path.stem}\n")
-        print("| prompts | shots | prefix | text, mean | tokens | speed (least to most) | same labels |")
-        print("|---|---|---|---|---|---|---|")
-        with LlamaCpp(path, context_tokens=1024, threads=1) as backend:
+def main(part: str, folder: Path, path: Path) -> None:
+    """One part of the page."""
+    with LlamaCpp(path, context_tokens=1024, kept_prompts=15, threads=1) as backend:
+        if part == "speed":
+            print(SPEED.format(texts=TEXTS, rounds=ROUNDS, model=path.stem))
             for shape in SHAPES:
                 print(compared(shape, folder, backend), flush=True)
-        print()
-    print(RULES_HEADER.format(texts=SCORED_TEXTS, model=models[-1].stem))
-    with LlamaCpp(models[-1], context_tokens=1024, threads=1) as backend:
-        for words, data, label_words in RULES:
-            rows = scored(replace(words, label_words=label_words), data, folder, backend)
-            print("\n".join(rows), flush=True)
+        else:
+            print(SCORES.format(texts=SCORED_TEXTS, model=path.stem))
+            for words, data, label_words in RULES:
+                rows = scored(replace(words, label_words=label_words), data, folder, backend)
+                print("\n".join(rows), flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), [Path(packaged_model_path()), *map(Path, sys.argv[2:])])
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3] if sys.argv[3:] else packaged_model_path()))
