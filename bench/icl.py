@@ -209,7 +209,6 @@ def among_labels(scores: Scores) -> Scores:
 SPEED = """# In-context learning: cost and scores
 
     python bench/icl.py speed FOLDER > docs/results/icl.md
-    python bench/icl.py speed FOLDER gemma-3-270m-Q4_K_M.gguf | tail -n 10 >> docs/results/icl.md
     python bench/icl.py scores FOLDER gemma-3-270m-Q4_K_M.gguf >> docs/results/icl.md
 
 `icl.Classifier` and `icl.Extractor` over `LlamaCpp`, one thread, on a shared two-core machine: ratios of processor time.
