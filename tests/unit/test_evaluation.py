@@ -1,0 +1,252 @@
+"""Evaluation: trials, results that go on where they stopped, scores known by hand, and honest intervals."""
+
+import dataclasses
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+import dpfewshot as dpf
+from dpfewshot.demonstrations import Demonstrations
+from dpfewshot.evaluation import (
+    Cell,
+    Experiment,
+    RandomPrivate,
+    Results,
+    Synthetic,
+    Trial,
+    ZeroPrivate,
+    ZeroShot,
+    difference,
+    evaluate,
+    score,
+    summarise,
+)
+from dpfewshot.mechanisms import Gaussian
+
+TASK = dpf.Task("mood", "Write a note.", "Mood", "Note", ("glad", "sad"))
+FREE = dpf.Task("name", "Write a note.", "Name", "Note")
+WORDS = ["sun", "rain", "glad", "sad", "ann", "bob", "\n"]
+RECORDS = [dpf.Record("sun sun", "glad"), dpf.Record("rain rain", "sad")] * 20
+TEST = [dpf.Record("sun", "glad"), dpf.Record("rain", "sad"), dpf.Record("rain", "glad")]
+SUN, RAIN, GLAD, SAD, ANN, BOB, END = range(7)
+
+
+def reader(bias: float = 1.0, seen: list[list[int]] | None = None) -> dpf.backends.Scripted:
+    """A model that knows sun for glad and rain for sad, by odds of 3 to 1, and says glad with a bias."""
+
+    def next_token(prompt: list[int]) -> list[float]:
+        if seen is not None:
+            seen.append(list(prompt))
+        last = next((token for token in reversed(prompt) if token in (SUN, RAIN)), None)
+        odds = {SUN: 3.0, RAIN: 1 / 3}.get(last, 1.0) if prompt[-1] not in (SUN, RAIN) else 1.0
+        glad = bias * odds
+        weights = [0.1, 0.1, glad, 1.0, 0.1, 0.1, 0.1]
+        return [weight / sum(weights) for weight in weights]
+
+    return dpf.backends.Scripted(vocabulary=WORDS, next_token=next_token)
+
+
+def experiment(**changes: object) -> Experiment:
+    settings = {
+        "task": TASK,
+        "records": RECORDS,
+        "test": TEST,
+        "writer": reader(),
+        "writer_name": "reader",
+        "delta": 1e-5,
+    }
+    return Experiment(**{**settings, **changes})
+
+
+def cell(outcomes: str, repetition: int = 0, **changes: object) -> Cell:
+    first = Cell(
+        task="mood",
+        model="reader",
+        writer="reader",
+        setting="gaussian",
+        epsilon_asked=1.0,
+        epsilon=0.99,
+        delta=1e-5,
+        relation="zero-out",
+        shots=4,
+        repetition=repetition,
+        items=len(outcomes),
+        outcomes=outcomes,
+        uncalibrated=None,
+        population={"glad": 20, "sad": 20},
+    )
+    return dataclasses.replace(first, **changes)
+
+
+def synthetic(**changes: object) -> Synthetic:
+    settings = {"mechanism": Gaussian(top_k=None), "prompts_per_token": 5, "max_tokens": 3}
+    return Synthetic("gaussian", **{**settings, **changes})
+
+
+def test_scores_are_those_worked_out_by_hand() -> None:
+    assert score(TASK, reader(), Demonstrations(), TEST).outcomes == "110"
+
+
+def test_calibration_takes_the_bias_away_and_without_it_the_bias_decides() -> None:
+    found = score(TASK, reader(bias=20.0), Demonstrations(), TEST)
+    assert found.outcomes == "110"
+    assert found.uncalibrated == "101"  # all are called glad
+
+
+def test_an_extracted_label_counts_whatever_its_case_and_spaces() -> None:
+    def next_token(prompt: list[int]) -> list[float]:
+        following = END if prompt[-1] in (ANN, BOB) else ANN if RAIN in prompt else BOB
+        return [0.94 if token == following else 0.01 for token in range(7)]
+
+    model = dpf.backends.Scripted(vocabulary=WORDS, next_token=next_token)
+    test = [dpf.Record("sun", " BOB"), dpf.Record("rain", "ann"), dpf.Record("sun", "ann")]
+    found = score(FREE, model, Demonstrations(), test)
+    assert (found.outcomes, found.uncalibrated) == ("110", None)
+
+
+def test_labels_of_a_trial_are_fair_and_the_same_for_every_setting() -> None:
+    task = dataclasses.replace(TASK, labels=tuple("abcdef"))
+    run = experiment(task=task, test=[dpf.Record("sun", "a")])
+    orders = set()
+    for repetition in range(5):
+        twelve = run.labels_of(Trial(ZeroShot(), 0.0, 12, repetition))
+        assert sorted(twelve[:6]) == sorted(twelve[6:]) == list("abcdef")
+        assert run.labels_of(Trial(RandomPrivate(), None, 4, repetition)) == twelve[:4]
+        orders.add(twelve)
+    assert len(orders) == 5
+
+
+def test_cells_state_what_the_plan_reserved_not_a_sum_over_demonstrations() -> None:
+    results = Results()
+    evaluate(experiment(), [Trial(synthetic(), 2.0, 4)], results)
+    (one,) = results.cells
+    assert one.epsilon_asked == 2.0
+    assert 1.9 < one.epsilon <= 2.0  # type: ignore[operator]
+    assert one.delta is not None
+    assert one.delta <= 1e-5
+    assert (one.relation, one.shots, one.population) == ("zero-out", 4, {"glad": 20, "sad": 20})
+    assert one.private
+
+
+@pytest.mark.parametrize(
+    ("setting", "epsilon", "shots", "stated"),
+    [
+        (ZeroShot(), 0.0, 0, 0.0),
+        (ZeroPrivate(3), 0.0, 4, 0.0),
+        (RandomPrivate(), None, 4, None),
+        (synthetic(), None, 4, None),
+    ],
+)
+def test_baselines_state_what_they_cost(
+    setting: Synthetic, epsilon: float | None, shots: int, stated: float | None
+) -> None:
+    results = Results()
+    evaluate(experiment(), [Trial(setting, epsilon, shots)], results)
+    assert results.cells[0].epsilon == stated
+
+
+def test_random_private_demonstrations_are_records_with_their_own_labels() -> None:
+    task = dataclasses.replace(TASK, labels=None)
+    run = experiment(task=task, labels=("glad",), test=[dpf.Record("sun", "glad")])
+    made = RandomPrivate().demonstrations(run.request(Trial(RandomPrivate(), None, 8)))
+    assert {(one.text, one.label) for one in made} <= {("sun sun", "glad"), ("rain rain", "sad")}
+    assert len(made) == 8
+    assert made.spent is None
+
+
+def test_prompts_are_no_more_than_the_smallest_label_allows() -> None:
+    records = [*RECORDS, *[dpf.Record("sun", "sad")] * 5][-7:]  # one glad, six sad
+    request = experiment(records=records).request(Trial(synthetic(), 1.0, 2))
+    assert synthetic(prompts_per_token=50).synthesizer(request).plan.settings.prompts_per_token == 1
+
+
+def test_an_interrupted_evaluation_goes_on_and_asks_for_nothing_twice(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    trials = [Trial(synthetic(), epsilon, 2, repetition) for epsilon in (1.0, None) for repetition in (0, 1)]
+    evaluate(experiment(), trials[:3], Results(path))
+    with path.open("a") as file:
+        file.write('{"task": "mo')  # a run died here
+    made: list[Cell] = []
+    results = Results(path)
+    assert len(results.cells) == 3
+    evaluate(experiment(), trials, results, on_cell=made.append)
+    assert [(one.epsilon_asked, one.repetition) for one in made] == [(None, 1)]
+    assert Results(path).cells == results.cells
+    assert [json.loads(line)["correct"] for line in path.read_text().splitlines()] == [
+        one.outcomes.count("1") for one in results.cells
+    ]
+
+
+@pytest.mark.parametrize("line", ["{}", "[]", "1", '{"task": "mood"}', "not json"])
+def test_a_line_that_is_no_cell_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text(json.dumps(cell("01").as_dict()) + "\n" + line + "\n")
+    with pytest.raises(dpf.InvalidRecords, match="line 2: is not a cell"):
+        Results(path)
+
+
+def test_outcomes_must_fit_the_items(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text(json.dumps(cell("01").as_dict() | {"items": 3}) + "\n")
+    with pytest.raises(dpf.InvalidRecords, match="line 1"):
+        Results(path)
+
+
+def test_a_folder_that_is_not_there_costs_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(dpf.DPFewShotError, match="cannot write"):
+        Results(tmp_path / "nowhere" / "results.jsonl").add(cell("01"))
+
+
+def test_test_items_are_checked_and_not_quoted() -> None:
+    with pytest.raises(dpf.InvalidRecords, match="no test item"):
+        experiment(test=[])
+    with pytest.raises(dpf.InvalidRecords, match="it has glad, sad") as caught:
+        experiment(test=[dpf.Record("sun", "private-label")])
+    assert "private-label" not in str(caught.value)
+    with pytest.raises(dpf.InvalidPlan, match="say which"):
+        experiment(task=FREE)
+
+
+def test_summaries_are_of_cells_that_differ_in_their_repetition_alone() -> None:
+    cells = [cell("1100"), cell("1110", 1), cell("0000", epsilon_asked=None, epsilon=None, delta=None)]
+    first, second = summarise(cells)
+    assert (first.accuracy, first.repetitions, first.epsilon) == (0.625, 2, 1.0)
+    assert first.low <= first.accuracy <= first.high
+    assert (second.accuracy, second.low, second.high, second.epsilon) == (0.0, 0.0, 0.0, None)
+
+
+def test_without_calibration_the_other_outcomes_count() -> None:
+    (one,) = summarise([cell("1111", uncalibrated="0001")], calibrated=False)
+    assert (one.accuracy, one.calibrated) == (0.25, False)
+
+
+def test_the_difference_of_a_setting_to_itself_is_nothing() -> None:
+    same = [cell("1100101")]
+    found = difference(same, same)
+    assert (found.mean, found.low, found.high) == (0.0, 0.0, 0.0)
+    with pytest.raises(dpf.InvalidRecords, match="different numbers"):
+        difference(same, [cell("11")])
+
+
+def coverage(shrunk: float) -> int:
+    """In how many of 200 simulated evaluations the interval, shrunk around its middle, holds the truth."""
+    generator = random.Random(7)
+    held = 0
+    for _ in range(200):
+        skill = [generator.random() for _ in range(60)]  # some items are easy
+        cells = [
+            cell("".join("1" if generator.random() < each else "0" for each in skill), repetition)
+            for repetition in range(3)
+        ]
+        (found,) = summarise(cells)
+        half = shrunk * (found.high - found.low) / 2
+        held += abs((found.high + found.low) / 2 - 0.5) <= half
+    return held
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+    """Of 200, 95 % are 190: at 170 or more p > 1e-9; shrunk to a half, some 140 are expected."""
+    assert coverage(1.0) >= 170
+    assert coverage(0.4) < 170
