@@ -1,0 +1,259 @@
+"""docs/results/utility.md from the raw cells: `python bench/utility_page.py > docs/results/utility.md`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from utility import DATA_SETS, DELTA, EPSILONS, ITEMS, MODELS, RAW, REPETITIONS
+
+from dpfewshot.evaluation import Cell, Results, difference, summarise
+from dpfewshot.evaluation.summaries import grouped
+
+OURS = "public-centred"
+NAMES = {
+    OURS: "ours: public-centred, three rounds, R = T",
+    "gaussian": "Gaussian (Tang et al.)",
+    "adadpsyn": "AdaDPSyn",
+}
+SHOTS = 4
+"""Of the tables but the last."""
+
+POINTS = 0.02
+"""What ours may be less accurate than without noise."""
+
+CALIBRATED = {"Gemma 3 270M": True, "Qwen2.5-Coder 1.5B": False}
+"""As seen before any of this existed: calibration helps the small base model, and not the larger, tuned one."""
+
+
+def main() -> None:
+    """Print the page."""
+    cells = Results(RAW).cells
+    print(opening())
+    for model, _ in MODELS.values():
+        mine = [cell for cell in cells if cell.model == model]
+        if not mine:
+            continue
+        print(f"## {model}\n")
+        print(settings_table(mine, model))
+        print(expectations(mine, model))
+        print(other_calibration(mine, model))
+    print(sweep(cells))
+    print(missing(cells))
+
+
+def opening() -> str:
+    """What was measured, and how."""
+    raw = RAW.relative_to(RAW.parents[3])
+    rows = "\n".join(
+        f"| {name} | {numbers(data.prompts)} × {numbers(data.records_per_prompt)} | {data.our_prompts} × 1 | {data.max_tokens} |"
+        for name, data in DATA_SETS.items()
+    )
+    return f"""# Accuracy in use
+
+    make models
+    make utility DATA=folder-with-the-data-sets STORE=folder-for-the-demonstrations
+
+{ITEMS} test items (the first ones), {REPETITIONS} repetitions with labels, draws and noise of their own, four demonstrations in the prompt, each of another label. Accuracy in
+per cent with 95 % bootstrap intervals over repetitions and items. Classification by label probability with contextual calibration, unless said otherwise; extraction
+by greedy decoding, right if the whole label is, but for case and spaces. **Gemma 3 270M** (base, Q4_K_M unpacked to bfloat16) writes all demonstrations. The raw cells,
+with the outcome of every item: [{raw.name}](raw/{raw.name}).
+
+**ε** is that of the whole plan, all four demonstrations together, an upper bound for neighbours *zero-out*, at δ = {DELTA:g}. Classes are disjoint, so labels compose in
+parallel; where labels are free (MIT), the four shots compose in sequence. The papers' δ is 1/n of a label, ten to a thousand times larger. Three things to know:
+
+- **Speed.** Prompts were evaluated many to a call (`bench/batched.py`): their rounding depends on each other, which the guarantee does not allow. The noise is that of the
+  certified plan; the demonstrations measured here are not certified themselves, and say `private=False`.
+- **Fresh draws.** Tang et al. and AdaDPSyn draw records anew for each token, for a hundred times our setting's work, which two cores have no time for. Their rows have the
+  noise of such a plan, on the vectors of *one* draw a demonstration. It shows their utility, and holds no guarantee. Ours is as it would be released.
+- **Their accounting is ours**: Poisson draws, numerical composition. As published, the noise of both would be larger.
+
+| task | M × N of Tang et al. | M × N of ours | T |
+|---|---|---|---|
+{rows}
+
+AdaDPSyn has the M, N and settings of its Tables 13 to 17. Directors and genres to generate for are public lists (in `bench/utility.py`). n, the records of each label:
+{populations()}
+
+`zero-shot`: no demonstration. ε = 0, `few-shot`: demonstrations from the instruction alone. σ = 0: ours without noise. `private`: four random private records as they stand.
+"""
+
+
+def populations() -> str:
+    """N of every label."""
+    found = {cell.task: cell.population for cell in Results(RAW).cells}
+    return (
+        "; ".join(
+            f"{task}: "
+            + (str(n[""]) if "" in n else ", ".join(f"{label} {count}" for label, count in n.items()))
+            for task, n in found.items()
+        )
+        + "."
+    )
+
+
+def settings_table(cells: Sequence[Cell], model: str) -> str:
+    """One row a task and setting."""
+    columns: list[tuple[str, float | None]] = [
+        (f"ε = {epsilon:g}", epsilon) for epsilon in sorted(e for e in EPSILONS if e)
+    ]
+    lines = [
+        f"| task | setting | {' | '.join(name for name, _ in columns)} | σ = 0 |",
+        "|---|---|" + "---|" * (len(columns) + 1),
+    ]
+    found = {
+        (one.task, one.setting, one.epsilon): one
+        for one in summarise(
+            (cell for cell in cells if cell.shots in (0, SHOTS)), calibrated=CALIBRATED[model]
+        )
+    }
+    baselines = ["| task | zero-shot | ε = 0, few-shot | private |", "|---|---|---|---|"]
+    for task in DATA_SETS:
+        if not any(cell.task == task for cell in cells):
+            continue
+        bare = [
+            found.get((task, name, epsilon))
+            for name, epsilon in (("zero-shot", 0.0), ("zero-private", 0.0), ("random-private", None))
+        ]
+        baselines.append(f"| {task} | " + " | ".join(map(shown, bare)) + " |")
+        for setting, name in NAMES.items():
+            row = [found.get((task, setting, epsilon)) for _, epsilon in columns]
+            without = found.get((task, setting, None))
+            if any(row):
+                lines.append(
+                    f"| {task} | {name} | "
+                    + " | ".join(map(shown, row))
+                    + f" | {shown(without) if setting == OURS else ''} |"
+                )
+    return "\n".join(lines) + "\n\n" + "\n".join(baselines) + "\n"
+
+
+def shown(one: object) -> str:
+    """An accuracy with its interval."""
+    if one is None:
+        return "–"
+    runs = (
+        ""
+        if one.repetitions == REPETITIONS or one.setting == "zero-shot"
+        else f" ({one.repetitions} run{'s' * (one.repetitions > 1)})"
+    )
+    return f"**{100 * one.accuracy:.1f}** [{100 * one.low:.1f}, {100 * one.high:.1f}]{runs}"
+
+
+def expectations(cells: Sequence[Cell], model: str) -> str:
+    """Ours against no noise, and against the papers' at equal ε."""
+    groups = {
+        (group[0].task, group[0].setting, group[0].epsilon_asked): group
+        for group in grouped(cells)
+        if group[0].shots == SHOTS
+    }
+    lines = [
+        "Differences in points, with 95 % intervals; a setting that has fewer runs is compared on those.\n",
+        "| task | ε | ours less σ = 0 | within 2 points | ours less Gaussian | ours less AdaDPSyn |",
+        "|---|---|---|---|---|---|",
+    ]
+    for task in DATA_SETS:
+        for epsilon in sorted(e for e in EPSILONS if e):
+            ours = groups.get((task, OURS, epsilon))
+            if ours is None:
+                continue
+            others = [
+                groups.get((task, OURS, None)),
+                groups.get((task, "gaussian", epsilon)),
+                groups.get((task, "adadpsyn", epsilon)),
+            ]
+            found = [None if other is None else compared(ours, other, model) for other in others]
+            within = "–" if found[0] is None else "yes" if found[0].mean >= -POINTS else "no"
+            shown_ones = [
+                "–" if one is None else f"{100 * one.mean:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}]"
+                for one in found
+            ]
+            lines.append(
+                f"| {task} | {epsilon:g} | {shown_ones[0]} | {within} | {shown_ones[1]} | {shown_ones[2]} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def compared(first: Sequence[Cell], second: Sequence[Cell], model: str) -> object:
+    """Their difference, on the repetitions that both have."""
+    both = {cell.repetition for cell in first} & {cell.repetition for cell in second}
+    kept = [[cell for cell in group if cell.repetition in both] for group in (first, second)]
+    return difference(*kept, calibrated=CALIBRATED[model]) if both else None
+
+
+def other_calibration(cells: Sequence[Cell], model: str) -> str:
+    """The same with calibration where the table has none, and the other way round."""
+    used = CALIBRATED[model]
+    classified = [cell for cell in cells if cell.uncalibrated is not None and cell.shots in (0, SHOTS)]
+    wanted = [
+        cell
+        for cell in classified
+        if cell.epsilon_asked in (0.0, None) or (cell.setting == OURS and cell.epsilon_asked == 1.0)
+    ]
+    pairs = zip(summarise(wanted, calibrated=used), summarise(wanted, calibrated=not used), strict=True)
+    rows = [
+        f"| {one.task} | {one.setting} | {'none' if one.epsilon is None else f'{one.epsilon:g}'} | {shown(one)} | {shown(other)} |"
+        for one, other in sorted(pairs, key=lambda pair: list(DATA_SETS).index(pair[0].task))
+    ]
+    if not rows:
+        return ""
+    names = ("with calibration", "without") if used else ("without calibration", "with")
+    return (
+        "\n".join(
+            [
+                "Calibration:\n",
+                f"| task | setting | ε | {names[0]} | {names[1]} |",
+                "|---|---|---|---|---|",
+                *rows,
+            ]
+        )
+        + "\n"
+    )
+
+
+def sweep(cells: Iterable[Cell]) -> str:
+    """Accuracy by the number of demonstrations."""
+    many = [
+        one for one in summarise(cell for cell in cells if cell.setting == OURS) if one.epsilon in (1.0, None)
+    ]
+    shots = sorted({one.shots for one in many})
+    if set(shots) <= {SHOTS}:
+        return ""
+    lines = [
+        "## Number of demonstrations\n",
+        "Ours, Gemma 3 270M.\n",
+        f"| task | ε | {' | '.join(map(str, shots))} |",
+        "|---|---|" + "---|" * len(shots),
+    ]
+    by = {(one.task, one.epsilon, one.shots): one for one in many}
+    for task, epsilon in sorted({(one.task, one.epsilon) for one in many if one.shots != SHOTS}, key=str):
+        row = [shown(by.get((task, epsilon, count))) for count in shots]
+        lines.append(f"| {task} | {'none' if epsilon is None else f'{epsilon:g}'} | {' | '.join(row)} |")
+    return "\n".join(lines) + "\n"
+
+
+def missing(cells: Sequence[Cell]) -> str:
+    """What the issue's grid has and the raw cells have not."""
+    there = {(cell.model, cell.task, cell.setting, cell.epsilon_asked, cell.repetition) for cell in cells}
+    gone: dict[tuple[str, str], list[str]] = {}
+    for key, (model, _) in MODELS.items():
+        for task in DATA_SETS if key == "gemma" else ("trec", "mit-d"):
+            for epsilon in (None, *EPSILONS) if key == "gemma" else (None, 1.0, 4.0):
+                for setting in NAMES if epsilon is not None else (OURS,):
+                    have = sum((model, task, setting, epsilon, run) in there for run in range(REPETITIONS))
+                    if have < REPETITIONS:
+                        name = "σ = 0" if epsilon is None else f"{setting} at ε = {epsilon:g}"
+                        gone.setdefault((model, task), []).append(f"{name} ({have} of {REPETITIONS})")
+    if not gone:
+        return ""
+    rows = "\n".join(f"- {model}, {task}: {', '.join(names)}" for (model, task), names in gone.items())
+    return f"## Not measured yet\n\nOf the grid of {REPETITIONS} repetitions each; `make utility` goes on with them:\n\n{rows}"
+
+
+def numbers(value: float) -> str:
+    """Without a point where it has none."""
+    return json.dumps(value)
+
+
+if __name__ == "__main__":
+    main()
