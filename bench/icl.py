@@ -66,7 +66,6 @@ SHAPES = (
     Shape("TREC, Abbreviation written Ab", TREC_IN_TOKENS, QUESTIONS, 4),
     Shape("AG News", AGNEWS, NEWS, 8),
     Shape("AG News, its longest texts", AGNEWS, NEWS, 4, longest=True),
-    Shape("MIT-D, extraction", icl.prompt_format(dpf.tasks.MIT_D), ("mit_d.train", "mit_d.test"), 4),
 )
 
 
@@ -79,7 +78,7 @@ def demonstrations(
     words: icl.PromptFormat, rows: Sequence[dpf.Record], shots: int
 ) -> list[dpf.Demonstration]:
     """The first records, one of each label in turn."""
-    labels = words.labels or tuple(row.label for row in rows[:shots])
+    labels = words.labels or ()
     by_label = {label: [row for row in rows if row.label == label] for label in labels}
     chosen = [by_label[labels[n % len(labels)]][n // len(labels)] for n in range(shots)]
     return [dpf.Demonstration(row.text, row.label, 0, False, None, "add-remove", "none") for row in chosen]
@@ -128,12 +127,7 @@ class Way:
         shown: list[dpf.Demonstration],
         backend: LlamaCpp,
     ) -> None:
-        free = shape.words.labels is None
-        self._predictor: icl.Extractor | icl.Classifier = (
-            icl.Extractor(shape.words, asked, shown)
-            if free
-            else icl.Classifier(shape.words, asked, shown, calibrated=False)
-        )
+        self._classifier = icl.Classifier(shape.words, asked, shown, calibrated=False)
         self._backend = backend
         self.labels: list[str] = []
         self.seconds = 0.0
@@ -142,7 +136,7 @@ class Way:
     def label(self, texts: list[str]) -> None:
         """Label them once more."""
         started, before = time.process_time(), self._backend.tokens_evaluated
-        self.labels = self._predictor.predict(texts)
+        self.labels = self._classifier.predict(texts)
         self.seconds = time.process_time() - started
         self.tokens = self._backend.tokens_evaluated - before
 
@@ -211,15 +205,15 @@ SPEED = """# In-context learning: cost and scores
     python bench/icl.py speed FOLDER > docs/results/icl.md
     python bench/icl.py scores FOLDER gemma-3-270m-Q4_K_M.gguf >> docs/results/icl.md
 
-`icl.Classifier` and `icl.Extractor` over `LlamaCpp`, one thread, on a shared two-core machine: ratios of processor time.
+`icl.Classifier` over `LlamaCpp`, one thread, on a shared two-core machine: ratios of processor time.
 
 ## Beside sending each whole prompt
 
 The same prompts to the same model: by blocks (instruction and demonstrations are kept, a text is evaluated once), and each sent whole to
 `next_token_logprobs`. {texts} texts of low, middle and high length, {rounds} rounds in turn; the prefix is there already. "Tokens" is how many times as
 many tokens whole prompts evaluate, which the ratio would be if each took the same time. Where labels have one token each it is (prefix + text)/text:
-it grows with the demonstrations and falls with the length of the text. Where a label has several (TREC's Abbreviation), or is written by the model
-(extraction), a whole prompt is sent for each of them.
+it grows with the demonstrations and falls with the length of the text. Where a label has several, as TREC's Abbreviation, a whole prompt is sent for
+each of them.
 
 ### {model}
 
