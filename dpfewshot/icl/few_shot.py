@@ -61,9 +61,13 @@ class FewShotPrompt:
         """The position of each text and its tokens, see `question`; read as they are asked for.
 
         Raises:
-            InvalidRecords: a text is no string, or blank.
-            BackendError: the backend cannot tokenise it. Each names the position, never the text.
+            InvalidRecords: a text is no string, or blank; or all of them are one string.
+            BackendError: the backend cannot tokenise a text. Each names the position, never the text.
         """
+        if isinstance(texts, str):
+            raise InvalidRecords(
+                "texts is one string, which would be read letter by letter: give a list of it"
+            )
         for position, text in enumerate(texts):
             if not isinstance(text, str):
                 raise InvalidRecords(f"texts[{position}] is {type(text).__name__}, not a string")

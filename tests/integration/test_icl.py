@@ -231,6 +231,12 @@ def test_a_text_that_is_none_is_named_by_its_position(kind: str, texts: Any, mes
         made(kind, Colours()).predict(texts)
 
 
+@pytest.mark.parametrize("kind", ["classifier", "extractor"])
+def test_one_text_is_not_streamed_letter_by_letter(kind: str) -> None:
+    with pytest.raises(dpf.InvalidRecords, match="letter by letter"):
+        next(made(kind, Colours()).stream("rose"))
+
+
 class Faulty(Colours):
     """Fails in one of several ways where a prompt holds the sea."""
 
