@@ -13,9 +13,9 @@ demo: .venv/demo
 test: check
 	$(BIN)/pytest --ignore tests/docs
 
-# The tests without a language model: seconds, for every save.
+# The tests without a language model or a browser: seconds, for every save.
 fast: .venv/dev
-	$(BIN)/pytest -m "not model"
+	$(BIN)/pytest -m "not model and not browser"
 
 check: .venv/dev
 	$(BIN)/ruff check .

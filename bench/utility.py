@@ -54,6 +54,40 @@ GENRES = (
     "romance", "animated", "action", "documentary", "musical", "fantasy",
 )  # fmt: skip
 
+# Of labels that the tasks do not have: they show the form of a record, and cannot serve as demonstrations.
+QUESTIONS = (
+    ("Color", "What color are the taxis of Lisbon ?"),
+    ("Date", "When did the first train run between Liverpool and Manchester ?"),
+)
+NEWS = (
+    (
+        "Health",
+        "Doctors Test New Flu Vaccine. A hospital in Oslo said on Monday that a new vaccine protected nine of ten patients.",
+    ),
+    (
+        "Weather",
+        "Storm Closes Mountain Roads. Heavy snow blocked three passes on Friday and left hundreds of drivers waiting.",
+    ),
+)
+DOCUMENTS = (
+    (
+        "Ship",
+        "The Northern Star is a cargo ship that was built in 1962 in Gdansk and sails between Norway and Iceland.",
+    ),
+    ("Language", "Arvani is a language spoken by about two thousand people in the hills of northern Laos."),
+)
+DIRECTED = (
+    ("george lucas", "what is the 1977 george lucas movie about a farm boy who joins a rebellion in space"),
+    (
+        "sofia coppola",
+        "which film directed by sofia coppola follows an aging actor and a young woman in tokyo",
+    ),
+)
+OF_A_GENRE = (
+    ("mystery", "what mystery film follows a detective who hunts a killer through a snowed in village"),
+    ("war", "which war movie is about a group of soldiers sent behind enemy lines to save one man"),
+)
+
 
 @dataclass(frozen=True)
 class DataSet:
@@ -67,14 +101,17 @@ class DataSet:
     max_tokens: int
     our_prompts: int
     labels: tuple[str, ...] | None = None
+    examples: tuple[tuple[str, str], ...] = ()
 
 
 DATA_SETS = {
-    "trec": DataSet(dpf.tasks.TREC, "trec.train", "trec.test", 80, 1, 15, 80),
-    "agnews": DataSet(dpf.tasks.AGNEWS, "agnews.train_subset", "agnews.test", 10, 2, 30, 40),
-    "mit-d": DataSet(dpf.tasks.MIT_D, "mit_d.train", "mit_d.test", 20, 4, 20, 60, DIRECTORS),
-    "mit-g": DataSet(dpf.tasks.MIT_G, "mit_g.train", "mit_g.test", 20, 4, 20, 60, GENRES),
-    "dbpedia": DataSet(dpf.tasks.DBPEDIA, "dbpedia.train_subset", "dbpedia.test_subset", 20, 2, 30, 40),
+    "trec": DataSet(dpf.tasks.TREC, "trec.train", "trec.test", 80, 1, 15, 80, None, QUESTIONS),
+    "agnews": DataSet(dpf.tasks.AGNEWS, "agnews.train_subset", "agnews.test", 10, 2, 30, 40, None, NEWS),
+    "mit-d": DataSet(dpf.tasks.MIT_D, "mit_d.train", "mit_d.test", 20, 4, 20, 60, DIRECTORS, DIRECTED),
+    "mit-g": DataSet(dpf.tasks.MIT_G, "mit_g.train", "mit_g.test", 20, 4, 20, 60, GENRES, OF_A_GENRE),
+    "dbpedia": DataSet(
+        dpf.tasks.DBPEDIA, "dbpedia.train_subset", "dbpedia.test_subset", 20, 2, 30, 40, None, DOCUMENTS
+    ),
 }
 
 
@@ -112,6 +149,30 @@ class FreshNoise:
 
 
 @dataclass(frozen=True)
+class WithExamples:
+    """A setting whose instruction ends with public examples of what is asked for.
+
+    A small model does not do what Tang's instruction says, to put the director into the sentence, and a demonstration
+    without it teaches nothing. Two made-up examples show it: public text, which costs nothing.
+    """
+
+    setting: Setting
+    examples: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """As results carry it."""
+        return f"{self.setting.name}, public examples"
+
+    def demonstrations(self, request: Request) -> Demonstrations:
+        """As many as were asked for."""
+        task = request.task
+        shown = "".join(task.block(label, text) for label, text in self.examples).rstrip()
+        told = replace(task, instruction=f"{task.preamble()}{shown}")
+        return self.setting.demonstrations(replace(request, task=told))
+
+
+@dataclass(frozen=True)
 class Stored:
     """A setting whose demonstrations are kept in a folder, and taken from there if they are there."""
 
@@ -137,8 +198,8 @@ class Stored:
 
 
 def settings_of(data: DataSet, epsilon: float | None) -> Iterator[Setting]:
-    """Our setting, Tang's Gaussian and AdaDPSyn, in the papers' sizes; without privacy one is as good as another."""
-    yield Synthetic("public-centred", PublicCentred(), data.our_prompts, 1, data.max_tokens)
+    """Our setting, Tang's Gaussian and AdaDPSyn, in the papers' sizes; without privacy ours stands for all."""
+    yield ours(data)
     if epsilon is None:
         return
     tang = Synthetic("gaussian", Gaussian(), data.prompts, data.records_per_prompt, data.max_tokens)
@@ -150,15 +211,31 @@ def settings_of(data: DataSet, epsilon: float | None) -> Iterator[Setting]:
     )
 
 
+def ours(data: DataSet) -> Setting:
+    """Three rounds around the public distribution, one record a prompt, one draw a demonstration.
+
+    With public examples where labels are to be found in the text. Where they are classes, the small model copies such
+    examples whatever the label.
+    """
+    plain = Synthetic("public-centred", PublicCentred(), data.our_prompts, 1, data.max_tokens)
+    return WithExamples(plain, data.examples) if data.task.labels is None else plain
+
+
 def trials(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
     """Every trial of a task, each with its place in the order of all tasks' trials."""
 
     def stored(setting: Setting) -> Setting:
         return Stored(setting, store)
 
+    nothing_read = ZeroPrivate(data.max_tokens)
     yield 0, Trial(ZeroShot(), 0.0, shots=0)
     for repetition in range(REPETITIONS):
-        yield repetition, Trial(stored(ZeroPrivate(data.max_tokens)), 0.0, repetition=repetition)
+        yield repetition, Trial(stored(nothing_read), 0.0, repetition=repetition)
+        if data.task.labels is None:
+            yield (
+                repetition,
+                Trial(stored(WithExamples(nothing_read, data.examples)), 0.0, repetition=repetition),
+            )
         yield repetition, Trial(stored(RandomPrivate()), None, repetition=repetition)
         for place, epsilon in enumerate((None, *EPSILONS)):
             for setting in settings_of(data, epsilon):
@@ -166,6 +243,18 @@ def trials(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
                     repetition + REPETITIONS * max(0, place - 1),
                     Trial(stored(setting), epsilon, repetition=repetition),
                 )
+    yield from ((1, Trial(stored(setting), epsilon)) for setting, epsilon in the_other_way(data))
+
+
+def the_other_way(data: DataSet) -> Iterator[tuple[Setting, float | None]]:
+    """What the examples do: ours with them where it has none, and without; Tang's Gaussian with them."""
+    plain = Synthetic("public-centred", PublicCentred(), data.our_prompts, 1, data.max_tokens)
+    other = plain if data.task.labels is None else WithExamples(plain, data.examples)
+    yield other, 1.0
+    yield other, None
+    if data.task.labels is None:
+        tang = Synthetic("gaussian", Gaussian(), data.prompts, data.records_per_prompt, data.max_tokens)
+        yield WithExamples(FreshNoise(tang), data.examples), 1.0
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ DPFewShotError
 ├── BackendError              the language model or its server failed; `.retryable`
 │   └── BackendNotBatchInvariant   one prompt's answer depends on its neighbours
 ├── LedgerError               the durable budget cannot be read or written
+├── InvalidReport             a file that a report is to be made of cannot be used
 └── MissingExtra              an optional dependency is not installed
 
 No message holds private text or anything computed from it: after loading, a record that
@@ -53,6 +54,10 @@ class BackendNotBatchInvariant(BackendError):
 
 class LedgerError(DPFewShotError):
     """The durable budget could not be read or written. Nothing is released without it."""
+
+
+class InvalidReport(DPFewShotError, ValueError):
+    """A file that a report is to be made of could not be used. Names the file and what is wrong with it."""
 
 
 class MissingExtra(DPFewShotError, ImportError):

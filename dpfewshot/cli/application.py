@@ -19,7 +19,7 @@ INTERRUPTED = 130
 class LazyGroup(click.Group):
     """Loads a command's module when the command is named, so that --help needs nothing heavy."""
 
-    commands_by_name = ("demo", "plan", "generate", "labels", "evaluate", "doctor", "ledger")
+    commands_by_name = ("demo", "plan", "generate", "labels", "evaluate", "report", "doctor", "ledger")
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """In the order in which a newcomer meets them."""

@@ -1,0 +1,132 @@
+"""`dpfewshot report`: one HTML file for managers and privacy reviewers."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dpfewshot.errors import DPFewShotError
+from dpfewshot.values import delta_text, epsilon_text
+
+if TYPE_CHECKING:
+    from dpfewshot.report import Contents, Sources
+
+
+@click.command()
+@click.option("--demonstrations", default=None, help="A .jsonl file, as generate --output writes it.")
+@click.option("--ledger", default=None, help="A durable budget, as in sqlite:///budget.db.")
+@click.option("--dataset", default=None, help="The ledger account's name.")
+@click.option("--plan", default=None, help="What plan --json or generate --json printed.")
+@click.option("--evaluation", default=None, help="A .jsonl file of evaluate's results.")
+@click.option("--audit", "audits", multiple=True, help="What audit --json printed; may be repeated.")
+@click.option("--title", default="Privacy report", show_default=True)
+@click.option(
+    "--output", default="report.html", show_default=True, help="The file to write, new or replaced."
+)
+@click.option(
+    "--private",
+    is_flag=True,
+    help="Show too what is for the trusted side alone: accuracy and audits on private data, demonstrations "
+    "without a guarantee, dates.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object that says what is in the report."
+)
+def report(
+    *,
+    title: str,
+    output: str,
+    private: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Write a report of what was promised, spent, released, measured and audited: one HTML file.
+
+    \b
+    Example:
+      dpfewshot report --demonstrations demos.jsonl --ledger sqlite:///budget.db --dataset tickets
+      dpfewshot report ... --evaluation results.jsonl --audit findings.json --private
+    """
+    from dpfewshot.report import page, select
+
+    if (options["ledger"] is None) != (options["dataset"] is None):
+        raise click.UsageError("--ledger and --dataset name an account together")
+    if not any(options.values()):
+        raise click.UsageError(
+            "there is nothing to report: give at least one of --demonstrations, --ledger, --plan, "
+            "--evaluation and --audit"
+        )
+    contents = select(_sources(options), private=private)
+    _write(output, page(contents, title=title, made=datetime.now(UTC).date()))
+    click.echo(json.dumps(_document(contents, output)) if as_json else _in_words(contents, output))
+
+
+def _sources(options: dict[str, Any]) -> Sources:
+    from dpfewshot.demonstrations import Demonstrations
+    from dpfewshot.ledger import BudgetLedger
+    from dpfewshot.report import Sources, read_book, read_evaluation, read_findings, read_plan
+
+    book = None
+    if options["ledger"] is not None:
+        with BudgetLedger.open(options["ledger"]) as opened:
+            book = read_book(opened.account(options["dataset"]))
+    lines, plan, results = (options[name] for name in ("demonstrations", "plan", "evaluation"))
+    return Sources(
+        demonstrations=None if lines is None else Demonstrations.from_jsonl(lines),
+        book=book,
+        plan=None if plan is None else read_plan(plan),
+        cells=() if results is None else read_evaluation(results),
+        findings=[finding for path in options["audits"] for finding in read_findings(path)],
+    )
+
+
+def _write(output: str, text: str) -> None:
+    """The whole file, or the one that was there."""
+    target = Path(output)
+    written = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        written.write_text(text, encoding="utf-8")
+        written.replace(target)
+    except OSError as error:
+        raise DPFewShotError(f"cannot write {output}: {error.strerror}") from None
+    finally:
+        written.unlink(missing_ok=True)
+
+
+def _document(contents: Contents, output: str) -> dict[str, object]:
+    promise = contents.promise
+    return {
+        "output": output,
+        "private": contents.private,
+        "epsilon": promise.epsilon if promise else None,
+        "delta": promise.delta if promise else None,
+        "relation": promise.relation if promise else None,
+        "demonstrations": len(contents.demonstrations),
+        "findings": len(contents.findings),
+        "left_out": contents.left_out.as_dict(),
+    }
+
+
+def _in_words(contents: Contents, output: str) -> str:
+    promise, left_out = contents.promise, contents.left_out
+    bound = "no bound on epsilon"
+    if promise is not None:
+        bound = (
+            f"epsilon at most {epsilon_text(promise.epsilon)} at delta={delta_text(promise.delta)}, "
+            f"neighbours {promise.relation}"
+        )
+    lines = [f"{output}: {bound}"]
+    if contents.private:
+        lines.append("PRIVATE: this report is for the trusted side alone")
+    elif left_out.any:
+        lines.append(
+            f"left out because they are private: {left_out.demonstrations} demonstrations without a "
+            f"guarantee, {left_out.cells} evaluation cells, {left_out.findings} findings; "
+            "--private shows them"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,186 @@
+"""The files that a report is made of, read and checked. What they say is shown, never trusted as markup."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from dpfewshot.audit import Finding
+from dpfewshot.demonstrations import Demonstrations, from_line
+from dpfewshot.errors import InvalidReport
+from dpfewshot.values import PrivacySpend
+
+if TYPE_CHECKING:
+    from dpfewshot.evaluation import Cell
+
+File = str | os.PathLike[str]
+
+_NUMBER: Final = (int, float)
+_MAYBE_NUMBER: Final = (int, float, type(None))
+_MAYBE_TEXT: Final = (str, type(None))
+
+_PLAN: Final[Mapping[str, tuple[type, ...]]] = {
+    "mechanism": (str,),
+    "relation": (str,),
+    "epsilon": _MAYBE_NUMBER,
+    "delta": _MAYBE_NUMBER,
+    "prompts_per_token": (int,),
+    "records_per_prompt": (int,),
+    "max_tokens": (int,),
+    "shots_per_label": (int,),
+    "resample_every": (int,),
+    "sampling": (str,),
+    "prompt_tokens": (int,),
+    "estimated_seconds": _MAYBE_NUMBER,
+    "warnings": (list,),
+    "parts": (list,),
+}
+_PART: Final[Mapping[str, tuple[type, ...]]] = {
+    "scope": _MAYBE_TEXT,
+    "labels": (list,),
+    "population": (int,),
+    "sampling_rate": _NUMBER,
+    "noise_multiplier": _NUMBER,
+    "steps": (int,),
+    "epsilon": _MAYBE_NUMBER,
+    "delta": _MAYBE_NUMBER,
+    "noise_on_mean": _MAYBE_NUMBER,
+}
+_CELL: Final[Mapping[str, tuple[type, ...]]] = {
+    "task": (str,),
+    "model": (str,),
+    "writer": (str,),
+    "setting": (str,),
+    "epsilon_asked": _MAYBE_NUMBER,
+    "delta": _MAYBE_NUMBER,
+    "relation": _MAYBE_TEXT,
+    "shots": (int,),
+    "repetition": (int,),
+    "items": (int,),
+    "outcomes": (str,),
+    "uncalibrated": _MAYBE_TEXT,
+}
+
+
+@dataclass(frozen=True)
+class PlanDocument:
+    """What `dpfewshot plan --json` prints, or `generate --json`, which has the plan's demonstrations too.
+
+    Attributes:
+        plan: as `GenerationPlan.as_dict` makes it.
+        demonstrations: what this plan released, with what the plan cost; None for a plan alone.
+    """
+
+    plan: Mapping[str, Any]
+    demonstrations: Demonstrations | None
+
+    @property
+    def spend(self) -> PrivacySpend | None:
+        """What the plan reserves; None without privacy."""
+        epsilon, delta = self.plan["epsilon"], self.plan["delta"]
+        return None if epsilon is None or delta is None else PrivacySpend(float(epsilon), float(delta))
+
+
+def read_plan(path: File) -> PlanDocument:
+    """Read a plan, or a plan with its demonstrations.
+
+    Raises:
+        InvalidReport: the file cannot be read or is no plan.
+    """
+    document = _json(path, _text(path), "what dpfewshot plan --json prints")
+    plan = document.get("plan", document)
+    _check(path, "the plan", plan, _PLAN)
+    for part in plan["parts"]:
+        _check(path, "a part of the plan", part, _PART)
+    alone = PlanDocument(plan, None)
+    lines = document.get("demonstrations")
+    if lines is None:
+        return alone
+    try:
+        items = [from_line(line) for line in lines]
+    except (TypeError, ValueError):
+        raise InvalidReport(f"{path}: one of the demonstrations is not one") from None
+    return PlanDocument(plan, Demonstrations(items, plan_spend=alone.spend))
+
+
+def read_evaluation(path: File) -> list[Cell]:
+    """Read the cells of a results file, one JSON line each, which an evaluation may be writing just now.
+
+    The file stays as it is; a last line that is cut off is left alone. A cell that does not say is private.
+
+    Raises:
+        InvalidReport: the file cannot be read, or a line is no cell. Names the line.
+    """
+    return list(_cells(path))
+
+
+def read_findings(path: File) -> list[Finding]:
+    """Read what `dpfewshot audit --json` prints.
+
+    Raises:
+        InvalidReport: the file cannot be read, or a finding is not one.
+    """
+    document = _json(path, _text(path), "what dpfewshot audit --json prints")
+    try:
+        findings = [Finding.from_dict({"private": True, **finding}) for finding in document["findings"]]
+    except (KeyError, TypeError, ValueError):
+        findings = None
+    if findings is None or not all(_is_text(finding) for finding in findings):
+        raise InvalidReport(f"{path}: is not what dpfewshot audit --json prints")
+    return findings
+
+
+def _is_text(finding: Finding) -> bool:
+    words = [finding.title, finding.statement, *(figure.name for figure in finding.figures)]
+    return all(isinstance(each, str) for each in words) and isinstance(finding.details, dict)
+
+
+def _cells(path: File) -> Iterator[Cell]:
+    from dpfewshot.evaluation import Cell
+
+    *whole, _ = _text(path).split("\n")
+    for number, line in enumerate(whole, start=1):
+        if not line.strip():
+            continue
+        document = _json(f"{path}: line {number}", line, "a cell of an evaluation")
+        _check(path, f"line {number}", document, _CELL)
+        try:
+            yield Cell.from_dict(document)
+        except ValueError:
+            raise InvalidReport(f"{path}: line {number}: is not a cell of an evaluation") from None
+
+
+def _check(path: File, where: str, value: object, types: Mapping[str, tuple[type, ...]]) -> None:
+    if not isinstance(value, dict):
+        raise InvalidReport(f"{path}: {where} is not an object")
+    for name, allowed in types.items():
+        if name not in value:
+            raise InvalidReport(f"{path}: {where} has no {name!r}")
+        found = value[name]
+        finite = not isinstance(found, float) or math.isfinite(found)
+        if not isinstance(found, allowed) or isinstance(found, bool) or not finite:
+            raise InvalidReport(f"{path}: {where} has a {name!r} of another kind than expected")
+
+
+def _json(where: File, text: str, what: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise InvalidReport(f"{where}: is not {what}")
+    return document
+
+
+def _text(path: File) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidReport(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidReport(f"{path}: is not UTF-8") from None

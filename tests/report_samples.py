@@ -1,0 +1,172 @@
+"""What reports in tests are made of: every section filled, and a part of everything private."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from dpfewshot.demonstrations import Demonstrations
+from dpfewshot.evaluation import Cell
+from dpfewshot.ledger import BudgetLedger, LedgerAccount
+from dpfewshot.report import Sources, read_book, read_evaluation, read_findings, read_plan
+from dpfewshot.values import Demonstration, PrivacyBudget, PrivacySpend
+
+SECRET = "my order 4711 never came"
+"""The text of a record, which no report holds unless it is asked to."""
+LABELS = ("Refund", "Delivery", "Account")
+
+
+def demonstrations() -> Demonstrations:
+    """Two of each label, and one that has no guarantee."""
+    spend = PrivacySpend(1.0, 1e-6 / 6)  # as each plan of the account
+    made = [
+        Demonstration(f"I ordered {what} and would like help.", label, 9, True, spend, "zero-out", "gaussian")
+        for label in LABELS
+        for what in ("a kettle last week", "two chairs; one of them is broken")
+    ]
+    return Demonstrations([*made, Demonstration(SECRET, "Refund", 6, False, None, "zero-out", "gaussian")])
+
+
+def account(folder: Path, plans: int = 6, suffix: str = "") -> LedgerAccount:
+    """An account of plans over three labels, one of which was given back, whose budget was changed."""
+    ledger = BudgetLedger.open(f"sqlite:///{folder}/budget.db")
+    account = ledger.create(f"tickets{suffix}", PrivacyBudget(6.0, 1e-5))
+    for number in range(plans):
+        scope = f"support: {LABELS[number % len(LABELS)]}{suffix}"
+        details = {"mechanism": "gaussian", "noise_multiplier": 1.5, "sampling_rate": "2/15", "steps": 4}
+        entry = account.reserve(scope, PrivacySpend(6.0 / plans, 1e-6 / plans), details)
+        account.charge(entry)
+    account.cancel(account.reserve("support: Refund", PrivacySpend(0.5, 0.0), {"mechanism": "gaussian"}))
+    account.change_budget(PrivacyBudget(8.0, 1e-5))
+    return account
+
+
+def plan_document() -> dict[str, object]:
+    """As `dpfewshot plan --json` prints it."""
+    parts = [
+        {
+            "scope": label,
+            "labels": [label],
+            "population": 300,
+            "sampling_rate": 20 / 300,
+            "noise_multiplier": 1.5,
+            "steps": 4,
+            "epsilon": 1.25,
+            "delta": 1e-6,
+            "noise_on_mean": 0.075,
+        }
+        for label in LABELS
+    ]
+    settings = {"prompts_per_token": 20, "records_per_prompt": 1, "max_tokens": 40, "shots_per_label": 2}
+    return settings | {
+        "mechanism": "gaussian",
+        "relation": "zero-out",
+        "epsilon": 1.25,
+        "delta": 1e-6,
+        "resample_every": 10,
+        "sampling": "poisson",
+        "prompt_tokens": 12_345,
+        "estimated_seconds": 95.0,
+        "warnings": ["delta=0.01 is not below 1/300"],
+        "parts": parts,
+    }
+
+
+def cells() -> list[Cell]:
+    """Of two tasks in public, and of one in private."""
+    found = []
+    for task, lift in (("trec", 0), ("mit-d", 30)):
+        for setting, epsilon, right in (
+            ("zero-shot", 0.0, 80),
+            ("gaussian", 1.0, 90),
+            ("gaussian", 4.0, 110),
+            ("gaussian", 8.0, 118),
+            ("adadpsyn", 1.0, 95),
+            ("adadpsyn", 4.0, 108),
+            ("best", 1.0, 117),
+            ("best", 4.0, 121),
+            ("no-noise", None, 125),
+        ):
+            found += [cell(task, setting, epsilon, repetition, right + lift) for repetition in range(3)]
+    return [*found, dataclasses.replace(found[0], task="our own tickets", private=True)]
+
+
+def cell(task: str, setting: str, epsilon: float | None, repetition: int, right: int) -> Cell:
+    """One of 200 items, of which about that many are right; more in later repetitions."""
+    outcomes = "".join("1" if (7 * item) % 200 < right + 4 * repetition else "0" for item in range(200))
+    return Cell(
+        task=task,
+        model="gemma-270m",
+        writer="gemma-270m",
+        setting=setting,
+        epsilon_asked=epsilon,
+        epsilon=epsilon,
+        delta=1e-5 if epsilon else None,
+        relation="zero-out" if epsilon else None,
+        shots=0 if setting == "zero-shot" else 4,
+        repetition=repetition,
+        items=200,
+        outcomes=outcomes,
+        uncalibrated=outcomes[::-1] if task == "trec" else None,
+        population={"Refund": 300},
+        private=False,
+    )
+
+
+def findings() -> dict[str, object]:
+    """One of each verdict; the failed one is private."""
+    membership = {
+        "kind": "membership",
+        "title": "Membership inference on TREC",
+        "statement": "The attack does no better than guessing.",
+        "verdict": "passed",
+        "private": False,
+        "figures": [
+            {"name": "AUC, synthetic", "value": 0.503, "low": 0.47, "high": 0.54, "reference": 0.5},
+            {"name": "AUC, private", "value": 0.81, "low": 0.77, "high": 0.85, "reference": 0.818},
+        ],
+        "details": {"members": 500, "non-members": 500},
+    }
+    canary = {
+        "kind": "canary",
+        "title": "Canary game",
+        "statement": "The lower bound stays below what the plan promises.",
+        "verdict": "informative",
+        "private": False,
+        "figures": [{"name": "epsilon, lower bound", "value": 0.4, "low": 0.1, "reference": 1.25}],
+        "details": {},
+    }
+    leak = {
+        "kind": "leak",
+        "title": "Verbatim overlap",
+        "statement": f"A demonstration repeats: {SECRET}",
+        "verdict": "failed",
+        "private": True,
+        "figures": [{"name": "longest common run, tokens", "value": 6, "reference": 3}],
+        "details": {},
+    }
+    return {"findings": [membership, canary, leak], "private": True}
+
+
+def files(folder: Path) -> dict[str, Path]:
+    """All of it as files, by the option that takes each."""
+    paths = {name: folder / f"{name}.json" for name in ("demonstrations", "plan", "evaluation", "audit")}
+    demonstrations().to_jsonl(paths["demonstrations"])
+    paths["plan"].write_text(json.dumps(plan_document()), encoding="utf-8")
+    lines = "".join(json.dumps(cell.as_dict()) + "\n" for cell in cells())
+    paths["evaluation"].write_text(lines, encoding="utf-8")
+    paths["audit"].write_text(json.dumps(findings()), encoding="utf-8")
+    return paths
+
+
+def sources(folder: Path, *, plans: int = 6) -> Sources:
+    """All of it, read."""
+    paths = files(folder)
+    return Sources(
+        demonstrations=Demonstrations.from_jsonl(paths["demonstrations"]),
+        book=read_book(account(folder, plans)),
+        plan=read_plan(paths["plan"]),
+        cells=read_evaluation(paths["evaluation"]),
+        findings=read_findings(paths["audit"]),
+    )
