@@ -1,7 +1,7 @@
 """Every exception that the package raises on purpose.
 
 DPFewShotError
-├── InvalidRecords            a file or a record that cannot be used; for the operator alone
+├── InvalidRecords            a file, a record or a text that cannot be used; for the operator alone
 ├── InvalidTask               a task that is not well formed, or a label that it does not have
 ├── InvalidPlan               settings that no plan can honour
 ├── BudgetExceeded            the privacy budget does not allow what was asked for
@@ -21,7 +21,7 @@ class DPFewShotError(Exception):
 
 
 class InvalidRecords(DPFewShotError, ValueError):
-    """Records could not be loaded. Names the file and the line, never the text."""
+    """Records could not be loaded, or a text not be labelled. Names the line or position, never the text."""
 
 
 class InvalidTask(DPFewShotError, ValueError):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from dpfewshot.accounting.permit import Permit
-from dpfewshot.backends.protocol import LogprobBackend, Logprobs, PromptBlock, Tokens, open_block
+from dpfewshot.backends.protocol import LogprobBackend, Logprobs, PromptBlock, Tokens, closing_block
 from dpfewshot.endings import ending_tokens, text_of
-from dpfewshot.errors import BackendError, DPFewShotError
+from dpfewshot.errors import BackendError
 from dpfewshot.mechanisms import Release
 from dpfewshot.prompts import Body, LabelPrompts
 from dpfewshot.sampling import Sampler
@@ -62,14 +61,16 @@ class TokenLoop:
         sizes = [len(unit) for unit in units]
         released = list(begun)
         suffix = [*prompts.public_suffix, *begun]
-        with self._block(prompts, [suffix], max_tokens - len(begun), public=True) as public:
+        with closing_block(
+            self.backend, prompts.prefix, [suffix], max_tokens - len(begun), public=True
+        ) as public:
             while len(released) < max_tokens:
                 public_row = _answer(public, 1, None)[0]  # finds a dead server before anything is charged
                 permit = charge()  # before it draws
                 subsets = [[units[unit][record] for unit, record in drawn] for drawn in sampler.draw(sizes)]
                 suffixes = [each for subset in subsets if (each := prompts.suffix(subset, released))]
                 length = min(self.tokens_per_draw, max_tokens - len(released))
-                with self._block(prompts, suffixes, length) as private:
+                with closing_block(self.backend, prompts.prefix, suffixes, length) as private:
                     for step in range(length):
                         if step > 0:
                             public_row = _answer(public, 1, None)[0]
@@ -95,19 +96,6 @@ class TokenLoop:
     def ends(self) -> frozenset[int]:
         """The tokens that end a demonstration."""
         return ending_tokens(self.backend)
-
-    @contextmanager
-    def _block(
-        self, prompts: LabelPrompts, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
-    ) -> Iterator[PromptBlock]:
-        """A block of the backend, whose failures say nothing of what was in it."""
-        try:
-            with closing(open_block(self.backend, prompts.prefix, suffixes, tokens, public=public)) as block:
-                yield block
-        except DPFewShotError:
-            raise
-        except Exception as error:  # noqa: BLE001 - its text may quote a prompt
-            raise BackendError(f"the backend failed with {type(error).__name__}") from None
 
 
 def _answer(block: PromptBlock, rows: int, support: Tokens | None) -> Logprobs:

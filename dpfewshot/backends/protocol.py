@@ -7,13 +7,14 @@ every other backend the same by asking again with the longer prompts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfewshot.errors import BackendError
+from dpfewshot.errors import BackendError, DPFewShotError
 
 Tokens = Sequence[int]
 """Token ids of one prompt."""
@@ -106,7 +107,7 @@ class BlockBackend(LogprobBackend, Protocol):
             suffixes: what follows, one a prompt; private unless `public`.
             tokens: how many next tokens will be asked for at most (the block's length R), at least 1.
             public: whether the suffixes are public, so that the schedule of the computation may
-                depend on how many there are.
+                depend on how many there are, and one that begins with another may go on from it.
         """
         ...
 
@@ -186,3 +187,21 @@ def open_block(
     if opener is None:
         return ReplayedBlock(backend, prefix, suffixes, public=public)
     return opener(prefix, suffixes, tokens, public=public)
+
+
+@contextmanager
+def closing_block(
+    backend: LogprobBackend, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
+) -> Iterator[PromptBlock]:
+    """`open_block`, closed in the end, whose failures say nothing of what was in it.
+
+    Raises:
+        BackendError: the backend raised what is no error of this package.
+    """
+    try:
+        with closing(open_block(backend, prefix, suffixes, tokens, public=public)) as block:
+            yield block
+    except DPFewShotError:
+        raise
+    except Exception as error:  # noqa: BLE001 - its text may quote a prompt
+        raise BackendError(f"the backend failed with {type(error).__name__}") from None

@@ -137,7 +137,8 @@ class StreamBackend(ABC):
     ) -> StreamBlock:
         """Open a block of the prompts `prefix + suffix`; see `BlockBackend`.
 
-        The prefix is evaluated once and kept while it is used. Blocks may be open at the same time.
+        The prefix is evaluated once and kept while it is used. Blocks may be open at the same time. In a
+        public block of one token, a prompt that begins with the whole of an earlier one goes on from there.
 
         Raises:
             BackendError: `tokens` is less than 1, or the prefix leaves no room for a prompt.

@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.errors import BackendError, InvalidTask
+from dpfewshot.errors import BackendError, InvalidPlan, InvalidTask
 from dpfewshot.formats import PromptFormat
-from dpfewshot.icl.few_shot import FewShotPrompt, answers, no_answer, numbered
-from dpfewshot.icl.label_tree import LabelTree
+from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
@@ -83,7 +82,7 @@ class Classifier:
             raise InvalidTask("labels are free here: use Extractor, or give the labels to choose from")
         self.labels: tuple[str, ...] = self.format.labels
         self.calibrated = calibrated
-        self._tree = LabelTree([self._prompt.label(word) for word in self.format.words])
+        self._tree = self._prompt.label_tree()
         self._bias: NDArray[np.float64] | float = self._content_free() if calibrated else 0.0
 
     @property
@@ -125,18 +124,20 @@ class Classifier:
         Args:
             texts: read as predictions are asked for.
             batch_size: texts that are read ahead and sent to the model together, at least 1. A server
-                works on several at once; a model in this process gains nothing.
+                works on several at once; a model in this process gains nothing. An error in one of
+                them comes before any prediction of theirs.
         """
-        items = numbered(texts)
+        if batch_size < 1:
+            raise InvalidPlan(f"batch_size must be at least 1, not {batch_size}")
+        items = self._prompt.questions(texts)
         while batch := list(islice(items, batch_size)):
-            questions = [self._prompt.question(text) for _, text in batch]
-            logprobs = self._normalised(questions, [position for position, _ in batch]) - self._bias
+            logprobs = self._logprobs(batch) - self._bias
             for row in np.exp(_normalised(logprobs)):
                 yield Prediction(self.labels[int(row.argmax())], tuple(row.tolist()))
 
     def _content_free(self) -> NDArray[np.float64]:
         """Logarithms of p_cf, shape (labels,)."""
-        logprobs = self._normalised([self._prompt.question(text) for text in CONTENT_FREE])
+        logprobs = self._logprobs([(None, self._prompt.question(text)) for text in CONTENT_FREE])
         bias: NDArray[np.float64] = np.logaddexp.reduce(logprobs) - np.log(len(CONTENT_FREE))
         if not np.isfinite(bias).all():
             raise BackendError(
@@ -145,18 +146,16 @@ class Classifier:
             )
         return bias
 
-    def _normalised(
-        self, questions: Sequence[list[int]], positions: Sequence[int] | None = None
-    ) -> NDArray[np.float64]:
+    def _logprobs(self, questions: Sequence[tuple[int | None, list[int]]]) -> NDArray[np.float64]:
         """Log-probabilities of the labels among themselves, shape (texts, labels)."""
         tree = self._tree
-        suffixes = [[*question, *beginning] for question in questions for beginning in tree.beginnings]
+        suffixes = [[*question, *beginning] for _, question in questions for beginning in tree.beginnings]
         with self._prompt.block(suffixes, 1) as block:
-            rows = answers(block, len(suffixes), tree.support)
+            rows = self._prompt.answers(block, len(suffixes), tree.support)
         scores = tree.logprobs(rows.reshape(len(questions), len(tree.beginnings), len(tree.support)))
-        for row, score in enumerate(scores):
+        for (position, _), score in zip(questions, scores, strict=True):
             if not np.isfinite(score.max()):
-                raise no_answer(None if positions is None else positions[row])
+                raise no_answer(position)
         return _normalised(scores)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, overload
 
@@ -13,7 +13,7 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.endings import ending_tokens, text_of
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.formats import PromptFormat
-from dpfewshot.icl.few_shot import FewShotPrompt, answers, no_answer, numbered
+from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
@@ -76,24 +76,25 @@ class Extractor:
         Args:
             texts: read as labels are asked for.
             batch_size: texts that are read ahead and decoded together, at least 1. A token of several costs
-                little more than one of one, and each gets the bits that it has alone.
+                little more than one of one, and each gets the bits that it has alone. An error in one of them
+                comes before any label of theirs.
         """
-        items = numbered(texts)
+        if batch_size < 1:
+            raise InvalidPlan(f"batch_size must be at least 1, not {batch_size}")
+        items = self._prompt.questions(texts)
         while batch := list(islice(items, batch_size)):
-            questions = [self._prompt.question(text) for _, text in batch]
-            for written in self._decoded(questions, [position for position, _ in batch]):
+            for written in self._decoded(batch):
                 yield text_of(self._prompt.backend, written, self._ends)
 
-    def _decoded(self, questions: list[list[int]], positions: list[int]) -> list[list[int]]:
+    def _decoded(self, questions: Sequence[tuple[int, list[int]]]) -> list[list[int]]:
         """Greedy decoding of all of them, until each has ended or has `max_tokens`."""
         written: list[list[int]] = [[] for _ in questions]
-        with self._prompt.block(questions, self._max_tokens) as block:
+        with self._prompt.block([tokens for _, tokens in questions], self._max_tokens) as block:
             for step in range(self._max_tokens):
                 if step > 0:
                     block.append_each([tokens[-1] for tokens in written])
-                for tokens, row, position in zip(
-                    written, answers(block, len(questions), None), positions, strict=True
-                ):
+                rows = self._prompt.answers(block, len(questions))
+                for tokens, row, (position, _) in zip(written, rows, questions, strict=True):
                     # One that has ended goes on with its end, until all have.
                     ended = bool(tokens) and tokens[-1] in self._ends
                     tokens.append(tokens[-1] if ended else _likeliest(row, position))

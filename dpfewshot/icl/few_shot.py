@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, Tokens, open_block
-from dpfewshot.errors import BackendError, DPFewShotError, InvalidPlan, InvalidRecords, InvalidTask
+from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, Tokens, closing_block
+from dpfewshot.errors import BackendError, InvalidPlan, InvalidRecords, InvalidTask
 from dpfewshot.formats import PromptFormat, prompt_format
+from dpfewshot.icl.label_tree import LabelTree
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
@@ -46,6 +47,9 @@ class FewShotPrompt:
         self.backend = backend
         shown = tuple(demonstrations)
         self.prefix = backend.tokenize(self._opening(shown))
+        self._text_field = f"{self.format.text_field}:"
+        self._label_field = f"{self.format.label_field}:"
+        self._fields = {field: backend.tokenize(field) for field in (self._text_field, self._label_field)}
         context = getattr(backend, "context_tokens", None)
         if context is not None and len(self.prefix) >= context:
             raise InvalidPlan(
@@ -53,29 +57,64 @@ class FewShotPrompt:
                 f"backend has context_tokens={context}: take fewer or shorter ones, or a larger context"
             )
 
+    def questions(self, texts: Iterable[str]) -> Iterator[tuple[int, list[int]]]:
+        """The position of each text and its tokens, see `question`; read as they are asked for.
+
+        Raises:
+            InvalidRecords: a text is no string, or blank; or all of them are one string.
+            BackendError: the backend cannot tokenise a text. Each names the position, never the text.
+        """
+        if isinstance(texts, str):
+            raise InvalidRecords(
+                "texts is one string, which would be read letter by letter: give a list of it"
+            )
+        for position, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise InvalidRecords(f"texts[{position}] is {type(text).__name__}, not a string")
+            if not text.strip():
+                raise InvalidRecords(f"texts[{position}] is blank: there is nothing to label")
+            try:
+                tokens = self.question(text)
+            except Exception as error:  # whatever it says may quote the text
+                if isinstance(error, BackendError) and error.retryable:
+                    raise
+                raise BackendError(f"the backend cannot tokenise texts[{position}]") from None
+            yield position, tokens
+
     def question(self, text: str) -> list[int]:
         """The tokens of a text and of the label's field, as they follow the prefix."""
-        return self._following(f"{self.format.text_field}:", self.format.question(text))
+        return self._following(self._text_field, self.format.question(text))
 
     def label(self, word: str) -> list[int]:
         """The tokens of a label, as they follow its field."""
-        field = f"{self.format.label_field}:"
-        return self._following(field, f"{field} {word}")
+        return self._following(self._label_field, f"{self._label_field} {word}")
 
-    @contextmanager
-    def block(self, suffixes: Sequence[Tokens], tokens: int) -> Iterator[PromptBlock]:
+    def label_tree(self) -> LabelTree:
+        """The labels, each in the tokens in which it is written.
+
+        Raises:
+            InvalidTask: two of them cannot be told apart in the backend's tokens.
+        """
+        return LabelTree([self.label(word) for word in self.format.words], self.backend.vocabulary_size)
+
+    def block(self, suffixes: Sequence[Tokens], tokens: int) -> AbstractContextManager[PromptBlock]:
         """The prompts that go on with these suffixes, whose failures say nothing of what was in them.
 
         Prompts that take several tokens are no `public` ones: those a backend steps one by one.
         """
-        public = tokens == 1
-        try:
-            with closing(open_block(self.backend, self.prefix, suffixes, tokens, public=public)) as block:
-                yield block
-        except DPFewShotError:
-            raise
-        except Exception as error:  # noqa: BLE001 - its text may quote a prompt
-            raise BackendError(f"the backend failed with {type(error).__name__}") from None
+        return closing_block(self.backend, self.prefix, suffixes, tokens, public=tokens == 1)
+
+    def answers(self, block: PromptBlock, rows: int, support: Tokens | None = None) -> NDArray[np.float64]:
+        """What a block answers, shape (rows, tokens of the support or V), in double precision.
+
+        Raises:
+            BackendError: it is of another shape.
+        """
+        logprobs = np.asarray(block.next_token_logprobs(support), dtype=np.float64)
+        columns = self.backend.vocabulary_size if support is None else len(support)
+        if logprobs.shape != (rows, columns):
+            raise BackendError("the backend answered with an array of another shape than was asked for")
+        return logprobs
 
     def _opening(self, shown: Sequence[Demonstration]) -> str:
         try:
@@ -83,40 +122,12 @@ class FewShotPrompt:
         except InvalidTask as error:
             raise InvalidTask(f"a demonstration's label: {error}") from None
 
-    def _following(self, before: str, whole: str) -> list[int]:
-        """The tokens of `whole` after those of its beginning `before`."""
-        first, tokens = self.backend.tokenize(before), self.backend.tokenize(whole)
-        if tokens[: len(first)] == first:
-            return tokens[len(first) :]
-        return self.backend.tokenize(whole[len(before) :])  # the tokenizer merges over the boundary
-
-
-def answers(block: PromptBlock, rows: int, support: Tokens | None) -> NDArray[np.float64]:
-    """What a block answers, shape (rows, tokens of the support), in double precision.
-
-    Raises:
-        BackendError: it is of another shape.
-    """
-    logprobs = np.asarray(block.next_token_logprobs(support), dtype=np.float64)
-    if logprobs.ndim != 2 or len(logprobs) != rows:  # noqa: PLR2004 - one row a prompt
-        raise BackendError("the backend answered with an array of another shape than was asked for")
-    if support is not None and logprobs.shape[1] != len(support):
-        raise BackendError("the backend answered with an array of another shape than was asked for")
-    return logprobs
-
-
-def numbered(texts: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """The texts with their positions, each checked as it is asked for.
-
-    Raises:
-        InvalidRecords: one is no string, or blank. Names its position, never the text.
-    """
-    for position, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise InvalidRecords(f"texts[{position}] is {type(text).__name__}, not a string")
-        if not text.strip():
-            raise InvalidRecords(f"texts[{position}] is blank: there is nothing to label")
-        yield position, text
+    def _following(self, field: str, whole: str) -> list[int]:
+        """The tokens of `whole` after those of the field that it begins with."""
+        before, tokens = self._fields[field], self.backend.tokenize(whole)
+        if tokens[: len(before)] == before:
+            return tokens[len(before) :]
+        return self.backend.tokenize(whole.removeprefix(field))  # the tokenizer merges over the boundary
 
 
 def no_answer(position: int | None) -> BackendError:

@@ -21,35 +21,35 @@ class LabelTree:
 
     Args:
         labels: the tokens of each label.
+        vocabulary_size: V.
 
     Attributes:
         beginnings: beginnings of labels, the empty one first: the model is asked what follows each.
         support: the tokens that labels are made of, ascending.
 
     Raises:
-        InvalidTask: a label has no tokens, or the same as another. Counts from 1.
+        InvalidTask: a label has no tokens, the same as another, or one that the model never says. Counts
+            from 1.
     """
 
-    def __init__(self, labels: Sequence[Sequence[int]]) -> None:
+    def __init__(self, labels: Sequence[Sequence[int]], vocabulary_size: int) -> None:
         paths = [tuple(label) for label in labels]
+        following: dict[tuple[int, ...], set[int]] = {}
         for number, path in enumerate(paths, start=1):
-            if not path or path in paths[: number - 1]:
+            if not path or path in paths[: number - 1] or max(path) >= vocabulary_size:
                 raise InvalidTask(
                     f"label {number} has no tokens of its own in this backend's vocabulary: "
                     "write it in other words (label_words)"
                 )
-        self.beginnings = sorted({path[:end] for path in paths for end in range(len(path))})
-        self.support = sorted({token for path in paths for token in path})
-        column = {token: index for index, token in enumerate(self.support)}
+            for end, token in enumerate(path):
+                following.setdefault(path[:end], set()).add(token)
+        self.beginnings = sorted(following)
+        self.support = sorted(set().union(*following.values()))
         row = {beginning: index for index, beginning in enumerate(self.beginnings)}
-        self._steps = [[(row[path[:end]], column[path[end]]) for end in range(len(path))] for path in paths]
+        column = {token: index for index, token in enumerate(self.support)}
+        self._steps = [[(row[path[:end]], column[token]) for end, token in enumerate(path)] for path in paths]
         self._longer = [
-            (
-                row[path],
-                sorted({column[other[len(path)]] for other in paths if path == other[: len(path)] != other}),
-            )
-            if path in row
-            else None
+            (row[path], [column[token] for token in sorted(following[path])]) if path in following else None
             for path in paths
         ]
 

@@ -95,6 +95,9 @@ def test_scripted_is_a_backend_without_blocks(scripted):
     block.append(1)
     expected = scripted.next_token_logprobs([[0, 1, 1], [0, 2, 1]])
     np.testing.assert_array_equal(block.next_token_logprobs(), expected)
+    block.append_each([0, 2])
+    expected = scripted.next_token_logprobs([[0, 1, 1, 0], [0, 2, 1, 2]])
+    np.testing.assert_array_equal(block.next_token_logprobs(), expected)
     block.close()
     assert block.next_token_logprobs().shape == (0, 4)
 

@@ -199,6 +199,35 @@ def test_public_blocks_stay_open_beside_private_ones(backend):
     public.close()
 
 
+def test_public_prompts_of_one_token_go_on_from_one_another(backend):
+    prompts = [[20, 21, 22], [20, 21, 22, 5], [20, 21, 22, 6, 7], [30, 31], [20, 21, 22]]
+    whole = answers(backend, [11, 12], prompts, [])[0]
+    before = backend.tokens_evaluated
+    turns = answers(backend, [11, 12], prompts, [], public=True)[0]
+    assert backend.tokens_evaluated - before == 3 + 1 + 2 + 2 + 3
+    for row in (0, 3, 4):
+        assert same_bits(turns[row], whole[row])
+    assert np.abs(turns - whole).max() < 1e-4
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_prompts_may_go_on_with_tokens_of_their_own(backend, public):
+    tokens = [[40 + row, 60 + row] for row in range(len(PROMPTS))]
+    block = backend.open_block([11, 12], PROMPTS, 3, public=public)
+    for step in range(2):
+        block.append_each([each[step] for each in tokens])
+    together = block.next_token_logprobs()
+    for row, (prompt, each) in enumerate(zip(PROMPTS, tokens, strict=True)):
+        assert same_bits(
+            together[row : row + 1], answers(backend, [11, 12], [prompt], each, public=public)[-1]
+        )
+    with pytest.raises(BackendError, match="give one each"):
+        block.append_each([5])
+    with pytest.raises(BackendError, match="not in 0 to"):
+        block.append_each([backend.vocabulary_size] * len(PROMPTS))
+    block.close()
+
+
 def test_special_and_added_tokens_in_text_stay_text(backend):
     for text in ("<|im_end|>", "a<|endoftext|>b", "<tool_call>", "<s>", "caf\u00e9 \U0001f30d"):
         tokens = backend.tokenize(text)

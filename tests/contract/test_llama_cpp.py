@@ -245,6 +245,23 @@ def test_more_public_prompts_than_are_kept_have_the_same_bits(backend, prefix, s
     assert all(same_bits(many[5:], one) for many, one in zip(together, single, strict=True))
 
 
+def test_public_prompts_of_one_token_go_on_from_one_another(backend, prefix, suffixes):
+    """Each by itself has the bits that it has alone; what continues it is evaluated from there."""
+    first, other = suffixes[1], suffixes[3]
+    prompts = [first, [*first, 5], [*first, 5, 6], [], [*first, 7], other, first]
+    whole = answers(backend, prefix, prompts, [])[0]
+    before = backend.tokens_evaluated
+    turns = answers(backend, prefix, prompts, [], public=True)[0]
+    assert backend.tokens_evaluated - before == 2 * len(first) + len(other) + 1 + 2 + 1
+    for row in (0, 3, 5, 6):
+        assert same_bits(turns[row], whole[row])
+    assert same_bits(turns[1:2], answers(backend, prefix, [other, *prompts[:2]], [], public=True)[0][2:])
+    assert np.abs(np.exp(turns) - np.exp(whole)).max() < 0.1  # about the same: see check_block_agreement
+    before = backend.tokens_evaluated
+    answers(backend, prefix, prompts[:3], [])
+    assert backend.tokens_evaluated - before == 3 * len(first) + 3  # private prompts never do
+
+
 def test_an_empty_suffix_is_the_prefix_alone(backend, prefix, suffixes):
     block = answers(backend, prefix, [suffixes[0], [], suffixes[1]], [11])
     whole = backend.next_token_logprobs([prefix, [*prefix, 11]])

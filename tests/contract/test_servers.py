@@ -10,11 +10,12 @@ import threading
 import time
 import traceback
 
+import colours
 import numpy as np
 import pytest
 from servers import forward, llama_cpp_python_server, llama_server, scripted
 
-from dpfewshot import PrivacyBudget, Record, Synthesizer, Task
+from dpfewshot import PrivacyBudget, Record, Synthesizer, Task, icl
 from dpfewshot.backends import LlamaCpp, LogprobBackend, conformance, packaged_model_path
 from dpfewshot.backends.openai_compatible import OpenAICompatible
 from dpfewshot.backends.servers import asking, transport
@@ -133,6 +134,20 @@ def test_a_demonstration_is_made_through_a_server(backend):
     demonstration = synthesizer.generate("Refund")
     assert demonstration.private
     assert 1 <= demonstration.token_count <= 2
+
+
+def test_texts_are_labelled_and_labels_are_written_through_a_server(backend):
+    """A text longer than the server's context is named by its position, and quoted nowhere."""
+    words = icl.PromptFormat("Name the kind of place.", "Place", "Kind", ("city", "country"))
+    shown = [colours.shown("Paris", "city"), colours.shown("France", "country")]
+    classifier = icl.Classifier(words, backend, shown, calibrated=False)
+    found = classifier.predict_proba(["Rome", "Italy"])
+    assert found.sum(axis=1) == pytest.approx([1, 1])
+    assert found[0, 0] > found[1, 0]
+    assert icl.Extractor(words, backend, shown, max_tokens=1).predict("Rome") == "city"
+    with pytest.raises(BackendError, match=r"no answer for texts\[1\]") as raised:
+        classifier.predict(["Rome", f"{SECRET} " * 200])
+    assert SECRET not in str(raised.value)
 
 
 def test_prompts_that_cannot_be_sent_are_rows_of_nan(backend, prompts):
