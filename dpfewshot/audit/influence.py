@@ -22,7 +22,7 @@ from dpfewshot.audit.findings import Figure, Finding
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.formats import PromptFormat
 from dpfewshot.icl import Classifier
-from dpfewshot.icl.few_shot import FewShotPrompt, answers, no_answer
+from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
@@ -161,7 +161,7 @@ def _vocabulary(
 ) -> LogDistributions:
     prompt = FewShotPrompt(task, backend, shown)
     with prompt.block([prompt.question(text) for text in texts], 1) as block:
-        rows = answers(block, len(texts), None)
+        rows = prompt.answers(block, len(texts))
     answered = np.isfinite(rows.max(axis=1))
     if not answered.all():
         raise no_answer(int(answered.argmin()))

@@ -22,7 +22,7 @@ from dpfewshot.audit.roc import average_area, largest_area, roc_area
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.formats import PromptFormat, prompt_format
 from dpfewshot.icl import Classifier
-from dpfewshot.icl.few_shot import FewShotPrompt, answers, no_answer
+from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
 from dpfewshot.tasks import Task
 from dpfewshot.values import ADD_REMOVE, Demonstration, PrivacySpend, Record
 
@@ -44,6 +44,10 @@ class Trial:
     demonstration: Demonstration = field(repr=False)
     members: tuple[Record, ...] = field(repr=False)
     non_members: tuple[Record, ...] = field(repr=False)
+
+
+_TOGETHER = 30
+"""Candidates whose tokens are asked for together: two groups of streams that step as one."""
 
 
 def trials_of_demonstrations(
@@ -186,15 +190,28 @@ def _negative_log_likelihoods(
     prompt: FewShotPrompt, given: Sequence[list[int]], written: Sequence[list[int]]
 ) -> list[float]:
     """-log p(tokens | prefix and what is given) of each candidate, in nats, one token after the other."""
+    losses: list[float] = []
+    for start in range(0, len(written), _TOGETHER):
+        some = slice(start, start + _TOGETHER)
+        losses += _summed(prompt, given[some], written[some])
+    if np.isnan(losses).any():
+        raise no_answer(int(np.isnan(losses).argmax()))
+    return losses
+
+
+def _summed(prompt: FewShotPrompt, given: Sequence[list[int]], written: Sequence[list[int]]) -> list[float]:
+    """Of some candidates, whose tokens are asked for together; one that has ended repeats its last."""
+    longest = max(map(len, written))
     losses = [0.0] * len(written)
-    for position, (before, tokens) in enumerate(zip(given, written, strict=True)):
-        with prompt.block([before], len(tokens)) as block:
-            for place, token in enumerate(tokens):
-                if place > 0:
-                    block.append(tokens[place - 1])
-                losses[position] -= float(answers(block, 1, [token])[0, 0])
-        if np.isnan(losses[position]):
-            raise no_answer(position)
+    with prompt.block(given, longest) as block:
+        for place in range(longest):
+            if place > 0:
+                block.append_each([tokens[min(place, len(tokens)) - 1] for tokens in written])
+            asked = sorted({tokens[place] for tokens in written if place < len(tokens)})
+            rows = prompt.answers(block, len(written), asked)
+            for candidate, tokens in enumerate(written):
+                if place < len(tokens):
+                    losses[candidate] -= float(rows[candidate, asked.index(tokens[place])])
     return losses
 
 
