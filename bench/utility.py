@@ -91,7 +91,11 @@ OF_A_GENRE = (
 
 @dataclass(frozen=True)
 class DataSet:
-    """One of the papers' tasks: M, N and T of Tang et al. where two cores allow it (their T is 100 for AG News and DBPedia, and M 40 for DBPedia), and our M."""
+    """One of the papers' tasks, with M, N and T of Tang et al. where two cores allow it.
+
+    Their T is 100 for AG News and DBPedia, and M 40 for DBPedia. Ours has an M of its own, N = 1, and for DBPedia's
+    small labels a T of its own: with one draw a demonstration many prompts cost little, and few tokens little noise.
+    """
 
     task: dpf.Task
     train: str
@@ -102,6 +106,7 @@ class DataSet:
     our_prompts: int
     labels: tuple[str, ...] | None = None
     examples: tuple[tuple[str, str], ...] = ()
+    our_tokens: int | None = None
 
 
 DATA_SETS = {
@@ -110,7 +115,7 @@ DATA_SETS = {
     "mit-d": DataSet(dpf.tasks.MIT_D, "mit_d.train", "mit_d.test", 20, 4, 20, 60, DIRECTORS, DIRECTED),
     "mit-g": DataSet(dpf.tasks.MIT_G, "mit_g.train", "mit_g.test", 20, 4, 20, 60, GENRES, OF_A_GENRE),
     "dbpedia": DataSet(
-        dpf.tasks.DBPEDIA, "dbpedia.train_subset", "dbpedia.test_subset", 20, 2, 30, 40, None, DOCUMENTS
+        dpf.tasks.DBPEDIA, "dbpedia.train_subset", "dbpedia.test_subset", 20, 2, 30, 160, None, DOCUMENTS, 20
     ),
 }
 
@@ -217,7 +222,9 @@ def ours(data: DataSet) -> Setting:
     With public examples where labels are to be found in the text. Where they are classes, the small model copies such
     examples whatever the label.
     """
-    plain = Synthetic("public-centred", PublicCentred(), data.our_prompts, 1, data.max_tokens)
+    plain = Synthetic(
+        "public-centred", PublicCentred(), data.our_prompts, 1, data.our_tokens or data.max_tokens
+    )
     return WithExamples(plain, data.examples) if data.task.labels is None else plain
 
 
@@ -248,7 +255,9 @@ def trials(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
 
 def the_other_way(data: DataSet) -> Iterator[tuple[Setting, float | None]]:
     """What the examples do: ours with them where it has none, and without; Tang's Gaussian with them."""
-    plain = Synthetic("public-centred", PublicCentred(), data.our_prompts, 1, data.max_tokens)
+    plain = Synthetic(
+        "public-centred", PublicCentred(), data.our_prompts, 1, data.our_tokens or data.max_tokens
+    )
     other = plain if data.task.labels is None else WithExamples(plain, data.examples)
     yield other, 1.0
     yield other, None

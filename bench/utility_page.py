@@ -10,12 +10,13 @@ from utility import DATA_SETS, DELTA, EPSILONS, ITEMS, MODELS, RAW, REPETITIONS
 from dpfewshot.evaluation import Cell, Results, difference, summarise
 from dpfewshot.evaluation.summaries import grouped
 
-OURS = "public-centred"
-NAMES = {
-    OURS: "ours: public-centred, three rounds, R = T",
-    "gaussian": "Gaussian (Tang et al.)",
-    "adadpsyn": "AdaDPSyn",
+OURS = {
+    name: "public-centred" + ", public examples" * (data.task.labels is None)
+    for name, data in DATA_SETS.items()
 }
+"""The name of our setting in each task."""
+
+NAMES = {"ours": "ours", "gaussian": "Gaussian (Tang et al.)", "adadpsyn": "AdaDPSyn"}
 SHOTS = 4
 """Of the tables but the last."""
 
@@ -46,7 +47,7 @@ def opening() -> str:
     """What was measured, and how."""
     raw = RAW.relative_to(RAW.parents[3])
     rows = "\n".join(
-        f"| {name} | {numbers(data.prompts)} × {numbers(data.records_per_prompt)} | {data.our_prompts} × 1 | {data.max_tokens} |"
+        f"| {name} | {numbers(data.prompts)} × {numbers(data.records_per_prompt)} | {data.our_prompts} × 1 | {data.max_tokens}{f', ours {data.our_tokens}' if data.our_tokens else ''} |"
         for name, data in DATA_SETS.items()
     )
     return f"""# Accuracy in use
@@ -117,13 +118,14 @@ def settings_table(cells: Sequence[Cell], model: str) -> str:
         ]
         baselines.append(f"| {task} | " + " | ".join(map(shown, bare)) + " |")
         for setting, name in NAMES.items():
-            row = [found.get((task, setting, epsilon)) for _, epsilon in columns]
-            without = found.get((task, setting, None))
+            own = OURS[task] if setting == "ours" else setting
+            row = [found.get((task, own, epsilon)) for _, epsilon in columns]
+            without = found.get((task, own, None))
             if any(row):
                 lines.append(
                     f"| {task} | {name} | "
                     + " | ".join(map(shown, row))
-                    + f" | {shown(without) if setting == OURS else ''} |"
+                    + f" | {shown(without) if setting == 'ours' else ''} |"
                 )
     return "\n".join(lines) + "\n\n" + "\n".join(baselines) + "\n"
 
@@ -154,11 +156,11 @@ def expectations(cells: Sequence[Cell], model: str) -> str:
     ]
     for task in DATA_SETS:
         for epsilon in sorted(e for e in EPSILONS if e):
-            ours = groups.get((task, OURS, epsilon))
+            ours = groups.get((task, OURS[task], epsilon))
             if ours is None:
                 continue
             others = [
-                groups.get((task, OURS, None)),
+                groups.get((task, OURS[task], None)),
                 groups.get((task, "gaussian", epsilon)),
                 groups.get((task, "adadpsyn", epsilon)),
             ]
@@ -188,7 +190,8 @@ def other_calibration(cells: Sequence[Cell], model: str) -> str:
     wanted = [
         cell
         for cell in classified
-        if cell.epsilon_asked in (0.0, None) or (cell.setting == OURS and cell.epsilon_asked == 1.0)
+        if cell.epsilon_asked in (0.0, None)
+        or (cell.setting == OURS[cell.task] and cell.epsilon_asked == 1.0)
     ]
     pairs = zip(summarise(wanted, calibrated=used), summarise(wanted, calibrated=not used), strict=True)
     rows = [
@@ -214,7 +217,9 @@ def other_calibration(cells: Sequence[Cell], model: str) -> str:
 def sweep(cells: Iterable[Cell]) -> str:
     """Accuracy by the number of demonstrations."""
     many = [
-        one for one in summarise(cell for cell in cells if cell.setting == OURS) if one.epsilon in (1.0, None)
+        one
+        for one in summarise(cell for cell in cells if cell.setting == OURS[cell.task])
+        if one.epsilon in (1.0, None)
     ]
     shots = sorted({one.shots for one in many})
     if set(shots) <= {SHOTS}:
@@ -239,8 +244,9 @@ def missing(cells: Sequence[Cell]) -> str:
     for key, (model, _) in MODELS.items():
         for task in DATA_SETS if key == "gemma" else ("trec", "mit-d"):
             for epsilon in (None, *EPSILONS) if key == "gemma" else (None, 1.0, 4.0):
-                for setting in NAMES if epsilon is not None else (OURS,):
-                    have = sum((model, task, setting, epsilon, run) in there for run in range(REPETITIONS))
+                for setting in NAMES if epsilon is not None else ("ours",):
+                    own = OURS[task] if setting == "ours" else setting
+                    have = sum((model, task, own, epsilon, run) in there for run in range(REPETITIONS))
                     if have < REPETITIONS:
                         name = "σ = 0" if epsilon is None else f"{setting} at ε = {epsilon:g}"
                         gone.setdefault((model, task), []).append(f"{name} ({have} of {REPETITIONS})")
