@@ -119,7 +119,7 @@ def _experiment(options: Mapping[str, Any], *, private: bool) -> Experiment:
         records=records,
         test=read_records(options["test"], **columns)[: options["items"]],
         writer=writer,
-        writer_name=_model_name(options["model"] or options["backend"]),
+        writer_name=_model_name(options["model"] or _default_model(options["backend"])),
         delta=budget.delta,
         user=user,
         user_name=None if other is None else _model_name(other),
@@ -130,6 +130,10 @@ def _experiment(options: Mapping[str, Any], *, private: bool) -> Experiment:
 
 def _context(options: Mapping[str, Any]) -> int | None:
     return 256 * (2 + max(options["shots"]) // 2) if options["backend"] == "llama-cpp" else None
+
+
+def _default_model(backend: str) -> str:
+    return "SmolLM2-135M (packaged)" if backend == "llama-cpp" else backend
 
 
 def _model_name(model: str) -> str:

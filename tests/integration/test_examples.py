@@ -145,5 +145,5 @@ def test_the_client_shows_the_demonstrations(
     assert capsys.readouterr().out == "delivery\n"
     [asked] = server
     assert asked["path"] == "/v1/chat/completions"
-    assert asked["messages"][0]["content"].startswith("Give the Answer Type of the Text.")
+    assert asked["messages"][0]["content"].startswith("Classify the questions")
     assert len(asked["messages"]) == 4
