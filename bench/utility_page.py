@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from utility import DATA_SETS, DELTA, EPSILONS, ITEMS, MODELS, RAW, REPETITIONS
 
@@ -39,6 +40,7 @@ def main() -> None:
         print(settings_table(mine, model))
         print(expectations(mine, model))
         print(other_calibration(mine, model))
+    print(Path(__file__).with_name("utility.md").read_text(encoding="utf-8"))
     print(sweep(cells))
     print(radii())
     print(overhead())
