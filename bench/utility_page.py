@@ -274,8 +274,8 @@ def overhead() -> str:
     )
     return f"""## What privacy costs in time (Tang et al., Table 22)
 
-Seconds a token over those of the same {found["prompts"]} prompts without noise, in turns, {found["rounds"]} rounds (`bench/overhead.py`, SmolLM2-135M, {found["tokens"]} tokens on one draw). The
-noise costs next to nothing; reading records instead of one prompt is what costs.
+Seconds a token over those of the same {found["prompts"]} prompts without noise, in turns, {found["rounds"]} rounds (`bench/overhead.py`, SmolLM2-135M, {found["tokens"]} tokens on one draw). What
+noise costs does not show beside the spread of a shared machine; reading records instead of one prompt does.
 
 | | ratio | least to most |
 |---|---|---|

@@ -61,10 +61,15 @@ class LlamaServer(Dialect):
             entries = {entry["id"]: entry for entry in _top(answer)}
             biases = field(answer, "generation_settings", "logit_bias")
             self.end_token_ids = frozenset(bias["token"] for bias in biases)
-        except (Malformed, Refused, KeyError, TypeError):
+        except (
+            Malformed,
+            Refused,
+            KeyError,
+            TypeError,
+        ) as error:  # the prompt is public, and so is what it says
             raise BackendError(
                 "this llama-server does not tell the log-probabilities of the whole vocabulary by token id, "
-                "or not its end tokens: use a newer one"
+                f"or not its end tokens: use a newer one ({type(error).__name__}: {error})"
             ) from None
         self.vocabulary_size = len(entries)
         if set(entries) != set(range(self.vocabulary_size)):
