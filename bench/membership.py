@@ -108,7 +108,7 @@ def run(models: dict[str, Path], data: Path, cells: dict[str, Any]) -> None:
         # Q4_1, as the packaged model has it, is slow for whole prompts; the other model's weights are fast.
         weights = "bf16" if path == packaged_model_path() else None
         with closing(
-            LlamaCpp(path, context_tokens=192, kept_prompts=15, threads=1, weights=weights)
+            LlamaCpp(path, context_tokens=384, kept_prompts=30, threads=1, weights=weights)
         ) as backend:
             for setup in SETUPS:
                 records = dpf.read_records(data / setup.file)
