@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from batched import Batched
@@ -124,9 +124,9 @@ DATA_SETS = {
 class FreshNoise:
     """A paper's mechanism with the noise of a fresh draw for each token, on one draw: what stands in for it.
 
-    A fresh draw for each token, as published, takes a hundred times the work that two cores have time for. The noise
-    of such a plan is put on vectors of one draw for all tokens. No guarantee holds for that, and none is stated: it
-    shows the utility of the paper's setting, and if anything flatters it.
+    A fresh draw for each token, as published, takes 12 to 25 times the tokens (docs/results/mechanisms.md), for which two
+    cores have no time. The noise of such a plan is put on vectors of one draw for all tokens. No guarantee holds for
+    that, and none is stated; that it has the utility of the paper's setting is not tested.
     """
 
     synthetic: Synthetic
@@ -142,7 +142,7 @@ class FreshNoise:
         if request.epsilon is None:
             return self.synthetic.demonstrations(request)
         synthesizer = every_token.synthesizer(request)
-        generation = synthesizer._generation  # noqa: SLF001 - an experiment that no user should repeat
+        generation = synthesizer.generation  # an experiment that no user should repeat
         generation.loop = TokenLoop(request.backend, self.synthetic.max_tokens)
         return request.in_order(
             [
@@ -182,7 +182,7 @@ class Stored:
     """A setting whose demonstrations are kept in a folder, and taken from there if they are there."""
 
     setting: Setting
-    folder: Path
+    folder: Path = field(repr=False)
 
     @property
     def name(self) -> str:

@@ -5,8 +5,8 @@ The influence of demonstration i of D on a text x is the largest change of a log
     max_y |log p(y | D, x) - log p(y | D without i, x)|
 
 which is the largest privacy loss that an answer drawn from p has for whose record demonstration i is: with
-records in the prompt no smaller ε holds. Answers are the labels, as a classifier tells them, or every token
-of the vocabulary (the paper's full logits), as they are to whoever sees the whole distribution.
+records in the prompt no smaller ε holds at δ = 0. Answers are the labels, as a classifier tells them, or
+every token of the vocabulary (the paper's full logits), as they are to whoever sees the whole distribution.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def influence_finding(
         title=f"Influence of a demonstration, {shots}-shot, {over}",
         statement=(
             f"One demonstration of {shots} moves some log-probability of the answer by {mean:.3g} nats on "
-            f"average and {largest:.3g} at most: with records in the prompt, no smaller ε holds."
+            f"average and {largest:.3g} at most: with records in the prompt, no smaller ε holds at δ = 0."
         ),
         verdict="informative",
         private=private,

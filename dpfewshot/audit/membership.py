@@ -190,6 +190,7 @@ def _negative_log_likelihoods(
     prompt: FewShotPrompt, given: Sequence[list[int]], written: Sequence[list[int]]
 ) -> list[float]:
     """-log p(tokens | prefix and what is given) of each candidate, in nats, one token after the other."""
+    _check_room(prompt, given, written)
     losses: list[float] = []
     for start in range(0, len(written), _TOGETHER):
         some = slice(start, start + _TOGETHER)
@@ -197,6 +198,18 @@ def _negative_log_likelihoods(
     if np.isnan(losses).any():
         raise no_answer(int(np.isnan(losses).argmax()))
     return losses
+
+
+def _check_room(prompt: FewShotPrompt, given: Sequence[list[int]], written: Sequence[list[int]]) -> None:
+    """Refuse candidates too long to be asked about together: a backend would say how long, or blame others.
+
+    Raises:
+        BackendError: names the position of the longest.
+    """
+    context = getattr(prompt.backend, "context_tokens", None)
+    together = len(prompt.prefix) + max(map(len, given)) + max(map(len, written))
+    if context is not None and together >= context:  # a token in front may come on top
+        raise no_answer(max(range(len(written)), key=lambda place: len(given[place]) + len(written[place])))
 
 
 def _summed(prompt: FewShotPrompt, given: Sequence[list[int]], written: Sequence[list[int]]) -> list[float]:

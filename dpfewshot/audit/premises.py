@@ -7,14 +7,13 @@ in what the records say. So both are looked at directly.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 
 from dpfewshot.audit.bounds import Rate
-from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens, open_block
-from dpfewshot.errors import BackendError, DPFewShotError
+from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens, closing_block
+from dpfewshot.errors import BackendError
 from dpfewshot.mechanisms import Draws
 from dpfewshot.prompts import LabelPrompts
 from dpfewshot.sampling import Sampler
@@ -114,19 +113,16 @@ def asked_in_company(
     """
     length = min(tokens, _LONGEST_BLOCK)
     first, last = canaries
-    try:
-        public = _answers(backend, prompts, [prompts.public_suffix], [0] * (length - 1), public=True)
-        said = [int(np.nanargmax(step[0])) for step in public][: length - 1]
-        together = _by_prompt(_answers(backend, prompts, suffixes, said))
-        others = [
-            [_by_prompt(_answers(backend, prompts, [each], said))[0] for each in suffixes],
-            _by_prompt(_answers(backend, prompts, [first, *suffixes, last], said))[1:-1],
-            _by_prompt(_answers(backend, prompts, [last, *suffixes, first], said))[1:-1],
-        ]
-    except DPFewShotError:
-        raise
-    except Exception as error:  # noqa: BLE001 - its text may quote a prompt
-        raise BackendError(f"the backend failed with {type(error).__name__}") from None
+    public = _answers(backend, prompts, [prompts.public_suffix], [0] * (length - 1), public=True)
+    if any(np.isnan(step).all() for step in public):
+        raise BackendError("the backend has no answer to a prompt without records")
+    said = [int(np.nanargmax(step[0])) for step in public][: length - 1]
+    together = _by_prompt(_answers(backend, prompts, suffixes, said))
+    others = [
+        [_by_prompt(_answers(backend, prompts, [each], said))[0] for each in suffixes],
+        _by_prompt(_answers(backend, prompts, [first, *suffixes, last], said))[1:-1],
+        _by_prompt(_answers(backend, prompts, [last, *suffixes, first], said))[1:-1],
+    ]
     pairs = [pair for company in others for pair in zip(together, company, strict=True)]
     return Answers(sum(not _same(*pair) for pair in pairs), len(pairs))
 
@@ -140,8 +136,8 @@ def _answers(
     public: bool = False,
 ) -> list[Logprobs]:
     """The answers to all prompts at each token of a block."""
-    opened = open_block(backend, prompts.prefix, suffixes, len(continuation) + 1, public=public)
-    with closing(opened) as block:
+    tokens = len(continuation) + 1
+    with closing_block(backend, prompts.prefix, suffixes, tokens, public=public) as block:
         answers = [np.array(block.next_token_logprobs())]
         for token in continuation:
             block.append(token)

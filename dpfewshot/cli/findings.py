@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import ROUND_CEILING, Context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,5 +58,10 @@ def _number(figure: Figure) -> str:
     interval = (
         "" if figure.low is None or figure.high is None else f" ({figure.low:.4g} to {figure.high:.4g})"
     )
-    reference = "" if figure.reference is None else f", beside {figure.reference:.4g}"
+    # Rounded up: where it is a bound, as an ε, what is printed is one too.
+    reference = "" if figure.reference is None else f", beside {_up(figure.reference)}"
     return f"{figure.value:.4g}{interval}{reference}"
+
+
+def _up(number: float) -> str:
+    return f"{float(Context(prec=4, rounding=ROUND_CEILING).create_decimal(repr(number))):.4g}"

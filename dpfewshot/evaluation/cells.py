@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from dpfewshot.errors import DPFewShotError, InvalidRecords
 
-Key: TypeAlias = tuple[str, str, str, str, float | None, int, int, int]
+Key: TypeAlias = tuple[str, str, str, str, str, float | None, int, int, int]
 """What a cell is told from others by."""
 
 
@@ -24,6 +24,7 @@ class Cell:
         model: the name of the model that used the demonstrations.
         writer: the name of the model that wrote them.
         setting: the name of how they were made.
+        settings: everything public that they were made with, written out. Cells of other settings are others.
         epsilon_asked: of the budget; 0 for baselines that read no record, None without privacy.
         epsilon: certified upper bound of all of them together, at most the budget's; None without privacy.
         delta: likewise.
@@ -35,7 +36,7 @@ class Cell:
         uncalibrated: likewise, without calibration; None for extraction.
         population: n, the units of each label, or of "" where labels are free.
         private: whether test items and records are private, so that this cell is too.
-        details: further public facts: the settings, seconds.
+        details: further facts: seconds.
     """
 
     task: str
@@ -53,6 +54,7 @@ class Cell:
     uncalibrated: str | None
     population: Mapping[str, int]
     private: bool = True
+    settings: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -63,6 +65,7 @@ class Cell:
             self.model,
             self.writer,
             self.setting,
+            self.settings,
             self.epsilon_asked,
             self.shots,
             self.repetition,
@@ -142,7 +145,7 @@ class Results:
             raise InvalidRecords(f"{self._path}: is not UTF-8") from None
         *whole, cut_off = content.split("\n")
         if cut_off:  # a run died while it wrote: the cell is made again
-            self._path.write_text("".join(f"{line}\n" for line in whole), encoding="utf-8")
+            self._cut(len(content.encode()) - len(cut_off.encode()))
         for number, line in enumerate(whole, start=1):
             if not line.strip():
                 continue
@@ -150,3 +153,13 @@ class Results:
                 yield Cell.from_dict(json.loads(line))
             except (ValueError, RecursionError):
                 raise InvalidRecords(f"{self._path}: line {number}: is not a cell of an evaluation") from None
+
+    def _cut(self, length: int) -> None:
+        """Take off what follows so many bytes; nothing before them is written again."""
+        assert self._path is not None  # noqa: S101 - it was read
+        try:
+            os.truncate(self._path, length)
+        except OSError as error:
+            raise InvalidRecords(
+                f"{self._path}: its last line is cut off, and cannot be taken away: {error.strerror}"
+            ) from None

@@ -15,9 +15,17 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.baselines import random_private_demonstrations, zero_private_demonstrations
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.mechanisms import Mechanism
+from dpfewshot.sampling import units, units_by_label
 from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.tasks import Task
 from dpfewshot.values import NO_PRIVACY, Demonstration, PrivacyBudget, PrivacySpend, Record
+
+
+def populations(task: Task, records: Sequence[Record]) -> dict[str, int]:
+    """How many units each label has; of "" where labels are free. Counts are public, as in every plan."""
+    if task.labels is None:
+        return {"": len(units(records))}
+    return {label: len(part) for label, part in units_by_label(records).items()}
 
 
 @dataclass(frozen=True)
@@ -145,7 +153,7 @@ class Synthetic:
     Args:
         name: as results carry it.
         mechanism: how private numbers become a token.
-        prompts_per_token: M; at most what the smallest label's records allow is taken.
+        prompts_per_token: M; at most what the smallest label's units allow is taken.
         records_per_prompt: N.
         max_tokens: T of a demonstration.
         resample_every: R, tokens that share a draw of records; None is all of a demonstration.
@@ -193,9 +201,7 @@ class Synthetic:
 
     def _prompts(self, request: Request) -> int:
         """M, or what the smallest label allows: its size counts as public here, as in every plan."""
-        if request.task.labels is None:
-            smallest = len(request.records)
-        else:
-            sizes = Counter(record.label for record in request.records)
-            smallest = min(sizes[label] for label in request.labels)
+        sizes = populations(request.task, request.records)
+        asked = request.labels if request.task.labels is not None else ("",)
+        smallest = min(sizes.get(label, 0) for label in asked)
         return max(1, min(self.prompts_per_token, smallest // self.records_per_prompt))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -12,7 +11,7 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import InvalidPlan, InvalidRecords
 from dpfewshot.evaluation.cells import Cell, Key, Results
 from dpfewshot.evaluation.scoring import score
-from dpfewshot.evaluation.settings import Request, Setting
+from dpfewshot.evaluation.settings import Request, Setting, populations
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
@@ -107,6 +106,11 @@ class Experiment:
         order = sorted(self.labels or self.task.labels or (), key=place)
         return tuple(order[shot % len(order)] for shot in range(trial.shots))
 
+    def settings_of(self, trial: Trial) -> str:
+        """Everything public that a trial's demonstrations are made with, written out."""
+        shown = None if self.labels is None else list(self.labels)
+        return f"{trial.setting!r}, delta={self.delta!r}, labels={shown!r}"
+
     def key(self, trial: Trial) -> Key:
         """Of the cell that a trial makes."""
         return (
@@ -114,6 +118,7 @@ class Experiment:
             self.model,
             self.writer_name,
             trial.setting.name,
+            self.settings_of(trial),
             trial.epsilon,
             trial.shots,
             trial.repetition,
@@ -160,6 +165,7 @@ def _carried_out(experiment: Experiment, trial: Trial) -> Cell:
         model=experiment.model,
         writer=experiment.writer_name,
         setting=trial.setting.name,
+        settings=experiment.settings_of(trial),
         epsilon_asked=trial.epsilon,
         epsilon=None if spent is None else spent.epsilon,
         delta=None if spent is None else spent.delta,
@@ -169,16 +175,10 @@ def _carried_out(experiment: Experiment, trial: Trial) -> Cell:
         items=len(experiment.test),
         outcomes=scored.outcomes,
         uncalibrated=scored.uncalibrated,
-        population=_population(experiment),
+        population=populations(experiment.task, experiment.records),
         private=experiment.private,
         details={
             "seconds_writing": round(written - started, 2),
             "seconds_using": round(used - written, 2),
         },
     )
-
-
-def _population(experiment: Experiment) -> dict[str, int]:
-    if experiment.task.labels is None:
-        return {"": len(experiment.records)}
-    return dict(Counter(record.label for record in experiment.records))

@@ -75,9 +75,9 @@ class Extractor:
 
         Args:
             texts: read as labels are asked for.
-            batch_size: texts that are read ahead and decoded together, at least 1. A token of several costs
-                little more than one of one, and each gets the bits that it has alone. An error in one of them
-                comes before any label of theirs.
+            batch_size: texts that are read ahead and decoded together, at least 1. A model in this process
+                takes a step for several at once, and each gets the bits that it has alone. An error in one of
+                them comes before any label of theirs.
         """
         if batch_size < 1:
             raise InvalidPlan(f"batch_size must be at least 1, not {batch_size}")

@@ -179,6 +179,30 @@ def test_an_interrupted_evaluation_goes_on_and_asks_for_nothing_twice(tmp_path: 
     ]
 
 
+def test_other_settings_are_measured_anew_and_never_taken_for_the_old_ones(tmp_path: Path) -> None:
+    results = Results(tmp_path / "results.jsonl")
+    made: list[Cell] = []
+    for changes in ({}, {}, {"prompts_per_token": 6}, {"max_tokens": 2}, {"mechanism": Gaussian(top_k=6)}):
+        evaluate(experiment(), [Trial(synthetic(**changes), 1.0, 2)], results, on_cell=made.append)
+    assert len(made) == 4
+    evaluate(experiment(delta=1e-6), [Trial(synthetic(), 1.0, 2)], results, on_cell=made.append)
+    evaluate(experiment(labels=("sad",)), [Trial(synthetic(), 1.0, 2)], results, on_cell=made.append)
+    assert len({one.settings for one in made}) == len(made) == 6
+    assert "sun" not in (tmp_path / "results.jsonl").read_text()
+
+
+def test_units_are_counted_and_not_their_records() -> None:
+    records = [
+        dataclasses.replace(one, unit=f"{one.label}-{place // 4}") for place, one in enumerate(RECORDS)
+    ]
+    results = Results()
+    run = experiment(records=records)
+    evaluate(run, [Trial(synthetic(prompts_per_token=50), 1.0, 2)], results)
+    assert results.cells[0].population == {"glad": 10, "sad": 10}
+    plan = synthetic(prompts_per_token=50).synthesizer(run.request(Trial(synthetic(), 1.0, 2))).plan
+    assert plan.settings.prompts_per_token == 10
+
+
 @pytest.mark.parametrize("line", ["{}", "[]", "1", '{"task": "mood"}', "not json"])
 def test_a_line_that_is_no_cell_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "results.jsonl"

@@ -154,3 +154,13 @@ def test_on_a_real_model_a_record_in_the_prompt_is_the_least_surprising() -> Non
         trials = trials_of_records(records[:2], records[2:], each=1)
         assert membership_inference(task, backend, trials, loss="record").figure("AUC").value == 1
         assert 0 <= membership_inference(task, backend, trials).figure("AUC").value <= 1
+
+
+def test_a_candidate_too_long_for_the_context_is_named_by_its_place_and_not_by_its_length() -> None:
+    backend = Reader(memorises)
+    backend.context_tokens = 40  # type: ignore[attr-defined] # what a model in this process has
+    long = dataclasses.replace(INSIDE[1], text=" ".join([INSIDE[1].text] * 31))
+    trials = [Trial(demonstration(0), (INSIDE[0], long), tuple(OUTSIDE[:2]))] * 2
+    with pytest.raises(BackendError, match=r"texts\[1\]") as caught:
+        membership_inference(FORMAT, backend, trials, loss="record")
+    assert "31" not in str(caught.value)

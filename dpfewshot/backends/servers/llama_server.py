@@ -61,12 +61,8 @@ class LlamaServer(Dialect):
             entries = {entry["id"]: entry for entry in _top(answer)}
             biases = field(answer, "generation_settings", "logit_bias")
             self.end_token_ids = frozenset(bias["token"] for bias in biases)
-        except (
-            Malformed,
-            Refused,
-            KeyError,
-            TypeError,
-        ) as error:  # the prompt is public, and so is what it says
+        except (Malformed, Refused, KeyError, TypeError) as error:
+            # The prompt is public, and so is what the server says of it.
             raise BackendError(
                 "this llama-server does not tell the log-probabilities of the whole vocabulary by token id, "
                 f"or not its end tokens: use a newer one ({type(error).__name__}: {error})"
