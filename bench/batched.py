@@ -76,6 +76,10 @@ class Batched:
         start = [*([] if self._model.bos is None else [self._model.bos]), *prefix]
         return Block(self, start, suffixes, tokens, relative=not public)
 
+    def ends(self, token: int) -> bool:
+        """Whether a line, or a text, is over with a token."""
+        return token in self.end_token_ids or "\n" in self.detokenize([token])
+
     def kept(self, prefix: tuple[int, ...]) -> list[tuple[Any, Any]]:
         """Keys and values of a prefix, evaluated once while it is one of the last few."""
         if prefix not in self._prefixes:
@@ -168,22 +172,28 @@ class Block:
         self._relative = relative
         self._released: list[list[int]] = []
         self._kept: list[tuple[list[int], list[tuple[Any, Any]]]] | None = None
+        self._answers = self._unknown(0)
 
     def next_token_logprobs(self, support: Tokens | None = None) -> Logprobs:
         """See `PromptBlock`."""
         width = self._backend.vocabulary_size if support is None else len(support)
-        answers = np.full((len(self._suffixes), width), np.nan, dtype=np.float32)
         if self._kept is None:
-            self._kept = [self._begin(part, support, answers) for part in self._parts()]
-            return answers
+            self._answers = self._unknown(width)
+            self._kept = [self._begin(part, support, self._answers) for part in self._parts()]
+            return self._answers.copy()
+        answers = self._answers if self._answers.shape[1] == width else self._unknown(width)
+        self._kept = [self._without_ended(part, cells) for part, cells in self._kept]
         for part, cells in self._kept:
+            if not part:
+                continue
             starts = [len(self._prefix) + len(self._suffixes[row]) + len(self._released) - 1 for row in part]
             steps = [[self._released[-1][row]] for row in part]
             ends = [(index, 0) for index in range(len(part))]
             answers[part] = self._backend.evaluate(
                 cells, steps, starts, ends, support, relative=self._relative
             )
-        return answers
+        self._answers = answers
+        return answers.copy()
 
     def append(self, token: int) -> None:
         """See `PromptBlock`."""
@@ -196,6 +206,18 @@ class Block:
     def close(self) -> None:
         """See `PromptBlock`."""
         self._kept = []
+
+    def _without_ended(
+        self, part: list[int], cells: list[tuple[Any, Any]]
+    ) -> tuple[list[int], list[tuple[Any, Any]]]:
+        """The rows to which no end was appended. The answers of the others stay what they were: nobody heeds them."""
+        going = [index for index, row in enumerate(part) if not self._backend.ends(self._released[-1][row])]
+        if len(going) == len(part):
+            return part, cells
+        return [part[index] for index in going], [tuple(one[going] for one in layer) for layer in cells]
+
+    def _unknown(self, width: int) -> NDArray[np.float32]:
+        return np.full((len(self._suffixes), width), np.nan, dtype=np.float32)
 
     def _begin(
         self, part: list[list[int]], support: Tokens | None, answers: NDArray[np.float32]

@@ -41,6 +41,10 @@ DELTA = 1e-5
 ITEMS = 200
 REPETITIONS = 3
 EPSILONS: tuple[float | None, ...] = (1.0, 4.0, 2.0, 8.0)
+SWEEP = (1, 2, 8, 12)
+"""Demonstrations, beside the four of every other table."""
+
+SWEPT = ("trec", "mit-d")
 MODELS = {
     "gemma": ("Gemma 3 270M", "models/gemma-3-270m-q4_k_m"),
     "qwen": ("Qwen2.5-Coder 1.5B", "models/qwen2.5-coder-1.5b-instruct-q4_k_m"),
@@ -253,6 +257,23 @@ def trials(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
     yield from ((1, Trial(stored(setting), epsilon)) for setting, epsilon in the_other_way(data))
 
 
+def sweep(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
+    """Ours with fewer and more demonstrations, after everything else."""
+    for repetition in range(REPETITIONS):
+        for shots in SWEEP:
+            for epsilon in (1.0, None):
+                place = REPETITIONS * len(EPSILONS) + repetition
+                yield place, Trial(Stored(ours(data), store), epsilon, shots, repetition)
+
+
+def of_another(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
+    """What a model gets that uses demonstrations of another: the table at ε = 0, 1, 4 and none."""
+    other = {setting.name for setting, _ in the_other_way(data)}
+    for place, trial in trials(data, store):
+        if trial.epsilon in (None, 0.0, 1.0, 4.0) and trial.setting.name not in other:
+            yield place, trial
+
+
 def the_other_way(data: DataSet) -> Iterator[tuple[Setting, float | None]]:
     """What the examples do: ours with them where it has none, and without; Tang's Gaussian with them."""
     plain = Synthetic(
@@ -290,12 +311,23 @@ def main() -> None:
     order = [
         (place, position, name, trial)
         for position, name in enumerate(tasks)
-        for place, trial in trials(DATA_SETS[name], arguments.store)
+        for place, trial in wanted(name, arguments.user, arguments.store)
     ]
     order.sort(key=lambda each: each[:2])
     results = Results(arguments.raw)
     for _, _, name, trial in order:
         evaluate(experiments[name], [trial], results, on_cell=show)
+
+
+def wanted(name: str, user: str, store: Path) -> Iterator[tuple[int, Trial]]:
+    """A task's trials for a model."""
+    data = DATA_SETS[name]
+    if user != "gemma":
+        yield from of_another(data, store)
+        return
+    yield from trials(data, store)
+    if name in SWEPT:
+        yield from sweep(data, store)
 
 
 def backend(name: str, threads: int, context: int) -> Batched:
@@ -329,7 +361,11 @@ def show(cell: object) -> None:
     """One line of progress."""
     print(
         json.dumps(
-            {k: v for k, v in cell.as_dict().items() if k not in ("outcomes", "uncalibrated", "population")}
+            {
+                k: v
+                for k, v in cell.as_dict().items()
+                if k not in ("outcomes", "uncalibrated", "population", "settings")
+            }
         ),
         file=sys.stderr,
         flush=True,

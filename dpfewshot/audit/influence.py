@@ -20,6 +20,7 @@ from scipy import special
 
 from dpfewshot.audit.findings import Figure, Finding
 from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.formats import PromptFormat
 from dpfewshot.icl import Classifier
 from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
@@ -70,14 +71,14 @@ def influences(
         Nats, shape (demonstrations, texts).
 
     Raises:
-        ValueError: no demonstration, no text, or another kind of answers.
+        InvalidPlan: no demonstration, no text, or another kind of answers.
         InvalidTask: labels are free, and labels were asked for; or a demonstration's label is none.
         BackendError: the model failed, or has no answer for a text.
     """
     if over not in get_args(Answers):
-        raise ValueError(f"over must be one of {', '.join(get_args(Answers))}, not {over!r}")
+        raise InvalidPlan(f"over must be one of {', '.join(get_args(Answers))}, not {over!r}")
     if not demonstrations or not texts:
-        raise ValueError("give at least one demonstration and one text")
+        raise InvalidPlan("give at least one demonstration and one text")
 
     def asked(shown: Sequence[Demonstration]) -> LogDistributions:
         return _DISTRIBUTIONS[over](task, backend, shown, texts)
@@ -98,13 +99,13 @@ def influence_finding(
         private: whether demonstrations or texts were private.
 
     Raises:
-        ValueError: nothing was measured, prompts have different numbers of demonstrations, or an influence
-            is infinite, which says that the backend gives an answer no probability.
+        InvalidPlan: nothing was measured, or prompts have different numbers of demonstrations.
+        BackendError: an influence is infinite: the backend gives an answer no probability.
     """
     if len({len(each) for each in measured}) != 1:
-        raise ValueError("give at least one prompt, and prompts of one number of demonstrations")
+        raise InvalidPlan("give at least one prompt, and prompts of one number of demonstrations")
     if not all(np.isfinite(each).all() for each in measured):
-        raise ValueError("an influence is infinite: the backend gives no probability to some answer")
+        raise BackendError("an influence is infinite: the backend gives no probability to some answer")
     of_positions = np.array([each.mean(axis=1) for each in measured])  # (prompts, positions)
     mean, largest = float(of_positions.mean()), float(max(each.max() for each in measured))
     low, high = _interval(of_positions.mean(axis=1))

@@ -20,6 +20,7 @@ import numpy as np
 from dpfewshot.audit.findings import Figure, Finding
 from dpfewshot.audit.roc import average_area, largest_area, roc_area
 from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.errors import InvalidPlan
 from dpfewshot.formats import PromptFormat, prompt_format
 from dpfewshot.icl import Classifier
 from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
@@ -61,13 +62,13 @@ def trials_of_demonstrations(
         non_members: records that they were not made from. A fair draw should have told them from the members.
 
     Raises:
-        ValueError: a label has fewer members, or fewer non-members, than demonstrations.
+        InvalidPlan: a label has fewer members, or fewer non-members, than demonstrations.
     """
     shown = _by_label(demonstrations)
     inside, outside = _by_label(members), _by_label(non_members)
     for label, ones in shown.items():
         if min(len(inside[label]), len(outside[label])) < len(ones):
-            raise ValueError("every demonstration needs a member and a non-member of its label for itself")
+            raise InvalidPlan("every demonstration needs a member and a non-member of its label for itself")
     return [
         Trial(one, tuple(inside[label][place :: len(ones)]), tuple(outside[label][place :: len(ones)]))
         for label, ones in shown.items()
@@ -86,11 +87,11 @@ def trials_of_records(
         each: how many non-members a trial has.
 
     Raises:
-        ValueError: a label has fewer non-members than `each`.
+        InvalidPlan: a label has fewer non-members than `each`.
     """
     inside, outside = _by_label(records), _by_label(non_members)
     if any(len(outside[label]) < each for label in inside):
-        raise ValueError(f"every label needs at least {each} non-members")
+        raise InvalidPlan(f"every label needs at least {each} non-members")
     turns = {label: itertools.cycle(ones) for label, ones in outside.items()}
     return [
         Trial(_verbatim(record), (record,), tuple(itertools.islice(turns[label], each)))
@@ -117,12 +118,12 @@ def membership_inference(
         largest that their ε and δ allow, and the finding failed if the whole interval is above it.
 
     Raises:
-        ValueError: fewer than two trials, one without members or non-members, or another loss.
+        InvalidPlan: fewer than two trials, one without members or non-members, or another loss.
         InvalidTask: a label that the task does not have.
         BackendError: the model failed, or has no answer for a candidate.
     """
     if loss not in get_args(Loss):
-        raise ValueError(f"loss must be one of {', '.join(get_args(Loss))}, not {loss!r}")
+        raise InvalidPlan(f"loss must be one of {', '.join(get_args(Loss))}, not {loss!r}")
     words = task if isinstance(task, PromptFormat) else prompt_format(task)
     area = average_area([_area_of_trial(words, backend, trial, loss) for trial in trials])
     spent = _largest_spend(trials)

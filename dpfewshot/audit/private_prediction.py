@@ -27,6 +27,7 @@ from dpfewshot.accounting import epsilon as certified_epsilon
 from dpfewshot.accounting.permit import Permit
 from dpfewshot.audit.findings import Figure, Finding
 from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws, PrivatePrediction, Release, RowChange
 from dpfewshot.prompts import PromptWriter
 from dpfewshot.sampling import PoissonSampler
@@ -134,11 +135,11 @@ def prediction_losses(
         record_token_cap: tokens of one record's text that enter a prompt at most.
 
     Raises:
-        ValueError: no record, or more than s of them.
+        InvalidPlan: no record, or more than s of them.
         BackendError: the model failed, for a cause that is not one record.
     """
     if not 1 <= len(records) <= setting.prompts:
-        raise ValueError(f"a batch has 1 to {setting.prompts} records, the setting's prompts")
+        raise InvalidPlan(f"a batch has 1 to {setting.prompts} records, the setting's prompts")
     writer = PromptWriter(task, backend, record_token_cap)
     bodies = [[writer.body(record)] for record in records]
     noise_multiplier = setting.prompts * setting.temperature / setting.clip
@@ -172,10 +173,10 @@ def private_prediction_audit(runs: Sequence[PredictionLosses], setting: Setting,
         A finding that failed where a loss is larger than its claim. Private.
 
     Raises:
-        ValueError: there are no runs.
+        InvalidPlan: there are no runs.
     """
     if not runs:
-        raise ValueError("there are no runs to audit")
+        raise InvalidPlan("there are no runs to audit")
     tokens = max(len(run.worst) for run in runs)
     of_token = math.sqrt(8 * setting.event.rho)
     of_run = min(

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from dpfewshot.errors import InvalidPlan
+
 
 @dataclass(frozen=True, slots=True)
 class Area:
@@ -40,13 +42,13 @@ def roc_area(members: Sequence[float], non_members: Sequence[float]) -> float:
         non_members: the non-members' scores.
 
     Raises:
-        ValueError: there are none of one kind, or a score is no number.
+        InvalidPlan: there are none of one kind, or a score is no number.
     """
     if len(members) == 0 or len(non_members) == 0:
-        raise ValueError("a trial needs a member and a non-member")
+        raise InvalidPlan("a trial needs a member and a non-member")
     scores = np.concatenate([members, non_members]).astype(np.float64)
     if np.isnan(scores).any():
-        raise ValueError("a score is no number")
+        raise InvalidPlan("a score is no number")
     ranks = stats.rankdata(scores)[: len(members)]
     wins = float(ranks.sum()) - len(members) * (len(members) + 1) / 2
     return wins / (len(members) * len(non_members))
@@ -60,10 +62,10 @@ def average_area(areas: Sequence[float], *, confidence: float = 0.95) -> Area:
         confidence: of the interval, in (0, 1).
 
     Raises:
-        ValueError: fewer than two trials.
+        InvalidPlan: fewer than two trials.
     """
     if len(areas) < 2:  # noqa: PLR2004 - a spread needs two
-        raise ValueError("an interval over trials needs at least two of them")
+        raise InvalidPlan("an interval over trials needs at least two of them")
     array = np.asarray(areas, dtype=np.float64)
     spread = float(array.std(ddof=1))
     interval = _logit_interval if spread > 0 else _exact_interval

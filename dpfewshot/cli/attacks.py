@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from dpfewshot.cli.backends import backend_options, open_backend
 from dpfewshot.cli.findings import conclude, finding_options
-from dpfewshot.errors import DPFewShotError, InvalidPlan
 
 _TASK = click.option("--task", required=True, help="A built-in task, or a .toml file.")
 _TEXT = click.option("--text", default="text", show_default=True, help="The column of the text.")
@@ -67,12 +64,11 @@ def membership(
     from dpfewshot.tasks import by_name
 
     inside, outside = (read_records(path, text=text, label=label_column) for path in (members, non_members))
-    with _refusals():
-        if demonstrations is None:
-            trials = trials_of_records(inside, outside)
-        else:
-            trials = trials_of_demonstrations(Demonstrations.from_jsonl(demonstrations), inside, outside)
-        finding = membership_inference(by_name(task), open_backend(options), trials, loss=loss)
+    if demonstrations is None:
+        trials = trials_of_records(inside, outside)
+    else:
+        trials = trials_of_demonstrations(Demonstrations.from_jsonl(demonstrations), inside, outside)
+    finding = membership_inference(by_name(task), open_backend(options), trials, loss=loss)
     conclude([finding], output, as_json=as_json)
 
 
@@ -117,20 +113,8 @@ def influence(
     from dpfewshot.tasks import by_name
 
     asked = [record.text for record in read_records(texts, text=text, label=label_column)[:items]]
-    with _refusals():
-        measured = influences(
-            by_name(task), open_backend(options), Demonstrations.from_jsonl(demonstrations), asked, over=over
-        )
-        finding = influence_finding([measured], over=over)
+    measured = influences(
+        by_name(task), open_backend(options), Demonstrations.from_jsonl(demonstrations), asked, over=over
+    )
+    finding = influence_finding([measured], over=over)
     conclude([finding], output, as_json=as_json)
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """What an audit refuses is bad input, in one line."""
-    try:
-        yield
-    except DPFewShotError:
-        raise
-    except ValueError as error:
-        raise InvalidPlan(str(error)) from None

@@ -5,7 +5,7 @@ import pytest
 from notes import FORMAT, GLAD, Reader, demonstration
 
 from dpfewshot.audit.influence import influence_finding, influence_of, influences
-from dpfewshot.errors import InvalidTask
+from dpfewshot.errors import BackendError, InvalidTask
 from dpfewshot.formats import PromptFormat
 from dpfewshot.tasks import MIT_G
 
@@ -84,7 +84,7 @@ def test_what_has_no_influence_to_measure_is_refused() -> None:
         influence_finding([])
     with pytest.raises(ValueError, match="one number"):
         influence_finding([np.ones((1, 2)), np.ones((2, 2))])
-    with pytest.raises(ValueError, match="infinite"):
+    with pytest.raises(BackendError, match="infinite"):
         influence_finding([np.array([[math.inf]])])
     with pytest.raises(InvalidTask, match="free"):
         influences(MIT_G, Reader(majority), SHOWN, ["note07"])

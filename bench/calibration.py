@@ -1,0 +1,88 @@
+"""Why demonstrations do not help on AG News and TREC: what the labels' bias does, into docs/results/raw/calibration.json.
+
+    python bench/calibration.py DATA STORE
+
+Uses the demonstrations that bench/utility.py left in STORE. Each is used without calibration, with contextual calibration
+(Zhao et al., 2021: divide by what texts that say nothing get) and with batch calibration (Zhou et al., 2024: divide by the
+geometric mean over all test texts), and the share of the label that is predicted most often is kept beside the accuracy.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from batched import Batched
+from numpy.typing import NDArray
+from utility import DATA_SETS, REPETITIONS, Stored, backend, experiment, ours
+
+from dpfewshot.evaluation import Experiment, RandomPrivate, Setting, Synthetic, Trial, ZeroShot
+from dpfewshot.icl import Classifier
+from dpfewshot.mechanisms import AdaDPSyn, Gaussian
+
+RAW = Path(__file__).parents[1] / "docs/results/raw/calibration.json"
+TASKS = ("agnews", "trec")
+
+
+def trials(task: str, store: Path) -> list[Trial]:
+    """No demonstrations, and those of each setting at ε = 1 or without privacy."""
+    settings: tuple[tuple[Setting, float | None], ...] = (
+        (RandomPrivate(), None),
+        (ours(DATA_SETS[task]), None),
+        (ours(DATA_SETS[task]), 1.0),
+        (Synthetic("gaussian", Gaussian()), 1.0),  # taken from the store by name: nothing is made here
+        (Synthetic("adadpsyn", AdaDPSyn()), 1.0),
+    )
+    return [Trial(ZeroShot(), 0.0, shots=0)] + [
+        Trial(Stored(setting, store), epsilon, repetition=repetition)
+        for setting, epsilon in settings
+        for repetition in range(REPETITIONS)
+    ]
+
+
+def calibrations(data: Experiment, model: Batched, trial: Trial) -> dict[str, dict[str, float]]:
+    """Accuracy, and the share of the label predicted most often, by calibration."""
+    made = trial.setting.demonstrations(data.request(trial))
+    classifier = Classifier(data.task, model, made)
+    contextual = np.log(classifier.predict_proba([item.text for item in data.test]))
+    plain = contextual + np.log(classifier.content_free)
+    truth = np.array([classifier.labels.index(item.label) for item in data.test])
+    return {
+        "none": found(plain, truth),
+        "contextual": found(contextual, truth),
+        "batch": found(plain - plain.mean(axis=0), truth),
+    }
+
+
+def found(scores: NDArray[np.float64], truth: NDArray[np.intp]) -> dict[str, float]:
+    """Of log-probabilities up to a constant in each row, shape (texts, labels)."""
+    predicted = scores.argmax(axis=1)
+    return {
+        "accuracy": float((predicted == truth).mean()),
+        "most_predicted": float(np.bincount(predicted).max() / len(truth)),
+    }
+
+
+def main(data: str, store: str) -> None:
+    """Measure all of them."""
+    model = backend("gemma", threads=1, context=1024)
+    results = []
+    for task in TASKS:
+        of_task = experiment(DATA_SETS[task], Path(data), model, None, "gemma")
+        for trial in trials(task, Path(store)):
+            one = {
+                "task": task,
+                "setting": trial.setting.name,
+                "epsilon": trial.epsilon,
+                "repetition": trial.repetition,
+                **calibrations(of_task, model, trial),
+            }
+            results.append(one)
+            print(json.dumps(one), file=sys.stderr, flush=True)
+    RAW.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
