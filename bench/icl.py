@@ -1,4 +1,4 @@
-"""Classification beside sending each whole prompt, and three ways to score labels: docs/results/icl.md.
+"""Classification and extraction beside sending each whole prompt, and three ways to score labels: docs/results/icl.md.
 
     python bench/icl.py speed FOLDER [MODEL.gguf] > docs/results/icl.md
     python bench/icl.py scores FOLDER [MODEL.gguf] >> docs/results/icl.md
@@ -28,7 +28,10 @@ from dpfewshot.icl.few_shot import FewShotPrompt
 ROUNDS = 3
 TEXTS = 3
 SCORED_TEXTS = 100
-AGNEWS, TREC = icl.prompt_format(dpf.tasks.AGNEWS), icl.prompt_format(dpf.tasks.TREC)
+EXTRACTED_TOKENS = 12
+AGNEWS, TREC, DIRECTOR, GENRE = (
+    icl.prompt_format(task) for task in (dpf.tasks.AGNEWS, dpf.tasks.TREC, dpf.tasks.MIT_D, dpf.tasks.MIT_G)
+)
 
 Scores = NDArray[np.float64]
 
@@ -66,6 +69,8 @@ SHAPES = (
     Shape("TREC, Abbreviation written Ab", TREC_IN_TOKENS, QUESTIONS, 4),
     Shape("AG News", AGNEWS, NEWS, 8),
     Shape("AG News, its longest texts", AGNEWS, NEWS, 4, longest=True),
+    Shape("MIT-D, extraction", DIRECTOR, ("mit_d.train", "mit_d.test"), 4),
+    Shape("MIT-G, extraction", GENRE, ("mit_g.train", "mit_g.test"), 4),
 )
 
 
@@ -77,8 +82,8 @@ def records(folder: Path, name: str) -> list[dpf.Record]:
 def demonstrations(
     words: icl.PromptFormat, rows: Sequence[dpf.Record], shots: int
 ) -> list[dpf.Demonstration]:
-    """The first records, one of each label in turn."""
-    labels = words.labels or ()
+    """The first records, one of each label in turn; where labels are free, of the labels there are."""
+    labels = words.labels or tuple(dict.fromkeys(row.label for row in rows))
     by_label = {label: [row for row in rows if row.label == label] for label in labels}
     chosen = [by_label[labels[n % len(labels)]][n // len(labels)] for n in range(shots)]
     return [dpf.Demonstration(row.text, row.label, 0, False, None, "add-remove", "none") for row in chosen]
@@ -127,7 +132,11 @@ class Way:
         shown: list[dpf.Demonstration],
         backend: LlamaCpp,
     ) -> None:
-        self._classifier = icl.Classifier(shape.words, asked, shown, calibrated=False)
+        self._model: icl.Classifier | icl.Extractor = (
+            icl.Classifier(shape.words, asked, shown, calibrated=False)
+            if shape.words.labels
+            else icl.Extractor(shape.words, asked, shown, max_tokens=EXTRACTED_TOKENS)
+        )
         self._backend = backend
         self.labels: list[str] = []
         self.seconds = 0.0
@@ -136,7 +145,7 @@ class Way:
     def label(self, texts: list[str]) -> None:
         """Label them once more."""
         started, before = time.process_time(), self._backend.tokens_evaluated
-        self.labels = self._classifier.predict(texts)
+        self.labels = self._model.predict(texts)
         self.seconds = time.process_time() - started
         self.tokens = self._backend.tokens_evaluated - before
 
@@ -205,7 +214,7 @@ SPEED = """# In-context learning: cost and scores
     python bench/icl.py speed FOLDER > docs/results/icl.md
     python bench/icl.py scores FOLDER gemma-3-270m-Q4_K_M.gguf >> docs/results/icl.md
 
-`icl.Classifier` over `LlamaCpp`, one thread, on a shared two-core machine: ratios of processor time.
+`icl.Classifier` and `icl.Extractor` over `LlamaCpp`, one thread, on a shared two-core machine: ratios of processor time.
 
 ## Beside sending each whole prompt
 
@@ -213,7 +222,7 @@ The same prompts to the same model: by blocks (instruction and demonstrations ar
 `next_token_logprobs`. {texts} texts of low, middle and high length, {rounds} rounds in turn; the prefix is there already. "Tokens" is how many times as
 many tokens whole prompts evaluate, which the ratio would be if each took the same time. Where labels have one token each it is (prefix + text)/text:
 it grows with the demonstrations and falls with the length of the text. Where a label has several, as TREC's Abbreviation, a whole prompt is sent for
-each of them.
+each of them; extraction sends one for each token that is written.
 
 ### {model}
 
