@@ -16,7 +16,9 @@ from pathlib import Path
 import numpy as np
 from batched import Batched
 from numpy.typing import NDArray
-from utility import DATA_SETS, REPETITIONS, Stored, backend, experiment, ours
+from utility import REPETITIONS, backend, experiment, ours
+from utility_data import DATA_SETS
+from utility_settings import Stored
 
 from dpfewshot.evaluation import Experiment, RandomPrivate, Setting, Synthetic, Trial, ZeroShot
 from dpfewshot.icl import Classifier

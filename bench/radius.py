@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 from batched import Batched
 from numpy.typing import NDArray
-from utility import DATA_SETS, DataSet, backend, experiment
+from utility import backend, experiment
+from utility_data import DATA_SETS, DataSet
 
 from dpfewshot.accounting.permit import Permit
 from dpfewshot.evaluation import Trial, ZeroShot

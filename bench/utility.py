@@ -13,17 +13,16 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from batched import Batched
+from utility_data import DATA_SETS, DataSet
+from utility_settings import FreshNoise, Stored, WithExamples
 
 import dpfewshot as dpf
-from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.evaluation import (
     Experiment,
     RandomPrivate,
-    Request,
     Results,
     Setting,
     Synthetic,
@@ -34,7 +33,6 @@ from dpfewshot.evaluation import (
 )
 from dpfewshot.mechanisms import AdaDPSyn, Gaussian, PublicCentred
 from dpfewshot.mechanisms.adadpsyn_presets import published
-from dpfewshot.token_loop import TokenLoop
 
 RAW = Path(__file__).parents[1] / "docs/results/raw/utility.jsonl"
 DELTA = 1e-5
@@ -49,161 +47,6 @@ MODELS = {
     "gemma": ("Gemma 3 270M", "models/gemma-3-270m-q4_k_m"),
     "qwen": ("Qwen2.5-Coder 1.5B", "models/qwen2.5-coder-1.5b-instruct-q4_k_m"),
 }
-DIRECTORS = (
-    "steven spielberg", "alfred hitchcock", "quentin tarantino", "martin scorsese", "stanley kubrick", "james cameron",
-    "ridley scott", "tim burton", "woody allen", "clint eastwood", "francis ford coppola", "peter jackson",
-)  # fmt: skip
-GENRES = (
-    "comedy", "horror", "drama", "science fiction", "western", "thriller",
-    "romance", "animated", "action", "documentary", "musical", "fantasy",
-)  # fmt: skip
-
-# Of labels that the tasks do not have: they show the form of a record, and cannot serve as demonstrations.
-QUESTIONS = (
-    ("Color", "What color are the taxis of Lisbon ?"),
-    ("Date", "When did the first train run between Liverpool and Manchester ?"),
-)
-NEWS = (
-    (
-        "Health",
-        "Doctors Test New Flu Vaccine. A hospital in Oslo said on Monday that a new vaccine protected nine of ten patients.",
-    ),
-    (
-        "Weather",
-        "Storm Closes Mountain Roads. Heavy snow blocked three passes on Friday and left hundreds of drivers waiting.",
-    ),
-)
-DOCUMENTS = (
-    (
-        "Ship",
-        "The Northern Star is a cargo ship that was built in 1962 in Gdansk and sails between Norway and Iceland.",
-    ),
-    ("Language", "Arvani is a language spoken by about two thousand people in the hills of northern Laos."),
-)
-DIRECTED = (
-    ("george lucas", "what is the 1977 george lucas movie about a farm boy who joins a rebellion in space"),
-    (
-        "sofia coppola",
-        "which film directed by sofia coppola follows an aging actor and a young woman in tokyo",
-    ),
-)
-OF_A_GENRE = (
-    ("mystery", "what mystery film follows a detective who hunts a killer through a snowed in village"),
-    ("war", "which war movie is about a group of soldiers sent behind enemy lines to save one man"),
-)
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """One of the papers' tasks, with M, N and T of Tang et al. where two cores allow it.
-
-    Their T is 100 for AG News and DBPedia, and M 40 for DBPedia. Ours has an M of its own, N = 1, and for DBPedia's
-    small labels a T of its own: with one draw a demonstration many prompts cost little, and few tokens little noise.
-    """
-
-    task: dpf.Task
-    train: str
-    test: str
-    prompts: int
-    records_per_prompt: int
-    max_tokens: int
-    our_prompts: int
-    labels: tuple[str, ...] | None = None
-    examples: tuple[tuple[str, str], ...] = ()
-    our_tokens: int | None = None
-
-
-DATA_SETS = {
-    "trec": DataSet(dpf.tasks.TREC, "trec.train", "trec.test", 80, 1, 15, 80, None, QUESTIONS),
-    "agnews": DataSet(dpf.tasks.AGNEWS, "agnews.train_subset", "agnews.test", 10, 2, 30, 40, None, NEWS),
-    "mit-d": DataSet(dpf.tasks.MIT_D, "mit_d.train", "mit_d.test", 20, 4, 20, 60, DIRECTORS, DIRECTED),
-    "mit-g": DataSet(dpf.tasks.MIT_G, "mit_g.train", "mit_g.test", 20, 4, 20, 60, GENRES, OF_A_GENRE),
-    "dbpedia": DataSet(
-        dpf.tasks.DBPEDIA, "dbpedia.train_subset", "dbpedia.test_subset", 20, 2, 30, 160, None, DOCUMENTS, 20
-    ),
-}
-
-
-@dataclass(frozen=True)
-class FreshNoise:
-    """A paper's mechanism with the noise of a fresh draw for each token, on one draw: what stands in for it.
-
-    A fresh draw for each token, as published, takes 12 to 25 times the tokens (docs/results/mechanisms.md), for which two
-    cores have no time. The noise of such a plan is put on vectors of one draw for all tokens. No guarantee holds for
-    that, and none is stated; that it has the utility of the paper's setting is not tested.
-    """
-
-    synthetic: Synthetic
-
-    @property
-    def name(self) -> str:
-        """As results carry it."""
-        return self.synthetic.name
-
-    def demonstrations(self, request: Request) -> Demonstrations:
-        """As many as were asked for, without a guarantee."""
-        every_token = replace(self.synthetic, resample_every=1)
-        if request.epsilon is None:
-            return self.synthetic.demonstrations(request)
-        synthesizer = every_token.synthesizer(request)
-        generation = synthesizer.generation  # an experiment that no user should repeat
-        generation.loop = TokenLoop(request.backend, self.synthetic.max_tokens)
-        return request.in_order(
-            [
-                synthesizer.generate(label)
-                for _ in range(request.shots_per_label)
-                for label in sorted(set(request.labels))
-            ]
-        )
-
-
-@dataclass(frozen=True)
-class WithExamples:
-    """A setting whose instruction ends with public examples of what is asked for.
-
-    A small model does not do what Tang's instruction says, to put the director into the sentence, and a demonstration
-    without it teaches nothing. Two made-up examples show it: public text, which costs nothing.
-    """
-
-    setting: Setting
-    examples: tuple[tuple[str, str], ...]
-
-    @property
-    def name(self) -> str:
-        """As results carry it."""
-        return f"{self.setting.name}, public examples"
-
-    def demonstrations(self, request: Request) -> Demonstrations:
-        """As many as were asked for."""
-        task = request.task
-        shown = "".join(task.block(label, text) for label, text in self.examples).rstrip()
-        told = replace(task, instruction=f"{task.preamble()}{shown}")
-        return self.setting.demonstrations(replace(request, task=told))
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A setting whose demonstrations are kept in a folder, and taken from there if they are there."""
-
-    setting: Setting
-    folder: Path = field(repr=False)
-
-    @property
-    def name(self) -> str:
-        """As results carry it."""
-        return self.setting.name
-
-    def demonstrations(self, request: Request) -> Demonstrations:
-        """As many as were asked for."""
-        parts = (request.task.name, self.name, request.epsilon, len(request.labels), request.repetition)
-        path = self.folder / ("_".join(str(part) for part in parts) + ".jsonl")
-        if not path.exists():
-            self.setting.demonstrations(request).to_jsonl(path)
-        made = Demonstrations.from_jsonl(path)
-        # Of one plan: each line states what its label's part reserved, and parts are disjoint.
-        spends = [one.spent for one in made if one.spent is not None]
-        whole = max(spends, key=lambda spend: spend.epsilon) if made.private and spends else None
-        return Demonstrations(made, plan_spend=whole)
 
 
 def settings_of(data: DataSet, epsilon: float | None) -> Iterator[Setting]:

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from utility import DATA_SETS, DELTA, EPSILONS, ITEMS, MODELS, RAW, REPETITIONS
+from utility import DELTA, EPSILONS, ITEMS, MODELS, RAW, REPETITIONS
+from utility_data import DATA_SETS
 
 from dpfewshot.evaluation import Cell, Results, difference, summarise
 from dpfewshot.evaluation.summaries import grouped
@@ -78,7 +79,7 @@ parallel; where labels are free (MIT), the four shots compose in sequence. The p
 |---|---|---|---|
 {rows}
 
-AdaDPSyn has the M, N and settings of its Tables 13 to 17. Directors and genres to generate for are public lists (in `bench/utility.py`). n, the records of each label:
+AdaDPSyn has the M, N and settings of its Tables 13 to 17. Directors and genres to generate for are public lists (in `bench/utility_data.py`). n, the records of each label:
 {populations()}
 
 `zero-shot`: no demonstration. ε = 0, `few-shot`: demonstrations from the instruction alone. σ = 0: ours without noise. `private`: four random private records as they stand.

@@ -1,0 +1,92 @@
+"""Settings of bench/utility.py beside the package's: a stand-in for fresh draws, public examples, and a store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from dpfewshot.demonstrations import Demonstrations
+from dpfewshot.evaluation import Request, Setting, Synthetic
+from dpfewshot.token_loop import TokenLoop
+
+
+@dataclass(frozen=True)
+class FreshNoise:
+    """A paper's mechanism with the noise of a fresh draw for each token, on one draw: what stands in for it.
+
+    A fresh draw for each token, as published, takes 12 to 25 times the tokens (docs/results/mechanisms.md), for which two
+    cores have no time. The noise of such a plan is put on vectors of one draw for all tokens. No guarantee holds for
+    that, and none is stated; that it has the utility of the paper's setting is not tested.
+    """
+
+    synthetic: Synthetic
+
+    @property
+    def name(self) -> str:
+        """As results carry it."""
+        return self.synthetic.name
+
+    def demonstrations(self, request: Request) -> Demonstrations:
+        """As many as were asked for, without a guarantee."""
+        every_token = replace(self.synthetic, resample_every=1)
+        if request.epsilon is None:
+            return self.synthetic.demonstrations(request)
+        synthesizer = every_token.synthesizer(request)
+        generation = synthesizer.generation  # an experiment that no user should repeat
+        generation.loop = TokenLoop(request.backend, self.synthetic.max_tokens)
+        return request.in_order(
+            [
+                synthesizer.generate(label)
+                for _ in range(request.shots_per_label)
+                for label in sorted(set(request.labels))
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class WithExamples:
+    """A setting whose instruction ends with public examples of what is asked for.
+
+    A small model does not do what Tang's instruction says, to put the director into the sentence, and a demonstration
+    without it teaches nothing. Two made-up examples show it: public text, which costs nothing.
+    """
+
+    setting: Setting
+    examples: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """As results carry it."""
+        return f"{self.setting.name}, public examples"
+
+    def demonstrations(self, request: Request) -> Demonstrations:
+        """As many as were asked for."""
+        task = request.task
+        shown = "".join(task.block(label, text) for label, text in self.examples).rstrip()
+        told = replace(task, instruction=f"{task.preamble()}{shown}")
+        return self.setting.demonstrations(replace(request, task=told))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A setting whose demonstrations are kept in a folder, and taken from there if they are there."""
+
+    setting: Setting
+    folder: Path = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """As results carry it."""
+        return self.setting.name
+
+    def demonstrations(self, request: Request) -> Demonstrations:
+        """As many as were asked for."""
+        parts = (request.task.name, self.name, request.epsilon, len(request.labels), request.repetition)
+        path = self.folder / ("_".join(str(part) for part in parts) + ".jsonl")
+        if not path.exists():
+            self.setting.demonstrations(request).to_jsonl(path)
+        made = Demonstrations.from_jsonl(path)
+        # Of one plan: each line states what its label's part reserved, and parts are disjoint.
+        spends = [one.spent for one in made if one.spent is not None]
+        whole = max(spends, key=lambda spend: spend.epsilon) if made.private and spends else None
+        return Demonstrations(made, plan_spend=whole)
