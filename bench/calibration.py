@@ -3,8 +3,8 @@
     python bench/calibration.py DATA STORE
 
 Uses the demonstrations that bench/utility.py left in STORE. Each is used without calibration, with contextual calibration
-(Zhao et al., 2021: divide by what texts that say nothing get) and with batch calibration (Zhou et al., 2024: divide by the
-geometric mean over all test texts), and the share of the label that is predicted most often is kept beside the accuracy.
+(Zhao et al., 2021: divide by what texts that say nothing get) and with `icl.batch_calibrated` by the test texts, and the
+share of the label that is predicted most often is kept beside the accuracy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from utility_data import DATA_SETS
 from utility_settings import Stored
 
 from dpfewshot.evaluation import Experiment, RandomPrivate, Setting, Synthetic, Trial, ZeroShot
-from dpfewshot.icl import Classifier
+from dpfewshot.icl import Classifier, batch_calibrated
 from dpfewshot.mechanisms import AdaDPSyn, Gaussian
 
 RAW = Path(__file__).parents[1] / "docs/results/raw/calibration.json"
@@ -48,18 +48,17 @@ def calibrations(data: Experiment, model: Batched, trial: Trial) -> dict[str, di
     """Accuracy, and the share of the label predicted most often, by calibration."""
     made = trial.setting.demonstrations(data.request(trial))
     classifier = Classifier(data.task, model, made)
-    contextual = np.log(classifier.predict_proba([item.text for item in data.test]))
-    plain = contextual + np.log(classifier.content_free)
+    contextual = classifier.predict_proba([item.text for item in data.test])
     truth = np.array([classifier.labels.index(item.label) for item in data.test])
     return {
-        "none": found(plain, truth),
+        "none": found(contextual * classifier.content_free, truth),
         "contextual": found(contextual, truth),
-        "batch": found(plain - plain.mean(axis=0), truth),
+        "batch": found(batch_calibrated(contextual), truth),
     }
 
 
 def found(scores: NDArray[np.float64], truth: NDArray[np.intp]) -> dict[str, float]:
-    """Of log-probabilities up to a constant in each row, shape (texts, labels)."""
+    """Of probabilities up to a factor in each row, shape (texts, labels)."""
     predicted = scores.argmax(axis=1)
     return {
         "accuracy": float((predicted == truth).mean()),

@@ -34,6 +34,8 @@ class Cell:
         items: test items.
         outcomes: "1" for each item that was right, "0" for each other.
         uncalibrated: likewise, without calibration; None for extraction.
+        batch_calibrated: likewise, with calibration by the test texts; None for extraction, and in cells of
+            before it was kept.
         population: n, the units of each label, or of "" where labels are free.
         private: whether test items and records are private, so that this cell is too.
         details: further facts: seconds.
@@ -55,6 +57,7 @@ class Cell:
     population: Mapping[str, int]
     private: bool = True
     settings: str = ""
+    batch_calibrated: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @property

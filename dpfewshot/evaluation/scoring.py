@@ -9,7 +9,7 @@ import numpy as np
 
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.demonstrations import Demonstrations
-from dpfewshot.icl import Classifier, Extractor
+from dpfewshot.icl import Classifier, Extractor, batch_calibrated
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
@@ -22,12 +22,14 @@ class Score:
     """Which items were right, in order: "1" for right and "0" for wrong.
 
     Attributes:
-        outcomes: of the calibrated classifier, or of extraction.
+        outcomes: of the classifier with contextual calibration, or of extraction.
         uncalibrated: of the classifier without calibration; None for extraction.
+        batch_calibrated: with calibration by the test texts (`icl.batch_calibrated`); None for extraction.
     """
 
     outcomes: str
     uncalibrated: str | None = None
+    batch_calibrated: str | None = None
 
 
 def score(
@@ -49,9 +51,14 @@ def score(
         return Score(_outcomes(map(_same, written, [record.label for record in test])))
     classifier = Classifier(task, backend, demonstrations)
     calibrated = classifier.predict_proba(texts)
-    truth = np.array([classifier.labels.index(record.label) for record in test])
     plain = calibrated * classifier.content_free  # what calibration had divided by
-    return Score(_outcomes(calibrated.argmax(axis=1) == truth), _outcomes(plain.argmax(axis=1) == truth))
+    truth = np.array([classifier.labels.index(record.label) for record in test])
+    return Score(
+        *(
+            _outcomes(probabilities.argmax(axis=1) == truth)
+            for probabilities in (calibrated, plain, batch_calibrated(calibrated))
+        )
+    )
 
 
 def _same(written: str, label: str) -> bool:

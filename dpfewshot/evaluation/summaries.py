@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ RESAMPLES = 2000
 
 COVERAGE = 0.95
 """Of the intervals."""
+
+Calibration: TypeAlias = Literal["contextual", "none", "batch"]
+"""Of classifications: by texts that say nothing, without any, or by the test texts themselves."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Summary:
         low: lower end of the 95 % bootstrap interval.
         high: upper end.
         repetitions: how many.
-        calibrated: whether with contextual calibration; None for extraction.
+        calibration: one of `Calibration`; None for extraction.
     """
 
     task: str
@@ -49,7 +52,7 @@ class Summary:
     repetitions: int
     items: int
     private: bool
-    calibrated: bool | None = None
+    calibration: Calibration | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -65,14 +68,17 @@ class Difference:
     high: float
 
 
-def summarise(cells: Iterable[Cell], *, calibrated: bool = True) -> list[Summary]:
+def summarise(cells: Iterable[Cell], *, calibration: Calibration = "contextual") -> list[Summary]:
     """One summary for each group of cells that differ in their repetition alone, in order of first cell.
 
     Args:
         cells: of any tasks, models and settings.
-        calibrated: whether classifications are taken with contextual calibration or without.
+        calibration: which of the classifications that a cell keeps are taken.
+
+    Raises:
+        InvalidRecords: a cell does not have them, or there is no such calibration.
     """
-    return [_summary(group, calibrated=calibrated) for group in grouped(cells)]
+    return [_summary(group, calibration) for group in grouped(cells)]
 
 
 def grouped(cells: Iterable[Cell]) -> list[list[Cell]]:
@@ -84,18 +90,20 @@ def grouped(cells: Iterable[Cell]) -> list[list[Cell]]:
     return [sorted(group, key=lambda cell: cell.repetition) for group in groups.values()]
 
 
-def difference(first: Sequence[Cell], second: Sequence[Cell], *, calibrated: bool = True) -> Difference:
+def difference(
+    first: Sequence[Cell], second: Sequence[Cell], *, calibration: Calibration = "contextual"
+) -> Difference:
     """The accuracy of the first group of cells less that of the second, item by item.
 
     Args:
         first: repetitions of one setting.
         second: of another, on the same items.
-        calibrated: as of `summarise`.
+        calibration: as of `summarise`.
 
     Raises:
-        InvalidRecords: the items are not the same number.
+        InvalidRecords: the items are not the same number; and as of `summarise`.
     """
-    one, other = (_outcomes(group, calibrated=calibrated) for group in (first, second))
+    one, other = (_outcomes(group, calibration) for group in (first, second))
     if one.shape[1] != other.shape[1]:
         raise InvalidRecords("the two groups were measured on different numbers of items")
     items = _picks("items", RESAMPLES, one.shape[1])
@@ -104,9 +112,9 @@ def difference(first: Sequence[Cell], second: Sequence[Cell], *, calibrated: boo
     return Difference(float(one.mean() - other.mean()), low, high)
 
 
-def _summary(group: Sequence[Cell], *, calibrated: bool) -> Summary:
+def _summary(group: Sequence[Cell], calibration: Calibration) -> Summary:
     first = group[0]
-    outcomes = _outcomes(group, calibrated=calibrated)
+    outcomes = _outcomes(group, calibration)
     low, high = _ends(_resampled(outcomes, _picks("items", RESAMPLES, outcomes.shape[1]), "first"))
     deltas = [cell.delta for cell in group if cell.delta is not None]
     return Summary(
@@ -124,14 +132,25 @@ def _summary(group: Sequence[Cell], *, calibrated: bool) -> Summary:
         repetitions=len(group),
         items=first.items,
         private=any(cell.private for cell in group),
-        calibrated=None if first.uncalibrated is None else calibrated,
+        calibration=None if first.uncalibrated is None else calibration,
     )
 
 
-def _outcomes(group: Sequence[Cell], *, calibrated: bool) -> NDArray[np.float64]:
+def _outcomes(group: Sequence[Cell], calibration: Calibration) -> NDArray[np.float64]:
     """Right is 1, wrong 0: shape (repetitions, items)."""
-    rows = [cell.outcomes if calibrated else cell.uncalibrated or cell.outcomes for cell in group]
+    rows = [_kept(cell, calibration) for cell in group]
     return np.array([[float(one) for one in row] for row in rows])
+
+
+def _kept(cell: Cell, calibration: Calibration) -> str:
+    """The outcomes of a cell with a calibration; of extraction, which has none, the only ones."""
+    if cell.uncalibrated is None:
+        return cell.outcomes
+    of = {"contextual": cell.outcomes, "none": cell.uncalibrated, "batch": cell.batch_calibrated}
+    outcomes = of.get(calibration)
+    if outcomes is None:
+        raise InvalidRecords(f"a cell of {cell.setting!r} has no outcomes with calibration={calibration!r}")
+    return outcomes
 
 
 def _resampled(outcomes: NDArray[np.float64], items: NDArray[np.intp], name: str) -> NDArray[np.float64]:

@@ -175,6 +175,7 @@ def _carried_out(experiment: Experiment, trial: Trial) -> Cell:
         items=len(experiment.test),
         outcomes=scored.outcomes,
         uncalibrated=scored.uncalibrated,
+        batch_calibrated=scored.batch_calibrated,
         population=populations(experiment.task, experiment.records),
         private=experiment.private,
         details={

@@ -88,11 +88,11 @@ def _rows(cells: Sequence[Cell]) -> list[Row]:
     return [
         Row(
             summary=summary,
-            uncalibrated=None if summary.calibrated is None else plain.accuracy,
+            uncalibrated=None if summary.calibration is None else plain.accuracy,
             certified=all(cell.epsilon is not None for cell in group),
         )
         for summary, plain, group in zip(
-            summarise(cells), summarise(cells, calibrated=False), grouped(cells), strict=True
+            summarise(cells), summarise(cells, calibration="none"), grouped(cells), strict=True
         )
     ]
 

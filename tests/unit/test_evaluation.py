@@ -93,6 +93,7 @@ def test_calibration_takes_the_bias_away_and_without_it_the_bias_decides() -> No
     found = score(TASK, reader(bias=20.0), Demonstrations(), TEST)
     assert found.outcomes == "110"
     assert found.uncalibrated == "101"  # all are called glad
+    assert found.batch_calibrated == "110"
 
 
 def test_an_extracted_label_counts_whatever_its_case_and_spaces() -> None:
@@ -242,8 +243,17 @@ def test_summaries_are_of_cells_that_differ_in_their_repetition_alone() -> None:
 
 
 def test_without_calibration_the_other_outcomes_count() -> None:
-    (one,) = summarise([cell("1111", uncalibrated="0001")], calibrated=False)
-    assert (one.accuracy, one.calibrated) == (0.25, False)
+    (one,) = summarise([cell("1111", uncalibrated="0001")], calibration="none")
+    assert (one.accuracy, one.calibration) == (0.25, "none")
+
+
+def test_outcomes_that_a_cell_does_not_have_are_not_made_up() -> None:
+    (one,) = summarise([cell("1111", uncalibrated="0001", batch_calibrated="0011")], calibration="batch")
+    assert (one.accuracy, one.calibration) == (0.5, "batch")
+    with pytest.raises(dpf.InvalidRecords, match="calibration='batch'"):
+        summarise([cell("1111", uncalibrated="0001")], calibration="batch")
+    (extracted,) = summarise([cell("1100")], calibration="batch")
+    assert (extracted.accuracy, extracted.calibration) == (0.5, None)
 
 
 def test_the_difference_of_a_setting_to_itself_is_nothing() -> None:
