@@ -103,7 +103,9 @@ def populations() -> str:
 def settings_table(cells: Sequence[Cell], model: str) -> str:
     """One row a task and setting."""
     columns: list[tuple[str, float | None]] = [
-        (f"ε = {epsilon:g}", epsilon) for epsilon in sorted(e for e in EPSILONS if e)
+        (f"ε = {epsilon:g}", epsilon)
+        for epsilon in sorted(e for e in EPSILONS if e)
+        if any(cell.epsilon_asked == epsilon for cell in cells)
     ]
     lines = [
         f"| task | setting | {' | '.join(name for name, _ in columns)} | σ = 0 |",
