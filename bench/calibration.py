@@ -2,7 +2,7 @@
 
     python bench/calibration.py DATA STORE
 
-Uses the demonstrations that bench/utility.py left in STORE. Each is used without calibration, with contextual calibration
+Uses the demonstrations that bench/utility.py keeps in STORE. Each is used without calibration, with contextual calibration
 (Zhao et al., 2021: divide by what texts that say nothing get) and with `icl.batch_calibrated` by the test texts, and the
 share of the label that is predicted most often is kept beside the accuracy.
 """
@@ -16,13 +16,12 @@ from pathlib import Path
 import numpy as np
 from batched import Batched
 from numpy.typing import NDArray
-from utility import REPETITIONS, backend, experiment, ours
+from utility import REPETITIONS, backend, experiment, ours, settings_of
 from utility_data import DATA_SETS
 from utility_settings import Stored
 
-from dpfewshot.evaluation import Experiment, RandomPrivate, Setting, Synthetic, Trial, ZeroShot
+from dpfewshot.evaluation import Experiment, RandomPrivate, Setting, Trial, ZeroShot
 from dpfewshot.icl import Classifier, batch_calibrated
-from dpfewshot.mechanisms import AdaDPSyn, Gaussian
 
 RAW = Path(__file__).parents[1] / "docs/results/raw/calibration.json"
 TASKS = ("agnews", "trec")
@@ -33,9 +32,7 @@ def trials(task: str, store: Path) -> list[Trial]:
     settings: tuple[tuple[Setting, float | None], ...] = (
         (RandomPrivate(), None),
         (ours(DATA_SETS[task]), None),
-        (ours(DATA_SETS[task]), 1.0),
-        (Synthetic("gaussian", Gaussian()), 1.0),  # taken from the store by name: nothing is made here
-        (Synthetic("adadpsyn", AdaDPSyn()), 1.0),
+        *((setting, 1.0) for setting in settings_of(DATA_SETS[task], 1.0)),
     )
     return [Trial(ZeroShot(), 0.0, shots=0)] + [
         Trial(Stored(setting, store), epsilon, repetition=repetition)

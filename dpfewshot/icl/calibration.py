@@ -11,8 +11,8 @@ from dpfewshot.errors import InvalidPlan
 def batch_calibrated(probabilities: ArrayLike) -> NDArray[np.float64]:
     """Divide what each label gets by its geometric mean over the texts, and normalise for each text.
 
-    Demonstrations give a small model a liking for some labels, which it does not show on texts that say
-    nothing: contextual calibration does not see it, a batch of real texts does. A liking that multiplies a
+    Demonstrations can give a model a liking for some labels, which texts that say nothing, and so contextual
+    calibration, show only in part; a batch of real texts shows more of it. A liking that multiplies a
     label's odds by the same number whatever the text is taken off exactly, so it makes no difference whether
     the probabilities were calibrated before. After batch calibration (Zhou et al., ICLR 2024), which takes
     the arithmetic mean and has no such invariance.
