@@ -94,7 +94,8 @@ class Cell:
         known = {one.name for one in fields(cls)}
         try:
             cell = cls(**{name: value for name, value in line.items() if name in known})
-            if len(cell.outcomes) != cell.items or set(cell.outcomes) - {"0", "1"} or cell.items < 1:
+            kept = (cell.outcomes, cell.uncalibrated or cell.outcomes, cell.batch_calibrated or cell.outcomes)
+            if cell.items < 1 or any(len(one) != cell.items or set(one) - {"0", "1"} for one in kept):
                 raise ValueError("outcomes do not fit the items")
         except (TypeError, AttributeError) as error:
             raise ValueError("not a cell") from error

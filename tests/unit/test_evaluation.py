@@ -247,6 +247,15 @@ def test_without_calibration_the_other_outcomes_count() -> None:
     assert (one.accuracy, one.calibration) == (0.25, "none")
 
 
+@pytest.mark.parametrize("kind", ["outcomes", "uncalibrated", "batch_calibrated"])
+@pytest.mark.parametrize("wrong", ["11", "1102"])
+def test_outcomes_of_another_number_of_items_are_no_cell(kind: str, wrong: str) -> None:
+    line = cell("1100", uncalibrated="1000", batch_calibrated="1110").as_dict()
+    assert Cell.from_dict(line).accuracy == 0.5
+    with pytest.raises(ValueError, match="outcomes"):
+        Cell.from_dict({**line, kind: wrong})
+
+
 def test_outcomes_that_a_cell_does_not_have_are_not_made_up() -> None:
     (one,) = summarise([cell("1111", uncalibrated="0001", batch_calibrated="0011")], calibration="batch")
     assert (one.accuracy, one.calibration) == (0.5, "batch")
