@@ -119,6 +119,16 @@ def test_vocabulary_and_tokens_are_those_of_the_same_model_in_process(backend):
         assert [backend.detokenize([t]) for t in everything] == [local.detokenize([t]) for t in everything]
 
 
+def test_a_likely_token_that_ends_within_a_character_costs_no_answer(through_proxy, backend, faults):
+    """Of such a token, if sampled, the server tells no log-probabilities."""
+    globe = backend.tokenize("\U0001f30d")
+    prompts = [globe * number for number in range(8, 20)]
+    seen = faults(lambda _, real: real())
+    answers = through_proxy.next_token_logprobs(prompts, globe[:1])
+    assert np.exp(answers).mean() > 0.4
+    assert len(seen) == len(prompts)
+
+
 def test_a_demonstration_is_made_through_a_server(backend):
     synthesizer = Synthesizer(
         Task(
@@ -349,8 +359,12 @@ def test_a_float32_model_has_the_probabilities_of_the_same_model_in_process(tmp_
     assert np.abs(difference).max() < 1e-3
 
 
-def test_llama_cpp_pythons_server(prompts):
-    """The same build and model as in process, told by text; what it cannot tell is -inf."""
+def test_llama_cpp_pythons_server(prompts, monkeypatch):
+    """The same build and model as in process, told by text; what it cannot tell is -inf.
+
+    A likely end, and a likely token that ends within a character, have their answers at once.
+    """
+    monkeypatch.setattr(transport, "ATTEMPTS", 1)
     with llama_cpp_python_server(packaged_model_path()) as url:
         with pytest.raises(BackendError, match="allow_truncated"):
             OpenAICompatible(url, "smollm2")
@@ -359,7 +373,12 @@ def test_llama_cpp_pythons_server(prompts):
             assert not served.end_token_ids & set(served.tokenize("a<|im_end|>b"))
             special = [*prompts[0], *served.tokenize(" <|im_end|>")]
             found = served.next_token_logprobs([prompts[2], special, prompts[2]])
+            globe = served.tokenize("\U0001f30d")
+            said = [1, *served.tokenize("user\nSay yes."), 2, *served.tokenize("\n"), 1]
+            ended = [*said, *served.tokenize("assistant\nYes.")]
+            likely = served.next_token_logprobs([ended, *(globe * number for number in range(8, 20))])
     assert np.isnan(found[1]).all()
+    assert not np.isnan(likely).any()
     assert found[0].tobytes() == found[2].tobytes()  # nothing of the last prompt is reused
     with LlamaCpp(packaged_model_path(), threads=1) as local:
         expected = local.next_token_logprobs(prompts[2:])

@@ -26,6 +26,7 @@ NEUTRAL: Mapping[str, Any] = {
     "repeat_penalty": 1.0,
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
+    "grammar": 'root ::= "a"',
 }
 
 FLUSHES = (".", ",")
@@ -39,7 +40,9 @@ class LlamaCppPython(Dialect):
     out of that, the prompt is a row of NaN. Tokens are named by text: those whose text is no token's
     own, such as parts of a character, cannot be told apart and count as impossible, which is why
     `allow_truncated` is asked for. The server keeps the last prompt's cache: a public prompt that begins
-    with another token goes before each, so that nothing of a private one is reused.
+    with another token goes before each, so that nothing of a private one is reused. A grammar makes it
+    sample a letter always: of an end token it tells no log-probabilities, and a token that ends within a
+    character it follows with others. Those it tells are from before the grammar.
     """
 
     name: ClassVar[str] = "llama-cpp-python"

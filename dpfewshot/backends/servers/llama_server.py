@@ -13,13 +13,15 @@ from dpfewshot.errors import BackendError
 MORE_THAN_ANY = 1 << 24
 """More log-probabilities than any vocabulary has: llama-server then gives all."""
 
+CERTAIN = 1000.0
+"""A bias that leaves no other token a chance."""
+
 NEUTRAL: Mapping[str, Any] = {
     "temperature": 1.0,
     "samplers": [],
     "repeat_penalty": 1.0,
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
-    "logit_bias": [],
     "post_sampling_probs": False,
 }
 
@@ -31,6 +33,9 @@ class LlamaServer(Dialect):
     whole also for a support: the bits of a log-probability depend on how many are asked for, and
     `post_sampling_probs` with a bias on the support would lose what the rest of the vocabulary has.
     One prompt a request, so that each is refused or answered by itself.
+
+    A bias makes it sample a letter always: of a token that ends within a character, as those of an emoji do,
+    it tells no log-probabilities. Those it tells are from before the bias.
     """
 
     name: ClassVar[str] = "llama-server"
@@ -45,6 +50,7 @@ class LlamaServer(Dialect):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._pieces: list[bytes] = []
+        self._letter = 0
 
     async def connect(self) -> None:
         """One public prompt tells the vocabulary with its bytes; with `ignore_eos` the end tokens too."""
@@ -55,12 +61,13 @@ class LlamaServer(Dialect):
         bare = await self._tokens_of({"content": "", "add_special": True})
         self.bos = bare[0] if bare else None
         prompt = await self._tokens_of({"content": "a", "add_special": True})
-        body = {**NEUTRAL, "prompt": prompt, "n_predict": 1, "n_probs": MORE_THAN_ANY, "ignore_eos": True}
         try:
+            self._letter = field(prompt, -1)
+            body = {**self._asked_of(prompt), "ignore_eos": True}
             answer = await post(f"{root}/completion", body, lambda answer: answer, public=True)
             entries = {entry["id"]: entry for entry in _top(answer)}
             biases = field(answer, "generation_settings", "logit_bias")
-            self.end_token_ids = frozenset(bias["token"] for bias in biases)
+            self.end_token_ids = frozenset(bias["token"] for bias in biases) - {self._letter}
         except (Malformed, Refused, KeyError, TypeError) as error:
             # The prompt is public, and so is what the server says of it.
             raise BackendError(
@@ -95,11 +102,8 @@ class LlamaServer(Dialect):
     ) -> tuple[str, dict[str, Any]]:
         """The whole vocabulary, whatever the support; the answer does not repeat the prompt."""
         return f"{self._transport.root}/completion", {
-            **NEUTRAL,
+            **self._asked_of(prompts[0]),
             **settings,
-            "prompt": list(prompts[0]),
-            "n_predict": 1,
-            "n_probs": MORE_THAN_ANY,
             "cache_prompt": False,
             "response_fields": ["completion_probabilities", "model", "tokens_evaluated", "truncated"],
         }
@@ -114,6 +118,15 @@ class LlamaServer(Dialect):
     def identity_of(self, answer: Any) -> tuple[Any, ...]:
         """The model's name; its vocabulary is compared by `row`, its weights by the canary."""
         return (field(answer, "model"),)
+
+    def _asked_of(self, prompt: Tokens) -> dict[str, Any]:
+        return {
+            **NEUTRAL,
+            "logit_bias": [[self._letter, CERTAIN]],
+            "prompt": list(prompt),
+            "n_predict": 1,
+            "n_probs": MORE_THAN_ANY,
+        }
 
     async def _tokens_of(self, body: dict[str, Any]) -> list[int]:
         url = f"{self._transport.root}/tokenize"
