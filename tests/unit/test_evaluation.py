@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import random
 from pathlib import Path
 
@@ -273,23 +274,49 @@ def test_the_difference_of_a_setting_to_itself_is_nothing() -> None:
         difference(same, [cell("11")])
 
 
-def coverage(shrunk: float) -> int:
-    """In how many of 200 simulated evaluations the interval, shrunk around its middle, holds the truth."""
+def test_the_same_repetitions_are_compared_one_by_one() -> None:
+    """Their labels are the same: what those do to both settings is no difference."""
+    first = [cell("11111111"), cell("00000000", 1), cell("11110000", 2)]
+    found = difference(first, first)
+    assert (found.mean, found.low, found.high) == (0.0, 0.0, 0.0)
+    moved = [cell(one.outcomes, one.repetition + 1) for one in first]
+    apart = difference(first, moved)
+    assert apart.low < -0.5
+    assert apart.high > 0.5
+
+
+def test_an_accuracy_is_never_below_none_or_above_all() -> None:
+    (found,) = summarise([cell("11111111"), cell("00000000", 1), cell("11110000", 2)])
+    assert (found.low, found.high) == (0.0, 1.0)
+
+
+def coverage(effect: float, shrunk: float = 1.0) -> int:
+    """In how many of 200 simulated evaluations the interval, shrunk around its middle, holds the truth.
+
+    Items have log-odds with a standard deviation of 1, and repetitions of `effect`.
+    """
     generator = random.Random(7)
+
+    def outcome(log_odds: float) -> str:
+        return "1" if generator.random() < 1 / (1 + math.exp(-log_odds)) else "0"
+
     held = 0
     for _ in range(200):
-        skill = [generator.random() for _ in range(60)]  # some items are easy
-        cells = [
-            cell("".join("1" if generator.random() < each else "0" for each in skill), repetition)
-            for repetition in range(3)
-        ]
-        (found,) = summarise(cells)
+        items = [generator.gauss(0, 1) for _ in range(60)]
+        repetitions = [generator.gauss(0, effect) for _ in range(3)]
+        (found,) = summarise(
+            [
+                cell("".join(outcome(item + repetition) for item in items), number)
+                for number, repetition in enumerate(repetitions)
+            ]
+        )
         half = shrunk * (found.high - found.low) / 2
         held += abs((found.high + found.low) / 2 - 0.5) <= half
     return held
 
 
-def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    """Of 200, 95 % are 190: at 170 or more p > 1e-9; shrunk to a half, some 140 are expected."""
-    assert coverage(1.0) >= 170
-    assert coverage(0.4) < 170
+@pytest.mark.parametrize("effect", [0.0, 0.5, 2.0])
+def test_intervals_hold_the_truth_as_often_as_they_say(effect: float) -> None:
+    """Of 200, 95 % are 190: at 170 or more p > 1e-9. Intervals of half the width hold it less often."""
+    assert coverage(effect) >= 170
+    assert coverage(effect, shrunk=0.4) < 170
