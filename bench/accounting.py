@@ -12,6 +12,7 @@ prv-accountant is left out: it takes 5 to 40 seconds a query there.
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 import time
@@ -96,7 +97,7 @@ def dp_accounting(row: Row, accuracy: float) -> tuple[float, float]:
     for grid in GRIDS:
         found = work(grid)
         if found <= row.reference * (1 + accuracy):
-            return found, best_time(lambda grid=grid: work(grid), 3)
+            return found, best_time(functools.partial(work, grid), 3)
     return math.nan, math.nan
 
 

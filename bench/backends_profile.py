@@ -6,7 +6,7 @@ import cProfile
 import pstats
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,11 +74,11 @@ class TimedLlamaCpp(LlamaCpp):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(packaged_model_path(), **settings)
-        self._model.library = self.library = TimedLibrary(self._model.library)
+        self._loaded.library = self.library = TimedLibrary(self._loaded.library)
         self.clock = Clock()
 
-    def open_block(
-        self, prefix: Tokens, suffixes: list[Tokens], tokens: int, *, public: bool = False
+    def open_block(  # type: ignore[override]  # a block that does what a backend's does, and times it
+        self, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
     ) -> TimedBlock:
         """See `BlockBackend.open_block`. The first of several tokens takes the memory of its streams."""
         with self.clock.running():

@@ -151,8 +151,8 @@ def one_round(inputs: Inputs, ways: Ways, number: int) -> Round:
     found |= _demonstrations(REPEATED, again)
     for name, way in ((BLOCK, ways[FRESH]), (BLOCK_CONVERTED, ways[FRESH_CONVERTED])):
         if isinstance(way, InProcess):
-            steps = way.block(inputs, draws[POSITIONS[LONG][0]], LONG)
-            found |= {(name, tokens): _sum(steps[:tokens]) for tokens in POSITIONS}
+            of_block = way.block(inputs, draws[POSITIONS[LONG][0]], LONG)
+            found |= {(name, tokens): _sum(of_block[:tokens]) for tokens in POSITIONS}
     print(f"{inputs.data_set.name}, round {number}", file=sys.stderr)
     return found
 

@@ -151,11 +151,11 @@ class Batched:
             head = model.network.lm_head
             if support is not None and relative:
                 logits = torch.nn.functional.linear(last, head.weight[torch.tensor(support)]).float()
-                return (logits - logits.logsumexp(dim=1, keepdim=True)).numpy()
+                return np.asarray((logits - logits.logsumexp(dim=1, keepdim=True)).numpy())
             logits = head(last)
             total = logits.float().logsumexp(dim=1, keepdim=True)
             chosen = logits if support is None else logits[:, torch.tensor(support)]
-            return (chosen.float() - total).numpy()
+            return np.asarray((chosen.float() - total).numpy())
 
 
 class Block:

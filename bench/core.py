@@ -60,7 +60,8 @@ def straight_sum(logits: NDArray[np.float32]) -> NDArray[np.int64]:
     """The same query as one writes it in NumPy: log-softmax, exp, grid, floor, integers, sum."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     logprobs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return np.floor(np.exp(logprobs) * np.float32(_core.grid)).astype(np.int64).sum(axis=0)
+    counts = np.floor(np.exp(logprobs) * np.float32(_core.grid)).astype(np.int64)
+    return np.asarray(counts.sum(axis=0))
 
 
 def straight_sum_around(logits: NDArray[np.float32], centre: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -69,7 +70,8 @@ def straight_sum_around(logits: NDArray[np.float32], centre: NDArray[np.float64]
     weights = np.exp(shifted)
     centred = weights / weights.sum(axis=1, keepdims=True) - centre.astype(np.float32)
     centred *= np.minimum(1, 0.1 / np.linalg.norm(centred, axis=1, keepdims=True))
-    return np.trunc(centred * np.float32(_core.grid)).astype(np.int64).sum(axis=0)
+    counts = np.trunc(centred * np.float32(_core.grid)).astype(np.int64)
+    return np.asarray(counts.sum(axis=0))
 
 
 def opendp_normals() -> Task | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +47,12 @@ def main(device: str, model: str | None = None) -> None:
     print("|---|---|---|---|---|")
     exact: Logprobs | None = None
     for dtype in DTYPES[device.partition(":")[0]]:
-        settings = {"device": device, "dtype": dtype, "context_tokens": 128, "kept_prompts": PROMPTS}
+        settings: dict[str, Any] = {
+            "device": device,
+            "dtype": dtype,
+            "context_tokens": 128,
+            "kept_prompts": PROMPTS,
+        }
         with HuggingFace(model, **settings) as backend:
             answers, batched = block_of(backend)
             found = backend.describe().rpartition("attention, ")[2]

@@ -9,6 +9,7 @@ run, and the page is of what is kept. One thread; progress goes to standard erro
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import sys
@@ -19,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import dpfewshot as dpf
-from dpfewshot.audit.influence import influence_finding, influences
+from dpfewshot.audit.influence import Answers, influence_finding, influences
 from dpfewshot.audit.private_prediction import prediction_losses, private_prediction_audit
 from dpfewshot.backends import LlamaCpp, packaged_model_path
 from dpfewshot.solving import solve
 
 RAW = Path(__file__).parent.parent / "docs" / "results" / "raw" / "influence.json"
 TASK = dpf.tasks.TREC
-SHOTS = {
+SHOTS: dict[int, tuple[Answers, ...]] = {
     1: ("labels", "calibrated labels", "vocabulary"),
     2: ("labels", "calibrated labels", "vocabulary"),
     4: ("labels", "calibrated labels", "vocabulary"),
@@ -46,7 +47,7 @@ SETTINGS: tuple[tuple[str, float, dict[str, Any]], ...] = (
 LABEL = "Description"
 
 
-def measured_influence(backend: LlamaCpp, data: Path, shots: int, over: str) -> dict[str, Any]:
+def measured_influence(backend: LlamaCpp, data: Path, shots: int, over: Answers) -> dict[str, Any]:
     """Random prompts of private records, each asked about texts of its own; the same for every model."""
     train = dpf.read_records(data / "trec.train.jsonl.gz")
     test = dpf.read_records(data / "trec.test.jsonl.gz")
@@ -89,10 +90,13 @@ def cells(data: Path) -> Iterator[tuple[str, Callable[[LlamaCpp], dict[str, Any]
         for over in kinds:
             yield (
                 f"influence | {shots} | {over}",
-                lambda b, s=shots, o=over: measured_influence(b, data, s, o),
+                functools.partial(measured_influence, data=data, shots=shots, over=over),
             )
     for table, epsilon, fixed in SETTINGS:
-        yield f"loss | {table} | {epsilon:g}", lambda b, e=epsilon, f=fixed: measured_loss(b, data, e, f)
+        yield (
+            f"loss | {table} | {epsilon:g}",
+            functools.partial(measured_loss, data=data, epsilon=epsilon, fixed=fixed),
+        )
 
 
 def run(models: dict[str, Path], data: Path, found: dict[str, Any]) -> None:

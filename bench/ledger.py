@@ -9,6 +9,7 @@ A cycle is reserve, charge and settle of one plan, on one account that all proce
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -69,7 +70,7 @@ def rate_lines(ledgers: dict[str, Callable[[], str]], seconds: float) -> Iterato
         for processes in PROCESSES:
             url = make()
             dpf.BudgetLedger.open(url).create(DATASET, dpf.PrivacyBudget(1e6, 0.5))
-            answers = forked(processes, lambda url=url: cycles(url, seconds))
+            answers = forked(processes, functools.partial(cycles, url, seconds))
             took = sorted(one for answer in answers for one in answer["took"])
             locked = sum(answer["locked"] for answer in answers)
             rate = sum(len(answer["took"]) / answer["seconds"] for answer in answers)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import dpfewshot as dpf
-from dpfewshot.audit.membership import Trial, membership_inference, trials_of_records
+from dpfewshot.audit.membership import Loss, Trial, membership_inference, trials_of_records
 from dpfewshot.backends import LlamaCpp, packaged_model_path
 
 RAW = Path(__file__).parent.parent / "docs" / "results" / "raw" / "membership.json"
@@ -45,7 +45,7 @@ RECORDS, NO_PRIVACY = "records", "inf"
 SETTINGS = (RECORDS, NO_PRIVACY, "1", "4", "8")
 TRIALS = {setting: 12 if setting == RECORDS else 8 for setting in SETTINGS}
 PROMPTS = 12
-CANDIDATES = {"label": 4, "record": 2}
+CANDIDATES: dict[Loss, int] = {"label": 4, "record": 2}
 """Members and as many non-members that each attack asks about in a trial; whole records take longest."""
 
 
@@ -74,7 +74,7 @@ def shown_in(setting: str, setup: Setup, split: Split, backend: LlamaCpp) -> dpf
     return synthetic(setting, setup, split.members, backend)
 
 
-def trial_of(loss: str, setting: str, shown: dpf.Demonstration, split: Split) -> Trial:
+def trial_of(loss: Loss, setting: str, shown: dpf.Demonstration, split: Split) -> Trial:
     """One trial of one attack. A record in the prompt is the only member."""
     asked = CANDIDATES[loss]
     inside = split.members[: 1 if setting == RECORDS else asked]
@@ -127,7 +127,7 @@ def cell(setting: str, setup: Setup, records: list[dpf.Record], backend: LlamaCp
     started = time.perf_counter()
     drawn = list(splits(records, TRIALS[setting]))
     shown = [shown_in(setting, setup, split, backend) for split in drawn]
-    findings = {}
+    findings: dict[str, Any] = {}
     for loss in CANDIDATES:
         pairs = zip(shown, drawn, strict=True)
         trials = [trial_of(loss, setting, one, split) for one, split in pairs]

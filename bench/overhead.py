@@ -22,7 +22,7 @@ RAW = Path(__file__).parents[1] / "docs/results/raw/overhead.json"
 ROUNDS = 5
 TOKENS = 8
 PROMPTS = 20
-MECHANISMS = {
+MECHANISMS: dict[str, Mechanism] = {
     "Gaussian": Gaussian(),
     "public-centred, three rounds": PublicCentred(),
     "AdaDPSyn": AdaDPSyn(),

@@ -61,7 +61,7 @@ class Looking:
 def distributions(logprobs: NDArray[np.float32]) -> NDArray[np.float64]:
     """Probabilities on the support, shape as given."""
     weights = np.exp(logprobs.astype(np.float64) - logprobs.max(axis=1, keepdims=True))
-    return weights / weights.sum(axis=1, keepdims=True)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 def measured(data: DataSet, folder: Path, writer: Batched) -> dict[str, float]:

@@ -13,20 +13,23 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import dpfewshot as dpf
-from dpfewshot.backends import LlamaCpp, PromptBlock, packaged_model_path
+from dpfewshot.backends import LlamaCpp, packaged_model_path
 from dpfewshot.backends.protocol import Tokens
+from dpfewshot.backends.stream_block import StreamBlock
 from dpfewshot.values import delta_text, epsilon_text
 
 EPSILON = 4.0
-SETTINGS = {"prompts_per_token": 80, "max_tokens": 15, "record_token_cap": 100}
+SETTINGS: dict[str, Any] = {"prompts_per_token": 80, "max_tokens": 15, "record_token_cap": 100}
 
 
 def prefix_tree_nodes(sequences: Sequence[Tokens]) -> int:
     """How many tokens a prefix tree of the sequences holds: the least that evaluating them needs."""
     ordered = sorted(tuple(sequence) for sequence in sequences)
-    nodes, before = 0, ()
+    nodes = 0
+    before: tuple[int, ...] = ()
     for sequence in ordered:
         shared = 0
         while shared < min(len(before), len(sequence)) and before[shared] == sequence[shared]:
@@ -42,7 +45,7 @@ class CountingLlamaCpp(LlamaCpp):
 
     def open_block(
         self, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
-    ) -> PromptBlock:
+    ) -> StreamBlock:
         """Count the tree of the suffixes; the prefix is counted by whoever opens the public block."""
         self.least += prefix_tree_nodes(suffixes) + (len(prefix) if public else 0)
         return super().open_block(prefix, suffixes, tokens, public=public)

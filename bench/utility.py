@@ -21,6 +21,7 @@ from utility_settings import FreshNoise, Stored, WithExamples
 
 import dpfewshot as dpf
 from dpfewshot.evaluation import (
+    Cell,
     Experiment,
     RandomPrivate,
     Results,
@@ -31,18 +32,25 @@ from dpfewshot.evaluation import (
     ZeroShot,
     evaluate,
 )
-from dpfewshot.mechanisms import AdaDPSyn, Gaussian, PublicCentred
+from dpfewshot.mechanisms import AdaDPSyn, Gaussian, Mechanism, PublicCentred, ReportNoisyMax
 from dpfewshot.mechanisms.adadpsyn_presets import published
 
 RAW = Path(__file__).parents[1] / "docs/results/raw/utility.jsonl"
 DELTA = 1e-5
 ITEMS = 200
 REPETITIONS = 3
+HEADLINE_REPETITIONS = 5
+"""Of what is claimed, at ε = 1 beside no noise: intervals of three are wide where demonstrations differ much."""
+
+HEADLINE = (0.0, 1.0, None)
 EPSILONS: tuple[float | None, ...] = (1.0, 4.0, 2.0, 8.0)
 SWEEP = (1, 2, 8, 12)
 """Demonstrations, beside the four of every other table."""
 
-SWEPT = ("trec", "mit-d")
+IN_DETAIL = ("trec", "mit-d")
+"""Tasks whose number of demonstrations and mechanisms are varied."""
+
+OURS: Mechanism = PublicCentred()
 MODELS = {
     "gemma": ("Gemma 3 270M", "models/gemma-3-270m-q4_k_m"),
     "qwen": ("Qwen2.5-Coder 1.5B", "models/qwen2.5-coder-1.5b-instruct-q4_k_m"),
@@ -63,16 +71,19 @@ def settings_of(data: DataSet, epsilon: float | None) -> Iterator[Setting]:
     )
 
 
-def ours(data: DataSet) -> Setting:
+def ours(data: DataSet, mechanism: Mechanism = OURS, name: str = "public-centred") -> Setting:
     """Three rounds around the public distribution, one record a prompt, one draw a demonstration.
 
     With public examples where labels are to be found in the text. Where they are classes, the small model copies such
     examples whatever the label.
     """
-    plain = Synthetic(
-        "public-centred", PublicCentred(), data.our_prompts, 1, data.our_tokens or data.max_tokens
-    )
+    plain = without_examples(data, mechanism, name)
     return WithExamples(plain, data.examples) if data.task.labels is None else plain
+
+
+def without_examples(data: DataSet, mechanism: Mechanism = OURS, name: str = "public-centred") -> Synthetic:
+    """Ours, with the instruction as Tang et al. have it."""
+    return Synthetic(name, mechanism, data.our_prompts, 1, data.our_tokens or data.max_tokens)
 
 
 def trials(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
@@ -83,7 +94,7 @@ def trials(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
 
     nothing_read = ZeroPrivate(data.max_tokens)
     yield 0, Trial(ZeroShot(), 0.0, shots=0)
-    for repetition in range(REPETITIONS):
+    for repetition in range(HEADLINE_REPETITIONS):
         yield repetition, Trial(stored(nothing_read), 0.0, repetition=repetition)
         if data.task.labels is None:
             yield (
@@ -92,6 +103,8 @@ def trials(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
             )
         yield repetition, Trial(stored(RandomPrivate()), None, repetition=repetition)
         for place, epsilon in enumerate((None, *EPSILONS)):
+            if repetition >= REPETITIONS and epsilon not in HEADLINE:
+                continue
             for setting in settings_of(data, epsilon):
                 yield (
                     repetition + REPETITIONS * max(0, place - 1),
@@ -100,12 +113,20 @@ def trials(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
     yield from ((1, Trial(stored(setting), epsilon)) for setting, epsilon in the_other_way(data))
 
 
+def mechanisms(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
+    """Ours at ε = 1 with other mechanisms on the same one draw a demonstration (Tang, Table 4), after the table."""
+    for repetition in range(REPETITIONS):
+        for mechanism in (Gaussian(), ReportNoisyMax()):
+            setting = Stored(ours(data, mechanism, f"{mechanism.name}, one draw"), store)
+            yield REPETITIONS * len(EPSILONS), Trial(setting, 1.0, repetition=repetition)
+
+
 def sweep(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
     """Ours with fewer and more demonstrations, after everything else."""
     for repetition in range(REPETITIONS):
         for shots in SWEEP:
             for epsilon in (1.0, None):
-                place = REPETITIONS * len(EPSILONS) + repetition
+                place = REPETITIONS * len(EPSILONS) + 1 + repetition
                 yield place, Trial(Stored(ours(data), store), epsilon, shots, repetition)
 
 
@@ -113,15 +134,14 @@ def of_another(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
     """What a model gets that uses demonstrations of another: the table at ε = 0, 1, 4 and none."""
     other = {setting.name for setting, _ in the_other_way(data)}
     for place, trial in trials(data, store):
-        if trial.epsilon in (None, 0.0, 1.0, 4.0) and trial.setting.name not in other:
+        in_table = trial.epsilon in (*HEADLINE, 4.0) and trial.repetition < REPETITIONS
+        if in_table and trial.setting.name not in other:
             yield place, trial
 
 
 def the_other_way(data: DataSet) -> Iterator[tuple[Setting, float | None]]:
     """What the examples do: ours with them where it has none, and without; Tang's Gaussian with them."""
-    plain = Synthetic(
-        "public-centred", PublicCentred(), data.our_prompts, 1, data.our_tokens or data.max_tokens
-    )
+    plain = without_examples(data)
     other = plain if data.task.labels is None else WithExamples(plain, data.examples)
     yield other, 1.0
     yield other, None
@@ -169,7 +189,8 @@ def wanted(name: str, user: str, store: Path) -> Iterator[tuple[int, Trial]]:
         yield from of_another(data, store)
         return
     yield from trials(data, store)
-    if name in SWEPT:
+    if name in IN_DETAIL:
+        yield from mechanisms(data, store)
         yield from sweep(data, store)
 
 
@@ -181,8 +202,8 @@ def backend(name: str, threads: int, context: int) -> Batched:
 def experiment(
     data: DataSet,
     folder: Path,
-    writer: dpf.backends.LlamaCpp,
-    user: dpf.backends.LlamaCpp | None,
+    writer: Batched,
+    user: Batched | None,
     user_name: str,
 ) -> Experiment:
     """The data of a task, with the first test items."""
@@ -200,7 +221,7 @@ def experiment(
     )
 
 
-def show(cell: object) -> None:
+def show(cell: Cell) -> None:
     """One line of progress."""
     print(
         json.dumps(

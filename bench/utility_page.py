@@ -6,11 +6,21 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from utility import DELTA, EPSILONS, ITEMS, MODELS, RAW, REPETITIONS
+from utility import (
+    DELTA,
+    EPSILONS,
+    HEADLINE,
+    HEADLINE_REPETITIONS,
+    IN_DETAIL,
+    ITEMS,
+    MODELS,
+    RAW,
+    REPETITIONS,
+)
 from utility_data import DATA_SETS
 
 from dpfewshot.evaluation import Cell, Results, difference, summarise
-from dpfewshot.evaluation.summaries import Calibration, grouped
+from dpfewshot.evaluation.summaries import Calibration, Difference, Summary, grouped
 
 OURS = {
     name: "public-centred" + ", public examples" * (data.task.labels is None)
@@ -19,14 +29,23 @@ OURS = {
 """The name of our setting in each task."""
 
 NAMES = {"ours": "ours", "gaussian": "Gaussian (Tang et al.)", "adadpsyn": "AdaDPSyn"}
+BASELINES = (
+    ("zero-shot", 0.0),
+    ("zero-private", 0.0),
+    ("zero-private, public examples", 0.0),
+    ("random-private", None),
+)
 SHOTS = 4
 """Of the tables but the last."""
 
 POINTS = 0.02
 """What ours may be less accurate than without noise."""
 
-CALIBRATION: dict[str, Calibration] = {"Gemma 3 270M": "contextual", "Qwen2.5-Coder 1.5B": "none"}
-"""As seen before any of this existed: calibration helps the small base model, and not the larger, tuned one."""
+WRITER, USER = (model for model, _ in MODELS.values())
+CALIBRATION: dict[str, Calibration] = {WRITER: "batch", USER: "none"}
+"""Each the best of its model without any demonstration."""
+
+CALIBRATIONS: tuple[Calibration, ...] = ("none", "contextual", "batch")
 
 
 def main() -> None:
@@ -40,7 +59,8 @@ def main() -> None:
         print(f"## {model}\n")
         print(settings_table(mine, model))
         print(expectations(mine, model))
-        print(other_calibration(mine, model))
+        print(calibrations(mine))
+        print(by_mechanism(mine))
     print(Path(__file__).with_name("utility.md").read_text(encoding="utf-8"))
     print(biases())
     print(sweep(cells))
@@ -61,10 +81,11 @@ def opening() -> str:
     make models
     make utility DATA=folder-with-the-data-sets STORE=folder-for-the-demonstrations
 
-{ITEMS} test items (the first ones), {REPETITIONS} repetitions with labels, draws and noise of their own, four demonstrations in the prompt, each of another label. Accuracy in
-per cent with 95 % bootstrap intervals over repetitions and items. Classification by label probability with contextual calibration, unless said otherwise; extraction
-by greedy decoding, right if the whole label is, but for case and spaces. **Gemma 3 270M** (base, Q4_K_M unpacked to bfloat16) writes all demonstrations. The raw cells,
-with the outcome of every item: [{raw.name}](raw/{raw.name}).
+{ITEMS} test items (the first ones), repetitions with labels, draws and noise of their own ({HEADLINE_REPETITIONS} at ε = 0, 1 and without privacy, {REPETITIONS} else and with Qwen), four demonstrations in
+the prompt, each of another label. Accuracy in per cent with 95 % intervals: items are resampled, repetitions have a t error ([why](../decisions/intervals.md)).
+Classification is by label probability: with Gemma calibrated by the test texts themselves, as `icl.batch_calibrated` does, with Qwen not calibrated; the other
+calibrations are beside. Extraction is greedy decoding, right if the whole label is, but for case and spaces. **Gemma 3 270M** (base, Q4_K_M unpacked to bfloat16) writes
+all demonstrations. The raw cells, with the outcome of every item: [{raw.name}](raw/{raw.name}).
 
 **ε** is that of the whole plan, all four demonstrations together, an upper bound for neighbours *zero-out*, at δ = {DELTA:g}. Classes are disjoint, so labels compose in
 parallel; where labels are free (MIT), the four shots compose in sequence. The papers' δ is 1/n of a label, here 1/4605 to 1/86. Three things to know:
@@ -117,14 +138,14 @@ def settings_table(cells: Sequence[Cell], model: str) -> str:
             (cell for cell in cells if cell.shots in (0, SHOTS)), calibration=CALIBRATION[model]
         )
     }
-    baselines = ["| task | zero-shot | ε = 0, few-shot | private |", "|---|---|---|---|"]
+    baselines = [
+        "| task | zero-shot | ε = 0, few-shot | the same with public examples | private |",
+        "|---|---|---|---|---|",
+    ]
     for task in DATA_SETS:
         if not any(cell.task == task for cell in cells):
             continue
-        bare = [
-            found.get((task, name, epsilon))
-            for name, epsilon in (("zero-shot", 0.0), ("zero-private", 0.0), ("random-private", None))
-        ]
+        bare = [found.get((task, name, epsilon)) for name, epsilon in BASELINES]
         baselines.append(f"| {task} | " + " | ".join(map(shown, bare)) + " |")
         for setting, name in NAMES.items():
             own = OURS[task] if setting == "ours" else setting
@@ -139,13 +160,13 @@ def settings_table(cells: Sequence[Cell], model: str) -> str:
     return "\n".join(lines) + "\n\n" + "\n".join(baselines) + "\n"
 
 
-def shown(one: object) -> str:
+def shown(one: Summary | None) -> str:
     """An accuracy with its interval."""
     if one is None:
         return "–"
     runs = (
         ""
-        if one.repetitions == REPETITIONS or one.setting == "zero-shot"
+        if one.repetitions == wanted(one.model, one.epsilon) or one.setting == "zero-shot"
         else f" ({one.repetitions} run{'s' * (one.repetitions > 1)})"
     )
     return f"**{100 * one.accuracy:.1f}** [{100 * one.low:.1f}, {100 * one.high:.1f}]{runs}"
@@ -185,50 +206,71 @@ def expectations(cells: Sequence[Cell], model: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def compared(first: Sequence[Cell], second: Sequence[Cell], model: str) -> object:
+def compared(first: Sequence[Cell], second: Sequence[Cell], model: str) -> Difference | None:
     """Their difference, on the repetitions that both have."""
     both = {cell.repetition for cell in first} & {cell.repetition for cell in second}
     kept = [[cell for cell in group if cell.repetition in both] for group in (first, second)]
     return difference(*kept, calibration=CALIBRATION[model]) if both else None
 
 
-def other_calibration(cells: Sequence[Cell], model: str) -> str:
-    """The same with calibration where the table has none, and the other way round."""
-    used = CALIBRATION[model]
-    unused: Calibration = "none" if used == "contextual" else "contextual"
-    classified = [cell for cell in cells if cell.uncalibrated is not None and cell.shots in (0, SHOTS)]
-    wanted = [
+def calibrations(cells: Sequence[Cell]) -> str:
+    """What ours and the baselines are with each calibration."""
+    classified = [
         cell
-        for cell in classified
-        if cell.epsilon_asked in (0.0, None)
-        or (cell.setting == OURS[cell.task] and cell.epsilon_asked == 1.0)
+        for cell in cells
+        if cell.batch_calibrated is not None
+        and cell.shots in (0, SHOTS)
+        and (
+            cell.setting in {"zero-shot", "zero-private", "random-private"}
+            or (cell.setting == OURS[cell.task] and cell.epsilon_asked in (1.0, None))
+        )
     ]
-    pairs = zip(summarise(wanted, calibration=used), summarise(wanted, calibration=unused), strict=True)
+    by_kind = [summarise(classified, calibration=kind) for kind in CALIBRATIONS]
+    together = sorted(zip(*by_kind, strict=True), key=lambda kinds: list(DATA_SETS).index(kinds[0].task))
     rows = [
-        f"| {one.task} | {one.setting} | {'none' if one.epsilon is None else f'{one.epsilon:g}'} | {shown(one)} | {shown(other)} |"
-        for one, other in sorted(pairs, key=lambda pair: list(DATA_SETS).index(pair[0].task))
+        f"| {kinds[0].task} | {kinds[0].setting} | {level(kinds[0].epsilon)} | {' | '.join(map(shown, kinds))} |"
+        for kinds in together
     ]
     if not rows:
         return ""
-    names = ("with calibration", "without") if used == "contextual" else ("without calibration", "with")
-    return (
-        "\n".join(
-            [
-                "Calibration:\n",
-                f"| task | setting | ε | {names[0]} | {names[1]} |",
-                "|---|---|---|---|---|",
-                *rows,
-            ]
-        )
-        + "\n"
-    )
+    head = [
+        "By calibration (texts that say nothing; the test texts):\n",
+        "| task | setting | ε | none | contextual | batch |",
+        "|---|---|---|---|---|---|",
+    ]
+    return "\n".join([*head, *rows]) + "\n"
+
+
+def by_mechanism(cells: Sequence[Cell]) -> str:
+    """The same one draw a demonstration, by mechanism."""
+    of_one_draw = [
+        cell
+        for cell in cells
+        if cell.epsilon_asked == 1.0
+        and cell.shots == SHOTS
+        and ("one draw" in cell.setting or cell.setting == OURS[cell.task])
+        and cell.task in IN_DETAIL
+    ]
+    if all(cell.setting == OURS[cell.task] for cell in of_one_draw):
+        return ""
+    lines = [
+        "By mechanism at ε = 1, on ours' one draw a demonstration and sizes (Tang et al., Table 4):\n",
+        "| task | mechanism | accuracy |",
+        "|---|---|---|",
+    ]
+    found = summarise(of_one_draw, calibration=CALIBRATION[WRITER])
+    lines += [f"| {one.task} | {one.setting} | {shown(one)} |" for one in found]
+    return "\n".join(lines) + "\n"
 
 
 def sweep(cells: Iterable[Cell]) -> str:
     """Accuracy by the number of demonstrations."""
     many = [
         one
-        for one in summarise(cell for cell in cells if cell.setting == OURS[cell.task])
+        for one in summarise(
+            (cell for cell in cells if cell.setting == OURS[cell.task] and cell.model == WRITER),
+            calibration=CALIBRATION[WRITER],
+        )
         if one.epsilon in (1.0, None)
     ]
     shots = sorted({one.shots for one in many})
@@ -243,7 +285,7 @@ def sweep(cells: Iterable[Cell]) -> str:
     by = {(one.task, one.epsilon, one.shots): one for one in many}
     for task, epsilon in sorted({(one.task, one.epsilon) for one in many if one.shots != SHOTS}, key=str):
         row = [shown(by.get((task, epsilon, count))) for count in shots]
-        lines.append(f"| {task} | {'none' if epsilon is None else f'{epsilon:g}'} | {' | '.join(row)} |")
+        lines.append(f"| {task} | {level(epsilon)} | {' | '.join(row)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -263,7 +305,7 @@ def biases() -> str:
         return f"**{accuracy:.1f}** ({share:.0f})"
 
     rows = "\n".join(
-        f"| {task} | {setting} | {'none' if epsilon is None else f'{epsilon:g}'} | {len(runs)} | "
+        f"| {task} | {setting} | {level(epsilon)} | {len(runs)} | "
         + " | ".join(mean(runs, kind) for kind in ("none", "contextual", "batch"))
         + " |"
         for (task, setting, epsilon), runs in groups.items()
@@ -330,14 +372,25 @@ def missing(cells: Sequence[Cell]) -> str:
             for epsilon in (None, *EPSILONS) if key == "gemma" else (None, 1.0, 4.0):
                 for setting in NAMES if epsilon is not None else ("ours",):
                     own = OURS[task] if setting == "ours" else setting
-                    have = sum((model, task, own, epsilon, run) in there for run in range(REPETITIONS))
-                    if have < REPETITIONS:
+                    runs = wanted(model, epsilon)
+                    have = sum((model, task, own, epsilon, run) in there for run in range(runs))
+                    if have < runs:
                         name = "σ = 0" if epsilon is None else f"{setting} at ε = {epsilon:g}"
-                        gone.setdefault((model, task), []).append(f"{name} ({have} of {REPETITIONS})")
+                        gone.setdefault((model, task), []).append(f"{name} ({have} of {runs})")
     if not gone:
         return ""
     rows = "\n".join(f"- {model}, {task}: {', '.join(names)}" for (model, task), names in gone.items())
-    return f"## Not measured yet\n\nOf the grid of {REPETITIONS} repetitions each; `make utility` goes on with them:\n\n{rows}"
+    return f"## Not measured yet\n\n`make utility` goes on with them:\n\n{rows}"
+
+
+def wanted(model: str, epsilon: float | None) -> int:
+    """Repetitions."""
+    return HEADLINE_REPETITIONS if model == WRITER and epsilon in HEADLINE else REPETITIONS
+
+
+def level(epsilon: float | None) -> str:
+    """ε in a table."""
+    return "none" if epsilon is None else f"{epsilon:g}"
 
 
 def numbers(value: float) -> str:

@@ -18,6 +18,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,7 +143,8 @@ def collect(name: str, data: Path, folder: Path, backend: LlamaCpp) -> None:
             forced = [*backend.tokenize(" " + text), *backend.tokenize("\n")][: chosen.max_tokens]
             bodies = _draw(parts[label], chosen.pool, writer)
             found = _evaluate(backend, writer.for_label(label), bodies, forced)
-            np.savez(path, label=label, population=len(parts[label]), pool=chosen.pool, **found)
+            arrays: dict[str, Any] = {**found, "label": label, "population": len(parts[label])}
+            np.savez(path, **arrays, pool=chosen.pool)
             seconds = time.perf_counter() - started
             print(f"{name} {label} {number}: {len(forced)} tokens, {seconds:.0f} s", file=sys.stderr)
 

@@ -9,6 +9,7 @@ The demonstrations are differentially private: they may leave the house. The que
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from openai import OpenAI
 
@@ -19,7 +20,7 @@ def label_of(
     text: str, demonstrations: dpf.Demonstrations, task: dpf.Task, *, client: OpenAI, model: str
 ) -> str:
     """The label that the model gives a text, after it saw the demonstrations."""
-    messages = [*demonstrations.to_messages(task), {"role": "user", "content": text}]
+    messages: list[Any] = [*demonstrations.to_messages(task), {"role": "user", "content": text}]
     answer = client.chat.completions.create(model=model, messages=messages, temperature=0)
     return (answer.choices[0].message.content or "").strip()
 

@@ -56,7 +56,8 @@ def create_app(open_synthesizer: Callable[[], dpf.Synthesizer]) -> FastAPI:
     @app.post("/demonstrations/{label}")
     async def demonstration(label: str, request: Request) -> dict[str, object]:
         """One demonstration, as the command line prints it."""
-        return (await request.app.state.synthesizer.agenerate(label)).as_line()
+        synthesizer: dpf.Synthesizer = request.app.state.synthesizer
+        return (await synthesizer.agenerate(label)).as_line()
 
     @app.get("/budget")
     def budget(request: Request) -> dict[str, dict[str, float]]:
