@@ -8,7 +8,17 @@ from pathlib import Path
 
 from utility import DELTA, HEADLINE_REPETITIONS, ITEMS, MODELS, RAW, REPETITIONS
 from utility_data import DATA_SETS
-from utility_tables import by_mechanism, calibrations, expectations, level, missing, settings_table, sweep
+from utility_tables import (
+    WRITER,
+    by_mechanism,
+    by_records,
+    calibrations,
+    expectations,
+    level,
+    missing,
+    settings_table,
+    sweep,
+)
 
 from dpfewshot.evaluation import Results
 
@@ -25,7 +35,9 @@ def main() -> None:
         print(settings_table(mine, model))
         print(expectations(mine, model))
         print(calibrations(mine))
-        print(by_mechanism(mine))
+        if model == WRITER:
+            print(by_mechanism(mine))
+            print(by_records(mine))
     print(Path(__file__).with_name("utility.md").read_text(encoding="utf-8"))
     print(biases())
     print(sweep(cells))
@@ -38,7 +50,7 @@ def opening() -> str:
     """What was measured, and how."""
     raw = RAW.relative_to(RAW.parents[3])
     rows = "\n".join(
-        f"| {name} | {numbers(data.prompts)} × {numbers(data.records_per_prompt)} | {data.our_prompts} × 1 | {data.max_tokens}{f', ours {data.our_tokens}' if data.our_tokens else ''} |"
+        f"| {name} | {numbers(data.prompts)} × {numbers(data.records_per_prompt)} | {data.our_prompts} × {data.our_records} | {data.max_tokens}{f', ours {data.our_tokens}' if data.our_tokens else ''} |"
         for name, data in DATA_SETS.items()
     )
     return f"""# Accuracy in use

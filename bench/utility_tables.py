@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from utility import EPSILONS, HEADLINE, HEADLINE_REPETITIONS, IN_DETAIL, MODELS, REPETITIONS
+from utility import (
+    EPSILONS,
+    HEADLINE,
+    HEADLINE_REPETITIONS,
+    IN_DETAIL,
+    MODELS,
+    REPETITIONS,
+    of_one_record,
+    ours,
+)
 from utility_data import DATA_SETS
 
 from dpfewshot.evaluation import Cell, difference, summarise
 from dpfewshot.evaluation.summaries import Calibration, Difference, Summary, grouped
 
-OURS = {
-    name: "public-centred" + ", public examples" * (data.task.labels is None)
-    for name, data in DATA_SETS.items()
-}
+OURS = {name: ours(data).name for name, data in DATA_SETS.items()}
 """The name of our setting in each task."""
 
 NAMES = {"ours": "ours", "gaussian": "Gaussian (Tang et al.)", "adadpsyn": "AdaDPSyn"}
@@ -110,7 +116,7 @@ def expectations(cells: Sequence[Cell], model: str) -> str:
                 groups.get((task, "adadpsyn", epsilon)),
             ]
             found = [None if other is None else compared(ours, other, model) for other in others]
-            within = "–" if found[0] is None else "yes" if found[0].mean >= -POINTS else "no"
+            within = "–" if found[0] is None else "yes" if round(found[0].mean, 6) >= -POINTS else "no"
             shown_ones = [
                 "–" if one is None else f"{100 * one.mean:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}]"
                 for one in found
@@ -176,6 +182,32 @@ def by_mechanism(cells: Sequence[Cell]) -> str:
     found = summarise(of_one_draw, calibration=CALIBRATION[WRITER])
     lines += [f"| {one.task} | {one.setting} | {shown(one)} |" for one in found]
     return "\n".join(lines) + "\n"
+
+
+def by_records(cells: Sequence[Cell]) -> str:
+    """Ours from one record a prompt, where it has several."""
+    levels = [*sorted(epsilon for epsilon in EPSILONS if epsilon), None]
+    found = {
+        (one.task, one.setting, one.epsilon): one
+        for one in summarise(
+            (cell for cell in cells if cell.shots == SHOTS and cell.model == WRITER),
+            calibration=CALIBRATION[WRITER],
+        )
+    }
+    rows = [
+        f"| {task} | {each.our_prompts} × {each.our_records} | "
+        + " | ".join(shown(found.get((task, ours(each).name, epsilon))) for epsilon in levels)
+        + " |"
+        for task, data in DATA_SETS.items()
+        if data.our_records > 1
+        for each in (of_one_record(data), data)
+    ]
+    head = [
+        "Ours by records a prompt, with Gemma:\n",
+        f"| task | M × N | {' | '.join('σ = 0' if each is None else f'ε = {each:g}' for each in levels)} |",
+        "|---|---|" + "---|" * len(levels),
+    ]
+    return "\n".join([*head, *rows]) + "\n"
 
 
 def sweep(cells: Sequence[Cell]) -> str:
