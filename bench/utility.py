@@ -13,7 +13,6 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from batched import Batched
@@ -48,8 +47,8 @@ EPSILONS: tuple[float | None, ...] = (1.0, 4.0, 2.0, 8.0)
 SWEEP = (1, 2, 8, 12)
 """Demonstrations, beside the four of every other table."""
 
-OF_ONE_RECORD = {"mit-g": 60}
-"""M of ours from one record a prompt, where it has several."""
+SEVERAL_RECORDS = {"mit-g": (40, 4)}
+"""M and N of ours where several records a prompt are tried: where Tang's, from four, are ahead at large ε."""
 
 IN_DETAIL = ("trec", "mit-d")
 """Tasks whose number of demonstrations and mechanisms are varied."""
@@ -76,7 +75,7 @@ def settings_of(data: DataSet, epsilon: float | None) -> Iterator[Setting]:
 
 
 def ours(data: DataSet, mechanism: Mechanism = OURS, name: str = "public-centred") -> Setting:
-    """Three rounds around the public distribution, one draw a demonstration.
+    """Three rounds around the public distribution, one record a prompt, one draw a demonstration.
 
     With public examples where labels are to be found in the text. Where they are classes, the small model copies such
     examples whatever the label.
@@ -87,9 +86,7 @@ def ours(data: DataSet, mechanism: Mechanism = OURS, name: str = "public-centred
 
 def without_examples(data: DataSet, mechanism: Mechanism = OURS, name: str = "public-centred") -> Synthetic:
     """Ours, with the instruction as Tang et al. have it."""
-    records = data.our_records
-    named = name if records == 1 else f"{name}, {records} records a prompt"
-    return Synthetic(named, mechanism, data.our_prompts, records, data.our_tokens or data.max_tokens)
+    return Synthetic(name, mechanism, data.our_prompts, 1, data.our_tokens or data.max_tokens)
 
 
 def trials(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
@@ -145,22 +142,24 @@ def of_another(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
             yield place, trial
 
 
-def of_one_record(data: DataSet) -> DataSet:
-    """A task whose prompts of ours hold one record each, as in most."""
-    return replace(data, our_prompts=OF_ONE_RECORD.get(data.task.name, data.our_prompts), our_records=1)
-
-
 def records_a_prompt(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
-    """Ours from one record a prompt, where it has several: after the table."""
-    setting = Stored(ours(of_one_record(data)), store)
+    """Ours from several records a prompt: after the table."""
+    setting = Stored(of_several_records(data), store)
     for repetition in range(REPETITIONS):
         for epsilon in (None, *EPSILONS):
             yield REPETITIONS * len(EPSILONS), Trial(setting, epsilon, repetition=repetition)
 
 
+def of_several_records(data: DataSet) -> Setting:
+    """Ours with M and N of `SEVERAL_RECORDS`."""
+    prompts, records = SEVERAL_RECORDS[data.task.name]
+    name = f"public-centred, {records} records a prompt"
+    return WithExamples(Synthetic(name, OURS, prompts, records, data.max_tokens), data.examples)
+
+
 def the_other_way(data: DataSet) -> Iterator[tuple[Setting, float | None]]:
     """What the examples do: ours with them where it has none, and without; Tang's Gaussian with them."""
-    plain = without_examples(of_one_record(data))
+    plain = without_examples(data)
     other = plain if data.task.labels is None else WithExamples(plain, data.examples)
     yield other, 1.0
     yield other, None
@@ -208,7 +207,7 @@ def wanted(name: str, user: str, store: Path) -> Iterator[tuple[int, Trial]]:
         yield from of_another(data, store)
         return
     yield from trials(data, store)
-    if data.our_records > 1:
+    if name in SEVERAL_RECORDS:
         yield from records_a_prompt(data, store)
     if name in IN_DETAIL:
         yield from mechanisms(data, store)

@@ -50,7 +50,7 @@ def opening() -> str:
     """What was measured, and how."""
     raw = RAW.relative_to(RAW.parents[3])
     rows = "\n".join(
-        f"| {name} | {numbers(data.prompts)} × {numbers(data.records_per_prompt)} | {data.our_prompts} × {data.our_records} | {data.max_tokens}{f', ours {data.our_tokens}' if data.our_tokens else ''} |"
+        f"| {name} | {numbers(data.prompts)} × {numbers(data.records_per_prompt)} | {data.our_prompts} × 1 | {data.max_tokens}{f', ours {data.our_tokens}' if data.our_tokens else ''} |"
         for name, data in DATA_SETS.items()
     )
     return f"""# Accuracy in use

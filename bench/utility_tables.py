@@ -11,7 +11,8 @@ from utility import (
     IN_DETAIL,
     MODELS,
     REPETITIONS,
-    of_one_record,
+    SEVERAL_RECORDS,
+    of_several_records,
     ours,
 )
 from utility_data import DATA_SETS
@@ -185,25 +186,27 @@ def by_mechanism(cells: Sequence[Cell]) -> str:
 
 
 def by_records(cells: Sequence[Cell]) -> str:
-    """Ours from one record a prompt, where it has several."""
+    """Ours from one record a prompt, and from several."""
     levels = [*sorted(epsilon for epsilon in EPSILONS if epsilon), None]
     found = {
         (one.task, one.setting, one.epsilon): one
         for one in summarise(
-            (cell for cell in cells if cell.shots == SHOTS and cell.model == WRITER),
+            (cell for cell in cells if cell.shots == SHOTS and cell.task in SEVERAL_RECORDS),
             calibration=CALIBRATION[WRITER],
         )
     }
     rows = [
-        f"| {task} | {each.our_prompts} × {each.our_records} | "
-        + " | ".join(shown(found.get((task, ours(each).name, epsilon))) for epsilon in levels)
+        f"| {task} | {size[0]} × {size[1]} | "
+        + " | ".join(shown(found.get((task, name, epsilon))) for epsilon in levels)
         + " |"
-        for task, data in DATA_SETS.items()
-        if data.our_records > 1
-        for each in (of_one_record(data), data)
+        for task, several in SEVERAL_RECORDS.items()
+        for size, name in (
+            ((DATA_SETS[task].our_prompts, 1), OURS[task]),
+            (several, of_several_records(DATA_SETS[task]).name),
+        )
     ]
     head = [
-        "Ours by records a prompt, with Gemma:\n",
+        "Ours by records a prompt:\n",
         f"| task | M × N | {' | '.join('σ = 0' if each is None else f'ε = {each:g}' for each in levels)} |",
         "|---|---|" + "---|" * len(levels),
     ]
