@@ -95,6 +95,9 @@ def test_export_is_one_object_with_whole_units(command: Command) -> None:
             "epsilon": 250_000_000_000,
             "delta": 10**12,
             "state": "charged",
+            "blocks": None,
+            "lease": None,
+            "draws_hash": None,
         }
     ]
     assert document["head"] == document["history"][-1]["hash"]

@@ -223,7 +223,7 @@ def test_another_account_is_refused(path: Path, ledger: dict[str, str], tmp_path
         synthesizer(Dying(3), **ledger).generate_all(checkpoint=path)
     with pytest.raises(dpf.InvalidPlan, match="another plan"):
         synthesizer(**(ledger | {"dataset": "other"})).generate_all(checkpoint=path)
-    with pytest.raises(dpf.LedgerError, match="never made"):
+    with pytest.raises(dpf.LedgerError, match="did not grant the draws"):
         synthesizer(ledger=f"sqlite:///{tmp_path / 'new.db'}", dataset="tickets").generate_all(
             checkpoint=path
         )
@@ -343,7 +343,7 @@ def test_what_is_stored_is_released_text_and_public_facts(path: Path) -> None:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert {frozenset(line) for line in lines} == {
         frozenset({"checkpoint", "version", "plan", "file"}),
-        frozenset({"checkpoint", "part", "entry", "blocks"}),
+        frozenset({"checkpoint", "part", "entry", "lease", "blocks"}),
         frozenset({"checkpoint", "part", "of", "label"}),
         frozenset({"checkpoint", "id"}),
         frozenset({"text", "label", "epsilon", "delta", "relation", "private", "mechanism", "tokens"}),
@@ -437,9 +437,9 @@ def run_with_boundaries(folder: Path, dies_at: int | None, *, forgets: bool) -> 
 
     if forgets:
         Checkpoint.draw = lambda *_: None  # type: ignore[method-assign]
-    for name in ("reserved", "draw", "token", "finish"):
+    for name in ("reserved", "resuming", "draw", "token", "finish"):
         watched(Checkpoint, name)
-    for name in ("reserve", "charge"):
+    for name in ("reserve", "draw", "resume"):
         watched(LedgerAccount, name)
     watched(Reservation, "draw")
     account = {"ledger": url(folder), "dataset": "tickets"}

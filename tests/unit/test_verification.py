@@ -33,7 +33,8 @@ def on(act: str, entry: int) -> Act:
 
 
 def kept(entry: int, epsilon: int, state: str) -> dict[str, Any]:
-    return {"id": entry, "scope": None, "epsilon": epsilon, "delta": 0, "state": state}
+    row = {"id": entry, "scope": None, "epsilon": epsilon, "delta": 0, "state": state}
+    return row | {"blocks": None, "lease": None, "draws_hash": None}
 
 
 def test_a_history_that_could_have_happened() -> None:
