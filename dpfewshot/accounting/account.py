@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from dpfewshot.accounting.draws import COUNTED, NOT_COUNTED, Draws
+from dpfewshot.accounting.draws import COUNTED, NOT_COUNTED, WHAT_TO_DO, Draws
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 
@@ -379,8 +379,9 @@ class MemoryAccount:
         elif not any(draws.blocks):
             return entry, draws.blocks
         with self._lock:
-            found = self._open(entry, counted=True)
-            assert found.draws is not None  # noqa: S101 - `_open` looked
+            found = self._entries[entry]
+            if found.settled or found.draws is None:
+                raise LedgerError(f"entry {entry} draws no more: {WHAT_TO_DO}")
             found.draws = found.draws.resumed(entry, known, draws)
             found.charged = True
             return entry, found.draws.blocks

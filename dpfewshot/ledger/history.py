@@ -43,6 +43,9 @@ CHARGED: Final = "charged"
 SETTLED: Final = "settled"
 CANCELLED: Final = "cancelled"
 
+OPEN: Final = (RESERVED, CHARGED)
+"""The states in which an entry may draw."""
+
 MOVES: Final = {CHARGE: (RESERVED, CHARGED), SETTLE: (CHARGED, SETTLED), CANCEL: (RESERVED, CANCELLED)}
 """What an act makes of an entry: the state before and the state after."""
 

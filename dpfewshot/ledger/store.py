@@ -20,7 +20,7 @@ from dpfewshot.accounting.account import (
 )
 from dpfewshot.accounting.draws import COUNTED, NOT_COUNTED, WHAT_TO_DO, Draws
 from dpfewshot.errors import BudgetExceeded, LedgerError
-from dpfewshot.ledger.counting import LEASE, columns, draws_in, draws_of, granted
+from dpfewshot.ledger.counting import LEASE, VERIFY, columns, draws_in, draws_of, granted
 from dpfewshot.ledger.database import Database
 from dpfewshot.ledger.history import (
     CANCEL,
@@ -31,6 +31,7 @@ from dpfewshot.ledger.history import (
     CREATE,
     MOVES,
     NOTHING_BEFORE,
+    OPEN,
     RESERVE,
     RESERVED,
     RESUME,
@@ -226,8 +227,12 @@ class Store:
             acts = _grants(connection, account.number, entry)
             if not acts or not {found.lease for found in map(_granted, acts) if found} & set(known):
                 raise LedgerError(f"{self.name} did not grant the draws of this checkpoint: {WHAT_TO_DO}")
-            before = _open_draws(row, entry)
+            before = draws_of(row) if row else None
+            if row is None or before is None:
+                raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
             left = before.resumed(entry, known, told)
+            if row["state"] not in OPEN:
+                raise LedgerError(f"entry {entry} was {row['state']}: {WHAT_TO_DO}")
             if not _agrees(acts[0], account, words):
                 raise LedgerError(f"entry {entry} was reserved for another plan: {WHAT_TO_DO}")
             _change_entry(connection, entry, state=CHARGED, **columns(left))
@@ -313,7 +318,7 @@ def _change_entry(connection: Connection, entry: int, **values: str | None) -> N
 def _open_draws(row: dict[str, Any] | None, entry: int) -> Draws:
     """The draws of an entry that may still draw."""
     state = row["state"] if row else "never made"
-    if row is None or state not in (RESERVED, CHARGED):
+    if row is None or state not in OPEN:
         raise LedgerError(f"entry {entry} was {state}: it draws no more")
     draws = draws_of(row)
     if draws is None:

@@ -19,6 +19,7 @@ from dpfewshot.ledger.history import (
     CREATE,
     MOVES,
     NOTHING_BEFORE,
+    OPEN,
     RESERVE,
     RESERVED,
     RESUME,
@@ -164,7 +165,7 @@ class _Replay:
 
     def _resume(self, row: Row) -> str | None:
         entry, granted, details = row["entry"], self.draws[row["entry"]], json.loads(row["details"])
-        if self.entries[entry]["state"] not in (RESERVED, CHARGED):
+        if self.entries[entry]["state"] not in OPEN:
             return f"what was {self.entries[entry]['state']} was resumed"
         if granted is None or details.get("previous") != granted.lease:
             return f"entry {entry} was resumed by who held no lease of it"
