@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+from dpfewshot.accounting.draws import Draws
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.ledger import BudgetLedger, history
 from dpfewshot.ledger.database import Database
@@ -107,6 +108,20 @@ def test_a_ledger_of_the_first_form_goes_on(old: str) -> None:
         assert account.reserve("trec: Number", PrivacySpend(0.8, 0.0), {}) == 5
         with pytest.raises(BudgetExceeded):
             account.reserve("trec: Number", PrivacySpend(0.1, 0.0), {})
+        assert account.verify().problems == ()
+
+
+def test_an_entry_of_before_counts_no_draws_and_cannot_be_resumed(old: str) -> None:
+    with BudgetLedger.open(old) as ledger:
+        account = ledger.account("tickets")
+        with pytest.raises(LedgerError, match="did not grant the draws"):
+            account.resume(
+                1, "trec: Location", PrivacySpend(0.3, 1e-18), {"steps": 15},
+                known=["first", ""], draws=Draws((15,), "second"),
+            )  # fmt: skip
+        with pytest.raises(LedgerError, match="counts no draws"):
+            account.draw(1, "first", 0)
+        assert account.spent == PrivacySpend(0.5, 1e-18)
         assert account.verify().problems == ()
 
 
