@@ -155,7 +155,7 @@ def share_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
     for name, make in ledgers.items():
         account = dpf.BudgetLedger.open(make()).create(DATASET, dpf.PrivacyBudget(8.0, 1e-3))
         took: Timed = []
-        for act in ("reserve", "charge", "settle", "cancel"):
+        for act in ("reserve", "draw", "settle", "cancel"):
             setattr(account, act, timed(getattr(account, act), took))
         made = demo_synthesizer(backend)
         made._generation.accountant = Accountant(account)  # noqa: SLF001 - the demo's own budget is in memory

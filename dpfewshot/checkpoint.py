@@ -2,16 +2,18 @@
 
 One JSON line each, appended and never changed:
 
-    {"checkpoint": "run", "version": 1, "plan": "5c0f...", "file": 1234567}
-    {"checkpoint": "reserved", "part": 0, "entry": 7, "blocks": [15]}
+    {"checkpoint": "run", "version": 2, "plan": "5c0f...", "file": [64768, 1234567]}
+    {"checkpoint": "reserved", "part": 0, "entry": 7, "lease": "9e1b...", "blocks": [15]}
     {"checkpoint": "draw", "part": 0, "of": 0, "label": "Location"}
     {"checkpoint": "token", "id": 1812}
     {"text": "Where is ...", "label": "Location", "epsilon": 3.99, ...}
     {"checkpoint": "returned", "part": 1}
+    {"checkpoint": "resuming", "part": 0, "lease": "04d7..."}
 
-A draw's line is on disk before the draw, so that whoever goes on counts at least the draws there were
-(docs/proofs/resuming.md). The file is a part of the accounts: it is locked while a run holds it, and a copy
-of it is refused, for two runs would draw the same blocks. It holds released text and public facts alone.
+A draw's line is on disk before the draw, so that a later run counts at least the draws there were
+(docs/proofs/resuming.md). A ledger counts them too, and accepts the newest lease: a stale copy is refused.
+A budget in memory knows nothing of earlier processes: without a ledger, a copy is known by the file's device
+and number. One run at a time holds the file. It has released text and public facts alone.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from dpfewshot.demonstrations import from_line, json_line
 from dpfewshot.errors import InvalidPlan, LedgerError
 from dpfewshot.values import Demonstration
 
-VERSION = 1
+VERSION = 2
 
 _START = b'{"checkpoint": "run", '
 
@@ -42,10 +44,12 @@ class KeptReservation:
 
     Attributes:
         entry: the account's number for it.
+        leases: the one that the account granted last, and those that were asked for since.
         blocks: what is left of it in each of the disjoint parts.
     """
 
     entry: int
+    leases: list[str]
     blocks: list[int]
 
 
@@ -73,7 +77,10 @@ class Progress:
         """
         match line.get("checkpoint"):
             case "reserved":
-                self.reserved[line["part"]] = KeptReservation(line["entry"], [int(n) for n in line["blocks"]])
+                blocks = [int(left) for left in line["blocks"]]
+                self.reserved[line["part"]] = KeptReservation(line["entry"], [line["lease"]], blocks)
+            case "resuming":
+                self.reserved[line["part"]].leases.append(line["lease"])
             case "returned":
                 del self.reserved[line["part"]]
             case "draw":
@@ -94,6 +101,7 @@ class Checkpoint:
     Args:
         path: made if it is not there.
         plan: says what is being made: all public settings. Another plan's checkpoint is refused.
+        copies: whether a copy may be opened, since a ledger finds the stale ones.
 
     Attributes:
         progress: what was done, by earlier processes and by this one.
@@ -103,7 +111,9 @@ class Checkpoint:
         LedgerError: it cannot be read or written, is damaged, a copy, or held by another run.
     """
 
-    def __init__(self, path: str | os.PathLike[str], plan: Mapping[str, object]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], plan: Mapping[str, object], *, copies: bool = False
+    ) -> None:
         self.path = Path(path).absolute()
         self.progress = Progress()
         self._lock = threading.Lock()
@@ -114,7 +124,7 @@ class Checkpoint:
             raise LedgerError(f"{self.path}: cannot be opened: {error.strerror}") from None
         self._close = weakref.finalize(self, os.close, self._file)
         try:
-            self._open(_fingerprint(plan))
+            self._open(_fingerprint(plan), copies=copies)
         except BaseException:
             self._close()
             raise
@@ -123,9 +133,15 @@ class Checkpoint:
         """Let another run have it."""
         self._close()
 
-    def reserved(self, part: int, entry: int, blocks: list[int]) -> None:
-        """A part reserved so many blocks, in each of its disjoint parts."""
-        self._write({"checkpoint": "reserved", "part": part, "entry": entry, "blocks": blocks})
+    def reserved(self, part: int, entry: int, lease: str, blocks: list[int]) -> None:
+        """A part has so many blocks under this lease, in each of its disjoint parts."""
+        self._write(
+            {"checkpoint": "reserved", "part": part, "entry": entry, "lease": lease, "blocks": blocks}
+        )
+
+    def resuming(self, part: int, lease: str) -> None:
+        """A part is about to ask the account for a new lease, which may be granted without an answer."""
+        self._write({"checkpoint": "resuming", "part": part, "lease": lease})
 
     def returned(self, part: int) -> None:
         """A part is about to give back what it reserved, for nothing was drawn."""
@@ -152,7 +168,7 @@ class Checkpoint:
             self._append(json_line(demonstration).encode(errors="replace"), durable=True)
             self.progress.add(demonstration.as_line())
 
-    def _open(self, plan: str) -> None:
+    def _open(self, plan: str, *, copies: bool) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             content = self.path.read_bytes()
@@ -165,14 +181,14 @@ class Checkpoint:
         whole = content[: content.rfind(b"\n") + 1]
         started = content[: len(_START)] == _START[: len(content)]
         if whole or not started:
-            self._read(content[: len(whole) or None].splitlines(), plan)
+            self._read(content[: len(whole) or None].splitlines(), plan, copies=copies)
         if len(whole) < len(content):  # a line that was not written to its end: what it says did not happen
             os.ftruncate(self._file, len(whole))
         if not whole:
             self._write_first(plan)
 
     def _write_first(self, plan: str) -> None:
-        first = {"checkpoint": "run", "version": VERSION, "plan": plan, "file": os.fstat(self._file).st_ino}
+        first = {"checkpoint": "run", "version": VERSION, "plan": plan, "file": self._identity()}
         self._append(_encoded(first), durable=True)
         folder = os.open(self.path.parent, os.O_RDONLY)
         try:
@@ -180,7 +196,12 @@ class Checkpoint:
         finally:
             os.close(folder)
 
-    def _read(self, lines: list[bytes], plan: str) -> None:
+    def _identity(self) -> list[int]:
+        """Which file this is, as a copy is not."""
+        status = os.fstat(self._file)
+        return [status.st_dev, status.st_ino]
+
+    def _read(self, lines: list[bytes], plan: str, *, copies: bool) -> None:
         number = 1
         try:
             first = _first(lines[0])
@@ -190,11 +211,11 @@ class Checkpoint:
             raise LedgerError(
                 f"{self.path}: line {number} is not a checkpoint's of version {VERSION}: name another file"
             ) from None
-        if first["file"] != os.fstat(self._file).st_ino:
+        if not copies and first["file"] != self._identity():
             raise LedgerError(
-                f"{self.path}: this checkpoint is a copy, and its original may go on from the same draws. "
-                "Use the original; or start anew with another file, from which the demonstrations here can "
-                "be left out: Demonstrations.from_jsonl reads them"
+                f"{self.path}: this checkpoint is a copy, and without a ledger nobody knows what its "
+                "original drew since. Use the original; or name another file to start anew: "
+                "Demonstrations.from_jsonl reads the demonstrations that are here"
             )
         if first["plan"] != plan:
             raise InvalidPlan(

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 
-from dpfewshot.accounting.account import scope_name
+from dpfewshot.accounting.account import Details, scope_name
 from dpfewshot.accounting.accountant import Accountant, Reservation
+from dpfewshot.accounting.draws import new_lease
 from dpfewshot.accounting.permit import Permit
 from dpfewshot.background import StopSignal, Worker
 from dpfewshot.checkpoint import Checkpoint, KeptReservation
@@ -187,9 +188,9 @@ class Generation:
         Raises:
             InvalidPlan: the checkpoint is of another plan, or this synthesizer reserved anew meanwhile.
             BudgetExceeded: an account in memory has not the room for what was reserved.
-            LedgerError: the account knows nothing of it, or the checkpoint cannot be read or written.
+            LedgerError: the checkpoint is stale or of another account, or cannot be read or written.
         """
-        with closing(Checkpoint(path, what)) as checkpoint:
+        with closing(Checkpoint(path, what, copies=self.accountant.durable)) as checkpoint:
             with self._nobody_draws():
                 if self.checkpoint is not None:
                     raise LedgerError(f"another run of this synthesizer is kept in {self.checkpoint.path}")
@@ -217,7 +218,8 @@ class Generation:
         self, checkpoint: Checkpoint, number: int, reservation: Reservation, *, finished: bool
     ) -> None:
         if finished:
-            checkpoint.reserved(number, reservation.entry, [0] * len(reservation.blocks_left))
+            blocks = [0] * len(reservation.blocks_left)
+            checkpoint.reserved(number, reservation.entry, reservation.lease, blocks)
             reservation.close()
         else:
             reservation.hand_over()
@@ -231,11 +233,11 @@ class Generation:
                     f"{checkpoint.path}: this synthesizer has reserved for itself already: make a new one, "
                     "and go on from the checkpoint first"
                 )
-        resumed = {number: self._resumed(self.parts[number], each) for number, each in kept.items()}
+        resumed = {number: self._resumed(checkpoint, number, each) for number, each in kept.items()}
         for number, part in enumerate(self.parts):
             reservation = resumed.get(number, part.reservation)
             if reservation is not None:
-                checkpoint.reserved(number, reservation.entry, list(reservation.blocks_left))
+                _keep(checkpoint, number, reservation)
                 part.reservation = reservation
 
     def _charge(self, part: Part, number: int, label: str, course: Course) -> Permit:
@@ -273,27 +275,44 @@ class Generation:
             tokens_per_block=self.loop.tokens_per_draw,
             noise_multiplier=plan.noise_multiplier,
             parts=part.parts,
-            details={"mechanism": self.mechanism.name, "disjoint_parts": part.parts, **plan.details},
+            details=self._details(part),
         )
         self.observer.reserved(plan.scope, spend, plan.blocks)
         if self.checkpoint is not None:
-            self.checkpoint.reserved(self._number(part), reservation.entry, list(reservation.blocks_left))
+            _keep(self.checkpoint, self._number(part), reservation)
         return reservation
 
-    def _resumed(self, part: Part, kept: KeptReservation) -> Reservation:
-        return self.accountant.resume(
-            kept.entry,
-            part.plan.spend if self.certified else None,
-            scope=self._scope(part),
-            # who is in which disjoint part is private and not kept: what one of them drew, all count as drawn
-            blocks=min(kept.blocks),
-            tokens_per_block=self.loop.tokens_per_draw,
-            noise_multiplier=part.plan.noise_multiplier,
-            parts=part.parts,
-        )
+    def _resumed(self, checkpoint: Checkpoint, number: int, kept: KeptReservation) -> Reservation:
+        part, lease = self.parts[number], new_lease()
+        # who is in which disjoint part is private and not kept: what one of them drew, all count as drawn
+        blocks = min(kept.blocks)
+        if blocks:
+            checkpoint.resuming(number, lease)  # on disk first: it may be granted and the answer lost
+        try:
+            return self.accountant.resume(
+                kept.entry,
+                part.plan.spend if self.certified else None,
+                scope=self._scope(part),
+                blocks=blocks,
+                tokens_per_block=self.loop.tokens_per_draw,
+                noise_multiplier=part.plan.noise_multiplier,
+                details=self._details(part),
+                known=kept.leases,
+                lease=lease,
+                parts=part.parts,
+            )
+        except LedgerError as error:
+            raise LedgerError(f"{checkpoint.path}: {error}") from None
+
+    def _details(self, part: Part) -> Details:
+        return {"mechanism": self.mechanism.name, "disjoint_parts": part.parts, **part.plan.details}
 
     def _number(self, part: Part) -> int:
         return self.parts.index(part)
 
     def _scope(self, part: Part) -> str | None:
         return None if part.plan.scope is None else scope_name(self.task.name, part.plan.scope)
+
+
+def _keep(checkpoint: Checkpoint, number: int, reservation: Reservation) -> None:
+    checkpoint.reserved(number, reservation.entry, reservation.lease, list(reservation.blocks_left))

@@ -63,7 +63,7 @@ def kill_rounds(url: str, rounds: int, *, forgetful: bool = False) -> dict[str, 
     if forgetful:
         boundaries = ["after release"]
         account.reserve = lambda *_: 1
-        account.charge = account.settle = account.cancel = lambda *_: None
+        account.draw = account.settle = account.cancel = lambda *_: None
     made = dpf.Synthesizer(
         TASK, tickets(), Sentence(), budget=_PLAN, ledger=account, labels=["refund"], max_tokens=4
     )
@@ -103,7 +103,8 @@ def _generate_and_die(made: dpf.Synthesizer, boundary: str, writing: int) -> Non
     if place == "inside":
         _die_around(store, "_record", "after", lambda arguments: arguments[2].act == step)
     elif step in ("reserve", "charge", "settle"):
-        _die_around(type(made.accountant._account), step, place, lambda _: True)
+        act = "draw" if step == "charge" else step
+        _die_around(type(made.accountant._account), act, place, lambda _: True)
     made.generate("refund")
     made.close()
     time.sleep(_DEADLINE)  # the moment comes

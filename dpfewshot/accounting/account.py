@@ -11,11 +11,12 @@ import math
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from dpfewshot.accounting.draws import COUNTED, NOT_COUNTED, WHAT_TO_DO, Draws
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 
@@ -161,8 +162,17 @@ class Account(Protocol):
         """What a plan over the whole data set may still reserve."""
         ...
 
-    def reserve(self, scope: str | None, cost: PrivacySpend, details: Details) -> int:
+    def reserve(
+        self, scope: str | None, cost: PrivacySpend, details: Details, draws: Draws | None = None
+    ) -> int:
         """Set a plan's whole cost aside and return the entry's number.
+
+        Args:
+            scope: the part of the account's partition that the plan draws from; None for all of it.
+            cost: the plan's certified (ε, δ).
+            details: public facts for the history.
+            draws: the draws that the cost pays for, which `draw` counts; None for an entry that is charged
+                as a whole.
 
         Raises:
             BudgetExceeded: it does not fit; nothing is changed.
@@ -170,12 +180,58 @@ class Account(Protocol):
         """
         ...
 
+    @property
+    def durable(self) -> bool:
+        """Whether every process sees the same entries, so that a copied checkpoint is found by its lease."""
+        ...
+
     def charge(self, entry: int) -> None:
         """The plan is about to draw: from now on nothing of it comes back."""
         ...
 
-    def settle(self, entry: int) -> None:
-        """A plan that drew is over: all of it stays spent, and it draws no more."""
+    def draw(self, entry: int, lease: str, part: int) -> None:
+        """Charge one block of one of the entry's disjoint parts, before it is drawn.
+
+        Raises:
+            BudgetExceeded: the part has no block left.
+            LedgerError: another run holds the lease, or the charge could not be recorded.
+        """
+        ...
+
+    def resume(
+        self,
+        entry: int,
+        scope: str | None,
+        cost: PrivacySpend,
+        details: Details,
+        *,
+        known: Collection[str],
+        draws: Draws,
+    ) -> tuple[int, tuple[int, ...]]:
+        """Replace an entry's lease, so that this run alone may draw what is left. Without blocks it stays.
+
+        Args:
+            entry: its number.
+            scope: as it was reserved.
+            cost: as it was reserved.
+            details: as it was reserved.
+            known: leases of the checkpoint, one of which the entry must have.
+            draws: the blocks that the checkpoint leaves, and the new lease.
+
+        Returns:
+            The entry's number, which an account in memory may change, and the blocks left in each part.
+
+        Raises:
+            LedgerError: the checkpoint is stale, or the entry is not the one that it names.
+            BudgetExceeded: an account in memory has not the room for it.
+        """
+        ...
+
+    def settle(self, entry: int, lease: str | None = None) -> None:
+        """A plan that drew is over: all of it stays spent, and it draws no more.
+
+        With a lease that is not the entry's, nothing changes: another run goes on with it.
+        """
         ...
 
     def cancel(self, entry: int) -> None:
@@ -187,6 +243,7 @@ class Account(Protocol):
 class _Entry:
     scope: str | None
     cost: Units
+    draws: Draws | None = None
     charged: bool = False
     settled: bool = False
 
@@ -230,6 +287,11 @@ class MemoryAccount:
         return self._mutex
 
     @property
+    def durable(self) -> bool:
+        """False: other processes see nothing of it."""
+        return False
+
+    @property
     def budget(self) -> PrivacyBudget:
         """What may be spent in all."""
         return self._budget
@@ -266,7 +328,9 @@ class MemoryAccount:
                 )
             self._relations, self._unit = common, unit
 
-    def reserve(self, scope: str | None, cost: PrivacySpend, details: Details) -> int:
+    def reserve(
+        self, scope: str | None, cost: PrivacySpend, details: Details, draws: Draws | None = None
+    ) -> int:
         """Set a plan's cost aside. `details` is for durable accounts; this one keeps no history."""
         del details
         with self._lock:
@@ -274,7 +338,7 @@ class MemoryAccount:
             if scope is not None:
                 check_partition(self._partition, scope)
             number = next(self._numbers)
-            self._entries[number] = _Entry(scope, Units.of_cost(cost))
+            self._entries[number] = _Entry(scope, Units.of_cost(cost), draws)
             total = self._total()
             if not total.fits(self._limit):
                 del self._entries[number]
@@ -283,32 +347,68 @@ class MemoryAccount:
                 self._partition = partition_of(scope)
             return number
 
-    def knows(self, entry: int) -> bool:
-        """Whether the entry is one of this account's."""
-        with self._lock:
-            return entry in self._entries
-
     def charge(self, entry: int) -> None:
         """Mark an entry as drawn."""
         with self._lock:
-            if entry not in self._entries:
-                raise LedgerError("this reservation was cancelled: it cannot be charged")
-            if self._entries[entry].settled:
-                raise LedgerError("this reservation was settled: it cannot be charged")
-            self._entries[entry].charged = True
+            found = self._open(entry, counted=False)
+            found.charged = True
 
-    def settle(self, entry: int) -> None:
-        """Mark an entry that drew as finished."""
+    def draw(self, entry: int, lease: str, part: int) -> None:
+        """Count one block of an entry's part as drawn."""
         with self._lock:
-            if entry not in self._entries or not self._entries[entry].charged:
+            found = self._open(entry, counted=True)
+            assert found.draws is not None  # noqa: S101 - `_open` looked
+            found.draws = found.draws.after_one(entry, lease, part)
+            found.charged = True
+
+    def resume(
+        self,
+        entry: int,
+        scope: str | None,
+        cost: PrivacySpend,
+        details: Details,
+        *,
+        known: Collection[str],
+        draws: Draws,
+    ) -> tuple[int, tuple[int, ...]]:
+        """Replace an entry's lease. An entry of a process that is gone is set aside anew, whole."""
+        with self._lock:
+            unknown = entry not in self._entries
+        if unknown:
+            entry, known = self.reserve(scope, cost, details, draws), (draws.lease,)
+        elif not any(draws.blocks):
+            return entry, draws.blocks
+        with self._lock:
+            found = self._entries[entry]
+            if found.settled or found.draws is None:
+                raise LedgerError(f"entry {entry} draws no more: {WHAT_TO_DO}")
+            found.draws = found.draws.resumed(entry, known, draws)
+            found.charged = True
+            return entry, found.draws.blocks
+
+    def settle(self, entry: int, lease: str | None = None) -> None:
+        """Mark an entry that drew as finished, unless another run resumed it."""
+        with self._lock:
+            found = self._entries.get(entry)
+            if found is None or not found.charged:
                 raise LedgerError("this reservation was never charged: it cannot be settled")
-            self._entries[entry].settled = True
+            if lease is None or (found.draws is not None and found.draws.lease == lease):
+                found.settled = True
 
     def cancel(self, entry: int) -> None:
         """Forget an entry that never drew; one that did stays."""
         with self._lock:
             if entry in self._entries and not self._entries[entry].charged:
                 del self._entries[entry]
+
+    def _open(self, entry: int, *, counted: bool) -> _Entry:
+        found = self._entries.get(entry)
+        if found is None or found.settled:
+            state = "cancelled" if found is None else "settled"
+            raise LedgerError(f"this reservation was {state}: it cannot be charged")
+        if (found.draws is not None) != counted:
+            raise LedgerError(NOT_COUNTED if counted else COUNTED)
+        return found
 
     def _total(self) -> Units:
         sums: dict[str | None, Units] = defaultdict(lambda: Units(0, 0))

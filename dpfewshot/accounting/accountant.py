@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 
-from dpfewshot.accounting.account import Account, Details, MemoryAccount
+from dpfewshot.accounting.account import Account, Details
+from dpfewshot.accounting.draws import Draws, new_lease
 from dpfewshot.accounting.permit import Permit
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.values import PrivacySpend
@@ -25,8 +27,10 @@ class Reservation:
         tokens_per_block: R.
         noise_multiplier: σ that the cost was computed for.
         parts: P, disjoint parts of the records, each with as many blocks: they compose in parallel.
+        lease: names this run to the account, which counts each block before it is drawn.
 
     Attributes:
+        lease: as above.
         drawn: whether a block was drawn.
     """
 
@@ -39,10 +43,12 @@ class Reservation:
         tokens_per_block: int,
         noise_multiplier: float,
         parts: int = 1,
+        lease: str = "",
     ) -> None:
         self._blocks_left = [blocks] * parts
         self._account = account
         self._entry = entry
+        self.lease = lease
         self._tokens_per_block = tokens_per_block
         self._noise_multiplier = noise_multiplier
         self.drawn = False
@@ -92,8 +98,8 @@ class Reservation:
         with self._lock:
             if self._blocks_left[part] < 1:
                 raise BudgetExceeded("the plan's tokens are all used: a further plan needs further budget")
-            if not self.drawn and self._account is not None:
-                self._account.charge(self._entry)
+            if self._account is not None:
+                self._account.draw(self._entry, self.lease, part)
             self.drawn = True
             self._blocks_left[part] -= 1
             return Permit(self._tokens_per_block, self._noise_multiplier)
@@ -120,7 +126,7 @@ class Reservation:
                 return
             # charged or settled, it counts the same: what was released and paid for must not be lost for it
             with suppress(LedgerError):
-                self._account.settle(self._entry)
+                self._account.settle(self._entry, self.lease)
 
 
 class Accountant:
@@ -133,6 +139,11 @@ class Accountant:
 
     def __init__(self, account: Account | None) -> None:
         self._account = account
+
+    @property
+    def durable(self) -> bool:
+        """Whether the account counts draws for every process."""
+        return self._account is not None and self._account.durable
 
     @property
     def spent(self) -> PrivacySpend:
@@ -169,9 +180,9 @@ class Accountant:
         Raises:
             BudgetExceeded: the cost does not fit; nothing is reserved.
         """
-        entry = 0
+        entry, lease = 0, new_lease()
         if self._account is not None and cost is not None:
-            entry = self._account.reserve(scope, cost, details)
+            entry = self._account.reserve(scope, cost, details, Draws((blocks,) * parts, lease))
         return Reservation(
             self._account,
             entry,
@@ -179,6 +190,7 @@ class Accountant:
             tokens_per_block=tokens_per_block,
             noise_multiplier=noise_multiplier,
             parts=parts,
+            lease=lease,
         )
 
     def resume(
@@ -190,28 +202,35 @@ class Accountant:
         blocks: int,
         tokens_per_block: int,
         noise_multiplier: float,
+        details: Details,
+        known: Sequence[str],
+        lease: str,
         parts: int = 1,
     ) -> Reservation:
         """Go on with what an earlier run reserved and may have drawn from (docs/proofs/resuming.md).
 
         Args:
             entry: the account's number for it.
-            cost: the plan's certified (ε, δ), for an account in memory to set aside; None without an account.
+            cost: the plan's certified (ε, δ), as it was reserved; None without an account.
             scope: the part of the account's partition, as it was reserved.
-            blocks: that are known not to have been drawn, of each part.
+            blocks: that the checkpoint leaves, of each part; the account may leave fewer.
             tokens_per_block: how many tokens share one draw.
             noise_multiplier: as it was reserved.
+            details: as they were reserved.
+            known: leases of the checkpoint.
+            lease: this run's, which is in the checkpoint already.
             parts: P, disjoint parts of the records.
 
         Raises:
             BudgetExceeded: an account in memory has not the room for it.
-            LedgerError: the account has no such entry, or it was given back.
+            LedgerError: the checkpoint is stale, or the account's entry is not the one that it names.
         """
-        account = self._account
-        if isinstance(account, MemoryAccount) and cost is not None and not account.knows(entry):
-            entry = account.reserve(scope, cost, {})  # what another process reserved died with it
-        if account is not None and blocks:
-            account.charge(entry)
+        if not blocks:
+            lease = known[-1]  # nothing is left to draw, so no other run is fenced off
+        if self._account is not None and cost is not None:
+            told = Draws((blocks,) * parts, lease)
+            entry, left = self._account.resume(entry, scope, cost, details, known=known, draws=told)
+            blocks = min(left)
         reservation = Reservation(
             self._account,
             entry,
@@ -219,6 +238,7 @@ class Accountant:
             tokens_per_block=tokens_per_block,
             noise_multiplier=noise_multiplier,
             parts=parts,
+            lease=lease,
         )
         reservation.drawn = True
         return reservation

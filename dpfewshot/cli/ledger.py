@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpfewshot.errors import LedgerError
+from dpfewshot.ledger.counting import draws_in
+from dpfewshot.ledger.history import on_one_line
 from dpfewshot.values import PrivacyBudget
 
 if TYPE_CHECKING:
@@ -112,11 +114,7 @@ def history(*, url: str, dataset: str, as_json: bool) -> None:
         click.echo(json.dumps({"dataset": dataset, "history": rows}))
         return
     for row in rows:
-        about = [f"entry {row['entry']}" if row["entry"] else "", row["scope"] or ""]
-        if row["epsilon"] is not None:
-            about.append(f"epsilon={row['epsilon']:.6g} delta={row['delta']:.3g}")
-        words = [row["at"], row["actor"], row["act"], *about]
-        click.echo("  ".join(str(word) for word in words if word))
+        click.echo("  ".join(on_one_line(str(word)) for word in _words(row) if word))
 
 
 @ledger.command()
@@ -138,7 +136,7 @@ def verify(*, url: str, dataset: str, head: str | None, as_json: bool) -> None:
         document = {"dataset": dataset, "ok": found.ok, "acts": found.acts, "head": found.head}
         click.echo(json.dumps({**document, "problems": list(found.problems)}))
     elif found.ok:
-        click.echo(f"{dataset}: {found.acts} acts agree, head {found.head}")
+        click.echo(f"{on_one_line(dataset)}: {found.acts} acts agree, head {found.head}")
     if not found.ok:
         raise LedgerError(f"the account of {dataset!r} cannot be trusted: {'; '.join(found.problems)}")
 
@@ -174,6 +172,18 @@ def change_budget(*, url: str, dataset: str, epsilon: float, delta: float, as_js
         _print_summary(account, as_json=as_json)
 
 
+def _words(row: dict[str, Any]) -> Iterator[object]:
+    """The columns of an act, some of them empty."""
+    yield from (row["at"], row["actor"], row["act"])
+    yield f"entry {row['entry']}" if row["entry"] else ""
+    yield row["scope"]
+    if row["epsilon"] is not None:
+        yield f"epsilon={row['epsilon']:.6g} delta={row['delta']:.3g}"
+    draws = draws_in(row["details"])
+    if draws is not None:
+        yield f"blocks left: {', '.join(map(str, draws.blocks))}"
+
+
 @contextmanager
 def _account(url: str, dataset: str) -> Iterator[LedgerAccount]:
     from dpfewshot.ledger import BudgetLedger
@@ -188,6 +198,7 @@ def _print_summary(account: LedgerAccount, *, as_json: bool) -> None:
         click.echo(json.dumps(summary))
         return
     click.echo(
-        f"{summary['dataset']}: budget {summary['budget']}, spent {summary['spent']}, "
-        f"{summary['entries']} entries, relation {account.relation}, unit {account.unit}, head {account.head}"
+        f"{on_one_line(account.dataset)}: budget {summary['budget']}, spent {summary['spent']}, "
+        f"{summary['entries']} entries, relation {account.relation}, "
+        f"unit {on_one_line(str(account.unit))}, head {account.head}"
     )

@@ -11,6 +11,7 @@ import getpass
 import hashlib
 import json
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -27,10 +28,13 @@ NOTHING_BEFORE: Final = "0" * 64
 ACTOR_VARIABLE: Final = "DPFEWSHOT_LEDGER_ACTOR"
 """Who acts, where the name of the user, the host and the process should not be recorded."""
 
+LONGEST_ACTOR: Final = 200
+
 CREATE: Final = "create"
 CHANGE_BUDGET: Final = "change-budget"
 RESERVE: Final = "reserve"
 CHARGE: Final = "charge"
+RESUME: Final = "resume"
 SETTLE: Final = "settle"
 CANCEL: Final = "cancel"
 
@@ -38,6 +42,9 @@ RESERVED: Final = "reserved"
 CHARGED: Final = "charged"
 SETTLED: Final = "settled"
 CANCELLED: Final = "cancelled"
+
+OPEN: Final = (RESERVED, CHARGED)
+"""The states in which an entry may draw."""
 
 MOVES: Final = {CHARGE: (RESERVED, CHARGED), SETTLE: (CHARGED, SETTLED), CANCEL: (RESERVED, CANCELLED)}
 """What an act makes of an entry: the state before and the state after."""
@@ -48,14 +55,14 @@ class Act:
     """One act. Public facts alone.
 
     Attributes:
-        act: "create", "change-budget", "reserve", "charge", "settle" or "cancel".
+        act: "create", "change-budget", "reserve", "charge", "resume", "settle" or "cancel".
         at: when, ISO 8601 in UTC, by the clock of who acted.
         actor: who, as in "user@host:process".
         entry: the plan that it is about; None for acts on the account.
         scope: the entry's scope.
         epsilon: of a budget or a reserved cost, in units of 10⁻¹²; None for other acts.
         delta: likewise, in units of 10⁻¹⁸.
-        details: JSON; what a plan is, or the account's relation and unit.
+        details: JSON; what a plan is, which draws it has, or the account's relation and unit.
         package_version: of dpfewshot.
     """
 
@@ -126,6 +133,15 @@ def as_json(details: Mapping[str, object]) -> str:
         raise LedgerError("an entry's details must be strings and finite numbers") from None
 
 
+def on_one_line(text: str) -> str:
+    """The text with escapes for all that could pass for another line, column or direction of writing.
+
+    Two spaces part the columns of `dpfewshot ledger history`.
+    """
+    shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    return re.sub(r"(?<= ) |^ | $", r"\\x20", shown)
+
+
 def now() -> str:
     """This moment, as rows keep it."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
@@ -140,7 +156,15 @@ def package_version() -> str:
 
 
 def _actor() -> str:
-    return os.environ.get(ACTOR_VARIABLE) or f"{_user()}@{socket.gethostname()}:{os.getpid()}"
+    named = os.environ.get(ACTOR_VARIABLE)
+    if not named:
+        return on_one_line(f"{_user()}@{socket.gethostname()}:{os.getpid()}")[:LONGEST_ACTOR]
+    if len(named) > LONGEST_ACTOR or not named.strip() or on_one_line(named) != named:
+        raise LedgerError(
+            f"{ACTOR_VARIABLE} must be at most {LONGEST_ACTOR} printable characters, without line breaks, "
+            "control characters, or two spaces in a row"
+        )
+    return named
 
 
 def _user() -> str:

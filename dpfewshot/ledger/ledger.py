@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from dpfewshot.accounting.account import Details, Units
+from dpfewshot.accounting.draws import Draws
 from dpfewshot.errors import InvalidPlan, LedgerError, MissingExtra
+from dpfewshot.ledger.counting import details_of
 from dpfewshot.ledger.history import CANCEL, CHARGE, SETTLE, as_json, as_shown
 from dpfewshot.ledger.verification import Verification, check
 from dpfewshot.values import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, PrivacyBudget, PrivacySpend
@@ -95,7 +98,14 @@ class LedgerAccount:
             "entries": standing.entries,
         }
 
-    def reserve(self, scope: str | None, cost: PrivacySpend, details: Details) -> int:
+    @property
+    def durable(self) -> bool:
+        """True: every process sees the same entries and their draws."""
+        return True
+
+    def reserve(
+        self, scope: str | None, cost: PrivacySpend, details: Details, draws: Draws | None = None
+    ) -> int:
         """Set a plan's whole cost aside, on disk, and return the entry's number.
 
         What is reserved counts as spent until it is cancelled, also if this process dies.
@@ -103,11 +113,12 @@ class LedgerAccount:
         Raises:
             BudgetExceeded: it does not fit; nothing is changed.
             InvalidPlan: the cost is negative or no finite number.
-            LedgerError: the scope is a part of another partition than the account's.
+            LedgerError: the scope is a part of another partition than the account's, or the account does
+                not agree with its history.
         """
         if not all(math.isfinite(part) and part >= 0 for part in (cost.epsilon, cost.delta)):
             raise InvalidPlan(f"a cost must be finite and at least 0, not ({cost.epsilon}, {cost.delta})")
-        return self._store.reserve(self._stored, scope, cost, as_json(details))
+        return self._store.reserve(self._stored, scope, cost, details_of(details, draws), draws)
 
     def charge(self, entry: int) -> None:
         """The plan is about to draw; on disk when this returns. A second time changes nothing.
@@ -118,13 +129,46 @@ class LedgerAccount:
         """
         self._store.move(self._stored.number, entry, CHARGE)
 
-    def settle(self, entry: int) -> None:
+    def draw(self, entry: int, lease: str, part: int) -> None:
+        """Charge one block; on disk when this returns. The first one is the entry's charge in the history.
+
+        Raises:
+            BudgetExceeded: the part has no block left.
+            LedgerError: another run resumed the entry, it draws no more, or the charge could not be
+                recorded; nothing may be drawn.
+        """
+        self._store.draw(self._stored.number, entry, lease, part)
+
+    def resume(
+        self,
+        entry: int,
+        scope: str | None,
+        cost: PrivacySpend,
+        details: Details,
+        *,
+        known: Collection[str],
+        draws: Draws,
+    ) -> tuple[int, tuple[int, ...]]:
+        """Replace an entry's lease, which the history records; whoever holds an older one draws no more.
+
+        Raises:
+            LedgerError: the checkpoint is stale, or the entry was reserved by another act, for another plan,
+                or by a version that counted no draws.
+        """
+        if not any(draws.blocks):
+            return entry, draws.blocks
+        words = scope, cost, as_json(details)
+        return entry, self._store.resume(self._stored, entry, words, known, draws)
+
+    def settle(self, entry: int, lease: str | None = None) -> None:
         """A plan that drew is over: all of it stays spent, and it draws no more. Twice changes nothing.
+
+        With a lease that is not the entry's, nothing changes: another run resumed it.
 
         Raises:
             LedgerError: the entry is not of this account or was never charged.
         """
-        self._store.move(self._stored.number, entry, SETTLE)
+        self._store.move(self._stored.number, entry, SETTLE, lease)
 
     def cancel(self, entry: int) -> None:
         """Give everything back for a plan that never drew; one that did stays charged."""

@@ -11,10 +11,10 @@ from dpfewshot.errors import LedgerError, MissingExtra
 from dpfewshot.ledger.database import Database
 from dpfewshot.ledger.tables import first_form, migration
 
-NEWEST: Final = "0002"
+NEWEST: Final = "0003"
 """The migration that makes what `tables` describes."""
 
-_OLDER: Final = ("0001",)
+_OLDER: Final = ("0001", "0002")
 _FIRST_FORM: Final = 1
 _MIGRATION_LOCK: Final = 0x6470_6665_7773_686F  # "dpfewsho": PostgreSQL's advisory locks are numbers
 

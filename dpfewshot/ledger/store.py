@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,24 +18,33 @@ from dpfewshot.accounting.account import (
     partition_of,
     total_over_scopes,
 )
+from dpfewshot.accounting.draws import COUNTED, NOT_COUNTED, WHAT_TO_DO, Draws
 from dpfewshot.errors import BudgetExceeded, LedgerError
+from dpfewshot.ledger.counting import LEASE, VERIFY, columns, draws_in, draws_of, granted
 from dpfewshot.ledger.database import Database
 from dpfewshot.ledger.history import (
     CANCEL,
     CANCELLED,
     CHANGE_BUDGET,
+    CHARGE,
+    CHARGED,
     CREATE,
     MOVES,
     NOTHING_BEFORE,
+    OPEN,
     RESERVE,
     RESERVED,
+    RESUME,
+    SETTLE,
     Act,
     act_now,
     as_json,
     chained,
+    hash_of,
 )
 from dpfewshot.ledger.schema import bring_up_to_date
 from dpfewshot.ledger.tables import accounts, entries, history
+from dpfewshot.ledger.tip import check_tip
 from dpfewshot.ledger.verification import Book
 from dpfewshot.values import PrivacySpend
 
@@ -140,12 +151,19 @@ class Store:
             _change_account(connection, account, epsilon=limit.epsilon, delta=limit.delta)
             _record(connection, account, act_now(CHANGE_BUDGET, amounts=limit))
 
-    def reserve(self, account: StoredAccount, scope: str | None, cost: PrivacySpend, details: str) -> int:
+    def reserve(
+        self,
+        account: StoredAccount,
+        scope: str | None,
+        cost: PrivacySpend,
+        details: str,
+        draws: Draws | None,
+    ) -> int:
         """Add an entry if its cost fits, and return its number.
 
         Raises:
             BudgetExceeded: it does not fit.
-            LedgerError: the scope is a part of another partition.
+            LedgerError: the scope is a part of another partition, or the account was tampered with.
         """
         units = Units.of_cost(cost)
         scope = scope if account.parallel else None
@@ -154,6 +172,7 @@ class Store:
             if scope is not None:
                 check_partition(partition, scope)
             sums, _ = _sums(connection, account.number)
+            check_tip(connection, account.number, sums)
             spent = total_over_scopes(sums)
             sums[scope] = sums[scope].plus(units)
             # what fits is at most the limit in every scope, so that no column and no sum overflows
@@ -161,13 +180,75 @@ class Store:
                 raise BudgetExceeded(exceeded_message(cost, limit, spent))
             if scope is not None and partition is None:
                 _change_account(connection, account.number, partition=partition_of(scope))
-            entry = _add_entry(connection, account.number, scope, units)
+            entry = _add_entry(connection, account.number, scope, units, draws)
             act = act_now(RESERVE, entry=entry, scope=scope, amounts=units, details=details)
             _record(connection, account.number, act)
             return entry
 
-    def move(self, account: int, entry: int, act: str) -> None:
+    def draw(self, account: int, entry: int, lease: str, part: int) -> None:
+        """Take one block off an entry's part; the first one charges the entry.
+
+        Raises:
+            BudgetExceeded: the part has no block left.
+            LedgerError: there is no such entry, it draws no more, or another run holds its lease.
+        """
+        with self._database.write() as connection:
+            _lock(connection, account)
+            row = _entry(connection, account, entry)
+            draws = _open_draws(row, entry).after_one(entry, lease, part)
+            _change_entry(connection, entry, state=CHARGED, **columns(draws))
+            if row is not None and row["state"] == RESERVED:
+                _record(connection, account, act_now(CHARGE, entry=entry, scope=row["scope"]))
+
+    def resume(
+        self,
+        account: StoredAccount,
+        entry: int,
+        words: tuple[str | None, PrivacySpend, str],
+        known: Collection[str],
+        told: Draws,
+    ) -> tuple[int, ...]:
+        """Replace an entry's lease, which one of `known` must be; the blocks that are left.
+
+        Args:
+            account: whose it is.
+            entry: its number.
+            words: scope, cost and details, which must be those that it was reserved with.
+            known: leases of the checkpoint.
+            told: the blocks that the checkpoint leaves, and the new lease.
+
+        Raises:
+            LedgerError: the checkpoint is stale, or the entry is another one than it names.
+        """
+        with self._database.write() as connection:
+            _lock(connection, account.number)
+            check_tip(connection, account.number, _sums(connection, account.number)[0])
+            row = _entry(connection, account.number, entry)
+            acts = _grants(connection, account.number, entry)
+            if not acts or not {found.lease for found in map(_granted, acts) if found} & set(known):
+                raise LedgerError(f"{self.name} did not grant the draws of this checkpoint: {WHAT_TO_DO}")
+            before = draws_of(row) if row else None
+            if row is None or before is None:
+                raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
+            left = before.resumed(entry, known, told)
+            if row["state"] not in OPEN:
+                raise LedgerError(f"entry {entry} was {row['state']}: {WHAT_TO_DO}")
+            if not _agrees(acts[0], account, words):
+                raise LedgerError(f"entry {entry} was reserved for another plan: {WHAT_TO_DO}")
+            _change_entry(connection, entry, state=CHARGED, **columns(left))
+            details = {**granted(left), "previous": before.lease, "reserve": acts[0]["hash"]}
+            act = act_now(RESUME, entry=entry, scope=acts[0]["scope"], details=as_json(details))
+            _record(connection, account.number, act)
+        return left.blocks
+
+    def move(self, account: int, entry: int, act: str, lease: str | None = None) -> None:
         """Charge, settle or cancel an entry. Where it is so already, nothing changes.
+
+        Args:
+            account: whose it is.
+            entry: its number.
+            act: one of `MOVES`.
+            lease: nothing changes if the entry has another one.
 
         Raises:
             LedgerError: there is no such entry, or its state does not allow it. Cancelling leaves any
@@ -176,13 +257,17 @@ class Store:
         before, after = MOVES[act]
         with self._database.write() as connection:
             _lock(connection, account)
-            row = connection.execute(
-                select(entries).where((entries.c.id == entry) & (entries.c.account_id == account))
-            ).one_or_none()
-            state = row.state if row else "never made"
+            row = _entry(connection, account, entry)
+            state = row["state"] if row else "never made"
+            draws = draws_of(row) if row else None
+            if draws is not None and lease not in (None, draws.lease):
+                return
+            if act == CHARGE and draws is not None:
+                raise LedgerError(COUNTED)
             if row is not None and state == before:
-                connection.execute(update(entries).where(entries.c.id == entry).values(state=after))
-                _record(connection, account, act_now(act, entry=entry, scope=row.scope))
+                _change_entry(connection, entry, state=after)
+                details = as_json(granted(draws) if act == SETTLE else {})
+                _record(connection, account, act_now(act, entry=entry, scope=row["scope"], details=details))
             elif act != CANCEL and state != after:
                 raise LedgerError(f"entry {entry} was {state}: it cannot be {after}")
 
@@ -221,9 +306,56 @@ def _sums(connection: Connection, account: int) -> tuple[defaultdict[str | None,
     return sums, entries_counted
 
 
-def _add_entry(connection: Connection, account: int, scope: str | None, cost: Units) -> int:
+def _entry(connection: Connection, account: int, entry: int) -> dict[str, Any] | None:
+    found = _rows(connection, entries, (entries.c.id == entry) & (entries.c.account_id == account))
+    return found[0] if found else None
+
+
+def _change_entry(connection: Connection, entry: int, **values: str | None) -> None:
+    connection.execute(update(entries).where(entries.c.id == entry).values(**values))
+
+
+def _open_draws(row: dict[str, Any] | None, entry: int) -> Draws:
+    """The draws of an entry that may still draw."""
+    state = row["state"] if row else "never made"
+    if row is None or state not in OPEN:
+        raise LedgerError(f"entry {entry} was {state}: it draws no more")
+    draws = draws_of(row)
+    if draws is None:
+        raise LedgerError(NOT_COUNTED)
+    return draws
+
+
+def _grants(connection: Connection, account: int, entry: int) -> list[dict[str, Any]]:
+    """The act that reserved an entry, and those that resumed it."""
+    of_entry = (history.c.account_id == account) & (history.c.entry == entry)
+    return _rows(connection, history, of_entry & history.c.act.in_((RESERVE, RESUME)))
+
+
+def _granted(act: dict[str, Any]) -> Draws | None:
+    return draws_in(json.loads(act["details"]))
+
+
+def _agrees(
+    reserved: dict[str, Any], account: StoredAccount, words: tuple[str | None, PrivacySpend, str]
+) -> bool:
+    """Whether an entry was reserved with these words."""
+    scope, cost, details = words
+    told = json.loads(reserved["details"])
+    told.pop(LEASE, None)
+    return (
+        hash_of(reserved) == reserved["hash"]
+        and reserved["scope"] == (scope if account.parallel else None)
+        and Units(reserved["epsilon"], reserved["delta"]) == Units.of_cost(cost)
+        and told == json.loads(details)
+    )
+
+
+def _add_entry(
+    connection: Connection, account: int, scope: str | None, cost: Units, draws: Draws | None
+) -> int:
     values = {"account_id": account, "scope": scope, "epsilon": cost.epsilon, "delta": cost.delta}
-    statement = insert(entries).values(**values, state=RESERVED).returning(entries.c.id)
+    statement = insert(entries).values(**values, state=RESERVED, **columns(draws)).returning(entries.c.id)
     return int(connection.execute(statement).scalar_one())
 
 

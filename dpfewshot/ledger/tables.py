@@ -65,6 +65,9 @@ entries = Table(
     Column("epsilon", BigInteger, nullable=False),
     Column("delta", BigInteger, nullable=False),
     Column("state", Text, nullable=False),
+    Column("blocks", Text),
+    Column("lease", Text),
+    Column("draws_hash", Text),
     CheckConstraint("epsilon >= 0 AND delta >= 0", name="dpfewshot_entry_amounts"),
     CheckConstraint(
         f"state IN ('{RESERVED}', '{CHARGED}', '{SETTLED}', '{CANCELLED}')", name="dpfewshot_entry_state"

@@ -9,18 +9,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpfewshot.accounting.account import Units, partition_of, total_over_scopes
+from dpfewshot.accounting.draws import Draws
+from dpfewshot.errors import LedgerError
+from dpfewshot.ledger.counting import draws_in, draws_of
 from dpfewshot.ledger.history import (
     CANCELLED,
     CHANGE_BUDGET,
+    CHARGED,
     CREATE,
     MOVES,
     NOTHING_BEFORE,
+    OPEN,
     RESERVE,
     RESERVED,
+    RESUME,
+    SETTLED,
     hash_of,
 )
 
 Row = dict[str, Any]
+
+_NOT_IN_HISTORY = ("id", "blocks", "lease", "draws_hash")
 
 
 @dataclass(frozen=True)
@@ -101,10 +110,12 @@ def _broken_links(book: Book) -> Iterator[str]:
 
 @dataclass
 class _Replay:
-    """The account and its entries as the history tells them."""
+    """The account, its entries and the draws that were granted last, as the history tells them."""
 
     account: Row = field(default_factory=dict)
     entries: dict[int, Row] = field(default_factory=dict)
+    draws: dict[int, Draws | None] = field(default_factory=dict)
+    reserved_by: dict[int, str] = field(default_factory=dict)
     sums: defaultdict[str | None, Units] = field(default_factory=lambda: defaultdict(lambda: Units(0, 0)))
 
     def follow(self, row: Row) -> str | None:
@@ -118,10 +129,12 @@ class _Replay:
             self.account |= _amounts(row)
         elif act == RESERVE:
             return self._reserve(row)
-        elif act not in MOVES or entry not in self.entries:
+        elif act not in (*MOVES, RESUME) or entry not in self.entries:
             return f"there is no entry {entry} to {act}"
+        elif act == RESUME:
+            return self._resume(row)
         else:
-            return self._move(self.entries[entry], *MOVES[act])
+            return self._move(row, *MOVES[act])
         return None
 
     def _reserve(self, row: Row) -> str | None:
@@ -129,6 +142,8 @@ class _Replay:
             return f"entry {row['entry']} was reserved twice"
         scope = row["scope"]
         self.entries[row["entry"]] = {"scope": scope, "state": RESERVED} | _amounts(row)
+        self.draws[row["entry"]] = draws_in(json.loads(row["details"]))
+        self.reserved_by[row["entry"]] = row["hash"]
         if scope is not None and self.account["partition"] is None:
             self.account["partition"] = partition_of(scope)
         self.sums[scope] = self.sums[scope].plus(_units(row))
@@ -136,13 +151,42 @@ class _Replay:
             return f"entry {row['entry']} did not fit the budget"
         return None
 
-    def _move(self, entry: Row, before: str, after: str) -> str | None:
+    def _move(self, row: Row, before: str, after: str) -> str | None:
+        entry = self.entries[row["entry"]]
         if entry["state"] != before:
             return f"what was {entry['state']} became {after}"
         entry["state"] = after
         if after == CANCELLED:
             self.sums[entry["scope"]] = self.sums[entry["scope"]].minus(_units(entry))
+        granted = self.draws[row["entry"]]
+        if after == SETTLED and granted is not None:
+            return self._grant(row, granted, granted.lease)
         return None
+
+    def _resume(self, row: Row) -> str | None:
+        entry, granted, details = row["entry"], self.draws[row["entry"]], json.loads(row["details"])
+        if self.entries[entry]["state"] not in OPEN:
+            return f"what was {self.entries[entry]['state']} was resumed"
+        if granted is None or details.get("previous") != granted.lease:
+            return f"entry {entry} was resumed by who held no lease of it"
+        if details.get("reserve") != self.reserved_by[entry]:
+            return f"entry {entry} was resumed for another act than the one that reserved it"
+        self.entries[entry]["state"] = CHARGED
+        return self._grant(row, granted)
+
+    def _grant(self, row: Row, before: Draws, lease: str | None = None) -> str | None:
+        """Draws that an act leaves: never more than there were."""
+        after = draws_in(json.loads(row["details"]))
+        if after is None or (lease is not None and after.lease != lease) or not within(after, before):
+            return f"entry {row['entry']} had {before.blocks} blocks left, and then {after and after.blocks}"
+        self.draws[row["entry"]] = after
+        return None
+
+
+def within(after: Draws, before: Draws) -> bool:
+    """Whether no part has more blocks left after than before, or fewer than none."""
+    same = len(after.blocks) == len(before.blocks)
+    return same and all(0 <= left <= had for left, had in zip(after.blocks, before.blocks, strict=True))
 
 
 def _units(row: Row) -> Units:
@@ -163,9 +207,29 @@ def _disagreements(book: Book) -> Iterator[str]:
     for name, told in replay.account.items():
         if book.account[name] != told:
             yield f"the account's {name} is {book.account[name]!r}, its history says {told!r}"
-    stored = {row["id"]: {name: row[name] for name in row if name != "id"} for row in book.entries}
+    stored = {
+        row["id"]: {name: row[name] for name in row if name not in _NOT_IN_HISTORY} for row in book.entries
+    }
     for entry in sorted(stored.keys() | replay.entries.keys()):
         if stored.get(entry) != replay.entries.get(entry):
             yield f"entry {entry} is {stored.get(entry)}, its history says {replay.entries.get(entry)}"
+    for row in book.entries:
+        if row["id"] in replay.draws:
+            yield from _other_draws(row, replay.draws[row["id"]])
     if not replay.account:
         yield "the account has no history"
+
+
+def _other_draws(row: Row, granted: Draws | None) -> Iterator[str]:
+    """Between what was granted last and nothing, an entry may have any blocks left: draws are no acts."""
+    try:
+        left = draws_of(row)
+    except LedgerError as error:
+        yield str(error)
+        return
+    if (left is None) != (granted is None):
+        yield f"entry {row['id']} counts draws, or its history does, but not both"
+    elif left is not None and granted is not None:
+        drew = row["state"] == CHARGED
+        if left.lease != granted.lease or not within(left, granted) or not (drew or left == granted):
+            yield f"entry {row['id']} has {left.blocks} blocks left, its history grants {granted.blocks}"

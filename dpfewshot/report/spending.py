@@ -17,6 +17,7 @@ from typing import Any
 from dpfewshot.accounting.account import Units, total_over_scopes
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger import LedgerAccount
+from dpfewshot.ledger.counting import LEASE
 from dpfewshot.ledger.history import CANCEL, CANCELLED, CHANGE_BUDGET, CREATE, RESERVE
 from dpfewshot.ledger.verification import Book, check
 from dpfewshot.values import Demonstration, PrivacySpend
@@ -176,7 +177,7 @@ def _plans(history: History, states: Mapping[int, str]) -> Iterator[ReservedPlan
             number=number,
             scope=row["scope"],
             spend=_units(row).as_spend(),
-            details=json.loads(row["details"]),
+            details={name: value for name, value in json.loads(row["details"]).items() if name != LEASE},
             at=datetime.fromisoformat(row["at"]),
             state=states[row["entry"]],
         )

@@ -68,10 +68,10 @@ def in_a_process(script: str, *arguments: object) -> str:
     return finished.stdout
 
 
-def synthesizer(url: str, label: str = "refund") -> dpf.Synthesizer:
+def synthesizer(url: str, label: str = "refund", **settings: Any) -> dpf.Synthesizer:
     budget = dpf.PrivacyBudget(epsilon=2.0, delta=1e-6)
     made = dpf.Synthesizer(
-        TASK, tickets(), Sentence(), budget=budget, ledger=url, dataset="tickets", labels=[label]
+        TASK, tickets(), Sentence(), budget=budget, ledger=url, dataset="tickets", labels=[label], **settings
     )
     made.accountant._account.change_budget(dpf.PrivacyBudget(epsilon=8.0, delta=1e-5))
     return made
@@ -133,14 +133,14 @@ def test_a_server_that_dies_during_a_demonstration_costs_no_privacy(
         if released == 2:
             postgresql_server.crash()
 
-    with before_each_token(crash) as released:
-        demonstration = made.generate("refund")  # it was charged before it drew
-    assert demonstration.token_count == len(released) > 2
+    with before_each_token(crash) as released, pytest.raises(dpf.LedgerError):
+        made.generate("refund")
+    assert len(released) == 3  # the third draw was counted before the crash, the fourth was not
     with before_each_token(lambda _: None) as released:
         with pytest.raises(dpf.LedgerError):
             made.accountant._account.reserve(None, COST, {})
         postgresql_server.start()
-        assert made.accountant.spent == demonstration.spent
+        assert made.accountant.spent == made.plan.parts[0].spend
         made.accountant._account.charge(made.accountant._account.reserve(None, COST, {}))
     assert released == []
     assert made.accountant._account.verify().ok
@@ -215,8 +215,22 @@ def test_without_a_ledger_nothing_is_released(path: Path, fault: Callable[[Path]
         assert made.generate("refund").private
 
 
-def test_a_ledger_that_locks_after_the_charge_loses_no_demonstration(path: Path) -> None:
+def test_nothing_is_drawn_while_the_ledger_is_locked(path: Path) -> None:
     made = synthesizer(f"sqlite:///{path}?timeout=0.2")
+    undo: list[Callable[[], None]] = []
+    with (
+        before_each_token(lambda released: released == 1 and undo.append(lock(path))) as released,
+        pytest.raises(dpf.LedgerError, match="try again later"),
+    ):
+        made.generate("refund")
+    assert len(released) == 2  # the second draw was counted before the lock, the third was not
+    undo[0]()
+    assert made.generate("refund", max_tokens=2).token_count == 2
+    assert made.accountant._account.verify().ok
+
+
+def test_a_ledger_that_locks_after_the_last_draw_loses_no_demonstration(path: Path) -> None:
+    made = synthesizer(f"sqlite:///{path}?timeout=0.2", resample_every=40)
     undo: list[Callable[[], None]] = []
     with before_each_token(lambda released: released == 1 and undo.append(lock(path))) as released:
         assert made.generate("refund").token_count == len(released)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dpfewshot.accounting.draws import Draws
 from dpfewshot.cli.application import run
 from dpfewshot.ledger import BudgetLedger
 from dpfewshot.values import PrivacySpend
@@ -65,6 +66,31 @@ def test_history_lists_every_act(command: Command) -> None:
 
 
 @pytest.mark.usefixtures("account")
+def test_stored_words_cannot_forge_a_line_of_the_history(command: Command, path: Path) -> None:
+    """A ledger of before may hold any actor, and a task may have any label."""
+    forged = "me  charge\n2026-01-01  auditor  settle\x1b[2K\u202e"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE dpfewshot_history SET actor = ?, scope = ? WHERE number = 2", [forged] * 2)
+    lines = command("history")[1].splitlines()
+    assert len(lines) == 3
+    shown = r"me \x20charge\n2026-01-01 \x20auditor \x20settle\x1b[2K\u202e"
+    assert lines[1].split("  ")[1:5] == [shown, "reserve", "entry 1", shown]
+
+
+@pytest.mark.usefixtures("account")
+def test_history_shows_what_a_resume_left(command: Command, path: Path) -> None:
+    with BudgetLedger.open(f"sqlite:///{path}") as ledger:
+        found = ledger.account("tickets")
+        entry = found.reserve("trec: Number", PrivacySpend(0.25, 1e-6), {}, Draws((4, 4), "first"))
+        words = entry, "trec: Number", PrivacySpend(0.25, 1e-6), {}
+        found.resume(*words, known=["first"], draws=Draws((3, 3), "second"))
+    assert command("history")[1].splitlines()[-1].split("  ")[2:] == [
+        "resume", "entry 2", "trec: Number", "blocks left: 3, 3"
+    ]  # fmt: skip
+    assert command("verify")[0] == 0
+
+
+@pytest.mark.usefixtures("account")
 def test_verify_prints_a_head_and_finds_it_again(command: Command) -> None:
     document = json.loads(command("verify", "--json")[1])
     assert (document["ok"], document["acts"], document["problems"]) == (True, 3, [])
@@ -95,6 +121,9 @@ def test_export_is_one_object_with_whole_units(command: Command) -> None:
             "epsilon": 250_000_000_000,
             "delta": 10**12,
             "state": "charged",
+            "blocks": None,
+            "lease": None,
+            "draws_hash": None,
         }
     ]
     assert document["head"] == document["history"][-1]["hash"]

@@ -9,12 +9,15 @@ import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dpfewshot.accounting.draws import Draws
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
 from dpfewshot.ledger import history as history_module
+from dpfewshot.ledger.counting import columns
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 
 BUDGET = PrivacyBudget(1.0, 1e-5)
@@ -132,6 +135,16 @@ TAMPERINGS = {
 }
 
 
+DEEP_IN_THE_CHAIN = {
+    "a cost and its row are lowered",
+    "a row says another time",
+    "a row says another actor",
+    "a row says other settings",
+    "a hash is replaced",
+}
+"""What `verify` alone finds: a row before the last that no sum depends on, or that agrees with its entry."""
+
+
 @pytest.mark.parametrize("statements", TAMPERINGS.values(), ids=TAMPERINGS)
 def test_tampering_is_found(tmp_path: Path, statements: str) -> None:
     path = tmp_path / "budget.db"
@@ -140,6 +153,177 @@ def test_tampering_is_found(tmp_path: Path, statements: str) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(statements)
     assert not account.verify().ok
+
+
+FOUND_BY_RESERVING = {name: TAMPERINGS[name] for name in TAMPERINGS if name not in DEEP_IN_THE_CHAIN} | {
+    "the last row says another time": "UPDATE dpfewshot_history SET at = '2001-01-01' WHERE number = 10",
+    "the last hash is replaced": "UPDATE dpfewshot_history SET hash = previous WHERE number = 10",
+    "the row before the last is another": "UPDATE dpfewshot_history SET hash = previous WHERE number = 9",
+    "the first row says another relation": (
+        "UPDATE dpfewshot_account SET relation = 'add-remove';"
+        "UPDATE dpfewshot_history SET details = replace(details, 'zero-out', 'add-remove') WHERE number = 1"
+    ),
+    "the budget's row is raised with it": (
+        "UPDATE dpfewshot_account SET epsilon = 9000000000000;"
+        "UPDATE dpfewshot_history SET epsilon = 9000000000000 WHERE number = 7"
+    ),
+}
+
+
+@pytest.mark.parametrize("statements", FOUND_BY_RESERVING.values(), ids=FOUND_BY_RESERVING)
+def test_nothing_is_reserved_on_an_account_whose_tip_was_tampered_with(
+    tmp_path: Path, statements: str
+) -> None:
+    path = tmp_path / "budget.db"
+    account = lived(f"sqlite:///{path}")
+    tamper(path, statements)
+    entries = account.entries
+    with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
+        account.reserve("trec: Number", PrivacySpend(0.001, 0.0), {})
+    assert account.entries == entries
+    assert not account.verify().ok
+
+
+@pytest.mark.parametrize("scope", [None, "trec: Number"])
+def test_an_honest_account_goes_on(ledger_url: str, scope: str | None) -> None:
+    account = lived(ledger_url)
+    account.reserve(scope, PrivacySpend(0.0, 0.0), {})
+    account.change_budget(PrivacyBudget(9.0, 1e-5))
+    account.cancel(account.reserve("trec: Other", PrivacySpend(0.1, 0.0), {}))
+    account.reserve("trec: Other", PrivacySpend(0.1, 0.0), {})
+    assert account.verify().ok
+
+
+# draws
+
+
+def drew(url: str) -> LedgerAccount:
+    """An account with an entry that drew, was resumed, and has a block left of two."""
+    account = BudgetLedger.open(url).create("tickets", BUDGET)
+    entry = account.reserve("trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 4}, Draws((4,), "first"))
+    account.draw(entry, "first", 0)
+    words = entry, "trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 4}
+    account.resume(*words, known=["first"], draws=Draws((2,), "second"))
+    account.draw(entry, "second", 0)
+    return account
+
+
+def test_the_history_shows_resumes_and_no_row_for_a_draw(ledger_url: str) -> None:
+    account = drew(ledger_url)
+    rows = account.history()
+    assert [row["act"] for row in rows] == ["create", "reserve", "charge", "resume"]
+    assert rows[1]["details"] == {"steps": 4, "lease": {"id": "first", "blocks": [4]}}
+    assert rows[3]["details"] == {
+        "lease": {"id": "second", "blocks": [2]},
+        "previous": "first",
+        "reserve": rows[1]["hash"],
+    }
+    account.settle(1, "second")
+    assert account.history()[-1]["details"] == {"lease": {"id": "second", "blocks": [1]}}
+    assert account.verify().problems == ()
+
+
+def stored(blocks: int, lease: str) -> str:
+    words = columns(Draws((blocks,), lease))
+    assignments = ", ".join(f"{name} = '{word}'" for name, word in words.items())
+    return f"UPDATE dpfewshot_entry SET {assignments}"  # noqa: S608 - of the test's own words
+
+
+DRAWS_TAMPERED = {
+    "blocks are raised": "UPDATE dpfewshot_entry SET blocks = '[2]'",
+    "blocks are no list": "UPDATE dpfewshot_entry SET blocks = 'many'",
+    "the lease is an older one": "UPDATE dpfewshot_entry SET lease = 'first'",
+    "draws are no more counted": "UPDATE dpfewshot_entry SET blocks = NULL, lease = NULL",
+    "blocks are raised above the resume's, with their hash": stored(3, "second"),
+    "an older lease is put back, with its hash": stored(1, "first"),
+    "the resume granted more": (
+        "UPDATE dpfewshot_history SET details = replace(details, '[2]', '[4]') WHERE number = 4"
+    ),
+}
+
+
+@pytest.mark.parametrize("statements", DRAWS_TAMPERED.values(), ids=DRAWS_TAMPERED)
+def test_tampering_with_draws_is_found(tmp_path: Path, statements: str) -> None:
+    path = tmp_path / "budget.db"
+    account = drew(f"sqlite:///{path}")
+    assert account.verify().ok
+    tamper(path, statements)
+    assert not account.verify().ok
+
+
+def test_nothing_is_drawn_from_an_entry_whose_blocks_were_raised(tmp_path: Path) -> None:
+    path = tmp_path / "budget.db"
+    account = drew(f"sqlite:///{path}")
+    tamper(path, DRAWS_TAMPERED["blocks are raised"])
+    with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
+        account.draw(1, "second", 0)
+
+
+def test_a_resume_is_bound_to_the_words_of_its_reservation(ledger_url: str) -> None:
+    account = drew(ledger_url)
+    words: dict[str, Any] = {
+        "entry": 1, "scope": "trec: Location", "cost": PrivacySpend(0.25, 1e-6), "details": {"steps": 4}
+    }  # fmt: skip
+    others: tuple[dict[str, Any], ...] = (
+        {"scope": "trec: Number"},
+        {"scope": None},
+        {"cost": PrivacySpend(0.5, 1e-6)},
+        {"details": {"steps": 5}},
+    )
+    for other in others:
+        with pytest.raises(LedgerError, match="reserved for another plan"):
+            account.resume(**(words | other), known=["second"], draws=Draws((1,), "third"))
+    for entry in (2, 2**70):
+        with pytest.raises(LedgerError):
+            account.resume(**(words | {"entry": entry}), known=["second"], draws=Draws((1,), "third"))
+    with pytest.raises(LedgerError, match="cannot be called 'lease'"):
+        account.reserve(None, PrivacySpend(0.1, 0.0), {"lease": "mine"})
+    assert len(account.history()) == 4
+
+
+def tamper(path: Path, statements: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(statements)
+
+
+# who acted
+
+
+@pytest.mark.parametrize(
+    "actor",
+    [
+        "me\n2026-01-01  auditor@host:1  verify",
+        "me\r",
+        "me\x1b[2K",
+        "me\x85",
+        "me\u2028",
+        "me\u202egro.elpmaxe",
+        "me\u200b",
+        "auditor  charge",
+        " me",
+        "   ",
+        "me\udc80",
+        "m" * 201,
+    ],
+)
+def test_an_actor_that_could_forge_a_line_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, actor: str
+) -> None:
+    account = lived(f"sqlite:///{tmp_path / 'budget.db'}")
+    monkeypatch.setattr(history_module.os, "environ", {"DPFEWSHOT_LEDGER_ACTOR": actor})
+    with pytest.raises(LedgerError, match="DPFEWSHOT_LEDGER_ACTOR must be at most 200 printable"):
+        account.reserve(None, PrivacySpend(0.1, 0.0), {})
+    assert len(account.history()) == 10
+
+
+def test_a_user_name_that_could_forge_a_line_is_escaped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_module, "_user", lambda: "me\n  \u202eyou" + "x" * 300)
+    [row] = BudgetLedger.open(f"sqlite:///{tmp_path / 'budget.db'}").create("tickets", BUDGET).history()
+    actor = str(row["actor"])
+    assert actor.startswith(r"me\n \x20\u202eyoux")
+    assert len(actor) == 200
 
 
 def rewrite(path: Path) -> None:

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+from dpfewshot.accounting.draws import Draws
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.ledger import BudgetLedger, history
 from dpfewshot.ledger.database import Database
@@ -110,6 +111,20 @@ def test_a_ledger_of_the_first_form_goes_on(old: str) -> None:
         assert account.verify().problems == ()
 
 
+def test_an_entry_of_before_counts_no_draws_and_cannot_be_resumed(old: str) -> None:
+    with BudgetLedger.open(old) as ledger:
+        account = ledger.account("tickets")
+        with pytest.raises(LedgerError, match="did not grant the draws"):
+            account.resume(
+                1, "trec: Location", PrivacySpend(0.3, 1e-18), {"steps": 15},
+                known=["first", ""], draws=Draws((15,), "second"),
+            )  # fmt: skip
+        with pytest.raises(LedgerError, match="counts no draws"):
+            account.draw(1, "first", 0)
+        assert account.spent == PrivacySpend(0.5, 1e-18)
+        assert account.verify().problems == ()
+
+
 def test_the_first_form_of_the_code_refuses_what_was_migrated(old: str) -> None:
     BudgetLedger.open(old).close()
     with Database(old).read() as connection:
@@ -120,7 +135,7 @@ def test_the_first_form_of_the_code_refuses_what_was_migrated(old: str) -> None:
 def test_a_ledger_of_a_newer_package_is_refused(ledger_url: str) -> None:
     BudgetLedger.open(ledger_url).close()
     execute(ledger_url, "UPDATE dpfewshot_migration SET version_num = '9999'")
-    with pytest.raises(LedgerError, match=r"version 9999.*version 0002: install"):
+    with pytest.raises(LedgerError, match=r"version 9999.*version 0003: install"):
         BudgetLedger.open(ledger_url)
 
 

@@ -7,7 +7,9 @@ import os
 import shutil
 import signal
 import sqlite3
+import tempfile
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,10 @@ from scripts import TASK, Sentence, tickets
 import dpfewshot as dpf
 from dpfewshot.accounting.account import MemoryAccount
 from dpfewshot.accounting.accountant import Reservation
+from dpfewshot.accounting.draws import Draws
 from dpfewshot.checkpoint import Checkpoint
 from dpfewshot.ledger import LedgerAccount
+from dpfewshot.ledger.counting import columns
 
 # newer Pythons warn of what is tested here: a fork beside threads
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -223,7 +227,7 @@ def test_another_account_is_refused(path: Path, ledger: dict[str, str], tmp_path
         synthesizer(Dying(3), **ledger).generate_all(checkpoint=path)
     with pytest.raises(dpf.InvalidPlan, match="another plan"):
         synthesizer(**(ledger | {"dataset": "other"})).generate_all(checkpoint=path)
-    with pytest.raises(dpf.LedgerError, match="never made"):
+    with pytest.raises(dpf.LedgerError, match="did not grant the draws"):
         synthesizer(ledger=f"sqlite:///{tmp_path / 'new.db'}", dataset="tickets").generate_all(
             checkpoint=path
         )
@@ -238,6 +242,159 @@ def test_a_copy_is_refused_and_its_demonstrations_can_be_read(path: Path) -> Non
     assert len(dpf.Demonstrations.from_jsonl(copy)) == 2
     moved = path.rename(path.with_name("moved.jsonl"))
     assert len(synthesizer().generate_all(checkpoint=moved)) == 2
+
+
+# ---- copies ----------------------------------------------------------------------------------------------
+
+
+def seems_original(path: Path) -> Path:
+    """Write the file's own identity into its first line, as another file system may by chance."""
+    first, *rest = path.read_bytes().splitlines(keepends=True)
+    status, words = path.stat(), json.loads(first)
+    number = isinstance(words["file"], int)
+    words["file"] = status.st_ino if number else [status.st_dev, status.st_ino]
+    path.write_bytes(b"".join([json.dumps(words).encode() + b"\n", *rest]))
+    return path
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Path]:
+    """A folder on another file system."""
+    memory = "/dev/shm"  # noqa: S108 - a folder of its own in it
+    with tempfile.TemporaryDirectory(dir=memory if Path(memory).is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    from conftest import new_ledger
+
+    return {"ledger": new_ledger(request, tmp_path), "dataset": "tickets"}
+
+
+def interrupted(path: Path, answers: int = 3, **options: Any) -> dpf.Synthesizer:
+    made = synthesizer(Dying(answers), **options)
+    with pytest.raises(dpf.BackendError):
+        made.generate_all(checkpoint=path)
+    return made
+
+
+def acts(account: dict[str, str]) -> Counter[object]:
+    with dpf.BudgetLedger.open(account["ledger"]) as ledger:
+        found = ledger.account(account["dataset"])
+        assert found.verify().problems == ()
+        return Counter(row["act"] for row in found.history())
+
+
+def test_of_two_copies_on_two_file_systems_one_goes_on(
+    path: Path, elsewhere: Path, shared: dict[str, str]
+) -> None:
+    interrupted(path, 7, **shared)
+    copy = seems_original(Path(shutil.copy(path, elsewhere / "run.jsonl")))
+    interrupted(copy, 2, **shared)
+    late = synthesizer(**shared)
+    with pytest.raises(dpf.LedgerError, match=r"run\.jsonl: entry 1 was .*go on from the newest.*start anew"):
+        late.generate_all(checkpoint=path)
+    assert late._backend.draws == 0  # type: ignore[attr-defined]
+    assert len(synthesizer(**shared).generate_all(checkpoint=copy)) == 2
+    with pytest.raises(dpf.LedgerError, match="start anew"):
+        late.generate_all(checkpoint=path)
+    assert acts(shared) == {"create": 1, "reserve": 2, "charge": 2, "resume": 4, "settle": 2}
+
+
+def test_a_backup_that_is_restored_again_and_again_goes_on_once(path: Path, shared: dict[str, str]) -> None:
+    interrupted(path, 7, **shared)
+    backup, drew = path.read_bytes(), []
+    for _ in range(20):
+        path.write_bytes(backup)  # in place: the file's number stays
+        made = synthesizer(Dying(2), **shared)
+        with pytest.raises((dpf.LedgerError, dpf.BackendError)):
+            made.generate_all(checkpoint=path)
+        drew.append(made._backend.draws)  # type: ignore[attr-defined]
+    assert drew == [2] + [0] * 19
+    assert acts(shared)["resume"] == 2  # of each label's reservation one
+
+
+def test_a_checkpoint_goes_on_from_no_entry_but_its_own(path: Path, tmp_path: Path) -> None:
+    """Every ledger numbers its entries from 1."""
+    account = {"dataset": "tickets", "ledger": f"sqlite:///{tmp_path / 'first.db'}"}
+    other = account | {"ledger": f"sqlite:///{tmp_path / 'second.db'}"}
+    interrupted(path, **account)
+    cheap = interrupted(tmp_path / "cheap.jsonl", **other, budget=dpf.PrivacyBudget(0.1, 1e-5))
+    with dpf.BudgetLedger.open(other["ledger"]) as ledger:
+        ledger.account("tickets").change_budget(dpf.PrivacyBudget(8.0, 1e-3))
+    made = synthesizer(**other)
+    with pytest.raises(dpf.LedgerError, match=r"second\.db' did not grant the draws.*its own ledger"):
+        made.generate_all(checkpoint=path)
+    assert made._backend.draws == 0  # type: ignore[attr-defined]
+    assert cheap.accountant.spent.epsilon < 0.11
+
+
+def test_a_run_whose_checkpoint_was_taken_over_draws_no_more(
+    path: Path, elsewhere: Path, shared: dict[str, str]
+) -> None:
+    class TakenOver(Dying):
+        def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
+            if self.draws == 3 and support is not None and not copy.exists():
+                seems_original(Path(shutil.copy(path, copy)))
+                others.extend(synthesizer(**shared).generate_all(checkpoint=copy))
+            return super().next_token_logprobs(prompts, support)
+
+    copy, others = elsewhere / "run.jsonl", list[dpf.Demonstration]()
+    made = synthesizer(TakenOver(), **shared)
+    with pytest.raises(dpf.LedgerError, match="draws no more"):
+        made.generate_all(checkpoint=path)
+    assert made._backend.draws == 4  # type: ignore[attr-defined]  # the fourth was counted before
+    assert len(others) == 2
+    made.close()
+    assert acts(shared)["settle"] == 2
+
+
+def test_blocks_that_a_ledger_forgot_are_not_drawn_again(path: Path, tmp_path: Path) -> None:
+    """The checkpoint counts too, and the smaller count holds."""
+    account = {"dataset": "tickets", "ledger": f"sqlite:///{tmp_path / 'budget.db'}"}
+    interrupted(path, **account)
+    with closing(sqlite3.connect(tmp_path / "budget.db")) as ledger, ledger:
+        [(lease, blocks)] = ledger.execute("SELECT lease, blocks FROM dpfewshot_entry").fetchall()
+        assert blocks == "[4]"
+        forgot = columns(Draws((8,), lease))
+        ledger.execute("UPDATE dpfewshot_entry SET blocks = :blocks, draws_hash = :draws_hash", forgot)
+    later = synthesizer(**account)
+    later.generate_all(checkpoint=path)
+    [resumed] = [row for row in later.accountant._account.history() if row["act"] == "resume"]  # type: ignore[union-attr]
+    assert resumed["details"]["lease"]["blocks"] == [4]
+
+
+def test_without_a_ledger_a_file_of_another_device_is_a_copy(path: Path) -> None:
+    synthesizer().generate_all(checkpoint=path)
+    first, *rest = path.read_bytes().splitlines(keepends=True)
+    words = json.loads(first)
+    words["file"][0] += 1
+    path.write_bytes(b"".join([json.dumps(words).encode() + b"\n", *rest]))
+    with pytest.raises(dpf.LedgerError, match="is a copy, and without a ledger"):
+        synthesizer().generate_all(checkpoint=path)
+
+
+def test_with_a_ledger_a_checkpoint_may_move_to_another_file_system(
+    path: Path, elsewhere: Path, ledger: dict[str, str]
+) -> None:
+    interrupted(path, **ledger)
+    moved = Path(shutil.move(path, elsewhere / "moved.jsonl"))
+    assert len(synthesizer(**ledger).generate_all(checkpoint=moved)) == 2
+    assert len(synthesizer(**ledger).generate_all(checkpoint=moved)) == 2
+
+
+def test_in_one_process_a_budget_in_memory_finds_a_stale_copy(path: Path) -> None:
+    account = MemoryAccount(dpf.PrivacyBudget(100.0, 1e-3))
+    interrupted(path, ledger=account)
+    backup = path.read_bytes()
+    synthesizer(ledger=account).generate_all(checkpoint=path)
+    path.write_bytes(backup)
+    with pytest.raises(dpf.LedgerError, match="start anew"):
+        synthesizer(ledger=account).generate_all(checkpoint=path)
+
+
+# ---- further refusals ------------------------------------------------------------------------------------
 
 
 def test_two_runs_cannot_hold_one_checkpoint(path: Path) -> None:
@@ -343,7 +500,7 @@ def test_what_is_stored_is_released_text_and_public_facts(path: Path) -> None:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert {frozenset(line) for line in lines} == {
         frozenset({"checkpoint", "version", "plan", "file"}),
-        frozenset({"checkpoint", "part", "entry", "blocks"}),
+        frozenset({"checkpoint", "part", "entry", "lease", "blocks"}),
         frozenset({"checkpoint", "part", "of", "label"}),
         frozenset({"checkpoint", "id"}),
         frozenset({"text", "label", "epsilon", "delta", "relation", "private", "mechanism", "tokens"}),
@@ -398,7 +555,7 @@ def test_any_interruptions_draw_no_more_than_was_planned(
 BLOCKS = 4
 
 
-def child(folder: Path, dies_at: int | None, *, forgets: bool = False) -> int:
+def child(folder: Path, dies_at: int | None, *, forgets: Sequence[type] = ()) -> int:
     """A run in a process of its own, killed at its n-th step boundary. Returns its wait status."""
     process = os.fork()
     if process == 0:
@@ -411,7 +568,7 @@ def child(folder: Path, dies_at: int | None, *, forgets: bool = False) -> int:
     return os.waitpid(process, 0)[1]
 
 
-def run_with_boundaries(folder: Path, dies_at: int | None, *, forgets: bool) -> None:
+def run_with_boundaries(folder: Path, dies_at: int | None, *, forgets: Sequence[type]) -> None:
     """A witness of its own writes down each draw, after its permit and before it happens."""
     passed = 0
     witness = os.open(folder / "witness", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -435,11 +592,11 @@ def run_with_boundaries(folder: Path, dies_at: int | None, *, forgets: bool) -> 
 
         setattr(kind, name, outer)
 
-    if forgets:
-        Checkpoint.draw = lambda *_: None  # type: ignore[method-assign]
-    for name in ("reserved", "draw", "token", "finish"):
+    for kind in forgets:
+        kind.draw = lambda *_: None  # type: ignore[attr-defined]
+    for name in ("reserved", "resuming", "draw", "token", "finish"):
         watched(Checkpoint, name)
-    for name in ("reserve", "charge"):
+    for name in ("reserve", "draw", "resume"):
         watched(LedgerAccount, name)
     watched(Reservation, "draw")
     account = {"ledger": url(folder), "dataset": "tickets"}
@@ -488,12 +645,37 @@ def test_killed_at_every_boundary_it_goes_on_within_its_plan(tmp_path: Path) -> 
     assert lost == 2
 
 
-def test_control_a_checkpoint_that_forgets_its_draws_is_found_out(tmp_path: Path) -> None:
-    worst = 0
-    for at in range(8, 24, 5):
+def test_killed_at_every_boundary_of_a_resume_it_resumes_again(tmp_path: Path) -> None:
+    resumes = 0
+    for at in range(8):
         folder = folder_with_ledger(tmp_path, str(at))
-        assert child(folder, at, forgets=True) == signal.SIGKILL
-        assert child(folder, None, forgets=True) == 0
+        assert child(folder, 14) == signal.SIGKILL
+        assert child(folder, at) == signal.SIGKILL
+        assert child(folder, None) == 0
         drawn = Counter((folder / "witness").read_text().split())
-        worst = max(worst, *drawn.values())
-    assert worst > BLOCKS
+        assert len(drawn) == 1
+        assert max(drawn.values()) <= BLOCKS
+        with dpf.BudgetLedger.open(url(folder)) as opened:
+            account = opened.account("tickets")
+            assert account.verify().problems == ()
+            resumes += sum(row["act"] == "resume" for row in account.history())
+    assert resumes > 8
+
+
+def most_drawn(folder: Path, at: int, forgets: Sequence[type]) -> int:
+    assert child(folder, at, forgets=forgets) == signal.SIGKILL
+    child(folder, None, forgets=forgets)  # where the ledger leaves too few blocks, it ends with an error
+    return max(Counter((folder / "witness").read_text().split()).values())
+
+
+def test_a_checkpoint_that_forgets_its_draws_draws_no_more_than_the_ledger_counts(tmp_path: Path) -> None:
+    for at in range(8, 24, 5):
+        assert most_drawn(folder_with_ledger(tmp_path, str(at)), at, [Checkpoint]) <= BLOCKS
+
+
+def test_control_when_nobody_counts_the_draws_it_is_found_out(tmp_path: Path) -> None:
+    worst = (
+        most_drawn(folder_with_ledger(tmp_path, str(at)), at, [Checkpoint, LedgerAccount])
+        for at in range(8, 24, 5)
+    )
+    assert max(worst) > BLOCKS

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import dpfewshot as dpf
 from dpfewshot.accounting.account import Details
+from dpfewshot.accounting.draws import Draws
 from dpfewshot.accounting.permit import Permit
 from dpfewshot.labels import _NoisyMax, _StabilityHistogram, smallest_threshold, votes_of
 from dpfewshot.values import PrivacySpend, Record
@@ -36,15 +37,17 @@ class Watched(dpf.MemoryAccount):
         self.fails, self.relation, self.unit = fails, relation, unit
         self.calls: list[tuple[Any, ...]] = []
 
-    def reserve(self, scope: str | None, cost: PrivacySpend, details: Details) -> int:
+    def reserve(
+        self, scope: str | None, cost: PrivacySpend, details: Details, draws: Draws | None = None
+    ) -> int:
         self.calls.append(("reserve", scope, cost, dict(details)))
-        return super().reserve(scope, cost, details)
+        return super().reserve(scope, cost, details, draws)
 
-    def charge(self, entry: int) -> None:
+    def draw(self, entry: int, lease: str, part: int) -> None:
         self.calls.append(("charge",))
         if self.fails:
             raise dpf.LedgerError("the disk is gone")
-        super().charge(entry)
+        super().draw(entry, lease, part)
 
     def cancel(self, entry: int) -> None:
         self.calls.append(("cancel",))

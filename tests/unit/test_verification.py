@@ -28,12 +28,31 @@ def reserve(entry: int, epsilon: int) -> Act:
     return act_now("reserve", entry=entry, amounts=Units(epsilon, 0))
 
 
+def lease(name: str, blocks: int) -> dict[str, Any]:
+    return {"lease": {"id": name, "blocks": [blocks]}}
+
+
+GRANTED = act_now("reserve", entry=1, amounts=Units(1, 0), details=json.dumps(lease("a", 3)))
+
+
+def resume(previous: str, blocks: int, name: str, reserved: str | None = None) -> Act:
+    """Of the entry that the second act granted."""
+    [_, grant] = book(CREATED, GRANTED).history
+    details = {**lease(name, blocks), "previous": previous, "reserve": reserved or grant["hash"]}
+    return act_now("resume", entry=1, details=json.dumps(details))
+
+
+def settle(name: str, blocks: int) -> Act:
+    return act_now("settle", entry=1, details=json.dumps(lease(name, blocks)))
+
+
 def on(act: str, entry: int) -> Act:
     return act_now(act, entry=entry)
 
 
 def kept(entry: int, epsilon: int, state: str) -> dict[str, Any]:
-    return {"id": entry, "scope": None, "epsilon": epsilon, "delta": 0, "state": state}
+    row = {"id": entry, "scope": None, "epsilon": epsilon, "delta": 0, "state": state}
+    return row | {"blocks": None, "lease": None, "draws_hash": None}
 
 
 def test_a_history_that_could_have_happened() -> None:
@@ -52,6 +71,21 @@ def test_a_history_that_could_have_happened() -> None:
         ([CREATED, reserve(1, 1), reserve(1, 1)], "entry 1 was reserved twice"),
         ([CREATED, reserve(1, 6), reserve(2, 5)], "entry 2 did not fit the budget"),
         ([CREATED, reserve(1, 1), on("vanish", 1)], "there is no entry 1 to vanish"),
+        ([CREATED, on("resume", 1)], "there is no entry 1 to resume"),
+        ([CREATED, reserve(1, 1), resume("a", 1, "b")], "entry 1 was resumed by who held no lease of it"),
+        ([CREATED, GRANTED, resume("b", 1, "c")], "entry 1 was resumed by who held no lease of it"),
+        (
+            [CREATED, GRANTED, resume("a", 1, "b", reserved="0" * 64)],
+            "another act than the one that reserved",
+        ),
+        ([CREATED, GRANTED, resume("a", 4, "b")], "entry 1 had (3,) blocks left, and then (4,)"),
+        ([CREATED, GRANTED, resume("a", -1, "b")], "entry 1 had (3,) blocks left, and then (-1,)"),
+        ([CREATED, GRANTED, on("cancel", 1), resume("a", 1, "b")], "what was cancelled was resumed"),
+        (
+            [CREATED, GRANTED, resume("a", 2, "b"), settle("b", 3)],
+            "entry 1 had (2,) blocks left, and then (3,)",
+        ),
+        ([CREATED, GRANTED, resume("a", 2, "b"), settle("a", 2)], "entry 1 had (2,) blocks left"),
         ([], "the account has no history"),
     ],
 )

@@ -1,0 +1,80 @@
+"""How an entry stores the draws that are left of it, and how acts name them.
+
+An entry has its blocks, its lease and a hash over both. The history has them where they are granted
+("reserve", "resume") and where they end ("settle"). A draw changes the entry alone: a row for each would
+store in which order plans drew, which depends on how many records they drew (docs/decisions/checkpoints.md).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dpfewshot.accounting.account import Details
+from dpfewshot.accounting.draws import Draws
+from dpfewshot.errors import LedgerError
+from dpfewshot.ledger.history import as_json, hash_of
+
+LEASE: Final = "lease"
+"""The name among an act's details under which its draws are."""
+
+VERIFY: Final = "run dpfewshot ledger verify, which says what was changed"
+
+
+def columns(draws: Draws | None) -> dict[str, str | None]:
+    """The entry's columns for its draws; empty for an entry that counts none."""
+    if draws is None:
+        return {"blocks": None, "lease": None, "draws_hash": None}
+    return {
+        "blocks": json.dumps(draws.blocks),
+        "lease": draws.lease,
+        "draws_hash": hash_of(_named(draws)),
+    }
+
+
+def draws_of(row: Mapping[str, Any]) -> Draws | None:
+    """The draws that an entry's columns say; None where it counts none.
+
+    Raises:
+        LedgerError: the columns do not agree with their hash.
+    """
+    if row["blocks"] is None and row["lease"] is None:
+        return None
+    try:
+        draws = Draws(tuple(json.loads(row["blocks"])), row["lease"])
+        agrees = hash_of(_named(draws)) == row["draws_hash"]
+    except (TypeError, ValueError):
+        agrees = False
+    if not agrees:
+        raise LedgerError(f"the draws of entry {row['id']} were changed behind the ledger's back: {VERIFY}")
+    return draws
+
+
+def details_of(details: Details, draws: Draws | None) -> str:
+    """The details of the act that reserves, as the history keeps them.
+
+    Raises:
+        LedgerError: they are no strings and finite numbers, or use a name that the ledger keeps for itself.
+    """
+    if LEASE in details:
+        raise LedgerError(f"an entry's details cannot be called {LEASE!r}")
+    return as_json({**details, **granted(draws)})
+
+
+def granted(draws: Draws | None) -> dict[str, object]:
+    """What an act says of the draws that it grants, or that it ends."""
+    return {} if draws is None else {LEASE: _named(draws)}
+
+
+def draws_in(details: Mapping[str, Any]) -> Draws | None:
+    """The draws that an act's details say; None where they say none."""
+    match details.get(LEASE):
+        case {"id": str(lease), "blocks": [*blocks]} if all(isinstance(left, int) for left in blocks):
+            return Draws(tuple(blocks), lease)
+        case _:
+            return None
+
+
+def _named(draws: Draws) -> dict[str, object]:
+    return {"id": draws.lease, "blocks": list(draws.blocks)}

@@ -1,0 +1,106 @@
+"""Does an account agree with the tip of its history? Asked under the lock, before anything is spent.
+
+The last act's hash is recomputed, and its link to the act before; likewise the acts that made the account
+and its present budget. The database adds up what the history reserved. The rest of the chain is for `verify`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, func, select
+
+from dpfewshot.accounting.account import Units, partition_of
+from dpfewshot.errors import LedgerError
+from dpfewshot.ledger.counting import VERIFY
+from dpfewshot.ledger.history import CANCEL, CHANGE_BUDGET, CREATE, NOTHING_BEFORE, RESERVE, hash_of
+from dpfewshot.ledger.tables import accounts, history
+
+Sums = Mapping[str | None, Units]
+
+
+def check_tip(connection: Connection, account: int, sums: Sums) -> None:
+    """Refuse an account that was changed behind the ledger's back.
+
+    Args:
+        connection: in a transaction that holds the account's lock.
+        account: its number.
+        sums: what its entries add up to, for each scope.
+
+    Raises:
+        LedgerError: it does not agree with its history; nothing may be spent.
+    """
+    row = dict(connection.execute(select(accounts).where(accounts.c.id == account)).mappings().one())
+    for problem in _problems(connection, row, sums):
+        raise LedgerError(
+            f"the account of {row['dataset']!r} does not agree with its history ({problem}), so nothing is "
+            f"reserved: {VERIFY}"
+        )
+
+
+def _problems(connection: Connection, account: Mapping[str, Any], sums: Sums) -> Iterator[str]:
+    of_account = history.c.account_id == account["id"]
+    last = _acts(connection, of_account, newest_first=True, limit=2)
+    if not last:
+        yield "it has none"
+        return
+    yield from _broken_link(*last)
+    if connection.scalar(select(func.count()).where(of_account)) != last[0]["number"]:
+        yield "an act is missing"
+    yield from _other_words(account, *_acts(connection, of_account & (history.c.act == CREATE), limit=1))
+    budgets = of_account & history.c.act.in_((CREATE, CHANGE_BUDGET))
+    yield from _other_budget(account, *_acts(connection, budgets, newest_first=True, limit=1))
+    scoped = of_account & (history.c.act == RESERVE) & history.c.scope.is_not(None)
+    yield from _other_partition(account, _acts(connection, scoped, limit=1))
+    if _reserved(connection, of_account) != {scope: units for scope, units in sums.items() if any(units)}:
+        yield "the entries' costs are not those that were reserved"
+
+
+def _broken_link(last: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> Iterator[str]:
+    number, previous = (0, NOTHING_BEFORE) if before is None else (before["number"], before["hash"])
+    if hash_of(last) != last["hash"] or (last["number"], last["previous"]) != (number + 1, previous):
+        yield "its last act was changed, or does not follow the act before it"
+
+
+def _other_words(account: Mapping[str, Any], created: Mapping[str, Any] | None = None) -> Iterator[str]:
+    if created is None or created["number"] != 1 or hash_of(created) != created["hash"]:
+        yield "the act that made the account was changed"
+    elif any(account[name] != word for name, word in json.loads(created["details"]).items()):
+        yield "the account was made with other words"
+
+
+def _other_budget(account: Mapping[str, Any], latest: Mapping[str, Any] | None = None) -> Iterator[str]:
+    if latest is None or hash_of(latest) != latest["hash"] or _units(latest) != _units(account):
+        yield "the budget is another one"
+
+
+def _other_partition(account: Mapping[str, Any], scoped: list[dict[str, Any]]) -> Iterator[str]:
+    if account["partition"] != (partition_of(scoped[0]["scope"]) if scoped else None):
+        yield "the partition is another one"
+
+
+def _acts(
+    connection: Connection, which: ColumnElement[bool], *, newest_first: bool = False, limit: int
+) -> list[dict[str, Any]]:
+    """Acts as they were hashed."""
+    order = history.c.number.desc() if newest_first else history.c.number
+    found = connection.execute(select(history).where(which).order_by(order).limit(limit)).mappings()
+    return [{name: row[name] for name in row if name != "account_id"} for row in found]
+
+
+def _reserved(connection: Connection, of_account: ColumnElement[bool]) -> dict[str | None, Units]:
+    """What the history reserved and did not give back, for each scope; nothing for one that is free."""
+    given_back = select(history.c.entry).where(of_account & (history.c.act == CANCEL))
+    rows = connection.execute(
+        select(history.c.scope, func.sum(history.c.epsilon), func.sum(history.c.delta))
+        .where(of_account & (history.c.act == RESERVE) & history.c.entry.not_in(given_back))
+        .group_by(history.c.scope)
+    )
+    sums = ((scope, Units(int(epsilon), int(delta))) for scope, epsilon, delta in rows)
+    return {scope: units for scope, units in sums if any(units)}
+
+
+def _units(row: Mapping[str, Any]) -> Units:
+    return Units(row["epsilon"], row["delta"])
