@@ -75,7 +75,7 @@ def measured(data: DataSet, folder: Path, writer: Batched) -> dict[str, float]:
         bodies = [[prompts.body(record) for record in unit] for unit in whole]
         rate = Fraction(setting.prompts * setting.records_per_prompt, len(whole))
         sampler = PoissonSampler(rate, setting.prompts, setting.records_per_prompt)
-        TokenLoop(writer, data.max_tokens).release(
+        TokenLoop(writer).release(
             bodies,
             sampler,
             looking,

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.evaluation import Request, Setting, Synthetic
-from dpfewshot.token_loop import TokenLoop
+from dpfewshot.experiments import unaccounted
+from dpfewshot.generation import Course
+from dpfewshot.set_up import SetUp
 
 
 @dataclass(frozen=True)
@@ -31,16 +33,26 @@ class FreshNoise:
         every_token = replace(self.synthetic, resample_every=1)
         if request.epsilon is None:
             return self.synthetic.demonstrations(request)
-        synthesizer = every_token.synthesizer(request)
-        generation = synthesizer.generation  # an experiment that no user should repeat
-        generation.loop = TokenLoop(request.backend, self.synthetic.max_tokens)
+        generation = unaccounted(_on_one_draw(every_token.synthesizer(request).set_up))
         return request.in_order(
             [
-                synthesizer.generate(label)
+                generation.release(label, self.synthetic.max_tokens, Course())
                 for _ in range(request.shots_per_label)
                 for label in sorted(set(request.labels))
             ]
         )
+
+
+def _on_one_draw(set_up: SetUp) -> SetUp:
+    """The same noise for every token, on one draw of records for all."""
+    plan = set_up.plan
+    tokens = plan.settings.max_tokens
+    parts = [
+        replace(part, draws=replace(part.draws, blocks=part.blocks // tokens, tokens_per_block=tokens))
+        for part in plan.parts
+    ]
+    settings = replace(plan.settings, resample_every=tokens)
+    return replace(set_up, plan=replace(plan, parts=tuple(parts), settings=settings), certified=False)
 
 
 @dataclass(frozen=True)

@@ -13,17 +13,13 @@ from dpfewshot.accounting.draws import new_lease
 from dpfewshot.accounting.permit import Permit
 from dpfewshot.background import StopSignal, Worker
 from dpfewshot.checkpoint import Checkpoint, KeptReservation
-from dpfewshot.errors import InvalidPlan, LedgerError
+from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.forking import start_afresh_in_children
 from dpfewshot.mechanisms import Mechanism
-from dpfewshot.mechanisms.noiseless import started
 from dpfewshot.observability import Observer
 from dpfewshot.parts import Part
 from dpfewshot.plans import GenerationPlan
-from dpfewshot.prompts import PromptWriter
-from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler, Source
-from dpfewshot.settings import FIXED_SIZE
-from dpfewshot.tasks import Task
+from dpfewshot.set_up import SetUp
 from dpfewshot.token_loop import TokenLoop
 from dpfewshot.values import Demonstration
 
@@ -49,36 +45,46 @@ class Course:
 class Generation:
     """The parts of one plan, and all that it takes to release from them.
 
+    `Synthesizer` keeps it to itself: what it draws follows from its set-up, which nobody else can change.
+
     Attributes:
-        task: its name names the partition.
-        mechanism: the only one who turns private numbers into a token.
-        plan: fixed beforehand.
-        parts: in the plan's order.
-        writer: of prompts.
-        loop: over tokens.
+        set_up: the plan, and what it is made for.
         accountant: of the budget.
         observer: told of what becomes public.
-        certified: whether the guarantee holds.
-        source: for tests alone.
+        parts: in the plan's order.
+        loop: over tokens.
         checkpoint: of the run that is under way, if it has one.
         worker: the thread of whole runs.
     """
 
-    task: Task
-    mechanism: Mechanism
-    plan: GenerationPlan
-    parts: Sequence[Part]
-    writer: PromptWriter
-    loop: TokenLoop
+    set_up: SetUp
     accountant: Accountant
     observer: Observer
-    certified: bool
-    source: Source = field(default=None, repr=False)
-    checkpoint: Checkpoint | None = None
-    worker: Worker = field(default_factory=Worker, repr=False)
+    parts: Sequence[Part] = field(init=False)
+    loop: TokenLoop = field(init=False, repr=False)
+    checkpoint: Checkpoint | None = field(default=None, init=False)
+    worker: Worker = field(default_factory=Worker, init=False, repr=False)
+    _closed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
+        self.parts = self.set_up.parts()
+        self.loop = TokenLoop(self.set_up.backend)
         start_afresh_in_children(self)
+
+    @property
+    def plan(self) -> GenerationPlan:
+        """Fixed beforehand."""
+        return self.set_up.plan
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The only one who turns private numbers into a token."""
+        return self.set_up.mechanism
+
+    @property
+    def certified(self) -> bool:
+        """Whether the guarantee holds: never where no account is charged."""
+        return self.set_up.certified and self.accountant.keeps_account
 
     def after_fork(self) -> None:
         """The checkpoint is the parent's, who goes on writing it."""
@@ -104,24 +110,26 @@ class Generation:
             course: what goes with it.
 
         Raises:
-            BudgetExceeded: the plan or the account does not allow it; nothing is drawn.
+            BudgetExceeded: the plan or the account does not allow it, or it is closed; nothing is drawn.
             BackendError: the model or its server failed. What was drawn stays charged.
             LedgerError: the charge could not be recorded; nothing is drawn without it.
             Stopped: it was asked to.
         """
-        part = self.part_of(label)
-        blocks = -(-(max_tokens - len(course.begun)) // self.loop.tokens_per_draw)
+        self._check_open()
+        part, writer = self.part_of(label), self.set_up.writer
+        blocks = -(-(max_tokens - len(course.begun)) // part.plan.draws.tokens_per_block)
         with self.observer.generating(label) as tell:
             course.stop.acquire(part.lock)
             try:
+                self._check_open()  # while it waited
                 with self._reserved(part) as reservation:
                     number = reservation.part_for(blocks)
                     released = self.loop.release(
-                        part.bodies(self.writer, number),
-                        self.sampler(part),
-                        started(self.mechanism, part.plan.draws, part.plan.noise_multiplier, self.source),
+                        part.bodies(writer, number),
+                        self.set_up.sampler(part.plan),
+                        self.set_up.release(part.plan),
                         lambda: self._charge(part, number, label, course),
-                        prompts=self.writer.for_label(label),
+                        prompts=writer.for_label(label),
                         max_tokens=max_tokens,
                         begun=course.begun,
                         on_token=course.on_token,
@@ -131,14 +139,6 @@ class Generation:
             demonstration = self.demonstration(label, released)
             tell(demonstration)
         return demonstration
-
-    def sampler(self, part: Part) -> Sampler:
-        """Who draws the units of a part, and puts them in prompts."""
-        settings = self.plan.settings
-        prompts, records = settings.prompts_per_token, settings.records_per_prompt
-        if settings.sampling == FIXED_SIZE:
-            return FixedSizeSampler(prompts, records, self.source)
-        return PoissonSampler(part.plan.sampling_rate, prompts, records, self.source)
 
     def demonstration(self, label: str, released: Sequence[int]) -> Demonstration:
         """What was released, as a value."""
@@ -153,11 +153,18 @@ class Generation:
         )
 
     def close(self) -> None:
-        """Draw no more: settle what drew, and give back what did not."""
+        """Draw no more: settle what drew, and give back what did not. What asks later is refused."""
         with self._nobody_draws():
+            self._closed = True
             for part in self.parts:
                 if part.reservation is not None:
                     part.reservation.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BudgetExceeded(
+                "the synthesizer is closed and generates no more: make a new one, with a budget of its own"
+            )
 
     def draws_left(self, label: str, others: Sequence[str]) -> int:
         """The draws that a demonstration may take, at most, if the others to come shall have theirs.
@@ -187,11 +194,13 @@ class Generation:
 
         Raises:
             InvalidPlan: the checkpoint is of another plan, or this synthesizer reserved anew meanwhile.
-            BudgetExceeded: an account in memory has not the room for what was reserved.
+            BudgetExceeded: an account in memory has not the room for what was reserved, or it is closed.
             LedgerError: the checkpoint is stale or of another account, or cannot be read or written.
         """
+        self._check_open()
         with closing(Checkpoint(path, what, copies=self.accountant.durable)) as checkpoint:
             with self._nobody_draws():
+                self._check_open()
                 if self.checkpoint is not None:
                     raise LedgerError(f"another run of this synthesizer is kept in {self.checkpoint.path}")
                 self._take_up(checkpoint)
@@ -272,7 +281,7 @@ class Generation:
             spend,
             scope=self._scope(part),
             blocks=plan.blocks,
-            tokens_per_block=self.loop.tokens_per_draw,
+            tokens_per_block=plan.draws.tokens_per_block,
             noise_multiplier=plan.noise_multiplier,
             parts=part.parts,
             details=self._details(part),
@@ -294,7 +303,7 @@ class Generation:
                 part.plan.spend if self.certified else None,
                 scope=self._scope(part),
                 blocks=blocks,
-                tokens_per_block=self.loop.tokens_per_draw,
+                tokens_per_block=part.plan.draws.tokens_per_block,
                 noise_multiplier=part.plan.noise_multiplier,
                 details=self._details(part),
                 known=kept.leases,
@@ -311,7 +320,7 @@ class Generation:
         return self.parts.index(part)
 
     def _scope(self, part: Part) -> str | None:
-        return None if part.plan.scope is None else scope_name(self.task.name, part.plan.scope)
+        return None if part.plan.scope is None else scope_name(self.set_up.task.name, part.plan.scope)
 
 
 def _keep(checkpoint: Checkpoint, number: int, reservation: Reservation) -> None:

@@ -53,6 +53,21 @@ class Observer:
         LOGGER.info("a demonstration was released", extra=_facts(demonstration))
 
 
+class Silence(Observer):
+    """Tells nobody: nothing is released."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+    def reserved(self, scope: str | None, spend: PrivacySpend | None, blocks: int) -> None:
+        """See `Observer.reserved`."""
+
+    @contextmanager
+    def generating(self, label: str) -> Iterator[Callable[[Demonstration], None]]:  # noqa: ARG002
+        """See `Observer.generating`."""
+        yield lambda _demonstration: None
+
+
 class Telemetry(Observer):
     """Tells OpenTelemetry too: a span a demonstration, and counters of what was released and reserved.
 

@@ -29,7 +29,7 @@ class Share:
 
     scope: str | None
     labels: tuple[str, ...]
-    units: Sequence[Unit] = field(repr=False)
+    units: tuple[Unit, ...] = field(repr=False)
 
 
 @dataclass(eq=False)
@@ -90,11 +90,11 @@ def divide(task: Task, records: Sequence[Record], labels: Sequence[str] | None) 
     if not planned or len(set(planned)) < len(planned):
         raise InvalidPlan(f"task {task.name!r} has free labels: pass labels=, each once, as public input")
     if task.labels is None:
-        return [Share(None, planned, units(records))]
+        return [Share(None, planned, tuple(units(records)))]
     for label in planned:
         task.check_label(label)
     by_label = units_by_label(records)
-    return [Share(label, (label,), by_label.get(label, [])) for label in planned]
+    return [Share(label, (label,), tuple(by_label.get(label, ()))) for label in planned]
 
 
 def _check_labels(task: Task, records: Sequence[Record]) -> None:

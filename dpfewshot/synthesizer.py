@@ -20,7 +20,7 @@ from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
 from dpfewshot.generation import Course, Generation
 from dpfewshot.mechanisms import Gaussian, Mechanism
 from dpfewshot.observability import Observer, Telemetry
-from dpfewshot.parts import Part, divide
+from dpfewshot.parts import divide
 from dpfewshot.planning import (
     Population,
     Portion,
@@ -34,9 +34,9 @@ from dpfewshot.prompts import PromptWriter
 from dpfewshot.records import as_records
 from dpfewshot.run import OnDemonstration, identity, release_all
 from dpfewshot.sampling import Source
+from dpfewshot.set_up import SetUp
 from dpfewshot.settings import CERTIFIED, POISSON, Settings
 from dpfewshot.tasks import Task
-from dpfewshot.token_loop import TokenLoop
 from dpfewshot.values import Demonstration, NoPrivacy, PrivacyBudget, Record
 
 TOP_K = 100
@@ -144,24 +144,11 @@ class Synthesizer:
         watch = Telemetry if opentelemetry else Observer
         observer = watch({"mechanism": self._mechanism.name, "relation": self._relation})
         unit = "unit" if any(record.unit is not None for record in records) else None
-        self.accountant = Accountant(
+        accountant = Accountant(
             open_account(limit if certified else None, ledger, dataset, relation=self._relation, unit=unit)
         )
-        self._generation = Generation(
-            task=task,
-            mechanism=self._mechanism,
-            plan=plan,
-            parts=[
-                Part(share, part, disjoint_parts, source)
-                for share, part in zip(shares, plan.parts, strict=True)
-            ],
-            writer=self._writer,
-            loop=TokenLoop(backend, resample_every),
-            accountant=self.accountant,
-            observer=observer,
-            certified=certified,
-            source=source,
-        )
+        set_up = SetUp(task, backend, self._mechanism, plan, tuple(shares), certified, source)
+        self._generation = Generation(set_up, accountant, observer)
         self._public = {
             "budget": None if limit is None else dataclasses.asdict(limit),
             "dataset": dataset,
@@ -172,12 +159,21 @@ class Synthesizer:
     @property
     def plan(self) -> GenerationPlan:
         """What is decided before anything is spent: σ, q, steps, ε, δ, tokens."""
-        return self._generation.plan
+        plan, speed = self._generation.plan, self._tokens_per_second
+        return plan.with_speed(speed) if speed else plan
 
     @property
-    def generation(self) -> Generation:
-        """The plan at work: its parts, draws, mechanism and backend, for those who audit them."""
-        return self._generation
+    def set_up(self) -> SetUp:
+        """What generates, for those who audit it: the plan, the mechanism, the backend and the records.
+
+        It is there to read. What is done with it changes nothing that this object releases.
+        """
+        return self._generation.set_up
+
+    @property
+    def accountant(self) -> Accountant:
+        """What is spent of the budget, and what remains."""
+        return self._generation.accountant
 
     def compare(self, *, target_noise: float) -> list[Compared]:
         """Every mechanism and setting for these records and this budget, side by side. Spends nothing.
@@ -202,7 +198,6 @@ class Synthesizer:
             self._backend.next_token_logprobs([prompt])
             tokens += len(prompt)
         self._tokens_per_second = tokens / elapsed
-        self._generation.plan = self.plan.with_speed(self._tokens_per_second)
         return self.plan
 
     def generate(self, label: str, *, max_tokens: int | None = None) -> Demonstration:
@@ -213,7 +208,7 @@ class Synthesizer:
             max_tokens: fewer tokens than planned, to use what earlier demonstrations left over.
 
         Raises:
-            BudgetExceeded: the plan or the account does not allow it; nothing is drawn.
+            BudgetExceeded: the plan or the account does not allow it, or it is closed; nothing is drawn.
             BackendError: the model or its server failed. What was drawn stays charged.
             LedgerError: the charge could not be recorded; nothing is drawn without it.
         """
@@ -240,7 +235,7 @@ class Synthesizer:
         return self._generate_all(on_demonstration, checkpoint, StopSignal())
 
     def close(self) -> None:
-        """No more demonstrations: settle what drew, and give back what did not."""
+        """Settle what drew, give back what did not, and refuse every later call with `BudgetExceeded`."""
         self._generation.close()
 
     async def agenerate(self, label: str, *, max_tokens: int | None = None) -> Demonstration:

@@ -19,15 +19,13 @@ from dpfewshot.sampling import Sampler
 
 @dataclass(frozen=True)
 class TokenLoop:
-    """The loop over tokens, for one backend.
+    """The loop over tokens, for one backend. How many tokens share a draw is what the draw was charged for.
 
     Attributes:
         backend: the trusted language model.
-        tokens_per_draw: R, tokens that share one draw of records.
     """
 
     backend: LogprobBackend
-    tokens_per_draw: int
 
     def release(
         self,
@@ -69,7 +67,7 @@ class TokenLoop:
                 permit = charge()  # before it draws
                 subsets = [[units[unit][record] for unit, record in drawn] for drawn in sampler.draw(sizes)]
                 suffixes = [each for subset in subsets if (each := prompts.suffix(subset, released))]
-                length = min(self.tokens_per_draw, max_tokens - len(released))
+                length = min(permit.tokens, max_tokens - len(released))
                 with closing_block(self.backend, prompts.prefix, suffixes, length) as private:
                     for step in range(length):
                         if step > 0:

@@ -1,17 +1,20 @@
 """Sound and broken set-ups for audits to be tried on."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from draws import sliced
 from notes import FIRST, MOOD, NOTES, Reader
 from scripts import TASK
 
-from dpfewshot import PrivacyBudget, Synthesizer
+from dpfewshot import PrivacyBudget, Synthesizer, parts
 from dpfewshot.accounting.permit import Permit
 from dpfewshot.backends import Scripted
-from dpfewshot.mechanisms import Gaussian, Mechanism, Release
+from dpfewshot.mechanisms import Gaussian, Mechanism, Release, RowChange
+from dpfewshot.mechanisms.noiseless import started
 from dpfewshot.sampling import PoissonSampler
+from dpfewshot.set_up import SetUp
+from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
 SECRET = "swordfish"
@@ -83,6 +86,28 @@ def draw_once(monkeypatch):
     monkeypatch.setattr(PoissonSampler, "draw", draw)
 
 
+def set_up_of_customers(**settings):
+    """A synthesizer of free labels for 20 customers with three records each."""
+    return Synthesizer(
+        Task(name="films", instruction="Write a film.", label_field="Kind", text_field="Film"),
+        [Record(f"{SECRET} {i}", "any", f"customer {i % 20}") for i in range(60)],
+        Indifferent(),
+        budget=PrivacyBudget(4.0, 1e-5),
+        labels=["refund", "delivery"],
+        prompts_per_token=10,
+        max_tokens=2,
+        **settings,
+    )
+
+
+def set_up_of_unequal_labels():
+    """A synthesizer for 20 units of the first label and 200 of the second."""
+    records = [Record(f"{SECRET} {i}", TASK.labels[i >= 20]) for i in range(220)]
+    return Synthesizer(
+        TASK, records, Indifferent(), budget=PrivacyBudget(4.0, 1e-5), prompts_per_token=10, max_tokens=2
+    )
+
+
 def set_up(mechanism=None, *, units=10, prompts=10, backend=None, max_tokens=1, epsilon=4.0, **settings):
     """A synthesizer for so many units of each label."""
     records = [Record(f"{SECRET} {i}", TASK.labels[i % 2]) for i in range(2 * units)]
@@ -96,6 +121,57 @@ def set_up(mechanism=None, *, units=10, prompts=10, backend=None, max_tokens=1, 
         max_tokens=max_tokens,
         **settings,
     )
+
+
+class Kept:
+    """A sampler that draws once for a whole demonstration."""
+
+    def __init__(self, sampler):
+        self.sampler, self.drawn = sampler, None
+
+    def draw(self, sizes):
+        self.drawn = self.drawn or [self.sampler.draw(sizes)]
+        return self.drawn[0]
+
+
+def draw_once_a_demonstration(monkeypatch):
+    """Account fresh draws, and go on with the first."""
+    sound = SetUp.sampler
+    monkeypatch.setattr(SetUp, "sampler", lambda self, part: Kept(sound(self, part)))
+
+
+def draw_all_at_the_largest_rate(monkeypatch):
+    """Draw every label as often as the one with the fewest units."""
+    sound = SetUp.sampler
+
+    def sampler(self, _part):
+        return sound(self, max(self.plan.parts, key=lambda part: part.sampling_rate))
+
+    monkeypatch.setattr(SetUp, "sampler", sampler)
+
+
+def start_as_for_one_record(monkeypatch):
+    """Give rows that change the noise of rows that come or go."""
+
+    def release(self, part):
+        return started(
+            self.mechanism, replace(part.draws, row_change=RowChange.ADDED), part.noise_multiplier, None
+        )
+
+    monkeypatch.setattr(SetUp, "release", release)
+
+
+def count_records_as_units(monkeypatch):
+    """Draw each record by itself, whomever it belongs to."""
+    sound = parts.units
+    monkeypatch.setattr(parts, "units", lambda records: [(one,) for unit in sound(records) for one in unit])
+
+
+def draw_twice_as_long(monkeypatch):
+    """Serve more tokens with a draw than it was charged for."""
+    sound = Permit.tokens.fget
+    monkeypatch.setattr(Permit, "tokens", property(lambda self: 2 * sound(self)))
+    monkeypatch.setattr(Permit, "use", lambda _self, _noise_multiplier: None)
 
 
 class Knowing(Reader):

@@ -146,6 +146,11 @@ class Accountant:
         return self._account is not None and self._account.durable
 
     @property
+    def keeps_account(self) -> bool:
+        """Whether a budget is charged. Without one there is no guarantee."""
+        return self._account is not None
+
+    @property
     def spent(self) -> PrivacySpend:
         """A certified upper bound on what was reserved or charged, (0, 0) without an account."""
         return self._account.spent if self._account else PrivacySpend(0.0, 0.0)

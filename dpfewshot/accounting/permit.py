@@ -17,8 +17,13 @@ class Permit:
 
     def __init__(self, tokens: int, noise_multiplier: float) -> None:
         self._noise_multiplier = noise_multiplier
-        self._left = tokens
+        self._tokens = self._left = tokens
         self._lock = threading.Lock()
+
+    @property
+    def tokens(self) -> int:
+        """R, the tokens that the draw was charged for. The loop draws again when they are used up."""
+        return self._tokens
 
     def use(self, noise_multiplier: float) -> None:
         """Use up one token.

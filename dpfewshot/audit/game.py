@@ -1,31 +1,31 @@
 """The canary game: does what comes out tell of a record more than the plan's ε allows?
 
-It plays against a synthesizer as it is set up: its mechanism, its draws, its backend. It cannot prove that a
-set-up is sound; it can show that one is not (docs/proofs/audit.md).
+It plays against a synthesizer as it is set up: its plan, mechanism and draws, by the code that its own
+demonstrations come from. It cannot prove that a set-up is sound; it can show that one is not
+(docs/proofs/audit.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tqdm import tqdm
 
 from dpfewshot.audit.findings import Finding
 from dpfewshot.audit.plays import Table
-from dpfewshot.audit.premises import Answers, asked_in_company, draws_of
+from dpfewshot.audit.premises import Answers, asked_in_company
 from dpfewshot.audit.verdict import Counted, verdict_of
 from dpfewshot.errors import BackendError, InvalidPlan
-from dpfewshot.generation import Generation
-from dpfewshot.parts import Part
+from dpfewshot.plans import GenerationPlan, PartPlan
 from dpfewshot.prompts import Body
+from dpfewshot.set_up import SetUp
 from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.values import Record
 
 BETA = 1e-3
 """How often a sound set-up fails by chance, at most."""
 
-_BOUNDS = 8
-_CANDIDATES = 100
+_BOUNDS = 10
 _LEAST_PLAYS = 100
 
 
@@ -59,68 +59,50 @@ def canary_game(
     """
     if plays < _LEAST_PLAYS or batches < 1 or not 0 < beta < 1:
         raise InvalidPlan("a canary game needs plays >= 100, batches >= 1 and 0 < beta < 1")
-    generation = synthesizer.generation
-    label = _smallest(generation) if label is None else label
-    part = generation.part_of(label)
-    spend = part.plan.spend
-    if spend is None or not generation.certified:
+    set_up = synthesizer.set_up
+    label = _smallest(set_up.plan) if label is None else label
+    part = set_up.plan.part_of(label)
+    if part.spend is None or not set_up.certified:
         raise InvalidPlan("the canary game tests a certified epsilon, and this plan has none (private=False)")
-    units = part.bodies(generation.writer, 0)
-    sizes = [len(unit) for unit in units]
     with tqdm(desc="canary game", unit="play", disable=None, leave=False) as bar:
-        table = _table(generation, part, plays, beta / _BOUNDS, bar.update)
+        table = Table(set_up, label, plays, beta / _BOUNDS, bar.update)
         bar.total = table.ticks
-        token, demonstration = table.one_token(), table.one_demonstration(sizes)
-    neighbour = sizes if part.plan.draws.fixed_size is not None else [1, *sizes]
+        token = table.one_token()
+        demonstration, draws = table.one_demonstration()
+    units = set_up.parts()[set_up.plan.parts.index(part)].bodies(set_up.writer, 0)
     return verdict_of(
-        generation.mechanism,
-        part.plan,
+        set_up.mechanism,
+        part,
         Counted(
             label=label,
-            relation=generation.plan.relation,
+            relation=set_up.plan.relation,
             beta=beta,
             games=(demonstration,) if token is None else (token, demonstration),
-            draws=draws_of(generation.sampler(part), neighbour, part.plan.draws, beta / _BOUNDS),
-            answers=sum((_asked(generation, part, label, units) for _ in range(batches)), Answers()),
+            draws=draws,
+            answers=sum((_asked(set_up, part, label, units) for _ in range(batches)), Answers()),
         ),
     )
 
 
-def _smallest(generation: Generation) -> str:
-    return min(generation.plan.parts, key=lambda part: part.population).labels[0]
+def _smallest(plan: GenerationPlan) -> str:
+    return min(plan.parts, key=lambda part: part.population).labels[0]
 
 
-def _table(generation: Generation, part: Part, plays: int, beta: float, tick: Callable[[], object]) -> Table:
-    mechanism = generation.mechanism
-    return Table(
-        mechanism=mechanism,
-        draws=part.plan.draws,
-        noise_multiplier=part.plan.noise_multiplier,
-        sampler=generation.sampler(part),
-        max_tokens=generation.plan.settings.max_tokens,
-        candidates=min(mechanism.top_k or _CANDIDATES, generation.loop.backend.vocabulary_size),
-        plays=plays,
-        beta=beta,
-        tick=tick,
-    )
-
-
-def _asked(generation: Generation, part: Part, label: str, units: Sequence[Sequence[Body]]) -> Answers:
+def _asked(set_up: SetUp, part: PartPlan, label: str, units: Sequence[Sequence[Body]]) -> Answers:
     """One draw of records, whose prompts are asked with and without others."""
-    loop = generation.loop
-    prompts = generation.writer.for_label(label)
-    drawn = generation.sampler(part).draw([len(unit) for unit in units])
+    prompts = set_up.writer.for_label(label)
+    drawn = set_up.sampler(part).draw([len(unit) for unit in units])
     subsets = [[units[unit][record] for unit, record in subset] for subset in drawn]
     suffixes = [each for subset in subsets if (each := prompts.suffix(subset, []))]
     return asked_in_company(
-        loop.backend, prompts, suffixes, _canaries(generation, label), loop.tokens_per_draw
+        set_up.backend, prompts, suffixes, _canaries(set_up, label), part.draws.tokens_per_block
     )
 
 
-def _canaries(generation: Generation, label: str) -> tuple[list[int], list[int]]:
+def _canaries(set_up: SetUp, label: str) -> tuple[list[int], list[int]]:
     """Two prompts unlike all others: of one word again and again, and of what the vocabulary begins with."""
-    cap = generation.plan.settings.record_token_cap
-    writer, backend = generation.writer, generation.loop.backend
+    cap = set_up.plan.settings.record_token_cap
+    writer, backend = set_up.writer, set_up.backend
     texts = ("canary " * cap, backend.detokenize(range(min(cap, backend.vocabulary_size))))
     prompts = writer.for_label(label)
     first, last = (prompts.suffix([writer.body(Record(text=text, label=label))], []) for text in texts)

@@ -1,8 +1,11 @@
-"""The plays of the canary game: real draws, real releases, and a model that gives canaries away.
+"""The plays of the canary game: whole demonstrations of a set-up, from a model that gives canaries away.
 
 Two games. In *one token* the canaries are in the draw for sure, and the mechanism releases a token: that is
 where noise that is too small shows best. In *one demonstration* everything takes part, from the draws of
 records to the last token, as often as the plan has it: that is where a fault of later tokens shows.
+
+Both go the way of `Synthesizer.generate`, from records to the text of a demonstration. Only the records and
+the model are others, and in *one token* the sampling rate and the number of tokens.
 """
 
 from __future__ import annotations
@@ -13,20 +16,21 @@ from fractions import Fraction
 from functools import cached_property
 
 from dpfewshot.accounting import Event
-from dpfewshot.accounting.permit import Permit
 from dpfewshot.audit.bounds import Counts, Rate, TradeOff, noise_at_most
-from dpfewshot.audit.worst_case import CANARY, DECOY, MARK, OTHER, PROMPTS, WorstCaseModel
+from dpfewshot.audit.premises import Expected
+from dpfewshot.audit.worlds import Crowd, World
+from dpfewshot.audit.worst_case import TELLING, WorstCaseModel
 from dpfewshot.errors import InvalidPlan
+from dpfewshot.generation import Course, Generation
 from dpfewshot.mechanisms import Draws, Mechanism, RowChange
-from dpfewshot.mechanisms.noiseless import started
-from dpfewshot.sampling import PoissonSampler, Sampler
-from dpfewshot.token_loop import TokenLoop
-
-Units = Sequence[Sequence[list[int]]]
+from dpfewshot.plans import GenerationPlan, PartPlan
+from dpfewshot.set_up import SetUp
+from dpfewshot.settings import POISSON, Settings
 
 _CLAIMED = 0.9
 """What a sound release may reach at most: so many canaries that less noise would reach nearly 1."""
 
+_CANDIDATES = 100
 _MOST_CANARIES = 200
 _RARE = 100  # a false positive in so many plays
 
@@ -38,18 +42,16 @@ class Game:
     Attributes:
         name: of the game.
         mechanism: the one that generates.
-        draws: that take part.
+        draws: that take part in a play.
         planned: σ of the plan.
-        sampler: puts units in prompts.
         tokens: of a play.
-        candidates: how many tokens the model has.
+        candidates: how many tokens the public prompt holds possible.
     """
 
     name: str
     mechanism: Mechanism
     draws: Draws
     planned: float
-    sampler: Sampler
     tokens: int
     candidates: int
 
@@ -85,7 +87,7 @@ class Outcome:
 
     Attributes:
         game: that was played.
-        threshold: from so many marks on, the attacker says that the canaries are there.
+        threshold: from so many telling tokens on, the attacker says that the canaries are there.
         counts: how often it was said.
     """
 
@@ -109,27 +111,47 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """One world of a game.
+
+    Attributes:
+        model: that knows its records.
+        generation: over them.
+        label: of the demonstrations.
+        tokens: of a demonstration.
+        tick: called after each play.
+    """
+
+    model: WorstCaseModel
+    generation: Generation
+    label: str
+    tokens: int
+    tick: Callable[[], object]
+
+    def play(self, plays: int) -> list[int]:
+        """How many tokens of each demonstration are the mark or a hint."""
+        return [self._telling() for _ in range(plays)]
+
+    def _telling(self) -> int:
+        text = self.generation.release(self.label, self.tokens, Course()).text
+        self.tick()
+        return sum(text.count(letter) for letter in TELLING)
+
+
+@dataclass(frozen=True)
 class Table:
     """Where the games are played.
 
     Attributes:
-        mechanism: the one that generates.
-        draws: as they were planned.
-        noise_multiplier: σ, as planned.
-        sampler: the one that generates.
-        max_tokens: T of a demonstration.
-        candidates: how many tokens the model has.
+        set_up: the user's.
+        label: of the demonstrations.
         plays: with the canaries, and again without.
         beta: the probability that one bound is wrong.
         tick: called after each play.
     """
 
-    mechanism: Mechanism
-    draws: Draws
-    noise_multiplier: float
-    sampler: Sampler
-    max_tokens: int
-    candidates: int
+    set_up: SetUp
+    label: str
     plays: int
     beta: float
     tick: Callable[[], object]
@@ -140,69 +162,95 @@ class Table:
         Where one record more adds a row, there is nobody else, and many tokens that noise may choose. Where
         it changes one, each canary takes the place of a decoy, and there are two tokens to choose from.
         """
-        adds = self.draws.row_change is RowChange.ADDED
-        draws = replace(self.draws, sampling_rate=1.0, blocks=1, tokens_per_block=1, fixed_size=None)
-        everybody = PoissonSampler(Fraction(1), draws.prompts, 1)
-        game = self._game("one token", draws, everybody, 1, self.candidates if adds else 2)
+        part = self._part
+        adds = part.draws.row_change is RowChange.ADDED
+        draws = replace(part.draws, sampling_rate=1.0, blocks=1, tokens_per_block=1, fixed_size=None)
+        game = self._game("one token", draws, 1, self._candidates if adds else 2)
         try:
-            canaries = game.most_canaries(self._one_of(self.candidates if adds else _RARE))
+            canaries = game.most_canaries(self._one_of(self._candidates if adds else _RARE))
         except InvalidPlan:
             return None
-        without = [] if adds else [[[DECOY]]] * canaries
-        return self._outcome(
-            game, canaries, 1, self._marks(game, (without, [[[CANARY]]] * canaries), self.plays)
+        plan = self._with(
+            replace(part, sampling_rate=Fraction(1), draws=draws),
+            replace(
+                self.set_up.plan.settings,
+                sampling=POISSON,
+                disjoint_parts=1,
+                records_per_prompt=1,  # each canary has a prompt, and as much noise as was planned
+                max_tokens=1,
+                resample_every=1,
+            ),
         )
+        without = self._crowd.alone(0 if adds else canaries, decoys=True)
+        stages = [self._stage(world, plan, game) for world in (without, self._crowd.alone(canaries))]
+        return self._outcome(game, canaries, 1, [stage.play(self.plays) for stage in stages])
 
-    def one_demonstration(self, others: Sequence[int]) -> Outcome:
+    def one_demonstration(self) -> tuple[Outcome, tuple[Expected, ...]]:
         """A whole demonstration from all units of a label, and the canaries before them.
 
-        Args:
-            others: for each unit, how many records it has.
+        Returns:
+            How it ended, and how units were drawn for it.
         """
-        draws = replace(self.draws, blocks=-(-self.max_tokens // self.draws.tokens_per_block))
-        game = self._game("one demonstration", draws, self.sampler, self.max_tokens, self.candidates)
+        part, tokens = self._part, self.set_up.plan.settings.max_tokens
+        draws = replace(part.draws, blocks=-(-tokens // part.draws.tokens_per_block))
+        game = self._game("one demonstration", draws, tokens, self._candidates)
         replaced = draws.fixed_size is not None  # n stays what it is: canaries take the place of others
-        canaries = game.most_canaries(self._one_of(_RARE), len(others) if replaced else _MOST_CANARIES)
-        without = [[[OTHER]] * records for records in others]
-        worlds = without, [[[CANARY]]] * canaries + without[canaries if replaced else 0 :]
-        rehearsed = self._marks(game, worlds, self.plays // 4)
+        room = len(self._crowd.sizes) if replaced else _MOST_CANARIES
+        canaries = game.most_canaries(self._one_of(_RARE), room)
+        plan = self._with(part, replace(self.set_up.plan.settings, disjoint_parts=1))
+        there = self._crowd.joined_by(canaries, in_place=replaced)
+        stages = [self._stage(world, plan, game) for world in (self._crowd.without(), there)]
+        rehearsed = [stage.play(self.plays // 4) for stage in stages]
         threshold = min(
-            range(1, self.max_tokens + 1),
+            range(1, tokens + 1),
             key=lambda threshold: self._outcome(game, canaries, threshold, rehearsed).room,
         )
-        return self._outcome(game, canaries, threshold, self._marks(game, worlds, self.plays))
+        outcome = self._outcome(game, canaries, threshold, [stage.play(self.plays) for stage in stages])
+        return outcome, stages[1].model.watch.against(part.draws, len(there.sizes), self.beta)
 
     @property
     def ticks(self) -> int:
         """How many plays both games have."""
         return 4 * self.plays + 2 * (self.plays // 4)
 
-    def _game(self, name: str, draws: Draws, sampler: Sampler, tokens: int, candidates: int) -> Game:
-        return Game(name, self.mechanism, draws, self.noise_multiplier, sampler, tokens, candidates)
+    @property
+    def _part(self) -> PartPlan:
+        return self.set_up.plan.part_of(self.label)
+
+    @cached_property
+    def _crowd(self) -> Crowd:
+        return Crowd.of(self.set_up, self._part)
+
+    @property
+    def _candidates(self) -> int:
+        return min(self.set_up.mechanism.top_k or _CANDIDATES, self.set_up.backend.vocabulary_size)
+
+    def _game(self, name: str, draws: Draws, tokens: int, candidates: int) -> Game:
+        return Game(name, self.set_up.mechanism, draws, self._part.noise_multiplier, tokens, candidates)
 
     def _one_of(self, many: int) -> float:
         """What is known of an outcome that happens in one of so many plays."""
         return Rate(self.plays // many, self.plays, self.beta).high
 
-    def _marks(self, game: Game, worlds: tuple[Units, Units], plays: int) -> list[list[int]]:
-        """How many of the released tokens are the mark, in each play without canaries, and with them."""
-        loop = TokenLoop(WorstCaseModel(game.candidates), game.draws.tokens_per_block)
-        return [[self._play(loop, game, units) for _ in range(plays)] for units in worlds]
-
-    def _play(self, loop: TokenLoop, game: Game, units: Units) -> int:
-        released = loop.release(
-            units,
-            game.sampler,
-            started(game.mechanism, game.draws, game.planned, None),
-            lambda: Permit(game.draws.tokens_per_block, game.planned),  # nothing is released
-            prompts=PROMPTS,
-            max_tokens=game.tokens,
+    def _with(self, part: PartPlan, settings: Settings) -> GenerationPlan:
+        """The plan with other settings, and with another part, which lasts for all plays."""
+        plan = self.set_up.plan
+        lasting = replace(part, blocks=self.ticks * plan.settings.max_tokens)
+        return replace(
+            plan,
+            settings=settings,
+            parts=tuple(lasting if each is self._part else each for each in plan.parts),
         )
-        self.tick()
-        return released.count(MARK)
 
-    def _outcome(self, game: Game, canaries: int, threshold: int, marks: Sequence[Sequence[int]]) -> Outcome:
+    def _stage(self, world: World, plan: GenerationPlan, game: Game) -> Stage:
+        model = world.model(game.candidates, game.mechanism.top_k)
+        generation = world.generation(self.set_up, plan, self.label, model)
+        return Stage(model, generation, self.label, game.tokens, self.tick)
+
+    def _outcome(
+        self, game: Game, canaries: int, threshold: int, telling: Sequence[Sequence[int]]
+    ) -> Outcome:
         without, present = (
-            Rate(sum(each >= threshold for each in world), len(world), self.beta) for world in marks
+            Rate(sum(each >= threshold for each in world), len(world), self.beta) for world in telling
         )
         return Outcome(game, threshold, Counts(without, present, canaries))

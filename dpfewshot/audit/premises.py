@@ -6,6 +6,7 @@ in what the records say. So both are looked at directly.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,10 +17,6 @@ from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens, closin
 from dpfewshot.errors import BackendError
 from dpfewshot.mechanisms import Draws
 from dpfewshot.prompts import LabelPrompts
-from dpfewshot.sampling import Sampler
-
-DRAWS = 4000
-"""Draws of records that are looked at. They cost no language model."""
 
 _LONGEST_BLOCK = 3
 
@@ -44,34 +41,96 @@ class Expected:
         return self.rate.low <= self.expected * (1 + 1e-12) and self.expected <= self.rate.high * (1 + 1e-12)
 
 
-def draws_of(sampler: Sampler, sizes: Sequence[int], draws: Draws, beta: float) -> tuple[Expected, ...]:
-    """How often the first unit is drawn, and how often the first two that are drawn share a prompt.
+@dataclass
+class Watch:
+    """Notes who is drawn, and what for, as the language model sees it.
 
-    A unit is in a draw with probability q, whoever else is there. With N > 1 two drawn units share one of M
-    prompts with probability 1/M, or (N-1)/(MN-1) in draws of fixed size; with N = 1 they never do. A sample
-    that is cut by position puts neighbours together nearly always.
-
-    Args:
-        sampler: the one that generates.
-        sizes: for each unit, how many records it has.
-        draws: as they were planned.
-        beta: the probability that one of four bounds is wrong.
+    Attributes:
+        draws: of records.
+        inside: draws that hold the first unit.
+        pairs: draws that hold two units or more.
+        together: of these, the draws whose first two units share a prompt.
+        compared: draws that were compared with the one before, every other one.
+        equal: of these, the draws of the same units as the one before.
+        twice: draws that hold a unit's records more than once.
+        longest: the most tokens that were asked of one draw.
     """
-    inside = together = pairs = 0
-    for _ in range(DRAWS):
-        prompt_of = {
-            unit: place for place, subset in enumerate(sampler.draw(sizes)) for unit, _record in subset
-        }
-        inside += 0 in prompt_of
+
+    draws: int = 0
+    inside: int = 0
+    pairs: int = 0
+    together: int = 0
+    compared: int = 0
+    equal: int = 0
+    twice: int = 0
+    longest: int = 0
+    _asked: int = 0
+    _before: frozenset[int] = frozenset()
+
+    def drawn(self, prompts: Sequence[Sequence[int]]) -> None:
+        """A draw begins.
+
+        Args:
+            prompts: the units in each, by number.
+        """
+        prompt_of = {unit: place for place, units in enumerate(prompts) for unit in units}
+        self.draws, self._asked = self.draws + 1, 0
+        self.inside += 0 in prompt_of
+        self.twice += len(prompt_of) < sum(map(len, prompts))
         if len(prompt_of) > 1:
             first, second = sorted(prompt_of)[:2]
-            pairs += 1
-            together += prompt_of[first] == prompt_of[second]
-    found = [Expected("share of draws that hold a unit", Rate(inside, DRAWS, beta), draws.sampling_rate)]
-    if pairs:
-        shared = Rate(together, pairs, beta)
-        found.append(Expected("share of pairs in one prompt", shared, _sharing(draws)))
-    return tuple(found)
+            self.pairs += 1
+            self.together += prompt_of[first] == prompt_of[second]
+        now = frozenset(prompt_of)
+        if self.draws % 2 == 0:  # each draw is in one pair alone, so pairs are independent
+            self.compared += 1
+            self.equal += now == self._before
+        self._before = now
+
+    def asked(self) -> None:
+        """A token is asked of the draw."""
+        self._asked += 1
+        self.longest = max(self.longest, self._asked)
+
+    def against(self, draws: Draws, units: int, beta: float) -> tuple[Expected, ...]:
+        """What was noted beside what the proof needs.
+
+        A unit is in a draw with probability q, whoever else is there, by one of its records. Draws are
+        independent of each other. With N > 1 two drawn units share one of M prompts with probability 1/M, or
+        (N-1)/(MN-1) in draws of fixed size; with N = 1 they never do. A sample that is cut by position puts
+        neighbours together nearly always.
+
+        Args:
+            draws: as they were planned.
+            units: how many there are.
+            beta: the probability that one of six bounds is wrong.
+        """
+        long = self.longest > draws.tokens_per_block
+        found = [
+            ("share of draws that hold a unit", self.inside, self.draws, draws.sampling_rate),
+            (
+                "share of draws that repeat the one before",
+                self.equal,
+                self.compared,
+                _repeating(draws, units),
+            ),
+            ("share of pairs in one prompt", self.together, self.pairs, _sharing(draws)),
+            ("share of draws that hold a unit twice", self.twice, self.draws, 0.0),
+            ("longer draws than planned", int(long), 1, 0.0),
+        ]
+        return tuple(
+            Expected(name, Rate(seen, times, beta), expected)
+            for name, seen, times, expected in found
+            if times
+        )
+
+
+def _repeating(draws: Draws, units: int) -> float:
+    """How likely two independent draws are of the same units."""
+    if draws.fixed_size is not None:
+        return 1 / math.comb(draws.fixed_size.population, draws.fixed_size.sample_size)
+    q = draws.sampling_rate
+    return float((q**2 + (1 - q) ** 2) ** units)
 
 
 def _sharing(draws: Draws) -> float:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import random
 import threading
 import traceback
@@ -94,21 +95,22 @@ def test_the_rest_of_a_block_is_forfeited() -> None:
 
 def test_every_draw_has_its_own_records_and_noise() -> None:
     """The published loops seed inside: each token then has the same records and the same noise."""
-    drawn: list[frozenset[str]] = []
+    drawn: list[list[Tokens]] = []
 
     class Watching(Sentence):
         def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
             if support is not None:
-                drawn.append(frozenset(str(prompt) for prompt in prompts))
+                drawn.append([tuple(prompt) for prompt in prompts])
             return super().next_token_logprobs(prompts, support)
 
     numbered = [Record(" my" * (i % 20 + 1) + " parcel" * (i // 20), "refund") for i in range(200)]
     synthesizer(Watching(sure=0.999999), numbered, labels=["refund"], prompts_per_token=100).generate(
         "refund"
     )
-    bodies = [frozenset(prompt.rsplit(", ", 1)[0] for prompt in one) for one in drawn]
     assert len(drawn) == 5
-    assert len(set(bodies)) == 5
+    # the prompts of token k end in the k tokens before it: without them they are the records' alone
+    records = [frozenset(prompt[: len(prompt) - k] for prompt in one) for k, one in enumerate(drawn)]
+    assert all(one and one != other for one, other in itertools.combinations(records, 2))
     texts = {synthesizer(Sentence(sure=0.2), prompts_per_token=1).generate("refund").text for _ in range(8)}
     assert len(texts) > 1
 

@@ -58,7 +58,7 @@ class Votes(Scripted):
 
 def count_hits(backend: Votes, units: list[list[list[int]]], noise: float, audit: Audit) -> int:
     """In how many runs enough of the block's tokens follow the one before."""
-    loop = TokenLoop(backend, audit.block)
+    loop = TokenLoop(backend)
     draws = Draws(0.5, 1, audit.block, 1, RowChange.ADDED)
     sampler = PoissonSampler(Fraction(1, 2), 1, 1)
     hits = 0

@@ -7,7 +7,22 @@ import json
 
 import pytest
 from scipy.stats import norm
-from set_ups import SECRET, LessNoise, Mixing, draw_once, set_up, slice_by_position
+from scripts import TASK
+from set_ups import (
+    SECRET,
+    LessNoise,
+    Mixing,
+    count_records_as_units,
+    draw_all_at_the_largest_rate,
+    draw_once,
+    draw_once_a_demonstration,
+    draw_twice_as_long,
+    set_up,
+    set_up_of_customers,
+    set_up_of_unequal_labels,
+    slice_by_position,
+    start_as_for_one_record,
+)
 
 from dpfewshot.accounting import PoissonGaussian
 from dpfewshot.audit import canary_game
@@ -70,6 +85,35 @@ def test_a_draw_that_is_used_again_is_caught(monkeypatch):
     finding = played(set_up(**SAMPLED), plays=100)
     assert finding.verdict == "failed"
     assert "share of draws that hold a unit" in finding.statement
+
+
+def test_a_set_up_of_customers_and_free_labels_passes():
+    finding = played(set_up_of_customers(), plays=200)
+    assert finding.verdict == "passed", finding.statement
+
+
+@pytest.mark.parametrize("label", TASK.labels)
+def test_a_set_up_of_unequal_labels_passes(label):
+    finding = played(set_up_of_unequal_labels(), plays=200, label=label)
+    assert finding.verdict == "passed", finding.statement
+
+
+@pytest.mark.parametrize(
+    ("wire_wrongly", "made", "settings", "says"),
+    [
+        (draw_once_a_demonstration, lambda: set_up(**SAMPLED), {}, "repeat the one before"),
+        (draw_all_at_the_largest_rate, set_up_of_unequal_labels, {"label": "delivery"}, "that hold a unit"),
+        (count_records_as_units, set_up_of_customers, {}, "hold a unit twice"),
+        (draw_twice_as_long, lambda: set_up(**SAMPLED), {}, "longer draws than planned"),
+        (start_as_for_one_record, lambda: set_up(**GROUPED), {"plays": 1000}, "gave canaries away"),
+    ],
+)
+def test_what_is_wired_wrongly_is_caught(wire_wrongly, made, settings, says, monkeypatch):
+    """Each room is right by itself; only who plays through all of them sees the fault."""
+    wire_wrongly(monkeypatch)
+    finding = played(made(), **({"plays": 200} | settings))
+    assert finding.verdict == "failed"
+    assert says in finding.statement
 
 
 def test_a_backend_that_mixes_batches_is_caught():

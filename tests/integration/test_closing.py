@@ -1,0 +1,105 @@
+"""After `close` nothing is generated any more, whoever asks, in whatever way."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripts import TASK, Sentence, tickets
+
+import dpfewshot as dpf
+
+BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
+CERTIFIED: dict[str, Any] = {"budget": BUDGET}
+WAYS: dict[str, Callable[[dpf.Synthesizer, Path], object]] = {
+    "generate": lambda made, _: made.generate("refund"),
+    "generate_all": lambda made, _: made.generate_all(),
+    "generate_all, checkpoint": lambda made, path: made.generate_all(checkpoint=path),
+    "agenerate": lambda made, _: asyncio.run(made.agenerate("refund")),
+    "agenerate_all": lambda made, _: asyncio.run(made.agenerate_all()),
+    "agenerate_all, checkpoint": lambda made, path: asyncio.run(made.agenerate_all(checkpoint=path)),
+}
+
+
+def synthesizer(backend: Any = None, **options: Any) -> dpf.Synthesizer:
+    return dpf.Synthesizer(
+        TASK,
+        tickets(),
+        backend or Sentence(),
+        mechanism=dpf.mechanisms.Gaussian(top_k=8),
+        max_tokens=8,
+        shots_per_label=2,
+        **(CERTIFIED | options),
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("drawn", [False, True])
+@pytest.mark.parametrize("options", [CERTIFIED, {"budget": dpf.NO_PRIVACY}, {"source": os.urandom}])
+def test_a_closed_synthesizer_refuses(way: str, drawn: bool, options: dict[str, Any], tmp_path: Path) -> None:
+    backend, checkpoint = Sentence(), tmp_path / "run.jsonl"
+    made = synthesizer(backend, **options)
+    if drawn:
+        made.generate("refund")
+    made.close()
+    asked, spent = backend.prompts, made.accountant.spent
+    with pytest.raises(dpf.BudgetExceeded, match="closed"):
+        WAYS[way](made, checkpoint)
+    assert (backend.prompts, made.accountant.spent) == (asked, spent)
+    assert not checkpoint.exists()
+    made.close()
+
+
+def test_a_checkpoint_that_holds_everything_is_refused_too(tmp_path: Path) -> None:
+    made = synthesizer()
+    made.generate_all(checkpoint=tmp_path / "run.jsonl")
+    made.close()
+    with pytest.raises(dpf.BudgetExceeded, match="closed"):
+        made.generate_all(checkpoint=tmp_path / "run.jsonl")
+
+
+def test_who_waits_for_a_turn_is_refused_when_it_comes() -> None:
+    made = synthesizer()
+    refused: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            made.generate("refund")
+        except dpf.BudgetExceeded as error:
+            refused.append(error)
+
+    [part, _] = made._generation.parts
+    with part.lock:
+        waiting = threading.Thread(target=ask)
+        waiting.start()
+        made.close()
+    waiting.join()
+    assert "closed" in str(refused)
+    assert made.accountant.spent == dpf.PrivacySpend(0.0, 0.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_is_closed_with_its_parent_before_the_fork_and_alone_after_it(tmp_path: Path) -> None:
+    durable = {"ledger": f"sqlite:///{tmp_path}/budget.db", "dataset": "tickets"}
+    made = synthesizer(**durable, budget=dpf.PrivacyBudget(1.0, 1e-6))
+    assert exit_status_in_child(lambda: (made.close(), made.generate("refund"))) == 3
+    assert made.generate("refund").private
+    made.close()
+    assert exit_status_in_child(lambda: made.generate("delivery")) == 3
+
+
+def exit_status_in_child(work: Callable[[], object]) -> int:
+    """3 where it was refused as closed, 0 where it was not, 1 where it failed otherwise."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except dpf.BudgetExceeded as error:
+            os._exit(3 if "closed" in str(error) else 1)
+        except BaseException:  # noqa: BLE001 - the parent wants to know
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -1,0 +1,137 @@
+"""What is reached from a synthesizer by public names changes nothing that it releases."""
+
+import dataclasses
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from scripts import TASK, Sentence, tickets
+
+import dpfewshot as dpf
+from dpfewshot.accounting.accountant import Accountant
+from dpfewshot.experiments import unaccounted
+from dpfewshot.generation import Course, Generation
+from dpfewshot.mechanisms.by_name import MECHANISMS, by_name
+from dpfewshot.observability import Observer
+from dpfewshot.set_up import SetUp
+
+OURS = "dpfewshot."
+
+
+def synthesizer(**options: Any) -> dpf.Synthesizer:
+    settings: dict[str, Any] = {
+        "budget": dpf.PrivacyBudget(epsilon=1.0, delta=1e-5),
+        "mechanism": dpf.mechanisms.Gaussian(top_k=8),
+        "max_tokens": 8,
+    }
+    return dpf.Synthesizer(TASK, tickets(), Sentence(), **(settings | options))
+
+
+def reached(thing: object, path: str, seen: set[int]) -> Iterator[tuple[str, object, str]]:
+    """Every object of the package that public names lead to, and each public name on it."""
+    if id(thing) in seen:
+        return
+    seen.add(id(thing))
+    if isinstance(thing, list | tuple):
+        for each in thing:
+            yield from reached(each, f"{path}[]", seen)
+    if not type(thing).__module__.startswith(OURS):
+        return
+    for name in dir(thing):
+        if not name.startswith("_") and not callable(getattr(thing, name)):
+            yield path, thing, name
+            yield from reached(getattr(thing, name), f"{path}.{name}", seen)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_no_public_name_can_be_set(mechanism: str) -> None:
+    made = synthesizer(mechanism=by_name(mechanism, top_k=8), resample_every=8, prompts_per_token=200)
+    found = list(reached(made, "synthesizer", set()))
+    classes = {type(thing).__name__ for _, thing, _ in found}
+    assert {"SetUp", "GenerationPlan", "PartPlan", "Draws", "Settings", "Share", "Accountant"} <= classes
+    for path, thing, name in found:
+        value = getattr(thing, name)
+        kept = value is getattr(thing, name)  # what is made anew for each reader may be changed
+        assert not (kept and isinstance(value, list | dict | set)), f"{path}.{name} can be changed"
+        with pytest.raises((AttributeError, TypeError)):  # the second of a frozen one with slots
+            setattr(thing, name, value)
+
+
+def test_what_draws_is_not_reached() -> None:
+    for path, thing, name in reached(synthesizer(), "synthesizer", set()):
+        assert type(getattr(thing, name)).__name__ not in {"Generation", "Part", "Reservation", "Permit"}, (
+            path
+        )
+
+
+def changed(set_up: SetUp, change: str) -> dict[str, Any]:
+    """Another plan of the same epsilon."""
+    plan = set_up.plan
+    part = plan.parts[0]
+    settings = {
+        "tokens of a draw": {"resample_every": 8},
+        "records of a prompt": {"records_per_prompt": 2},
+        "prompts": {"prompts_per_token": 40},
+        "draws of fixed size": {"sampling": "fixed-size"},
+    }
+    parts = {
+        "noise": {"noise_multiplier": part.noise_multiplier * 0.99},
+        "rate": {"sampling_rate": part.sampling_rate + Fraction(1, 10**6)},
+        "draws": {"blocks": part.blocks + 1},
+        "draws that it is told of": {"draws": replace(part.draws, tokens_per_block=8)},
+    }
+    if change in settings:
+        return {"plan": replace(plan, settings=replace(plan.settings, **settings[change]))}
+    if change == "mechanism":
+        return {"mechanism": dpf.mechanisms.ReportNoisyMax(top_k=8)}
+    return {"plan": replace(plan, parts=(replace(part, **parts[change]), *plan.parts[1:]))}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "tokens of a draw",
+        "records of a prompt",
+        "prompts",
+        "draws of fixed size",
+        "noise",
+        "rate",
+        "draws",
+        "draws that it is told of",
+        "mechanism",
+    ],
+)
+def test_a_certified_set_up_states_what_it_draws(change: str) -> None:
+    set_up = synthesizer().set_up
+    other = changed(set_up, change)
+    with pytest.raises(dpf.InvalidPlan, match="epsilon is that of other draws"):
+        replace(set_up, **other)
+    assert not replace(set_up, certified=False, **other).certified
+
+
+def test_an_experiment_says_that_it_is_not_private(caplog: pytest.LogCaptureFixture) -> None:
+    made = synthesizer()
+    altered = replace(made.set_up, **changed(made.set_up, "tokens of a draw"), certified=False)
+    with caplog.at_level(logging.DEBUG, "dpfewshot"):
+        for set_up in (made.set_up, altered):
+            one = unaccounted(set_up).release("refund", 8, Course())
+            assert not one.private
+            assert one.spent is None
+    assert made.accountant.spent.epsilon == 0
+    assert not caplog.records
+
+
+def test_what_no_account_pays_for_is_not_private() -> None:
+    generation = Generation(synthesizer().set_up, Accountant(None), Observer({}))
+    assert generation.set_up.certified
+    assert not generation.release("refund", 8, Course()).private
+
+
+def test_a_set_up_is_frozen() -> None:
+    set_up = synthesizer().set_up
+    assert all(dataclasses.is_dataclass(each) for each in (set_up, set_up.plan, *set_up.shares))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        set_up.plan = set_up.plan  # type: ignore[misc]
