@@ -12,7 +12,7 @@ from dpfewshot.accounting.accountant import Accountant, Reservation
 from dpfewshot.accounting.permit import Permit
 from dpfewshot.background import StopSignal, Worker
 from dpfewshot.checkpoint import Checkpoint, KeptReservation
-from dpfewshot.errors import InvalidPlan, LedgerError
+from dpfewshot.errors import BackendError, InvalidPlan, LedgerError
 from dpfewshot.forking import start_afresh_in_children
 from dpfewshot.mechanisms import Mechanism
 from dpfewshot.mechanisms.noiseless import started
@@ -20,6 +20,7 @@ from dpfewshot.observability import Observer
 from dpfewshot.parts import Part
 from dpfewshot.plans import GenerationPlan
 from dpfewshot.prompts import PromptWriter
+from dpfewshot.redaction import redacts_errors
 from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler, Source
 from dpfewshot.settings import FIXED_SIZE
 from dpfewshot.tasks import Task
@@ -94,6 +95,7 @@ class Generation:
         """
         return self.parts[self.plan.parts.index(self.plan.part_of(label))]
 
+    @redacts_errors(BackendError, "generation")
     def release(self, label: str, max_tokens: int, course: Course) -> Demonstration:
         """Release one demonstration.
 

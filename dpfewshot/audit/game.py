@@ -18,6 +18,7 @@ from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.generation import Generation
 from dpfewshot.parts import Part
 from dpfewshot.prompts import Body
+from dpfewshot.redaction import redacts_errors
 from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.values import Record
 
@@ -29,6 +30,7 @@ _CANDIDATES = 100
 _LEAST_PLAYS = 100
 
 
+@redacts_errors(BackendError, "the canary game")
 def canary_game(
     synthesizer: Synthesizer,
     *,
