@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-DEPTH = 2
+DEPTH = 4
 """Levels of containers and of attributes that are looked into."""
 
 

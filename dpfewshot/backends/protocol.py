@@ -68,7 +68,8 @@ class LogprobBackend(Protocol):
             that cannot be evaluated (too long, say) is a row of NaN, by a rule of that prompt alone.
 
         Raises:
-            BackendError: the model or its server failed, for a cause that is not one prompt's text.
+            BackendError: the model or its server failed, for a cause that is not one prompt's text. Its
+                message is shown: it quotes no prompt.
         """
         ...
 
