@@ -22,6 +22,7 @@ Result = TypeVar("Result")
 Class = TypeVar("Class", bound=type)
 
 _PACKAGE = "dpfewshot"
+_RUST = "pyo3_runtime"
 _END = object()
 
 
@@ -71,13 +72,21 @@ def redacted(error: BaseException, kind: type[DPFewShotError] | None, what: str 
     """The error to raise in place of another one; arguments as of `redacts_errors`."""
     if isinstance(error, DPFewShotError):
         return _same_message(error)
-    if isinstance(error, MemoryError) or not isinstance(error, (Exception, BaseExceptionGroup)):
+    if isinstance(error, MemoryError) or not is_failure(error):
         return _kind_alone(error)
     if kind is None:
         return error.with_traceback(_frames_of_others(error.__traceback__))
     return kind(
         f"{what} failed with {type(error).__name__}, whose message is withheld: it may quote a record"
     )
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether something failed: no interrupt, exit or cancellation.
+
+    A panic of a library in Rust, as of some tokenizers, is one, though no `Exception`; it quotes texts too.
+    """
+    return isinstance(error, (Exception, BaseExceptionGroup)) or type(error).__module__ == _RUST
 
 
 def _call(

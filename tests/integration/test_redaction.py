@@ -88,8 +88,12 @@ class OwnError(dpf.BackendError):
         self.add_note(quoted)
 
 
-class Panic(BaseException):
-    """What a library in another language raises, and no `except Exception` catches."""
+class Killed(BaseException):
+    """What ends a thread or a task, and no `except Exception` catches."""
+
+
+PanicException = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
+"""What a library in Rust raises, no `Exception` either."""
 
 
 FAILURES: dict[str, tuple[Callable[[str], BaseException | None], type[BaseException]]] = {
@@ -105,7 +109,8 @@ FAILURES: dict[str, tuple[Callable[[str], BaseException | None], type[BaseExcept
     "no memory": (MemoryError, dpf.BackendError),
     "an interrupt": (KeyboardInterrupt, KeyboardInterrupt),
     "an exit": (SystemExit, SystemExit),
-    "a panic": (Panic, Panic),
+    "an end": (Killed, Killed),
+    "a panic": (PanicException, dpf.BackendError),
 }
 
 
@@ -200,6 +205,25 @@ def test_a_public_message_and_whether_to_try_again_are_kept() -> None:
 def test_another_error_is_named_after_its_type_alone() -> None:
     error = raised_by(lambda: synthesizer(Failing(LookupError)).generate("refund"))
     assert str(error) == "the backend failed with LookupError"
+
+
+def test_a_record_that_makes_a_library_panic_is_a_null() -> None:
+    class Panicking(Sentence):
+        def tokenize(self, text: str) -> list[int]:
+            if "swordfish 7" in text:
+                raise PanicException(f"byte index 3 is not a char boundary in {text}")
+            return super().tokenize(text)
+
+        def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
+            if any(WORDS.index(" secret") in prompt for prompt in prompts):
+                raise PanicException(f"index out of bounds in {prompts}")
+            return super().next_token_logprobs(prompts, support)
+
+    records = [Record(f"{SECRET} {i % 9}", "refund") for i in range(400)] + RECORDS
+    made = dpf.Synthesizer(
+        TASK, records, Panicking(), budget=BUDGET, labels=["refund"], max_tokens=8, prompts_per_token=100
+    )
+    assert made.generate("refund").private
 
 
 @pytest.mark.parametrize("place", ["sampler", "_charge", "demonstration"])
