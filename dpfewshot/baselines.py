@@ -21,6 +21,7 @@ from dpfewshot.mechanisms.vocabulary import likeliest
 from dpfewshot.parts import divide
 from dpfewshot.prompts import LabelPrompts, PromptWriter
 from dpfewshot.records import as_records
+from dpfewshot.redaction import redacts_errors
 from dpfewshot.sampling import Source
 from dpfewshot.tasks import Task
 from dpfewshot.values import ADD_REMOVE, Demonstration, PrivacySpend, Record
@@ -71,6 +72,7 @@ def zero_private_demonstrations(
     return [continuation.of(label, writer.for_label(label)) for _ in range(shots) for label in planned]
 
 
+@redacts_errors(None)
 def random_private_demonstrations(
     task: Task,
     records: Iterable[Record] | object,

@@ -12,7 +12,8 @@ DPFewShotError
 └── MissingExtra              an optional dependency is not installed
 
 No message holds private text or anything computed from it: after loading, a record that
-misbehaves contributes a zero vector and never an error (design note 5.7).
+misbehaves contributes a zero vector and never an error (design note 5.7). Errors that leave the package
+carry no private variable, message or chain (dpfewshot/redaction.py).
 """
 
 

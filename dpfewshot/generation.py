@@ -13,12 +13,13 @@ from dpfewshot.accounting.draws import new_lease
 from dpfewshot.accounting.permit import Permit
 from dpfewshot.background import StopSignal, Worker
 from dpfewshot.checkpoint import Checkpoint, KeptReservation
-from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
+from dpfewshot.errors import BackendError, BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.forking import start_afresh_in_children
 from dpfewshot.mechanisms import Mechanism
 from dpfewshot.observability import Observer
 from dpfewshot.parts import Part
 from dpfewshot.plans import GenerationPlan
+from dpfewshot.redaction import redacts_errors
 from dpfewshot.set_up import SetUp
 from dpfewshot.token_loop import TokenLoop
 from dpfewshot.values import Demonstration
@@ -101,6 +102,7 @@ class Generation:
         """
         return self.parts[self.plan.parts.index(self.plan.part_of(label))]
 
+    @redacts_errors(BackendError, "generation")
     def release(self, label: str, max_tokens: int, course: Course) -> Demonstration:
         """Release one demonstration.
 

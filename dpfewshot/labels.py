@@ -19,10 +19,11 @@ from dpfewshot import _core
 from dpfewshot.accounting.account import Account, MemoryAccount
 from dpfewshot.accounting.accountant import Accountant
 from dpfewshot.accounting.permit import Permit
-from dpfewshot.errors import InvalidPlan
+from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.exact_laplace import discrete_laplace
 from dpfewshot.exact_normal import exponential_of_minus
 from dpfewshot.records import as_records
+from dpfewshot.redaction import redacts_errors
 from dpfewshot.sampling import Source, units_by_label
 from dpfewshot.values import ADD_REMOVE, ZERO_OUT, PrivacySpend, Record
 
@@ -66,6 +67,7 @@ class LabelRelease:
         }
 
 
+@redacts_errors(DPFewShotError, "the release of labels")
 def release_labels(
     records: Iterable[Record] | object,
     *,

@@ -32,6 +32,17 @@ class Share:
     units: tuple[Unit, ...] = field(repr=False)
 
 
+@dataclass(eq=False, slots=True)
+class _Written:
+    """The records in tokens, where no one who shows attributes shows them.
+
+    Attributes:
+        bodies: private: for each of the disjoint parts, for each unit, its records.
+    """
+
+    bodies: list[list[list[Body]]] = field(repr=False)
+
+
 @dataclass(eq=False)
 class Part:
     """A share with its plan, its records in tokens once they are needed, and what it reserved.
@@ -46,7 +57,7 @@ class Part:
     reservation: Reservation | None = None
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     worker: Worker = field(default_factory=Worker, repr=False)
-    _bodies: list[list[list[Body]]] | None = field(default=None, repr=False)
+    _written: _Written | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         start_afresh_in_children(self)
@@ -62,14 +73,14 @@ class Part:
 
         The units are put in parts when they are first needed, and stay there.
         """
-        if self._bodies is None:
+        if self._written is None:
             written = [[writer.body(record) for record in unit] for unit in self.share.units]
             if self.parts == 1:
-                self._bodies = [written]
+                self._written = _Written([written])
             else:
                 members = disjoint_parts(len(written), self.parts, self.source)
-                self._bodies = [[written[unit] for unit in each] for each in members]
-        return self._bodies[part]
+                self._written = _Written([[written[unit] for unit in each] for each in members])
+        return self._written.bodies[part]
 
 
 def divide(task: Task, records: Sequence[Record], labels: Sequence[str] | None) -> list[Share]:

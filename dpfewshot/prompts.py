@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dpfewshot.errors import BackendError
+from dpfewshot.redaction import is_failure
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
@@ -102,8 +103,8 @@ class PromptWriter:
             if self._task.labels is not None:
                 return text
             return [*self._capped(record.label), *self._text_field, *text]
-        except Exception as error:  # whatever it says may quote the record; a null says nothing
-            if isinstance(error, BackendError) and error.retryable:
+        except BaseException as error:  # whatever it says may quote the record; a null says nothing
+            if not is_failure(error) or (isinstance(error, BackendError) and error.retryable):
                 raise
             return None
 

@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from dpfewshot.errors import InvalidRecords, MissingExtra
+from dpfewshot.redaction import redacts_errors
 from dpfewshot.values import Record
 
 _BOM: Final = b"\xef\xbb\xbf"
 _LONGEST_FIELD: Final = 2**31 - 1  # characters; the most that a C long holds on every platform
 
 
+@redacts_errors(InvalidRecords, "loading")
 def read_records(
     path: str | os.PathLike[str], *, text: str = "text", label: str = "label", unit: str | None = None
 ) -> list[Record]:
@@ -50,10 +52,10 @@ def read_records(
     Example:
         >>> read_records("tickets.jsonl.gz", text="body", label="topic", unit="customer")  # doctest: +SKIP
     """
-    columns = _Columns(text, label, unit)
-    return _or_bare_error(lambda: _read(Path(path), columns))
+    return _read(Path(path), _Columns(text, label, unit))
 
 
+@redacts_errors(None)
 def as_records(
     source: Any, *, text: str = "text", label: str = "label", unit: str | None = None
 ) -> list[Record]:
@@ -74,7 +76,7 @@ def as_records(
         [Record()]
     """
     columns = _Columns(text, label, unit)
-    return _or_bare_error(lambda: _collect(_rows_in_memory(source, columns), columns))
+    return _collect(_rows_in_memory(source, columns), columns)
 
 
 # A row and where it stands: ("line 3", {"text": ..., "label": ...}).
@@ -100,20 +102,6 @@ class _Columns:
             if (count := present.count(name)) != 1:
                 trouble = f"there {'is no column' if count == 0 else 'are several columns'} {name!r}"
                 raise InvalidRecords(f"{trouble}; {_NAME_THEM}")
-
-
-def _or_bare_error(load: Callable[[], list[Record]]) -> list[Record]:
-    """Run `load`, and let its errors out bare.
-
-    Without their chain, for a JSONDecodeError holds its whole document; and without the frames that they
-    came through, for crash reporters send on the variables of those, private text and all.
-    """
-    try:
-        return load()
-    except (InvalidRecords, MissingExtra) as error:
-        bare = error.with_traceback(None)
-    bare.__cause__ = bare.__context__ = None
-    raise bare
 
 
 def _read(path: Path, columns: _Columns) -> list[Record]:

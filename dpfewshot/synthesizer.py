@@ -32,6 +32,7 @@ from dpfewshot.planning import (
 from dpfewshot.plans import GenerationPlan
 from dpfewshot.prompts import PromptWriter
 from dpfewshot.records import as_records
+from dpfewshot.redaction import redacts_errors
 from dpfewshot.run import OnDemonstration, identity, release_all
 from dpfewshot.sampling import Source
 from dpfewshot.set_up import SetUp
@@ -85,6 +86,7 @@ class Synthesizer:
         LedgerError: the ledger cannot be used.
     """
 
+    @redacts_errors(None)
     def __init__(
         self,
         task: Task,
@@ -244,8 +246,8 @@ class Synthesizer:
         When it is cancelled, the thread stops before the next token. What was drawn stays charged, a plan
         that drew nothing is given back, and nothing stays locked.
         """
-        part, tokens = self._generation.part_of(label), self._at_most(max_tokens)
-        return await part.worker.run(
+        worker, tokens = self._generation.part_of(label).worker, self._at_most(max_tokens)
+        return await worker.run(
             lambda stop: self._generation.release(
                 label, tokens, Course(on_token=lambda _token: stop.check(), stop=stop)
             )

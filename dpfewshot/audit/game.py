@@ -18,6 +18,7 @@ from dpfewshot.audit.verdict import Counted, verdict_of
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.plans import GenerationPlan, PartPlan
 from dpfewshot.prompts import Body
+from dpfewshot.redaction import redacts_errors
 from dpfewshot.set_up import SetUp
 from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.values import Record
@@ -29,6 +30,7 @@ _BOUNDS = 10
 _LEAST_PLAYS = 100
 
 
+@redacts_errors(BackendError, "the canary game")
 def canary_game(
     synthesizer: Synthesizer,
     *,

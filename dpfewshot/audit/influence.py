@@ -24,6 +24,7 @@ from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.formats import PromptFormat
 from dpfewshot.icl import Classifier
 from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
+from dpfewshot.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
@@ -49,6 +50,7 @@ def influence_of(with_it: LogDistributions, without_it: LogDistributions) -> NDA
     return largest
 
 
+@redacts_errors(BackendError, "measuring influence")
 def influences(
     task: Task | PromptFormat,
     backend: LogprobBackend,

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from dpfewshot.audit.findings import Figure, Finding
 from dpfewshot.audit.patterns import found_in
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.errors import InvalidPlan
+from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.records import as_records
+from dpfewshot.redaction import redacts_errors
 from dpfewshot.values import Demonstration, Record
 
 LONG_RUN = 10
@@ -28,6 +29,7 @@ Pieces = tuple[Hashable, ...]
 Cut = Callable[[str], Pieces]
 
 
+@redacts_errors(BackendError, "the leak check")
 def leak_check(
     demonstrations: Iterable[Demonstration],
     records: Iterable[Record] | object,

@@ -20,10 +20,11 @@ import numpy as np
 from dpfewshot.audit.findings import Figure, Finding
 from dpfewshot.audit.roc import average_area, largest_area, roc_area
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.errors import InvalidPlan
+from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.formats import PromptFormat, prompt_format
 from dpfewshot.icl import Classifier
 from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
+from dpfewshot.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import ADD_REMOVE, Demonstration, PrivacySpend, Record
 
@@ -100,6 +101,7 @@ def trials_of_records(
     ]
 
 
+@redacts_errors(BackendError, "membership inference")
 def membership_inference(
     task: Task | PromptFormat, backend: LogprobBackend, trials: Sequence[Trial], *, loss: Loss = "label"
 ) -> Finding:

@@ -27,9 +27,10 @@ from dpfewshot.accounting import epsilon as certified_epsilon
 from dpfewshot.accounting.permit import Permit
 from dpfewshot.audit.findings import Figure, Finding
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.errors import InvalidPlan
+from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.mechanisms import Draws, PrivatePrediction, Release, RowChange
 from dpfewshot.prompts import PromptWriter
+from dpfewshot.redaction import redacts_errors
 from dpfewshot.sampling import PoissonSampler
 from dpfewshot.solving import Setting
 from dpfewshot.tasks import Task
@@ -111,6 +112,7 @@ class _Watched:
         return token
 
 
+@redacts_errors(BackendError, "measuring losses")
 def prediction_losses(
     task: Task,
     records: Sequence[Record],

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dpfewshot import __version__
+from dpfewshot.backends import conformance
 from dpfewshot.backends.llama_model import LlamaModel
 from dpfewshot.backends.llama_streams import CELL_BLOCK, KVStreams, LogSoftmax
 from dpfewshot.backends.processors import usable_processors
+from dpfewshot.backends.step_check import VERSION, check_steps
 from dpfewshot.backends.stream_backend import StreamBackend, check_settings
 from dpfewshot.backends.stream_pools import groups_within
+from dpfewshot.backends.verdicts import (
+    digest_of,
+    keep_verdict,
+    kept_verdict,
+    processor,
+    steering_variables,
+)
 from dpfewshot.errors import BackendError
 
 if TYPE_CHECKING:
@@ -27,8 +38,11 @@ class LlamaCpp(StreamBackend):
     the public prefix: its answer is a function of that prompt, the prefix and these settings, by
     construction. The further tokens of a block are evaluated for `decode_batch` streams at a time,
     filled up with public dummies, so that the shape of the computation is the same whoever else is
-    there. That rests on kernels which treat every row of one shape alike: `conformance` holds it on
-    the loaded model, and `decode_batch=1` does without.
+    there. That rests on kernels which treat every row of one shape alike. So the constructor tries it on
+    the loaded model, with public prompts and in the streams of a generation: where bits move, a warning
+    says so and prompts take their steps one by one, as with `decode_batch=1`, which needs no trial. What
+    was found on a CPU is kept in the user's cache (`~/.cache/dpfewshot`) for this very file, build of
+    llama.cpp, processor and settings.
 
     If the model asks for a beginning-of-sequence token, it is put in front of every prompt.
 
@@ -49,12 +63,12 @@ class LlamaCpp(StreamBackend):
 
     Attributes:
         context_tokens: as above.
-        batch_invariant: True on the CPU, see above. On a GPU, what the conformance suite finds when the
-            model is loaded: `decode_batch=1` may help where it is False.
+        batch_invariant: True on the CPU, see above. On a GPU, what the conformance suite finds for the way
+            in which prompts are evaluated here.
 
-    Memory, taken when the first block of more than one token is opened: `kept_prompts` + 25 streams of
-    `context_tokens`, rounded up to 256, times the model's bytes a token. SmolLM2-135M has 23 kB a
-    token: 1.2 GB by default, 0.7 GB at `context_tokens=256, kept_prompts=90`.
+    Memory, taken while steps are tried and when the first block of more than one token is opened:
+    `kept_prompts` + 25 streams of `context_tokens`, rounded up to 256, times the model's bytes a token.
+    SmolLM2-135M has 23 kB a token: 1.2 GB by default, 0.7 GB at `context_tokens=256, kept_prompts=90`.
 
     Loading silences llama.cpp's own log for the whole process. One call computes at a time; threads wait.
 
@@ -94,7 +108,12 @@ class LlamaCpp(StreamBackend):
                 "that the model was trained for"
             )
         self._row_log_softmax = LogSoftmax(loaded.vocabulary_size)
-        self.batch_invariant = gpu_layers == 0 or _found_invariant(self)
+        self.batch_invariant = False
+        try:
+            self._settle(weights)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def dummy_tokens_evaluated(self) -> int:
@@ -104,7 +123,46 @@ class LlamaCpp(StreamBackend):
     def describe(self) -> str:
         """What this is, in a few words, for `dpfewshot doctor`."""
         where = "on a GPU" if self._loaded.on_gpu else f"on the CPU, {self._threads} threads"
-        return f"llama.cpp {where}, {self._loaded.path.name}"
+        steps = ", prompts one by one, as steps together move bits here" if self._fell_back else ""
+        return f"llama.cpp {where}, {self._loaded.path.name}{steps}"
+
+    def _settle(self, weights: str | None) -> None:
+        """Find how prompts take their steps here."""
+        on_gpu = self._loaded.on_gpu
+        self._fell_back = self._decode_batch > 1 and not (
+            self._tried() if on_gpu else self._known_or_tried(weights)
+        )
+        if self._fell_back:
+            warnings.warn(
+                f"llama.cpp's steps for {self._decode_batch} prompts together are not batch invariant here: "
+                "prompts take their steps one by one, as with decode_batch=1, which takes longer",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+            self._decode_batch = 1
+        self.batch_invariant = not on_gpu or self._found_invariant()
+
+    def _known_or_tried(self, weights: str | None) -> bool:
+        facts = build_facts(self._loaded) | {
+            "context_tokens": self.context_tokens,
+            "kept_prompts": self._kept_prompts,
+            "decode_batch": self._decode_batch,
+            "groups_of_a_pool": self._groups_of_a_pool(self._decode_batch),
+            "threads": self._threads,
+            "weights": weights,
+        }
+        known = kept_verdict(facts)
+        if known is None:
+            known = self._tried()
+            keep_verdict(facts, passed=known)
+        return known
+
+    def _tried(self) -> bool:
+        """Whether steps give a prompt the same bits in any company, in streams that are freed afterwards."""
+        finding = check_steps(self, context_tokens=self.context_tokens, decode_batch=self._decode_batch)
+        self._pools.pop(True).close()
+        self._tally.tokens = self._tally.dummies = 0
+        return finding.passed
 
     def _open_streams(self, *, streams: int) -> KVStreams:
         cells = -(-self.context_tokens // CELL_BLOCK) * CELL_BLOCK
@@ -116,14 +174,26 @@ class LlamaCpp(StreamBackend):
     def _groups_of_a_pool(self, size: int) -> int:
         return groups_within(self._loaded.library.llama_max_parallel_sequences(), size)
 
+    def _found_invariant(self) -> bool:
+        """Whether the conformance suite finds that answers depend on no other prompt, on this very device."""
+        prefix, suffixes, released = conformance.sample_prompts(self)
+        findings = (
+            conformance.check_batch_invariance(self, [[*prefix, *suffix] for suffix in suffixes]),
+            conformance.check_block_invariance(self, prefix, suffixes, released),
+        )
+        return all(finding.passed for finding in findings)
 
-def _found_invariant(backend: LlamaCpp) -> bool:
-    """Whether the conformance suite finds that answers depend on no other prompt, on this very device."""
-    from dpfewshot.backends import conformance
 
-    prefix, suffixes, released = conformance.sample_prompts(backend)
-    findings = (
-        conformance.check_batch_invariance(backend, [[*prefix, *suffix] for suffix in suffixes]),
-        conformance.check_block_invariance(backend, prefix, suffixes, released),
-    )
-    return all(finding.passed for finding in findings)
+def build_facts(model: LlamaModel) -> dict[str, str | int | None]:
+    """What a verdict on a model rests on, beside the settings: file, build of llama.cpp, processor."""
+    libraries = sorted((Path(model.library.__file__).parent / "lib").glob("*"))
+    return {
+        "check": VERSION,
+        "package": __version__,
+        "model": digest_of(model.path),
+        "llama_cpp": model.library.__version__,
+        "build": digest_of(*(path for path in libraries if path.is_file())),
+        "system": model.library.llama_print_system_info().decode(),
+        "processor": processor(),
+        "environment": steering_variables(),
+    }

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot.errors import BackendError, DPFewShotError
+from dpfewshot.redaction import is_failure
 
 Tokens = Sequence[int]
 """Token ids of one prompt."""
@@ -68,7 +69,8 @@ class LogprobBackend(Protocol):
             that cannot be evaluated (too long, say) is a row of NaN, by a rule of that prompt alone.
 
         Raises:
-            BackendError: the model or its server failed, for a cause that is not one prompt's text.
+            BackendError: the model or its server failed, for a cause that is not one prompt's text. Its
+                message is shown: it quotes no prompt.
         """
         ...
 
@@ -142,10 +144,8 @@ class ReplayedBlock:
             return self._no_answers(support)
         try:
             return self._backend.next_token_logprobs(self._prompts, support)
-        except BackendError:
-            raise
-        except Exception:
-            if self._public:
+        except BaseException as error:
+            if self._public or isinstance(error, BackendError) or not is_failure(error):
                 raise
             return self._one_by_one(support)
 
@@ -171,10 +171,9 @@ class ReplayedBlock:
         for row, prompt in zip(rows, self._prompts, strict=True):
             try:
                 row[:] = self._backend.next_token_logprobs([prompt], support)[0]
-            except BackendError:
-                raise
-            except Exception:  # noqa: BLE001, S112 - whatever it says may quote the prompt
-                continue
+            except BaseException as error:  # whatever it says may quote the prompt
+                if isinstance(error, BackendError) or not is_failure(error):
+                    raise
         return rows
 
 
@@ -201,7 +200,8 @@ def closing_block(
     try:
         with closing(open_block(backend, prefix, suffixes, tokens, public=public)) as block:
             yield block
-    except DPFewShotError:
-        raise
-    except Exception as error:  # noqa: BLE001 - its text may quote a prompt
+    except BaseException as error:
+        if isinstance(error, DPFewShotError) or not is_failure(error):
+            raise
+        # its text may quote a prompt
         raise BackendError(f"the backend failed with {type(error).__name__}") from None

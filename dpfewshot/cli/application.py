@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Sequence
 
 import click
@@ -76,7 +77,18 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(
             "interrupted; what was released before is in the output, and its budget is spent", INTERRUPTED
         )
+    except Exception as error:  # noqa: BLE001 - a fault, of which the place and the type are told
+        return _fail(f"failed with {type(error).__name__} in {_place(error)}: please report it", BAD_INPUT)
     return status if isinstance(status, int) else 0
+
+
+def _place(error: BaseException) -> str:
+    """The last line of this package that an error came through. Its message may quote a record."""
+    names = [
+        (str(frame.f_globals.get("__name__")), line) for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    module, line = [each for each in names if each[0].startswith(__name__.partition(".")[0])][-1]
+    return f"{module}, line {line}"
 
 
 def _fail(message: str, status: int) -> int:

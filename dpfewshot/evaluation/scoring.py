@@ -9,7 +9,9 @@ import numpy as np
 
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.demonstrations import Demonstrations
+from dpfewshot.errors import BackendError
 from dpfewshot.icl import Classifier, Extractor, batch_calibrated
+from dpfewshot.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
@@ -32,6 +34,7 @@ class Score:
     batch_calibrated: str | None = None
 
 
+@redacts_errors(BackendError, "scoring")
 def score(
     task: Task, backend: LogprobBackend, demonstrations: Demonstrations, test: Sequence[Record]
 ) -> Score:

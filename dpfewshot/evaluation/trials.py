@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.errors import InvalidPlan, InvalidRecords
+from dpfewshot.errors import BackendError, InvalidPlan, InvalidRecords
 from dpfewshot.evaluation.cells import Cell, Key, Results
 from dpfewshot.evaluation.scoring import score
 from dpfewshot.evaluation.settings import Request, Setting, populations
+from dpfewshot.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
@@ -153,6 +154,7 @@ def evaluate(
             on_cell(cell)
 
 
+@redacts_errors(BackendError, "the evaluation")
 def _carried_out(experiment: Experiment, trial: Trial) -> Cell:
     started = time.perf_counter()
     made = trial.setting.demonstrations(experiment.request(trial))

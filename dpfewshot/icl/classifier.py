@@ -14,6 +14,7 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidTask
 from dpfewshot.formats import PromptFormat
 from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
+from dpfewshot.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
@@ -97,6 +98,7 @@ class Classifier:
     def predict(self, texts: str) -> str: ...  # type: ignore[overload-overlap]  # a str is its letters too
     @overload
     def predict(self, texts: Iterable[str]) -> list[str]: ...
+    @redacts_errors(None)
     def predict(self, texts: str | Iterable[str]) -> str | list[str]:
         """The likeliest label of one text, or of each of several.
 
@@ -108,6 +110,7 @@ class Classifier:
             return next(self.stream([texts])).label
         return [one.label for one in self.stream(texts, batch_size=_BATCH)]
 
+    @redacts_errors(None)
     def predict_proba(self, texts: str | Iterable[str]) -> NDArray[np.float64]:
         """The probability of each label, for one text or several; errors as of `predict`.
 
@@ -118,6 +121,7 @@ class Classifier:
         rows = [one.probabilities for one in self.stream(given, batch_size=_BATCH)]
         return np.array(rows, dtype=np.float64).reshape(-1, len(self.labels))
 
+    @redacts_errors(None)
     def stream(self, texts: Iterable[str], *, batch_size: int = 1) -> Iterator[Prediction]:
         """Predictions in the order of the texts, each as soon as it is there; errors as of `predict`.
 

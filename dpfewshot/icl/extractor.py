@@ -14,6 +14,7 @@ from dpfewshot.endings import ending_tokens, text_of
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.formats import PromptFormat
 from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
+from dpfewshot.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
@@ -59,6 +60,7 @@ class Extractor:
     def predict(self, texts: str) -> str: ...  # type: ignore[overload-overlap]  # a str is its letters too
     @overload
     def predict(self, texts: Iterable[str]) -> list[str]: ...
+    @redacts_errors(None)
     def predict(self, texts: str | Iterable[str]) -> str | list[str]:
         """What the model writes for one text, or for each of several; it may be empty.
 
@@ -70,6 +72,7 @@ class Extractor:
             return next(self.stream([texts]))
         return list(self.stream(texts, batch_size=_BATCH))
 
+    @redacts_errors(None)
     def stream(self, texts: Iterable[str], *, batch_size: int = 1) -> Iterator[str]:
         """What the model writes for each text, in order, each when it is there; errors as of `predict`.
 

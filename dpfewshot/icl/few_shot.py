@@ -12,6 +12,7 @@ from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, Tokens, clo
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidRecords, InvalidTask
 from dpfewshot.formats import PromptFormat, prompt_format
 from dpfewshot.icl.label_tree import LabelTree
+from dpfewshot.redaction import is_failure
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
@@ -75,8 +76,8 @@ class FewShotPrompt:
                 raise InvalidRecords(f"texts[{position}] is blank: there is nothing to label")
             try:
                 tokens = self.question(text)
-            except Exception as error:  # whatever it says may quote the text
-                if isinstance(error, BackendError) and error.retryable:
+            except BaseException as error:  # whatever it says may quote the text
+                if not is_failure(error) or (isinstance(error, BackendError) and error.retryable):
                     raise
                 raise BackendError(f"the backend cannot tokenise texts[{position}]") from None
             yield position, tokens

@@ -13,6 +13,7 @@ from dpfewshot.errors import InvalidPlan, LedgerError, MissingExtra
 from dpfewshot.ledger.counting import details_of
 from dpfewshot.ledger.history import CANCEL, CHARGE, SETTLE, as_json, as_shown
 from dpfewshot.ledger.verification import Verification, check
+from dpfewshot.redaction import redacts_errors_of_methods
 from dpfewshot.values import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, PrivacyBudget, PrivacySpend
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ _RELATIONS: Final = (ADD_REMOVE, ZERO_OUT, REPLACE_ONE)
 _LARGEST_UNITS: Final = 2**63 - 1
 
 
+@redacts_errors_of_methods(LedgerError, "the ledger")
 class LedgerAccount:
     """One data set's budget in a ledger; an `Account` (dpfewshot.accounting.account).
 
@@ -204,6 +206,7 @@ class LedgerAccount:
         return self._store.book(self._stored.number).as_dict()
 
 
+@redacts_errors_of_methods(LedgerError, "the ledger")
 class BudgetLedger:
     """The accounts of one database. Make it with `BudgetLedger.open`."""
 

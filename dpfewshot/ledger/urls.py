@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -22,9 +22,9 @@ class Place:
         secrets: what no message may contain.
     """
 
-    url: URL
+    url: URL = field(repr=False)  # which hides the password, but none in its query
     name: str
-    secrets: frozenset[str]
+    secrets: frozenset[str] = field(repr=False)
 
     @classmethod
     def parse(cls, text: str) -> Place:

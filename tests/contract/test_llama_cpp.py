@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
-from dpfewshot.backends import BlockBackend, LlamaCpp, conformance, packaged_model_path
+from dpfewshot.backends import BlockBackend, LlamaCpp, conformance, packaged_model_path, step_check
 from dpfewshot.backends.llama_model import load_library
 from dpfewshot.backends.llama_streams import KVStreams
 from dpfewshot.backends.streams import Tally
@@ -466,7 +467,11 @@ def test_a_context_that_cannot_be_made_frees_the_ones_before(prefix, monkeypatch
     freed = []
     monkeypatch.setattr(library, "llama_init_from_model", fail_the_second)
     monkeypatch.setattr(library, "llama_free", freed.append)
-    with LlamaCpp(packaged_model_path(), context_tokens=256, kept_prompts=14, decode_batch=8) as loaded:
+    settings = {"context_tokens": 256, "kept_prompts": 14, "decode_batch": 8}
+    with monkeypatch.context() as patch:
+        patch.setattr(LlamaCpp, "_known_or_tried", lambda *_: True)  # trying takes a context too
+        loaded = LlamaCpp(packaged_model_path(), **settings)
+    with loaded:
         with pytest.raises(BackendError, match="lower kept_prompts"):
             loaded.open_block(prefix, [[1]], 2)
         assert freed == made[:1]
@@ -483,9 +488,12 @@ def test_on_a_gpu_the_suite_decides_what_the_backend_claims(monkeypatch, holds):
     found = conformance.Finding("block invariance", passed=holds, detail="", about_invariance=True)
     if not holds:
         monkeypatch.setattr(conformance, "check_block_invariance", lambda *_: found)
+        monkeypatch.setattr(step_check, "check_block_invariance", lambda *_: found)
     settings = {"context_tokens": 256, "kept_prompts": 7, "decode_batch": 8, "gpu_layers": -1}
-    with LlamaCpp(packaged_model_path(), **settings) as loaded:
+    expected = nullcontext() if holds else pytest.warns(RuntimeWarning, match="one by one")
+    with expected, LlamaCpp(packaged_model_path(), **settings) as loaded:
         assert loaded.batch_invariant is holds
+        assert loaded._decode_batch == (8 if holds else 1)
         assert "GPU" in loaded.describe()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import mpmath
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dpfewshot as dpf
@@ -98,6 +98,69 @@ def test_the_order_of_records_does_not_matter(options: dict[str, Any]) -> None:
 def test_equal_noisy_votes_are_in_alphabetical_order() -> None:
     mechanism = _StabilityHistogram(3, 1e6, 0.5)  # hardly any noise
     assert mechanism.release({"c": 5, "a": 5, "b": 6}, Permit(1, 1e-6), None) == ["b", "a", "c"]
+
+
+# What a release shows, its order too, is a function of what its noised steps gave, and of no true vote.
+
+LABELS = "abcdef"
+counts = st.lists(st.integers(1, 9), min_size=len(LABELS), max_size=len(LABELS))
+
+
+def released_for(
+    votes: Mapping[str, int], noisy: Mapping[str, int], count: int, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """What a histogram releases of these votes where the noise makes these numbers of them."""
+    labels = iter(sorted(votes))  # noise is drawn in this order
+
+    def noise(*_: object) -> int:
+        label = next(labels)
+        return noisy[label] - votes[label]
+
+    monkeypatch.setattr("dpfewshot.labels.discrete_laplace", noise)
+    return _StabilityHistogram(count, 1.0, 0.05).release(votes, Permit(1, 1.0), None)
+
+
+def order_by_true_votes(votes: Mapping[str, int], released: list[str]) -> list[str]:
+    return sorted(released, key=lambda label: (-votes[label], label))
+
+
+@given(true=counts, others=counts, noisy=counts, count=st.integers(1, len(LABELS)))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_true_votes_move_nothing_that_their_noisy_numbers_do_not(
+    monkeypatch: pytest.MonkeyPatch, true: list[int], others: list[int], noisy: list[int], count: int
+) -> None:
+    numbers = dict(zip(LABELS, noisy, strict=True))
+    first, second = (
+        released_for(dict(zip(LABELS, votes, strict=True)), numbers, count, monkeypatch)
+        for votes in (true, others)
+    )
+    assert first == second
+    assert first == sorted(first, key=lambda label: (-numbers[label], label))
+    assert min((numbers[label] for label in first), default=9) >= 4  # the threshold of (1, 0.05)
+
+
+def test_control_an_order_by_true_votes_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers, votes, others = {"a": 8, "b": 9}, {"a": 2, "b": 1}, {"a": 1, "b": 2}
+    shown = [
+        order_by_true_votes(each, released_for(each, numbers, 2, monkeypatch)) for each in (votes, others)
+    ]
+    assert shown == [["a", "b"], ["b", "a"]]
+
+
+@given(true=counts, others=counts, winners=st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_with_candidates_the_labels_are_the_rounds_winners_in_their_order(
+    monkeypatch: pytest.MonkeyPatch, true: list[int], others: list[int], winners: st.DataObject
+) -> None:
+    drawn = [winners.draw(st.integers(0, len(LABELS) - 1 - turn)) for turn in range(4)]
+    left = list(LABELS)
+    expected = [left.pop(winner) for winner in drawn]
+    for votes in (true, others):
+        rounds = iter(drawn)
+        monkeypatch.setattr("dpfewshot.labels._core.permute_and_flip", lambda *_, rounds=rounds: next(rounds))
+        mechanism = _NoisyMax(tuple(LABELS), len(drawn), 1.0)
+        permit = Permit(len(drawn), 1.0 * len(drawn))
+        assert mechanism.release(dict(zip(LABELS, votes, strict=True)), permit, None) == expected
 
 
 # ---- the threshold ---------------------------------------------------------------------------------------

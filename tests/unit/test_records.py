@@ -314,8 +314,7 @@ def test_a_bad_value_is_refused_wherever_it_comes_from(
     bad = {**good, **change}
     in_file = refused_file(tmp_path / "r.jsonl", jsonl(good, bad, good), unit="who")
     assert f": line 2: {trouble}" in in_file
-    # An iterator, for a list in the public frame's `source` would say it all, as in the caller's own frame.
-    in_memory = refusal(lambda: as_records(iter([good, bad, good]), unit="who"))
+    in_memory = refusal(lambda: as_records([good, bad, good], unit="who"))
     assert in_memory.startswith(f"record 2: {trouble}")
 
 

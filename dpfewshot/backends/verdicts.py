@@ -1,0 +1,84 @@
+"""What a check found on a loaded model, kept in the user's cache until anything it rests on changes.
+
+The folder belongs to the operator, who is trusted: whoever can write there can say that a check passed. It
+holds public facts alone, and without it the check runs again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+Facts = Mapping[str, str | int | None]
+"""Everything that a verdict rests on."""
+
+_PROCESSOR = Path("/proc/cpuinfo")
+_SAYS_WHICH = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features", "CPU part")
+_STEERING = ("GGML_", "LLAMA_", "GOMP_", "OMP_", "KMP_")
+
+
+def kept_verdict(facts: Facts) -> bool | None:
+    """What was found for exactly these facts, or None: nothing is kept, or it cannot be read."""
+    try:
+        kept = json.loads(_file(facts).read_text(encoding="utf-8"))
+        passed = kept["passed"] if kept["facts"] == dict(facts) else None
+    except (OSError, RuntimeError, ValueError, LookupError, TypeError):
+        return None
+    return passed if isinstance(passed, bool) else None
+
+
+def keep_verdict(facts: Facts, *, passed: bool) -> None:
+    """Keep what was found. Where that fails, the check runs again next time."""
+    with suppress(OSError, RuntimeError):
+        file = _file(facts)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=file.parent, suffix=".new", delete=False
+        ) as new:
+            json.dump({"facts": dict(facts), "passed": passed}, new, indent=1)
+        Path(new.name).replace(file)
+
+
+def processor() -> str:
+    """The processor's kind and its instructions."""
+    try:
+        first = _PROCESSOR.read_text(encoding="utf-8").split("\n\n")[0]
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    lines = (line.partition(":") for line in first.splitlines())
+    return "; ".join(value.strip() for name, _, value in lines if name.strip() in _SAYS_WHICH)
+
+
+def steering_variables() -> str:
+    """The environment variables that choose kernels or threads."""
+    return "; ".join(
+        f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_STEERING)
+    )
+
+
+def digest_of(*files: Path) -> str:
+    """SHA-256 over the contents of files, in this order."""
+    whole = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    return whole.hexdigest()
+
+
+def _file(facts: Facts) -> Path:
+    """Where a verdict on these facts is kept.
+
+    Raises:
+        RuntimeError: there is no home to keep it in.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not cache.is_absolute():  # as the specification of base directories has it
+        cache = Path.home() / ".cache"
+    name = hashlib.sha256(json.dumps(dict(facts), sort_keys=True).encode()).hexdigest()
+    return cache / "dpfewshot" / "verdicts" / f"{name}.json"
