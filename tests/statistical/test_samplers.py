@@ -62,7 +62,7 @@ def test_control_wrong_scale_is_rejected(wrong: float) -> None:
 
 
 def test_control_shift_is_rejected() -> None:
-    """The distance is 0.008, rejected beyond 0.0037 and known to 0.0006: the control fails once in 10^14 runs."""
+    """The distance is 0.008 and known to 0.0006; 0.0037 is rejected: it fails once in 10^14 runs."""
     assert continuous_p_value(_core.rounded_normals(FINE, 4 * DRAWS) / FINE + 0.02) < IMPOSSIBLE
 
 

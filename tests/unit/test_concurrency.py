@@ -97,6 +97,7 @@ def zeros(rows: int) -> NDArray[np.float32]:
     return np.zeros((rows, len(CENTRE)), dtype=np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "size"),
     [
@@ -115,5 +116,6 @@ def test_other_threads_run_during_a_long_call(call: Callable[[int], object], siz
     assert progress_during(call, size) >= 3
 
 
+@pytest.mark.slow
 def test_control_a_call_that_holds_the_lock_is_seen() -> None:
     assert progress_during(lambda size: pow(3, size), 3_000_000) < 3

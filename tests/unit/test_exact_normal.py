@@ -145,7 +145,7 @@ def proposals(cases: int) -> Iterator[tuple[int, int, int]]:
         yield (thresholds[cell - 1] + thresholds[cell]) // 2, x, bound
 
 
-# The compiled bound is within 10 units of the truth, so whoever is within 54 of the truth is within the guard of 64.
+# The compiled bound is within 10 units of the truth, so 54 units from the truth are within the guard of 64.
 @pytest.mark.parametrize("distance", [-54, -20, -10, -5, -1, 0, 1, 5, 10, 20, 54])
 def test_words_next_to_the_bound_go_to_the_twin(monkeypatch: pytest.MonkeyPatch, distance: int) -> None:
     for u, x, bound in proposals(120):
