@@ -37,7 +37,7 @@ reproduce: .venv/dev
 # processes killed and raced on the ledger, and its speed, into docs/results/ledger.md. About an hour.
 soak: .venv/dev
 	$(BIN)/pytest -m soak
-	$(BIN)/python -m tests.faults.seeded
+	$(BIN)/python bench/faults.py
 	$(BIN)/python bench/ledger.py > docs/results/ledger.md
 	cat docs/results/ledger.md
 

@@ -10,6 +10,8 @@ from scripts import TASK, Sentence, tickets
 import dpfewshot as dpf
 from examples.service.app import create_app
 
+PACE = 0.1
+
 
 def open_synthesizer() -> dpf.Synthesizer:
     return dpf.Synthesizer(
@@ -28,6 +30,6 @@ def open_synthesizer() -> dpf.Synthesizer:
 
 if os.environ.get("SERVICE_OPENS") == "before":
     opened = open_synthesizer()
-    app = create_app(lambda: opened)
+    app = create_app(lambda: opened, pace=PACE)
 else:
-    app = create_app(open_synthesizer)
+    app = create_app(open_synthesizer, pace=PACE)
