@@ -37,8 +37,9 @@ COPIED = (
     "README.md",
 )
 BUILD = "from setuptools import setup; setup()"
-LONGEST = 900  # seconds; tests that hang have noticed nothing
+LONGEST = 1800  # seconds; tests that hang have noticed nothing
 PASSED, FAILED = 0, 1
+CAUGHT = "caught"
 
 
 def main(words: list[str]) -> int:
@@ -49,16 +50,13 @@ def main(words: list[str]) -> int:
     problems = [f"{fault.file}: not exactly once: {fault.text}" for fault in faults if not stands_once(fault)]
     with tempfile.TemporaryDirectory() as folder:
         copy = copied(Path(folder) / "project")
-        for tests in [] if problems else sorted({fault.tests for fault in faults}):
-            show(f"without a fault: {tests}")
-            if (status := tested(copy, tests)) != PASSED:
-                problems.append(f"without a fault: {tests}: pytest exits with {status}")
-        rows = [] if problems else [(fault, *tried(copy, fault)) for fault in faults]
-    show("")
-    for fault, verdict, seconds in rows:
-        print(f"{verdict:<9} {seconds:5.0f} s  {fault.breaks} ({fault.file})")
-    problems += [f"{verdict}: {fault.breaks}" for fault, verdict, _ in rows if verdict != "caught"]
-    print(*problems, f"{len(rows)} faults, {len(problems)} problems", sep="\n")
+        if not problems:
+            show("the tests without a fault")
+            status = tested(copy, sorted({name for fault in faults for name in fault.tests.split()}))
+            problems += [f"without a fault pytest exits with {status}"] if status != PASSED else []
+        verdicts = {} if problems else {fault: tried(copy, fault) for fault in faults}
+    problems += [f"{verdict}: {fault.breaks}" for fault, verdict in verdicts.items() if verdict != CAUGHT]
+    print("", *problems, f"{len(verdicts)} faults, {len(problems)} problems", sep="\n")
     return 1 if problems else 0
 
 
@@ -67,14 +65,16 @@ def stands_once(fault: Fault) -> bool:
     return bool((ROOT / fault.file).read_text().count(fault.text) == 1)
 
 
-def tried(copy: Path, fault: Fault) -> tuple[str, float]:
-    """What became of a fault, and after how many seconds."""
+def tried(copy: Path, fault: Fault) -> str:
+    """What became of a fault, printed too."""
     show(f"{fault.breaks} ({fault.file})")
     start = time.monotonic()
     with seeded(copy, fault):
-        status = tested(copy, fault.tests)
-    verdict = {PASSED: "SURVIVED", FAILED: "caught"}.get(status, f"NOT RUN {status}")
-    return verdict, time.monotonic() - start
+        status = tested(copy, fault.tests.split())
+    verdict = {PASSED: "SURVIVED", FAILED: CAUGHT}.get(status, f"NOT RUN {status}")
+    show("")
+    print(f"{verdict:<10} {time.monotonic() - start:5.0f} s  {fault.breaks} ({fault.file})", flush=True)
+    return verdict
 
 
 @contextmanager
@@ -93,12 +93,12 @@ def seeded(copy: Path, fault: Fault) -> Iterator[None]:
             path.write_bytes(content)
 
 
-def tested(copy: Path, tests: str) -> int:
+def tested(copy: Path, names: list[str]) -> int:
     """The exit status of pytest: 0 if all passed, 1 if a test failed."""
-    there = [name for name in tests.split() if (copy / name).exists()]
+    there = [name for name in names if (copy / name).exists()]
     options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not soak and not model and not browser"]
     try:
-        return run(copy, "-m", "pytest", *options, *(there or tests.split())).returncode
+        return run(copy, "-m", "pytest", *options, *(there or names)).returncode
     except subprocess.TimeoutExpired:
         return -1
 

@@ -10,7 +10,7 @@ from scripts import TASK, Sentence, tickets
 import dpfewshot as dpf
 from examples.service.app import create_app
 
-PACE = 0.1
+PACE = 1.5  # a worker's first generation imports the database's library
 
 
 def open_synthesizer() -> dpf.Synthesizer:
@@ -22,7 +22,7 @@ def open_synthesizer() -> dpf.Synthesizer:
         mechanism=dpf.mechanisms.Gaussian(top_k=8),
         prompts_per_token=200,
         max_tokens=8,
-        shots_per_label=3,
+        shots_per_label=1,
         ledger=os.environ["LEDGER"],
         dataset="tickets",
     )

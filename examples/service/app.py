@@ -9,7 +9,7 @@ Callers are not trusted with the time that a generation takes: they get what lie
     curl -X POST localhost:8000/demonstrations/Refund
 
 With --preload the records are read once, and workers share their memory. The model is loaded by each worker
-after the fork, which llama.cpp does not survive. A worker makes one demonstration every PACE seconds (60).
+after the fork, which llama.cpp does not survive. A worker makes one demonstration every PACE seconds (120).
 """
 
 from __future__ import annotations
@@ -100,4 +100,4 @@ def create_app(open_synthesizer: Callable[[], dpf.Synthesizer], *, pace: float) 
     return app
 
 
-app = create_app(open_synthesizer, pace=float(os.environ.get("PACE", "60")))
+app = create_app(open_synthesizer, pace=float(os.environ.get("PACE", "120")))

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,13 +46,14 @@ class SlowForLongRecords(Sentence):
         return super().next_token_logprobs(prompts, support)
 
 
-def synthesizer(backend: SlowForLongRecords, *, long: bool, shots: int = 4) -> dpf.Synthesizer:
+def synthesizer(backend: SlowForLongRecords, *, long: bool, shots: int = 4, **ledger: str) -> dpf.Synthesizer:
     """Everybody is in every draw; one record is long, or is not."""
     texts = [*["a ticket"] * (UNITS - 1), "late " * 60 if long else "a ticket"]
     return dpf.Synthesizer(
         TASK, [dpf.Record(text, "refund") for text in texts], backend,
         budget=dpf.PrivacyBudget(epsilon=4, delta=1e-5), mechanism=dpf.mechanisms.Gaussian(top_k=8),
         labels=["refund"], prompts_per_token=UNITS, max_tokens=1, shots_per_label=shots,
+        **ledger,
     )  # fmt: skip
 
 
@@ -118,10 +120,10 @@ def test_a_generation_that_is_late_closes_the_pool() -> None:
 
 
 def test_a_pool_makes_what_the_budget_allows_and_then_says_so() -> None:
-    pool = Pool(synthesizer(SlowForLongRecords(), long=False, shots=2), pace=0.1, ahead=3)
+    pool = Pool(synthesizer(SlowForLongRecords(), long=False, shots=2), pace=0.2, ahead=3)
     with pytest.raises(NotReady):
         pool.take("refund")
-    filled(pool, 1.0)
+    filled(pool, 1.4)
     assert [pool.take("refund").label for _ in range(2)] == ["refund"] * 2
     with pytest.raises(dpf.BudgetExceeded):
         pool.take("refund")
@@ -130,8 +132,32 @@ def test_a_pool_makes_what_the_budget_allows_and_then_says_so() -> None:
 
 
 def test_a_pool_keeps_no_more_than_it_is_told_to() -> None:
-    pool = Pool(synthesizer(SlowForLongRecords(), long=False), pace=0.1, ahead=1)
-    filled(pool, 0.8)
+    pool = Pool(synthesizer(SlowForLongRecords(), long=False), pace=0.2, ahead=1)
+    filled(pool, 1.2)
     pool.take("refund")
     with pytest.raises(NotReady):
         pool.take("refund")
+
+
+def test_a_ledger_that_is_gone_is_503_and_nothing_is_drawn(tmp_path: Path) -> None:
+    backend = SlowForLongRecords()
+    folder = tmp_path / "ledger"
+    folder.mkdir()
+    made = synthesizer(backend, long=False, ledger=f"sqlite:///{folder / 'budget.db'}", dataset="tickets")
+    backend.prompts = 0
+
+    async def ask(client: Any) -> tuple[int, str]:
+        answer = await client.post("/demonstrations/refund")
+        return answer.status_code, answer.json().get("error", "")
+
+    async def run() -> None:
+        folder.rename(tmp_path / "elsewhere")
+        async with opened(create_app(lambda: made, pace=0.5)) as client:
+            await asyncio.sleep(0.75)
+            assert await ask(client) == (503, "ledger")
+            assert backend.prompts <= 2  # the public prompt: no draw
+            (tmp_path / "elsewhere").rename(folder)
+            await asyncio.sleep(1.0)
+            assert await ask(client) == (200, "")
+
+    asyncio.run(run())
