@@ -11,18 +11,18 @@ demo: .venv/demo
 	$(BIN)/dpfewshot demo
 
 test: check
-	$(BIN)/pytest --ignore tests/docs
+	$(BIN)/pytest --ignore tests/docs -m "not soak"
 
-# The tests without a language model or a browser: seconds, for every save.
+# Most of the tests, on two cores in under a minute, for every save.
 fast: .venv/dev
-	$(BIN)/pytest -m "not model and not browser"
+	$(BIN)/pytest -n 2 -m "not model and not browser and not slow and not soak"
 
 check: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest tests/docs
+	$(BIN)/pytest tests/docs -m "not soak"
 
 bench: .venv/bench
 	$(BIN)/python bench/core.py
@@ -33,8 +33,11 @@ reproduce: .venv/dev
 	$(BIN)/python bench/reproduce.py > docs/results/accounting.md
 	cat docs/results/accounting.md
 
-# Processes killed and raced on the ledger, and its speed, into docs/results/ledger.md: a quarter of an hour.
+# The tests that are slow and rarely fail; faults put into the code, each of which some test must notice; and
+# processes killed and raced on the ledger, and its speed, into docs/results/ledger.md. About an hour.
 soak: .venv/dev
+	$(BIN)/pytest -m soak
+	$(BIN)/python bench/faults.py
 	$(BIN)/python bench/ledger.py > docs/results/ledger.md
 	cat docs/results/ledger.md
 

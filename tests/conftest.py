@@ -14,6 +14,38 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+SLOW = {
+    "statistical",
+    "faults",
+    "test_accounting_cross.py",
+    "test_accounting_reference.py",
+    "test_example_service.py",
+    "test_examples.py",
+    "test_published_accounting.py",
+    "test_pytest_plugin.py",
+    "test_report_page.py",
+    "test_resuming.py",
+    "test_server_dialects.py",
+    "test_service.py",
+}
+"""Folders and files that are slow as a whole."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is slow as a whole, and what needs a PostgreSQL, which takes seconds to start."""
+    for item in items:
+        if SLOW.intersection(item.path.parts) or needs_postgresql(item):
+            item.add_marker(pytest.mark.slow)
+
+
+def needs_postgresql(item: pytest.Item) -> bool:
+    """Whether a fixture or a parameter of the test asks for the server."""
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return "postgresql_server" in getattr(item, "fixturenames", ()) or any(
+        isinstance(value, str) and value.startswith("postgresql") for value in parameters
+    )
+
 
 @pytest.fixture(scope="session")
 def cuda():

@@ -1,5 +1,7 @@
 """A service that hands out demonstrations over HTTP. Its workers share one budget.
 
+Callers are not trusted with the time that a generation takes: they get what lies ready (pool.py).
+
     pip install 'dpfewshot[demo,postgresql]' fastapi gunicorn uvicorn-worker
     export LEDGER=postgresql+psycopg://user:password@host/database
     dpfewshot ledger create --ledger $LEDGER --dataset tickets --epsilon 8 --delta 1e-5
@@ -7,11 +9,12 @@
     curl -X POST localhost:8000/demonstrations/Refund
 
 With --preload the records are read once, and workers share their memory. The model is loaded by each worker
-after the fork, which llama.cpp does not survive.
+after the fork, which llama.cpp does not survive. A worker makes one demonstration every PACE seconds (120).
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,6 +24,7 @@ from fastapi.responses import JSONResponse
 
 import dpfewshot as dpf
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
+from examples.service.pool import NotReady, Pool
 
 RECORDS = support_tickets()  # yours: dpf.read_records("tickets.jsonl.gz")
 
@@ -43,21 +47,24 @@ def open_synthesizer() -> dpf.Synthesizer:
     )
 
 
-def create_app(open_synthesizer: Callable[[], dpf.Synthesizer]) -> FastAPI:
+def create_app(open_synthesizer: Callable[[], dpf.Synthesizer], *, pace: float) -> FastAPI:
     """The application. A worker opens its synthesizer when it starts, not when the module is imported."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.synthesizer = open_synthesizer()
+        app.state.pool = Pool(app.state.synthesizer, pace=pace)
+        filling = asyncio.create_task(app.state.pool.fill())
         yield
+        filling.cancel()
 
     app = FastAPI(title="demonstrations", lifespan=lifespan)
 
     @app.post("/demonstrations/{label}")
     async def demonstration(label: str, request: Request) -> dict[str, object]:
-        """One demonstration, as the command line prints it."""
-        synthesizer: dpf.Synthesizer = request.app.state.synthesizer
-        return (await synthesizer.agenerate(label)).as_line()
+        """One demonstration that lies ready, as the command line prints it."""
+        pool: Pool = request.app.state.pool
+        return pool.take(label).as_line()
 
     @app.get("/budget")
     def budget(request: Request) -> dict[str, dict[str, float]]:
@@ -79,6 +86,11 @@ def create_app(open_synthesizer: Callable[[], dpf.Synthesizer]) -> FastAPI:
     async def not_planned(_request: Request, _error: dpf.InvalidPlan) -> JSONResponse:
         return JSONResponse({"error": "label", "detail": "no demonstrations are planned for it"}, NOT_FOUND)
 
+    @app.exception_handler(NotReady)
+    async def not_ready(_request: Request, _error: NotReady) -> JSONResponse:
+        detail = {"error": "pool", "detail": f"none lies ready; one is made every {pace:g} s"}
+        return JSONResponse(detail, UNAVAILABLE)
+
     @app.exception_handler(dpf.LedgerError)
     @app.exception_handler(dpf.BackendError)
     async def unavailable(_request: Request, error: dpf.DPFewShotError) -> JSONResponse:
@@ -88,4 +100,4 @@ def create_app(open_synthesizer: Callable[[], dpf.Synthesizer]) -> FastAPI:
     return app
 
 
-app = create_app(open_synthesizer)
+app = create_app(open_synthesizer, pace=float(os.environ.get("PACE", "120")))

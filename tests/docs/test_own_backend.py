@@ -11,6 +11,7 @@ from dpfewshot.backends.conformance import CHECKS
 PAGE = Path(__file__).parents[2] / "docs/how-to/backends.md"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

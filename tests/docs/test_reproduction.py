@@ -39,6 +39,7 @@ def page() -> str:
     return (ROOT / "docs" / "results" / "accounting.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_script_writes(page: str) -> None:
     assert difference(page, script().page()) is None
 

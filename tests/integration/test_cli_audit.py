@@ -22,6 +22,7 @@ def game(records, backend, *further):
     return ["audit", *further, *plan, *size]
 
 
+@pytest.mark.slow
 def test_a_sound_set_up_passes_and_says_that_it_is_private(records, tmp_path, capfd):
     output = tmp_path / "findings.json"
     assert run([*game(records, "set_ups:Indifferent"), "--output", str(output)]) == 0
@@ -34,6 +35,7 @@ def test_a_sound_set_up_passes_and_says_that_it_is_private(records, tmp_path, ca
     assert [finding["kind"] for finding in document["findings"]] == ["canary"]
 
 
+@pytest.mark.slow
 def test_a_broken_one_exits_with_1(records, capfd):
     assert run([*game(records, "set_ups:Mixing", "canary"), "--json"]) == 1
     (finding,) = json.loads(capfd.readouterr().out)["findings"]

@@ -44,6 +44,7 @@ def leaked(text: str) -> list[str]:
     return [secret for secret in SECRETS if secret.lower() in text.lower()]
 
 
+@pytest.mark.slow
 def test_twenty_demos_of_a_model_that_wants_to_leak() -> None:
     backend = Leaker()
     texts = [one.text for _ in range(20) for one in demo_synthesizer(backend).generate_all()]

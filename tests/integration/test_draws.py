@@ -184,6 +184,7 @@ def test_a_comparison_leaves_out_what_the_draws_are_not_for(
     assert {row.plan.settings.resample_every for row in rows} == tokens_per_draw
 
 
+@pytest.mark.slow
 def test_a_comparison_raises_the_number_of_prompts_only_as_far_as_it_must() -> None:
     rows = synthesizer(prompts_per_token=5).compare(target_noise=0.1)
     raised = [row for row in rows if row.plan.settings.prompts_per_token > 5]

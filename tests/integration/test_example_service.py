@@ -21,7 +21,8 @@ httpx = pytest.importorskip("httpx", reason="httpx is not installed: pip install
 pytest.importorskip("fastapi", reason="fastapi is not installed: pip install 'dpfewshot[examples]'")
 
 ROOT = Path(__file__).parents[2]
-REQUESTS = 60
+AT_ONCE = 16
+SENTENCE = "my parcel is late"
 SERVERS = {
     "uvicorn": ["uvicorn", "--workers", "2", "--log-level", "warning", "--fd", "{fd}"],
     "gunicorn": [
@@ -88,26 +89,20 @@ def test_two_workers_never_overspend_one_budget(
                 body = answer.json()
                 return answer.status_code, body.get("text", body.get("error"))
 
-            with ThreadPoolExecutor(16) as pool:
-                answers = Counter(pool.map(ask, range(REQUESTS)))
+            answers: Counter[tuple[int, str]] = Counter()
+            asked: Counter[tuple[int, str]] = Counter()
+            deadline = time.monotonic() + 90
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                while answers[200, SENTENCE] < 2 or set(asked) != {(403, "budget")}:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.2)
+                    asked = Counter(pool.map(ask, range(AT_ONCE)))
+                    answers += asked
             told = httpx.get(f"{address}/budget", timeout=30).json()
             assert httpx.post(f"{address}/demonstrations/praise", timeout=30).status_code == 404
-        # a plan of 24 draws a label serves four demonstrations of five, each begun while eight are left
-        assert set(answers) == {(200, "my parcel is late"), (403, "budget")}
-        assert answers[200, "my parcel is late"] == 2 * 4
+        # a plan of eight draws a label serves one demonstration of five
+        assert set(answers) <= {(200, SENTENCE), (403, "budget"), (503, "pool")}
+        assert answers[200, SENTENCE] == 2
         assert account.entries == 2
         assert 1.9 < account.spent.epsilon <= 2.0
         assert told["spent"]["epsilon"] == account.spent.epsilon
-
-
-def test_a_ledger_that_is_gone_is_503_and_nothing_is_drawn(tmp_path: Path) -> None:
-    folder = tmp_path / "ledger"
-    folder.mkdir()
-    with service("uvicorn", f"sqlite:///{folder / 'budget.db'}", "after") as address:
-        wait_for(address)
-        folder.rename(tmp_path / "elsewhere")
-        answer = httpx.post(f"{address}/demonstrations/refund", timeout=30)
-        assert answer.status_code == 503
-        assert answer.json() == {"error": "ledger", "detail": "try again later"}
-        (tmp_path / "elsewhere").rename(folder)
-        assert httpx.post(f"{address}/demonstrations/refund", timeout=30).status_code == 200

@@ -216,6 +216,7 @@ def test_details_that_are_no_facts_are_refused(account: LedgerAccount, details: 
 # processes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["reserved", "charged"])
 def test_what_a_killed_process_had_reserved_stays_spent(account: LedgerAccount, url: str, when: str) -> None:
     assert run(DIES, url, when).returncode == -signal.SIGKILL
@@ -225,6 +226,7 @@ def test_what_a_killed_process_had_reserved_stays_spent(account: LedgerAccount, 
         account.reserve(None, COST, {})
 
 
+@pytest.mark.slow
 def test_children_forked_between_threads_use_the_same_ledger(ledger_url: str) -> None:
     account = BudgetLedger.open(ledger_url).create("tickets", BUDGET)
     finished = run(FORKS, ledger_url)
@@ -394,6 +396,7 @@ def test_no_message_holds_a_password(name: str) -> None:
     assert PASSWORD not in "".join(traceback.format_exception(caught.value))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "name", "extra"),
     [

@@ -352,8 +352,9 @@ def test_a_failure_tells_its_kind_and_no_more(caplog: pytest.LogCaptureFixture) 
     assert SECRET not in caplog.text
 
 
-@pytest.fixture(scope="module")
-def telemetry() -> Iterator[tuple[Any, Any]]:
+@pytest.fixture
+def telemetry(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
+    """What one test's spans and metrics go to: the process has one global provider, which stays unset."""
     pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed")
     from opentelemetry import metrics, trace
     from opentelemetry.sdk.metrics import MeterProvider
@@ -363,17 +364,17 @@ def telemetry() -> Iterator[tuple[Any, Any]]:
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
     exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
-    metrics.set_meter_provider(MeterProvider([reader]))
+    spans, meters = TracerProvider(), MeterProvider([reader])
+    spans.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", spans.get_tracer)
+    monkeypatch.setattr(metrics, "get_meter", meters.get_meter)
     yield exporter, reader
-    provider.shutdown()
+    spans.shutdown()
+    meters.shutdown()
 
 
 def test_spans_and_metrics_are_functions_of_released_facts(telemetry: tuple[Any, Any]) -> None:
     exporter, reader = telemetry
-    exporter.clear()
     made = synthesizer(opentelemetry=True)
     demonstrations = asyncio.run(made.agenerate_all())
     spans = exporter.get_finished_spans()
@@ -405,7 +406,6 @@ def test_spans_and_metrics_are_functions_of_released_facts(telemetry: tuple[Any,
 
 def test_a_failed_span_quotes_nothing(telemetry: tuple[Any, Any]) -> None:
     exporter, _ = telemetry
-    exporter.clear()
     backend = Gated()
     backend.fails = dpf.BackendError(f"cannot evaluate {SECRET}")
     backend.open()
@@ -419,7 +419,6 @@ def test_a_failed_span_quotes_nothing(telemetry: tuple[Any, Any]) -> None:
 
 def test_telemetry_is_off_unless_it_is_asked_for(telemetry: tuple[Any, Any]) -> None:
     exporter, _ = telemetry
-    exporter.clear()
     synthesizer().generate("refund")
     assert not exporter.get_finished_spans()
 

@@ -1,5 +1,6 @@
 """End to end, a worst-case pair of data sets: what can be measured stays below the claim, and the same
-measurement catches 30 % less noise, and a block of four tokens that is accounted as one.
+measurement catches half the noise. With more runs it catches 30 % less noise, and a block of four tokens
+that is accounted as one.
 
 One unit votes with certainty for the token that the attacker waits for; nobody else is there, so most draws
 of the neighbour are empty. The bound is Clopper-Pearson's on P[S | D'] ≤ e^ε P[S | D] + δ, wrong once in 10⁹.
@@ -86,10 +87,17 @@ def measured_epsilon(audit: Audit, noise: float) -> float:
 @pytest.mark.parametrize(
     "audit",
     [
-        Audit(tokens=24, block=1, wanted=1, broken=0.7, runs=100_000),
-        Audit(tokens=12, block=4, wanted=2, broken=0.5, runs=40_000),
+        Audit(tokens=24, block=1, wanted=1, broken=0.5, runs=10_000),
+        Audit(tokens=12, block=4, wanted=2, broken=0.3, runs=4_000),
+        pytest.param(Audit(tokens=24, block=1, wanted=1, broken=0.7, runs=100_000), marks=pytest.mark.soak),
+        pytest.param(Audit(tokens=12, block=4, wanted=2, broken=0.5, runs=40_000), marks=pytest.mark.soak),
     ],
-    ids=["a step, 30 % less noise", "a block, accounted as one token"],
+    ids=[
+        "a step, half the noise",
+        "a block, 70 % less noise",
+        "a step, 30 % less noise",
+        "a block, accounted as one token",
+    ],
 )
 def test_measured_epsilon_is_below_the_claim_and_a_broken_mechanism_is_caught(audit: Audit) -> None:
     sigma = calibrate(

@@ -108,6 +108,7 @@ def test_one_step_agrees_with_high_precision_quadrature(q: float, sigma: float, 
     assert bounds.lower <= exact * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("q", [1e-5, 0.02, 0.6])
 @pytest.mark.parametrize("sigma", [0.3, 2.0, 50.0])
 @pytest.mark.parametrize("removed", [True, False])
@@ -120,6 +121,7 @@ def test_curves_are_within_their_stated_errors(q: float, sigma: float, removed: 
         assert abs(value - quadrature_delta(float(loss), q, sigma, removed=removed)) <= error + 1e-30
 
 
+@pytest.mark.slow
 @given(rates, noises, st.sampled_from([1e-3, 1e-2, 0.1]))
 @some
 def test_discretised_losses_dominate_at_every_point(q: float, sigma: float, share: float) -> None:
@@ -137,6 +139,7 @@ def test_discretised_losses_dominate_at_every_point(q: float, sigma: float, shar
         assert np.all(kept @ masses <= exact.values + exact.errors + gaps[cell] + 1e-13)
 
 
+@pytest.mark.slow
 @given(rates, noises, counts, deltas, st.floats(1.01, 3))
 @some
 def test_bounds_are_ordered_and_monotone(
@@ -152,6 +155,7 @@ def test_bounds_are_ordered_and_monotone(
     assert epsilon(PoissonGaussian(q, sigma, steps), min(delta_ * more, 0.9)).upper <= ceiling
 
 
+@pytest.mark.slow
 @given(rates, noises, counts, counts, deltas)
 @some
 def test_steps_add_up(q: float, sigma: float, first: int, second: int, delta_: float) -> None:
@@ -161,6 +165,7 @@ def test_steps_add_up(q: float, sigma: float, first: int, second: int, delta_: f
     assert epsilon(parts, delta_).upper == pytest.approx(whole.upper, rel=3e-4, abs=1e-9)
 
 
+@pytest.mark.slow
 @given(rates, noises, counts, deltas)
 @some
 def test_delta_and_epsilon_invert_each_other(q: float, sigma: float, steps: int, delta_: float) -> None:
@@ -186,6 +191,7 @@ def test_a_mixture_costs_more_than_its_parts_and_less_than_their_sum() -> None:
     assert max(epsilon(event, 1e-6).upper for event in (first, second)) < together < sum(apart)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("event", "delta_", "exact"),
     [

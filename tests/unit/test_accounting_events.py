@@ -58,6 +58,7 @@ costs = st.floats(-2, 2.5).map(lambda exponent: 10**exponent)
 deltas = st.floats(-11, -1).map(lambda exponent: 10**exponent)
 
 
+@pytest.mark.slow
 @given(rates, costs, st.integers(1, 60), deltas)
 @some
 def test_randomised_response_is_a_binomial_sum(q: float, cost: float, steps: int, delta_: float) -> None:
@@ -214,6 +215,7 @@ def test_invisible_ink_check_values(target: float, steps: int, batch: int, rho: 
     assert batch * math.sqrt(2 * rho / steps) == pytest.approx(clip, abs=5e-5)
 
 
+@pytest.mark.slow
 @given(st.floats(-8, 3).map(lambda e: 10**e), st.integers(1, 3000), st.floats(-12, -1).map(lambda e: 10**e))
 @some
 def test_zcdp_is_no_less_than_the_gaussian_that_meets_it(rho: float, steps: int, delta_: float) -> None:

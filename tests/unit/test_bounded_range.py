@@ -32,6 +32,7 @@ def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return weights / weights.sum()
 
 
+@pytest.mark.slow
 @given(ranges, rates, st.integers(2, 6), st.integers(0, 2**32))
 @settings(deadline=None)
 def test_every_softmax_draw_is_below_its_curve(width: float, q: float, outcomes: int, seed: int) -> None:

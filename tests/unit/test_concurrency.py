@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from dpfewshot import _core
 
@@ -59,8 +60,8 @@ def test_threads_at_once_compute_the_same_sums() -> None:
     assert all((found == wanted).all() for found in sums)
 
 
-def progress_during(call: Callable[[], object]) -> int:
-    """How often another thread ran in the middle half of the call."""
+def ticks_during(call: Callable[[int], object], size: int) -> tuple[float, list[float]]:
+    """How long the call took, and when another thread ran meanwhile, as shares of it."""
     ticks: list[float] = []
     done = threading.Event()
 
@@ -72,33 +73,49 @@ def progress_during(call: Callable[[], object]) -> int:
     thread = threading.Thread(target=tick)
     thread.start()
     start = time.perf_counter()
-    call()
-    end = time.perf_counter()
+    call(size)
+    took = time.perf_counter() - start
     done.set()
     thread.join()
-    quarter = (end - start) / 4
-    assert quarter > 0.01, "the call is too short to tell"
-    return sum(start + quarter < moment < end - quarter for moment in ticks)
+    return took, [(moment - start) / took for moment in ticks]
 
 
-LONG = np.zeros((3_000, 16_384), dtype=np.float32)
+def progress_during(call: Callable[[int], object], size: int) -> int:
+    """How often another thread ran in the middle half of a call that is long enough to tell."""
+    while True:
+        took, ticks = ticks_during(call, size)
+        if took > LONG_ENOUGH:
+            return sum(0.25 < share < 0.75 for share in ticks)
+        size *= 2  # a faster machine than the last one
+
+
+LONG_ENOUGH = 0.15  # seconds
 CENTRE = np.linspace(0, 5, 16_384, dtype=np.float32)
 
 
+def zeros(rows: int) -> NDArray[np.float32]:
+    return np.zeros((rows, len(CENTRE)), dtype=np.float32)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "call",
+    ("call", "size"),
     [
-        lambda: _core.rounded_normals(SCALE, 3_000_000),
-        lambda: _core.poisson_subsets(10_000_000, 1, 2, 7),
-        lambda: _core.sum_of_centred(LONG, CENTRE, 0.1),
-        lambda: _core.log_softmax(LONG),
-        lambda: _core.noisy_argmax_of_probabilities(np.zeros((2, 3_000_000), dtype=np.float32), SCALE),
+        (lambda size: _core.rounded_normals(SCALE, size), 4_000_000),
+        (lambda size: _core.poisson_subsets(size, 1, 2, 7), 6_000_000),
+        (lambda size: _core.sum_of_centred(zeros(size), CENTRE, 0.1), 12_000),
+        (lambda size: _core.log_softmax(zeros(size)), 3_000),
+        (
+            lambda size: _core.noisy_argmax_of_probabilities(np.zeros((2, size), dtype=np.float32), SCALE),
+            4_000_000,
+        ),
     ],
     ids=["normals", "subsets", "sums", "log-softmax", "release"],
 )
-def test_other_threads_run_during_a_long_call(call: Callable[[], object]) -> None:
-    assert progress_during(call) >= 3
+def test_other_threads_run_during_a_long_call(call: Callable[[int], object], size: int) -> None:
+    assert progress_during(call, size) >= 3
 
 
+@pytest.mark.slow
 def test_control_a_call_that_holds_the_lock_is_seen() -> None:
-    assert progress_during(lambda: pow(3, 6_000_000) % 7) < 3
+    assert progress_during(lambda size: pow(3, size), 3_000_000) < 3

@@ -52,6 +52,7 @@ def command(monkeypatch: pytest.MonkeyPatch, made: GenerationPlan, *arguments: s
     return result.output
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("accountants")
 def test_the_plan_prints_three_accountants(monkeypatch: pytest.MonkeyPatch, made: GenerationPlan) -> None:
     found = json.loads(command(monkeypatch, made, "--cross-check", "--json"))

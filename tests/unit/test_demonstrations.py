@@ -111,6 +111,7 @@ def test_prompt_and_messages() -> None:
     )
 
 
+@pytest.mark.slow
 def test_frames_and_data_sets() -> None:
     both = Demonstrations([ONE, BASELINE])
     frame = both.to_pandas()

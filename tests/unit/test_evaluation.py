@@ -315,6 +315,7 @@ def coverage(effect: float, shrunk: float = 1.0) -> int:
     return held
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effect", [0.0, 0.5, 2.0])
 def test_intervals_hold_the_truth_as_often_as_they_say(effect: float) -> None:
     """Of 200, 95 % are 190: at 170 or more p > 1e-9. Intervals of half the width hold it less often."""

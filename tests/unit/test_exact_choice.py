@@ -1,5 +1,6 @@
 """Exact choices: enclosures, the same choices as the twin's from the same words, and lazy digits."""
 
+import itertools
 import random
 from collections.abc import Iterator
 
@@ -158,6 +159,24 @@ def test_a_coin_that_64_digits_cannot_tell_goes_to_the_twin(
     source = served([bound, 2 * WORD // 3])  # of two heads, the first stays
     assert _core.permute_and_flip(np.array([-5, 0]), 1, 7, source) == (0 if answer else 1)
     assert asked == [(bound, 64, 5, (1, 7), source)]
+
+
+# The compiled coin is within 140 units of the truth, its guard is 256.
+@pytest.mark.parametrize(
+    ("distance", "left"),
+    [(-400, False), *((near, True) for near in (-116, -70, -9, 0, 9, 70, 115)), (400, False)],
+)
+def test_coins_next_to_the_bound_go_to_the_twin_and_no_others(
+    monkeypatch: pytest.MonkeyPatch, distance: int, left: bool
+) -> None:
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(exact_choice, "decide_words", lambda *question: bool(asked.append(question)))
+    for gap, denominator in itertools.product((1, 2, 5, 9, 23), (3, 7, 10, 29)):
+        asked.clear()
+        word = (exponential_of_minus(gap, denominator, 80)[0] >> 16) + distance
+        chosen = _core.permute_and_flip(np.array([-gap, 0]), 1, denominator, served([word, 2 * WORD // 3]))
+        assert bool(asked) == left
+        assert left or chosen == (0 if distance < 0 else 1)
 
 
 @pytest.mark.parametrize("answer", [True, False])

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Iterator
 from fractions import Fraction
 
 import mpmath
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from dpfewshot import _core, exact_normal
 from dpfewshot.exact_normal import CELLS_PER_UNIT, Uniform, cell_thresholds, decide, exponential_of_minus
 
+WORD = 2**64
 WORDS_OF_A_REFILL = 512
 
 
@@ -116,6 +118,48 @@ def test_compiled_sampler_asks_the_twin_where_64_digits_cannot_tell(monkeypatch:
     monkeypatch.setattr(exact_normal, "decide_words", decide_words)
     assert _core.rounded_normals(800, 1, served).tolist() == [345]
     assert asked == [(threshold, 1 << 63, 1)]
+
+
+def is_left_to_the_twin(monkeypatch: pytest.MonkeyPatch, u: int, x: int, v: int) -> bool:
+    """Whether the compiled sampler leaves this proposal to further digits."""
+    asked: list[tuple[int, int, int]] = []
+
+    def decide_words(u: int, x: int, v: int, _steps: int, _source: object) -> int:
+        asked.append((u, x, v))
+        return 0
+
+    words = [u, x, v] + [WORD // 3] * (WORDS_OF_A_REFILL - 3)  # those after it decide themselves
+    monkeypatch.setattr(exact_normal, "decide_words", decide_words)
+    _core.rounded_normals(8, 1, lambda count: np.array(words, dtype="<u8").tobytes()[:count])
+    return (u, x, v) in asked
+
+
+def proposals(cases: int) -> Iterator[tuple[int, int, int]]:
+    """Words for a cell and for x, with 2^64 exp(-x(2 cell + x)/128) rounded down."""
+    thresholds = [low for low, _ in cell_thresholds(80, 64)]
+    seeded = random.Random(13)
+    for case in range(cases):
+        cell, x = case % 24 + 1, seeded.getrandbits(64)
+        exponent = Fraction(x, WORD) * (2 * cell + Fraction(x, WORD)) / 128
+        bound = exponential_of_minus(exponent.numerator, exponent.denominator, 80)[0] >> 16
+        yield (thresholds[cell - 1] + thresholds[cell]) // 2, x, bound
+
+
+# The compiled bound is within 10 units of the truth, so 54 units from the truth are within the guard of 64.
+@pytest.mark.parametrize("distance", [-54, -20, -10, -5, -1, 0, 1, 5, 10, 20, 54])
+def test_words_next_to_the_bound_go_to_the_twin(monkeypatch: pytest.MonkeyPatch, distance: int) -> None:
+    for u, x, bound in proposals(120):
+        assert is_left_to_the_twin(monkeypatch, u, x, bound + distance)
+
+
+@pytest.mark.parametrize("distance", [-80, 80])
+def test_words_clear_of_the_bound_are_decided_as_the_twin_decides(
+    monkeypatch: pytest.MonkeyPatch, distance: int
+) -> None:
+    for u, x, bound in proposals(120):
+        assert not is_left_to_the_twin(monkeypatch, u, x, bound + distance)
+        kept = decide(*(Uniform(word, 64, no_more_digits) for word in (u, x, bound + distance)), 1)
+        assert (kept is not None) == (distance < 0)
 
 
 @pytest.mark.parametrize("scale", [0, -8, 7, 12, 2**49])

@@ -448,6 +448,7 @@ def test_numpy_values_become_plain_ones() -> None:
     assert {type(record.text), type(record.label), type(record.unit)} == {str}
 
 
+@pytest.mark.slow
 def test_a_dataset() -> None:
     datasets = pytest.importorskip("datasets")
     rows = {"text": ["a", "b"], "label": ["x", "y"], "who": [5, 6]}

@@ -27,6 +27,7 @@ def command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     return call
 
 
+@pytest.mark.slow
 def test_everything_at_once(command: Command, tmp_path: Path) -> None:
     account(tmp_path)
     given = [word for name, path in files(tmp_path).items() for word in (f"--{name}", str(path))]

@@ -37,6 +37,7 @@ def test_the_account_comes_first_since_it_covers_all(given: Sources) -> None:
     assert "account of tickets" in select(given, private=False).promise.covers
 
 
+@pytest.mark.slow
 def test_demonstrations_of_another_account_are_noticed(given: Sources) -> None:
     contents = select(given, private=True)
     assert (contents.unpaid, contents.unprotected) == (0, 1)
@@ -137,6 +138,7 @@ def long_book(plans: int) -> Book:
     return Book(row, entries, history)
 
 
+@pytest.mark.slow
 def test_ten_thousand_acts_make_a_chart_of_some_hundred_points() -> None:
     book = long_book(5_000)
     spending = spending_of(book, private=False)

@@ -1,0 +1,18 @@
+"""The table of seeded faults has not rotted: each still finds its line. `make soak` runs the faults."""
+
+from pathlib import Path
+
+import pytest
+from seeded_faults import FAULTS, Fault
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_there_are_two_dozen_at_least_and_none_twice() -> None:
+    assert len({(fault.file, fault.replacement) for fault in FAULTS}) == len(FAULTS) >= 24
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.breaks for fault in FAULTS])
+def test_a_fault_changes_one_place(fault: Fault) -> None:
+    assert (ROOT / fault.file).read_text().count(fault.text) == 1
+    assert fault.replacement != fault.text
