@@ -106,8 +106,8 @@ def _ordered(name: str, lower: float, upper: float) -> tuple[float, float]:
     """
     if not lower <= upper * (1 + _LAST_DIGITS):
         raise AccountingError(
-            f"the lower bound of {name}, {lower}, is above its upper bound, {upper}: the accountant has a fault "
-            "here, and certifies nothing; please report the event, which holds public numbers alone"
+            f"the lower bound of {name}, {lower}, is above its upper bound, {upper}: the accountant has a "
+            "fault here, and certifies nothing; please report the event, which holds public numbers alone"
         )
     return min(lower, upper), upper
 

@@ -34,9 +34,10 @@ def curve_on_grid(pair: DominatingPair, losses: FloatArray, offset: float, spaci
         AccountingError: the values are no curve's, by more than their stated errors. That is a fault of the
             program, and nothing is certified.
     """
-    values, errors, scaled_mass = pair.curve(losses)
+    curve = pair.curve(losses)
+    values, errors, scaled_mass = curve
     floor = -np.expm1(np.minimum(losses, 0.0))
-    errors = errors + _rounding_of_grid_points(pair, losses, offset, spacing, Curve(values, errors, scaled_mass))
+    errors = errors + _rounding_of_grid_points(pair, losses, offset, spacing, curve)
     _check(values - errors, values + errors, floor, spacing)
     return Curve(np.clip(values, floor, 1.0), errors, scaled_mass)
 

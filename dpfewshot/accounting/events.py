@@ -60,8 +60,8 @@ class PoissonGaussian:
 
     Args:
         sampling_rate: q in (0, 1], each unit's probability of being in a step's draw.
-        noise_multiplier: σ in 2⁻⁶..2²⁰, noise standard deviation over the L2 sensitivity of the step. R tokens
-            on one draw are one step at σ/√R.
+        noise_multiplier: σ in 2⁻⁶..2²⁰, noise standard deviation over the L2 sensitivity of the step. R
+            tokens on one draw are one step at σ/√R.
         steps: T ≥ 1, how many times a fresh draw is made.
 
     Raises:
@@ -280,8 +280,8 @@ def _check_cost(epsilon: float, largest: float) -> None:
 def _check_noise(multiplier: float) -> None:
     if not LEAST_NOISE <= multiplier <= MOST_NOISE:
         raise InvalidPlan(
-            f"the noise multiplier of a draw must lie between {LEAST_NOISE} and {MOST_NOISE:.0f}, for which the "
-            f"accounting is tested, not {multiplier}; for R tokens on one draw it is sigma / sqrt(R)"
+            f"the noise multiplier of a draw must lie between {LEAST_NOISE} and {MOST_NOISE:.0f}, for which "
+            f"the accounting is tested, not {multiplier}; for R tokens on one draw it is sigma / sqrt(R)"
         )
 
 

@@ -75,8 +75,8 @@ class AddGaussian:
     """The unit is in Q: P = N(0, σ²) against Q = (1-q)·N(0, σ²) + q·N(1, σ²).
 
     The loss -L(x) decreases in x and stays below -log(1-q). With s = q - (1-q)·(e^ε - 1) and x at
-    L(x) = -ε: H(ε) = s·Pr[N(0, σ²) < x] - q·e^ε·Pr[N(1, σ²) < x]. Where s ≤ 0 no loss is above ε, and H(ε) = 0.
-    For q < 1: with q = 1 the removal is its own reverse.
+    L(x) = -ε: H(ε) = s·Pr[N(0, σ²) < x] - q·e^ε·Pr[N(1, σ²) < x]. Where s ≤ 0 no loss is above
+    ε, and H(ε) = 0. For q < 1: with q = 1 the removal is its own reverse.
     """
 
     sampling_rate: float
@@ -144,7 +144,7 @@ class ReplaceGaussian:
 
 
 def _tail_roundings(z: FloatArray, sigma: float) -> FloatArray:
-    """Roundings in Pr[N(0, 1) > z], relative: those of z = (x - 1)/σ, a difference, and of the tail's e^{-z²/2}.
+    """Roundings in Pr[N(0, 1) > z], relative: of z = (x - 1)/σ, which is a difference, and of e^{-z²/2}.
 
     The logarithm of the tail has a slope of at most 1 + max(z, 0), and none to speak of far below 0.
     """

@@ -8,6 +8,7 @@ the pair. Round-off only ever moves mass to higher losses (docs/proofs/accountin
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -124,10 +125,10 @@ class Cumulants:
 
     def rounding(self, order: float) -> float:
         """Bounds the round-off of K(order): that of each exponent, and of the sums."""
-        return sum(
-            8 * UNIT_ROUNDOFF * loss.steps * (_LONGEST_LOG + abs(order) * float(np.abs(loss.losses[[0, -1]]).max()))
-            for loss in self.losses
-        )
+        ends = [max(-float(loss.losses[0]), float(loss.losses[-1])) for loss in self.losses]
+        exponents = [_LONGEST_LOG + abs(order) * end for end in ends]
+        counts = [loss.steps for loss in self.losses]
+        return 8 * UNIT_ROUNDOFF * sum(map(operator.mul, counts, exponents))
 
     def log_moments(self, orders: Sequence[float]) -> list[float]:
         """K at several orders."""

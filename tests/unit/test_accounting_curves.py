@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from exact_curves import Exact, bounded_range, gaussian, replaced_gaussian, response
 
 import dpfewshot
 from dpfewshot.accounting import PoissonGaussian, bounds, epsilon
@@ -25,7 +26,6 @@ from dpfewshot.accounting.events import LEAST_NOISE, MOST_NOISE
 from dpfewshot.accounting.gaussian_pairs import AddGaussian, RemoveGaussian, ReplaceGaussian
 from dpfewshot.accounting.two_point import added_response, removed_response
 from dpfewshot.errors import AccountingError
-from exact_curves import Exact, bounded_range, gaussian, replaced_gaussian, response
 
 SETTINGS = 80
 SOAKED = 20_000
