@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dpfewshot.baselines import random_private_demonstrations, zero_private_demonstrations
     from dpfewshot.demonstrations import Demonstrations
     from dpfewshot.errors import (
+        AccountingError,
         BackendError,
         BackendNotBatchInvariant,
         BudgetExceeded,
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "NO_PRIVACY",
+    "AccountingError",
     "BackendError",
     "BackendNotBatchInvariant",
     "BudgetExceeded",

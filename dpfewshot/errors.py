@@ -8,6 +8,7 @@ DPFewShotError
 ├── BackendError              the language model or its server failed; `.retryable`
 │   └── BackendNotBatchInvariant   one prompt's answer depends on its neighbours
 ├── LedgerError               the durable budget cannot be read or written
+├── AccountingError           the accountant contradicts itself, and certifies nothing
 ├── InvalidReport             a file that a report is to be made of cannot be used
 └── MissingExtra              an optional dependency is not installed
 
@@ -55,6 +56,10 @@ class BackendNotBatchInvariant(BackendError):
 
 class LedgerError(DPFewShotError):
     """The durable budget could not be read or written. Nothing is released without it."""
+
+
+class AccountingError(DPFewShotError):
+    """The accountant contradicts itself: a fault of the program. Nothing is certified, and nothing drawn."""
 
 
 class InvalidReport(DPFewShotError, ValueError):

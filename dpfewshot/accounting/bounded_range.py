@@ -18,6 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from dpfewshot.accounting.curves import ROUNDINGS, UNIT_ROUNDOFF, Curve, FloatArray
+from dpfewshot.accounting.two_point import extreme_losses
 
 _LARGE = 700.0  # e^this is a float
 
@@ -54,7 +55,7 @@ class RemoveBoundedRange:
     def loss_range(self, below: float, above: float) -> tuple[float, float]:
         """See DominatingPair. The losses of no mass at the ends count too."""
         del below, above
-        return _extreme(self.sampling_rate, -self.epsilon), _extreme(self.sampling_rate, self.epsilon)
+        return extreme_losses(self.sampling_rate, self.epsilon)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ class AddBoundedRange:
     def loss_range(self, below: float, above: float) -> tuple[float, float]:
         """See DominatingPair. The losses of no mass at the ends count too."""
         del below, above
-        return -_extreme(self.sampling_rate, self.epsilon), -_extreme(self.sampling_rate, -self.epsilon)
+        low, high = extreme_losses(self.sampling_rate, self.epsilon)
+        return -high, -low
 
 
 def _curve(
@@ -117,25 +119,19 @@ def _curve(
         scale: e^{ε₀} - 1.
     """
     below = epsilons < losses[0]
-    between = ~below & (epsilons < losses[1])
+    rounding = ROUNDINGS * UNIT_ROUNDOFF
+    above = epsilons > losses[1] + rounding * (1 + abs(losses[1]))  # no loss is larger: exactly 0
+    between = ~(below | above)
     ratio = np.exp(np.minimum(epsilons, 0.0))
     reach = np.maximum(reach, 0.0)
     values = np.where(below, -np.expm1(np.minimum(epsilons, 0.0)), np.where(between, reach**2 / scale, 0.0))
-    rounding = ROUNDINGS * UNIT_ROUNDOFF
     moved = rounding * (terms + argument * steepness)
     errors = rounding * values + (2 * reach + moved) * moved / scale
     gently = (2 * reach + rounding * terms) * rounding * terms / scale
     errors = np.minimum(
         errors, rounding * (values + argument) + gently
     )  # by the slope, close to the root of 0
-    errors = np.where(below, rounding * (np.abs(epsilons) + 1) * ratio, errors)
-    errors[epsilons > losses[1] + rounding * (1 + abs(losses[1]))] = 0.0  # no loss is larger: exactly 0
+    errors = np.where(below, rounding * (values + (np.abs(epsilons) + 1) * ratio), errors)
+    errors[above] = 0.0
     mass = np.where(below, ratio, np.where(between, reach * slope / scale, 0.0))
     return Curve(values, errors, mass)
-
-
-def _extreme(q: float, loss: float) -> float:
-    """log(1 - q + q·e^loss)."""
-    if q == 1:
-        return loss
-    return math.log1p(q * math.expm1(loss))

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from dpfewshot.accounting.composition import ComposedCurve
 from dpfewshot.accounting.direction import ROUGH, direction_delta, direction_epsilon, total_variation
 from dpfewshot.accounting.dominating_pairs import dominating_pairs
-from dpfewshot.accounting.events import Composition, Event, PoissonGaussian, Tightest, ZeroConcentrated
+from dpfewshot.accounting.events import (
+    LEAST_NOISE,
+    MOST_NOISE,
+    Composition,
+    Event,
+    PoissonGaussian,
+    Tightest,
+    ZeroConcentrated,
+)
 from dpfewshot.accounting.reading import DeltaBounds, EpsilonBounds, lower_epsilon
 from dpfewshot.accounting.renyi import moment_delta, moment_epsilon, moments
 from dpfewshot.accounting.saddle_point import Goal
 from dpfewshot.accounting.tilting import Step
-from dpfewshot.errors import InvalidPlan
+from dpfewshot.errors import AccountingError, InvalidPlan
 
 FINE: Final = 4e-5
 """The relative excess of ε that the grid may cause, in what is reported."""
 
 _FAR: Final = 30.0  # where the sum of total variations is this much above δ, ε is rarely 0
+_LAST_DIGITS: Final = 1e-9  # relative, by which bounds of one number may cross
 _LOOSE: Final = 0.9  # where lower / upper is less, the lower bound is computed on a finer grid
 
 
@@ -39,15 +49,15 @@ def epsilon(event: Event, delta: float) -> EpsilonBounds:
         return min((epsilon(each, delta) for each in event.events), key=lambda bounds: bounds.upper)
     parts = _parts(event)
     if parts.rho > 0:
-        lower = epsilon(parts.with_gaussian(), delta).lower
+        lower = parts.with_gaussian(lambda event: epsilon(event, delta).lower)
         upper = epsilon_upper(event, delta)
-        return EpsilonBounds(min(lower, upper), upper)
+        return EpsilonBounds(*_ordered("ε", lower, upper))
     upper, curve = _largest_epsilon(parts, delta, FINE)
     lower = lower_epsilon(curve, delta)
     if lower < _LOOSE * upper:
         _, curve = _largest_epsilon(parts, delta, FINE / 25)
         lower = max(lower, lower_epsilon(curve, delta))
-    return EpsilonBounds(min(lower, upper), upper)
+    return EpsilonBounds(*_ordered("ε", lower, upper))
 
 
 def epsilon_upper(event: Event, delta: float, tolerance: float = FINE) -> float:
@@ -77,14 +87,29 @@ def delta(event: Event, epsilon: float) -> DeltaBounds:
         return min((delta(each, epsilon) for each in event.events), key=lambda bounds: bounds.upper)
     parts = _parts(event)
     if parts.rho > 0:
-        lower = delta(parts.with_gaussian(), epsilon).lower
+        lower = parts.with_gaussian(lambda event: delta(event, epsilon).lower)
         upper = max(moment_delta(moments(parts.rho, steps), epsilon) for steps in parts.directions())
-        return DeltaBounds(min(lower, upper), upper)
+        return DeltaBounds(*_ordered("δ", lower, upper))
     best = DeltaBounds(0.0, 0.0)
     for steps in parts.directions():
         bounds = direction_delta(steps, epsilon)
-        best = DeltaBounds(max(best.lower, bounds.lower), max(best.upper, bounds.upper))
+        lower, upper = _ordered("δ", bounds.lower, bounds.upper)
+        best = DeltaBounds(max(best.lower, lower), max(best.upper, upper))
     return best
+
+
+def _ordered(name: str, lower: float, upper: float) -> tuple[float, float]:
+    """Both bounds of one number. They come from one curve by two roads, so this is a check of both.
+
+    Raises:
+        AccountingError: the lower one is above the upper one, by more than the last digits.
+    """
+    if not lower <= upper * (1 + _LAST_DIGITS):
+        raise AccountingError(
+            f"the lower bound of {name}, {lower}, is above its upper bound, {upper}: the accountant has a "
+            "fault here, and certifies nothing; please report the event, which holds public numbers alone"
+        )
+    return min(lower, upper), upper
 
 
 def _check_delta(delta: float) -> None:
@@ -106,10 +131,15 @@ class _Parts(NamedTuple):
         added = list(zip((pair[1] for pair in pairs), counts, strict=True))
         return [removed] if removed == added else [removed, added]
 
-    def with_gaussian(self) -> Composition:
-        """The same with the Gaussian mechanism that is exactly ρ-zCDP, up to rounding down."""
-        gaussian = PoissonGaussian(1.0, math.nextafter((2 * self.rho) ** -0.5, math.inf) * (1 + 1e-15), 1)
-        return Composition((gaussian, *self.events))
+    def with_gaussian(self, lower: Callable[[Event], float]) -> float:
+        """`lower` of the same with the Gaussian mechanism that is exactly ρ-zCDP, up to rounding down.
+
+        0 where that needs noise of which the accountant knows nothing.
+        """
+        noise = math.nextafter((2 * self.rho) ** -0.5, math.inf) * (1 + 1e-15)
+        if not LEAST_NOISE <= noise <= MOST_NOISE:
+            return 0.0
+        return lower(Composition((PoissonGaussian(1.0, noise, 1), *self.events)))
 
 
 def _parts(event: Event) -> _Parts:

@@ -7,17 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from dpfewshot.accounting import events
 from dpfewshot.accounting.bounds import FINE, epsilon_upper
 from dpfewshot.accounting.events import Event
 from dpfewshot.errors import InvalidPlan
 
-LEAST_NOISE: Final = 2.0**-6
+LEAST_NOISE: Final = events.LEAST_NOISE
 MOST_NOISE: Final = 2.0**40
-"""The search stays within these noise multipliers."""
+"""The search stays within these noise multipliers: of a token, of which a draw may hold many."""
 
 _COARSE: Final = 2e-3  # relative excess of ε while the search is still far away
 _CLOSE_ENOUGH: Final = 5e-5  # of ε below its target, relative
 _NARROW_ENOUGH: Final = 1e-6  # of the bracket in log σ
+_LEAST_EXCESS: Final = 1e-300
 _EVALUATIONS: Final = 60
 _STALL: Final = 4  # every so many turns, halve the bracket instead of interpolating
 
@@ -47,7 +49,8 @@ def calibrate(event_at: Callable[[float], Event], *, epsilon: float, delta: floa
     is smaller by a relative 10⁻⁴ or so no longer fits, unless σ is LEAST_NOISE.
 
     Args:
-        event_at: gives the event at a noise multiplier; more noise must not cost more.
+        event_at: gives the event at a noise multiplier; more noise must not cost more. A multiplier that it
+            refuses does not fit.
         epsilon: the target, ε > 0, finite.
         delta: the target, 0 < δ < 1.
 
@@ -57,14 +60,43 @@ def calibrate(event_at: Callable[[float], Event], *, epsilon: float, delta: floa
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise InvalidPlan(f"epsilon must be a positive number, not {epsilon}")
 
-    def excess(log_sigma: float, tolerance: float) -> float:
-        spent = epsilon_upper(event_at(math.exp(log_sigma)), delta, tolerance)
-        return math.log(spent / epsilon) if spent > 0 else -math.inf
+    search = _Search(event_at, epsilon, delta)
+    coarse = _bracket(search.coarse, 0.0, math.log(2.0))
+    coarse = _narrow(search.coarse, coarse, _COARSE)
+    fine = _bracket(search.fine, coarse.fits, 2 * _COARSE)
+    return _noise(_narrow(search.fine, fine, _CLOSE_ENOUGH).fits)
 
-    coarse = _bracket(lambda log_sigma: excess(log_sigma, _COARSE), 0.0, math.log(2.0))
-    coarse = _narrow(lambda log_sigma: excess(log_sigma, _COARSE), coarse, _COARSE)
-    fine = _bracket(lambda log_sigma: excess(log_sigma, FINE), coarse.fits, 2 * _COARSE)
-    return math.exp(_narrow(lambda log_sigma: excess(log_sigma, FINE), fine, _CLOSE_ENOUGH).fits)
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """log(ε / target) at log σ: positive where σ does not fit, or is refused."""
+
+    event_at: Callable[[float], Event]
+    epsilon: float
+    delta: float
+
+    def coarse(self, log_sigma: float) -> float:
+        """From afar."""
+        return self._excess(log_sigma, _COARSE)
+
+    def fine(self, log_sigma: float) -> float:
+        """As `epsilon` reports it."""
+        return self._excess(log_sigma, FINE)
+
+    def _excess(self, log_sigma: float, tolerance: float) -> float:
+        try:
+            event = self.event_at(_noise(log_sigma))
+        except InvalidPlan:
+            if log_sigma >= math.log(MOST_NOISE):
+                raise  # nothing fits, and this says why
+            return math.inf
+        spent = epsilon_upper(event, self.delta, tolerance)
+        found = math.log(spent / self.epsilon) if spent > 0 else -math.inf
+        return max(found, _LEAST_EXCESS) if spent > self.epsilon else min(found, 0.0)
+
+
+def _noise(log_sigma: float) -> float:
+    return min(max(math.exp(log_sigma), LEAST_NOISE), MOST_NOISE)
 
 
 def _bracket(excess: Callable[[float], float], start: float, step: float) -> _Bracket:

@@ -79,7 +79,7 @@ class ComposedCurve:
         tilt = self.tilt
         width = tilt.cumulants.losses[0].spacing * tilt.length
         gap = math.exp(-min((tilt.wrap_order - tilt.order) * width, 700.0))
-        value = tilt.cumulants.log_moment(tilt.wrap_order)
+        value = tilt.cumulants.log_moment(tilt.wrap_order) + tilt.cumulants.rounding(tilt.wrap_order)
         above = np.exp(np.minimum(value - tilt.wrap_order * self.losses, 700.0)) * gap / (1 - gap)
         above[self.losses > tilt.highest - width] = 0.0  # nothing is high enough to come back there
         return np.asarray(above * (1 + 1e-6) + tilt.wrapped_below, dtype=np.float64)

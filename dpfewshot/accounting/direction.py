@@ -26,6 +26,7 @@ _RETURNS: Final = 3
 _NEAR: Final = 4.0  # e^this is by how much more may come back than is negligible
 _BELOW: Final = 0.7  # how far below the last answer a window is made for the next
 _FAR_BELOW: Final = 0.2  # an answer below this share of the tilted mean deserves another look
+_MOST_DELTA: Final = 0.999  # that a window is made for
 _LEAST_LOG_DELTA: Final = -640.0
 _LOG_DELTA_WIDTH: Final = 0.5
 _REACHES: Final = (8.0, 25.0)  # standard deviations below the expected answer, in turn
@@ -104,16 +105,17 @@ def _reread(
 
 def direction_delta(steps: list[Step], epsilon: float) -> DeltaBounds:
     """Find a δ whose ε is close to `epsilon`, and read the curve there at `epsilon` itself."""
-    low, high = _LEAST_LOG_DELTA, -1e-3
+    low, high = _LEAST_LOG_DELTA, 0.0  # δ = 1 holds for sure
     at = -20.0
     while high - low > _LOG_DELTA_WIDTH:
         fits = direction_epsilon(steps, Goal(math.exp(at), ROUGH), 0.0)[0] <= epsilon
         low, high = (low, at) if fits else (at, high)
         at = max((low + high) / 2, 2 * high - 5) if fits else (low + high) / 2
     best = DeltaBounds(0.0, math.exp(high))
+    near = min(best.upper, _MOST_DELTA)
     tolerance = _DELTA_TOLERANCE
     for _ in range(_REREADINGS):
-        tilt = plan(steps, Goal(math.exp(high), tolerance, of_delta=True))
+        tilt = plan(steps, Goal(near, tolerance, of_delta=True))
         if tilt is None:
             break
         before = best.upper

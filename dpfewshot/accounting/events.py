@@ -17,6 +17,15 @@ WIDEST_RANGE = 200.0
 """Of privacy losses, in nats: e^this is a float."""
 
 
+LEAST_NOISE = 2.0**-6
+MOST_NOISE = 2.0**20
+"""Noise multipliers of one draw for which the tests hold ε against independent calculations."""
+
+
+LARGEST_COST = 1e6
+"""Of a step that is ε₀-DP, in nats: likewise."""
+
+
 class Relation(Enum):
     """Neighbouring data sets: which change of one unit an event's guarantee covers."""
 
@@ -51,7 +60,8 @@ class PoissonGaussian:
 
     Args:
         sampling_rate: q in (0, 1], each unit's probability of being in a step's draw.
-        noise_multiplier: σ > 0, noise standard deviation over the L2 sensitivity of the step.
+        noise_multiplier: σ in 2⁻⁶..2²⁰, noise standard deviation over the L2 sensitivity of the step. R
+            tokens on one draw are one step at σ/√R.
         steps: T ≥ 1, how many times a fresh draw is made.
 
     Raises:
@@ -65,7 +75,7 @@ class PoissonGaussian:
 
     def __post_init__(self) -> None:
         _check_rate(self.sampling_rate)
-        _check_positive("noise_multiplier", self.noise_multiplier)
+        _check_noise(self.noise_multiplier)
         _check_steps(self.steps)
 
 
@@ -79,7 +89,7 @@ class PoissonRandomizedResponse:
 
     Args:
         sampling_rate: q in (0, 1], each unit's probability of being in a step's draw.
-        epsilon: ε₀ > 0 of a step, in nats, before subsampling.
+        epsilon: ε₀ in (0, 10⁶] of a step, in nats, before subsampling.
         steps: T ≥ 1, how many times a fresh draw is made.
 
     Raises:
@@ -93,7 +103,7 @@ class PoissonRandomizedResponse:
 
     def __post_init__(self) -> None:
         _check_rate(self.sampling_rate)
-        _check_positive("epsilon", self.epsilon)
+        _check_cost(self.epsilon, LARGEST_COST)
         _check_steps(self.steps)
 
 
@@ -121,9 +131,7 @@ class PoissonBoundedRange:
 
     def __post_init__(self) -> None:
         _check_rate(self.sampling_rate)
-        _check_positive("epsilon", self.epsilon)
-        if self.epsilon > WIDEST_RANGE:
-            raise InvalidPlan(f"epsilon must be at most {WIDEST_RANGE:g}, not {self.epsilon}")
+        _check_cost(self.epsilon, WIDEST_RANGE)
         _check_steps(self.steps)
 
 
@@ -138,8 +146,8 @@ class FixedSizeGaussian:
     Args:
         sample_size: m ≥ 1, how many units a draw takes.
         population: n ≥ m, public.
-        noise_multiplier: σ > 0, noise standard deviation over the L2 sensitivity when one unit of the
-            draw is replaced: √2 for sums of probabilities, 2C for vectors clipped to C.
+        noise_multiplier: σ in 2⁻⁶..2²⁰, noise standard deviation over the L2 sensitivity when one unit of
+            the draw is replaced: √2 for sums of probabilities, 2C for vectors clipped to C.
         steps: T ≥ 1, how many times a fresh draw is made.
 
     Raises:
@@ -157,7 +165,7 @@ class FixedSizeGaussian:
             raise InvalidPlan(
                 f"sample_size must lie between 1 and the population {self.population}, not {self.sample_size}"
             )
-        _check_positive("noise_multiplier", self.noise_multiplier)
+        _check_noise(self.noise_multiplier)
         _check_steps(self.steps)
 
     @property
@@ -263,6 +271,20 @@ def _check_positive(name: str, value: float) -> None:
         raise InvalidPlan(f"{name} must be a positive number, not {value}")
 
 
+def _check_cost(epsilon: float, largest: float) -> None:
+    _check_positive("epsilon", epsilon)
+    if epsilon > largest:
+        raise InvalidPlan(f"epsilon must be at most {largest:g}, not {epsilon}")
+
+
+def _check_noise(multiplier: float) -> None:
+    if not LEAST_NOISE <= multiplier <= MOST_NOISE:
+        raise InvalidPlan(
+            f"the noise multiplier of a draw must lie between {LEAST_NOISE} and {MOST_NOISE:.0f}, for which "
+            f"the accounting is tested, not {multiplier}; for R tokens on one draw it is sigma / sqrt(R)"
+        )
+
+
 def _check_steps(steps: int) -> None:
-    if steps < 1:
-        raise InvalidPlan(f"steps must be at least 1, not {steps}")
+    if not (isinstance(steps, int) and steps >= 1):
+        raise InvalidPlan(f"steps must be a whole number of at least 1, not {steps}")

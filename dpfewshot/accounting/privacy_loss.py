@@ -8,20 +8,20 @@ the pair. Round-off only ever moves mass to higher losses (docs/proofs/accountin
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from dpfewshot.accounting.curve_on_grid import LARGEST_GROWTH, curve_on_grid
 from dpfewshot.accounting.curves import ROUNDINGS, UNIT_ROUNDOFF, Curve, DominatingPair, FloatArray
-
-LARGEST_GROWTH: Final = 700.0
-"""e^h of a longer spacing would overflow."""
 
 HAIR: Final = 4 * ROUNDINGS
 """How far above a point mass its grid point lies, in roundings: more than either may be off."""
 
+_LONGEST_LOG: Final = 760.0  # of a mass that is a float, and of the number of masses
 _AT_ONCE: Final = 2**16  # exponentials in one array, at most
 _ALIGNED: Final = 1e-12  # relative distance of a point mass from its grid point
 
@@ -39,7 +39,7 @@ class GridLoss:
         infinite_mass: P-mass at an infinite loss.
         coarse_log_masses: log of the masses on every second grid point, of the same pair at 2h; None where
             point mass lies on a grid point, so that the grid costs nothing.
-        curve: the pair's own curve at the grid points.
+        curve: the pair's own curve at the grid points, with all errors.
         steps: T.
     """
 
@@ -69,9 +69,9 @@ def discretise(pair: DominatingPair, steps: int, spacing: float, low: float, hig
     count = math.ceil((high - offset) / spacing) - start
     if lattice is not None:  # round-off may put the first and the last point mass beyond their grid points
         start, count = start - 1, count + 2
-    count += count % 2  # so that every second grid point includes the last
+    count = max(count + count % 2, 2)  # even, so that every second grid point includes the last
     losses = spacing * np.arange(start, start + count + 1, dtype=np.float64) + offset
-    curve = pair.curve(losses)
+    curve = curve_on_grid(pair, losses, offset, spacing)
     upper = np.minimum(curve.values + curve.errors, 1.0)
     lower = np.maximum(curve.values - curve.errors, 0.0)
     return GridLoss(
@@ -122,6 +122,13 @@ class Cumulants:
     def log_moment(self, order: float) -> float:
         """K(order), for any real order."""
         return sum(loss.steps * _log_sum(order * loss.losses + loss.log_masses) for loss in self.losses)
+
+    def rounding(self, order: float) -> float:
+        """Bounds the round-off of K(order): that of each exponent, and of the sums."""
+        ends = [max(-float(loss.losses[0]), float(loss.losses[-1])) for loss in self.losses]
+        exponents = [_LONGEST_LOG + abs(order) * end for end in ends]
+        counts = [loss.steps for loss in self.losses]
+        return 8 * UNIT_ROUNDOFF * sum(map(operator.mul, counts, exponents))
 
     def log_moments(self, orders: Sequence[float]) -> list[float]:
         """K at several orders."""

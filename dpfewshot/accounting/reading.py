@@ -28,7 +28,7 @@ class DeltaBounds(NamedTuple):
 
 def upper_epsilon(curve: ComposedCurve, delta: float) -> float:
     """The least ε ≥ 0 at which the upper bound of H is at most delta."""
-    above = np.flatnonzero(curve.upper() > delta)
+    above = np.flatnonzero(~(curve.upper() <= delta))  # what is not a number fits nothing
     if len(above) == 0:
         return max(float(curve.losses[0]) + curve.slack, 0.0)
     last = int(above[-1])
@@ -72,7 +72,8 @@ def delta_bounds(curve: ComposedCurve, epsilon: float) -> DeltaBounds:
     if cell == 0:
         return DeltaBounds(max(float(curve.lower()[0]), 0.0), 1.0)
     if cell == len(curve.losses):
-        return DeltaBounds(0.0, min(float(curve.missing), 1.0))
+        rounded = (curve.slack + _ROUNDING * abs(epsilon)) * float(curve.heads[-1])
+        return DeltaBounds(0.0, min(float(curve.missing) + rounded, 1.0))
     lost = math.exp(epsilon - curve.losses[cell]) * curve.tails[cell]
     moved = 2 * curve.slack * lost
     kept, noise = curve.heads[cell], curve.noise[cell - 1] + curve.missing

@@ -50,10 +50,10 @@ class Moments:
         terms = (
             self.rho * order * (1 + order),
             self.cumulants.log_moment(order),
-            order * math.log(order / (1 + order)),
+            -order * math.log1p(1 / order),
             -math.log1p(order),
         )
-        return sum(terms) + _ROUNDING * (1 + sum(map(abs, terms)))
+        return sum(terms) + _ROUNDING * (1 + sum(map(abs, terms))) + self.cumulants.rounding(order)
 
 
 def moments(rho: float, steps: Sequence[Step]) -> Moments:

@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from dpfewshot.accounting.curve_on_grid import LARGEST_GROWTH
 from dpfewshot.accounting.curves import UNIT_ROUNDOFF, FloatArray
-from dpfewshot.accounting.privacy_loss import HAIR, LARGEST_GROWTH, Cumulants, GridLoss
+from dpfewshot.accounting.privacy_loss import HAIR, Cumulants, GridLoss
 from dpfewshot.accounting.window import Tilt
 
 _MASS_ROUNDING: Final = 1e-11  # relative, of scaled_mass: its exponents reach 10³ and 10³·u is below this
@@ -118,7 +119,7 @@ def discretisation_gaps(loss: GridLoss) -> tuple[FloatArray, FloatArray]:
     noise = 2 * (errors[:-1] + errors[1:]) / growth + _MASS_ROUNDING * scaled_mass[:-1]
     left = np.maximum(scaled_mass[:-1] - secant, 0.0) + noise
     right = np.maximum(secant - scaled_mass[1:] * math.exp(-loss.spacing), 0.0) + noise
-    chord = growth * left * right / (left + right + _TINY)
+    chord = left / (left + right + _TINY) * right * growth
     if loss.coarse_log_masses is None:
         chord = _gaps_at_point_masses(loss)
     elif loss.spacing >= LARGEST_GROWTH:

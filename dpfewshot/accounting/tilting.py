@@ -98,8 +98,7 @@ def renyi_epsilon(cumulants: Cumulants, order: float, delta: float) -> float:
     infinite = sum(loss.steps * loss.infinite_mass for loss in cumulants.losses)
     if infinite >= delta:
         return math.inf
-    value = cumulants.log_moment(order)
-    value += 1e-12 * (1 + abs(value))
+    value = cumulants.log_moment(order) + cumulants.rounding(order)
     return max(value - math.log(delta - infinite), 0.0) / order * (1 + 1e-12)
 
 

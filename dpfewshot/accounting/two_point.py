@@ -59,7 +59,7 @@ class TwoPoint:
 
 def removed_response(sampling_rate: float, epsilon: float) -> TwoPoint:
     """P = (1-q)·RR₀ + q·RR₁ against Q = RR₀; RR₁ puts e^ε₀ / (1 + e^ε₀) on the second outcome."""
-    low, high = _losses(sampling_rate, epsilon)
+    low, high = extreme_losses(sampling_rate, epsilon)
     return TwoPoint(
         low, high, (1 - sampling_rate) * float(expit(-epsilon)) + sampling_rate * float(expit(epsilon))
     )
@@ -67,12 +67,12 @@ def removed_response(sampling_rate: float, epsilon: float) -> TwoPoint:
 
 def added_response(sampling_rate: float, epsilon: float) -> TwoPoint:
     """P = RR₀ against Q = (1-q)·RR₀ + q·RR₁."""
-    low, high = _losses(sampling_rate, epsilon)
+    low, high = extreme_losses(sampling_rate, epsilon)
     return TwoPoint(-high, -low, float(expit(epsilon)))
 
 
-def _losses(q: float, epsilon: float) -> tuple[float, float]:
-    """log(1 - q + q·e^{-ε₀}) and log(1 - q + q·e^{ε₀})."""
+def extreme_losses(q: float, epsilon: float) -> tuple[float, float]:
+    """log(1 - q + q·e^{-ε₀}) and log(1 - q + q·e^{ε₀}): the ends for the unit removed."""
     if q == 1:
         return -epsilon, epsilon
     high = math.log1p(q * math.expm1(epsilon)) if epsilon < _LARGE else epsilon + math.log(q)

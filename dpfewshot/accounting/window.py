@@ -104,8 +104,9 @@ def fit_window(
     crowding, length = length / LONGEST_WINDOW, min(length, LONGEST_WINDOW)
     width = length * spacing
     end = (low + length) * spacing + origin
+    chernoff += cumulants.rounding(chernoff_order)
     above = 0.0 if end >= highest else _exp(chernoff - chernoff_order * end)
-    log_below = left + theta * (low * spacing + origin) - order * width
+    log_below = left + cumulants.rounding(theta) + theta * (low * spacing + origin) - order * width
     below = 0.0 if low == lowest else _exp(log_below) / -math.expm1(-(order + theta) * width)
     return Tilt(
         cumulants=cumulants,

@@ -1,0 +1,314 @@
+"""δ of composed events by numerical inversion of the moment function: nothing here comes from the accountant.
+
+With M(z) = E_P[e^{z·loss}] of a step, and any s > 0,
+
+    δ(ε) = 1/2πi ∫ M(z)^T·e^{-zε} / (z·(z + 1)) dz   along Re z = s.
+
+The trapezoidal rule on that line errs by what lies a period of losses away, which is exponentially small.
+M is summed over quadrature nodes of the two densities themselves, for all frequencies at once (a non-uniform
+fast Fourier transform). A smooth filter ends the line. All of it is repeated with more frequencies until two
+results agree. Their difference is returned with the result. These are estimates, not bounds.
+
+One step, and steps with two outcomes, have sums of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.fft import rfft
+from scipy.special import logsumexp, ndtr
+from scipy.stats import binom
+
+Array = NDArray[np.float64]
+
+FAR = 13.0  # standard deviations beyond which a normal density counts for nothing
+TILTED = 30.0  # and by how many a tilt may move it
+DIGITS = 32.0  # natural logarithm of what is negligible
+SPARE = 9.0  # and of by how much the integrand may exceed the result
+KERNEL, STEEP = 12, 27.6  # grid points under a spreading kernel, and its shape
+NODES, LEGENDRE = 16, np.polynomial.legendre.leggauss(16)
+MUCH = 10.0
+FEWEST, MOST = 2**12, 2**17  # frequencies
+AGREEMENT = 3e-7
+
+
+class Piece(NamedTuple):
+    """A density on an interval: the loss at each place, and the density there."""
+
+    low: float
+    high: float
+    loss: Callable[[Array], Array]
+    density: Callable[[Array], Array]
+    smooth: float
+
+
+@dataclass(frozen=True)
+class Law:
+    """The loss of one step in one direction, which is repeated `steps` times."""
+
+    pieces: tuple[Piece, ...]
+    atoms: tuple[tuple[float, float], ...]
+    steps: int
+
+    def nodes(self, frequency: float) -> tuple[Array, Array]:
+        """Losses and weights that integrate e^{i·t·loss} up to this frequency t."""
+        losses, weights = [np.array([a for a, _ in self.atoms])], [np.array([m for _, m in self.atoms])]
+        for piece in self.pieces:
+            places, widths = _panels(piece, frequency)
+            losses.append(piece.loss(places))
+            weights.append(piece.density(places) * widths)
+        return np.concatenate(losses), np.concatenate(weights)
+
+
+def _panels(piece: Piece, frequency: float) -> tuple[Array, Array]:
+    """Nodes of Gauss and Legendre in panels on which neither the density nor the phase changes much."""
+    fine = np.linspace(piece.low, piece.high, 4001)
+    phase = np.abs(np.diff(piece.loss(fine))) * frequency / 10.0
+    effort = np.concatenate([[0.0], np.cumsum(np.diff(fine) / piece.smooth + phase)])
+    ends = np.interp(np.linspace(0, effort[-1], math.ceil(effort[-1]) + 2), effort, fine)
+    half, middle = np.diff(ends)[:, None] / 2, (ends[1:] + ends[:-1])[:, None] / 2
+    return (middle + half * LEGENDRE[0]).ravel(), (half * LEGENDRE[1]).ravel()
+
+
+# ---- the laws of single steps ---------------------------------------------------------------------------
+
+
+def _log_mixture(q: float, exponent: Array) -> Array:
+    """log(1 - q + q·e^exponent)."""
+    if q == 1:
+        return exponent
+    change = q * np.expm1(np.minimum(exponent, 1.0))
+    near = np.log1p(np.maximum(change, -0.5))
+    return np.where(
+        (exponent <= 1) & (change > -0.5), near, np.logaddexp(math.log1p(-q), math.log(q) + exponent)
+    )
+
+
+def _normal(u: Array) -> Array:
+    return np.exp(-0.5 * u * u) / math.sqrt(2 * math.pi)
+
+
+def gaussian(q: float, sigma: float, steps: int, *, removed: bool) -> Law:
+    """N(0, σ²) and (1-q)·N(0, σ²) + q·N(1, σ²), in units of σ."""
+
+    def loss(u: Array) -> Array:
+        return _log_mixture(q, u / sigma - 0.5 / sigma**2)
+
+    def mixed(u: Array) -> Array:
+        return (1 - q) * _normal(u) + q * _normal(u - 1 / sigma)
+
+    if removed:
+        return Law((Piece(-FAR, 1 / sigma + FAR + TILTED, loss, mixed, 0.5),), (), steps)
+    return Law((Piece(-FAR - TILTED, FAR, lambda u: -loss(u), _normal, 0.5),), (), steps)
+
+
+def fixed_size(m: int, n: int, sigma: float, steps: int) -> Law:
+    """A draw of fixed size, one unit replaced: the removal's losses above 0, mirrored, and the rest at 0."""
+    q, middle = m / n, 0.5 / sigma
+    removal = gaussian(q, sigma, steps, removed=True).pieces[0]
+    above = removal._replace(low=middle)
+    below = Piece(middle, middle + FAR, lambda u: -removal.loss(u), _normal, 0.5)
+    rest = 1 - q - 2 * (1 - q) * float(ndtr(-middle))
+    return Law((above, below), ((0.0, max(rest, 0.0)),), steps)
+
+
+def bounded_range(q: float, width: float, steps: int, *, removed: bool) -> Law:
+    """The pair (A, B) on losses g in ±width: densities e^{±g/2} / (4·sinh(width/2))."""
+
+    def base(g: Array, sign: float) -> Array:  # in a form that does not overflow
+        return np.exp((sign * g - width) / 2) / (-2 * math.expm1(-width))
+
+    def mixed(g: Array) -> Array:
+        return (1 - q) * base(g, -1) + q * base(g, 1)
+
+    if removed:
+        return Law((Piece(-width, width, lambda g: _log_mixture(q, g), mixed, 1.0),), (), steps)
+    return Law((Piece(-width, width, lambda g: -_log_mixture(q, g), lambda g: base(g, -1), 1.0),), (), steps)
+
+
+def response(q: float, cost: float, steps: int, *, removed: bool) -> Law:
+    """Two outcomes."""
+    losses = [float(each) for each in _log_mixture(q, np.array([-cost, cost]))]
+    likely, rare = 1 / (1 + math.exp(-cost)), math.exp(-cost) / (1 + math.exp(-cost))
+    if removed:
+        second = (1 - q) * rare + q * likely
+        return Law((), ((losses[0], (1 - q) * likely + q * rare), (losses[1], second)), steps)
+    return Law((), ((-losses[1], rare), (-losses[0], likely)), steps)
+
+
+# ---- compositions ---------------------------------------------------------------------------------------
+
+
+class Estimate(NamedTuple):
+    """δ, and by how much two computations of it differ."""
+
+    delta: float
+    doubt: float
+
+
+def delta_of(laws: Iterable[Law], epsilon: float, near: float) -> Estimate:
+    """δ of the composition at `epsilon`, where it is about `near`."""
+    laws = tuple(laws)
+    if not any(law.pieces for law in laws):
+        return Estimate(_of_atoms(laws, epsilon), 0.0)
+    if sum(law.steps for law in laws) == 1:
+        return Estimate(_of_one_step(laws[0], epsilon), 0.0)
+    if sum(law.steps * float(law.nodes(0.0)[0].max()) for law in laws) <= epsilon:
+        return Estimate(0.0, 0.0)
+    inversion = _Inversion(laws, epsilon, near)
+    if inversion.negligible:
+        return Estimate(0.0, 0.0)
+    found, count = inversion.delta(FEWEST), FEWEST
+    while True:
+        count *= 2
+        before, found = found, inversion.delta(count)
+        doubt = abs(found - before)
+        if doubt <= AGREEMENT * near or count >= MOST:
+            break
+    if found > MUCH * near:  # line and period were made for another δ
+        return delta_of(laws, epsilon, min(found, 1.0))
+    return Estimate(found, doubt)
+
+
+def _of_atoms(laws: tuple[Law, ...], epsilon: float) -> float:
+    """Steps with two outcomes: binomial sums, of at most two laws."""
+    losses, logs = np.zeros(1), np.zeros(1)
+    for law in laws:
+        (first, _), (second, mass) = law.atoms
+        counts = np.arange(law.steps + 1)
+        gained = first * (law.steps - counts) + second * counts
+        losses = np.add.outer(losses, gained).ravel()
+        logs = np.add.outer(logs, binom.logpmf(counts, law.steps, mass)).ravel()
+    above = losses > epsilon
+    return float(np.sum(np.exp(logs[above]) * -np.expm1(epsilon - losses[above])))
+
+
+def _of_one_step(law: Law, epsilon: float) -> float:
+    """Quadrature from the place where the loss is ε."""
+    total = sum(mass * -math.expm1(epsilon - loss) for loss, mass in law.atoms if loss > epsilon)
+    for piece in law.pieces:
+        low, high = piece.low, piece.high
+        sign = 1.0 if piece.loss(np.array([high]))[0] > piece.loss(np.array([low]))[0] else -1.0
+        for _ in range(200):
+            middle = (low + high) / 2
+            above = sign * (float(piece.loss(np.array([middle]))[0]) - epsilon) > 0
+            low, high = (low, middle) if above else (middle, high)
+        rest = piece._replace(low=low) if sign > 0 else piece._replace(high=low)
+        places, widths = _panels(rest, 0.0)
+        gain = np.maximum(-np.expm1(np.minimum(epsilon - piece.loss(places), 0.0)), 0.0)
+        total += float(np.sum(piece.density(places) * widths * gain))
+    return total
+
+
+class _Inversion:
+    """One inversion: the line, the period, and the sum at a number of frequencies."""
+
+    def __init__(self, laws: tuple[Law, ...], epsilon: float, near: float) -> None:
+        self.laws, self.epsilon, self.negligible = laws, epsilon, False
+        nodes = [law.nodes(0.0) for law in laws]
+        self._logs = [
+            (losses, _log(weights), law.steps) for (losses, weights), law in zip(nodes, laws, strict=True)
+        ]
+        self.order = self._line(near)
+        self.period = self._period(near)
+
+    def log_moment(self, order: float) -> float:
+        return sum(steps * float(logsumexp(order * losses + logs)) for losses, logs, steps in self._logs)
+
+    def _slopes(self, order: float) -> tuple[float, float]:
+        mean, variance = 0.0, 0.0
+        for losses, logs, steps in self._logs:
+            tilted = np.exp(order * losses + logs - logsumexp(order * losses + logs))
+            centre = float(tilted @ losses)
+            mean += steps * centre
+            variance += steps * float(tilted @ (losses - centre) ** 2)
+        return mean, variance
+
+    def _line(self, near: float) -> float:
+        """A real part near the saddle point, and well above 0. On the way it bounds δ (Chernoff)."""
+        variance = max(self._slopes(0.0)[1], 1e-300)
+        low, high = 0.0, 1.0 / math.sqrt(variance)
+        while self._slopes(high)[0] < self.epsilon:
+            if self.log_moment(high) - high * self.epsilon < math.log(near) - DIGITS:
+                self.negligible = True
+                return high
+            low, high = high, 2 * high
+        for _ in range(30):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._slopes(middle)[0] < self.epsilon else (low, middle)
+        far = 0.3 / math.sqrt(variance)  # the shorter the period, but the integrand must not exceed δ by much
+        while far > high and self._height(far) > math.log(near) + SPARE:
+            far /= 1.5
+        return max(0.9 * high, far)
+
+    def _height(self, order: float) -> float:
+        """The logarithm of about the largest integrand, with the length of line that it has."""
+        return self.log_moment(order) - order * self.epsilon - math.log1p(order)
+
+    def _period(self, near: float) -> float:
+        """Long enough that what lies a period below or above is negligible."""
+        order, base = self.order, self.log_moment(self.order)
+        excess = base - order * self.epsilon - math.log(near)
+        below = (DIGITS + max(-math.log(near), 0.0)) / order
+        factors = (1.1, 1.3, 1.7, 2.5, 4.0, 8.0)
+        above = min(
+            (self.log_moment(f * order) - base + DIGITS + max(excess, 0.0)) / ((f - 1) * order) - self.epsilon
+            for f in factors
+        )
+        return max(below, above)
+
+    def delta(self, count: int) -> float:
+        """The sum over `count` frequencies."""
+        step = 2 * math.pi / self.period
+        times = step * np.arange(count // 2 + 1)
+        total, low, log_scale = np.ones(1), np.ones(1), 0.0
+        threshold = self.epsilon / sum(law.steps for law in self.laws)
+        for law in self.laws:
+            losses, weights = law.nodes(float(times[-1]))
+            logs = self.order * losses + _log(weights)
+            scale = float(logsumexp(logs))
+            tilted = np.exp(logs - scale)
+            counts = tilted > 1e-19
+            losses, tilted = losses[counts], tilted[counts]
+            lower = losses <= threshold  # steps that all lie here add up to no loss above ε
+            below = _transform(losses[lower] / self.period, tilted[lower], count)
+            both = below + _transform(losses[~lower] / self.period, tilted[~lower], count)
+            total, low = total * both**law.steps, low * below**law.steps
+            log_scale += law.steps * scale
+        z = self.order + 1j * times
+        smooth = np.exp(-DIGITS * (times / times[-1]) ** 8)
+        terms = (total - low) * smooth * np.exp(-1j * times * self.epsilon) / (z * (z + 1))
+        value = (2 * float(terms.real.sum()) - float(terms[0].real)) / self.period
+        return value * math.exp(log_scale - self.order * self.epsilon)
+
+
+def _log(weights: Array) -> Array:
+    return np.log(weights, out=np.full_like(weights, -np.inf), where=weights > 0)
+
+
+def _transform(places: Array, weights: Array, count: int) -> NDArray[np.complex128]:
+    """Σ weight·e^{2πi·k·place} for k = 0 .. count/2, by spreading on a grid of twice as many points."""
+    size = 2 * count
+    at = (places - np.floor(places)) * size
+    first = np.ceil(at - KERNEL / 2).astype(np.int64)
+    grid = np.zeros(size)
+    for j in range(KERNEL):
+        away = np.clip((first + j - at) / (KERNEL / 2), -1.0, 1.0)
+        spread = np.exp(STEEP * (np.sqrt(1 - away * away) - 1))
+        grid += np.bincount((first + j) % size, weights * spread, size)
+    return np.conj(rfft(grid)[: count // 2 + 1]) / _kernel_transform(count)
+
+
+@functools.cache
+def _kernel_transform(count: int) -> Array:
+    places, widths = np.polynomial.legendre.leggauss(100)
+    shape = np.exp(STEEP * (np.sqrt(1 - places**2) - 1)) * widths * KERNEL / 2
+    frequencies = np.pi * np.arange(count // 2 + 1) / count * KERNEL / 2
+    return np.cos(np.multiply.outer(frequencies, places)) @ shape
