@@ -6,103 +6,13 @@ import time
 
 import numpy as np
 import pytest
+from scripted_servers import END, PADDED, VLLM, VOCABULARY, SGLang, weights
 from servers import scripted
 
 from dpfewshot.backends import conformance
 from dpfewshot.backends.openai_compatible import OpenAICompatible
 from dpfewshot.backends.servers import transport
 from dpfewshot.errors import BackendError, MissingExtra
-
-END = "<|im_end|>"
-VOCABULARY = [*map(chr, range(32, 127)), "\n", END]
-PADDED = len(VOCABULARY) + 7
-"""The scripted model has more outputs than its tokenizer has tokens, as most models have."""
-
-
-def weights(prompt, settings):
-    raw = np.cos(np.arange(PADDED) * (1 + sum((i + 1) * t for i, t in enumerate(prompt)))) * 3
-    raw[len(VOCABULARY) :] = -30
-    raw = raw / settings.get("temperature", 1)
-    return raw - np.log(np.exp(raw).sum())
-
-
-def tokenize(text):
-    tokens = []
-    while text:
-        piece = END if text.startswith(END) else text[0]
-        tokens.append(VOCABULARY.index(piece if piece in VOCABULARY else "?"))
-        text = text[len(piece) :]
-    return tokens
-
-
-class Script:
-    """The pages that all these servers have, with the fields of vLLM."""
-
-    owner, text_field, most, raw, model = "vllm", "prompt", PADDED, True, "served"
-
-    def __init__(self):
-        self.bodies = []
-
-    def __call__(self, path, body):
-        self.bodies.append(body)
-        page = getattr(self, path.removeprefix("/v1").strip("/"), None)
-        return (404, {}, {"error": "no such page"}) if page is None else page(body)
-
-    def models(self, _):
-        return 200, {}, {"data": [{"id": "served", "owned_by": self.owner, "max_model_len": 512}]}
-
-    def tokenize(self, body):
-        return 200, {}, {"tokens": tokenize(body["prompt"])}
-
-    def detokenize(self, body):
-        text = "".join(VOCABULARY[token] for token in body["tokens"] if token < len(VOCABULARY))
-        return 200, {}, {self.text_field: text}
-
-    def logprobs(self, prompt, settings):
-        return weights(prompt, {} if self.raw else settings)
-
-
-class VLLM(Script):
-    def completions(self, body):
-        if body["logprobs"] > self.most:
-            message = "Requested sample logprobs of {logprobs}, which is greater than max allowed: "
-            message = message.format(**body) + str(self.most)
-            return 400, {}, {"error": {"message": message, "code": 400}}
-        if any(len(prompt) > 500 for prompt in body["prompt"]):
-            return 400, {}, {"error": {"message": f"too long: {body['prompt']}", "code": 400}}
-        choices = [
-            {"index": index, "text": "", "logprobs": {"top_logprobs": [self.top(prompt, body)]}}
-            for index, prompt in enumerate(body["prompt"])
-        ]
-        return 200, {}, {"model": self.model, "choices": choices[::-1]}
-
-    def top(self, prompt, body):
-        values = self.logprobs(prompt, body)
-        ids = body.get("logprob_token_ids") or np.argsort(-values)[: body["logprobs"]]
-        return {f"token_id:{token}": float(values[token]) for token in ids}
-
-
-class SGLang(Script):
-    owner, text_field = "sglang", "text"
-
-    def generate(self, body):
-        return (
-            200,
-            {},
-            [
-                {
-                    "text": "",
-                    "meta_info": {
-                        "prompt_tokens": len(prompt),
-                        "weight_version": "default",
-                        "output_token_ids_logprobs": [
-                            [[float(self.logprobs(prompt, body["sampling_params"])[t]), t, None] for t in ids]
-                        ],
-                    },
-                }
-                for prompt, ids in zip(body["input_ids"], body["token_ids_logprob"], strict=True)
-            ],
-        )
 
 
 @pytest.fixture
@@ -332,6 +242,6 @@ def test_another_name_than_the_servers_is_refused():
 
 
 def test_the_client_library_is_asked_for_when_it_is_missing(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "openai", None)
+    monkeypatch.setitem(__import__("sys").modules, "httpcore", None)
     with pytest.raises(MissingExtra, match=r"dpfewshot\[openai\]"):
         OpenAICompatible("http://127.0.0.1:1/v1", "served")
