@@ -96,6 +96,7 @@ class Answers(BaseHTTPRequestHandler):
 
     def _answer(self, body):
         self.server.keys.append(self.headers["authorization"])
+        self.server.headers.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
         found = self.server.answer(self.path, body)
         if found is None:
             self.close_connection = True
@@ -130,7 +131,7 @@ def scripted(answer):
     """A server whose answers a function gives; its attribute `answer` may be exchanged while it runs."""
     server = Quiet(("127.0.0.1", 0), Answers)
     server.daemon_threads = True
-    server.answer, server.keys = answer, []
+    server.answer, server.keys, server.headers = answer, [], []
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     server.base_url = f"http://127.0.0.1:{server.server_address[1]}/v1"

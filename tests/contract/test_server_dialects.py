@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import numpy as np
@@ -11,7 +12,7 @@ from servers import scripted
 
 from dpfewshot.backends import conformance
 from dpfewshot.backends.openai_compatible import OpenAICompatible
-from dpfewshot.backends.servers import transport
+from dpfewshot.backends.servers import asking, transport
 from dpfewshot.errors import BackendError, MissingExtra
 
 
@@ -126,29 +127,66 @@ def test_values_from_after_sampling_are_refused(connect, script):
         connect(sampled)
 
 
-def test_answers_that_vary_are_seen(connect):
-    class Varying(VLLM):
-        def logprobs(self, prompt, settings):
-            return super().logprobs(prompt, settings) - 1e-5 * (len(self.bodies) % 2)
+class Drifting(VLLM):
+    """One log-probability moves by one unit in the last place where `drifts` says so of what is under way."""
 
-    backend = connect(Varying())
+    def __init__(self, drifts):
+        super().__init__()
+        self.drifts, self.under_way, self.lock = drifts, [], threading.Lock()
+
+    def completions(self, body):
+        with self.lock:
+            self.under_way += body["prompt"]
+        time.sleep(0.05 * (len(body["prompt"]) > 1))
+        try:
+            return super().completions(body)
+        finally:
+            with self.lock:
+                del self.under_way[: len(body["prompt"])]
+
+    def logprobs(self, prompt, settings):
+        values = super().logprobs(prompt, settings).astype(np.float32)
+        if self.drifts(len(self.under_way), sum(map(len, self.under_way))):
+            values[0] = np.nextafter(values[0], np.float32(-np.inf))
+        return values
+
+
+@pytest.mark.parametrize(
+    ("drifts", "options"),
+    [
+        # As a vLLM outside of its batch-invariant mode was seen to do on a GPU: three together moved nothing.
+        pytest.param(lambda sequences, _: sequences > 8, {}, id="more than 8 sequences"),
+        pytest.param(lambda sequences, _: sequences >= 44, {}, id="44 sequences"),
+        pytest.param(lambda sequences, _: sequences >= 65, {}, id="65 sequences"),
+        pytest.param(lambda _, tokens: tokens > 256, {}, id="256 tokens"),
+        pytest.param(lambda _, tokens: tokens > 256, {"concurrency": 1}, id="256 tokens in one request"),
+        pytest.param(lambda sequences, _: sequences > 15, {"concurrency": 1}, id="a full request"),
+    ],
+)
+def test_answers_that_move_by_one_unit_in_the_last_place_in_company_are_seen(connect, drifts, options):
+    backend = connect(Drifting(drifts), **options)
     assert not backend.batch_invariant
     assert "not batch-invariant: start vLLM with --max-num-seqs 1" in backend.describe()
+
+
+def test_a_server_is_believed_where_nothing_moves_and_only_where_it_was_verified(connect):
+    assert connect(Drifting(lambda *_: False)).batch_invariant
     assert not connect(VLLM(), verify=False).batch_invariant
 
 
-def test_answers_that_vary_in_company_of_many_alone_are_seen(connect):
-    """As a vLLM outside of its batch-invariant mode was seen to do on a GPU: three together moved nothing."""
+def test_answers_that_move_from_request_to_request_are_seen(connect):
+    script = Drifting(lambda *_: len(script.bodies) % 2)
+    assert not connect(script).batch_invariant
 
-    class Crowded(VLLM):
-        def completions(self, body):
-            self.crowd = len(body["prompt"])
-            return super().completions(body)
 
-        def logprobs(self, prompt, settings):
-            return super().logprobs(prompt, settings) - 1e-5 * (self.crowd > 8)
-
-    assert not connect(Crowded()).batch_invariant
+@pytest.mark.parametrize("support", [None, [5, 6]])
+def test_a_canary_that_moves_by_one_unit_in_the_last_place_ends_everything(connect, monkeypatch, support):
+    backend = connect(script := Drifting(lambda *_: False))
+    backend.next_token_logprobs([[1]], support)
+    monkeypatch.setattr(asking, "CANARY_SECONDS", 0.0)
+    script.drifts = lambda *_: True
+    with pytest.raises(BackendError, match="otherwise than before"):
+        backend.next_token_logprobs([[1]], support)
 
 
 def test_concurrency_is_bounded(connect):

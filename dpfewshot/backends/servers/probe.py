@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dpfewshot.backends.conformance import NORMALISATION
+from dpfewshot.backends.conformance import LONG_TOKENS, NORMALISATION
 from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.backends.servers.dialect import Dialect, spread
 from dpfewshot.errors import BackendError
@@ -21,10 +21,8 @@ LEAST, MOST = 8, 128
 
 vLLM's batch-invariant mode has known faults that begin at 44 to 65 sequences."""
 
-LONG, EVERY = 320, 8
-"""Tokens of a long prompt, and how many prompts have one such among them.
-
-Further faults of that mode begin where a step computes more than 256 tokens."""
+EVERY = 8
+"""How many prompts have a long one among them."""
 
 STRETCHED = 0.3
 """So are log-probabilities whose differences change by this share; a temperature of 0.5 doubles them."""
@@ -98,7 +96,7 @@ def crowd(short: Sequence[Tokens], count: int, longest: int | None) -> list[list
         count: how many are wanted.
         longest: the longest prompt that the server takes; None if it does not tell.
     """
-    size = LONG if longest is None else min(LONG, longest)
+    size = LONG_TOKENS if longest is None else min(LONG_TOKENS, longest)
     chosen = [list(short[place % len(short)]) for place in range(count)]
     return [
         (prompt * size)[:size] if place % EVERY == 1 else prompt[:size] for place, prompt in enumerate(chosen)
@@ -108,10 +106,9 @@ def crowd(short: Sequence[Tokens], count: int, longest: int | None) -> list[list
 def _answers(ask: Asking, prompt: Tokens, support: Tokens) -> bytes:
     """The bits of chosen log-probabilities; nothing where the server ignores which ones are chosen."""
     try:
-        row = ask([prompt], support)[0]
+        return bytes(ask([prompt], support)[0].data)
     except BackendError:
         return b""
-    return row.tobytes()
 
 
 def check_total(row: Logprobs, *, whole: bool) -> None:
