@@ -21,13 +21,15 @@ model.path = sys.argv[1]
 parameters.model = model
 parameters.hostnames, parameters.port = ["127.0.0.1"], int(sys.argv[2])
 parameters.n_parallel, parameters.n_ctx, parameters.n_gpu_layers = int(sys.argv[3]), 256 * int(sys.argv[3]), 0
-parameters.cache_prompt, parameters.cache_ram_mib = False, 0
+parameters.cache_prompt, parameters.cache_ram_mib = True, 0
 parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
 parameters.verbosity = -1
 server = xllamacpp.Server(parameters)
 threading.Event().wait()
 """
-"""What `llama-server --model FILE --parallel N --no-cache-prompt` does, from the prebuilt wheel."""
+"""What `llama-server --model FILE --parallel N` does, from the prebuilt wheel.
+
+Its prompt cache is on, as it is unless it is told otherwise: each request must keep its prompt out of it."""
 
 
 def free_port():
