@@ -21,13 +21,15 @@ model.path = sys.argv[1]
 parameters.model = model
 parameters.hostnames, parameters.port = ["127.0.0.1"], int(sys.argv[2])
 parameters.n_parallel, parameters.n_ctx, parameters.n_gpu_layers = int(sys.argv[3]), 256 * int(sys.argv[3]), 0
-parameters.cache_prompt, parameters.cache_ram_mib = False, 0
+parameters.cache_prompt, parameters.cache_ram_mib = True, 0
 parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
 parameters.verbosity = -1
 server = xllamacpp.Server(parameters)
 threading.Event().wait()
 """
-"""What `llama-server --model FILE --parallel N --no-cache-prompt` does, from the prebuilt wheel."""
+"""What `llama-server --model FILE --parallel N` does, from the prebuilt wheel.
+
+Its prompt cache is on, as it is unless it is told otherwise: each request must keep its prompt out of it."""
 
 
 def free_port():
@@ -96,6 +98,7 @@ class Answers(BaseHTTPRequestHandler):
 
     def _answer(self, body):
         self.server.keys.append(self.headers["authorization"])
+        self.server.headers.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
         found = self.server.answer(self.path, body)
         if found is None:
             self.close_connection = True
@@ -130,7 +133,7 @@ def scripted(answer):
     """A server whose answers a function gives; its attribute `answer` may be exchanged while it runs."""
     server = Quiet(("127.0.0.1", 0), Answers)
     server.daemon_threads = True
-    server.answer, server.keys = answer, []
+    server.answer, server.keys, server.headers = answer, [], []
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     server.base_url = f"http://127.0.0.1:{server.server_address[1]}/v1"

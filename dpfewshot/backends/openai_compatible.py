@@ -13,7 +13,7 @@ import numpy as np
 from dpfewshot.backends.conformance import SAMPLE_PREFIX, SAMPLE_TEXT
 from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.backends.servers.connection import Connection
-from dpfewshot.backends.servers.probe import crowd_of, probe
+from dpfewshot.backends.servers.probe import crowd, crowd_of, probe
 from dpfewshot.errors import BackendError
 
 
@@ -31,8 +31,13 @@ class OpenAICompatible:
         model: the model's name on the server; llama-server and llama-cpp-python's serve the one they have.
         api_key: sent as a bearer token; in no message, log or representation.
         dialect: "auto", or one of "llama-server", "vllm", "sglang", "llama-cpp-python", "openai".
-        concurrency: requests under way at once, at least 1.
+        concurrency: requests under way at once at most, at least 1. Fewer where the server says that it
+            computes fewer.
         timeout: seconds that one request may take, its retries included; never a time for a whole draw.
+            Well above what the longest prompt takes by itself.
+        proxy: the address of an HTTP proxy on the way. It sees prompts and key unless the server speaks
+            https. None connects directly: no environment variable is read, and no redirect followed.
+        ca_bundle: a file or folder of certificates (PEM) to trust for https, in place of certifi's.
         verify: whether to check at connection. Without, `batch_invariant` is False: nothing was found out.
         allow_truncated: take a server that tells only some log-probabilities. As private, since a
             truncated vector is still a function of its own prompt; the others count as impossible.
@@ -44,7 +49,7 @@ class OpenAICompatible:
         context_tokens: the longest prompt with the token that follows it; None if the server does not tell.
 
     Raises:
-        MissingExtra: `openai` is not installed.
+        MissingExtra: `httpcore` is not installed.
         BackendError: no answer (retryable), or a server that cannot serve; says what is missing.
     """
 
@@ -57,6 +62,8 @@ class OpenAICompatible:
         dialect: str = "auto",
         concurrency: int = 8,
         timeout: float = 120.0,
+        proxy: str | None = None,
+        ca_bundle: str | None = None,
         verify: bool = True,
         allow_truncated: bool = False,
     ) -> None:
@@ -69,6 +76,8 @@ class OpenAICompatible:
             "dialect": dialect,
             "concurrency": concurrency,
             "timeout": timeout,
+            "proxy": proxy,
+            "ca_bundle": ca_bundle,
             "allow_truncated": allow_truncated,
         }
         self.batch_invariant = False
@@ -113,7 +122,7 @@ class OpenAICompatible:
         """Log-probabilities of the next token of each prompt; see `LogprobBackend`.
 
         A prompt that is empty, longer than the context, or holds an id that is none is a row of NaN and
-        is not sent; one that the server refuses, or never answers while it answers a public prompt, too.
+        is not sent; one that the server refuses, or does not answer when it is asked alone, too.
         """
         if support is not None:
             self._check_tokens(support)
@@ -146,7 +155,7 @@ class OpenAICompatible:
         try:
             connection.open(SAMPLE_PREFIX)
             if self._verify:
-                self.batch_invariant = _verify(connection, self._settings["concurrency"])
+                self.batch_invariant = _verify(connection)
         except BaseException:
             self._finalizer()
             raise
@@ -174,15 +183,17 @@ class OpenAICompatible:
             raise BackendError(f"a token of the support or text is not in 0 to {self.vocabulary_size - 1}")
 
 
-def _verify(connection: Connection, concurrency: int) -> bool:
+def _verify(connection: Connection) -> bool:
     """Check values, and find out whether answers depend on neighbours."""
     dialect = connection.dialect
     words = SAMPLE_TEXT.split()
     # Long and short take turns, so that requests under way together differ.
     ends = [len(words) - place if place % 2 else 1 + place for place in range(len(words))]
-    count = crowd_of(dialect.prompts_per_request, concurrency)
-    texts = [f"{SAMPLE_PREFIX} {' '.join(words[: ends[place % len(words)]])}" for place in range(count)]
-    findings = probe(connection.rows, [connection.tokenize(text) for text in texts], dialect)
+    texts = [f"{SAMPLE_PREFIX} {' '.join(words[:end])}" for end in ends]
+    count = crowd_of(dialect.prompts_per_request, connection.concurrency)
+    longest = None if dialect.context_tokens is None else dialect.context_tokens - 1
+    prompts = crowd([connection.tokenize(text) for text in texts[:count]], count, longest)
+    findings = probe(connection.rows, prompts, dialect)
     dialect.picks = findings.picks
     connection.remember_bits(exact=findings.batch_invariant)
     return findings.batch_invariant

@@ -43,6 +43,14 @@ _OPTIONS: Mapping[str, Decorator] = {
         default=None,
         help="openai: accept a server that tells the likeliest tokens alone.",
     ),
+    "proxy": click.option(
+        "--proxy",
+        default=None,
+        help="openai: an HTTP proxy on the way; none of the environment is used.",
+    ),
+    "ca_bundle": click.option(
+        "--ca-bundle", default=None, metavar="PATH", help="openai: certificates (PEM) to trust for https."
+    ),
     "device": click.option("--device", default=None, help="hugging-face: cpu, cuda, ... Default: the best."),
     "dtype": click.option("--dtype", default=None, help="hugging-face: float32, bfloat16 or float16."),
     "gpu_layers": click.option(
@@ -81,7 +89,9 @@ _KNOWN: Mapping[str, frozenset[str]] = {
     LLAMA_CPP: frozenset(
         {"model", "gpu_layers", "weights", "threads", "context_tokens", "decode_batch", "kept_prompts"}
     ),
-    OPENAI: frozenset({"model", "base_url", "api_key_env", "dialect", "allow_truncated"}),
+    OPENAI: frozenset(
+        {"model", "base_url", "api_key_env", "dialect", "allow_truncated", "proxy", "ca_bundle"}
+    ),
     HUGGING_FACE: frozenset({"model", "device", "dtype", "context_tokens", "decode_batch", "kept_prompts"}),
 }
 

@@ -40,6 +40,7 @@ _BY_CHECK: Mapping[str, str] = {
     "long prompt": "answer a prompt of more than context_tokens with a row of NaN; never cut it, never raise",
     "prefix reuse": "compute no prompt from what an earlier call left behind",
     "concurrency": "hold a lock around the model",
+    "load": "answer each prompt as if it were alone, however long it waits; a queue or quota fails them all",
     "closing": "make close() harmless a second time, and raise BackendError once closed",
 }
 

@@ -2,107 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import numpy as np
 import pytest
+from scripted_servers import END, PADDED, VLLM, VOCABULARY, SGLang, weights
 from servers import scripted
 
 from dpfewshot.backends import conformance
 from dpfewshot.backends.openai_compatible import OpenAICompatible
-from dpfewshot.backends.servers import transport
+from dpfewshot.backends.servers import asking, transport
 from dpfewshot.errors import BackendError, MissingExtra
-
-END = "<|im_end|>"
-VOCABULARY = [*map(chr, range(32, 127)), "\n", END]
-PADDED = len(VOCABULARY) + 7
-"""The scripted model has more outputs than its tokenizer has tokens, as most models have."""
-
-
-def weights(prompt, settings):
-    raw = np.cos(np.arange(PADDED) * (1 + sum((i + 1) * t for i, t in enumerate(prompt)))) * 3
-    raw[len(VOCABULARY) :] = -30
-    raw = raw / settings.get("temperature", 1)
-    return raw - np.log(np.exp(raw).sum())
-
-
-def tokenize(text):
-    tokens = []
-    while text:
-        piece = END if text.startswith(END) else text[0]
-        tokens.append(VOCABULARY.index(piece if piece in VOCABULARY else "?"))
-        text = text[len(piece) :]
-    return tokens
-
-
-class Script:
-    """The pages that all these servers have, with the fields of vLLM."""
-
-    owner, text_field, most, raw, model = "vllm", "prompt", PADDED, True, "served"
-
-    def __init__(self):
-        self.bodies = []
-
-    def __call__(self, path, body):
-        self.bodies.append(body)
-        page = getattr(self, path.removeprefix("/v1").strip("/"), None)
-        return (404, {}, {"error": "no such page"}) if page is None else page(body)
-
-    def models(self, _):
-        return 200, {}, {"data": [{"id": "served", "owned_by": self.owner, "max_model_len": 512}]}
-
-    def tokenize(self, body):
-        return 200, {}, {"tokens": tokenize(body["prompt"])}
-
-    def detokenize(self, body):
-        text = "".join(VOCABULARY[token] for token in body["tokens"] if token < len(VOCABULARY))
-        return 200, {}, {self.text_field: text}
-
-    def logprobs(self, prompt, settings):
-        return weights(prompt, {} if self.raw else settings)
-
-
-class VLLM(Script):
-    def completions(self, body):
-        if body["logprobs"] > self.most:
-            message = "Requested sample logprobs of {logprobs}, which is greater than max allowed: "
-            message = message.format(**body) + str(self.most)
-            return 400, {}, {"error": {"message": message, "code": 400}}
-        if any(len(prompt) > 500 for prompt in body["prompt"]):
-            return 400, {}, {"error": {"message": f"too long: {body['prompt']}", "code": 400}}
-        choices = [
-            {"index": index, "text": "", "logprobs": {"top_logprobs": [self.top(prompt, body)]}}
-            for index, prompt in enumerate(body["prompt"])
-        ]
-        return 200, {}, {"model": self.model, "choices": choices[::-1]}
-
-    def top(self, prompt, body):
-        values = self.logprobs(prompt, body)
-        ids = body.get("logprob_token_ids") or np.argsort(-values)[: body["logprobs"]]
-        return {f"token_id:{token}": float(values[token]) for token in ids}
-
-
-class SGLang(Script):
-    owner, text_field = "sglang", "text"
-
-    def generate(self, body):
-        return (
-            200,
-            {},
-            [
-                {
-                    "text": "",
-                    "meta_info": {
-                        "prompt_tokens": len(prompt),
-                        "weight_version": "default",
-                        "output_token_ids_logprobs": [
-                            [[float(self.logprobs(prompt, body["sampling_params"])[t]), t, None] for t in ids]
-                        ],
-                    },
-                }
-                for prompt, ids in zip(body["input_ids"], body["token_ids_logprob"], strict=True)
-            ],
-        )
 
 
 @pytest.fixture
@@ -216,29 +127,66 @@ def test_values_from_after_sampling_are_refused(connect, script):
         connect(sampled)
 
 
-def test_answers_that_vary_are_seen(connect):
-    class Varying(VLLM):
-        def logprobs(self, prompt, settings):
-            return super().logprobs(prompt, settings) - 1e-5 * (len(self.bodies) % 2)
+class Drifting(VLLM):
+    """One log-probability moves by one unit in the last place where `drifts` says so of what is under way."""
 
-    backend = connect(Varying())
+    def __init__(self, drifts):
+        super().__init__()
+        self.drifts, self.under_way, self.lock = drifts, [], threading.Lock()
+
+    def completions(self, body):
+        with self.lock:
+            self.under_way += body["prompt"]
+        time.sleep(0.05 * (len(body["prompt"]) > 1))
+        try:
+            return super().completions(body)
+        finally:
+            with self.lock:
+                del self.under_way[: len(body["prompt"])]
+
+    def logprobs(self, prompt, settings):
+        values = super().logprobs(prompt, settings).astype(np.float32)
+        if self.drifts(len(self.under_way), sum(map(len, self.under_way))):
+            values[0] = np.nextafter(values[0], np.float32(-np.inf))
+        return values
+
+
+@pytest.mark.parametrize(
+    ("drifts", "options"),
+    [
+        # As a vLLM outside of its batch-invariant mode was seen to do on a GPU: three together moved nothing.
+        pytest.param(lambda sequences, _: sequences > 8, {}, id="more than 8 sequences"),
+        pytest.param(lambda sequences, _: sequences >= 44, {}, id="44 sequences"),
+        pytest.param(lambda sequences, _: sequences >= 65, {}, id="65 sequences"),
+        pytest.param(lambda _, tokens: tokens > 256, {}, id="256 tokens"),
+        pytest.param(lambda _, tokens: tokens > 256, {"concurrency": 1}, id="256 tokens in one request"),
+        pytest.param(lambda sequences, _: sequences > 15, {"concurrency": 1}, id="a full request"),
+    ],
+)
+def test_answers_that_move_by_one_unit_in_the_last_place_in_company_are_seen(connect, drifts, options):
+    backend = connect(Drifting(drifts), **options)
     assert not backend.batch_invariant
     assert "not batch-invariant: start vLLM with --max-num-seqs 1" in backend.describe()
+
+
+def test_a_server_is_believed_where_nothing_moves_and_only_where_it_was_verified(connect):
+    assert connect(Drifting(lambda *_: False)).batch_invariant
     assert not connect(VLLM(), verify=False).batch_invariant
 
 
-def test_answers_that_vary_in_company_of_many_alone_are_seen(connect):
-    """As a vLLM outside of its batch-invariant mode was seen to do on a GPU: three together moved nothing."""
+def test_answers_that_move_from_request_to_request_are_seen(connect):
+    script = Drifting(lambda *_: len(script.bodies) % 2)
+    assert not connect(script).batch_invariant
 
-    class Crowded(VLLM):
-        def completions(self, body):
-            self.crowd = len(body["prompt"])
-            return super().completions(body)
 
-        def logprobs(self, prompt, settings):
-            return super().logprobs(prompt, settings) - 1e-5 * (self.crowd > 8)
-
-    assert not connect(Crowded()).batch_invariant
+@pytest.mark.parametrize("support", [None, [5, 6]])
+def test_a_canary_that_moves_by_one_unit_in_the_last_place_ends_everything(connect, monkeypatch, support):
+    backend = connect(script := Drifting(lambda *_: False))
+    backend.next_token_logprobs([[1]], support)
+    monkeypatch.setattr(asking, "CANARY_SECONDS", 0.0)
+    script.drifts = lambda *_: True
+    with pytest.raises(BackendError, match="otherwise than before"):
+        backend.next_token_logprobs([[1]], support)
 
 
 def test_concurrency_is_bounded(connect):
@@ -332,6 +280,6 @@ def test_another_name_than_the_servers_is_refused():
 
 
 def test_the_client_library_is_asked_for_when_it_is_missing(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "openai", None)
+    monkeypatch.setitem(__import__("sys").modules, "httpcore", None)
     with pytest.raises(MissingExtra, match=r"dpfewshot\[openai\]"):
         OpenAICompatible("http://127.0.0.1:1/v1", "served")

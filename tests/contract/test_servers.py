@@ -54,6 +54,13 @@ def through_proxy(proxy):
 
 
 @pytest.fixture
+def hurried(through_proxy, monkeypatch):
+    """Gives up early: a quota is waited for as long as a request may take."""
+    monkeypatch.setattr(through_proxy._connection._transport, "_timeout", 1.0)
+    return through_proxy
+
+
+@pytest.fixture
 def prompts(backend):
     return [backend.tokenize(text) for text in (PROMPT, "Where", "The capital of France is")]
 
@@ -100,6 +107,7 @@ def test_llama_server_is_recognised_and_conforms(backend, prompts):
     assert backend.batch_invariant
     assert backend.context_tokens == 256
     assert backend.vocabulary_size == 49152
+    assert backend._connection.concurrency == 1  # the server has one slot
     conformance.require(
         [
             conformance.check_vocabulary(backend),
@@ -127,6 +135,41 @@ def test_a_likely_token_that_ends_within_a_character_costs_no_answer(through_pro
     answers = through_proxy.next_token_logprobs(prompts, globe[:1])
     assert np.exp(answers).mean() > 0.4
     assert len(seen) == len(prompts)
+
+
+def test_no_prompt_is_taken_from_the_servers_cache(through_proxy, prompts, faults):
+    seen = faults(lambda _, real: real())
+    longer = [*prompts[2], *prompts[0]]
+    expected = through_proxy.next_token_logprobs([longer], [5, 6])
+    for before in ([longer[:-1]], [longer], [[*longer, 7]], [prompts[2]]):
+        through_proxy.next_token_logprobs(before, [5, 6])
+        assert through_proxy.next_token_logprobs([longer], [5, 6]).tobytes() == expected.tobytes()
+    assert [body["cache_prompt"] for body in seen] == [False] * len(seen)
+
+
+def test_a_slow_neighbour_and_a_full_queue_in_front_of_a_real_server_change_no_row(
+    proxy, prompts, backend, faults, monkeypatch
+):
+    """The queue refuses whatever comes beside another request; the long prompt takes all of the time."""
+    monkeypatch.setattr(transport, "ATTEMPTS", 2)
+    expected = backend.next_token_logprobs(prompts[1:], [5, 6])
+    under_way = []
+
+    def queue(body, real):
+        under_way.append(body)
+        try:
+            if len(under_way) > 1:
+                return 503, {}, {}
+            return time.sleep(0.4) if of(prompts)(body) else real()
+        finally:
+            under_way.pop()
+
+    with OpenAICompatible(proxy.base_url, "smollm2", verify=False, timeout=30) as queued:
+        queued._connection._transport._gate.limit = 8  # as many as of a server that does not tell its slots
+        faults(queue)
+        found = queued.next_token_logprobs([*prompts, prompts[0], *prompts[1:]], [5, 6])
+    assert np.isnan(found[[0, 3]]).all()
+    assert found[[1, 2]].tobytes() == found[[4, 5]].tobytes() == expected.tobytes()
 
 
 def test_a_demonstration_is_made_through_a_server(backend):
@@ -258,15 +301,15 @@ def _spoil(found, value):
 
 @pytest.mark.parametrize("case", [(503, True), (429, True), (None, True), (401, False), (404, False)])
 def test_a_server_that_is_gone_fails_everything_and_says_nothing_of_prompts(
-    through_proxy, prompts, faults, caplog, case
+    hurried, prompts, faults, caplog, case
 ):
     status, retryable = case
     caplog.set_level(logging.DEBUG)
     faults(lambda *_: None if status is None else (status, {}, {"error": {"message": PROMPT}}))
     with pytest.raises(BackendError) as raised:
-        through_proxy.next_token_logprobs(prompts, [5])
+        hurried.next_token_logprobs(prompts, [5])
     assert raised.value.retryable is retryable
-    told = "".join(traceback.format_exception(raised.value)) + caplog.text + repr(through_proxy)
+    told = "".join(traceback.format_exception(raised.value)) + caplog.text + repr(hurried)
     cause = raised.value
     while cause is not None:  # what is suppressed in a traceback is still carried along
         told += repr(vars(cause)) + repr(cause)
@@ -279,11 +322,11 @@ def test_a_server_that_is_gone_fails_everything_and_says_nothing_of_prompts(
 def test_a_slow_server_is_given_up_in_time(proxy, prompts, faults):
     with OpenAICompatible(proxy.base_url, "smollm2", verify=False, timeout=30) as slow:
         slow._connection._transport._timeout = 0.3
-        faults(lambda *_: time.sleep(1))
+        faults(lambda *_: time.sleep(3))
         start = time.monotonic()
         with pytest.raises(BackendError, match="nothing in time"):
             slow.next_token_logprobs(prompts, [5])
-        # Three prompts and the canary, which is asked when they had no answer; never one after the other.
+        # One prompt, and five times as long the canary, which waits until the server has ended the prompt.
         assert time.monotonic() - start < 5
 
 
@@ -370,6 +413,7 @@ def test_llama_cpp_pythons_server(prompts, monkeypatch):
             OpenAICompatible(url, "smollm2")
         with OpenAICompatible(url, "smollm2", allow_truncated=True, verify=False) as served:
             assert "llama-cpp-python at" in served.describe()
+            assert served._connection.concurrency == 1
             assert not served.end_token_ids & set(served.tokenize("a<|im_end|>b"))
             special = [*prompts[0], *served.tokenize(" <|im_end|>")]
             found = served.next_token_logprobs([prompts[2], special, prompts[2]])

@@ -82,8 +82,11 @@ def choose() -> Chosen:
 
 
 def test_a_server(choose: Chosen, made: dict[str, dict[str, Any]]) -> None:
-    choose("--backend", "openai", "--base-url", "http://host/v1", "--model", "m", "--allow-truncated")
+    way = ["--proxy", "http://proxy:3128", "--ca-bundle", "authority.pem"]
+    choose("--backend", "openai", "--base-url", "http://host/v1", "--model", "m", "--allow-truncated", *way)
     assert made["OpenAICompatible"] == {
+        "proxy": "http://proxy:3128",
+        "ca_bundle": "authority.pem",
         "base_url": "http://host/v1",
         "model": "m",
         "api_key": None,

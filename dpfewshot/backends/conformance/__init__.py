@@ -30,7 +30,14 @@ from dpfewshot.backends.conformance.invariance import (
     check_concurrency,
     check_prefix_reuse,
 )
-from dpfewshot.backends.conformance.samples import SAMPLE_PREFIX, SAMPLE_TEXT, Samples, sample_prompts
+from dpfewshot.backends.conformance.load import check_load
+from dpfewshot.backends.conformance.samples import (
+    LONG_TOKENS,
+    SAMPLE_PREFIX,
+    SAMPLE_TEXT,
+    Samples,
+    sample_prompts,
+)
 from dpfewshot.backends.conformance.suite import CHECKS, CLOSING, check_backend, examine, run_check
 from dpfewshot.backends.conformance.vocabulary import (
     check_special_tokens,
@@ -41,6 +48,7 @@ from dpfewshot.backends.conformance.vocabulary import (
 __all__ = [
     "CHECKS",
     "CLOSING",
+    "LONG_TOKENS",
     "NORMALISATION",
     "SAMPLE_PREFIX",
     "SAMPLE_TEXT",
@@ -55,6 +63,7 @@ __all__ = [
     "check_concurrency",
     "check_empty_prompt",
     "check_end_tokens",
+    "check_load",
     "check_long_prompt",
     "check_normalisation",
     "check_prefix_reuse",

@@ -15,6 +15,9 @@ SAMPLE_TEXT = (
     "before it reaches the Black Sea ?"
 )
 
+LONG_TOKENS = 320
+"""Tokens of a long prompt: vLLM's batch-invariant mode has known faults in steps of more than 256."""
+
 SAMPLE_TEXTS = (SAMPLE_PREFIX, SAMPLE_TEXT, "Text: a  b\n\nText:", "It's 7.5% (or 8)!", "")
 """Plain ASCII, which every model's tokens can write."""
 

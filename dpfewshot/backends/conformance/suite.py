@@ -21,6 +21,7 @@ from dpfewshot.backends.conformance.invariance import (
     check_concurrency,
     check_prefix_reuse,
 )
+from dpfewshot.backends.conformance.load import check_load
 from dpfewshot.backends.conformance.samples import Samples
 from dpfewshot.backends.conformance.vocabulary import (
     check_special_tokens,
@@ -50,6 +51,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "concurrency": lambda backend, given: check_concurrency(backend, given.prompts[:FEW]),
     # Hundreds of prompts: without the prefix they are shorter, and no less mixed.
     "batch invariance": lambda backend, given: check_batch_invariance(backend, given.suffixes),
+    "load": lambda backend, given: check_load(backend, given.suffixes),
     "block invariance": lambda backend, given: check_block_invariance(
         backend, given.prefix, given.suffixes, given.released
     ),

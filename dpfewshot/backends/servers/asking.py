@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from dpfewshot.backends.protocol import Logprobs, Tokens
-from dpfewshot.backends.servers.dialect import Dialect, gather
-from dpfewshot.backends.servers.faults import Absent, Refused, Unanswered
+from dpfewshot.backends.servers.dialect import CHOSEN, Dialect, gather, spread
+from dpfewshot.backends.servers.faults import Fault, Overloaded, Refused, error_of
+from dpfewshot.backends.servers.transport import PATIENCE, Transport
 from dpfewshot.errors import BackendError
 
 CANARY_SECONDS = 60.0
@@ -21,24 +22,33 @@ DRIFT = 0.1
 
 
 class Asker:
-    """Asks one server, prompt by prompt of its own accord.
+    """Asks one server, prompt by prompt of its own accord, so that no row depends on what else is asked.
 
-    A canary is a public prompt whose answer is remembered. It is asked again every minute, and whenever
-    a prompt had no answer: if the canary has one, that prompt is at fault and becomes a row of NaN; if
-    it has none, the server is, and everything fails.
+    A prompt without an answer may be at fault itself, or have waited behind others: a slow server, a full
+    queue and a quota tell no difference. So it is asked again alone, with nothing else under way:
+
+        first the canary, a public prompt whose answer is remembered: it waits until the server has ended
+            what it still computes of requests that were given up, and fails if the server is gone;
+        then the prompt. An answer is its row;
+        then, unless the server refused the prompt, the canary again: if it is answered, the prompt is at
+            fault and becomes a row of NaN.
+
+    Whatever else happens fails the draw, and the error speaks of public requests alone. The canary is
+    asked each minute too, always alone.
 
     Args:
-        dialect: connected.
+        transport, dialect: connected.
         name: the server's, for messages.
         canary: public token ids.
     """
 
-    def __init__(self, dialect: Dialect, name: str, canary: Tokens) -> None:
+    def __init__(self, transport: Transport, dialect: Dialect, name: str, canary: Tokens) -> None:
+        self._transport = transport
         self._dialect = dialect
         self._name = name
         self._canary = list(canary)
-        self._expected: Logprobs | None = None
-        self._asked = 0.0
+        self._expected: dict[str, Logprobs] = {}
+        self._asked: dict[str, float] = {}
         self.exact = False
 
     async def rows(
@@ -49,74 +59,99 @@ class Asker:
         Raises:
             BackendError: the server is at fault, or serves another model than before.
         """
-        await self.look_at_canary(CANARY_SECONDS)
+        await self.look_at_canary(support, CANARY_SECONDS)
         size = self._dialect.prompts_per_request
         batches = [prompts[start : start + size] for start in range(0, len(prompts), size)]
-        answers = await gather(self._batch(batch, support, settings) for batch in batches)
+        try:
+            answers = await gather(self._batch(batch, support, settings) for batch in batches)
+        except BaseException:
+            self._asked.clear()  # the server may still compute: the next call waits for it with a canary
+            raise
         width = self._dialect.vocabulary_size if support is None else len(support)
         rows = [row for answer in answers for row in answer]
         return np.stack(rows) if rows else np.empty((0, width), dtype=np.float32)
 
-    async def look_at_canary(self, seconds: float) -> None:
+    async def look_at_canary(self, support: Tokens | None = None, seconds: float = 0.0) -> None:
         """Ask the canary if its answer is older than this, and compare.
+
+        It is asked in the way in which this support is asked for: requests of two kinds are never mixed.
 
         Raises:
             BackendError: no answer, or another one than before.
         """
-        now = time.monotonic()
-        if self._expected is not None and now - self._asked < seconds:
+        kind = self._dialect.kind_of(support)
+        if self._is_fresh(kind, seconds):
             return
-        self._asked = now
-        try:
-            (row,), identity = await self._dialect.ask([self._canary], None)
-        except (Absent, Refused, Unanswered) as fault:
-            raise self._gone(fault) from None
+        asked = spread(self._dialect.vocabulary_size) if kind == CHOSEN else None
+        async with self._transport.alone(patience=PATIENCE):
+            if self._is_fresh(kind, seconds):  # another thread asked while this one waited
+                return
+            try:
+                (row,) = await self._answer([self._canary], asked, None)
+            except Fault as fault:
+                raise error_of(fault, self._name) from None
+            self._asked[kind] = time.monotonic()
         if np.isnan(row).any():
             raise BackendError(f"{self._name} answered a public prompt with log-probabilities that are none")
-        self._check_identity(identity)
-        if self._expected is None:
-            self._expected = row
-        elif not _same(self._expected, row, exact=self.exact):
+        expected = self._expected.setdefault(kind, row)
+        if not _same(expected, row, exact=self.exact):
             raise BackendError(
                 f"{self._name} answers the same prompt otherwise than before: its model was changed, or its "
                 "answers depend on other requests; connect again"
             )
 
+    def _is_fresh(self, kind: str, seconds: float) -> bool:
+        return kind in self._asked and time.monotonic() - self._asked[kind] < seconds
+
     async def _batch(
         self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any] | None
     ) -> list[Logprobs]:
+        """A row for each; a request of several that has no answer is asked again prompt by prompt."""
         try:
-            rows, identity = await self._dialect.ask(prompts, support, settings)
-        except Absent as fault:
-            raise self._gone(fault) from None
-        except (Refused, Unanswered):
-            return await self._after_failure(prompts, support, settings)
-        self._check_identity(identity)
-        return rows
+            rows = await self._answer(prompts, support, settings)
+        except Fault:
+            if len(prompts) > 1:
+                answers = await gather(self._batch([prompt], support, settings) for prompt in prompts)
+                return [row for answer in answers for row in answer]
+            return [await self._by_itself(prompts[0], support, settings)]
+        return [
+            await self._by_itself(prompt, support, settings) if np.isnan(row).any() else row
+            for prompt, row in zip(prompts, rows, strict=True)
+        ]
 
-    async def _after_failure(
+    async def _by_itself(
+        self, prompt: Tokens, support: Tokens | None, settings: Mapping[str, Any] | None
+    ) -> Logprobs:
+        """The row of a prompt that is asked with nothing else under way; NaN if it is at fault.
+
+        Raises:
+            BackendError: the server is at fault.
+        """
+        async with self._transport.alone():
+            await self.look_at_canary(support)
+            try:
+                (row,) = await self._answer([prompt], support, settings)
+            except Overloaded:
+                raise BackendError(
+                    f"{self._name} has too much to do, or keeps a quota: let nobody else use it",
+                    retryable=True,
+                ) from None
+            except Fault as fault:
+                if not isinstance(fault, Refused):
+                    await self.look_at_canary(support)
+                width = self._dialect.vocabulary_size if support is None else len(support)
+                return np.full(width, np.nan, dtype=np.float32)
+            return row
+
+    async def _answer(
         self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any] | None
     ) -> list[Logprobs]:
-        """Each prompt by itself; a single one is at fault if the canary still has its answer."""
-        if len(prompts) > 1:
-            answers = await gather(self._batch([prompt], support, settings) for prompt in prompts)
-            return [row for answer in answers for row in answer]
-        await self.look_at_canary(0.0)
-        width = self._dialect.vocabulary_size if support is None else len(support)
-        return [np.full(width, np.nan, dtype=np.float32)]
-
-    def _check_identity(self, identity: tuple[Any, ...]) -> None:
+        rows, identity = await self._dialect.ask(prompts, support, settings)
         if self._dialect.identity is None:
             self._dialect.identity = identity
         elif identity != self._dialect.identity:
             raise BackendError(f"{self._name} serves another model than before: connect again")
-
-    def _gone(self, fault: Absent | Refused | Unanswered) -> BackendError:
-        if isinstance(fault, Unanswered):
-            return BackendError(f"{self._name} does not answer: {fault.cause}", retryable=True)
-        if isinstance(fault, Refused):
-            return BackendError(f"{self._name} refuses a public prompt")
-        return BackendError(f"{self._name} does not know the model, or has no such page")
+        return rows
 
 
 def _same(expected: Logprobs, found: Logprobs, *, exact: bool) -> bool:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.backends.servers.asking import Asker
 from dpfewshot.backends.servers.detection import detect, dialect_named
 from dpfewshot.backends.servers.dialect import Dialect
-from dpfewshot.backends.servers.faults import Absent, Refused, Unanswered
-from dpfewshot.backends.servers.transport import Transport
+from dpfewshot.backends.servers.faults import Fault, Overloaded, error_of
+from dpfewshot.backends.servers.transport import PATIENCE, Transport
 from dpfewshot.backends.servers.worker import Worker
 from dpfewshot.errors import BackendError
 
@@ -22,7 +23,7 @@ class Connection:
     """What `OpenAICompatible` asks, in calls that wait.
 
     Args:
-        base_url, api_key, concurrency, timeout: see `Transport`.
+        base_url, api_key, concurrency, timeout, proxy, ca_bundle: see `Transport`.
         model, allow_truncated: see `Dialect`.
         dialect: its name, or "auto".
     """
@@ -36,12 +37,16 @@ class Connection:
         dialect: str,
         concurrency: int,
         timeout: float,
+        proxy: str | None,
+        ca_bundle: str | None,
         allow_truncated: bool,
     ) -> None:
         self._kind = None if dialect == "auto" else dialect_named(dialect)
         self._model = model
         self._allow_truncated = allow_truncated
-        self._transport = Transport(base_url, api_key, concurrency=concurrency, timeout=timeout)
+        self._transport = Transport(
+            base_url, api_key, concurrency=concurrency, timeout=timeout, proxy=proxy, ca_bundle=ca_bundle
+        )
         self.host = self._transport.host
         self._worker = Worker()
         self._worker.silence()
@@ -59,24 +64,43 @@ class Connection:
         kind = self._kind or await detect(self._transport)
         self.dialect: Dialect = kind(self._transport, self._model, allow_truncated=self._allow_truncated)
         await self.dialect.connect()
+        self._transport.limit_to(self.dialect.slots)
         tokens = await self.dialect.tokenize(canary)
-        self._asker = Asker(self.dialect, f"{self.dialect.name} at {self.host}", tokens)
-        await self._asker.look_at_canary(0.0)
+        self._asker = Asker(self._transport, self.dialect, f"{self.dialect.name} at {self.host}", tokens)
+        await self._asker.look_at_canary()
         self._worker.silence()  # some parts of the client are imported by its first request
 
     def tokenize(self, text: str) -> list[int]:
-        """See `Dialect.tokenize`. A text without an answer is at fault where a public one has an answer.
+        """See `Dialect.tokenize`.
+
+        A text without an answer is asked for again alone, and is at fault where a public one has an answer.
 
         Raises:
             BackendError: retryable if the server is gone, and not if it is the text's fault.
         """
-        try:
-            return self._run(self.dialect.tokenize(text))
-        except BackendError as error:
-            if not error.retryable:
-                raise
-            self._run(self.dialect.tokenize(self._public))
+        return self._run(self._tokens(text))
+
+    async def _tokens(self, text: str) -> list[int]:
+        with suppress(Fault):
+            return await self.dialect.tokenize(text)
+        async with self._transport.alone():
+            await self._look_at_text()
+            try:
+                return await self.dialect.tokenize(text)
+            except Overloaded as fault:
+                raise error_of(fault, f"the server at {self.host}") from None
+            except Fault:
+                await self._look_at_text()
         raise BackendError(f"the server at {self.host} does not tokenise a text")
+
+    async def _look_at_text(self) -> None:
+        """Tokenise a public text, after whatever the server still does."""
+        try:
+            async with self._transport.alone(patience=PATIENCE):
+                await self.dialect.tokenize(self._public)
+        except Fault as fault:
+            error = error_of(fault, f"the server at {self.host}")
+            raise BackendError(str(error), retryable=True) from None  # no text of anybody's did it
 
     def detokenize(self, tokens: Tokens) -> str:
         """See `Dialect.detokenize`."""
@@ -89,6 +113,11 @@ class Connection:
         """See `Asker.rows`."""
         return self._run(self._asker.rows(prompts, support, settings))
 
+    @property
+    def concurrency(self) -> int:
+        """Requests under way at once at most: no more than the server computes at once."""
+        return self._transport.concurrency
+
     def remember_bits(self, *, exact: bool) -> None:
         """Say whether the canary's answer must be the same bit for bit from now on."""
         self._asker.exact = exact
@@ -99,15 +128,9 @@ class Connection:
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run it, and let no fault of this package's inside get out."""
-        cause = ""
         try:
             return self._worker.run(work)
         except CancelledError:
             raise BackendError("this OpenAICompatible was closed while it was asked") from None
-        except Unanswered as fault:
-            cause = fault.cause
-        except Refused:
-            raise BackendError(f"the server at {self.host} refuses a request") from None
-        except Absent:
-            raise BackendError(f"the server at {self.host} has no such page or model") from None
-        raise BackendError(f"the server at {self.host} does not answer: {cause}", retryable=True)
+        except Fault as fault:
+            raise error_of(fault, f"the server at {self.host}") from None

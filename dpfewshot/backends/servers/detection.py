@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from dpfewshot.backends.servers.dialect import Dialect
-from dpfewshot.backends.servers.faults import Unanswered
 from dpfewshot.backends.servers.llama_cpp_python import LlamaCppPython
 from dpfewshot.backends.servers.llama_server import LlamaServer
 from dpfewshot.backends.servers.openai_completions import OpenAICompletions
@@ -38,20 +37,15 @@ async def detect(transport: Transport) -> type[Dialect]:
     """The dialect of a server, by what `/v1/models` says and by the pages that only one kind has.
 
     Raises:
-        BackendError: nothing answers there.
+        Fault: nothing answers there, or a server that wants something else.
     """
-    try:
-        listed = await transport.get(f"{transport.base}/models")
-        for owner in _owners(listed):
-            if owner in OWNERS:
-                return OWNERS[owner]
-        if await transport.get(f"{transport.root}/get_model_info") is not None:
-            return SGLang
-        interface = await transport.get(f"{transport.root}/openapi.json")
-    except Unanswered as fault:
-        raise BackendError(
-            f"the server at {transport.host} does not answer: {fault.cause}", retryable=True
-        ) from None
+    listed = await transport.get(f"{transport.base}/models")
+    for owner in _owners(listed):
+        if owner in OWNERS:
+            return OWNERS[owner]
+    if await transport.get(f"{transport.root}/get_model_info") is not None:
+        return SGLang
+    interface = await transport.get(f"{transport.root}/openapi.json")
     pages = interface.get("paths", {}) if isinstance(interface, dict) else {}
     return LlamaCppPython if "/extras/tokenize" in pages else OpenAICompletions
 

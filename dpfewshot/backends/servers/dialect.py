@@ -16,6 +16,9 @@ from dpfewshot.backends.servers.transport import Transport
 NEGLIGIBLE = -9000.0
 """Log-probabilities below are a server's way to write minus infinity in JSON."""
 
+WHOLE, CHOSEN = "log-probabilities of the server's choice", "log-probabilities of chosen ids"
+"""The kinds of requests for log-probabilities."""
+
 EXCESS = 1e-3
 """How far a log-probability may be above 0, in nats: rounding."""
 
@@ -35,6 +38,7 @@ class Dialect(ABC):
         bos: a token that the model wants in front of every prompt; None if it wants none.
         whole: whether the server tells the log-probabilities of the whole vocabulary.
         picks: whether a support is asked for by its ids, where the dialect can and the server does it right.
+        slots: how many prompts the server computes at once; None if it does not tell.
         identity: what every answer says of the model; a change means another model.
     """
 
@@ -57,6 +61,7 @@ class Dialect(ABC):
         self.bos: int | None = None
         self.whole = True
         self.picks = False
+        self.slots: int | None = None
         self.identity: tuple[Any, ...] | None = None
 
     @abstractmethod
@@ -97,20 +102,24 @@ class Dialect(ABC):
     def identity_of(self, answer: Any) -> tuple[Any, ...]:
         """What an answer says of the model."""
 
+    def kind_of(self, support: Tokens | None) -> str:  # noqa: ARG002 - most dialects have one kind
+        """Which requests this one may be computed beside: those of its kind alone."""
+        return WHOLE
+
     async def ask(
         self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any] | None = None
     ) -> tuple[list[Logprobs], tuple[Any, ...]]:
         """One request: a row for each of at most `prompts_per_request` prompts, and the model's identity.
 
         Raises:
-            Refused, Unanswered, Absent, BackendError: see `Transport.post`.
+            Fault: see `Transport.post`.
         """
         url, body = self.request(prompts, support, settings or {})
 
         def read(answer: Any) -> tuple[list[Logprobs], tuple[Any, ...]]:
             return self.read(answer, prompts, support), self.identity_of(answer)
 
-        return await self._transport.post(url, body, read)
+        return await self._transport.post(url, body, read, kind=self.kind_of(support))
 
     def row(self, pairs: Iterable[tuple[int, float | None]], support: Tokens | None) -> Logprobs:
         """A row from (token id, log-probability) pairs.
@@ -128,6 +137,11 @@ class Dialect(ABC):
         if np.isnan(row).any() or (row > EXCESS).any():
             row[:] = np.nan
         return row
+
+
+def spread(size: int, count: int = 100) -> list[int]:
+    """Token ids spread evenly over a vocabulary of this size."""
+    return [int(token) for token in np.unique(np.linspace(0, size - 1, count, dtype=int))]
 
 
 def field(answer: Any, *path: str | int) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from dpfewshot.backends.end_tokens import END_NAMES
 from dpfewshot.backends.protocol import Logprobs, Tokens
-from dpfewshot.backends.servers.dialect import Dialect, field, gather, readable, token_ids
+from dpfewshot.backends.servers.dialect import WHOLE, Dialect, field, gather, readable, token_ids
 from dpfewshot.backends.servers.faults import Malformed, Refused, Unanswered
 from dpfewshot.backends.servers.served_tokenizer import BRACKET, CHUNK
 from dpfewshot.errors import BackendError
@@ -54,7 +53,7 @@ class LlamaCppPython(Dialect):
         self._tokens: dict[str, int] = {}
         self._texts: dict[int, str] = {}
         self._flushes: dict[str, int] = {}
-        self._lock = asyncio.Lock()
+        self.slots = 1
 
     async def connect(self) -> None:
         """Texts of tokens from one public answer; their ids by tokenising many at once."""
@@ -123,7 +122,7 @@ class LlamaCppPython(Dialect):
         def read(answer: Any) -> tuple[list[Logprobs], tuple[Any, ...]]:
             return self.read(answer, prompts, support), self.identity_of(answer)
 
-        async with self._lock:
+        async with self._transport.together(WHOLE):  # nothing comes between the two
             url, body = self._completion("" if parsed else text, settings or {})
             await self._transport.post(
                 url, {**body, "prompt": flush, "logprobs": None}, lambda answer: answer

@@ -56,6 +56,7 @@ class LlamaServer(Dialect):
         """One public prompt tells the vocabulary with its bytes; with `ignore_eos` the end tokens too."""
         root, post = self._transport.root, self._transport.post
         properties = await self._transport.get(f"{root}/props") or {}
+        self.slots = properties.get("total_slots")
         settings = properties.get("default_generation_settings") or {}
         self.context_tokens = settings.get("n_ctx")
         bare = await self._tokens_of({"content": "", "add_special": True})
@@ -104,7 +105,6 @@ class LlamaServer(Dialect):
         return f"{self._transport.root}/completion", {
             **self._asked_of(prompts[0]),
             **settings,
-            "cache_prompt": False,
             "response_fields": ["completion_probabilities", "model", "tokens_evaluated", "truncated"],
         }
 
@@ -126,6 +126,7 @@ class LlamaServer(Dialect):
             "prompt": list(prompt),
             "n_predict": 1,
             "n_probs": MORE_THAN_ANY,
+            "cache_prompt": False,
         }
 
     async def _tokens_of(self, body: dict[str, Any]) -> list[int]:

@@ -8,19 +8,21 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dpfewshot.backends.conformance import NORMALISATION
+from dpfewshot.backends.conformance import LONG_TOKENS, NORMALISATION
 from dpfewshot.backends.protocol import Logprobs, Tokens
-from dpfewshot.backends.servers.dialect import Dialect
+from dpfewshot.backends.servers.dialect import Dialect, spread
 from dpfewshot.errors import BackendError
 
 MOVED = 0.05
 """A probability that sampling settings move by more is no longer the model's own."""
 
-LEAST, MOST = 8, 64
-"""Prompts of the crowd, less one: enough for kernels to change with the batch, few enough to wait for."""
+LEAST, MOST = 8, 128
+"""Prompts of the crowd, less one: enough for kernels to change with the batch, few enough to wait for.
 
-SPREAD = 100
-"""Log-probabilities that are compared where a server gives chosen ones, spread over the vocabulary."""
+vLLM's batch-invariant mode has known faults that begin at 44 to 65 sequences."""
+
+EVERY = 8
+"""How many prompts have a long one among them."""
 
 STRETCHED = 0.3
 """So are log-probabilities whose differences change by this share; a temperature of 0.5 doubles them."""
@@ -57,7 +59,7 @@ def probe(ask: Asking, prompts: Sequence[Tokens], dialect: Dialect) -> Findings:
 
     Args:
         ask: the server.
-        prompts: of mixed lengths, as many as `crowd_of` says.
+        prompts: of mixed lengths, as `crowd` makes them, as many as `crowd_of` says.
         dialect: what the server is.
 
     Raises:
@@ -67,8 +69,8 @@ def probe(ask: Asking, prompts: Sequence[Tokens], dialect: Dialect) -> Findings:
     whole = ask(prompts[:1], None)[0]
     check_total(whole, whole=dialect.whole)
     check_untouched(whole, ask(prompts[:1], None, dialect.distorted)[0])
-    support = np.unique(np.linspace(0, dialect.vocabulary_size - 1, SPREAD, dtype=int)).tolist()
-    picks = dialect.picks and ask(prompts[:1], support)[0].tobytes() == whole[support].tobytes()
+    support = spread(dialect.vocabulary_size)
+    picks = dialect.picks and _answers(ask, prompts[0], support) == whole[support].tobytes()
     asked = support if picks else None
     alone = [ask([prompt], asked)[0] for prompt in prompts]
     order = [*reversed(range(len(prompts))), 0]
@@ -84,6 +86,29 @@ def probe(ask: Asking, prompts: Sequence[Tokens], dialect: Dialect) -> Findings:
 def crowd_of(prompts_per_request: int, concurrency: int) -> int:
     """Prompts that fill every request under way at once, and more than one request of several."""
     return min(max(concurrency * prompts_per_request, LEAST), MOST) + 1
+
+
+def crowd(short: Sequence[Tokens], count: int, longest: int | None) -> list[list[int]]:
+    """Prompts of mixed lengths, one in eight of them long.
+
+    Args:
+        short: public prompts.
+        count: how many are wanted.
+        longest: the longest prompt that the server takes; None if it does not tell.
+    """
+    size = LONG_TOKENS if longest is None else min(LONG_TOKENS, longest)
+    chosen = [list(short[place % len(short)]) for place in range(count)]
+    return [
+        (prompt * size)[:size] if place % EVERY == 1 else prompt[:size] for place, prompt in enumerate(chosen)
+    ]
+
+
+def _answers(ask: Asking, prompt: Tokens, support: Tokens) -> bytes:
+    """The bits of chosen log-probabilities; nothing where the server ignores which ones are chosen."""
+    try:
+        return bytes(ask([prompt], support)[0].data)
+    except BackendError:
+        return b""
 
 
 def check_total(row: Logprobs, *, whole: bool) -> None:

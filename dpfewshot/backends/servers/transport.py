@@ -1,17 +1,19 @@
-"""Requests over HTTP: connections kept, few at once, retried where that can help, each with a deadline."""
+"""Requests to one server: few at once, retried where that can help, each with a deadline of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
-from dpfewshot.backends.servers.faults import Absent, Malformed, Refused, Unanswered
-from dpfewshot.errors import BackendError, MissingExtra
+from dpfewshot.backends.servers.client import Client, Response, server_address
+from dpfewshot.backends.servers.faults import Absent, Denied, Malformed, Overloaded, Refused, Unanswered
+from dpfewshot.backends.servers.gate import Gate
 
 Result = TypeVar("Result")
 
@@ -21,19 +23,31 @@ ATTEMPTS = 5
 FIRST_DELAY, LONGEST_DELAY = 0.25, 8.0
 """Seconds before the first retry, doubled for each further one up to the longest; each with jitter."""
 
+PATIENCE = 5
+"""How many times the timeout a public request waits behind what a server still computes for nobody."""
+
 REFUSALS = frozenset({400, 413, 422})
 """Statuses by which a server says that a request is at fault: never retried."""
 
 ABSENT = frozenset({404, 405, 501})
 """Statuses by which a server says that it has no such page or model."""
 
+OVERLOAD = frozenset({429, 503})
+"""Statuses that speak of the other requests: of a quota or a full queue."""
+
+TRANSIENT = OVERLOAD | {408, 409, 425}
+"""Statuses besides 5xx after which the same request may succeed."""
+
+OK, REDIRECTS = 200, range(300, 400)
+
 SERVER_ERRORS = 500
 """The first of the statuses by which a server says that it is at fault itself."""
 
-TRANSIENT = frozenset({408, 409, 425, 429})
-"""Statuses besides 5xx after which the same request may succeed."""
+TEXTS = "texts"
+"""The kind of requests that make tokens of texts and texts of tokens."""
 
 _jitter = secrets.SystemRandom()
+_patience: ContextVar[int] = ContextVar("_patience", default=1)
 
 
 @dataclass(frozen=True)
@@ -48,46 +62,82 @@ class Failure:
 
 
 class Transport:
-    """The `openai` client of one server, used in one event loop.
+    """One server, asked in one event loop.
 
     Args:
         base_url: where the OpenAI-compatible endpoints are, most of the time ending in "/v1".
-        api_key: sent as a bearer token.
+        api_key, proxy, ca_bundle: see `Client`.
         concurrency: requests under way at once; further ones wait, and their time has not begun.
         timeout: seconds that a request may take from its first attempt, retries included. A time for
             each request, never for all of a draw: how many prompts were drawn must not decide whether
             a deadline is met.
     """
 
-    def __init__(self, base_url: str, api_key: str | None, *, concurrency: int, timeout: float) -> None:
-        try:
-            import openai
-        except ImportError as error:
-            raise MissingExtra("OpenAICompatible", "openai") from error
-        parts = urlsplit(base_url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise BackendError(
-                "base_url is not an http or https address; an example: http://localhost:8000/v1"
-            )
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None,
+        *,
+        concurrency: int,
+        timeout: float,
+        proxy: str | None = None,
+        ca_bundle: str | None = None,
+    ) -> None:
+        address = server_address(base_url)
         self.base = base_url.rstrip("/")
         self.root = self.base.removesuffix("/v1")
-        self.host = parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"
+        self.host = address.netloc
         self._timeout = timeout
-        self._slots = asyncio.Semaphore(concurrency)
-        self._openai = openai
-        self._client = openai.AsyncOpenAI(
-            base_url=self.base, api_key=api_key or "none", max_retries=0, timeout=timeout
-        )
+        self._gate = Gate(concurrency)
+        self._client = Client(address, api_key, proxy=proxy, ca_bundle=ca_bundle)
+
+    @property
+    def concurrency(self) -> int:
+        """Requests under way at once at most."""
+        return self._gate.limit
+
+    def limit_to(self, slots: int | None) -> None:
+        """Send no more requests at once than the server computes at once: a queue there takes their time."""
+        if slots is not None:
+            self._gate.limit = max(1, min(self._gate.limit, slots))
+
+    @asynccontextmanager
+    async def alone(self, *, patience: int = 1) -> AsyncIterator[None]:
+        """Requests within have no other request of this backend under way beside them.
+
+        Within, statuses of overload are retried for all of the timeout, however many attempts that takes.
+
+        Args:
+            patience: how many times the timeout an answer may take.
+        """
+        async with self._gate.alone():
+            token = _patience.set(patience)
+            try:
+                yield
+            finally:
+                _patience.reset(token)
+
+    @asynccontextmanager
+    async def together(self, kind: Hashable) -> AsyncIterator[None]:
+        """Requests within are one: none of another task comes between them, unless it may be beside them."""
+        async with self._gate.together(kind):
+            yield
 
     async def get(self, url: str) -> Any:
         """The JSON at a URL, as `post`; None if there is no such page."""
         try:
-            return await self._ask("GET", url, None, lambda answer: answer, public=True)
+            return await self._ask("GET", url, None, lambda answer: answer, public=True, kind=TEXTS)
         except (Absent, Refused):
             return None
 
     async def post(
-        self, url: str, body: dict[str, Any], read: Callable[[Any], Result], *, public: bool = False
+        self,
+        url: str,
+        body: dict[str, Any],
+        read: Callable[[Any], Result],
+        *,
+        public: bool = False,
+        kind: Hashable = TEXTS,
     ) -> Result:
         """Send a JSON body and read the JSON answer.
 
@@ -96,70 +146,88 @@ class Transport:
             body: sent as JSON.
             read: makes a result of the answer, or raises `Malformed`, which is retried like a failure.
             public: whether the request holds nothing private, so that a refusal may be quoted.
+            kind: requests of different kinds are never under way together.
 
         Raises:
             Refused: the server says that the request is at fault.
             Unanswered: retries or time are spent.
             Absent: the server has no such page or model.
-            BackendError: the server wants another key.
+            Denied: the server wants another key, or sends elsewhere.
         """
-        return await self._ask("POST", url, body, read, public=public)
+        return await self._ask("POST", url, body, read, public=public, kind=kind)
 
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()
 
     async def _ask(
-        self, method: str, url: str, body: Any, read: Callable[[Any], Result], *, public: bool
+        self,
+        method: str,
+        url: str,
+        body: Any,
+        read: Callable[[Any], Result],
+        *,
+        public: bool,
+        kind: Hashable,
     ) -> Result:
-        async with self._slots:
+        content = None if body is None else json.dumps(body).encode()
+        async with self._gate.together(kind):
             loop = asyncio.get_running_loop()
-            end = loop.time() + self._timeout
-            failure = Failure("no time")
-            for attempt in range(ATTEMPTS):
-                remaining = end - loop.time()
-                if remaining <= 0:
-                    break
-                outcome = await self._attempt(method, url, body, read, remaining)
+            start = loop.time()
+            end, enough = start + self._timeout * _patience.get(), start + self._timeout
+            attempt, overloaded = 0, False
+            while True:
+                outcome = await self._attempt(method, url, content, read, end - loop.time())
                 if not isinstance(outcome, Failure):
                     return outcome
-                failure = outcome
-                if failure.status in REFUSALS:
-                    raise Refused(failure.message if public else "")
-                if failure.status in ABSENT:
-                    raise Absent
-                if not failure.transient:
-                    raise BackendError(f"the server at {self.host} answered {failure.cause}")
-                backoff = min(LONGEST_DELAY, FIRST_DELAY * 2**attempt) * _jitter.uniform(0.5, 1.5)
-                if attempt + 1 < ATTEMPTS:
-                    await asyncio.sleep(min(max(backoff, failure.delay), max(0.0, end - loop.time())))
-            raise Unanswered(failure.cause)
+                _raise_lasting(outcome, public=public)
+                attempt += 1
+                overloaded = overloaded or outcome.status in OVERLOAD
+                spent = attempt >= ATTEMPTS and not (overloaded and self._gate.is_alone)
+                delay = _delay(attempt, outcome)
+                if spent or loop.time() + delay >= enough:
+                    raise Overloaded(outcome.cause) if overloaded else Unanswered(outcome.cause)
+                await asyncio.sleep(delay)
 
     async def _attempt(
-        self, method: str, url: str, body: Any, read: Callable[[Any], Result], seconds: float
+        self, method: str, url: str, content: bytes | None, read: Callable[[Any], Result], seconds: float
     ) -> Result | Failure:
         """Send once. A failure is a value: an exception would carry the request along."""
-        openai = self._openai
         try:
             async with asyncio.timeout(seconds):
-                if method == "GET":
-                    text = await self._client.get(url, cast_to=str)
-                else:
-                    text = await self._client.post(url, cast_to=str, body=body)
-            return read(json.loads(text))
-        except openai.APIStatusError as error:
-            return _failure_of(error.status_code, error.response.headers.get("retry-after"), error.message)
-        except (TimeoutError, openai.APITimeoutError):
+                found = await self._client.request(method, url, content)
+            return read(json.loads(found.content)) if found.status == OK else _failure_of(found)
+        except TimeoutError:
             return Failure("nothing in time")
         except (ValueError, Malformed):
             return Failure("an answer of another form than documented")
-        except openai.APIConnectionError:
+        except self._client.failures:
             return Failure("nothing: the connection failed")
         except Exception as error:  # noqa: BLE001 - whatever a client library raises may quote the request
             return Failure(f"something that the client does not understand ({type(error).__name__})")
 
 
-def _failure_of(status: int, retry_after: str | None, message: str) -> Failure:
+def _raise_lasting(failure: Failure, *, public: bool) -> None:
+    """Raise for a failure that asking again does not mend."""
+    if failure.status in REFUSALS:
+        raise Refused(failure.message if public else "")
+    if failure.status in ABSENT:
+        raise Absent
+    if not failure.transient:
+        raise Denied(failure.cause)
+
+
+def _delay(attempt: int, failure: Failure) -> float:
+    """Seconds before the next attempt."""
+    backoff: float = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (attempt - 1)) * _jitter.uniform(0.5, 1.5)
+    return max(backoff, failure.delay)
+
+
+def _failure_of(found: Response) -> Failure:
+    status = found.status
+    cause = f"status {status}"
+    if status in REDIRECTS:
+        cause += ", a redirect, which is not followed: give the address that it leads to"
     transient = status in TRANSIENT or (status >= SERVER_ERRORS and status not in ABSENT)
-    delay = float(retry_after) if retry_after is not None and retry_after.isdecimal() else 0.0
-    return Failure(f"status {status}", transient, status, message, delay)
+    message = found.content.decode(errors="replace")[:4096] if status in REFUSALS else ""
+    return Failure(cause, transient, status, message, found.retry_after)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from dpfewshot.backends.protocol import Logprobs, Tokens
-from dpfewshot.backends.servers.dialect import field
+from dpfewshot.backends.servers.dialect import CHOSEN, WHOLE, field
 from dpfewshot.backends.servers.faults import Malformed, Refused
 from dpfewshot.backends.servers.served_tokenizer import WithServedTokenizer
 from dpfewshot.errors import BackendError
@@ -77,6 +77,11 @@ class VLLM(WithServedTokenizer):
         else:
             raise BackendError(self._truncated())
 
+    def kind_of(self, support: Tokens | None) -> str:
+        """Whether the ids are sent. In one batch, such requests take away the answers of all others."""
+        picked = self.whole and self.picks and support is not None and len(support) <= MOST_IDS
+        return CHOSEN if picked else WHOLE
+
     def request(
         self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any]
     ) -> tuple[str, dict[str, Any]]:
@@ -92,7 +97,7 @@ class VLLM(WithServedTokenizer):
             "add_special_tokens": False,
             "cache_salt": secrets.token_urlsafe(32),
         }
-        if self.whole and self.picks and support is not None and len(support) <= MOST_IDS:
+        if support is not None and self.kind_of(support) == CHOSEN:
             body |= {"logprobs": len(support), "logprob_token_ids": list(support)}
         return f"{self._transport.base}/completions", body
 

@@ -6,19 +6,29 @@ import asyncio
 import logging
 import threading
 from collections.abc import Coroutine
+from contextvars import Context
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
-TALKATIVE = ("openai", "httpx", "httpcore", "h11", "h2", "hpack", "anyio")
+TALKATIVE = ("httpcore", "h11", "anyio", "asyncio")
 """How loggers begin that write requests, prompts included, or how many there are."""
+
+SUPPRESSING = (
+    "_SUPPRESS_INSTRUMENTATION_KEY",
+    "_SUPPRESS_HTTP_INSTRUMENTATION_KEY",
+    "suppress_instrumentation",
+)
+"""Where OpenTelemetry keeps the keys that its instrumentations look for, or the key itself."""
 
 
 class Worker:
     """A thread that runs coroutines.
 
     What it sends is private, so nothing that client libraries log in its thread gets to a handler,
-    whatever level the application asks for. Their logging in other threads is left alone.
+    whatever level the application asks for. Their logging in other threads is left alone. For the same
+    reason work has none of its caller's context variables: whatever traces the caller finds no span to
+    hang requests on, and OpenTelemetry is told to make none.
     """
 
     def __init__(self) -> None:
@@ -29,7 +39,7 @@ class Worker:
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine there and wait for its result; an interrupt of the waiting thread cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = _untraced().run(asyncio.run_coroutine_threadsafe, work, self._loop)
         try:
             return future.result()
         except BaseException:
@@ -69,3 +79,21 @@ async def _cancel_others() -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
+
+
+def _untraced() -> Context:
+    """An empty context, but for OpenTelemetry's keys that turn instrumentation off, where it is installed."""
+    context = Context()
+    context.run(_suppress_instrumentation)
+    return context
+
+
+def _suppress_instrumentation() -> None:
+    try:
+        from opentelemetry import context as telemetry
+    except ImportError:
+        return
+    current = telemetry.get_current()
+    for key in SUPPRESSING:
+        current = telemetry.set_value(getattr(telemetry, key, key), True, current)
+    telemetry.attach(current)
