@@ -97,7 +97,7 @@ class InProcess:
     def _step(public_row: NDArray[np.float32], private: PromptBlock, release: Release) -> dict[int, float]:
         support = release.support(public_row, frozenset())
         logprobs = np.ascontiguousarray(private.next_token_logprobs(support))
-        release.token(logprobs, public_row[support], Permit(1, SIGMA))
+        release.token(logprobs, public_row[support], Permit.unpaid(1, SIGMA))
         return _mean(support, np.exp(logprobs.astype(np.float64)))
 
 

@@ -198,7 +198,9 @@ def score(plan: Planned, text: Text, length: int, generator: np.random.Generator
             rows, public = text.rows[position][drawn], text.public[position]
             support = release.support(public, frozenset())
             winner = release.token(
-                np.ascontiguousarray(rows[:, support]), public[support], Permit(1, plan.noise_multiplier)
+                np.ascontiguousarray(rows[:, support]),
+                public[support],
+                Permit.unpaid(1, plan.noise_multiplier),
             )
             candidates = likeliest(public, frozenset(), TOP_K)
             noiseless = _core.sum_of_probabilities(np.ascontiguousarray(rows[:, candidates]))

@@ -79,7 +79,7 @@ def measured(data: DataSet, folder: Path, writer: Batched) -> dict[str, float]:
             bodies,
             sampler,
             looking,
-            lambda: Permit(data.max_tokens, 0.0),
+            lambda: Permit.unpaid(data.max_tokens, 0.0),
             prompts=prompts.for_label(label),
             max_tokens=data.max_tokens,
         )

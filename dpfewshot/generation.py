@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 
-from dpfewshot.accounting.account import Details, scope_name
+from dpfewshot.accounting.account import Details
 from dpfewshot.accounting.accountant import Accountant, Reservation
 from dpfewshot.accounting.draws import new_lease
 from dpfewshot.accounting.permit import Permit
+from dpfewshot.accounting.scopes import scope_name
 from dpfewshot.background import StopSignal, Worker
 from dpfewshot.checkpoint import Checkpoint, KeptReservation
 from dpfewshot.errors import BackendError, BudgetExceeded, InvalidPlan, LedgerError
@@ -316,13 +318,19 @@ class Generation:
             raise LedgerError(f"{checkpoint.path}: {error}") from None
 
     def _details(self, part: Part) -> Details:
-        return {"mechanism": self.mechanism.name, "disjoint_parts": part.parts, **part.plan.details}
+        """What the account's history keeps of a part's plan. Public."""
+        task = self.set_up.task
+        labels = {} if task.labels is None else {"task_labels": json.dumps(task.labels)}
+        return {"mechanism": self.mechanism.name, "disjoint_parts": part.parts, **labels, **part.plan.details}
 
     def _number(self, part: Part) -> int:
         return self.parts.index(part)
 
     def _scope(self, part: Part) -> str | None:
-        return None if part.plan.scope is None else scope_name(self.set_up.task.name, part.plan.scope)
+        task = self.set_up.task
+        if part.plan.scope is None:
+            return None
+        return scope_name(task.name, task.labels or (), part.plan.scope)
 
 
 def _keep(checkpoint: Checkpoint, number: int, reservation: Reservation) -> None:

@@ -16,7 +16,7 @@ from fractions import Fraction
 import numpy as np
 
 from dpfewshot import _core
-from dpfewshot.accounting.account import Account, MemoryAccount
+from dpfewshot.accounting.account import Account, bound
 from dpfewshot.accounting.accountant import Accountant
 from dpfewshot.accounting.permit import Permit
 from dpfewshot.errors import DPFewShotError, InvalidPlan
@@ -25,7 +25,7 @@ from dpfewshot.exact_normal import exponential_of_minus
 from dpfewshot.records import as_records
 from dpfewshot.redaction import redacts_errors
 from dpfewshot.sampling import Source, units_by_label
-from dpfewshot.values import ADD_REMOVE, ZERO_OUT, PrivacySpend, Record
+from dpfewshot.values import ADD_REMOVE, ZERO_OUT, PrivacySpend, Record, unit_of
 
 MOST_CANDIDATES = 2**18
 """The widest choice of the compiled core."""
@@ -76,6 +76,7 @@ def release_labels(
     delta: float = 0.0,
     candidates: Sequence[str] | None = None,
     account: Account | None = None,
+    unit: str | None = None,
     source: Source = None,
 ) -> LabelRelease:
     """Release the labels that most units have, under (ε, δ).
@@ -90,19 +91,21 @@ def release_labels(
         candidates: the labels to choose from, public input, at least `count` of them; None releases
             labels that nobody knew.
         account: what pays. The release is charged to the whole data set before anything is drawn.
+        unit: the column that names whom a record belongs to, as in `as_records`. Records that `read_records`
+            read with one remember it.
         source: n to n uniform bytes, for tests alone: the release says `private=False`.
 
     Raises:
-        InvalidPlan: an argument outside of its range, or an account that does not fit.
+        InvalidPlan: an argument outside of its range.
         InvalidRecords: a record cannot be used.
         BudgetExceeded: the account does not allow it; nothing is drawn.
-        LedgerError: the charge could not be recorded, or the account is shared for another relation or unit;
-            nothing is drawn.
+        LedgerError: the charge could not be recorded, or the account is for another relation or unit; nothing
+            is drawn.
     """
     mechanism = _mechanism(count, float(epsilon), float(delta), candidates)
     if source is not None and account is not None:
         raise InvalidPlan("a release without a guarantee (private=False) is refused an account")
-    checked = as_records(records)
+    checked = as_records(records, unit=unit)
     relation = _relation(account, checked)
     votes = votes_of(checked)
     permit = _paid(mechanism, account)
@@ -252,19 +255,9 @@ def _relation(account: Account | None, records: Sequence[Record]) -> str:
 
     It does not hold for replace-one: a unit that becomes another moves two counts, one up and one down.
     """
-    has_units = any(record.unit is not None for record in records)
-    if has_units and getattr(account, "unit", "any") is None:
-        raise InvalidPlan("the account is for single records, but these belong to units: read them without")
-    if not has_units and getattr(account, "unit", None) is not None:
-        raise InvalidPlan("the account is for units: name the column that says whom a record belongs to")
-    relation: str = getattr(account, "relation", ADD_REMOVE)
-    if relation not in RELATIONS:
-        raise InvalidPlan(
-            f"the account is for {relation}; a release of labels holds for {' and '.join(sorted(RELATIONS))}"
-        )
-    if isinstance(account, MemoryAccount):
-        account.bind(RELATIONS, "unit" if has_units else None)
-    return relation
+    if account is None:
+        return ADD_REMOVE
+    return bound(account, RELATIONS, unit_of(records)) or ADD_REMOVE
 
 
 def _paid(mechanism: _Mechanism, account: Account | None) -> Permit:

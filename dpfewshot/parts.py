@@ -14,7 +14,7 @@ from dpfewshot.plans import PartPlan
 from dpfewshot.prompts import Body, PromptWriter
 from dpfewshot.sampling import Source, Unit, disjoint_parts, units, units_by_label
 from dpfewshot.tasks import Task
-from dpfewshot.values import Record
+from dpfewshot.values import ADD_REMOVE, Record
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,35 @@ def divide(task: Task, records: Sequence[Record], labels: Sequence[str] | None) 
         task.check_label(label)
     by_label = units_by_label(records)
     return [Share(label, (label,), tuple(by_label.get(label, ()))) for label in planned]
+
+
+def check_every_label_has_units(task: Task, records: Sequence[Record], relation: str) -> None:
+    """Refuse records that were filtered by label, where that can be seen from public numbers.
+
+    A unit belongs to the label of most of its records. Where records of a label were left out beforehand, a
+    unit may belong to another label than in the next run, and bear the costs of both, of which an account
+    counts only the greater. Where populations are counted, the counts are public; so is one of 0. With
+    `population=` they are private, and nothing is looked at (docs/how-to/records.md).
+
+    Args:
+        task: with its own labels, or free ones, which no plan is parted by.
+        records: private, with units.
+        relation: the neighbouring relation.
+
+    Raises:
+        InvalidPlan: a label of the task has no unit.
+    """
+    if task.labels is None or relation == ADD_REMOVE:
+        return
+    there = units_by_label(records)
+    absent = [label for label in task.labels if label not in there]
+    if absent:
+        raise InvalidPlan(
+            f"no unit belongs to the label {absent[0]!r} of task {task.name!r}. Give the records of all "
+            "labels, also to generate for some: a unit belongs to the label of most of its records, so that "
+            "filtering them first lets one unit bear the costs of several labels. If there are none of that "
+            "label, leave it out of the task, or use a --sequential account"
+        )
 
 
 def _check_labels(task: Task, records: Sequence[Record]) -> None:

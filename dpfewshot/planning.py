@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from dpfewshot.accounting import Event, PoissonGaussian, calibrate, epsilon
-from dpfewshot.accounting.account import Units, in_whole_units
+from dpfewshot.accounting.amounts import Units, in_whole_units
 from dpfewshot.accounting.papers import fixed_size_renyi_multiplier
 from dpfewshot.accounting.rounding import rounded_up
 from dpfewshot.errors import InvalidPlan

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from dpfewshot.errors import InvalidRecords, MissingExtra
 from dpfewshot.redaction import redacts_errors
-from dpfewshot.values import Record
+from dpfewshot.values import Record, Records
 
 _BOM: Final = b"\xef\xbb\xbf"
 _LONGEST_FIELD: Final = 2**31 - 1  # characters; the most that a C long holds on every platform
@@ -31,7 +31,7 @@ _LONGEST_FIELD: Final = 2**31 - 1  # characters; the most that a C long holds on
 @redacts_errors(InvalidRecords, "loading")
 def read_records(
     path: str | os.PathLike[str], *, text: str = "text", label: str = "label", unit: str | None = None
-) -> list[Record]:
+) -> Records:
     """Read the private records of one file.
 
     Texts are kept to the last bit: nothing is stripped, folded or normalised.
@@ -42,7 +42,10 @@ def read_records(
         text: the column with the text, a string that is not blank.
         label: the column with the label, a string that is not blank.
         unit: the column that says whom a record belongs to (a customer id), a string or an integer.
-            None: each record stands for itself.
+            None: each record stands for itself. The records remember the name, which an account compares.
+
+    Returns:
+        The records, a list.
 
     Raises:
         InvalidRecords: the file or one of its records cannot be used. One line that names the file and
@@ -52,21 +55,24 @@ def read_records(
     Example:
         >>> read_records("tickets.jsonl.gz", text="body", label="topic", unit="customer")  # doctest: +SKIP
     """
-    return _read(Path(path), _Columns(text, label, unit))
+    columns = _Columns(text, label, unit)
+    return Records(_read(Path(path), columns), unit=unit)
 
 
 @redacts_errors(None)
-def as_records(
-    source: Any, *, text: str = "text", label: str = "label", unit: str | None = None
-) -> list[Record]:
+def as_records(source: Any, *, text: str = "text", label: str = "label", unit: str | None = None) -> Records:
     """Turn rows that are in memory into records.
 
     Args:
         source: a `pandas.DataFrame`, a `datasets.Dataset`, or an iterable of mappings. Of `Record`
-            objects too: they are checked and passed through, and the column names do not apply to them.
+            objects too: they are checked and passed through; `text` and `label` do not apply to them, and
+            `unit` says what their unit is called.
         text: the column or key with the text.
         label: the column or key with the label. A string: map class numbers to their names first.
         unit: the column or key that says whom a record belongs to, or None.
+
+    Returns:
+        The records, a list that remembers `unit`, or the name that the source's records remember.
 
     Raises:
         InvalidRecords: a row cannot be used. Names its number, from 1, and quotes nothing of it.
@@ -75,8 +81,11 @@ def as_records(
         >>> as_records([{"text": "Where is my parcel?", "label": "Delivery"}])
         [Record()]
     """
+    remembered = source.unit if isinstance(source, Records) else None
+    if None not in (unit, remembered) and unit != remembered:
+        raise InvalidRecords(f"these records were read with unit={remembered!r}, which is not {unit!r}")
     columns = _Columns(text, label, unit)
-    return _collect(_rows_in_memory(source, columns), columns)
+    return Records(_collect(_rows_in_memory(source, columns), columns), unit=unit or remembered)
 
 
 # A row and where it stands: ("line 3", {"text": ..., "label": ...}).
@@ -248,7 +257,7 @@ def _collect(rows: _Rows, columns: _Columns) -> list[Record]:
 
 def _record(row: object, columns: _Columns) -> Record:
     if isinstance(row, Record):
-        unit = None if row.unit is None else _unit(row.unit)
+        unit = None if row.unit is None and columns.unit is None else _unit(row.unit)
         checked = Record(_string(row.text, "text"), _string(row.label, "label"), unit)
         return row if checked == row else checked
     if not isinstance(row, Mapping):

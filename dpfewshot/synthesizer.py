@@ -20,7 +20,7 @@ from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
 from dpfewshot.generation import Course, Generation
 from dpfewshot.mechanisms import Gaussian, Mechanism
 from dpfewshot.observability import Observer, Telemetry
-from dpfewshot.parts import divide
+from dpfewshot.parts import check_every_label_has_units, divide
 from dpfewshot.planning import (
     Population,
     Portion,
@@ -38,7 +38,7 @@ from dpfewshot.sampling import Source
 from dpfewshot.set_up import SetUp
 from dpfewshot.settings import CERTIFIED, POISSON, Settings
 from dpfewshot.tasks import Task
-from dpfewshot.values import Demonstration, NoPrivacy, PrivacyBudget, Record
+from dpfewshot.values import Demonstration, NoPrivacy, PrivacyBudget, Record, unit_of
 
 TOP_K = 100
 """Candidate tokens of the default mechanism."""
@@ -71,7 +71,11 @@ class Synthesizer:
             demonstrations of its own at the full (ε, δ): parallel composition, for many demonstrations.
         ledger: a durable budget: "sqlite:///budget.db", "postgresql+psycopg://...", a BudgetLedger, or an
             account that others spend from too, as `MemoryAccount`.
-        dataset: the ledger account's name, needed with a URL or a BudgetLedger.
+        dataset: the ledger account's name, needed with a URL or a BudgetLedger. The account must be there
+            (`dpfewshot ledger create`, `BudgetLedger.create`).
+        create: make the account with this budget if the ledger has none of that name.
+        unit: the column that names whom a record belongs to. Records that `read_records` or `as_records` read
+            with one remember it; it names the units of `Record` objects that were made by hand.
         record_token_cap: tokens of one record's text that enter a prompt at most.
         allow_batch_variance: accept a backend whose answers depend on the rest of the batch. Nothing
             then holds: results say `private=False`.
@@ -83,7 +87,7 @@ class Synthesizer:
         InvalidPlan: settings that no plan can honour.
         InvalidRecords: a record's label is not the task's.
         BackendNotBatchInvariant: the backend does not state batch invariance.
-        LedgerError: the ledger cannot be used.
+        LedgerError: the ledger cannot be used, has no such account, or it is for another relation or unit.
     """
 
     @redacts_errors(None)
@@ -107,6 +111,8 @@ class Synthesizer:
         disjoint_parts: int = 1,
         ledger: object = None,
         dataset: str | None = None,
+        create: bool = False,
+        unit: str | None = None,
         record_token_cap: int = 100,
         allow_batch_variance: bool = False,
         opentelemetry: bool = False,
@@ -133,7 +139,7 @@ class Synthesizer:
         certified = limit is not None and sound
         self._writer = PromptWriter(task, backend, record_token_cap)
         self._relation = relation_of(sampling, population)
-        records = as_records(records)
+        records = as_records(records, unit=unit)
         shares = divide(task, records, labels)
         self._portions = [
             portion(self._settings, population, share.scope, share.labels, len(share.units))
@@ -145,12 +151,14 @@ class Synthesizer:
         plan = self._planned(self._mechanism, self._settings, self._portions)
         watch = Telemetry if opentelemetry else Observer
         observer = watch({"mechanism": self._mechanism.name, "relation": self._relation})
-        unit = "unit" if any(record.unit is not None for record in records) else None
-        accountant = Accountant(
-            open_account(limit if certified else None, ledger, dataset, relation=self._relation, unit=unit)
+        unit = unit_of(records)
+        account = open_account(
+            limit if certified else None, ledger, dataset, relation=self._relation, unit=unit, create=create
         )
+        if account is not None and ledger is not None and account.parallel and unit is not None:
+            check_every_label_has_units(task, records, self._relation)
         set_up = SetUp(task, backend, self._mechanism, plan, tuple(shares), certified, source)
-        self._generation = Generation(set_up, accountant, observer)
+        self._generation = Generation(set_up, Accountant(account), observer)
         self._public = {
             "budget": None if limit is None else dataclasses.asdict(limit),
             "dataset": dataset,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from decimal import ROUND_CEILING, Context, Decimal
-from typing import Final
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
+from fractions import Fraction
+from numbers import Real
+from typing import Final, SupportsIndex, overload
 
 from dpfewshot.errors import InvalidPlan
 
@@ -19,6 +22,10 @@ the task's own, its label. A free label is text: a null has none."""
 
 REPLACE_ONE: Final = "replace-one"
 """Neighbours differ by one unit that became another of the same label; n is public. Fixed-size draws only."""
+
+
+UNNAMED_UNIT: Final = "unit"
+"""What a unit column is called where records have units and nobody named the column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +43,57 @@ class Record:
     unit: str | None = field(default=None, repr=False)
 
 
+class Records(list[Record]):
+    """Private records, and the name of the column that says whom they belong to.
+
+    A slice keeps the name. What is built anew from single records does not: name it again with `unit=`.
+
+    Attributes:
+        unit: the column's name; None where nobody named one.
+    """
+
+    def __init__(self, records: Iterable[Record] = (), *, unit: str | None = None) -> None:
+        super().__init__(records)
+        self.unit = unit
+
+    @overload
+    def __getitem__(self, index: SupportsIndex, /) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> Records: ...
+    def __getitem__(self, index: SupportsIndex | slice, /) -> Record | Records:
+        if isinstance(index, slice):
+            return Records(super().__getitem__(index), unit=self.unit)
+        return super().__getitem__(index)
+
+
+def unit_of(records: Sequence[Record]) -> str | None:
+    """The name of the records' unit column; None where each record stands for itself.
+
+    Units that nobody named are of the column `UNNAMED_UNIT`.
+    """
+    named = getattr(records, "unit", None)
+    if named is not None or all(record.unit is None for record in records):
+        return named
+    return UNNAMED_UNIT
+
+
 @dataclass(frozen=True, slots=True)
 class PrivacyBudget:
     """What may be spent on one data set.
 
     Args:
-        epsilon: ε > 0, finite.
-        delta: 0 < δ < 1.
+        epsilon: ε > 0, finite: any real number, NumPy's too, kept as a float.
+        delta: 0 < δ < 1, likewise.
 
     Raises:
-        InvalidPlan: a value outside its range.
+        InvalidPlan: a value outside its range, or no number: a string, a truth value.
     """
 
     epsilon: float
     delta: float
 
     def __post_init__(self) -> None:
+        _keep_floats(self)
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
             raise InvalidPlan(f"epsilon must be a positive number, not {self.epsilon}")
         if not 0 < self.delta < 1:
@@ -71,20 +113,60 @@ NO_PRIVACY: Final = NoPrivacy()
 
 @dataclass(frozen=True, slots=True)
 class PrivacySpend:
-    """A certified upper bound on what was spent: (ε, δ), both at least 0."""
+    """A certified upper bound on what was spent: (ε, δ), both at least 0.
+
+    Raises:
+        InvalidPlan: a value that is no number.
+    """
 
     epsilon: float
     delta: float
 
+    def __post_init__(self) -> None:
+        _keep_floats(self)
+
+
+def _keep_floats(amounts: PrivacyBudget | PrivacySpend) -> None:
+    """Replace the numbers by plain floats. The repr of NumPy's is no number, and sums are made from reprs."""
+    for name in ("epsilon", "delta"):
+        number = getattr(amounts, name)
+        if isinstance(number, bool) or not isinstance(
+            number, Real
+        ):  # NumPy's truth values are not real either
+            raise InvalidPlan(f"{name} must be a number, not {type(number).__name__}: write float(...)")
+        try:
+            object.__setattr__(amounts, name, float(number))
+        except OverflowError:
+            raise InvalidPlan(f"{name} is too large a number") from None
+
 
 def epsilon_text(epsilon: float) -> str:
     """ε to four decimals, rounded up: what is printed is an upper bound too."""
-    return str(Decimal(repr(epsilon)).quantize(Decimal("0.0001"), ROUND_CEILING))
+    whole, decimals = divmod(math.ceil(Fraction(repr(float(epsilon))) * 10**4), 10**4)
+    return f"{whole}.{decimals:04d}"
 
 
 def delta_text(delta: float) -> str:
     """δ to three digits, rounded up."""
-    return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(delta))):.3g}"
+    return f"{float(to_digits(Decimal(repr(float(delta))), 3, ROUND_CEILING)):.3g}"
+
+
+def to_digits(number: Decimal, digits: int, rounding: str) -> Decimal:
+    """A number to so many significant digits, in a context of its own: the caller's changes nothing.
+
+    Args:
+        number: exact.
+        digits: at least 1.
+        rounding: one of the decimal module's, as `ROUND_CEILING`.
+    """
+    return own_context(digits, rounding).plus(number)
+
+
+def own_context(digits: int = 50, rounding: str = ROUND_HALF_EVEN) -> Context:
+    """A decimal context that takes nothing from the caller's: for `decimal.localcontext`."""
+    return Context(
+        digits, rounding, MIN_EMIN, MAX_EMAX, capitals=1, clamp=0, flags=[], traps=[InvalidOperation]
+    )
 
 
 @dataclass(frozen=True, slots=True)

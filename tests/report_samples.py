@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from unittest.mock import patch
 
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.evaluation import Cell
@@ -31,7 +32,8 @@ def demonstrations() -> Demonstrations:
 def account(folder: Path, plans: int = 6, suffix: str = "") -> LedgerAccount:
     """An account of plans over three labels, one of which was given back, whose budget was changed."""
     ledger = BudgetLedger.open(f"sqlite:///{folder}/budget.db")
-    account = ledger.create(f"tickets{suffix}", PrivacyBudget(6.0, 1e-5))
+    with patch("dpfewshot.ledger.ledger.dataset_name", str):  # an older version took any name
+        account = ledger.create(f"tickets{suffix}", PrivacyBudget(6.0, 1e-5))
     for number in range(plans):
         scope = f"support: {LABELS[number % len(LABELS)]}{suffix}"
         details = {"mechanism": "gaussian", "noise_multiplier": 1.5, "sampling_rate": "2/15", "steps": 4}

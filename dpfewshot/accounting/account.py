@@ -1,151 +1,32 @@
-"""Where a budget is kept: what an account must do, and the one that lives in memory.
-
-Sums are integers, so that ten times 0.1 can be spent from 1.0 and never a hair more: ε in units of
-10⁻¹², δ in units of 10⁻¹⁸. A cost is rounded up to a unit, a budget down.
-"""
+"""Where a budget is kept: what an account must do, and the one that lives in memory."""
 
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol
 
+from dpfewshot.accounting.amounts import Units
 from dpfewshot.accounting.draws import COUNTED, NOT_COUNTED, WHAT_TO_DO, Draws
-from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
-from dpfewshot.values import PrivacyBudget, PrivacySpend
-
-EPSILON_UNIT = Decimal("1e-12")
-DELTA_UNIT = Decimal("1e-18")
+from dpfewshot.accounting.scopes import check_partition, partition_after, total_over_scopes
+from dpfewshot.errors import BudgetExceeded, LedgerError
+from dpfewshot.values import UNNAMED_UNIT, PrivacyBudget, PrivacySpend
 
 Details = Mapping[str, str | int | float]
 """What a plan is, for the history: mechanism, σ, q, steps. Public numbers only."""
 
 
-class Units(NamedTuple):
-    """(ε, δ) in whole units: sums of these are exact."""
-
-    epsilon: int
-    delta: int
-
-    @classmethod
-    def of_budget(cls, budget: PrivacyBudget) -> Units:
-        """A budget, rounded down to a unit."""
-        return cls(*_scaled(budget.epsilon, budget.delta, ROUND_FLOOR))
-
-    @classmethod
-    def of_cost(cls, cost: PrivacySpend) -> Units:
-        """A cost, rounded up to a unit.
-
-        Raises:
-            InvalidPlan: a cost that is negative or not finite, which would give budget back.
-        """
-        if not (0 <= cost.epsilon < math.inf and 0 <= cost.delta < math.inf):
-            raise InvalidPlan("a cost must be finite and not negative")
-        return cls(*_scaled(cost.epsilon, cost.delta, ROUND_CEILING))
-
-    def as_spend(self) -> PrivacySpend:
-        """Back to floating point, for display."""
-        return PrivacySpend(float(self.epsilon * EPSILON_UNIT), float(self.delta * DELTA_UNIT))
-
-    def plus(self, other: Units) -> Units:
-        """The sum of each."""
-        return Units(self.epsilon + other.epsilon, self.delta + other.delta)
-
-    def at_least(self, other: Units) -> Units:
-        """The greater of each."""
-        return Units(max(self.epsilon, other.epsilon), max(self.delta, other.delta))
-
-    def minus(self, other: Units) -> Units:
-        """What is left of this after the other, at least zero."""
-        return Units(max(self.epsilon - other.epsilon, 0), max(self.delta - other.delta, 0))
-
-    def fits(self, limit: Units) -> bool:
-        """Whether neither part is above the limit's."""
-        return self.epsilon <= limit.epsilon and self.delta <= limit.delta
-
-
-def _scaled(epsilon: float, delta: float, rounding: str) -> tuple[int, int]:
-    # repr is the shortest decimal that names the float: 0.1, as the user wrote, not 0.1000000000000000055
-    return (
-        int((Decimal(repr(epsilon)) / EPSILON_UNIT).to_integral_value(rounding)),
-        int((Decimal(repr(delta)) / DELTA_UNIT).to_integral_value(rounding)),
-    )
-
-
-def in_whole_units(budget: PrivacyBudget) -> PrivacyBudget:
-    """The largest budget whose cost, rounded up, still fits the budget, rounded down.
-
-    A plan that is calibrated to it can be reserved whole: δ = 1/896 has more digits than a unit.
-    """
-    limit = Units.of_budget(budget)
-    epsilon, delta = budget.epsilon, budget.delta
-    while Units.of_cost(PrivacySpend(epsilon, 0.0)).epsilon > limit.epsilon:
-        epsilon = min(float(limit.epsilon * EPSILON_UNIT), math.nextafter(epsilon, 0.0))
-    while Units.of_cost(PrivacySpend(0.0, delta)).delta > limit.delta:
-        delta = min(float(limit.delta * DELTA_UNIT), math.nextafter(delta, 0.0))
-    return PrivacyBudget(epsilon, delta)
-
-
-def scope_name(partition: str, part: str) -> str:
-    """The scope of a plan that draws from one part of a partition alone, as in "trec: Location".
-
-    Args:
-        partition: the name of the rule that puts every unit in exactly one part: the task's name.
-        part: the part: a label.
-    """
-    return f"{partition.replace(':', ' ')}: {part}"
-
-
-def partition_of(scope: str) -> str:
-    """The partition that a scope (`scope_name`) is a part of; "" for a scope that names none."""
-    partition, colon, _ = scope.partition(": ")
-    return partition if colon else ""
-
-
-def check_partition(kept: str | None, scope: str) -> None:
-    """Whether a scope belongs to the account's one partition; the first scoped plan records it.
-
-    Raises:
-        LedgerError: it cuts the data set in another way.
-    """
-    new = partition_of(scope)
-    if kept not in (None, new):
-        raise LedgerError(
-            f"the account's plans run side by side over the parts of {kept!r}; {new!r} cuts the data set in "
-            "another way: give it an account of its own with a share of the budget, or keep both in an "
-            "account where every plan counts for the whole data set (dpfewshot ledger create --sequential)"
-        )
-
-
-def total_over_scopes(costs: Mapping[str | None, Units]) -> Units:
-    """What is spent in all (docs/proofs/composition.md).
-
-    A unit is in exactly one part of a partition, so the parts of one partition compose in parallel:
-    the greatest sum counts. It is in a part of every partition and in the whole data set, so those add.
-
-    Args:
-        costs: the sum for each scope (`scope_name`); the key None is the whole data set.
-    """
-    greatest: dict[str, Units] = {}
-    for scope, units in costs.items():
-        if scope is not None:
-            partition = partition_of(scope)
-            greatest[partition] = greatest.get(partition, Units(0, 0)).at_least(units)
-    total = costs.get(None, Units(0, 0))
-    for units in greatest.values():
-        total = total.plus(units)
-    return total
-
-
-@runtime_checkable
 class Account(Protocol):
-    """A budget and what was spent of it. Entries go reserved → charged → settled, or reserved → cancelled."""
+    """A budget and what was spent of it. Entries go reserved → charged → settled, or reserved → cancelled.
+
+    Whoever spends from an account calls `bound` first: ε over records and ε over customers, or over two kinds
+    of neighbours, cannot be combined. A wrapper must have every member below; an object that lacks one is
+    refused.
+    """
 
     @property
     def budget(self) -> PrivacyBudget:
@@ -160,6 +41,33 @@ class Account(Protocol):
     @property
     def remaining(self) -> PrivacySpend:
         """What a plan over the whole data set may still reserve."""
+        ...
+
+    @property
+    def relation(self) -> str | None:
+        """The neighbouring relation of every plan on this account; None while more than one is possible."""
+        ...
+
+    @property
+    def unit(self) -> str | None:
+        """The column that names whom a record belongs to; None where each record stands for itself."""
+        ...
+
+    @property
+    def parallel(self) -> bool:
+        """Whether plans over different parts of the recorded partition run side by side."""
+        ...
+
+    def bind(self, relations: frozenset[str], unit: str | None) -> None:
+        """Say what the costs to come hold for.
+
+        Args:
+            relations: the neighbouring relations that they hold for, at least one.
+            unit: the name of the unit column; None where each record stands for itself.
+
+        Raises:
+            LedgerError: the account is for another relation or unit.
+        """
         ...
 
     def reserve(
@@ -251,9 +159,6 @@ class _Entry:
 class MemoryAccount:
     """An account that lives as long as its process: for notebooks, and for several releases that share it.
 
-    Who shares it calls `bind` first: ε over records and ε over customers, or over two kinds of neighbours,
-    do not add up to anything.
-
     A forked child has a copy, of which its parent and its siblings know nothing: there every call raises
     `LedgerError`.
 
@@ -308,23 +213,29 @@ class MemoryAccount:
         with self._lock:
             return self._limit.minus(self._total()).as_spend()
 
+    @property
+    def relation(self) -> str | None:
+        """The neighbouring relation that all who share the account have in common; None while it is open."""
+        relations = tuple(self._relations or ())
+        return relations[0] if len(relations) == 1 else None
+
+    @property
+    def unit(self) -> str | None:
+        """The unit column of all who share the account; None for single records, and until one is bound."""
+        return self._unit
+
+    @property
+    def parallel(self) -> bool:
+        """Whether plans over different parts of the recorded partition run side by side."""
+        return self._parallel
+
     def bind(self, relations: frozenset[str], unit: str | None) -> None:
-        """Say what the costs to come hold for; all that share the account must have a relation in common.
-
-        Args:
-            relations: the neighbouring relations, at least one.
-            unit: "unit" where a unit is all of its records, None where each record is one.
-
-        Raises:
-            LedgerError: others share it for another relation or unit.
-        """
+        """Say what the costs to come hold for. See `Account.bind`."""
         with self._lock:
             common = relations if self._relations is None else relations & self._relations
             if not common or (self._relations is not None and unit != self._unit):
                 raise LedgerError(
-                    f"the account is shared for relation={'|'.join(sorted(self._relations or ()))}, "
-                    f"unit={self._unit!r}, and cannot be used with relation={'|'.join(sorted(relations))}, "
-                    f"unit={unit!r}"
+                    other_kind("the account", self._relations or (), self._unit, relations, unit)
                 )
             self._relations, self._unit = common, unit
 
@@ -344,7 +255,7 @@ class MemoryAccount:
                 del self._entries[number]
                 raise BudgetExceeded(exceeded_message(cost, self._limit, self._total()))
             if scope is not None:
-                self._partition = partition_of(scope)
+                self._partition = partition_after(self._partition, scope)
             return number
 
     def charge(self, entry: int) -> None:
@@ -415,6 +326,41 @@ class MemoryAccount:
         for entry in self._entries.values():
             sums[entry.scope] = sums[entry.scope].plus(entry.cost)
         return total_over_scopes(sums)
+
+
+def bound(account: Account, relations: frozenset[str], unit: str | None) -> str | None:
+    """Bind an account to what the costs to come hold for, and return its relation; None while it is open.
+
+    What the account says of itself is compared too: a wrapper may accept anything.
+
+    Raises:
+        LedgerError: the account is for another relation or unit.
+    """
+    account.bind(relations, unit)
+    relation, kept = account.relation, account.unit
+    if kept != unit or (relation is not None and relation not in relations):
+        raise LedgerError(other_kind("the account", [relation or "any"], kept, relations, unit))
+    return relation
+
+
+def other_kind(
+    account: str, relations: Iterable[str], unit: str | None, others: Iterable[str], other_unit: str | None
+) -> str:
+    """The one sentence that refuses a plan of another relation or unit than the account's."""
+    advice = ""
+    if None not in (unit, other_unit) and UNNAMED_UNIT in (unit, other_unit):
+        advice = (
+            f"; {UNNAMED_UNIT!r} is a unit column whose name was not recorded: name a plan's with unit=, and "
+            "an old account's with dpfewshot ledger name-unit"
+        )
+    return (
+        f"{account} holds for relation={_listed(relations)}, unit={unit!r} and cannot be used with "
+        f"relation={_listed(others)}, unit={other_unit!r}{advice}"
+    )
+
+
+def _listed(relations: Iterable[str]) -> str:
+    return " or ".join(repr(relation) for relation in sorted(relations))
 
 
 def exceeded_message(cost: PrivacySpend, limit: Units, spent: Units) -> str:

@@ -152,7 +152,7 @@ def prediction_losses(
         bodies,
         PoissonSampler(Fraction(1), setting.prompts, records_per_prompt=1),
         watched,
-        lambda: Permit(max_tokens, noise_multiplier),
+        lambda: Permit.unpaid(max_tokens, noise_multiplier),
         prompts=writer.for_label(label),
         max_tokens=max_tokens,
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpfewshot.cli.backends import open_backend
-from dpfewshot.cli.options import MECHANISM_NAMES, budget_of, data_options, top_k_of
+from dpfewshot.cli.options import MECHANISM_NAMES, budget_of, data_options, finite_or_inf, top_k_of
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.values import NoPrivacy
 
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 @click.option("--items", type=int, default=200, show_default=True, help="How many of them, from the first.")
 @click.option("--label", "labels", multiple=True, help="A label to show; may be repeated. Default: all.")
 @click.option(
-    "--epsilon", "epsilons", type=float, multiple=True, default=(1.0, 4.0), show_default=True,
-    help="Of all demonstrations of a prompt together; may be repeated.",
+    "--epsilon", "epsilons", type=finite_or_inf, metavar="FLOAT", multiple=True, default=(1.0, 4.0),
+    show_default=True,
+    help="Of all demonstrations of a prompt together; the word inf is no privacy; may be repeated.",
 )  # fmt: skip
 @click.option("--delta", type=float, default=None, help="Default: the smaller of 1e-5 and 1/(100 units).")
 @click.option(

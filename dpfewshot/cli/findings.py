@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from decimal import ROUND_CEILING, Context
+from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from dpfewshot.errors import DPFewShotError
+from dpfewshot.values import to_digits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,4 +65,4 @@ def _number(figure: Figure) -> str:
 
 
 def _up(number: float) -> str:
-    return f"{float(Context(prec=4, rounding=ROUND_CEILING).create_decimal(repr(number))):.4g}"
+    return f"{float(to_digits(Decimal(repr(float(number))), 4, ROUND_CEILING)):.4g}"

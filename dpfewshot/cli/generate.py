@@ -29,7 +29,12 @@ CHECKPOINT = ".checkpoint"
     "paid for again.",
 )
 @click.option("--ledger", default=None, help="A durable budget, as in sqlite:///budget.db.")
-@click.option("--dataset", default=None, help="The ledger account's name.")
+@click.option("--dataset", default=None, help="The account's name, as `ledger create` made it.")
+@click.option(
+    "--create",
+    is_flag=True,
+    help="Make the account with this run's budget if the ledger has none of that name.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with the plan and all lines.")
 def generate(
     *,
@@ -37,6 +42,7 @@ def generate(
     resume: bool,
     ledger: str | None,
     dataset: str | None,
+    create: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -50,7 +56,7 @@ def generate(
     if resume and output is None:
         raise click.UsageError("--resume needs --output: its checkpoint is kept beside that file")
     with _Lines(output) as lines:  # before anything is spent: can it be written at all?
-        session = open_session(options, ledger=ledger, dataset=dataset)
+        session = open_session(options, ledger=ledger, dataset=dataset, create=create)
         click.echo(describe(session.synthesizer.plan), err=True)
         demonstrations = session.synthesizer.generate_all(
             on_demonstration=lambda one: None if as_json and output is None else lines.write(one),

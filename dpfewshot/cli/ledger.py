@@ -30,7 +30,7 @@ def _of_an_account(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def ledger() -> None:
-    """Create, look at and check durable privacy budgets.
+    """Create, look at and check durable privacy budgets. Only `create` makes anything.
 
     \b
     Example:
@@ -49,7 +49,13 @@ def ledger() -> None:
     default="zero-out",
     show_default=True,
 )
-@click.option("--unit", is_flag=True, help="A unit is all records of one value of --unit, not one record.")
+@click.option(
+    "--unit",
+    default=None,
+    metavar="COLUMN",
+    help="The column that names whom a record belongs to: a unit is all records of one value of it. "
+    "Every plan must name the same. Default: a unit is one record.",
+)
 @click.option(
     "--sequential",
     is_flag=True,
@@ -63,7 +69,7 @@ def create(
     epsilon: float,
     delta: float,
     relation: str,
-    unit: bool,
+    unit: str | None,
     sequential: bool,
     as_json: bool,
 ) -> None:
@@ -80,7 +86,7 @@ def create(
             dataset,
             PrivacyBudget(epsilon, delta),
             relation=relation,
-            unit="unit" if unit else None,
+            unit=unit,
             parallel=not sequential,
         )
         _print_summary(account, as_json=as_json)
@@ -169,6 +175,23 @@ def change_budget(*, url: str, dataset: str, epsilon: float, delta: float, as_js
     """
     with _account(url, dataset) as account:
         account.change_budget(PrivacyBudget(epsilon, delta))
+        _print_summary(account, as_json=as_json)
+
+
+@ledger.command("name-unit")
+@click.option(
+    "--unit", required=True, metavar="COLUMN", help="The unit column that its plans were made with."
+)
+@_of_an_account
+def name_unit(*, url: str, dataset: str, unit: str, as_json: bool) -> None:
+    """Record the unit column's name in an account of an older version, which kept "unit" for any column.
+
+    \b
+    Example:
+      dpfewshot ledger name-unit --ledger sqlite:///budget.db --dataset tickets --unit customer
+    """
+    with _account(url, dataset) as account:
+        account.name_unit(unit)
         _print_summary(account, as_json=as_json)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,24 @@ MECHANISM_NAMES = (
 )
 """`mechanisms.by_name.MECHANISMS`, which --help must not import NumPy for; a test holds them equal."""
 
+
+def finite_or_inf(text: object) -> float:
+    """What --epsilon names: a finite number, or the word inf alone.
+
+    Raises:
+        BadParameter: neither. A number too large for a float is no way to say no privacy.
+    """
+    if text == "inf":
+        return math.inf
+    try:
+        number = float(str(text))
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise click.BadParameter(f"{text!r} is no finite number, nor the word inf for no privacy at all")
+    return number
+
+
 _DATA: tuple[Decorator, ...] = (
     click.option(
         "--task", required=True, help="A built-in task (agnews, dbpedia, trec, mit-g, mit-d) or a .toml file."
@@ -50,7 +69,11 @@ _OPTIONS: tuple[Decorator, ...] = (
     ),
     click.option("--shots", type=int, default=1, show_default=True, help="Demonstrations of each label."),
     click.option(
-        "--epsilon", type=float, required=True, help="The budget's epsilon; inf is no privacy at all."
+        "--epsilon",
+        type=finite_or_inf,
+        metavar="FLOAT",
+        required=True,
+        help="The budget's epsilon; the word inf is no privacy at all.",
     ),
     click.option("--delta", type=float, default=None, help="Default: the smaller of 1e-5 and 1/(100 units)."),
     click.option("--prompts-per-token", "-M", type=int, default=20, show_default=True),
@@ -131,7 +154,7 @@ class Session:
 
 
 def open_session(
-    options: dict[str, Any], *, ledger: str | None = None, dataset: str | None = None
+    options: dict[str, Any], *, ledger: str | None = None, dataset: str | None = None, create: bool = False
 ) -> Session:
     """Read the records, load the model and plan. Nothing is spent yet.
 
@@ -174,6 +197,7 @@ def open_session(
         disjoint_parts=options["disjoint_parts"],
         ledger=ledger,
         dataset=dataset,
+        create=create,
         record_token_cap=options["record_token_cap"],
     )
     for warning in synthesizer.plan.warnings:
@@ -220,7 +244,7 @@ def top_k_of(text: str) -> int | None:
 
 def budget_of(epsilon: float, delta: float | None, records: list[Record]) -> PrivacyBudget | NoPrivacy:
     """The budget that --epsilon and --delta name."""
-    if epsilon == float("inf"):
+    if epsilon == math.inf:
         return NO_PRIVACY
     # An upper bound on the number of units is enough: records without a unit stand for themselves.
     return PrivacyBudget(epsilon, min(1e-5, 1 / (100 * len(records))) if delta is None else delta)

@@ -22,7 +22,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from dpfewshot.errors import LedgerError, MissingExtra
-from dpfewshot.ledger.faults import DAMAGED, as_ledger_errors, is_locked
+from dpfewshot.ledger.faults import DAMAGED, GONE, NOT_OPENED, as_ledger_errors, is_locked
 from dpfewshot.ledger.urls import Place
 
 BUSY_SECONDS: Final = 30.0
@@ -75,11 +75,27 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.place = Place.parse(url)
+        self._file = Path(self.place.url.database or "").absolute()  # as the engine reads it: from here
+        self._seen = False
         self._closed = False
         self._turn = _one_at_a_time if self.place.is_sqlite else nullcontext()
         with as_ledger_errors(self.place):
             self._engine = _sqlite(self.place) if self.place.is_sqlite else _postgresql(self.place)
         weakref.finalize(self, self._engine.dispose)  # a ledger that nobody closed says goodbye all the same
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether it is a file that is not there. Merely looking at a SQLite database would make it.
+
+        Raises:
+            LedgerError: its folder is not there either, or this was closed.
+        """
+        self._check_open()
+        if not self.place.is_sqlite:
+            return False
+        if not self._file.parent.is_dir():
+            raise LedgerError(f"{self.place.name}: {NOT_OPENED}")
+        return not self._file.exists()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -121,8 +137,9 @@ class Database:
 
     @contextmanager
     def _transaction(self, opening: tuple[str, ...]) -> Iterator[Connection]:
-        if self._closed:
-            raise LedgerError(f"{self.place.name} was closed")
+        self._check_open()
+        if self._seen and self.is_missing:
+            raise LedgerError(f"{self.place.name}: {GONE}")  # or SQLite would make an empty one
         with as_ledger_errors(self.place), self._turn, self._engine.begin() as connection:
             for statement in opening:
                 connection.exec_driver_sql(statement)
@@ -130,12 +147,17 @@ class Database:
                 self._check_length(connection)
             yield connection
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LedgerError(f"{self.place.name} was closed")
+
     def _check_length(self, connection: Connection) -> None:
         """SQLite finds a file that lacks pages, but reads half a page as if the rest of it were empty."""
         page = connection.exec_driver_sql("PRAGMA page_size").scalar_one()
         file = connection.exec_driver_sql("PRAGMA database_list").one().file
         if Path(file).stat().st_size % page:
             raise LedgerError(f"{self.place.name}: {DAMAGED}")
+        self._seen = True
 
 
 def _sqlite(place: Place) -> Engine:

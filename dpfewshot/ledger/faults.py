@@ -15,11 +15,13 @@ from dpfewshot.ledger.urls import Place
 _LOCKED = "another process held it for too long; nothing was changed, try again later"
 
 DAMAGED = "the file is damaged: restore it from a copy, and count what was spent since"
+NOT_OPENED = "the file cannot be opened: does its directory exist, and may it be written?"
+GONE = "the file is gone: restore it from a copy, and count what was spent since"
 _BUSY_THREADS = "other threads of this process used it for too long; nothing was changed, try again later"
 
 _ADVICE = {
     "SQLITE_BUSY": _LOCKED,
-    "SQLITE_CANTOPEN": "the file cannot be opened: does its directory exist, and may it be written?",
+    "SQLITE_CANTOPEN": NOT_OPENED,
     "SQLITE_CORRUPT": DAMAGED,
     "SQLITE_FULL": "the disk is full",
     "SQLITE_IOERR": "the file cannot be read or written: is the disk full, or a limit reached?",

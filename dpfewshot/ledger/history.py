@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from importlib import metadata as installed
 from typing import Any, Final
 
-from dpfewshot.accounting.account import Units
+from dpfewshot.accounting.amounts import Units
 from dpfewshot.errors import LedgerError
 
 NOTHING_BEFORE: Final = "0" * 64
@@ -32,6 +32,7 @@ LONGEST_ACTOR: Final = 200
 
 CREATE: Final = "create"
 CHANGE_BUDGET: Final = "change-budget"
+NAME_UNIT: Final = "name-unit"
 RESERVE: Final = "reserve"
 CHARGE: Final = "charge"
 RESUME: Final = "resume"
@@ -55,7 +56,7 @@ class Act:
     """One act. Public facts alone.
 
     Attributes:
-        act: "create", "change-budget", "reserve", "charge", "resume", "settle" or "cancel".
+        act: "create", "change-budget", "name-unit", "reserve", "charge", "resume", "settle" or "cancel".
         at: when, ISO 8601 in UTC, by the clock of who acted.
         actor: who, as in "user@host:process".
         entry: the plan that it is about; None for acts on the account.

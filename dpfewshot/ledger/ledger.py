@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from dpfewshot.accounting.account import Details, Units
+from dpfewshot.accounting.account import Details, other_kind
+from dpfewshot.accounting.amounts import Units
 from dpfewshot.accounting.draws import Draws
 from dpfewshot.errors import InvalidPlan, LedgerError, MissingExtra
 from dpfewshot.ledger.counting import details_of
 from dpfewshot.ledger.history import CANCEL, CHARGE, SETTLE, as_json, as_shown
+from dpfewshot.ledger.names import dataset_name, same_spelling, similar
 from dpfewshot.ledger.verification import Verification, check
 from dpfewshot.redaction import redacts_errors_of_methods
 from dpfewshot.values import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, PrivacyBudget, PrivacySpend
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 _RELATIONS: Final = (ADD_REMOVE, ZERO_OUT, REPLACE_ONE)
 _LARGEST_UNITS: Final = 2**63 - 1
+_CREATE: Final = "dpfewshot ledger create --ledger URL --dataset NAME --epsilon E --delta D"
 
 
 @redacts_errors_of_methods(LedgerError, "the ledger")
@@ -81,7 +85,10 @@ class LedgerAccount:
 
     @property
     def partition(self) -> str | None:
-        """The one partition whose parts run side by side; None until a plan over a part is reserved."""
+        """The one partition whose parts run side by side, as "task#fingerprint of its labels".
+
+        None until a plan over a part is reserved.
+        """
         return self._store.standing(self._stored.number).partition
 
     @property
@@ -99,6 +106,12 @@ class LedgerAccount:
             "spent": {"epsilon": spent.epsilon, "delta": spent.delta},
             "entries": standing.entries,
         }
+
+    def bind(self, relations: frozenset[str], unit: str | None) -> None:
+        """Say what the costs to come hold for. See `Account.bind`."""
+        if self.relation not in relations or self.unit != unit:
+            name = f"the account of the data set {self.dataset!r}"
+            raise LedgerError(other_kind(name, [self.relation], self.unit, relations, unit))
 
     @property
     def durable(self) -> bool:
@@ -188,6 +201,19 @@ class LedgerAccount:
         """
         self._store.change_budget(self._stored.number, _limit(budget))
 
+    def name_unit(self, unit: str) -> None:
+        """Record the name of the unit column, where the account is from before names were recorded.
+
+        Ledgers then kept "unit" whatever the column: whoever calls this knows which one it was. The history
+        records it. The same name again changes nothing.
+
+        Raises:
+            LedgerError: the account has no units, or their column has another name.
+        """
+        _check_unit(unit)
+        self._store.name_unit(self._stored.number, unit)
+        self._stored = replace(self._stored, unit=unit)
+
     def history(self) -> list[dict[str, object]]:
         """Every act since the account was made: when, who, what. Numbers, scopes and settings alone."""
         return [as_shown(row) for row in self._store.book(self._stored.number).history]
@@ -215,7 +241,7 @@ class BudgetLedger:
 
     @classmethod
     def open(cls, url: str) -> Self:
-        """Open a ledger, make its tables where there are none, and migrate those of an older version.
+        """Open a ledger, and migrate the tables of an older version. `create` makes what is missing.
 
         Args:
             url: "sqlite:///budget.db" for the processes of one host, or
@@ -254,15 +280,23 @@ class BudgetLedger:
         """The account of a data set.
 
         Raises:
-            LedgerError: there is none.
+            LedgerError: there is none. Names the accounts that `dataset` may have been meant to be.
         """
-        stored = self._store.find(dataset)
+        stored = self._find(dataset)
         if stored is None:
-            raise LedgerError(
-                f"{self._store.name} has no account for the data set {dataset!r}: make one with "
-                "dpfewshot ledger create --ledger URL --dataset NAME --epsilon E --delta D"
-            )
+            raise LedgerError(f"{self._unknown(dataset_name(dataset))}: make one with {_CREATE}")
         return LedgerAccount(self._store, stored)
+
+    def _find(self, dataset: str) -> StoredAccount | None:
+        # as it is written first: accounts from before names were normalised may have any
+        return self._store.find(dataset if dataset in self.datasets() else dataset_name(dataset))
+
+    def _unknown(self, name: str) -> str:
+        if not self._store.is_there:
+            return f"{self._store.name} does not exist, so it has no account for the data set {name!r}"
+        close = ", ".join(ascii(each) for each in similar(name, self.datasets()))
+        meant = f" (did you mean {close}?)" if close else ""
+        return f"{self._store.name} has no account for the data set {name!r}{meant}"
 
     def create(
         self,
@@ -276,10 +310,12 @@ class BudgetLedger:
         """Make an account, or find the one that was made with the same words.
 
         Args:
-            dataset: its name.
+            dataset: its name, of letters of one script, digits, spaces and ASCII punctuation. It is
+                normalised: NFKC, stripped.
             budget: what may be spent in all, by every plan there will ever be.
             relation: "zero-out", "add-remove" or "replace-one"; every plan must have the same.
-            unit: the column that names whom a record belongs to; every plan must have the same.
+            unit: the column that names whom a record belongs to, as `read_records(unit=...)` names it; every
+                plan must have the same. None: a unit is one record.
             parallel: plans over different labels of one task run side by side: of their costs the greatest
                 counts, and a second task that cuts the data set by other labels is refused. False: every
                 plan counts for the whole data set, whatever its task.
@@ -306,31 +342,35 @@ class BudgetLedger:
         Raises:
             LedgerError: it exists with another relation or unit, or these cannot be kept.
         """
-        stored = self._store.find(dataset)
+        stored = self._find(dataset)
         if stored is None:
             return self._find_or_add(dataset, budget, relation, unit)
-        return _same_kind(LedgerAccount(self._store, stored), relation, unit)
+        return _bound(LedgerAccount(self._store, stored), relation, unit)
 
     def _find_or_add(
         self, dataset: str, budget: PrivacyBudget, relation: str, unit: str | None, *, parallel: bool = True
     ) -> LedgerAccount:
-        if not dataset:
-            raise LedgerError("an account needs the name of its data set")
+        name = dataset_name(dataset)
+        for other in self.datasets():
+            if other != name and same_spelling(other, name):
+                raise LedgerError(
+                    f"the account {other!a} is another spelling of {name!r}: name it exactly so"
+                )
         if relation not in _RELATIONS:
             raise LedgerError(f"the relation must be one of {', '.join(_RELATIONS)}, not {relation!r}")
-        stored = self._store.find_or_add(dataset, _limit(budget), relation, unit, parallel=parallel)
-        return _same_kind(LedgerAccount(self._store, stored), relation, unit)
+        _check_unit(unit)
+        stored = self._store.find_or_add(name, _limit(budget), relation, unit, parallel=parallel)
+        return _bound(LedgerAccount(self._store, stored), relation, unit)
 
 
-def _same_kind(account: LedgerAccount, relation: str, unit: str | None) -> LedgerAccount:
-    # ε over records and ε over customers, or over two kinds of neighbours, do not add up to anything
-    if (account.relation, account.unit) != (relation, unit):
-        raise LedgerError(
-            f"the account of the data set {account.dataset!r} holds for relation={account.relation!r}, "
-            f"unit={account.unit!r} and cannot be used with relation={relation!r}, unit={unit!r}: "
-            "make an account of another name"
-        )
+def _bound(account: LedgerAccount, relation: str, unit: str | None) -> LedgerAccount:
+    account.bind(frozenset({relation}), unit)
     return account
+
+
+def _check_unit(unit: str | None) -> None:
+    if unit is not None and not unit.strip():
+        raise LedgerError("unit must be the name of a column, or None where a unit is one record")
 
 
 def _limit(budget: PrivacyBudget) -> Units:

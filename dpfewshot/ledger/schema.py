@@ -19,8 +19,23 @@ _FIRST_FORM: Final = 1
 _MIGRATION_LOCK: Final = 0x6470_6665_7773_686F  # "dpfewsho": PostgreSQL's advisory locks are numbers
 
 
+def is_there(database: Database) -> bool:
+    """Whether there is a ledger; one of an older package is migrated. Nothing is made where there is none.
+
+    Raises:
+        LedgerError: a newer package made it, or the database fails; nothing is changed.
+    """
+    if database.is_missing:
+        return False
+    with database.read() as connection:
+        found = _version(connection)
+    if found is not None:
+        bring_up_to_date(database)
+    return found is not None
+
+
 def bring_up_to_date(database: Database) -> None:
-    """Make the tables, or migrate those of an older package. Of processes that open at once one does it.
+    """Make the tables, or migrate those of an older package. Of processes that call it at once one does it.
 
     Raises:
         LedgerError: a newer package made them, or the database fails; nothing is changed.

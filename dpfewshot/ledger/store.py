@@ -11,14 +11,10 @@ from typing import Any
 from sqlalchemy import Connection, Table, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from dpfewshot.accounting.account import (
-    Units,
-    check_partition,
-    exceeded_message,
-    partition_of,
-    total_over_scopes,
-)
+from dpfewshot.accounting.account import exceeded_message
+from dpfewshot.accounting.amounts import Units
 from dpfewshot.accounting.draws import COUNTED, NOT_COUNTED, WHAT_TO_DO, Draws
+from dpfewshot.accounting.scopes import check_partition, partition_after, total_over_scopes
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.ledger.counting import LEASE, VERIFY, columns, draws_in, draws_of, granted
 from dpfewshot.ledger.database import Database
@@ -30,6 +26,7 @@ from dpfewshot.ledger.history import (
     CHARGED,
     CREATE,
     MOVES,
+    NAME_UNIT,
     NOTHING_BEFORE,
     OPEN,
     RESERVE,
@@ -42,11 +39,11 @@ from dpfewshot.ledger.history import (
     chained,
     hash_of,
 )
-from dpfewshot.ledger.schema import bring_up_to_date
+from dpfewshot.ledger.schema import bring_up_to_date, is_there
 from dpfewshot.ledger.tables import accounts, entries, history
 from dpfewshot.ledger.tip import check_tip
 from dpfewshot.ledger.verification import Book
-from dpfewshot.values import PrivacySpend
+from dpfewshot.values import UNNAMED_UNIT, PrivacySpend
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ class Standing:
 
 
 class Store:
-    """The tables at a URL, made there if they are missing, brought forwards if they are old.
+    """The tables at a URL, brought forwards if they are old. The first account makes what is missing.
 
     Raises:
         LedgerError: the database cannot be used.
@@ -82,7 +79,13 @@ class Store:
     def __init__(self, url: str) -> None:
         self._database = Database(url)
         self.name = self._database.place.name
-        bring_up_to_date(self._database)
+        self._is_there = is_there(self._database)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a ledger: another process may have made it since this was opened."""
+        self._is_there = self._is_there or is_there(self._database)
+        return self._is_there
 
     def close(self) -> None:
         """Refuse further calls."""
@@ -90,11 +93,15 @@ class Store:
 
     def datasets(self) -> list[str]:
         """The names of all accounts, sorted."""
+        if not self.is_there:
+            return []
         with self._database.read() as connection:
             return sorted(connection.scalars(select(accounts.c.dataset)))
 
     def find(self, dataset: str) -> StoredAccount | None:
         """The account of a data set."""
+        if not self.is_there:
+            return None
         with self._database.read() as connection:
             return _find(connection, dataset)
 
@@ -117,6 +124,9 @@ class Store:
             )
             .returning(accounts.c.id)
         )
+        if not self.is_there:
+            bring_up_to_date(self._database)
+            self._is_there = True
         with self._database.write() as connection:
             number = connection.execute(statement).scalar_one_or_none()
             if number is not None:
@@ -143,6 +153,23 @@ class Store:
                 entries=_rows(connection, entries, entries.c.account_id == account),
                 history=_rows(connection, history, history.c.account_id == account),
             )
+
+    def name_unit(self, account: int, unit: str) -> None:
+        """Record the name of the unit column in an account from before names were recorded.
+
+        Raises:
+            LedgerError: the account has no units, or their column has another name.
+        """
+        with self._database.write() as connection:
+            _lock(connection, account)
+            [words] = _rows(connection, accounts, accounts.c.id == account)
+            if words["unit"] not in (UNNAMED_UNIT, unit):
+                raise LedgerError(
+                    f"the account's unit is {words['unit']!r}: only {UNNAMED_UNIT!r} can be named"
+                )
+            if words["unit"] != unit:
+                _change_account(connection, account, unit=unit)
+                _record(connection, account, act_now(NAME_UNIT, details=as_json({"unit": unit})))
 
     def change_budget(self, account: int, limit: Units) -> None:
         """Replace what may be spent."""
@@ -178,8 +205,8 @@ class Store:
             # what fits is at most the limit in every scope, so that no column and no sum overflows
             if not total_over_scopes(sums).fits(limit):
                 raise BudgetExceeded(exceeded_message(cost, limit, spent))
-            if scope is not None and partition is None:
-                _change_account(connection, account.number, partition=partition_of(scope))
+            if scope is not None and partition != partition_after(partition, scope):
+                _change_account(connection, account.number, partition=partition_after(partition, scope))
             entry = _add_entry(connection, account.number, scope, units, draws)
             act = act_now(RESERVE, entry=entry, scope=scope, amounts=units, details=details)
             _record(connection, account.number, act)

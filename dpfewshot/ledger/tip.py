@@ -12,10 +12,19 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, func, select
 
-from dpfewshot.accounting.account import Units, partition_of
+from dpfewshot.accounting.amounts import Units
+from dpfewshot.accounting.scopes import partition_after
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import VERIFY
-from dpfewshot.ledger.history import CANCEL, CHANGE_BUDGET, CREATE, NOTHING_BEFORE, RESERVE, hash_of
+from dpfewshot.ledger.history import (
+    CANCEL,
+    CHANGE_BUDGET,
+    CREATE,
+    NAME_UNIT,
+    NOTHING_BEFORE,
+    RESERVE,
+    hash_of,
+)
 from dpfewshot.ledger.tables import accounts, history
 
 Sums = Mapping[str | None, Units]
@@ -49,11 +58,14 @@ def _problems(connection: Connection, account: Mapping[str, Any], sums: Sums) ->
     yield from _broken_link(*last)
     if connection.scalar(select(func.count()).where(of_account)) != last[0]["number"]:
         yield "an act is missing"
-    yield from _other_words(account, *_acts(connection, of_account & (history.c.act == CREATE), limit=1))
+    named = _acts(connection, of_account & (history.c.act == NAME_UNIT), newest_first=True, limit=1)
+    created = _acts(connection, of_account & (history.c.act == CREATE), limit=1)
+    yield from _other_words(account, *created, named=named)
     budgets = of_account & history.c.act.in_((CREATE, CHANGE_BUDGET))
     yield from _other_budget(account, *_acts(connection, budgets, newest_first=True, limit=1))
     scoped = of_account & (history.c.act == RESERVE) & history.c.scope.is_not(None)
-    yield from _other_partition(account, _acts(connection, scoped, limit=1))
+    first, latest = _acts(connection, scoped, limit=1), _acts(connection, scoped, newest_first=True, limit=1)
+    yield from _other_partition(account, [*first, *latest])
     if _reserved(connection, of_account) != {scope: units for scope, units in sums.items() if any(units)}:
         yield "the entries' costs are not those that were reserved"
 
@@ -64,10 +76,23 @@ def _broken_link(last: Mapping[str, Any], before: Mapping[str, Any] | None = Non
         yield "its last act was changed, or does not follow the act before it"
 
 
-def _other_words(account: Mapping[str, Any], created: Mapping[str, Any] | None = None) -> Iterator[str]:
-    if created is None or created["number"] != 1 or hash_of(created) != created["hash"]:
+def _other_words(
+    account: Mapping[str, Any],
+    created: Mapping[str, Any] | None = None,
+    *,
+    named: list[dict[str, Any]],
+) -> Iterator[str]:
+    if (
+        created is None
+        or created["number"] != 1
+        or any(hash_of(act) != act["hash"] for act in (created, *named))
+    ):
         yield "the act that made the account was changed"
-    elif any(account[name] != word for name, word in json.loads(created["details"]).items()):
+        return
+    words = json.loads(created["details"])
+    for act in named:
+        words |= json.loads(act["details"])
+    if any(account[name] != word for name, word in words.items()):
         yield "the account was made with other words"
 
 
@@ -77,7 +102,10 @@ def _other_budget(account: Mapping[str, Any], latest: Mapping[str, Any] | None =
 
 
 def _other_partition(account: Mapping[str, Any], scoped: list[dict[str, Any]]) -> Iterator[str]:
-    if account["partition"] != (partition_of(scoped[0]["scope"]) if scoped else None):
+    partition = None
+    for act in scoped:
+        partition = partition_after(partition, act["scope"])
+    if account["partition"] != partition:
         yield "the partition is another one"
 
 

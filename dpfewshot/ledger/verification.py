@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpfewshot.accounting.account import Units, partition_of, total_over_scopes
+from dpfewshot.accounting.amounts import Units
 from dpfewshot.accounting.draws import Draws
+from dpfewshot.accounting.scopes import partition_after, total_over_scopes
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import draws_in, draws_of
 from dpfewshot.ledger.history import (
@@ -18,6 +19,7 @@ from dpfewshot.ledger.history import (
     CHARGED,
     CREATE,
     MOVES,
+    NAME_UNIT,
     NOTHING_BEFORE,
     OPEN,
     RESERVE,
@@ -127,6 +129,8 @@ class _Replay:
             self.account = json.loads(row["details"]) | {"partition": None} | _amounts(row)
         elif act == CHANGE_BUDGET:
             self.account |= _amounts(row)
+        elif act == NAME_UNIT:
+            self.account |= json.loads(row["details"])
         elif act == RESERVE:
             return self._reserve(row)
         elif act not in (*MOVES, RESUME) or entry not in self.entries:
@@ -144,8 +148,8 @@ class _Replay:
         self.entries[row["entry"]] = {"scope": scope, "state": RESERVED} | _amounts(row)
         self.draws[row["entry"]] = draws_in(json.loads(row["details"]))
         self.reserved_by[row["entry"]] = row["hash"]
-        if scope is not None and self.account["partition"] is None:
-            self.account["partition"] = partition_of(scope)
+        if scope is not None:
+            self.account["partition"] = partition_after(self.account["partition"], scope)
         self.sums[scope] = self.sums[scope].plus(_units(row))
         if not total_over_scopes(self.sums).fits(_units(self.account)):
             return f"entry {row['entry']} did not fit the budget"

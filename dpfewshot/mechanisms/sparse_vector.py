@@ -214,8 +214,7 @@ class _Release:
         self._left -= 1
         if self._left:
             self.test.begin()
-        paid = Permit(1, self.noise_multiplier)  # for this token, which was used up above
-        return self.inner.token(logprobs, public_logprobs, paid)
+        return self.inner.token(logprobs, public_logprobs, permit.pass_on())
 
 
 def distance(logprobs: NDArray[np.float32], public: NDArray[np.int64], prompts: int) -> int:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from typing import Final
 
-from dpfewshot.values import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
+from dpfewshot.values import ADD_REMOVE, REPLACE_ONE, UNNAMED_UNIT, ZERO_OUT, own_context, to_digits
 
 _LARGEST_EXPONENT: Final = 700.0
 _MANY: Final = 1_000_000_000
@@ -78,19 +78,21 @@ def factor_text(factor: float) -> str:
     """A factor to three digits, rounded up."""
     if factor > _MANY:
         return "more than a thousand million"
-    rounded = Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(factor))
-    return f"{rounded:,.0f}" if rounded >= 1000 else f"{rounded.normalize():f}"  # noqa: PLR2004 - no digits after the point
+    with localcontext(own_context()):
+        rounded = to_digits(Decimal(repr(factor)), 3, ROUND_CEILING)
+        return f"{rounded:,.0f}" if rounded >= 1000 else f"{rounded.normalize():f}"  # noqa: PLR2004 - no digits after the point
 
 
 def percent_text(share: float) -> str:
     """A share as a percentage, rounded up; what is close to 1 shows how close."""
     share = min(max(share, 0.0), 1.0)
-    exact = Decimal(repr(share)) * 100
-    if share <= 0.5:  # noqa: PLR2004 - half
-        rounded = Context(prec=3, rounding=ROUND_CEILING).plus(exact)
-    else:
-        rounded = 100 - Context(prec=3, rounding=ROUND_FLOOR).plus(100 - exact)
-    return f"{rounded.normalize():f} %"
+    with localcontext(own_context()):
+        exact = Decimal(repr(share)) * 100
+        if share <= 0.5:  # noqa: PLR2004 - half
+            rounded = to_digits(exact, 3, ROUND_CEILING)
+        else:
+            rounded = 100 - to_digits(100 - exact, 3, ROUND_FLOOR)
+        return f"{rounded.normalize():f} %"
 
 
 def other_world(relation: str) -> str:
@@ -100,4 +102,6 @@ def other_world(relation: str) -> str:
 
 def unit_text(unit: str | None) -> str:
     """The privacy unit in words; `unit` as an account keeps it."""
-    return "one record" if unit is None else "everything of one unit (a customer, say)"
+    if unit is None:
+        return "one record"
+    return f"everything of one unit ({'a customer, say' if unit == UNNAMED_UNIT else f'one {unit!r}'})"

@@ -71,7 +71,15 @@ def in_a_process(script: str, *arguments: object) -> str:
 def synthesizer(url: str, label: str = "refund", **settings: Any) -> dpf.Synthesizer:
     budget = dpf.PrivacyBudget(epsilon=2.0, delta=1e-6)
     made = dpf.Synthesizer(
-        TASK, tickets(), Sentence(), budget=budget, ledger=url, dataset="tickets", labels=[label], **settings
+        TASK,
+        tickets(),
+        Sentence(),
+        budget=budget,
+        ledger=url,
+        dataset="tickets",
+        create=True,
+        labels=[label],
+        **settings,
     )
     made.accountant._account.change_budget(dpf.PrivacyBudget(epsilon=8.0, delta=1e-5))
     return made

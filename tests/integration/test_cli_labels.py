@@ -41,7 +41,7 @@ def command(capfd: pytest.CaptureFixture[str]) -> Run:
 def ledger(command: Run, tmp_path: Path) -> str:
     """A ledger with an account for single records and one for units."""
     url = f"sqlite:///{tmp_path}/budget.db"
-    for dataset, further in (("movies", []), ("viewers", ["--unit", "--relation", "add-remove"])):
+    for dataset, further in (("movies", []), ("viewers", ["--unit", "viewer", "--relation", "add-remove"])):
         account = ["--ledger", url, "--dataset", dataset, "--epsilon", 2, "--delta", 1e-5]
         assert command("ledger", "create", *account, *further)[0] == 0
     return url

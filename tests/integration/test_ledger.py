@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 import sqlite3
@@ -19,6 +20,7 @@ import pytest
 from scripts import TASK, Sentence, tickets
 
 import dpfewshot as dpf
+from dpfewshot.accounting.scopes import partition_of, scope_name
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
 from dpfewshot.values import PrivacyBudget, PrivacySpend
@@ -74,13 +76,15 @@ assert statuses == [0] * 10, statuses
 
 LAZY = """
 import sys
+import dpfewshot
 import dpfewshot.ledger
 from dpfewshot.errors import MissingExtra
 
 assert "sqlalchemy" not in sys.modules
 sys.modules[sys.argv[1]] = None
 try:
-    dpfewshot.ledger.BudgetLedger.open(sys.argv[2])
+    budget = dpfewshot.PrivacyBudget(1.0, 1e-5)
+    dpfewshot.ledger.BudgetLedger.open(sys.argv[2]).create("tickets", budget)
 except MissingExtra as error:
     print(error)
 """
@@ -276,14 +280,16 @@ def acts(account: LedgerAccount) -> list[tuple[object, object]]:
 def test_a_plan_is_reserved_charged_and_settled(account: LedgerAccount) -> None:
     with closing(synthesizer(account)) as made:
         made.generate("refund")
-        assert acts(account) == [("reserve", "tickets: refund"), ("charge", "tickets: refund")]
-    assert acts(account)[2:] == [("settle", "tickets: refund")]
+        scope = scope_name("tickets", TASK.labels, "refund")
+        assert acts(account) == [("reserve", scope), ("charge", scope)]
+    assert acts(account)[2:] == [("settle", scope)]
     with pytest.raises(BudgetExceeded):
         made.generate("refund")
     [_, reserved, *_] = account.history()
     assert reserved["details"]["mechanism"] == "gaussian"
     assert set(reserved["details"]) >= {"noise_multiplier", "sampling_rate", "steps"}
-    assert account.partition == "tickets"
+    assert json.loads(reserved["details"]["task_labels"]) == list(TASK.labels)
+    assert account.partition == partition_of(scope)
 
 
 def test_a_plan_that_used_all_its_blocks_is_settled_by_itself(account: LedgerAccount) -> None:
@@ -421,5 +427,6 @@ def test_a_new_ledger_waits_for_another_program_in_its_file(path: Path, url: str
         done.start()
         with BudgetLedger.open(url) as ledger:
             assert ledger.datasets() == []
+            ledger.create("tickets", BUDGET)
         done.join()
     assert rows(path, "PRAGMA journal_mode") == [("wal",)]

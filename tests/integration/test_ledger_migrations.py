@@ -8,6 +8,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from dpfewshot.accounting.draws import Draws
+from dpfewshot.accounting.scopes import scope_name
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.ledger import BudgetLedger, history
 from dpfewshot.ledger.database import Database
@@ -65,13 +66,18 @@ def execute(url: str, statements: str) -> None:
                 connection.exec_driver_sql(statement)
 
 
+def new(url: str) -> None:
+    with BudgetLedger.open(url) as ledger:
+        ledger.create("tickets", PrivacyBudget(1.0, 1e-5))
+
+
 def differences(url: str) -> list[object]:
     with Database(url).read() as connection:
         return compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), metadata)
 
 
 def test_a_new_ledger_has_the_tables_that_the_code_describes(ledger_url: str) -> None:
-    BudgetLedger.open(ledger_url).close()
+    new(ledger_url)
     assert differences(ledger_url) == []
 
 
@@ -125,6 +131,18 @@ def test_an_entry_of_before_counts_no_draws_and_cannot_be_resumed(old: str) -> N
         assert account.verify().problems == ()
 
 
+def test_what_was_spent_before_label_sets_were_recorded_adds(old: str) -> None:
+    with BudgetLedger.open(old) as ledger:
+        account = ledger.account("tickets")
+        account.reserve(scope_name("trec", ["Location", "Number"], "Number"), PrivacySpend(0.25, 0.0), {})
+        account.reserve(scope_name("trec", ["Location", "Number"], "Location"), PrivacySpend(0.5, 0.0), {})
+        assert account.spent == PrivacySpend(1.0, 1e-18)  # trec 0.3 and mood 0.2 of then, the greatest of now
+        for scope in ("trec: Number", scope_name("trec", ["Number"], "Number")):
+            with pytest.raises(LedgerError, match="another way"):
+                account.reserve(scope, PrivacySpend(0.0, 0.0), {})
+        assert account.verify().problems == ()
+
+
 def test_the_first_form_of_the_code_refuses_what_was_migrated(old: str) -> None:
     BudgetLedger.open(old).close()
     with Database(old).read() as connection:
@@ -133,7 +151,7 @@ def test_the_first_form_of_the_code_refuses_what_was_migrated(old: str) -> None:
 
 
 def test_a_ledger_of_a_newer_package_is_refused(ledger_url: str) -> None:
-    BudgetLedger.open(ledger_url).close()
+    new(ledger_url)
     execute(ledger_url, "UPDATE dpfewshot_migration SET version_num = '9999'")
     with pytest.raises(LedgerError, match=r"version 9999.*version 0003: install"):
         BudgetLedger.open(ledger_url)

@@ -71,8 +71,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> dict[str, str]:
-    return {"ledger": f"sqlite:///{tmp_path / 'budget.db'}", "dataset": "tickets"}
+def ledger(tmp_path: Path) -> dict[str, Any]:
+    return {"ledger": f"sqlite:///{tmp_path / 'budget.db'}", "dataset": "tickets", "create": True}
 
 
 def draws_in(path: Path) -> Counter[int]:
@@ -227,10 +227,9 @@ def test_another_account_is_refused(path: Path, ledger: dict[str, str], tmp_path
         synthesizer(Dying(3), **ledger).generate_all(checkpoint=path)
     with pytest.raises(dpf.InvalidPlan, match="another plan"):
         synthesizer(**(ledger | {"dataset": "other"})).generate_all(checkpoint=path)
+    new = {"ledger": f"sqlite:///{tmp_path / 'new.db'}", "create": True}
     with pytest.raises(dpf.LedgerError, match="did not grant the draws"):
-        synthesizer(ledger=f"sqlite:///{tmp_path / 'new.db'}", dataset="tickets").generate_all(
-            checkpoint=path
-        )
+        synthesizer(**(ledger | new)).generate_all(checkpoint=path)
 
 
 def test_a_copy_is_refused_and_its_demonstrations_can_be_read(path: Path) -> None:
@@ -525,7 +524,8 @@ def test_any_interruptions_draw_no_more_than_was_planned(
 ) -> None:
     """Backends that die and processes that are cut short: draws ≤ blocks, spend = what the parts reserved."""
     folder = tmp_path_factory.mktemp("run")
-    path, account = folder / "run.jsonl", {"ledger": f"sqlite:///{folder}/budget.db", "dataset": "d"}
+    path = folder / "run.jsonl"
+    account = {"ledger": f"sqlite:///{folder}/budget.db", "dataset": "d", "create": True}
     drawn: Counter[int] = Counter()
 
     def counted(self: Reservation, part: int = 0) -> object:
@@ -599,7 +599,7 @@ def run_with_boundaries(folder: Path, dies_at: int | None, *, forgets: Sequence[
     for name in ("reserve", "draw", "resume"):
         watched(LedgerAccount, name)
     watched(Reservation, "draw")
-    account = {"ledger": url(folder), "dataset": "tickets"}
+    account = {"ledger": url(folder), "dataset": "tickets", "create": True}
     plan: dict[str, Any] = {"labels": ["refund"], "shots_per_label": 2, "max_tokens": 4, "resample_every": 2}
     synthesizer(**plan, **account).generate_all(checkpoint=folder / "run.jsonl")
     (folder / "passed").write_text(str(passed))

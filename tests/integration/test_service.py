@@ -66,8 +66,8 @@ def synthesizer(backend: Any = None, **options: Any) -> dpf.Synthesizer:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> dict[str, str]:
-    return {"ledger": f"sqlite:///{tmp_path / 'budget.db'}", "dataset": "tickets"}
+def ledger(tmp_path: Path) -> dict[str, Any]:
+    return {"ledger": f"sqlite:///{tmp_path / 'budget.db'}", "dataset": "tickets", "create": True}
 
 
 async def arrival(backend: Gated) -> None:

@@ -308,7 +308,7 @@ def test_a_dead_backend_fails_the_demonstration_with_its_charge_standing(backend
 def test_a_server_that_is_dead_from_the_start_costs_nothing(tmp_path: Path) -> None:
     pytest.importorskip("sqlalchemy")
     ledger = f"sqlite:///{tmp_path / 'budget.db'}"
-    made = synthesizer(Dead(), ledger=ledger, dataset="tickets")
+    made = synthesizer(Dead(), ledger=ledger, dataset="tickets", create=True)
     with pytest.raises(dpf.BackendError):
         made.generate("refund")
     assert made.accountant.spent == dpf.PrivacySpend(0.0, 0.0)

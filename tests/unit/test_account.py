@@ -1,11 +1,19 @@
+import decimal
 import math
+from fractions import Fraction
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpfewshot.accounting.account import MemoryAccount, Units, in_whole_units, scope_name, total_over_scopes
-from dpfewshot.errors import InvalidPlan
+from dpfewshot.accounting.account import MemoryAccount
+from dpfewshot.accounting.amounts import Units, in_whole_units
+from dpfewshot.accounting.scopes import partition_of, scope_name, total_over_scopes
+from dpfewshot.cli.findings import _up
+from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
+from dpfewshot.report.promise import factor_text, percent_text
 from dpfewshot.values import PrivacyBudget, PrivacySpend, delta_text, epsilon_text
 
 
@@ -13,25 +21,30 @@ def of(epsilon: int, delta: int = 0) -> Units:
     return Units(epsilon, delta)
 
 
+TYPES = ["Location", "Number"]
+
+
 def test_parts_compete_partitions_and_the_whole_add() -> None:
     costs = {
-        scope_name("trec", "Location"): of(3, 1),
-        scope_name("trec", "Number"): of(2, 5),
-        scope_name("mood", "Glad"): of(4, 1),
+        scope_name("trec", TYPES, "Location"): of(3, 1),
+        scope_name("trec", TYPES, "Number"): of(2, 5),
+        scope_name("mood", ["Glad", "Sad"], "Glad"): of(4, 1),
         None: of(10, 10),
     }
     assert total_over_scopes(costs) == of(3 + 4 + 10, 5 + 1 + 10)
 
 
 def test_a_label_with_a_colon_stays_in_its_partition() -> None:
-    costs = {scope_name("a: b", "x: y"): of(3), scope_name("a: b", "z"): of(2)}
+    costs = {scope_name("a: b", ["x: y", "z"], "x: y"): of(3), scope_name("a: b", ["x: y", "z"], "z"): of(2)}
     assert total_over_scopes(costs) == of(3)
 
 
 @given(st.dictionaries(st.tuples(st.integers(0, 1), st.integers(0, 2)), st.integers(0, 9)))
 def test_the_total_bounds_what_any_unit_bears(costs: dict[tuple[int, int], int]) -> None:
     """A unit is in one part of each partition: it bears the sum over partitions of its parts' costs."""
-    total = total_over_scopes({scope_name(f"p{p}", f"part {i}"): of(c) for (p, i), c in costs.items()})
+    total = total_over_scopes(
+        {scope_name(f"p{p}", ["0", "1", "2"], f"{i}"): of(c) for (p, i), c in costs.items()}
+    )
     for first in range(3):
         for second in range(3):
             assert costs.get((0, first), 0) + costs.get((1, second), 0) <= total.epsilon
@@ -55,6 +68,95 @@ def test_decimal_amounts_add_up() -> None:
 def test_a_cost_cannot_give_budget_back(cost: tuple[float, float]) -> None:
     with pytest.raises(InvalidPlan):
         Units.of_cost(PrivacySpend(*cost))
+
+
+HOSTILE = [
+    decimal.Context(prec=2, rounding=decimal.ROUND_DOWN),
+    decimal.Context(prec=2, rounding=decimal.ROUND_DOWN, traps=[]),
+    decimal.Context(prec=1, rounding=decimal.ROUND_UP, Emin=-1, Emax=1, traps=[decimal.Inexact]),
+]
+
+
+@pytest.mark.parametrize("context", HOSTILE, ids=str)
+def test_the_callers_decimal_context_changes_no_amount(context: decimal.Context) -> None:
+    spends = [PrivacySpend(0.1999, 1.23456e-7), PrivacySpend(1 / 3, 1e-300), PrivacySpend(7.0 + 1e-12, 0.9)]
+    budgets = [PrivacyBudget(spend.epsilon, spend.delta) for spend in spends]
+
+    def all_of_them() -> list[object]:
+        amounts = [Units.of_cost(spend) for spend in spends]
+        found: list[object] = [*amounts, *(Units.of_budget(budget) for budget in budgets)]
+        found += [in_whole_units(budget) for budget in budgets[::2]]
+        found += [units.as_spend() for units in amounts]
+        for number in (0.12345, 0.5, 0.98765, 1e-17, 1.0):
+            found += [
+                epsilon_text(number),
+                delta_text(number),
+                factor_text(1 + number),
+                factor_text(1e5 * number),
+            ]
+            found += [percent_text(number), _up(number)]
+        return found
+
+    expected = all_of_them()
+    with decimal.localcontext(context):
+        assert all_of_them() == expected
+
+
+def test_no_context_admits_more_than_the_budget() -> None:
+    account = MemoryAccount(PrivacyBudget(8.0, 1e-5))
+    with decimal.localcontext(HOSTILE[0]):
+        for _ in range(40):  # 42 where a cost of 0.1999 was rounded down to 0.19
+            account.reserve(None, PrivacySpend(0.1999, 0.0), {})
+        with pytest.raises(BudgetExceeded):
+            account.reserve(None, PrivacySpend(0.1999, 0.0), {})
+
+
+@pytest.mark.parametrize("number", [np.float64(0.1), np.float32(0.5), np.int64(3), 3, Fraction(1, 10)])
+def test_any_real_number_is_a_budget_and_a_cost(number: Any) -> None:
+    small = number / 4 if number >= 1 else number
+    budget, spend = PrivacyBudget(number, small), PrivacySpend(number, small)
+    assert [type(part) for part in (budget.epsilon, budget.delta, spend.epsilon, spend.delta)] == [float] * 4
+    assert budget == PrivacyBudget(float(number), float(small))
+    account = MemoryAccount(budget)
+    account.charge(account.reserve(None, spend, {}))
+    assert account.spent == spend
+    with pytest.raises(BudgetExceeded):
+        account.reserve(None, PrivacySpend(1e-12, 0.0), {})
+
+
+@pytest.mark.parametrize(
+    "number", ["4", True, np.bool_(True), None, 1j, decimal.Decimal(1), 10**400, np.ones(1)]
+)
+def test_what_is_no_number_is_refused_at_once(number: Any) -> None:
+    for make in (
+        lambda: PrivacyBudget(number, 1e-5),
+        lambda: PrivacyBudget(1.0, number),
+        lambda: PrivacySpend(number, 0.0),
+    ):
+        with pytest.raises(InvalidPlan, match=r"must be a number|too large"):
+            make()
+
+
+@given(st.text(), st.text(), st.sets(st.text(), min_size=1), st.sets(st.text(), min_size=1), st.text())
+def test_scopes_are_of_one_partition_where_task_and_labels_are_the_same(
+    task: str, other: str, labels: set[str], others: set[str], part: str
+) -> None:
+    first, second = scope_name(task, labels, part), scope_name(other, others, part)
+    assert (partition_of(first) == partition_of(second)) == ((task, labels) == (other, others))
+    assert partition_of(first) + ": " + part == first
+
+
+@pytest.mark.parametrize(("task", "written"), [("trec", "trec"), ("t:x", "t x"), ("c# 100%", "c# 100%")])
+def test_a_partition_without_labels_gives_way_to_the_task_and_adds(task: str, written: str) -> None:
+    old, new = f"{written}: a", scope_name(task, ["a", "b"], "a")
+    account = MemoryAccount(PrivacyBudget(1.0, 1e-5))
+    account.reserve(old, PrivacySpend(0.25, 0.0), {})
+    account.reserve(new, PrivacySpend(0.5, 0.0), {})
+    account.reserve(scope_name(task, ["a", "b"], "b"), PrivacySpend(0.25, 0.0), {})
+    assert account.spent == PrivacySpend(0.75, 0.0)
+    for other in (old, scope_name(task, ["a", "c"], "a"), scope_name("another", ["a", "b"], "a")):
+        with pytest.raises(LedgerError, match="another way"):
+            account.reserve(other, PrivacySpend(0.1, 0.0), {})
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1))

@@ -43,6 +43,45 @@ def test_only_sampling_and_mechanisms_reach_the_compiled_core() -> None:
     assert seen == MAY_SEE_THE_CORE
 
 
+def callers_of(call: re.Pattern[str], folder: str) -> set[str]:
+    root = PACKAGE.parent
+    return {
+        str(source.relative_to(root))
+        for source in sorted((root / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and call.fullmatch(ast.unparse(node.func))
+    }
+
+
+def test_only_the_accountant_makes_permits_and_only_audits_make_unpaid_ones() -> None:
+    """`Permit.unpaid` and `pass_on` are in permit.py itself, which cannot make more than it is given."""
+    makes = re.compile(r"(.+\.)?Permit")
+    assert callers_of(makes, "dpfewshot") == {
+        "dpfewshot/accounting/accountant.py",
+        "dpfewshot/accounting/permit.py",  # a token that was used up, passed on
+    }
+    assert callers_of(makes, "bench") | callers_of(makes, "examples") == set()
+    unpaid = callers_of(re.compile(r"(.+\.)?Permit\.unpaid"), "dpfewshot")
+    assert unpaid == {"dpfewshot/audit/plays.py", "dpfewshot/audit/private_prediction.py"}
+    assert callers_of(re.compile(r".+\.pass_on"), "dpfewshot") == {"dpfewshot/mechanisms/sparse_vector.py"}
+    # nobody calls it by another name
+    aliases = re.compile(r"(\bas|=)\s*(permit\.)?Permit\b")
+    assert not [source.name for source in SOURCES if aliases.search(source.read_text(encoding="utf-8"))]
+
+
+def test_mechanisms_see_no_accounting_but_events_permits_and_exact_tools() -> None:
+    """import-linter holds it too; this finds a module that somebody adds to its exceptions."""
+    seen = {
+        name
+        for source in SOURCES
+        if "mechanisms" in source.parts
+        for name in imports_of(source)
+        if name.startswith("dpfewshot.accounting")
+    }
+    modules = {name.split(".")[2] for name in seen}
+    assert modules == {"events", "permit", "rounding", "combined_queries"}
+
+
 def test_no_pseudo_random_generator_in_the_package() -> None:
     """Sample data, which nobody's privacy rests on, is the one exception."""
     forbidden = re.compile(r"\b(np|numpy)\.random\b|default_rng|RandomState|\brandom\.seed|\bimport random\b")

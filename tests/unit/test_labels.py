@@ -34,7 +34,8 @@ class Watched(dpf.MemoryAccount):
 
     def __init__(self, *, fails: bool = False, relation: str = "zero-out", unit: str | None = None) -> None:
         super().__init__(BUDGET)
-        self.fails, self.relation, self.unit = fails, relation, unit
+        self.bind(frozenset({relation}), unit)
+        self.fails = fails
         self.calls: list[tuple[Any, ...]] = []
 
     def reserve(
@@ -238,7 +239,7 @@ def test_the_account_says_what_a_unit_is() -> None:
     of_ann = [Record("1", "x", "ann")]
     for unit, records in ((None, of_ann), ("customer", MANY)):
         account = Watched(unit=unit)
-        with pytest.raises(dpf.InvalidPlan, match="account"):
+        with pytest.raises(dpf.LedgerError, match="account holds for"):
             dpf.release_labels(records, count=1, epsilon=0.5, delta=1e-6, account=account)
         assert account.calls == []
     release = dpf.release_labels(
@@ -328,7 +329,7 @@ def test_errors_and_reprs_tell_nothing_of_records() -> None:
 def test_an_account_of_replaced_units_is_refused_before_anything_is_charged() -> None:
     """Two counts would move where one unit becomes another: the proofs are for one."""
     account = Watched(relation="replace-one")
-    with pytest.raises(dpf.InvalidPlan, match="replace-one"):
+    with pytest.raises(dpf.LedgerError, match="replace-one"):
         dpf.release_labels(MANY, count=1, epsilon=1.0, delta=1e-6, account=account)
     assert account.calls == []
 

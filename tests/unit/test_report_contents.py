@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from report_samples import account, cells, demonstrations, findings, plan_document, sources
 
-from dpfewshot.accounting.account import Units
+from dpfewshot.accounting.amounts import Units
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidReport, LedgerError
 from dpfewshot.ledger.history import Act, chained

@@ -1,0 +1,128 @@
+"""The names of data sets: one spelling each, so that a typo or a look-alike letter opens no second budget.
+
+A name is normalised: Unicode NFKC, white space stripped and collapsed. It consists of letters of one script,
+with their accents, of ASCII digits, spaces and ASCII punctuation. So every character can be seen, and no
+letter passes for one of another script.
+"""
+
+from __future__ import annotations
+
+import difflib
+import unicodedata
+from collections.abc import Iterable
+from typing import Final
+
+from dpfewshot.errors import LedgerError
+
+_SCRIPTS: Final = frozenset(
+    [
+        *("LATIN", "GREEK", "CYRILLIC", "ARMENIAN", "GEORGIAN", "HEBREW", "ARABIC", "ETHIOPIC"),
+        *("DEVANAGARI", "BENGALI", "GURMUKHI", "GUJARATI", "ORIYA", "TAMIL", "TELUGU", "KANNADA"),
+        *("MALAYALAM", "SINHALA", "THAI", "LAO", "MYANMAR"),
+        *("HANGUL", "CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO"),
+    ]
+)
+"""Scripts in daily use, by the first word of their letters' names in Unicode."""
+
+_TOGETHER: Final = (
+    frozenset({"CJK", "HIRAGANA", "KATAKANA"}),
+    frozenset({"CJK", "HANGUL"}),
+    frozenset({"CJK", "BOPOMOFO"}),
+)
+"""Scripts that are written together: Japanese, Korean, Chinese."""
+
+_LATIN: Final = frozenset("ßæœøđłþðŋÆŒØĐŁÞÐŊ")
+"""Latin letters that are no accented a to z, and look like none of them."""
+
+_LOOK_ALIKES: Final = dict(
+    zip(
+        "аеіјорсухѕһԁԛԝӏАВЕЅІЈКМНОРСТУХԚԜονικρυαγΑΒΕΖΗΙΚΜΝΟΡΤΥΧօսհոցզıɑɡɩ",
+        "aeijopcyxshdqwlABESIJKMHOPCTYXQWovikpuayABEZHIKMNOPTYXouhngqiagi",
+        strict=True,
+    )
+)
+"""What a Cyrillic, Greek, Armenian or further Latin letter is easily taken for."""
+
+_UNSEEN: Final = ("FILLER", "INHERENT")
+"""Words in the names of letters that show nothing."""
+
+_CLOSE: Final = 0.75
+_LONGEST: Final = 200
+
+
+def dataset_name(text: str) -> str:
+    """The one spelling of a data set's name.
+
+    Raises:
+        LedgerError: it is empty, or has a character that a name cannot have. Says how to write it.
+    """
+    name = _normalised(text)
+    trouble = _trouble(name)
+    if trouble:
+        spelled = _normalised("".join(filter(_is_allowed, _latin(name))))
+        advice = f"write {spelled!r}" if spelled and not _trouble(spelled) else _RULE
+        raise LedgerError(f"the data set's name {text[:_LONGEST]!a} {trouble}: {advice}")
+    return name
+
+
+def same_spelling(text: str, name: str) -> bool:
+    """Whether a stored name is the given one, or another spelling of it from before names were normalised."""
+    return _normalised(text) == name
+
+
+def similar(text: str, names: Iterable[str]) -> list[str]:
+    """Names that `text` may have been meant to be, the likeliest first."""
+    loose = {name: _loose(name) for name in names}
+    close = difflib.get_close_matches(_loose(text), [*dict.fromkeys(loose.values())], cutoff=_CLOSE)
+    return [name for one in close for name in loose if loose[name] == one]
+
+
+_RULE: Final = "write it with letters of one script, ASCII digits, spaces and ASCII punctuation"
+
+
+def _normalised(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", text).split())
+
+
+def _trouble(name: str) -> str:
+    """What is wrong with a normalised name; "" for nothing."""
+    if not name:
+        return "is empty"
+    if len(name) > _LONGEST:
+        return f"has more than {_LONGEST} characters"
+    for character in name:
+        if not _is_allowed(character):
+            described = unicodedata.name(character, "a character without a name")
+            return f"has a character that names cannot have, U+{ord(character):04X} {described}"
+    letters = [character for character in name if character.isalpha()]
+    scripts = {_script(letter) for letter in letters}
+    if len(scripts) > 1 and not any(scripts <= together for together in _TOGETHER):
+        return f"mixes letters of {' and '.join(sorted(script.title() for script in scripts))}"
+    if scripts - {"LATIN"} and all(letter in _LOOK_ALIKES for letter in letters):
+        return f"looks like Latin letters but is {scripts.pop().title()}"
+    return ""
+
+
+def _is_allowed(character: str) -> bool:
+    if character.isascii():
+        return character.isprintable()
+    named = unicodedata.name(character, "")
+    if unicodedata.category(character)[0] not in "LM" or any(word in named for word in _UNSEEN):
+        return False
+    if _script(character) == "LATIN":
+        return character in _LATIN or unicodedata.normalize("NFD", character)[0].isascii()
+    return _script(character) in _SCRIPTS
+
+
+def _script(character: str) -> str:
+    return unicodedata.name(character, "").replace("-", " ").partition(" ")[0]
+
+
+def _latin(text: str) -> str:
+    return "".join(_LOOK_ALIKES.get(character, character) for character in text)
+
+
+def _loose(text: str) -> str:
+    """Without case, accents, look-alikes and everything that is no letter or digit."""
+    bare = unicodedata.normalize("NFKD", _latin(_normalised(text))).casefold()
+    return "".join(character for character in _latin(bare) if character.isalnum())

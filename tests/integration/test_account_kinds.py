@@ -1,0 +1,249 @@
+"""What an account holds for, and whom it admits: one partition, one unit column, one relation."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from scripts import TASK, Sentence, tickets
+
+import dpfewshot as dpf
+from dpfewshot.accounting.account import Account
+from dpfewshot.cli.application import run
+from dpfewshot.values import unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-4)
+PLAN = dpf.PrivacyBudget(epsilon=3.9999, delta=1e-5)
+
+
+@pytest.fixture(params=["memory", "ledger"])
+def make_account(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    def in_memory(unit: str | None = None) -> dpf.MemoryAccount:
+        account = dpf.MemoryAccount(BUDGET)
+        account.bind(frozenset({"zero-out"}), unit)
+        return account
+
+    if request.param == "memory":
+        yield in_memory
+        return
+    with dpf.BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
+        yield lambda unit=None: ledger.create("tickets", BUDGET, unit=unit)
+
+
+def synthesizer(account: object, records: object = None, **options: Any) -> dpf.Synthesizer:
+    settings = {"budget": PLAN, "prompts_per_token": 10, "max_tokens": 3, "ledger": account} | options
+    return dpf.Synthesizer(settings.pop("task", TASK), records or tickets(), Sentence(), **settings)
+
+
+def customers(count: int = 400, name: str = "customer") -> Any:
+    """Of two tickets each, of one label."""
+    units = [f"{one.label} {i // 4}" for i, one in enumerate(tickets(count))]
+    by_hand = [dpf.Record(one.text, one.label, unit) for one, unit in zip(tickets(count), units, strict=True)]
+    return dpf.as_records(by_hand, unit=name)
+
+
+# ---- one partition -----------------------------------------------------------------------------------
+
+
+def relabelled(task: dpf.Task) -> list[dpf.Record]:
+    assert task.labels
+    return [dpf.Record(one.text, task.labels[i // 200]) for i, one in enumerate(tickets())]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        dataclasses.replace(TASK, labels=("angry", "calm")),
+        dataclasses.replace(TASK, labels=("delivery", "refund", "other")),
+    ],
+    ids=lambda task: ",".join(task.labels),
+)
+def test_two_tasks_of_one_name_with_other_labels_do_not_run_side_by_side(
+    make_account: Any, other: dpf.Task
+) -> None:
+    account = make_account()
+    synthesizer(account, labels=["refund"]).generate("refund")
+    records = relabelled(dataclasses.replace(other, labels=other.labels[:2]))
+    made = synthesizer(account, records, task=other, labels=[other.labels[0]])
+    with pytest.raises(dpf.LedgerError, match="--sequential"):
+        made.generate(other.labels[0])
+    sequential = dpf.MemoryAccount(BUDGET, parallel=False)
+    synthesizer(sequential, labels=["refund"]).generate("refund")
+    with pytest.raises(dpf.BudgetExceeded):
+        synthesizer(sequential, records, task=other, labels=[other.labels[0]]).generate(other.labels[0])
+
+
+def test_labels_in_another_order_are_the_same_partition(make_account: Any) -> None:
+    account = make_account()
+    synthesizer(account).generate("refund")
+    turned = dataclasses.replace(TASK, labels=("delivery", "refund"))
+    synthesizer(account, task=turned).generate("delivery")
+    assert account.spent.epsilon < 4
+
+
+def test_names_that_differ_by_a_colon_are_two_partitions(make_account: Any) -> None:
+    account = make_account()
+    synthesizer(account, task=dataclasses.replace(TASK, name="t:x")).generate("refund")
+    with pytest.raises(dpf.LedgerError, match="t%3Ax"):
+        synthesizer(account, task=dataclasses.replace(TASK, name="t x")).generate("delivery")
+
+
+# ---- one unit column -----------------------------------------------------------------------------------
+
+
+def test_an_account_for_customers_takes_customers_and_nobody_else(make_account: Any, tmp_path: Path) -> None:
+    path = tmp_path / "tickets.jsonl"
+    rows = [
+        {"text": one.text, "label": one.label, "customer": i, "ticket": i} for i, one in enumerate(tickets())
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    account = make_account(unit="customer")
+    for unit in ("ticket", None):
+        with pytest.raises(dpf.LedgerError, match="unit='customer'"):
+            synthesizer(account, dpf.read_records(path, unit=unit))
+    with pytest.raises(dpf.LedgerError, match="unit='customer'"):
+        dpf.release_labels(
+            dpf.read_records(path, unit="ticket"), count=1, epsilon=1, delta=1e-6, account=account
+        )
+    assert account.spent == dpf.PrivacySpend(0.0, 0.0)
+    synthesizer(account, dpf.read_records(path, unit="customer")[:300]).generate("refund")
+    assert account.spent.epsilon > 3.9
+
+
+def test_records_by_hand_are_named_by_the_synthesizer() -> None:
+    by_hand = [dpf.Record(one.text, one.label, str(i)) for i, one in enumerate(tickets())]
+    account = dpf.MemoryAccount(BUDGET)
+    account.bind(frozenset({"zero-out"}), "customer")
+    with pytest.raises(dpf.LedgerError, match="name a plan's with unit="):
+        synthesizer(account, by_hand)
+    synthesizer(account, by_hand, unit="customer").generate("refund")
+
+
+def test_records_remember_the_column_where_they_are_cut_copied_and_sent() -> None:
+    records = customers()
+    assert records.unit == "customer"
+    for same in (records[:10], records[::-1], copy.copy(records), pickle.loads(pickle.dumps(records))):  # noqa: S301 - our own
+        assert unit_of(same) == "customer"
+    assert unit_of(dpf.as_records(records)) == "customer"
+    assert unit_of(list(records)) == "unit"
+    assert unit_of(tickets()) is None
+    assert isinstance(records[0], dpf.Record)
+    assert "refund" not in repr(records)
+
+
+def test_a_unit_that_the_records_do_not_have_is_refused() -> None:
+    with pytest.raises(dpf.InvalidRecords, match="unit is missing"):
+        synthesizer(None, tickets(), unit="customer")
+    with pytest.raises(dpf.InvalidRecords, match="'customer', which is not 'ticket'"):
+        synthesizer(None, customers(), unit="ticket")
+
+
+def test_rows_are_read_with_the_unit_that_the_synthesizer_names() -> None:
+    rows = [
+        {"text": one.text, "label": one.label, "who": i // 4 * 2 + i % 2} for i, one in enumerate(tickets())
+    ]
+    account = dpf.MemoryAccount(BUDGET)
+    made = synthesizer(account, rows, unit="who")
+    assert account.unit == "who"
+    assert [part.population for part in made.plan.parts] == [100, 100]
+
+
+def test_the_command_line_records_the_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    account = ["--ledger", f"sqlite:///{tmp_path}/budget.db", "--dataset", "tickets"]
+    assert run(["ledger", "create", *account, "--epsilon", "8", "--delta", "1e-5", "--unit", "customer"]) == 0
+    assert "unit customer" in capsys.readouterr().out
+
+
+# ---- filtered beforehand ----------------------------------------------------------------------------
+
+
+def test_records_filtered_by_label_are_refused_where_it_can_be_seen(make_account: Any) -> None:
+    """A unit with records under two labels would belong to either, as its records are filtered."""
+    everything = customers()
+    filtered = dpf.as_records([one for one in everything if one.label == "refund"], unit="customer")
+    account = make_account(unit="customer")
+    with pytest.raises(dpf.InvalidPlan, match="no unit belongs to the label 'delivery'"):
+        synthesizer(account, filtered, labels=["refund"])
+    for allowed in (None, dpf.MemoryAccount(BUDGET, parallel=False)):
+        synthesizer(allowed, filtered, labels=["refund"])
+    assert account.spent == dpf.PrivacySpend(0.0, 0.0)
+
+
+def test_with_a_population_nothing_is_looked_at() -> None:
+    """The counts are private there: a refusal would tell whether a label has any unit."""
+    everything = customers()
+    filtered = dpf.as_records([one for one in everything if one.label == "refund"], unit="customer")
+    for records in (everything, filtered):
+        account = dpf.MemoryAccount(BUDGET)
+        synthesizer(account, records, labels=["refund"], population={"refund": 200})
+
+
+# ---- wrappers ------------------------------------------------------------------------------------------
+
+
+class Wrapper:
+    """Has exactly the members of the protocol, and passes every call on."""
+
+    members = tuple(name for name in vars(Account) if not name.startswith("_"))
+
+    def __init__(self, account: Account, without: frozenset[str] = frozenset()) -> None:
+        self._account, self._without = account, without
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self.members or name in self._without:
+            raise AttributeError(name)
+        return getattr(self._account, name)
+
+
+OLD_MEMBERS = {"budget", "spent", "remaining", "reserve", "charge", "settle", "cancel"}
+
+
+def test_a_wrapper_with_the_protocols_members_is_checked(make_account: Any) -> None:
+    account = make_account()
+    synthesizer(account).generate("refund")
+    wrapper = Wrapper(account)
+    spent = account.spent
+    with pytest.raises(dpf.LedgerError, match="cannot be used"):
+        synthesizer(wrapper, customers())
+    with pytest.raises(dpf.LedgerError, match="cannot be used"):
+        dpf.release_labels(customers(), count=1, epsilon=0.00001, delta=1e-6, account=wrapper)
+    assert account.spent == spent
+    synthesizer(wrapper).generate("delivery")
+
+
+def test_a_wrapper_with_the_old_members_alone_is_refused(make_account: Any) -> None:
+    """It let a plan over records spend from an account over customers."""
+    account = make_account()
+    assert set(Wrapper.members) > OLD_MEMBERS
+    with pytest.raises(dpf.InvalidPlan, match="it lacks relation, unit, parallel, bind, knows"):
+        synthesizer(Wrapper(account, frozenset(Wrapper.members) - OLD_MEMBERS))
+
+
+def test_a_wrapper_of_a_plain_class_will_do(make_account: Any) -> None:
+    names = {name: property(lambda self, name=name: getattr(self.inner, name)) for name in Wrapper.members}
+    wrapper = type("Plain", (), names)()
+    wrapper.inner = make_account()
+    synthesizer(wrapper).generate("refund")
+
+
+def test_a_wrapper_whose_bind_does_nothing_is_found_out() -> None:
+    account = dpf.MemoryAccount(BUDGET)
+    account.bind(frozenset({"zero-out"}), "customer")
+    wrapper = Wrapper(account)
+    wrapper.bind = lambda *_: None
+    with pytest.raises(dpf.LedgerError, match="cannot be used"):
+        synthesizer(wrapper)
+
+
+@pytest.mark.parametrize("ledger", [7, object(), b"sqlite:///budget.db"])
+def test_what_is_no_account_is_refused(ledger: object) -> None:
+    with pytest.raises(dpf.InvalidPlan, match="is none"):
+        synthesizer(ledger, dataset="tickets")

@@ -1,0 +1,262 @@
+"""An account is made on purpose: no typo, no look-alike and no missing file opens a fresh budget."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import unicodedata
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripts import TASK, Sentence, tickets
+
+import dpfewshot as dpf
+from dpfewshot.cli import options
+from dpfewshot.cli.application import run
+from dpfewshot.errors import LedgerError
+from dpfewshot.ledger import BudgetLedger
+from dpfewshot.ledger.names import dataset_name, similar
+from dpfewshot.values import PrivacyBudget, PrivacySpend
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BUDGET = PrivacyBudget(4.0, 1e-5)
+COMPOSED, DECOMPOSED = unicodedata.normalize("NFC", "café"), unicodedata.normalize("NFD", "café")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "budget.db"
+
+
+@pytest.fixture
+def ledger(path: Path) -> Iterator[BudgetLedger]:
+    with BudgetLedger.open(f"sqlite:///{path}") as opened:
+        yield opened
+
+
+def synthesizer(ledger: object, dataset: str, **further: Any) -> dpf.Synthesizer:
+    return dpf.Synthesizer(
+        TASK, tickets(), Sentence(), budget=BUDGET, ledger=ledger, dataset=dataset, max_tokens=3, **further
+    )
+
+
+# ---- names ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (COMPOSED, DECOMPOSED),
+        ("tickets", "tickets "),
+        ("tickets", "\ttickets\n"),
+        ("my tickets", "my\u00a0 tickets"),
+        ("tickets", "\uff54\uff49\uff43\uff4b\uff45\uff54\uff53"),
+    ],
+)
+def test_two_spellings_are_one_account(ledger: BudgetLedger, first: str, second: str) -> None:
+    ledger.create(first, BUDGET).reserve(None, PrivacySpend(3.0, 0.0), {})
+    for name in (first, second):
+        assert ledger.account(name).spent.epsilon == 3.0
+        assert ledger.account_or_create(name, BUDGET).spent.epsilon == 3.0
+        assert ledger.create(name, BUDGET).spent.epsilon == 3.0
+    assert len(ledger.datasets()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("t\u0456ckets", r"mixes letters of Cyrillic and Latin: write 'tickets'"),
+        ("\u0441\u043e\u0440\u0443", r"looks like Latin letters but is Cyrillic: write 'copy'"),
+        ("tickets\u200b", "U[+]200B ZERO WIDTH SPACE: write 'tickets'"),
+        ("tick\u00adets", "U[+]00AD SOFT HYPHEN: write 'tickets'"),
+        ("tickets\u202e", "RIGHT-TO-LEFT OVERRIDE"),
+        ("tick\x07ets", "U[+]0007"),
+        ("tick\u034fets", "COMBINING GRAPHEME JOINER"),
+        ("tickets\u3164", "FILLER"),
+        ("t\u0131ckets", "DOTLESS I: write 'tickets'"),
+        ("tickets \U0001f3ab", "U[+]1F3AB TICKET"),
+        ("tickets \udc80", "U[+]DC80"),
+        (" ", "is empty"),
+        ("tickets" * 100, "more than 200 characters"),
+    ],
+)
+def test_a_name_that_passes_for_another_is_refused(ledger: BudgetLedger, name: str, says: str) -> None:
+    ledger.create("tickets", BUDGET)
+    for call in (ledger.account, lambda n: ledger.create(n, BUDGET), lambda n: synthesizer(ledger, n)):
+        with pytest.raises(LedgerError, match=says) as caught:
+            call(name)
+        assert str(caught.value).isascii()
+    assert ledger.datasets() == ["tickets"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tickets-2026/EU (v2)",
+        COMPOSED,
+        "straße",
+        "тикеты",
+        "εισιτήρια",
+        "日本のチケット",
+        "티켓",
+        "टिकट",
+        "تذاكر",
+    ],
+)
+def test_names_in_one_script_stay_what_they_are(name: str) -> None:
+    assert dataset_name(name) == name
+
+
+@given(st.text())
+def test_a_name_has_one_spelling(text: str) -> None:
+    try:
+        name = dataset_name(text)
+    except LedgerError:
+        return
+    assert dataset_name(name) == name
+    assert all(unicodedata.category(character)[0] not in "CZ" or character == " " for character in name)
+
+
+def test_similar_names_are_named_and_others_are_not() -> None:
+    names = ["tickets", "Tickets EU", "films"]
+    assert similar("tikets", names)[0] == "tickets"
+    assert similar("TICKETS_EU", names)[0] == "Tickets EU"
+    assert similar("t\u0456ckets", names)[0] == "tickets"
+    assert similar("payments", names) == []
+
+
+def test_an_account_from_before_names_were_normalised_can_still_be_named(
+    ledger: BudgetLedger, path: Path
+) -> None:
+    ledger.create("tickets", BUDGET)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE dpfewshot_account SET dataset = ?", (DECOMPOSED,))
+    assert ledger.account(DECOMPOSED).dataset == DECOMPOSED
+    with pytest.raises(LedgerError, match="another spelling"):
+        ledger.create(COMPOSED, BUDGET)
+    with pytest.raises(LedgerError, match="did you mean"):
+        ledger.account(COMPOSED)
+
+
+# ---- on purpose ---------------------------------------------------------------------------------------
+
+
+def test_a_typo_is_an_error_that_names_what_was_meant(ledger: BudgetLedger) -> None:
+    ledger.create("tickets", BUDGET)
+    with pytest.raises(LedgerError, match=r"'tikets' \(did you mean 'tickets'\?\).*ledger create"):
+        synthesizer(ledger, "tikets")
+    assert ledger.datasets() == ["tickets"]
+
+
+def test_create_makes_the_account_and_finds_it_again(path: Path) -> None:
+    for label in TASK.labels or ():
+        synthesizer(f"sqlite:///{path}", "tickets", create=True).generate(label)
+    synthesizer(f"sqlite:///{path}", "tickets")
+    with BudgetLedger.open(f"sqlite:///{path}") as ledger:
+        assert ledger.account("tickets").entries == 2
+
+
+@pytest.mark.parametrize("ledger", [None, dpf.MemoryAccount(BUDGET)])
+def test_create_without_a_ledger_is_a_mistake(ledger: object) -> None:
+    with pytest.raises(dpf.InvalidPlan, match="create=True"):
+        synthesizer(ledger, "tickets", create=True)
+
+
+def test_looking_makes_no_file(path: Path) -> None:
+    url = f"sqlite:///{path}"
+    with BudgetLedger.open(url) as ledger:
+        assert ledger.datasets() == []
+        with pytest.raises(LedgerError, match="does not exist"):
+            ledger.account("tickets")
+    for _ in range(2):
+        with pytest.raises(LedgerError, match=r"does not exist.*ledger create"):
+            synthesizer(url, "tickets")
+    assert not list(path.parent.iterdir())
+
+
+def test_a_ledger_that_is_gone_is_not_made_anew(ledger: BudgetLedger, path: Path) -> None:
+    account = ledger.create("tickets", BUDGET)
+    for file in path.parent.iterdir():
+        file.unlink()
+    for call in (ledger.datasets, lambda: account.spent, lambda: account.charge(1)):
+        with pytest.raises(LedgerError, match="the file is gone"):
+            call()
+    assert not list(path.parent.iterdir())
+
+
+def test_a_ledger_that_another_process_makes_is_seen(ledger: BudgetLedger, path: Path) -> None:
+    assert ledger.datasets() == []
+    with BudgetLedger.open(f"sqlite:///{path}") as other:
+        other.create("tickets", BUDGET)
+    assert ledger.account("tickets").budget == BUDGET
+
+
+@pytest.mark.parametrize("verb", ["show", "history", "verify", "export", "change-budget", "name-unit"])
+def test_no_verb_of_the_ledger_but_create_makes_a_file(
+    path: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    further = {"change-budget": ["--epsilon", "1", "--delta", "1e-5"], "name-unit": ["--unit", "customer"]}
+    arguments = ["--ledger", f"sqlite:///{path}", "--dataset", "tickets", *further.get(verb, [])]
+    assert run(["ledger", verb, *arguments]) == 2
+    assert "does not exist" in capsys.readouterr().err
+    assert not list(path.parent.iterdir())
+
+
+def test_the_command_line_makes_an_account_only_when_told(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(options, "open_backend", lambda *_, **__: Sentence())
+    records = tmp_path / "records.jsonl"
+    records.write_text(
+        "".join(json.dumps({"text": one.text, "label": one.label}) + "\n" for one in tickets())
+    )
+    task = tmp_path / "task.toml"
+    task.write_text(
+        'name = "tickets"\ninstruction = "Write a ticket."\nlabel_field = "Kind"\ntext_field = "Ticket"\n'
+        'labels = ["refund", "delivery"]\n'
+    )
+    command = [
+        "generate",
+        "--task",
+        str(task),
+        "--records",
+        str(records),
+        "--epsilon",
+        "4",
+        "--delta",
+        "1e-5",
+    ]
+    command += ["--max-tokens", "3", "--top-k", "all", "--ledger", f"sqlite:///{path}", "--dataset"]
+    assert run([*command, "tickets"]) == 2
+    assert "does not exist" in capsys.readouterr().err
+    assert not path.exists()
+    assert run([*command, "tickets", "--create"]) == 0
+    assert run([*command, "tikets"]) == 2
+    assert "did you mean 'tickets'?" in capsys.readouterr().err
+    assert run([*command, "tickets"]) == 3  # the same budget, which is spent
+
+
+# ---- the unit's name, where it was not recorded ---------------------------------------------------------
+
+
+def test_an_old_account_takes_no_named_column_until_it_is_named(ledger: BudgetLedger) -> None:
+    account = ledger.create("tickets", BUDGET, unit="unit")  # what every unit column was called
+    with pytest.raises(LedgerError, match="dpfewshot ledger name-unit"):
+        ledger.account("tickets").bind(frozenset({"zero-out"}), "customer")
+    account.name_unit("customer")
+    account.name_unit("customer")
+    for same in (account, ledger.account("tickets")):
+        assert same.unit == "customer"
+        same.bind(frozenset({"zero-out"}), "customer")
+        with pytest.raises(LedgerError, match="'customer'"):
+            same.name_unit("ticket")
+        assert same.verify().problems == ()
+    assert [row["act"] for row in account.history()] == ["create", "name-unit"]
+    with pytest.raises(LedgerError, match="None"):
+        ledger.create("notes", BUDGET).name_unit("customer")
