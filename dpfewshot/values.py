@@ -93,7 +93,8 @@ class PrivacyBudget:
     delta: float
 
     def __post_init__(self) -> None:
-        _keep_floats(self)
+        for name in ("epsilon", "delta"):
+            object.__setattr__(self, name, as_float(name, getattr(self, name)))
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
             raise InvalidPlan(f"epsilon must be a positive number, not {self.epsilon}")
         if not 0 < self.delta < 1:
@@ -113,31 +114,28 @@ NO_PRIVACY: Final = NoPrivacy()
 
 @dataclass(frozen=True, slots=True)
 class PrivacySpend:
-    """A certified upper bound on what was spent: (ε, δ), both at least 0.
-
-    Raises:
-        InvalidPlan: a value that is no number.
-    """
+    """A certified upper bound on what was spent: (ε, δ), both at least 0."""
 
     epsilon: float
     delta: float
 
-    def __post_init__(self) -> None:
-        _keep_floats(self)
 
+def as_float(name: str, number: object) -> float:
+    """A real number as a plain float: the repr of NumPy's is no number, and amounts are made from reprs.
 
-def _keep_floats(amounts: PrivacyBudget | PrivacySpend) -> None:
-    """Replace the numbers by plain floats. The repr of NumPy's is no number, and sums are made from reprs."""
-    for name in ("epsilon", "delta"):
-        number = getattr(amounts, name)
-        if isinstance(number, bool) or not isinstance(
-            number, Real
-        ):  # NumPy's truth values are not real either
-            raise InvalidPlan(f"{name} must be a number, not {type(number).__name__}: write float(...)")
-        try:
-            object.__setattr__(amounts, name, float(number))
-        except OverflowError:
-            raise InvalidPlan(f"{name} is too large a number") from None
+    Args:
+        name: what the message calls it.
+        number: any real number.
+
+    Raises:
+        InvalidPlan: it is no number, as a string or a truth value, or too large for a float.
+    """
+    if isinstance(number, bool) or not isinstance(number, Real):  # NumPy's truth values are not Real
+        raise InvalidPlan(f"{name} must be a number, not {type(number).__name__}: write float(...)")
+    try:
+        return float(number)
+    except OverflowError:
+        raise InvalidPlan(f"{name} is too large a number") from None
 
 
 def epsilon_text(epsilon: float) -> str:

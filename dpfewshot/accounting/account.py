@@ -367,7 +367,7 @@ def exceeded_message(cost: PrivacySpend, limit: Units, spent: Units) -> str:
     """The one sentence of a refusal. All of its numbers are public."""
     budget, used = limit.as_spend(), spent.as_spend()
     return (
-        f"the plan needs epsilon={cost.epsilon:.6g}, delta={cost.delta:.3g}, but of the budget "
+        f"the plan needs epsilon={float(cost.epsilon):.6g}, delta={float(cost.delta):.3g}, but of the budget "
         f"epsilon={budget.epsilon:.6g}, delta={budget.delta:.3g} already "
         f"epsilon={used.epsilon:.6g}, delta={used.delta:.3g} is spent"
     )

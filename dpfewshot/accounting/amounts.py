@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Final, NamedTuple
 
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.values import PrivacyBudget, PrivacySpend
+from dpfewshot.values import PrivacyBudget, PrivacySpend, as_float
 
 EPSILON_UNITS: Final = 10**12
 """Units of one ε."""
@@ -37,11 +37,12 @@ class Units(NamedTuple):
         """A cost, rounded up to a unit.
 
         Raises:
-            InvalidPlan: a cost that is negative or not finite, which would give budget back.
+            InvalidPlan: a cost that is negative or not finite, which would give budget back, or no number.
         """
-        if not (0 <= cost.epsilon < math.inf and 0 <= cost.delta < math.inf):
-            raise InvalidPlan("a cost must be finite and not negative")
-        return cls(*_scaled(cost.epsilon, cost.delta, math.ceil))
+        epsilon, delta = as_float("a cost's epsilon", cost.epsilon), as_float("a cost's delta", cost.delta)
+        if not (0 <= epsilon < math.inf and 0 <= delta < math.inf):
+            raise InvalidPlan(f"a cost must be finite and at least 0, not ({epsilon}, {delta})")
+        return cls(*_scaled(epsilon, delta, math.ceil))
 
     def as_spend(self) -> PrivacySpend:
         """The nearest floats, for display."""
@@ -67,8 +68,8 @@ class Units(NamedTuple):
 def _scaled(epsilon: float, delta: float, rounded: Callable[[Fraction], int]) -> tuple[int, int]:
     # repr is the shortest decimal that names the float: 0.1, as the user wrote, not 0.1000000000000000055
     return (
-        rounded(Fraction(repr(float(epsilon))) * EPSILON_UNITS),
-        rounded(Fraction(repr(float(delta))) * DELTA_UNITS),
+        rounded(Fraction(repr(epsilon)) * EPSILON_UNITS),
+        rounded(Fraction(repr(delta)) * DELTA_UNITS),
     )
 
 

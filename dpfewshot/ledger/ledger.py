@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import replace
 from types import TracebackType
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 from dpfewshot.accounting.account import Details, other_kind
 from dpfewshot.accounting.amounts import Units
 from dpfewshot.accounting.draws import Draws
-from dpfewshot.errors import InvalidPlan, LedgerError, MissingExtra
+from dpfewshot.errors import LedgerError, MissingExtra
 from dpfewshot.ledger.counting import details_of
 from dpfewshot.ledger.history import CANCEL, CHARGE, SETTLE, as_json, as_shown
 from dpfewshot.ledger.names import dataset_name, same_spelling, similar
@@ -131,8 +130,6 @@ class LedgerAccount:
             LedgerError: the scope is a part of another partition than the account's, or the account does
                 not agree with its history.
         """
-        if not all(math.isfinite(part) and part >= 0 for part in (cost.epsilon, cost.delta)):
-            raise InvalidPlan(f"a cost must be finite and at least 0, not ({cost.epsilon}, {cost.delta})")
         return self._store.reserve(self._stored, scope, cost, details_of(details, draws), draws)
 
     def charge(self, entry: int) -> None:
