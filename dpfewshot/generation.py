@@ -282,7 +282,12 @@ class Generation:
             tokens_per_block=plan.draws.tokens_per_block,
             noise_multiplier=plan.noise_multiplier,
             parts=part.parts,
-            details={"mechanism": self.mechanism.name, "disjoint_parts": part.parts, **plan.details},
+            details={
+                "mechanism": self.mechanism.name,
+                "disjoint_parts": part.parts,
+                "records_per_prompt": self.plan.settings.records_per_prompt,
+                **plan.details,
+            },
         )
         self.observer.reserved(plan.scope, spend, plan.blocks)
         if self.checkpoint is not None:
