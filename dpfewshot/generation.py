@@ -321,7 +321,13 @@ class Generation:
         """What the account's history keeps of a part's plan. Public."""
         task = self.set_up.task
         labels = {} if task.labels is None else {"task_labels": json.dumps(task.labels)}
-        return {"mechanism": self.mechanism.name, "disjoint_parts": part.parts, **labels, **part.plan.details}
+        return {
+            "mechanism": self.mechanism.name,
+            "disjoint_parts": part.parts,
+            "records_per_prompt": self.plan.settings.records_per_prompt,
+            **labels,
+            **part.plan.details,
+        }
 
     def _number(self, part: Part) -> int:
         return self.parts.index(part)

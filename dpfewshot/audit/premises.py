@@ -53,7 +53,7 @@ class Watch:
         compared: draws that were compared with the one before, every other one.
         equal: of these, the draws of the same units as the one before.
         twice: draws that hold a unit's records more than once.
-        longest: the most tokens that were asked of one draw.
+        longest: the most tokens that one draw served.
     """
 
     draws: int = 0
@@ -64,7 +64,7 @@ class Watch:
     equal: int = 0
     twice: int = 0
     longest: int = 0
-    _asked: int = 0
+    _served: int = 0
     _before: frozenset[int] = frozenset()
 
     def drawn(self, prompts: Sequence[Sequence[int]]) -> None:
@@ -74,7 +74,7 @@ class Watch:
             prompts: the units in each, by number.
         """
         prompt_of = {unit: place for place, units in enumerate(prompts) for unit in units}
-        self.draws, self._asked = self.draws + 1, 0
+        self.draws, self._served = self.draws + 1, 0
         self.inside += 0 in prompt_of
         self.twice += len(prompt_of) < sum(map(len, prompts))
         if len(prompt_of) > 1:
@@ -87,10 +87,10 @@ class Watch:
             self.equal += now == self._before
         self._before = now
 
-    def asked(self) -> None:
-        """A token is asked of the draw."""
-        self._asked += 1
-        self.longest = max(self.longest, self._asked)
+    def served(self) -> None:
+        """The draw serves a further token."""
+        self._served += 1
+        self.longest = max(self.longest, self._served)
 
     def against(self, draws: Draws, units: int, beta: float) -> tuple[Expected, ...]:
         """What was noted beside what the proof needs.

@@ -93,18 +93,22 @@ class Memory:
     def __init__(self, answers: Logprobs, watch: Watch | None = None) -> None:
         self._answers = answers
         self._watch = watch
+        self._further = True
 
     def next_token_logprobs(self, support: Tokens | None = None) -> Logprobs:
         """The same answers every time."""
-        if self._watch is not None:
-            self._watch.asked()
+        if self._watch is not None and self._further:
+            self._watch.served()
+        self._further = False
         return self._answers if support is None else self._answers[:, support]
 
-    def append(self, token: int) -> None:
-        """Forget it."""
+    def append(self, token: int) -> None:  # noqa: ARG002 - it is forgotten
+        """The next answer is of a further token."""
+        self._further = True
 
-    def append_each(self, tokens: Tokens) -> None:
-        """Forget them."""
+    def append_each(self, tokens: Tokens) -> None:  # noqa: ARG002 - they are forgotten
+        """The next answers are of further tokens."""
+        self._further = True
 
     def close(self) -> None:
         """Nothing is held."""

@@ -207,6 +207,7 @@ def test_each_label_is_drawn_at_the_rate_that_its_entry_states(records_per_promp
             drawn = [number for prompt in step for number in prompt]
             assert len(set(drawn)) == len(drawn)
             assert {number >= 500 for number in drawn} <= {label == "delivery"}
+            assert seen.entries[label]["records_per_prompt"] == records_per_prompt
             found[label] += len(drawn)
             if records_per_prompt > 1:
                 assert len(step) <= 20
