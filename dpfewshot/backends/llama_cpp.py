@@ -160,7 +160,8 @@ class LlamaCpp(StreamBackend):
     def _tried(self) -> bool:
         """Whether steps give a prompt the same bits in any company, in streams that are freed afterwards."""
         finding = check_steps(self, context_tokens=self.context_tokens, decode_batch=self._decode_batch)
-        self._pools.pop(True).close()
+        while self._pools:
+            self._pools.popitem()[1].close()
         self._tally.tokens = self._tally.dummies = 0
         return finding.passed
 
