@@ -248,7 +248,7 @@ ACCOUNTING_AND_LEDGER = (
         "return math.exp(_narrow(lambda log_sigma: excess(log_sigma, FINE), fine, _CLOSE_ENOUGH).fits)",
         "return math.exp(_narrow(lambda log_sigma: excess(log_sigma, FINE), fine, _CLOSE_ENOUGH).small)",
         "the noise that is planned meets the budget",
-        "tests/unit/test_accounting.py",
+        "tests/unit/test_accounting.py::test_calibrated_noise_fits_and_is_the_least",
     ),
     Fault(
         "dpfewshot/accounting/accountant.py",
