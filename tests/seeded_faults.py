@@ -255,7 +255,7 @@ ACCOUNTING_AND_LEDGER = (
         "if not self.drawn and self._account is not None:",
         "if self.drawn and self._account is not None:",
         "the account is charged before the first draw",
-        "tests/unit/test_gaussian.py tests/integration/test_synthesizer.py tests/integration/test_ledger.py",
+        "tests/unit/test_reservation.py",
     ),
     Fault(
         "dpfewshot/accounting/account.py",
