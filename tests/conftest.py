@@ -35,7 +35,7 @@ SLOW = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is slow as a whole, and what needs a PostgreSQL, which takes seconds to start."""
     for item in items:
-        if SLOW.intersection(item.path.parts) or needs_postgresql(item):
+        if SLOW.intersection(item.path.parts[-2:]) or needs_postgresql(item):
             item.add_marker(pytest.mark.slow)
 
 

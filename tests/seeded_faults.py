@@ -227,14 +227,14 @@ ACCOUNTING_AND_LEDGER = (
         "missing=tilt.mass_above + sum(loss.steps * loss.infinite_mass for loss in cumulants.losses)",
         "missing=0.0",
         "mass outside of the window counts",
-        "tests/unit/test_accounting.py tests/unit/test_accounting_composition.py",
+        "tests/unit/test_accounting_windows.py",
     ),
     Fault(
         "dpfewshot/accounting/composition.py",
         "np.where(exponents < _BLOCK, weights * error * _weight_norm(order, spacing, length), np.inf)",
         "np.zeros(length)",
         "round-off of the transform counts",
-        "tests/unit/test_accounting.py tests/unit/test_accounting_composition.py",
+        "tests/unit/test_accounting_windows.py",
     ),
     Fault(
         "dpfewshot/accounting/bounds.py",
@@ -248,14 +248,14 @@ ACCOUNTING_AND_LEDGER = (
         "return math.exp(_narrow(lambda log_sigma: excess(log_sigma, FINE), fine, _CLOSE_ENOUGH).fits)",
         "return math.exp(_narrow(lambda log_sigma: excess(log_sigma, FINE), fine, _CLOSE_ENOUGH).small)",
         "the noise that is planned meets the budget",
-        "tests/unit/test_accounting.py",
+        "tests/unit/test_accounting.py::test_calibrated_noise_fits_and_is_the_least",
     ),
     Fault(
         "dpfewshot/accounting/accountant.py",
         "if not self.drawn and self._account is not None:",
         "if self.drawn and self._account is not None:",
         "the account is charged before the first draw",
-        "tests/unit/test_gaussian.py tests/integration/test_synthesizer.py tests/integration/test_ledger.py",
+        "tests/unit/test_reservation.py",
     ),
     Fault(
         "dpfewshot/accounting/account.py",
@@ -314,21 +314,21 @@ ENDS = (
         "row.tobytes() == alone[place].tobytes() for row,",
         "np.abs(row - alone[place]).max() <= 1e-6 for row,",
         "a prompt has the same bits alone and among others",
-        "tests/contract/test_servers.py tests/contract/test_server_probes.py",
+        "tests/contract/test_server_dialects.py tests/contract/test_server_load.py",
     ),
     Fault(
         "dpfewshot/backends/servers/llama_server.py",
         '"cache_prompt": False,',
         '"cache_prompt": True,',
         "no answer depends on the prompts before",
-        "tests/contract/test_server_dialects.py tests/contract/test_server_probes.py",
+        "tests/contract/test_server_network.py tests/contract/test_server_load.py",
     ),
     Fault(
         "dpfewshot/backends/servers/llama_server.py",
         '"parse_special": False}',
         '"parse_special": True}',
         "special tokens in private text are never parsed",
-        "tests/contract/test_server_dialects.py tests/contract/test_servers.py",
+        "tests/contract/test_servers.py",
     ),
     Fault(
         "dpfewshot/prompts.py",
@@ -363,7 +363,7 @@ ENDS = (
         "min(1e-5, 1 / (100 * len(records))) if delta is None else delta",
         "1e-5 if delta is None else delta",
         "the command line's delta follows from what is declared public",
-        "tests/integration/test_cli.py",
+        "tests/integration/test_default_delta.py",
     ),
 )
 

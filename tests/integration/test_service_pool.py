@@ -143,7 +143,10 @@ def test_a_ledger_that_is_gone_is_503_and_nothing_is_drawn(tmp_path: Path) -> No
     backend = SlowForLongRecords()
     folder = tmp_path / "ledger"
     folder.mkdir()
-    made = synthesizer(backend, long=False, ledger=f"sqlite:///{folder / 'budget.db'}", dataset="tickets")
+    url = f"sqlite:///{folder / 'budget.db'}"
+    with dpf.BudgetLedger.open(url) as ledger:
+        ledger.create("tickets", dpf.PrivacyBudget(epsilon=4, delta=1e-5))
+    made = synthesizer(backend, long=False, ledger=url, dataset="tickets")
     backend.prompts = 0
 
     async def ask(client: Any) -> tuple[int, str]:
