@@ -226,9 +226,9 @@ class _Inversion:
         mean, variance = 0.0, 0.0
         for losses, logs, steps in self._logs:
             tilted = np.exp(order * losses + logs - logsumexp(order * losses + logs))
-            centre = float(tilted @ losses)
+            centre = float(np.sum(tilted * losses))  # not BLAS: its threads cost more
             mean += steps * centre
-            variance += steps * float(tilted @ (losses - centre) ** 2)
+            variance += steps * float(np.sum(tilted * (losses - centre) ** 2))
         return mean, variance
 
     def _line(self, near: float) -> float:
