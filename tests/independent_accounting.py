@@ -226,14 +226,15 @@ class _Inversion:
         mean, variance = 0.0, 0.0
         for losses, logs, steps in self._logs:
             tilted = np.exp(order * losses + logs - logsumexp(order * losses + logs))
-            centre = float(tilted @ losses)
+            centre = float(np.sum(tilted * losses))  # not BLAS: its threads cost more
             mean += steps * centre
-            variance += steps * float(tilted @ (losses - centre) ** 2)
+            variance += steps * float(np.sum(tilted * (losses - centre) ** 2))
         return mean, variance
 
     def _line(self, near: float) -> float:
         """A real part near the saddle point, and well above 0. On the way it bounds δ (Chernoff)."""
-        variance = max(self._slopes(0.0)[1], 1e-300)
+        mean, variance = self._slopes(0.0)
+        variance = max(variance, (0.1 * (mean - self.epsilon)) ** 2, 1e-300)
         low, high = 0.0, 1.0 / math.sqrt(variance)
         while self._slopes(high)[0] < self.epsilon:
             if self.log_moment(high) - high * self.epsilon < math.log(near) - DIGITS:

@@ -286,5 +286,5 @@ def _check_noise(multiplier: float) -> None:
 
 
 def _check_steps(steps: int) -> None:
-    if not (isinstance(steps, int) and steps >= 1):
+    if not steps >= 1 or steps % 1:
         raise InvalidPlan(f"steps must be a whole number of at least 1, not {steps}")

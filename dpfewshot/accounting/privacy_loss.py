@@ -128,7 +128,7 @@ class Cumulants:
         ends = [max(-float(loss.losses[0]), float(loss.losses[-1])) for loss in self.losses]
         exponents = [_LONGEST_LOG + abs(order) * end for end in ends]
         counts = [loss.steps for loss in self.losses]
-        return 8 * UNIT_ROUNDOFF * sum(map(operator.mul, counts, exponents))
+        return 8 * UNIT_ROUNDOFF * math.fsum(map(operator.mul, counts, exponents))
 
     def log_moments(self, orders: Sequence[float]) -> list[float]:
         """K at several orders."""

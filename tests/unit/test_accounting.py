@@ -15,6 +15,7 @@ from dpfewshot.accounting import (
     DeltaBounds,
     EpsilonBounds,
     Event,
+    FixedSizeGaussian,
     PoissonGaussian,
     calibrate,
     delta,
@@ -271,3 +272,39 @@ def test_unknown_events_and_empty_compositions_are_refused() -> None:
         epsilon(event, 1e-5)
     with pytest.raises(InvalidPlan, match="at least one"):
         Composition(())
+
+
+@pytest.mark.parametrize("sigma", [0.0, 2.0**-7, 2.0**21, math.inf, math.nan])
+def test_noise_that_no_test_covers_is_refused(sigma: float) -> None:
+    with pytest.raises(InvalidPlan, match="noise multiplier"):
+        PoissonGaussian(0.1, sigma, 1)
+    with pytest.raises(InvalidPlan, match="noise multiplier"):
+        FixedSizeGaussian(1, 10, sigma, 1)
+
+
+@pytest.mark.parametrize("tokens", [1, 1600, 10**6])
+def test_what_an_event_refuses_does_not_fit(tokens: int) -> None:
+    """The noise of a draw with many tokens is σ/√R, which a search from σ = 1 begins far below."""
+
+    def block(sigma: float) -> PoissonGaussian:
+        return PoissonGaussian(1e-3, sigma / math.sqrt(tokens), 100)
+
+    sigma = calibrate(block, epsilon=2.0, delta=1e-6)
+    assert epsilon(block(sigma), 1e-6).upper <= 2.0
+    assert sigma == pytest.approx(
+        math.sqrt(tokens) * calibrate(lambda s: PoissonGaussian(1e-3, s, 100), epsilon=2.0, delta=1e-6),
+        rel=1e-3,
+    )
+    loose = calibrate(block, epsilon=1e6, delta=1e-6)  # any noise that the accountant knows would do
+    assert loose == pytest.approx(LEAST_NOISE * math.sqrt(tokens), rel=1e-3)
+
+
+def test_a_refusal_is_said_where_nothing_fits() -> None:
+    with pytest.raises(InvalidPlan, match="sampling_rate"):
+        calibrate(lambda sigma: PoissonGaussian(1.5, sigma, 1), epsilon=1.0, delta=1e-5)
+
+
+@pytest.mark.parametrize("steps", [0, 1.5, math.nan])
+def test_steps_are_counted_in_whole_numbers(steps: float) -> None:
+    with pytest.raises(InvalidPlan, match="whole number"):
+        PoissonGaussian(0.1, 1.0, steps)

@@ -28,7 +28,7 @@ from dpfewshot.accounting.two_point import added_response, removed_response
 from dpfewshot.errors import AccountingError
 
 SETTINGS = 80
-SOAKED = 20_000
+SOAKED = 5_000
 UNDERFLOW = 1e-305
 
 

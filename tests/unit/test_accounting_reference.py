@@ -10,6 +10,7 @@ import math
 import random
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 
 from dpfewshot.accounting import PoissonGaussian, bounds, calibrate, delta, epsilon, privacy_loss
 from dpfewshot.accounting.dominating_pairs import DominatingPair, dominating_pairs
+from dpfewshot.errors import AccountingError
 
 ROUNDING = 5e-5  # the figures have four digits
 LOOSEST = 1.005
@@ -147,11 +149,13 @@ def test_dp_accounting_agrees(q: float, sigma: float, steps: int, delta_: float)
 
 
 def too_small_somewhere(settings: list[tuple[float, float, int, float]]) -> bool:
-    """The check of this file's figures and closed forms, in one verdict."""
-    return any(
-        delta(PoissonGaussian(q, sigma, steps), at).upper < exact_one_step(q, sigma, at) * (1 - 1e-12)
-        for q, sigma, steps, at in settings
-    )
+    """The check of this file's figures and closed forms, in one verdict. The accountant may refuse first."""
+    with suppress(AccountingError):
+        return any(
+            delta(PoissonGaussian(q, sigma, steps), at).upper < exact_one_step(q, sigma, at) * (1 - 1e-12)
+            for q, sigma, steps, at in settings
+        )
+    return True
 
 
 def exact_one_step(q: float, sigma: float, at: float) -> float:
@@ -191,8 +195,8 @@ def test_the_check_catches_losses_rounded_down(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(tilting, "discretise", rounded_down(tilting.discretise))
     assert too_small_somewhere(ONE_STEP)
     key, sigma, figure = EPSILONS[-1]
-    found = epsilon(PoissonGaussian(key[0], sigma, key[1]), 1 / key[2])
-    assert found.upper < figure - ROUNDING
+    event = PoissonGaussian(key[0], sigma, key[1])
+    assert bounds.epsilon_upper(event, 1 / key[2]) < figure - ROUNDING
 
 
 def test_the_check_catches_a_direction_missing_from_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
