@@ -82,7 +82,7 @@ def test_a_text_that_the_server_never_tokenises_is_at_fault_by_itself(connect):
             return (500, {}, {}) if self.gone or "poison" in body["prompt"] else super().tokenize(body)
 
     script = Allergic()
-    backend = connect(script)
+    backend = connect(script, timeout=1.0)
     with pytest.raises(BackendError, match="does not tokenise") as refused:
         backend.tokenize("some poison here")
     assert not refused.value.retryable
