@@ -119,6 +119,17 @@ def test_a_server_that_ignores_ids_is_asked_for_everything(connect):
     np.testing.assert_allclose(backend.next_token_logprobs([[1]], [9]), [weights([1], {})[[9]]], rtol=1e-5)
 
 
+def test_a_server_that_refuses_ids_is_asked_for_everything_at_once(connect):
+    class Older(VLLM):
+        def completions(self, body):
+            return (400, {}, {}) if "logprob_token_ids" in body else super().completions(body)
+
+    start = time.monotonic()
+    backend = connect(Older())
+    np.testing.assert_allclose(backend.next_token_logprobs([[1]], [9]), [weights([1], {})[[9]]], rtol=1e-5)
+    assert time.monotonic() - start < 60  # half of the timeout: the refusal is not tried again
+
+
 @pytest.mark.parametrize("script", [VLLM, SGLang])
 def test_values_from_after_sampling_are_refused(connect, script):
     sampled = script()

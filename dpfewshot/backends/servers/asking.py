@@ -83,7 +83,7 @@ class Asker:
         if self._is_fresh(kind, seconds):
             return
         asked = spread(self._dialect.vocabulary_size) if kind == CHOSEN else None
-        async with self._transport.alone(patient=bool(self._expected)):
+        async with self._transport.alone(patient=kind in self._expected):
             if self._is_fresh(kind, seconds):  # another thread asked while this one waited
                 return
             try:
