@@ -33,8 +33,8 @@ class OpenAICompatible:
         dialect: "auto", or one of "llama-server", "vllm", "sglang", "llama-cpp-python", "openai".
         concurrency: requests under way at once at most, at least 1. Fewer where the server says that it
             computes fewer.
-        timeout: seconds that one request may take, its retries included; never a time for a whole draw.
-            Well above what the longest prompt takes by itself.
+        timeout: seconds in which a request is tried again; an answer is waited for five times as long.
+            Never a time for a whole draw. Well above what the longest prompt takes by itself.
         proxy: the address of an HTTP proxy on the way. It sees prompts and key unless the server speaks
             https. None connects directly: no environment variable is read, and no redirect followed.
         ca_bundle: a file or folder of certificates (PEM) to trust for https, in place of certifi's.

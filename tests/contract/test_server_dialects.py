@@ -82,7 +82,7 @@ def test_a_text_that_the_server_never_tokenises_is_at_fault_by_itself(connect):
             return (500, {}, {}) if self.gone or "poison" in body["prompt"] else super().tokenize(body)
 
     script = Allergic()
-    backend = connect(script)
+    backend = connect(script, timeout=1.0)
     with pytest.raises(BackendError, match="does not tokenise") as refused:
         backend.tokenize("some poison here")
     assert not refused.value.retryable
@@ -117,6 +117,17 @@ def test_a_server_that_ignores_ids_is_asked_for_everything(connect):
 
     backend = connect(Older())
     np.testing.assert_allclose(backend.next_token_logprobs([[1]], [9]), [weights([1], {})[[9]]], rtol=1e-5)
+
+
+def test_a_server_that_refuses_ids_is_asked_for_everything_at_once(connect):
+    class Older(VLLM):
+        def completions(self, body):
+            return (400, {}, {}) if "logprob_token_ids" in body else super().completions(body)
+
+    start = time.monotonic()
+    backend = connect(Older())
+    np.testing.assert_allclose(backend.next_token_logprobs([[1]], [9]), [weights([1], {})[[9]]], rtol=1e-5)
+    assert time.monotonic() - start < 60  # half of the timeout: the refusal is not tried again
 
 
 @pytest.mark.parametrize("script", [VLLM, SGLang])

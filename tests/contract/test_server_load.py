@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 
@@ -14,7 +15,9 @@ from dpfewshot.backends.openai_compatible import OpenAICompatible
 from dpfewshot.backends.servers import transport
 from dpfewshot.errors import BackendError
 
-TIMEOUT = 0.3
+LITTLE = 0.2
+"""Seconds of the timeout where it matters, so that a second is given to an answer; elsewhere plenty."""
+
 SHORT = [[place, 2] for place in range(10)]
 LONG = [50] * 40
 SUPPORT = [5, 6, 7]
@@ -22,17 +25,17 @@ SUPPORT = [5, 6, 7]
 
 @pytest.fixture
 def connect(monkeypatch):
-    """Connects to a script without verifying it, and then gives it little time."""
+    """Connects to a script without verifying it."""
     monkeypatch.setattr(transport, "FIRST_DELAY", 0.001)
     monkeypatch.setattr(transport, "ATTEMPTS", 2)
     opened = []
 
-    def connected(script, **options):
+    def connected(script, timeout=30.0, **options):
         server = scripted(script)
         opened.append(server)
         backend = OpenAICompatible(server.__enter__().base_url, "served", verify=False, **options)
         opened.append(backend)
-        backend._connection._transport._timeout = TIMEOUT
+        backend._connection._transport._timeout = timeout
         return backend
 
     yield connected
@@ -47,18 +50,18 @@ def busy(answer, most=1):
 
 @pytest.mark.parametrize("tells_slots", [True, False])
 @pytest.mark.parametrize(
-    ("seconds", "is_null"), [(0.2, False), (0.5, True)], ids=["answered in time", "too slow by itself"]
+    ("seconds", "is_null"), [(0.4, False), (1.4, True)], ids=["answered in time", "too slow by itself"]
 )
 def test_a_long_record_in_the_only_slot_moves_no_other_row(connect, tells_slots, seconds, is_null):
     """The abandoned request goes on in the slot, as it does in llama-cpp-python's server."""
     script = LlamaServer(slots=1, tells_slots=tells_slots)
-    backend = connect(script)
+    backend = connect(script, LITTLE)
     alone = backend.next_token_logprobs(SHORT, SUPPORT)
     script.seconds = lambda prompt: seconds if prompt[:1] == LONG[:1] else 0.005
-    found = backend.next_token_logprobs([*SHORT[:4], LONG, LONG, *SHORT[4:], LONG], SUPPORT)
-    rows_of_long = found[[4, 5, 12]]
-    assert np.isnan(rows_of_long).all() if is_null else np.isfinite(rows_of_long).all()
-    assert np.delete(found, [4, 5, 12], axis=0).tobytes() == alone.tobytes()
+    count = 1 if is_null else 3
+    found = backend.next_token_logprobs([*[LONG] * count, *SHORT], SUPPORT)
+    assert np.isnan(found[:count]).all() if is_null else np.isfinite(found[:count]).all()
+    assert found[count:].tobytes() == alone.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -84,6 +87,29 @@ def test_what_a_server_under_load_says_is_no_row(connect, answer):
     script.fault = busy(answer)
     assert backend.next_token_logprobs([*SHORT, LONG], SUPPORT).tobytes() == alone.tobytes()
     assert max(under_way for _, under_way in script.crowds) > 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_neighbouring_draws_have_the_same_rows_whatever_a_server_does_under_load(connect, seed):
+    """Slow, full and failing as it likes while several requests are under way; sound for a single one."""
+    source = random.Random(seed)
+    script = LlamaServer(slots=2, tells_slots=False)
+    backend = connect(script, 1.0)
+    answers = [(429, {}, {}), (500, {}, {}), (503, {}, {}), (400, {}, {}), (200, {}, b"{"), None, None]
+
+    def fault(_, under_way):
+        if under_way == 1:
+            return None
+        time.sleep(source.choice([0, 0, 0.01, 0.6]))
+        return source.choice(answers)
+
+    script.fault = fault
+    script.seconds = lambda prompt: 0.001 * len(prompt)
+    drawn = [[place] * source.choice([1, 2, 60]) for place in range(8)]
+    neighbour = [*drawn[:4], LONG * 3, *drawn[4:]]
+    found, beside = (backend.next_token_logprobs(each, SUPPORT) for each in (drawn, neighbour))
+    assert np.isfinite(found).all()
+    assert found.tobytes() == np.delete(beside, 4, axis=0).tobytes()
 
 
 def test_values_that_are_none_under_load_are_no_row(connect):
@@ -142,7 +168,7 @@ def test_no_other_thread_asks_beside_a_prompt_that_is_asked_alone(connect):
 def test_a_quota_fails_the_draw_in_the_same_words_whatever_was_drawn(connect, status):
     """A quota counts what else was asked: it makes no row of zeros, however long it lasts."""
     script = LlamaServer()
-    backend = connect(script)
+    backend = connect(script, LITTLE)
     script.fault = lambda prompt, _: (
         (status, {}, {"error": str(prompt)}) if prompt in (LONG, SHORT[0]) else None
     )
@@ -166,7 +192,7 @@ def test_a_quota_that_passes_is_waited_for(connect):
 @pytest.mark.parametrize("status", [401, 403, 404, 409, 418, 500, 502, 504])
 def test_an_error_speaks_of_the_public_prompt_alone(connect, status):
     """What one prompt is answered alone is its row of NaN; an error that only its data set has would tell."""
-    backend = connect(script := LlamaServer())
+    backend = connect(script := LlamaServer(), LITTLE)
     script.fault = lambda prompt, _: (status, {}, {}) if prompt == LONG else None
     found = backend.next_token_logprobs([SHORT[0], LONG], SUPPORT)
     assert np.isnan(found).all(axis=1).tolist() == [False, True]
@@ -217,7 +243,7 @@ def test_a_text_that_waits_behind_others_is_tokenised(connect):
 @pytest.mark.parametrize("status", [401, 404, 500])
 def test_a_server_that_no_longer_tokenises_makes_nulls_of_no_records(connect, status):
     """A null means a text at fault: where a public text has no answer either, the error is retryable."""
-    backend = connect(script := LlamaServer())
+    backend = connect(script := LlamaServer(), LITTLE)
     script.tokenize = lambda _: (status, {}, {})
     with pytest.raises(BackendError) as raised:
         backend.tokenize("a text")

@@ -326,8 +326,8 @@ def test_a_slow_server_is_given_up_in_time(proxy, prompts, faults):
         start = time.monotonic()
         with pytest.raises(BackendError, match="nothing in time"):
             slow.next_token_logprobs(prompts, [5])
-        # One prompt, and five times as long the canary, which waits until the server has ended the prompt.
-        assert time.monotonic() - start < 5
+        # Five times the timeout for the first prompt, and for the canary; the others are not asked.
+        assert time.monotonic() - start < 6
 
 
 def test_another_model_is_refused(through_proxy, prompts, faults, monkeypatch):

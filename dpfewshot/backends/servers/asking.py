@@ -11,7 +11,7 @@ import numpy as np
 from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.backends.servers.dialect import CHOSEN, Dialect, gather, spread
 from dpfewshot.backends.servers.faults import Fault, Overloaded, Refused, error_of
-from dpfewshot.backends.servers.transport import PATIENCE, Transport
+from dpfewshot.backends.servers.transport import Transport
 from dpfewshot.errors import BackendError
 
 CANARY_SECONDS = 60.0
@@ -27,8 +27,8 @@ class Asker:
     A prompt without an answer may be at fault itself, or have waited behind others: a slow server, a full
     queue and a quota tell no difference. So it is asked again alone, with nothing else under way:
 
-        first the canary, a public prompt whose answer is remembered: it waits until the server has ended
-            what it still computes of requests that were given up, and fails if the server is gone;
+        first the canary, a public prompt whose answer is remembered: it is tried until the server has
+            ended what it still computes of requests that were given up, and fails if the server is gone;
         then the prompt. An answer is its row;
         then, unless the server refused the prompt, the canary again: if it is answered, the prompt is at
             fault and becomes a row of NaN.
@@ -83,7 +83,7 @@ class Asker:
         if self._is_fresh(kind, seconds):
             return
         asked = spread(self._dialect.vocabulary_size) if kind == CHOSEN else None
-        async with self._transport.alone(patience=PATIENCE):
+        async with self._transport.alone(patient=kind in self._expected):
             if self._is_fresh(kind, seconds):  # another thread asked while this one waited
                 return
             try:

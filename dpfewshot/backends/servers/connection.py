@@ -12,7 +12,7 @@ from dpfewshot.backends.servers.asking import Asker
 from dpfewshot.backends.servers.detection import detect, dialect_named
 from dpfewshot.backends.servers.dialect import Dialect
 from dpfewshot.backends.servers.faults import Fault, Overloaded, error_of
-from dpfewshot.backends.servers.transport import PATIENCE, Transport
+from dpfewshot.backends.servers.transport import Transport
 from dpfewshot.backends.servers.worker import Worker
 from dpfewshot.errors import BackendError
 
@@ -96,7 +96,7 @@ class Connection:
     async def _look_at_text(self) -> None:
         """Tokenise a public text, after whatever the server still does."""
         try:
-            async with self._transport.alone(patience=PATIENCE):
+            async with self._transport.alone(patient=True):
                 await self.dialect.tokenize(self._public)
         except Fault as fault:
             error = error_of(fault, f"the server at {self.host}")

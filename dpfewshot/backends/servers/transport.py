@@ -24,7 +24,7 @@ FIRST_DELAY, LONGEST_DELAY = 0.25, 8.0
 """Seconds before the first retry, doubled for each further one up to the longest; each with jitter."""
 
 PATIENCE = 5
-"""How many times the timeout a public request waits behind what a server still computes for nobody."""
+"""How many times the timeout an answer is waited for: a request that is given up goes on at the server."""
 
 REFUSALS = frozenset({400, 413, 422})
 """Statuses by which a server says that a request is at fault: never retried."""
@@ -47,7 +47,7 @@ TEXTS = "texts"
 """The kind of requests that make tokens of texts and texts of tokens."""
 
 _jitter = secrets.SystemRandom()
-_patience: ContextVar[int] = ContextVar("_patience", default=1)
+_patient: ContextVar[bool] = ContextVar("_patient", default=False)
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class Transport:
         base_url: where the OpenAI-compatible endpoints are, most of the time ending in "/v1".
         api_key, proxy, ca_bundle: see `Client`.
         concurrency: requests under way at once; further ones wait, and their time has not begun.
-        timeout: seconds that a request may take from its first attempt, retries included. A time for
-            each request, never for all of a draw: how many prompts were drawn must not decide whether
-            a deadline is met.
+        timeout: seconds from the first attempt of a request in which it is tried again; an attempt itself
+            is given up after five times as long. A time for each request, never for all of a draw: how
+            many prompts were drawn must not decide whether a deadline is met.
     """
 
     def __init__(
@@ -102,20 +102,21 @@ class Transport:
             self._gate.limit = max(1, min(self._gate.limit, slots))
 
     @asynccontextmanager
-    async def alone(self, *, patience: int = 1) -> AsyncIterator[None]:
+    async def alone(self, *, patient: bool = False) -> AsyncIterator[None]:
         """Requests within have no other request of this backend under way beside them.
 
         Within, statuses of overload are retried for all of the timeout, however many attempts that takes.
 
         Args:
-            patience: how many times the timeout an answer may take.
+            patient: whether all that may pass is so retried, refusals too. For public requests, of a
+                server that may still compute what was given up, or start again after a crash.
         """
         async with self._gate.alone():
-            token = _patience.set(patience)
+            token = _patient.set(patient)
             try:
                 yield
             finally:
-                _patience.reset(token)
+                _patient.reset(token)
 
     @asynccontextmanager
     async def together(self, kind: Hashable) -> AsyncIterator[None]:
@@ -174,16 +175,18 @@ class Transport:
         async with self._gate.together(kind):
             loop = asyncio.get_running_loop()
             start = loop.time()
-            end, enough = start + self._timeout * _patience.get(), start + self._timeout
+            end, enough = start + self._timeout * PATIENCE, start + self._timeout
             attempt, overloaded = 0, False
             while True:
                 outcome = await self._attempt(method, url, content, read, end - loop.time())
                 if not isinstance(outcome, Failure):
                     return outcome
-                _raise_lasting(outcome, public=public)
+                patient = _patient.get()
+                if not (patient and outcome.status in REFUSALS):
+                    _raise_lasting(outcome, public=public)
                 attempt += 1
                 overloaded = overloaded or outcome.status in OVERLOAD
-                spent = attempt >= ATTEMPTS and not (overloaded and self._gate.is_alone)
+                spent = attempt >= ATTEMPTS and not patient and not (overloaded and self._gate.is_alone)
                 delay = _delay(attempt, outcome)
                 if spent or loop.time() + delay >= enough:
                     raise Overloaded(outcome.cause) if overloaded else Unanswered(outcome.cause)
