@@ -11,12 +11,12 @@ import math
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from dpfewshot.accounting.draws import COUNTED, NOT_COUNTED, WHAT_TO_DO, Draws
+from dpfewshot.accounting.draws import CountsDraws, Draws
+from dpfewshot.accounting.memory_entries import Entry, MemoryEntries
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 
@@ -144,7 +144,7 @@ def total_over_scopes(costs: Mapping[str | None, Units]) -> Units:
 
 
 @runtime_checkable
-class Account(Protocol):
+class Account(CountsDraws, Protocol):
     """A budget and what was spent of it. Entries go reserved → charged → settled, or reserved → cancelled."""
 
     @property
@@ -180,51 +180,8 @@ class Account(Protocol):
         """
         ...
 
-    @property
-    def durable(self) -> bool:
-        """Whether every process sees the same entries, so that a copied checkpoint is found by its lease."""
-        ...
-
     def charge(self, entry: int) -> None:
         """The plan is about to draw: from now on nothing of it comes back."""
-        ...
-
-    def draw(self, entry: int, lease: str, part: int) -> None:
-        """Charge one block of one of the entry's disjoint parts, before it is drawn.
-
-        Raises:
-            BudgetExceeded: the part has no block left.
-            LedgerError: another run holds the lease, or the charge could not be recorded.
-        """
-        ...
-
-    def resume(
-        self,
-        entry: int,
-        scope: str | None,
-        cost: PrivacySpend,
-        details: Details,
-        *,
-        known: Collection[str],
-        draws: Draws,
-    ) -> tuple[int, tuple[int, ...]]:
-        """Replace an entry's lease, so that this run alone may draw what is left. Without blocks it stays.
-
-        Args:
-            entry: its number.
-            scope: as it was reserved.
-            cost: as it was reserved.
-            details: as it was reserved.
-            known: leases of the checkpoint, one of which the entry must have.
-            draws: the blocks that the checkpoint leaves, and the new lease.
-
-        Returns:
-            The entry's number, which an account in memory may change, and the blocks left in each part.
-
-        Raises:
-            LedgerError: the checkpoint is stale, or the entry is not the one that it names.
-            BudgetExceeded: an account in memory has not the room for it.
-        """
         ...
 
     def settle(self, entry: int, lease: str | None = None) -> None:
@@ -239,16 +196,7 @@ class Account(Protocol):
         ...
 
 
-@dataclass
-class _Entry:
-    scope: str | None
-    cost: Units
-    draws: Draws | None = None
-    charged: bool = False
-    settled: bool = False
-
-
-class MemoryAccount:
+class MemoryAccount(MemoryEntries):
     """An account that lives as long as its process: for notebooks, and for several releases that share it.
 
     Who shares it calls `bind` first: ε over records and ε over customers, or over two kinds of neighbours,
@@ -264,13 +212,13 @@ class MemoryAccount:
     """
 
     def __init__(self, budget: PrivacyBudget, *, parallel: bool = True) -> None:
+        super().__init__()
         self._budget = budget
         self._parallel = parallel
         self._partition: str | None = None
         self._relations: frozenset[str] | None = None
         self._unit: str | None = None
         self._limit = Units.of_budget(budget)
-        self._entries: dict[int, _Entry] = {}
         # numbers that no other account has: a checkpoint may name those of a process that is gone
         self._numbers = itertools.count(int.from_bytes(os.urandom(6), "big"))
         self._mutex = threading.Lock()
@@ -285,11 +233,6 @@ class MemoryAccount:
                 'spend it again: give the synthesizer a ledger="sqlite:///budget.db" and a dataset=NAME'
             )
         return self._mutex
-
-    @property
-    def durable(self) -> bool:
-        """False: other processes see nothing of it."""
-        return False
 
     @property
     def budget(self) -> PrivacyBudget:
@@ -338,7 +281,7 @@ class MemoryAccount:
             if scope is not None:
                 check_partition(self._partition, scope)
             number = next(self._numbers)
-            self._entries[number] = _Entry(scope, Units.of_cost(cost), draws)
+            self._entries[number] = Entry(scope, Units.of_cost(cost), draws)
             total = self._total()
             if not total.fits(self._limit):
                 del self._entries[number]
@@ -346,69 +289,6 @@ class MemoryAccount:
             if scope is not None:
                 self._partition = partition_of(scope)
             return number
-
-    def charge(self, entry: int) -> None:
-        """Mark an entry as drawn."""
-        with self._lock:
-            found = self._open(entry, counted=False)
-            found.charged = True
-
-    def draw(self, entry: int, lease: str, part: int) -> None:
-        """Count one block of an entry's part as drawn."""
-        with self._lock:
-            found = self._open(entry, counted=True)
-            assert found.draws is not None  # noqa: S101 - `_open` looked
-            found.draws = found.draws.after_one(entry, lease, part)
-            found.charged = True
-
-    def resume(
-        self,
-        entry: int,
-        scope: str | None,
-        cost: PrivacySpend,
-        details: Details,
-        *,
-        known: Collection[str],
-        draws: Draws,
-    ) -> tuple[int, tuple[int, ...]]:
-        """Replace an entry's lease. An entry of a process that is gone is set aside anew, whole."""
-        with self._lock:
-            unknown = entry not in self._entries
-        if unknown:
-            entry, known = self.reserve(scope, cost, details, draws), (draws.lease,)
-        elif not any(draws.blocks):
-            return entry, draws.blocks
-        with self._lock:
-            found = self._entries[entry]
-            if found.settled or found.draws is None:
-                raise LedgerError(f"entry {entry} draws no more: {WHAT_TO_DO}")
-            found.draws = found.draws.resumed(entry, known, draws)
-            found.charged = True
-            return entry, found.draws.blocks
-
-    def settle(self, entry: int, lease: str | None = None) -> None:
-        """Mark an entry that drew as finished, unless another run resumed it."""
-        with self._lock:
-            found = self._entries.get(entry)
-            if found is None or not found.charged:
-                raise LedgerError("this reservation was never charged: it cannot be settled")
-            if lease is None or (found.draws is not None and found.draws.lease == lease):
-                found.settled = True
-
-    def cancel(self, entry: int) -> None:
-        """Forget an entry that never drew; one that did stays."""
-        with self._lock:
-            if entry in self._entries and not self._entries[entry].charged:
-                del self._entries[entry]
-
-    def _open(self, entry: int, *, counted: bool) -> _Entry:
-        found = self._entries.get(entry)
-        if found is None or found.settled:
-            state = "cancelled" if found is None else "settled"
-            raise LedgerError(f"this reservation was {state}: it cannot be charged")
-        if (found.draws is not None) != counted:
-            raise LedgerError(NOT_COUNTED if counted else COUNTED)
-        return found
 
     def _total(self) -> Units:
         sums: dict[str | None, Units] = defaultdict(lambda: Units(0, 0))

@@ -5,8 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from dpfewshot.errors import BudgetExceeded, LedgerError
+from dpfewshot.values import PrivacySpend
+
+if TYPE_CHECKING:
+    from dpfewshot.accounting.account import Details
 
 WHAT_TO_DO = (
     "go on from the newest checkpoint and its own ledger, or name another file to start anew; "
@@ -73,3 +78,50 @@ class Draws:
 def new_lease() -> str:
     """A lease that no other run has."""
     return secrets.token_hex(16)
+
+
+class CountsDraws(Protocol):
+    """The part of an `Account` that counts draws and hands them from run to run."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether every process sees the same entries, so that a copied checkpoint is found by its lease."""
+        ...
+
+    def draw(self, entry: int, lease: str, part: int) -> None:
+        """Charge one block of one of the entry's disjoint parts, before it is drawn.
+
+        Raises:
+            BudgetExceeded: the part has no block left.
+            LedgerError: another run holds the lease, or the charge could not be recorded.
+        """
+        ...
+
+    def resume(
+        self,
+        entry: int,
+        scope: str | None,
+        cost: PrivacySpend,
+        details: Details,
+        *,
+        known: Collection[str],
+        draws: Draws,
+    ) -> tuple[int, tuple[int, ...]]:
+        """Replace an entry's lease, so that this run alone may draw what is left. Without blocks it stays.
+
+        Args:
+            entry: its number.
+            scope: as it was reserved.
+            cost: as it was reserved.
+            details: as it was reserved.
+            known: leases of the checkpoint, one of which the entry must have.
+            draws: the blocks that the checkpoint leaves, and the new lease.
+
+        Returns:
+            The entry's number, which an account in memory may change, and the blocks left in each part.
+
+        Raises:
+            LedgerError: the checkpoint is stale, or the entry is not the one that it names.
+            BudgetExceeded: an account in memory has not the room for it.
+        """
+        ...

@@ -356,7 +356,7 @@ def test_of_runs_that_resume_at_once_one_goes_on(ledger_url: str) -> None:
     assert Counter(outcomes) == {None: 1, LedgerError: 5}
 
 
-MEMBERS = [name for name in vars(Account) if not name.startswith("_")]
+MEMBERS = [name for name in dir(Account) if not name.startswith("_")]
 
 
 def wrapper_of(account: Account, members: Sequence[str]) -> object:
