@@ -27,9 +27,11 @@ from ledger_rounds import BOUNDARIES, in_a_child, kill_rounds, new_ledgers, race
 
 import dpfewshot as dpf
 from dpfewshot.accounting.accountant import Accountant
+from dpfewshot.accounting.draws import Draws
 from dpfewshot.values import PrivacySpend
 
 PROCESSES = (1, 8, 32)
+DRAWS = 300
 FITTING = 20  # plans that fit the budget of a race
 DATASET = "tickets"
 Timed = list[float]
@@ -49,6 +51,7 @@ def main() -> None:
     print(f"Load average when this began: {os.getloadavg()[0]:.0f}; above 2 others were at work too.\n")
     with new_ledgers() as ledgers:
         print_lines(rate_lines(ledgers, chosen.seconds))
+        print_lines(draw_lines(ledgers))
         print_lines(kill_lines(ledgers, chosen.kills))
         print_lines(race_lines(ledgers, chosen.races, chosen.processes, chosen.threads))
         print_lines(share_lines(ledgers))
@@ -78,6 +81,22 @@ def rate_lines(ledgers: dict[str, Callable[[], str]], seconds: float) -> Iterato
                 f"| {name} | {processes} | {rate:.0f} | {1e3 * statistics.median(took):.1f} | "
                 f"{1e3 * took[int(0.99 * len(took))]:.0f} | {locked} |"
             )
+
+
+def draw_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
+    """How long the ledger takes to count one draw."""
+    yield f"## One draw\n\n{DRAWS} draws of one reservation, one after another.\n"
+    yield "| database | median, ms | p99, ms |"
+    yield "|---|---|---|"
+    for name, make in ledgers.items():
+        account = dpf.BudgetLedger.open(make()).create(DATASET, dpf.PrivacyBudget(1.0, 1e-5))
+        took: Timed = []
+        entry = account.reserve(None, PrivacySpend(0.5, 1e-6), {}, Draws((DRAWS,), "bench"))
+        draw = timed(account.draw, took)
+        for _ in range(DRAWS):
+            draw(entry, "bench", 0)
+        took.sort()
+        yield f"| {name} | {1e3 * statistics.median(took):.1f} | {1e3 * took[int(0.99 * len(took))]:.0f} |"
 
 
 def cycles(url: str, seconds: float) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpfewshot import accounting, audit, backends, icl, mechanisms, tasks
-    from dpfewshot.accounting.account import MemoryAccount
+    from dpfewshot.accounting.memory_account import MemoryAccount
     from dpfewshot.baselines import random_private_demonstrations, zero_private_demonstrations
     from dpfewshot.demonstrations import Demonstrations
     from dpfewshot.errors import (
@@ -79,7 +79,7 @@ _HOMES = {
     "Demonstrations": "demonstrations",
     "GenerationPlan": "plans",
     "LabelRelease": "labels",
-    "MemoryAccount": "accounting.account",
+    "MemoryAccount": "accounting.memory_account",
     "PrivacyBudget": "values",
     "PrivacySpend": "values",
     "Record": "values",

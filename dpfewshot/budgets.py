@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from dpfewshot.accounting.account import Account, MemoryAccount, bound
+from dpfewshot.accounting.account import Account, bound
+from dpfewshot.accounting.memory_account import MemoryAccount
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.ledger import BudgetLedger
 from dpfewshot.values import PrivacyBudget

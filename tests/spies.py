@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfewshot.accounting.account import MemoryAccount
+from dpfewshot.accounting.memory_account import MemoryAccount
 from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.mechanisms import Mechanism
 from dpfewshot.values import PrivacyBudget, Record

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Table, func, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from dpfewshot.accounting.account import exceeded_message
 from dpfewshot.accounting.amounts import Units
-from dpfewshot.accounting.draws import COUNTED, NOT_COUNTED, WHAT_TO_DO, Draws
+from dpfewshot.accounting.draws import COUNTED, WHAT_TO_DO, Draws
 from dpfewshot.accounting.scopes import check_partition, partition_after, total_over_scopes
 from dpfewshot.errors import BudgetExceeded, LedgerError
-from dpfewshot.ledger.counting import LEASE, VERIFY, columns, draws_in, draws_of, granted
+from dpfewshot.ledger.counting import VERIFY, columns, draws_of, granted
 from dpfewshot.ledger.database import Database
 from dpfewshot.ledger.history import (
     CANCEL,
@@ -37,7 +36,16 @@ from dpfewshot.ledger.history import (
     act_now,
     as_json,
     chained,
-    hash_of,
+)
+from dpfewshot.ledger.rows import (
+    add_entry,
+    change_entry,
+    entry_of,
+    granted_by,
+    grants_of,
+    open_draws,
+    reserved_with,
+    rows_of,
 )
 from dpfewshot.ledger.schema import bring_up_to_date, is_there
 from dpfewshot.ledger.tables import accounts, entries, history
@@ -147,11 +155,11 @@ class Store:
     def book(self, account: int) -> Book:
         """Everything that is stored of an account, at one moment."""
         with self._database.read() as connection:
-            [words] = _rows(connection, accounts, accounts.c.id == account)
+            [words] = rows_of(connection, accounts, accounts.c.id == account)
             return Book(
                 account=words,
-                entries=_rows(connection, entries, entries.c.account_id == account),
-                history=_rows(connection, history, history.c.account_id == account),
+                entries=rows_of(connection, entries, entries.c.account_id == account),
+                history=rows_of(connection, history, history.c.account_id == account),
             )
 
     def name_unit(self, account: int, unit: str) -> None:
@@ -162,7 +170,7 @@ class Store:
         """
         with self._database.write() as connection:
             _lock(connection, account)
-            [words] = _rows(connection, accounts, accounts.c.id == account)
+            [words] = rows_of(connection, accounts, accounts.c.id == account)
             if words["unit"] not in (UNNAMED_UNIT, unit):
                 raise LedgerError(
                     f"the account's unit is {words['unit']!r}: only {UNNAMED_UNIT!r} can be named"
@@ -207,7 +215,7 @@ class Store:
                 raise BudgetExceeded(exceeded_message(cost, limit, spent))
             if scope is not None and partition != partition_after(partition, scope):
                 _change_account(connection, account.number, partition=partition_after(partition, scope))
-            entry = _add_entry(connection, account.number, scope, units, draws)
+            entry = add_entry(connection, account.number, scope, units, draws)
             act = act_now(RESERVE, entry=entry, scope=scope, amounts=units, details=details)
             _record(connection, account.number, act)
             return entry
@@ -221,9 +229,9 @@ class Store:
         """
         with self._database.write() as connection:
             _lock(connection, account)
-            row = _entry(connection, account, entry)
-            draws = _open_draws(row, entry).after_one(entry, lease, part)
-            _change_entry(connection, entry, state=CHARGED, **columns(draws))
+            row = entry_of(connection, account, entry)
+            draws = open_draws(row, entry).after_one(entry, lease, part)
+            change_entry(connection, entry, state=CHARGED, **columns(draws))
             if row is not None and row["state"] == RESERVED:
                 _record(connection, account, act_now(CHARGE, entry=entry, scope=row["scope"]))
 
@@ -247,12 +255,13 @@ class Store:
         Raises:
             LedgerError: the checkpoint is stale, or the entry is another one than it names.
         """
+        scope, cost, details = words
         with self._database.write() as connection:
             _lock(connection, account.number)
             check_tip(connection, account.number, _sums(connection, account.number)[0])
-            row = _entry(connection, account.number, entry)
-            acts = _grants(connection, account.number, entry)
-            if not acts or not {found.lease for found in map(_granted, acts) if found} & set(known):
+            row = entry_of(connection, account.number, entry)
+            acts = grants_of(connection, account.number, entry)
+            if not acts or not {found.lease for found in map(granted_by, acts) if found} & set(known):
                 raise LedgerError(f"{self.name} did not grant the draws of this checkpoint: {WHAT_TO_DO}")
             before = draws_of(row) if row else None
             if row is None or before is None:
@@ -260,11 +269,11 @@ class Store:
             left = before.resumed(entry, known, told)
             if row["state"] not in OPEN:
                 raise LedgerError(f"entry {entry} was {row['state']}: {WHAT_TO_DO}")
-            if not _agrees(acts[0], account, words):
+            if not reserved_with(acts[0], scope if account.parallel else None, cost, details):
                 raise LedgerError(f"entry {entry} was reserved for another plan: {WHAT_TO_DO}")
-            _change_entry(connection, entry, state=CHARGED, **columns(left))
-            details = {**granted(left), "previous": before.lease, "reserve": acts[0]["hash"]}
-            act = act_now(RESUME, entry=entry, scope=acts[0]["scope"], details=as_json(details))
+            change_entry(connection, entry, state=CHARGED, **columns(left))
+            resumed = {**granted(left), "previous": before.lease, "reserve": acts[0]["hash"]}
+            act = act_now(RESUME, entry=entry, scope=acts[0]["scope"], details=as_json(resumed))
             _record(connection, account.number, act)
         return left.blocks
 
@@ -284,7 +293,7 @@ class Store:
         before, after = MOVES[act]
         with self._database.write() as connection:
             _lock(connection, account)
-            row = _entry(connection, account, entry)
+            row = entry_of(connection, account, entry)
             state = row["state"] if row else "never made"
             draws = draws_of(row) if row else None
             if draws is not None and lease not in (None, draws.lease):
@@ -292,7 +301,7 @@ class Store:
             if act == CHARGE and draws is not None:
                 raise LedgerError(COUNTED)
             if row is not None and state == before:
-                _change_entry(connection, entry, state=after)
+                change_entry(connection, entry, state=after)
                 details = as_json(granted(draws) if act == SETTLE else {})
                 _record(connection, account, act_now(act, entry=entry, scope=row["scope"], details=details))
             elif act != CANCEL and state != after:
@@ -333,59 +342,6 @@ def _sums(connection: Connection, account: int) -> tuple[defaultdict[str | None,
     return sums, entries_counted
 
 
-def _entry(connection: Connection, account: int, entry: int) -> dict[str, Any] | None:
-    found = _rows(connection, entries, (entries.c.id == entry) & (entries.c.account_id == account))
-    return found[0] if found else None
-
-
-def _change_entry(connection: Connection, entry: int, **values: str | None) -> None:
-    connection.execute(update(entries).where(entries.c.id == entry).values(**values))
-
-
-def _open_draws(row: dict[str, Any] | None, entry: int) -> Draws:
-    """The draws of an entry that may still draw."""
-    state = row["state"] if row else "never made"
-    if row is None or state not in OPEN:
-        raise LedgerError(f"entry {entry} was {state}: it draws no more")
-    draws = draws_of(row)
-    if draws is None:
-        raise LedgerError(NOT_COUNTED)
-    return draws
-
-
-def _grants(connection: Connection, account: int, entry: int) -> list[dict[str, Any]]:
-    """The act that reserved an entry, and those that resumed it."""
-    of_entry = (history.c.account_id == account) & (history.c.entry == entry)
-    return _rows(connection, history, of_entry & history.c.act.in_((RESERVE, RESUME)))
-
-
-def _granted(act: dict[str, Any]) -> Draws | None:
-    return draws_in(json.loads(act["details"]))
-
-
-def _agrees(
-    reserved: dict[str, Any], account: StoredAccount, words: tuple[str | None, PrivacySpend, str]
-) -> bool:
-    """Whether an entry was reserved with these words."""
-    scope, cost, details = words
-    told = json.loads(reserved["details"])
-    told.pop(LEASE, None)
-    return (
-        hash_of(reserved) == reserved["hash"]
-        and reserved["scope"] == (scope if account.parallel else None)
-        and Units(reserved["epsilon"], reserved["delta"]) == Units.of_cost(cost)
-        and told == json.loads(details)
-    )
-
-
-def _add_entry(
-    connection: Connection, account: int, scope: str | None, cost: Units, draws: Draws | None
-) -> int:
-    values = {"account_id": account, "scope": scope, "epsilon": cost.epsilon, "delta": cost.delta}
-    statement = insert(entries).values(**values, state=RESERVED, **columns(draws)).returning(entries.c.id)
-    return int(connection.execute(statement).scalar_one())
-
-
 def _head(connection: Connection, account: int) -> tuple[int, str]:
     """The number and the hash of the last row of an account's history."""
     last = (
@@ -402,8 +358,3 @@ def _record(connection: Connection, account: int, act: Act) -> None:
     """Add a row to an account's history; who locked the account, or just made it, may."""
     number, previous = _head(connection, account)
     connection.execute(insert(history).values(account_id=account, **chained(act, number + 1, previous)))
-
-
-def _rows(connection: Connection, table: Table, condition: Any) -> list[dict[str, Any]]:
-    found = connection.execute(select(table).where(condition).order_by(*table.primary_key))
-    return [{name: row[name] for name in row if name != "account_id"} for row in found.mappings()]

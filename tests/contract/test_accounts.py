@@ -12,8 +12,9 @@ import pytest
 from scripts import TASK, Sentence, tickets
 
 import dpfewshot as dpf
-from dpfewshot.accounting.account import Account, MemoryAccount
+from dpfewshot.accounting.account import Account
 from dpfewshot.accounting.draws import Draws
+from dpfewshot.accounting.memory_account import MemoryAccount
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, LedgerError
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
 from dpfewshot.values import PrivacyBudget, PrivacySpend
@@ -356,7 +357,7 @@ def test_of_runs_that_resume_at_once_one_goes_on(ledger_url: str) -> None:
     assert Counter(outcomes) == {None: 1, LedgerError: 5}
 
 
-MEMBERS = [name for name in vars(Account) if not name.startswith("_")]
+MEMBERS = [name for name in dir(Account) if not name.startswith("_")]
 
 
 def wrapper_of(account: Account, members: Sequence[str]) -> object:

@@ -8,8 +8,8 @@ from scripts import TASK, Sentence, tickets
 
 import dpfewshot as dpf
 from dpfewshot.accounting import FixedSizeGaussian, PoissonGaussian
-from dpfewshot.accounting.account import MemoryAccount
 from dpfewshot.accounting.events import Relation
+from dpfewshot.accounting.memory_account import MemoryAccount
 from dpfewshot.mechanisms.by_name import MECHANISMS, by_name
 
 BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)

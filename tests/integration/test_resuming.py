@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from scripts import TASK, Sentence, tickets
 
 import dpfewshot as dpf
-from dpfewshot.accounting.account import MemoryAccount
 from dpfewshot.accounting.accountant import Reservation
 from dpfewshot.accounting.draws import Draws
+from dpfewshot.accounting.memory_account import MemoryAccount
 from dpfewshot.checkpoint import Checkpoint
 from dpfewshot.ledger import LedgerAccount
 from dpfewshot.ledger.counting import columns

@@ -21,7 +21,7 @@ import pytest
 from scripts import TASK, Sentence, tickets
 
 import dpfewshot as dpf
-from dpfewshot.accounting.account import MemoryAccount
+from dpfewshot.accounting.memory_account import MemoryAccount
 from dpfewshot.observability import LOGGER
 
 # newer Pythons warn of what is tested here: a fork beside threads

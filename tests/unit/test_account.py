@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpfewshot.accounting.account import MemoryAccount
 from dpfewshot.accounting.amounts import Units, in_whole_units
+from dpfewshot.accounting.memory_account import MemoryAccount
 from dpfewshot.accounting.scopes import partition_of, scope_name, total_over_scopes
 from dpfewshot.cli.findings import _up
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError

@@ -13,6 +13,7 @@ from report_samples import account, cells, demonstrations, findings, plan_docume
 from dpfewshot.accounting.amounts import Units
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidReport, LedgerError
+from dpfewshot.ledger.counting import columns
 from dpfewshot.ledger.history import Act, chained
 from dpfewshot.ledger.verification import Book
 from dpfewshot.report import Sources, page, read_book, read_evaluation, read_findings, read_plan, select
@@ -131,7 +132,9 @@ def long_book(plans: int) -> Book:
     for number in range(1, plans + 1):
         act("reserve", Units(10**10, 1), number)
         act("charge", None, number)
-        entries.append({"id": number, "scope": None, "epsilon": 10**10, "delta": 1, "state": "charged"})
+        entries.append(
+            {"id": number, "scope": None, "epsilon": 10**10, "delta": 1, "state": "charged", **columns(None)}
+        )
         if number == plans // 2:
             act("change-budget", Units(10**15 + 1, 10**15))
     row = {"dataset": "tickets", **words, "epsilon": 10**15 + 1, "delta": 10**15, "partition": None}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dpfewshot.accounting.account import MemoryAccount
 from dpfewshot.accounting.accountant import Accountant, Reservation
+from dpfewshot.accounting.memory_account import MemoryAccount
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 

@@ -1,0 +1,76 @@
+"""Rows of the ledger's tables, and the questions that `store` asks of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sqlalchemy import Connection, Table, insert, select, update
+
+from dpfewshot.accounting.amounts import Units
+from dpfewshot.accounting.draws import NOT_COUNTED, Draws
+from dpfewshot.errors import LedgerError
+from dpfewshot.ledger.counting import LEASE, columns, draws_in, draws_of
+from dpfewshot.ledger.history import OPEN, RESERVE, RESERVED, RESUME, hash_of
+from dpfewshot.ledger.tables import entries, history
+from dpfewshot.values import PrivacySpend
+
+
+def rows_of(connection: Connection, table: Table, condition: Any) -> list[dict[str, Any]]:
+    """Rows in the order of their keys, without the account's number, which no hash covers."""
+    found = connection.execute(select(table).where(condition).order_by(*table.primary_key))
+    return [{name: row[name] for name in row if name != "account_id"} for row in found.mappings()]
+
+
+def entry_of(connection: Connection, account: int, entry: int) -> dict[str, Any] | None:
+    """An entry of an account; None where it has no such one."""
+    found = rows_of(connection, entries, (entries.c.id == entry) & (entries.c.account_id == account))
+    return found[0] if found else None
+
+
+def change_entry(connection: Connection, entry: int, **values: str | None) -> None:
+    """Replace some columns of an entry."""
+    connection.execute(update(entries).where(entries.c.id == entry).values(**values))
+
+
+def open_draws(row: dict[str, Any] | None, entry: int) -> Draws:
+    """The draws of an entry that may still draw."""
+    state = row["state"] if row else "never made"
+    if row is None or state not in OPEN:
+        raise LedgerError(f"entry {entry} was {state}: it draws no more")
+    draws = draws_of(row)
+    if draws is None:
+        raise LedgerError(NOT_COUNTED)
+    return draws
+
+
+def grants_of(connection: Connection, account: int, entry: int) -> list[dict[str, Any]]:
+    """The act that reserved an entry, and those that resumed it."""
+    of_entry = (history.c.account_id == account) & (history.c.entry == entry)
+    return rows_of(connection, history, of_entry & history.c.act.in_((RESERVE, RESUME)))
+
+
+def granted_by(act: dict[str, Any]) -> Draws | None:
+    """The draws that an act granted."""
+    return draws_in(json.loads(act["details"]))
+
+
+def reserved_with(reserved: dict[str, Any], scope: str | None, cost: PrivacySpend, details: str) -> bool:
+    """Whether the act that reserved an entry has these words, under its hash."""
+    told = json.loads(reserved["details"])
+    told.pop(LEASE, None)
+    return (
+        hash_of(reserved) == reserved["hash"]
+        and reserved["scope"] == scope
+        and Units(reserved["epsilon"], reserved["delta"]) == Units.of_cost(cost)
+        and told == json.loads(details)
+    )
+
+
+def add_entry(
+    connection: Connection, account: int, scope: str | None, cost: Units, draws: Draws | None
+) -> int:
+    """Insert an entry; its number."""
+    values = {"account_id": account, "scope": scope, "epsilon": cost.epsilon, "delta": cost.delta}
+    statement = insert(entries).values(**values, state=RESERVED, **columns(draws)).returning(entries.c.id)
+    return int(connection.execute(statement).scalar_one())
