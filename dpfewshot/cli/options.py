@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,13 @@ MECHANISM_NAMES = (
 )
 """`mechanisms.by_name.MECHANISMS`, which --help must not import NumPy for; a test holds them equal."""
 
+delta_option: Decorator = click.option(
+    "--delta",
+    type=float,
+    default=None,
+    help="Default: the smaller of 1e-5 and 1/(100 n), n all units, or the population where it is given.",
+)
+
 _DATA: tuple[Decorator, ...] = (
     click.option(
         "--task", required=True, help="A built-in task (agnews, dbpedia, trec, mit-g, mit-d) or a .toml file."
@@ -52,7 +59,7 @@ _OPTIONS: tuple[Decorator, ...] = (
     click.option(
         "--epsilon", type=float, required=True, help="The budget's epsilon; inf is no privacy at all."
     ),
-    click.option("--delta", type=float, default=None, help="Default: the smaller of 1e-5 and 1/(100 units)."),
+    delta_option,
     click.option("--prompts-per-token", "-M", type=int, default=20, show_default=True),
     click.option("--records-per-prompt", "-N", type=int, default=1, show_default=True),
     click.option("--max-tokens", type=int, default=40, show_default=True),
@@ -154,7 +161,7 @@ def open_session(
     records = read_records(
         options["records"], text=options["text"], label=options["label_column"], unit=options["unit"]
     )
-    budget = budget_of(options["epsilon"], options["delta"], records)
+    budget = budget_of(options["epsilon"], options["delta"], population, records)
     backend = open_backend(options, prompts=options["prompts_per_token"])
     synthesizer = Synthesizer(
         task,
@@ -218,12 +225,20 @@ def top_k_of(text: str) -> int | None:
     return int(text)
 
 
-def budget_of(epsilon: float, delta: float | None, records: list[Record]) -> PrivacyBudget | NoPrivacy:
+def budget_of(
+    epsilon: float, delta: float | None, population: Population, records: Sequence[Record]
+) -> PrivacyBudget | NoPrivacy:
     """The budget that --epsilon and --delta name."""
     if epsilon == float("inf"):
         return NO_PRIVACY
-    # An upper bound on the number of units is enough: records without a unit stand for themselves.
-    return PrivacyBudget(epsilon, min(1e-5, 1 / (100 * len(records))) if delta is None else delta)
+    return PrivacyBudget(epsilon, delta_of(delta, population, records))
+
+
+def delta_of(delta: float | None, population: Population, records: Sequence[Record]) -> float:
+    """What --delta names, or its default (`planning.default_delta`)."""
+    from dpfewshot.planning import default_delta
+
+    return default_delta(population, records) if delta is None else delta
 
 
 def _population(entries: tuple[str, ...]) -> Population:
