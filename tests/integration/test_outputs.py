@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import click
 import pytest
 from neighbours import EPSILON, NEIGHBOURS, PROMPTS, RELATIONS, Certain, Relation, rows, write
-from outputs import Outputs, differences, outputs
+from outputs import Outputs, differences, outputs, planned_once
 
 from dpfewshot.cli.application import cli, run
 from dpfewshot.cli.options import MECHANISM_NAMES
@@ -156,6 +156,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo with the scripted model, a comparison of two mechanisms, a canary game of few draws."""
     monkeypatch.setattr("dpfewshot.cli.demo.open_backend", lambda *_, **__: Certain())
     monkeypatch.setattr("dpfewshot.comparison.MECHANISMS", MECHANISM_NAMES[:2])
+    monkeypatch.setattr("dpfewshot.planning.plan_part", planned_once)
     monkeypatch.setattr("dpfewshot.audit.premises.DRAWS", 40)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,13 +18,13 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from outputs import Outputs, differences, outputs
+from outputs import Outputs, differences, outputs, planned_once
 
 import dpfewshot as dpf
-from dpfewshot.observability import Telemetry
+from dpfewshot.sampling import PoissonSampler
 from dpfewshot.values import ADD_REMOVE, REPLACE_ONE
 
-LEDGER = "sqlite:///budget.db"
+BUDGET = dpf.PrivacyBudget(EPSILON, 1e-5)
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,19 @@ class Here:
     relation: Relation
 
     def synthesizer(self, backend: dpf.backends.LogprobBackend | None = None) -> dpf.Synthesizer:
+        ledger = dpf.BudgetLedger.open("sqlite:///budget.db")
+        ledger.create("tickets", BUDGET, relation=self.relation.name, unit="unit")
         return dpf.Synthesizer(
             TASK,
             self.records,
             backend or Certain(),
-            budget=dpf.PrivacyBudget(EPSILON, 1e-5),
+            budget=BUDGET,
             mechanism=dpf.mechanisms.Gaussian(top_k=None),
             prompts_per_token=PROMPTS,
             max_tokens=4,
             population=UNITS if self.relation.name == ADD_REMOVE else None,
             sampling="fixed-size" if self.relation.name == REPLACE_ONE else "poisson",
-            ledger=LEDGER,
+            ledger=ledger,
             dataset="tickets",
             opentelemetry=True,
         )
@@ -146,6 +148,7 @@ def _metrics(reader: InMemoryMetricReader) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _few_mechanisms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpfewshot.comparison.MECHANISMS", ("gaussian", "report-noisy-max"))
+    monkeypatch.setattr("dpfewshot.planning.plan_part", planned_once)
 
 
 @cache
@@ -190,19 +193,13 @@ def test_every_function_that_takes_records_is_tried_or_named() -> None:
 
 
 def test_control_a_span_with_the_size_of_a_draw(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = Telemetry.reserved
+    sound = PoissonSampler.draw
 
-    def reserved(observer: Telemetry, *arguments: object) -> None:
-        frame = inspect.currentframe()
-        while frame is not None and "part" not in frame.f_locals:
-            frame = frame.f_back
-        assert frame is not None
-        with observer._tracer.start_as_current_span("reserve") as span:
-            span.set_attribute("units", len(frame.f_locals["part"].share.units))
-        sound(observer, *arguments)  # type: ignore[arg-type]
+    def draw(sampler: PoissonSampler, sizes: Sequence[int]) -> list[list[tuple[int, int]]]:
+        drawn = sound(sampler, sizes)
+        trace.get_current_span().set_attribute("prompts", len(drawn))
+        return drawn
 
-    monkeypatch.setattr(Telemetry, "reserved", reserved)
-    ours, theirs = (
-        told(RELATIONS["add-remove"], each, METHODS["generate_all"]) for each in (None, "the same")
-    )
+    monkeypatch.setattr(PoissonSampler, "draw", draw)
+    ours, theirs = (told(RELATIONS["zero-out"], each, METHODS["generate_all"]) for each in (None, "the same"))
     assert [each.split(": ")[1] for each in differences({"": ours}, {"": theirs})] == ["spans"]
