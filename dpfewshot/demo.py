@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.planning import default_delta
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.values import PrivacyBudget
@@ -23,7 +24,7 @@ def demo_synthesizer(backend: LogprobBackend, *, epsilon: float = EPSILON) -> Sy
         SUPPORT_TICKETS,
         tickets,
         backend,
-        budget=PrivacyBudget(epsilon=epsilon, delta=min(1e-5, 1 / (100 * len(tickets)))),
+        budget=PrivacyBudget(epsilon=epsilon, delta=default_delta(None, tickets)),
         prompts_per_token=PROMPTS_PER_TOKEN,
         max_tokens=MAX_TOKENS,
         resample_every=MAX_TOKENS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -14,8 +14,9 @@ from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws, FixedSize, Mechanism
 from dpfewshot.plans import GenerationPlan, PartPlan
 from dpfewshot.prompts import PromptWriter
+from dpfewshot.sampling import units
 from dpfewshot.settings import FIXED_SIZE, PUBLISHED, Settings
-from dpfewshot.values import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, PrivacyBudget, PrivacySpend
+from dpfewshot.values import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, PrivacyBudget, PrivacySpend, Record
 
 SMALLEST_EPSILON = 1e-3
 """Below this the noise scale leaves the range of the integer grid."""
@@ -176,7 +177,7 @@ def _sampling_rate(settings: Settings, scope: str | None, population: int) -> Fr
 
 
 Population = Mapping[str, int] | int | None
-"""Public constants n: by label, or one number for a task with free labels; None counts the records."""
+"""Public constants n: by label, or one number for a task with free labels; None counts the units."""
 
 
 def public_population(population: Population, scope: str | None, counted: int) -> int:
@@ -197,6 +198,29 @@ def public_population(population: Population, scope: str | None, counted: int) -
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise InvalidPlan(f"population must give a whole number of at least 1 for label {scope!r}")
     return count
+
+
+LARGEST_DEFAULT_DELTA = 1e-5
+"""δ of a command line that names none, for up to a thousand units."""
+
+
+def default_delta(population: Population, records: Iterable[Record]) -> float:
+    """The smaller of 10⁻⁵ and 1/(100 n), n all units: δ of a command line that names none.
+
+    δ is printed and moves σ, so it follows from what the neighbouring relation makes public and from nothing
+    else. With a population that is the population. Without one, and in draws of fixed size, it is the number
+    of units: a null, or the unit that takes another's place, keeps its place in the count. The number of
+    records is private either way: a unit may have any number of them, under any labels.
+
+    Args:
+        population: public constants, or None to count.
+        records: private; only their units are counted, and only without a population.
+    """
+    if population is None:
+        count = len(units(records))
+    else:
+        count = sum(population.values()) if isinstance(population, Mapping) else population
+    return min(LARGEST_DEFAULT_DELTA, 1 / (100 * max(1, count)))
 
 
 def portion(

@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpfewshot.cli.backends import open_backend
-from dpfewshot.cli.options import MECHANISM_NAMES, budget_of, data_options, finite_or_inf, top_k_of
+from dpfewshot.cli.options import (
+    MECHANISM_NAMES,
+    data_options,
+    delta_of,
+    delta_option,
+    finite_or_inf,
+    top_k_of,
+)
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.values import NoPrivacy
+from dpfewshot.values import PrivacyBudget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Of all demonstrations of a prompt together; the word inf is no privacy; may be repeated.",
 )  # fmt: skip
-@click.option("--delta", type=float, default=None, help="Default: the smaller of 1e-5 and 1/(100 units).")
+@delta_option
 @click.option(
     "--shots", type=int, multiple=True, default=(4,), show_default=True,
     help="Demonstrations in the prompt; may be repeated.",
@@ -113,8 +120,7 @@ def _experiment(options: Mapping[str, Any], *, private: bool) -> Experiment:
     writer = open_backend(settings, prompts=options["prompts_per_token"])
     other = options["user_model"]
     user = None if other is None else open_backend({**settings, "model": other, "kept_prompts": 30})
-    budget = budget_of(1.0, options["delta"], records)
-    assert not isinstance(budget, NoPrivacy)  # noqa: S101 - epsilon is 1
+    budget = PrivacyBudget(1.0, delta_of(options["delta"], None, records))  # refuses a delta out of range
     return Experiment(
         task=by_name(options["task"]),
         records=records,

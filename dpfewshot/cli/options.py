@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,13 @@ def finite_or_inf(text: object) -> float:
     return number
 
 
+delta_option: Decorator = click.option(
+    "--delta",
+    type=float,
+    default=None,
+    help="Default: the smaller of 1e-5 and 1/(100 n), n all units, or the population where it is given.",
+)
+
 _DATA: tuple[Decorator, ...] = (
     click.option(
         "--task", required=True, help="A built-in task (agnews, dbpedia, trec, mit-g, mit-d) or a .toml file."
@@ -75,7 +82,7 @@ _OPTIONS: tuple[Decorator, ...] = (
         required=True,
         help="The budget's epsilon; the word inf is no privacy at all.",
     ),
-    click.option("--delta", type=float, default=None, help="Default: the smaller of 1e-5 and 1/(100 units)."),
+    delta_option,
     click.option("--prompts-per-token", "-M", type=int, default=20, show_default=True),
     click.option("--records-per-prompt", "-N", type=int, default=1, show_default=True),
     click.option("--max-tokens", type=int, default=40, show_default=True),
@@ -177,7 +184,7 @@ def open_session(
     records = read_records(
         options["records"], text=options["text"], label=options["label_column"], unit=options["unit"]
     )
-    budget = budget_of(options["epsilon"], options["delta"], records)
+    budget = budget_of(options["epsilon"], options["delta"], population, records)
     backend = open_backend(options, prompts=options["prompts_per_token"])
     synthesizer = Synthesizer(
         task,
@@ -242,12 +249,20 @@ def top_k_of(text: str) -> int | None:
     return int(text)
 
 
-def budget_of(epsilon: float, delta: float | None, records: list[Record]) -> PrivacyBudget | NoPrivacy:
+def budget_of(
+    epsilon: float, delta: float | None, population: Population, records: Sequence[Record]
+) -> PrivacyBudget | NoPrivacy:
     """The budget that --epsilon and --delta name."""
     if epsilon == math.inf:
         return NO_PRIVACY
-    # An upper bound on the number of units is enough: records without a unit stand for themselves.
-    return PrivacyBudget(epsilon, min(1e-5, 1 / (100 * len(records))) if delta is None else delta)
+    return PrivacyBudget(epsilon, delta_of(delta, population, records))
+
+
+def delta_of(delta: float | None, population: Population, records: Sequence[Record]) -> float:
+    """What --delta names, or its default (`planning.default_delta`)."""
+    from dpfewshot.planning import default_delta
+
+    return default_delta(population, records) if delta is None else delta
 
 
 def _population(entries: tuple[str, ...]) -> Population:

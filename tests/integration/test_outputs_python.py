@@ -1,0 +1,205 @@
+"""No output of a Python call depends on a record, but for what the noise covers: values, logs, spans."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from neighbours import EPSILON, NEIGHBOURS, PROMPTS, RELATIONS, TASK, UNITS, Certain, Gone, Relation
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from outputs import Outputs, differences, outputs, planned_once
+
+import dpfewshot as dpf
+from dpfewshot.sampling import PoissonSampler
+from dpfewshot.values import ADD_REMOVE, REPLACE_ONE
+
+BUDGET = dpf.PrivacyBudget(EPSILON, 1e-5)
+
+
+@dataclass(frozen=True)
+class Here:
+    """Where a call is made: the records, and the relation that it is made for."""
+
+    records: list[dpf.Record]
+    relation: Relation
+
+    def synthesizer(self, backend: dpf.backends.LogprobBackend | None = None) -> dpf.Synthesizer:
+        ledger = dpf.BudgetLedger.open("sqlite:///budget.db")
+        ledger.create("tickets", BUDGET, relation=self.relation.name, unit=self.relation.unit)
+        return dpf.Synthesizer(
+            TASK,
+            self.records,
+            backend or Certain(),
+            budget=BUDGET,
+            mechanism=dpf.mechanisms.Gaussian(top_k=None),
+            prompts_per_token=PROMPTS,
+            max_tokens=4,
+            population=UNITS if self.relation.name == ADD_REMOVE else None,
+            sampling="fixed-size" if self.relation.name == REPLACE_ONE else "poisson",
+            ledger=ledger,
+            dataset="tickets",
+            opentelemetry=True,
+        )
+
+
+Call = Callable[[Here], object]
+
+
+def _spent(synthesizer: dpf.Synthesizer) -> object:
+    synthesizer.generate("refund")
+    accountant = synthesizer.accountant
+    return accountant, accountant.spent, accountant.remaining
+
+
+def _closed(synthesizer: dpf.Synthesizer) -> object:
+    synthesizer.generate("refund", max_tokens=2)
+    synthesizer.close()
+    return synthesizer.accountant.spent
+
+
+def _refused(synthesizer: dpf.Synthesizer) -> object:
+    for _ in "ab":
+        synthesizer.generate("refund")
+    return None
+
+
+METHODS: dict[str, Call] = {
+    "plan": lambda here: here.synthesizer().plan,
+    "accountant": lambda here: _spent(here.synthesizer()),
+    "compare": lambda here: here.synthesizer().compare(target_noise=1.0),
+    "probe": lambda here: here.synthesizer().probe(0.01),
+    "generate": lambda here: here.synthesizer().generate("delivery"),
+    "generate_all": lambda here: here.synthesizer().generate_all(checkpoint="run.checkpoint"),
+    "agenerate": lambda here: asyncio.run(here.synthesizer().agenerate("refund")),
+    "agenerate_all": lambda here: asyncio.run(here.synthesizer().agenerate_all()),
+    "close": lambda here: _closed(here.synthesizer()),
+    # Whoever audits a set-up is the operator: what is in it is private, its representation is not.
+    "set_up": lambda here: repr(here.synthesizer().set_up),
+}
+"""Every public member of a synthesizer."""
+
+FURTHER: dict[str, Call] = {
+    "the synthesizer itself": lambda here: here.synthesizer(),
+    "a second demonstration": lambda here: _refused(here.synthesizer()),
+    "a server that is gone": lambda here: here.synthesizer(Gone()).generate("refund"),
+    "a model that promises nothing": lambda here: here.synthesizer(_Humble()),
+    "release_labels": lambda here: dpf.release_labels(here.records, count=2, epsilon=5, delta=1e-6),
+}
+
+OPERATOR_ALONE = {
+    "as_records": "it gives back the records; a load error names a line",
+    "read_records": "likewise",
+    "random_private_demonstrations": "they are private records as they stand, and say private=False",
+}
+"""The functions of the package that take private records and promise nothing."""
+
+
+class _Humble(Certain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.batch_invariant = False
+
+
+def told(relation: Relation, neighbour: str | None, call: Call) -> Outputs:
+    """What a call puts out, with its spans and metrics."""
+    rows = relation.base if neighbour is None else NEIGHBOURS[neighbour]
+    here = Here(dpf.as_records(rows, unit=relation.unit), relation)
+    spans, numbers = InMemorySpanExporter(), InMemoryMetricReader()
+    tracers, meters = TracerProvider(), MeterProvider([numbers])
+    tracers.add_span_processor(SimpleSpanProcessor(spans))
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        # not the process's own provider, which can be set but once
+        patch.setattr(trace, "get_tracer", tracers.get_tracer)
+        patch.setattr(metrics, "get_meter", meters.get_meter)
+        found = outputs(Path(folder), lambda: call(here))
+    return found | {
+        "spans": "\n".join(map(_span, spans.get_finished_spans())),
+        "metrics": "\n".join(_metrics(numbers)),
+    }
+
+
+def _span(span: ReadableSpan) -> str:
+    """All of it but its times and random numbers."""
+    events = [(event.name, dict(event.attributes or {})) for event in span.events]
+    status = span.status.status_code, span.status.description
+    return repr((span.name, span.kind, dict(span.attributes or {}), events, span.links, status))
+
+
+def _metrics(reader: InMemoryMetricReader) -> Iterator[str]:
+    data = reader.get_metrics_data()
+    for resource in data.resource_metrics if data else ():
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                points = [(dict(point.attributes), point.value) for point in metric.data.data_points]
+                yield f"{metric.name}: {points}"
+
+
+@pytest.fixture(autouse=True)
+def _few_mechanisms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpfewshot.comparison.MECHANISMS", ("gaussian", "report-noisy-max"))
+    monkeypatch.setattr("dpfewshot.planning.plan_part", planned_once)
+
+
+@cache
+def base(relation: str, call: str) -> Outputs:
+    return told(RELATIONS[relation], None, {**METHODS, **FURTHER}[call])
+
+
+PAIRS = [
+    ("add-remove", "all that the model can read"),
+    ("zero-out", "refused by the tokenizer"),
+    ("replace-one", "more records"),
+]
+
+
+@pytest.mark.parametrize("call", [*METHODS, *FURTHER])
+def test_neighbours_put_out_the_same(call: str) -> None:
+    for relation, neighbour in PAIRS:
+        other = told(RELATIONS[relation], neighbour, {**METHODS, **FURTHER}[call])
+        assert differences({call: base(relation, call)}, {call: other}) == [], (relation, neighbour)
+
+
+def test_spans_and_metrics_are_compared() -> None:
+    heard = told(RELATIONS["add-remove"], "the same", METHODS["generate"])
+    assert "dpfewshot.generate" in heard["spans"]
+    assert "dpfewshot.tokens: [({" in heard["metrics"]
+    assert "a demonstration was released" in heard["logs"]
+
+
+def test_every_public_member_is_tried() -> None:
+    public = {name for name in dir(dpf.Synthesizer) if not name.startswith("_")}
+    assert public | {"accountant"} == set(METHODS)
+
+
+def test_every_function_that_takes_records_is_tried_or_named() -> None:
+    takes = {
+        name
+        for name in dpf.__all__
+        if inspect.isfunction(function := getattr(dpf, name))
+        and {"records", "source", "path"} & set(inspect.signature(function).parameters)
+    }
+    assert takes - {"zero_private_demonstrations"} == {"release_labels", *OPERATOR_ALONE}
+
+
+def test_control_a_span_with_the_size_of_a_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = PoissonSampler.draw
+
+    def draw(sampler: PoissonSampler, sizes: Sequence[int]) -> list[list[tuple[int, int]]]:
+        drawn = sound(sampler, sizes)
+        trace.get_current_span().set_attribute("prompts", len(drawn))
+        return drawn
+
+    monkeypatch.setattr(PoissonSampler, "draw", draw)
+    ours, theirs = (told(RELATIONS["zero-out"], each, METHODS["generate_all"]) for each in (None, "the same"))
+    assert [each.split(": ")[1] for each in differences({"": ours}, {"": theirs})] == ["spans"]
