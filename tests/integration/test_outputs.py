@@ -154,11 +154,10 @@ IN_FULL = (
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo with the scripted model, a comparison of two mechanisms, a canary game of few draws."""
+    """The demo with the scripted model and a comparison of two mechanisms."""
     monkeypatch.setattr("dpfewshot.cli.demo.open_backend", lambda *_, **__: Certain())
     monkeypatch.setattr("dpfewshot.comparison.MECHANISMS", MECHANISM_NAMES[:2])
     monkeypatch.setattr("dpfewshot.planning.plan_part", planned_once)
-    monkeypatch.setattr("dpfewshot.audit.premises.DRAWS", 40)
 
 
 def session(relation: Relation, neighbour: str | None, verbs: Sequence[Verb]) -> dict[str, Outputs]:
