@@ -35,6 +35,7 @@ SPARE = 9.0  # and of by how much the integrand may exceed the result
 KERNEL, STEEP = 12, 27.6  # grid points under a spreading kernel, and its shape
 NODES, LEGENDRE = 16, np.polynomial.legendre.leggauss(16)
 MUCH = 10.0
+NO_DENSITY = 1e-24
 FEWEST, MOST = 2**12, 2**17  # frequencies
 AGREEMENT = 3e-7
 
@@ -70,7 +71,11 @@ class Law:
 def _panels(piece: Piece, frequency: float) -> tuple[Array, Array]:
     """Nodes of Gauss and Legendre in panels on which neither the density nor the phase changes much."""
     fine = np.linspace(piece.low, piece.high, 4001)
-    phase = np.abs(np.diff(piece.loss(fine))) * frequency / 10.0
+    losses = piece.loss(fine)
+    counts = (losses[1:] > 0) | (
+        piece.density(fine[1:]) > NO_DENSITY
+    )  # a tilt raises what lies above 0 alone
+    phase = np.where(counts, np.abs(np.diff(losses)), 0.0) * frequency / 10.0
     effort = np.concatenate([[0.0], np.cumsum(np.diff(fine) / piece.smooth + phase)])
     ends = np.interp(np.linspace(0, effort[-1], math.ceil(effort[-1]) + 2), effort, fine)
     half, middle = np.diff(ends)[:, None] / 2, (ends[1:] + ends[:-1])[:, None] / 2

@@ -145,13 +145,13 @@ class SpyingAccount(MemoryAccount):
         super().__init__(budget)
         self._journal = journal
 
-    def reserve(self, scope: Any, cost: Any, details: Any) -> int:
+    def reserve(self, scope: Any, cost: Any, details: Any, draws: Any = None) -> int:
         self._journal.append(Told("reserve", (scope, cost, dict(details))))
-        return super().reserve(scope, cost, details)
+        return super().reserve(scope, cost, details, draws)
 
-    def charge(self, entry: int) -> None:
+    def draw(self, entry: int, lease: str, part: int) -> None:
         self._journal.append(Told("charge", ()))
-        super().charge(entry)
+        super().draw(entry, lease, part)
 
 
 def draws_of(journal: Sequence[Any], tokens: int) -> Iterator[list[list[tuple[int, ...]]]]:

@@ -3,6 +3,7 @@
 Importing this needs no database library; `BudgetLedger.open` does (the extra `ledger`).
 """
 
-from dpfewshot.ledger.ledger import BudgetLedger, LedgerAccount
+from dpfewshot.ledger.ledger import BudgetLedger
+from dpfewshot.ledger.ledger_account import LedgerAccount
 
 __all__ = ["BudgetLedger", "LedgerAccount"]

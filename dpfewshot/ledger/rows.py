@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from typing import Any
 
-from sqlalchemy import Connection, Table, insert, select, update
+from sqlalchemy import Connection, Table, func, insert, select, update
 
 from dpfewshot.accounting.amounts import Units
 from dpfewshot.accounting.draws import NOT_COUNTED, Draws
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import LEASE, columns, draws_in, draws_of
-from dpfewshot.ledger.history import OPEN, RESERVE, RESERVED, RESUME, hash_of
+from dpfewshot.ledger.history import (
+    CANCELLED,
+    NOTHING_BEFORE,
+    OPEN,
+    RESERVE,
+    RESERVED,
+    RESUME,
+    Act,
+    chained,
+    hash_of,
+)
 from dpfewshot.ledger.tables import entries, history
 from dpfewshot.values import PrivacySpend
 
@@ -74,3 +85,37 @@ def add_entry(
     values = {"account_id": account, "scope": scope, "epsilon": cost.epsilon, "delta": cost.delta}
     statement = insert(entries).values(**values, state=RESERVED, **columns(draws)).returning(entries.c.id)
     return int(connection.execute(statement).scalar_one())
+
+
+def sums_of(connection: Connection, account: int) -> tuple[defaultdict[str | None, Units], int]:
+    """What each scope has spent, and how many entries that is."""
+    counting = (entries.c.account_id == account) & (entries.c.state != CANCELLED)
+    rows = connection.execute(
+        select(entries.c.scope, func.sum(entries.c.epsilon), func.sum(entries.c.delta), func.count())
+        .where(counting)
+        .group_by(entries.c.scope)
+    )
+    sums: defaultdict[str | None, Units] = defaultdict(lambda: Units(0, 0))
+    entries_counted = 0
+    for scope, epsilon, delta, count in rows:
+        sums[scope] = Units(int(epsilon), int(delta))  # PostgreSQL's sum is an exact Decimal
+        entries_counted += count
+    return sums, entries_counted
+
+
+def tip_of(connection: Connection, account: int) -> tuple[int, str]:
+    """The number and the hash of the last row of an account's history."""
+    last = (
+        select(history.c.number, history.c.hash)
+        .where(history.c.account_id == account)
+        .order_by(history.c.number.desc())
+        .limit(1)
+    )
+    row = connection.execute(last).one_or_none()
+    return (row.number, row.hash) if row else (0, NOTHING_BEFORE)
+
+
+def record(connection: Connection, account: int, act: Act) -> None:
+    """Add a row to an account's history; who locked the account, or just made it, may."""
+    number, previous = tip_of(connection, account)
+    connection.execute(insert(history).values(account_id=account, **chained(act, number + 1, previous)))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from dpfewshot.accounting.account import exceeded_message
@@ -19,23 +18,19 @@ from dpfewshot.ledger.counting import VERIFY, columns, draws_of, granted
 from dpfewshot.ledger.database import Database
 from dpfewshot.ledger.history import (
     CANCEL,
-    CANCELLED,
     CHANGE_BUDGET,
     CHARGE,
     CHARGED,
     CREATE,
     MOVES,
     NAME_UNIT,
-    NOTHING_BEFORE,
     OPEN,
     RESERVE,
     RESERVED,
     RESUME,
     SETTLE,
-    Act,
     act_now,
     as_json,
-    chained,
 )
 from dpfewshot.ledger.rows import (
     add_entry,
@@ -44,8 +39,11 @@ from dpfewshot.ledger.rows import (
     granted_by,
     grants_of,
     open_draws,
+    record,
     reserved_with,
     rows_of,
+    sums_of,
+    tip_of,
 )
 from dpfewshot.ledger.schema import bring_up_to_date, is_there
 from dpfewshot.ledger.tables import accounts, entries, history
@@ -138,7 +136,7 @@ class Store:
         with self._database.write() as connection:
             number = connection.execute(statement).scalar_one_or_none()
             if number is not None:
-                _record(connection, number, act)
+                record(connection, number, act)
             found = _find(connection, dataset)
         if found is None:
             raise LedgerError(f"{self.name} did not keep the account of {dataset!r}")
@@ -148,8 +146,8 @@ class Store:
         """What is spent of an account."""
         with self._database.read() as connection:
             row = connection.execute(select(accounts).where(accounts.c.id == account)).one()
-            sums, count = _sums(connection, account)
-            _, head = _head(connection, account)
+            sums, count = sums_of(connection, account)
+            _, head = tip_of(connection, account)
         return Standing(Units(row.epsilon, row.delta), total_over_scopes(sums), count, row.partition, head)
 
     def book(self, account: int) -> Book:
@@ -177,14 +175,14 @@ class Store:
                 )
             if words["unit"] != unit:
                 _change_account(connection, account, unit=unit)
-                _record(connection, account, act_now(NAME_UNIT, details=as_json({"unit": unit})))
+                record(connection, account, act_now(NAME_UNIT, details=as_json({"unit": unit})))
 
     def change_budget(self, account: int, limit: Units) -> None:
         """Replace what may be spent."""
         with self._database.write() as connection:
             _lock(connection, account)
             _change_account(connection, account, epsilon=limit.epsilon, delta=limit.delta)
-            _record(connection, account, act_now(CHANGE_BUDGET, amounts=limit))
+            record(connection, account, act_now(CHANGE_BUDGET, amounts=limit))
 
     def reserve(
         self,
@@ -206,7 +204,7 @@ class Store:
             limit, partition = _lock(connection, account.number)
             if scope is not None:
                 check_partition(partition, scope)
-            sums, _ = _sums(connection, account.number)
+            sums, _ = sums_of(connection, account.number)
             check_tip(connection, account.number, sums)
             spent = total_over_scopes(sums)
             sums[scope] = sums[scope].plus(units)
@@ -217,7 +215,7 @@ class Store:
                 _change_account(connection, account.number, partition=partition_after(partition, scope))
             entry = add_entry(connection, account.number, scope, units, draws)
             act = act_now(RESERVE, entry=entry, scope=scope, amounts=units, details=details)
-            _record(connection, account.number, act)
+            record(connection, account.number, act)
             return entry
 
     def draw(self, account: int, entry: int, lease: str, part: int) -> None:
@@ -233,7 +231,7 @@ class Store:
             draws = open_draws(row, entry).after_one(entry, lease, part)
             change_entry(connection, entry, state=CHARGED, **columns(draws))
             if row is not None and row["state"] == RESERVED:
-                _record(connection, account, act_now(CHARGE, entry=entry, scope=row["scope"]))
+                record(connection, account, act_now(CHARGE, entry=entry, scope=row["scope"]))
 
     def resume(
         self,
@@ -258,7 +256,7 @@ class Store:
         scope, cost, details = words
         with self._database.write() as connection:
             _lock(connection, account.number)
-            check_tip(connection, account.number, _sums(connection, account.number)[0])
+            check_tip(connection, account.number, sums_of(connection, account.number)[0])
             row = entry_of(connection, account.number, entry)
             acts = grants_of(connection, account.number, entry)
             if not acts or not {found.lease for found in map(granted_by, acts) if found} & set(known):
@@ -274,7 +272,7 @@ class Store:
             change_entry(connection, entry, state=CHARGED, **columns(left))
             resumed = {**granted(left), "previous": before.lease, "reserve": acts[0]["hash"]}
             act = act_now(RESUME, entry=entry, scope=acts[0]["scope"], details=as_json(resumed))
-            _record(connection, account.number, act)
+            record(connection, account.number, act)
         return left.blocks
 
     def move(self, account: int, entry: int, act: str, lease: str | None = None) -> None:
@@ -303,7 +301,7 @@ class Store:
             if row is not None and state == before:
                 change_entry(connection, entry, state=after)
                 details = as_json(granted(draws) if act == SETTLE else {})
-                _record(connection, account, act_now(act, entry=entry, scope=row["scope"], details=details))
+                record(connection, account, act_now(act, entry=entry, scope=row["scope"], details=details))
             elif act != CANCEL and state != after:
                 raise LedgerError(f"entry {entry} was {state}: it cannot be {after}")
 
@@ -324,37 +322,3 @@ def _lock(connection: Connection, account: int) -> tuple[Units, str | None]:
 
 def _change_account(connection: Connection, account: int, **values: int | str) -> None:
     connection.execute(update(accounts).where(accounts.c.id == account).values(**values))
-
-
-def _sums(connection: Connection, account: int) -> tuple[defaultdict[str | None, Units], int]:
-    """What each scope has spent, and how many entries that is."""
-    counting = (entries.c.account_id == account) & (entries.c.state != CANCELLED)
-    rows = connection.execute(
-        select(entries.c.scope, func.sum(entries.c.epsilon), func.sum(entries.c.delta), func.count())
-        .where(counting)
-        .group_by(entries.c.scope)
-    )
-    sums: defaultdict[str | None, Units] = defaultdict(lambda: Units(0, 0))
-    entries_counted = 0
-    for scope, epsilon, delta, count in rows:
-        sums[scope] = Units(int(epsilon), int(delta))  # PostgreSQL's sum is an exact Decimal
-        entries_counted += count
-    return sums, entries_counted
-
-
-def _head(connection: Connection, account: int) -> tuple[int, str]:
-    """The number and the hash of the last row of an account's history."""
-    last = (
-        select(history.c.number, history.c.hash)
-        .where(history.c.account_id == account)
-        .order_by(history.c.number.desc())
-        .limit(1)
-    )
-    row = connection.execute(last).one_or_none()
-    return (row.number, row.hash) if row else (0, NOTHING_BEFORE)
-
-
-def _record(connection: Connection, account: int, act: Act) -> None:
-    """Add a row to an account's history; who locked the account, or just made it, may."""
-    number, previous = _head(connection, account)
-    connection.execute(insert(history).values(account_id=account, **chained(act, number + 1, previous)))

@@ -265,10 +265,10 @@ def elsewhere() -> Iterator[Path]:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def shared(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     from conftest import new_ledger
 
-    return {"ledger": new_ledger(request, tmp_path), "dataset": "tickets"}
+    return {"ledger": new_ledger(request, tmp_path), "dataset": "tickets", "create": True}
 
 
 def interrupted(path: Path, answers: int = 3, **options: Any) -> dpf.Synthesizer:
@@ -278,7 +278,7 @@ def interrupted(path: Path, answers: int = 3, **options: Any) -> dpf.Synthesizer
     return made
 
 
-def acts(account: dict[str, str]) -> Counter[object]:
+def acts(account: dict[str, Any]) -> Counter[object]:
     with dpf.BudgetLedger.open(account["ledger"]) as ledger:
         found = ledger.account(account["dataset"])
         assert found.verify().problems == ()
@@ -286,7 +286,7 @@ def acts(account: dict[str, str]) -> Counter[object]:
 
 
 def test_of_two_copies_on_two_file_systems_one_goes_on(
-    path: Path, elsewhere: Path, shared: dict[str, str]
+    path: Path, elsewhere: Path, shared: dict[str, Any]
 ) -> None:
     interrupted(path, 7, **shared)
     copy = seems_original(Path(shutil.copy(path, elsewhere / "run.jsonl")))
@@ -301,7 +301,7 @@ def test_of_two_copies_on_two_file_systems_one_goes_on(
     assert acts(shared) == {"create": 1, "reserve": 2, "charge": 2, "resume": 4, "settle": 2}
 
 
-def test_a_backup_that_is_restored_again_and_again_goes_on_once(path: Path, shared: dict[str, str]) -> None:
+def test_a_backup_that_is_restored_again_and_again_goes_on_once(path: Path, shared: dict[str, Any]) -> None:
     interrupted(path, 7, **shared)
     backup, drew = path.read_bytes(), []
     for _ in range(20):
@@ -316,7 +316,7 @@ def test_a_backup_that_is_restored_again_and_again_goes_on_once(path: Path, shar
 
 def test_a_checkpoint_goes_on_from_no_entry_but_its_own(path: Path, tmp_path: Path) -> None:
     """Every ledger numbers its entries from 1."""
-    account = {"dataset": "tickets", "ledger": f"sqlite:///{tmp_path / 'first.db'}"}
+    account = {"dataset": "tickets", "ledger": f"sqlite:///{tmp_path / 'first.db'}", "create": True}
     other = account | {"ledger": f"sqlite:///{tmp_path / 'second.db'}"}
     interrupted(path, **account)
     cheap = interrupted(tmp_path / "cheap.jsonl", **other, budget=dpf.PrivacyBudget(0.1, 1e-5))
@@ -330,7 +330,7 @@ def test_a_checkpoint_goes_on_from_no_entry_but_its_own(path: Path, tmp_path: Pa
 
 
 def test_a_run_whose_checkpoint_was_taken_over_draws_no_more(
-    path: Path, elsewhere: Path, shared: dict[str, str]
+    path: Path, elsewhere: Path, shared: dict[str, Any]
 ) -> None:
     class TakenOver(Dying):
         def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
@@ -351,7 +351,7 @@ def test_a_run_whose_checkpoint_was_taken_over_draws_no_more(
 
 def test_blocks_that_a_ledger_forgot_are_not_drawn_again(path: Path, tmp_path: Path) -> None:
     """The checkpoint counts too, and the smaller count holds."""
-    account = {"dataset": "tickets", "ledger": f"sqlite:///{tmp_path / 'budget.db'}"}
+    account = {"dataset": "tickets", "ledger": f"sqlite:///{tmp_path / 'budget.db'}", "create": True}
     interrupted(path, **account)
     with closing(sqlite3.connect(tmp_path / "budget.db")) as ledger, ledger:
         [(lease, blocks)] = ledger.execute("SELECT lease, blocks FROM dpfewshot_entry").fetchall()

@@ -223,6 +223,7 @@ def test_each_label_is_drawn_at_the_rate_that_its_entry_states(records_per_promp
 def test_a_unit_counts_once_and_shows_one_of_its_records(task: dpf.Task) -> None:
     """However many it has. 40 customers have five records each, 40 have one."""
     records = [record(10 * i + k, "refund", f"c{i}") for i in range(80) for k in range(5 if i < 40 else 1)]
+    records += [record(900, "delivery", "another")] if task is TASK else []  # every label has units
     seen = generated(records, task=task, labels=["refund"], prompts_per_token=40, shots=4)
     [part] = seen.synthesizer.plan.parts
     assert part.population == 80

@@ -4,7 +4,7 @@ What is held: the exact δ at the certified ε is at most δ, and at the lower b
 comes from `independent_accounting`, which shares no code with the accountant. Controls: curves that are 1 %
 too low, and one step in a hundred forgotten, must be caught.
 
-    pytest -m soak tests/unit/test_accounting_cross_examination.py  # 20,000 settings, a quarter of an hour
+    pytest -m soak tests/unit/test_accounting_cross_examination.py  # 20,000 settings: a while
 """
 
 from __future__ import annotations
