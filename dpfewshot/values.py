@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
@@ -201,3 +202,12 @@ class Demonstration:
             "mechanism": self.mechanism,
             "tokens": self.token_count,
         }
+
+
+def on_one_line(text: str) -> str:
+    """The text with escapes for all that could pass for another line, column or direction of writing.
+
+    Two spaces part the columns of `dpfewshot ledger history`.
+    """
+    shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    return re.sub(r"(?<= ) |^ | $", r"\\x20", shown)

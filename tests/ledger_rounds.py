@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from scripts import TASK, Sentence, tickets
 
 import dpfewshot as dpf
-from dpfewshot import generation
+from dpfewshot import set_up
 from dpfewshot.ledger import store
 from dpfewshot.values import PrivacySpend
 
@@ -101,7 +101,7 @@ def _generate_and_die(made: dpf.Synthesizer, boundary: str, writing: int) -> Non
     place, _, step = boundary.partition(" ")
     _watch_releases(writing, place if step == "release" else "")
     if place == "inside":
-        _die_around(store, "_record", "after", lambda arguments: arguments[2].act == step)
+        _die_around(store, "record", "after", lambda arguments: arguments[2].act == step)
     elif step in ("reserve", "charge", "settle"):
         act = "draw" if step == "charge" else step
         _die_around(type(made.accountant._account), act, place, lambda _: True)
@@ -144,8 +144,8 @@ class _Watched:
 
 
 def _watch_releases(writing: int, place: str) -> None:
-    real = generation.started
-    generation.started = lambda *arguments: _Watched(real(*arguments), writing, place)
+    real = set_up.started
+    set_up.started = lambda *arguments: _Watched(real(*arguments), writing, place)
 
 
 # Races

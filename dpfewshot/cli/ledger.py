@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpfewshot.errors import LedgerError
-from dpfewshot.ledger.counting import draws_in
-from dpfewshot.ledger.history import on_one_line
-from dpfewshot.values import PrivacyBudget
+from dpfewshot.values import PrivacyBudget, on_one_line
 
 if TYPE_CHECKING:
     from dpfewshot.ledger import LedgerAccount
@@ -197,6 +195,8 @@ def name_unit(*, url: str, dataset: str, unit: str, as_json: bool) -> None:
 
 def _words(row: dict[str, Any]) -> Iterator[object]:
     """The columns of an act, some of them empty."""
+    from dpfewshot.ledger.counting import draws_in
+
     yield from (row["at"], row["actor"], row["act"])
     yield f"entry {row['entry']}" if row["entry"] else ""
     yield row["scope"]

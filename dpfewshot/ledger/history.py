@@ -11,7 +11,6 @@ import getpass
 import hashlib
 import json
 import os
-import re
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from typing import Any, Final
 
 from dpfewshot.accounting.amounts import Units
 from dpfewshot.errors import LedgerError
+from dpfewshot.values import on_one_line
 
 NOTHING_BEFORE: Final = "0" * 64
 """`previous` of an account's first row."""
@@ -132,15 +132,6 @@ def as_json(details: Mapping[str, object]) -> str:
         return json.dumps(dict(details), sort_keys=True, allow_nan=False)
     except (TypeError, ValueError):
         raise LedgerError("an entry's details must be strings and finite numbers") from None
-
-
-def on_one_line(text: str) -> str:
-    """The text with escapes for all that could pass for another line, column or direction of writing.
-
-    Two spaces part the columns of `dpfewshot ledger history`.
-    """
-    shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
-    return re.sub(r"(?<= ) |^ | $", r"\\x20", shown)
 
 
 def now() -> str:

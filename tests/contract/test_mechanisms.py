@@ -236,7 +236,7 @@ def test_read_only_rows_serve(make: Make) -> None:
 def test_more_noise_never_costs_more(make: Make, row_change: RowChange) -> None:
     mechanism = make()
     plan = draws_for(mechanism, row_change)
-    sigmas = [2.0**-6, 0.1, 0.5, 0.5000001, 1, 2, 7, 50, 1e4, 2.0**40]
+    sigmas = [2.0**-6, 0.1, 0.5, 0.5000001, 1, 2, 7, 50, 1e4, 2.0**20]
     costs = [epsilon(mechanism.event(plan, sigma), 1e-5).upper for sigma in sigmas]
     assert all(less <= more for more, less in itertools.pairwise(costs))
     assert costs[0] > 1

@@ -18,7 +18,7 @@ from postgresql import Server
 from scripts import TASK, Sentence, tickets
 
 import dpfewshot as dpf
-from dpfewshot import generation
+from dpfewshot import set_up
 from dpfewshot.ledger import LedgerAccount
 from dpfewshot.values import PrivacySpend
 
@@ -88,7 +88,7 @@ def synthesizer(url: str, label: str = "refund", **settings: Any) -> dpf.Synthes
 @contextmanager
 def before_each_token(act: Callable[[int], None]) -> Iterator[list[int]]:
     """Call something before each token that would be released; the list holds the released ones."""
-    real, released = generation.started, []
+    real, released = set_up.started, []
 
     class Interrupted:
         def __init__(self, release: Any) -> None:
@@ -101,7 +101,7 @@ def before_each_token(act: Callable[[int], None]) -> Iterator[list[int]]:
             return self._release.token(*numbers)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generation, "started", lambda *words: Interrupted(real(*words)))
+        patch.setattr(set_up, "started", lambda *words: Interrupted(real(*words)))
         yield released
 
 

@@ -28,6 +28,7 @@ from dpfewshot.evaluation import Experiment, RandomPrivate, Results, Trial
 from dpfewshot.generation import Generation
 from dpfewshot.ledger.database import Database
 from dpfewshot.redaction import redacts_errors
+from dpfewshot.set_up import SetUp
 from dpfewshot.values import Record
 
 BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
@@ -226,12 +227,16 @@ def test_a_record_that_makes_a_library_panic_is_a_null() -> None:
     assert made.generate("refund").private
 
 
-@pytest.mark.parametrize("place", ["sampler", "_charge", "demonstration"])
-def test_a_fault_of_this_package_says_nothing(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def faulty(_self: Generation, *arguments: object) -> None:
+@pytest.mark.parametrize(
+    ("owner", "place"), [(SetUp, "sampler"), (Generation, "_charge"), (Generation, "demonstration")]
+)
+def test_a_fault_of_this_package_says_nothing(
+    owner: type, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faulty(_self: object, *arguments: object) -> None:
         raise TypeError(f"{SECRET} {arguments} {RECORDS[0].text}")
 
-    monkeypatch.setattr(Generation, place, faulty)
+    monkeypatch.setattr(owner, place, faulty)
     error = raised_by(lambda: synthesizer(Sentence()).generate("refund"))
     assert type(error) is dpf.BackendError
     assert "failed with TypeError" in str(error)
@@ -247,7 +252,7 @@ def test_a_charge_that_cannot_be_recorded_says_nothing(tmp_path: Path) -> None:
                 path.write_bytes(b"no database at all" * 999)
             return super().next_token_logprobs(prompts, support)
 
-    made = synthesizer(Losing(), ledger=f"sqlite:///{path}", dataset="tickets")
+    made = synthesizer(Losing(), ledger=f"sqlite:///{path}", dataset="tickets", create=True)
     error = raised_by(lambda: made.generate("refund"))
     assert type(error) is dpf.LedgerError
     assert_says_nothing(error)
