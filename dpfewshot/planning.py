@@ -193,10 +193,16 @@ def public_population(population: Population, scope: str | None, counted: int) -
             "labels are free and draw from the whole data set: population must be one whole number"
         )
     if scope is not None and not isinstance(population, Mapping):
-        raise InvalidPlan("population must name a number for each label, as in {'refund': 1200}")
+        raise InvalidPlan(
+            "population must name a number for each label, as in {'refund': 1200}; on the command line "
+            "repeat it, as in --population refund=1200 --population delivery=900"
+        )
     count = population.get(str(scope)) if isinstance(population, Mapping) else population
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise InvalidPlan(f"population must give a whole number of at least 1 for label {scope!r}")
+        raise InvalidPlan(
+            f"population must give a whole number of at least 1 for label {scope!r}; on the command line "
+            "repeat --population LABEL=N for each label"
+        )
     return count
 
 
