@@ -91,7 +91,10 @@ def as_records(source: Any, *, text: str = "text", label: str = "label", unit: s
 # A row and where it stands: ("line 3", {"text": ..., "label": ...}).
 _Rows = Iterator[tuple[str, object]]
 
-_NAME_THEM: Final = "name the columns with text=, label= and unit=, on the command line with --text, --label-column and --unit"
+_NAME_THEM: Final = (
+    "name the columns with text=, label= and unit=, on the command line with --text, "
+    "--label-column and --unit"
+)
 
 
 @dataclass(frozen=True, slots=True)
