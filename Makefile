@@ -10,8 +10,9 @@ CORE := $(wildcard csrc/*.p[yx]* csrc/*.h)
 demo: .venv/demo
 	$(BIN)/dpfewshot demo
 
+# A file stays with one of the two processes: what it starts (a server, a model) starts once.
 test: check
-	$(BIN)/pytest --ignore tests/docs -m "not soak"
+	$(BIN)/pytest -n 2 --dist loadfile --ignore tests/docs -m "not soak"
 
 # Most of the tests, on two cores in under a minute, for every save.
 fast: .venv/dev
