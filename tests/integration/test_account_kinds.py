@@ -247,3 +247,25 @@ def test_a_wrapper_whose_bind_does_nothing_is_found_out() -> None:
 def test_what_is_no_account_is_refused(ledger: object) -> None:
     with pytest.raises(dpf.InvalidPlan, match="is none"):
         synthesizer(ledger, dataset="tickets")
+
+
+# ---- a data set without a ledger -----------------------------------------------------------------------
+
+
+def test_a_data_set_without_a_ledger_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """A variable that was not set made a budget in memory of it, new in every run."""
+    for budget in (PLAN, dpf.NO_PRIVACY):
+        with pytest.raises(dpf.InvalidPlan, match="ledger= is None"):
+            synthesizer(None, dataset="tickets", budget=budget)
+    command = ["generate", "--task", "trec", "--records", "none.jsonl", "--epsilon", "4"]
+    assert run([*command, "--dataset", "tickets"]) == 2
+    assert "--dataset needs --ledger" in capsys.readouterr().err
+
+
+def test_an_account_of_another_data_set_is_refused(tmp_path: Path) -> None:
+    with dpf.BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
+        patients = ledger.create("patients", BUDGET)
+        for account in (patients, dpf.MemoryAccount(BUDGET)):
+            with pytest.raises(dpf.InvalidPlan, match="not that of the data set 'tickets'"):
+                synthesizer(account, dataset="tickets")
+        synthesizer(patients, dataset="patients")
