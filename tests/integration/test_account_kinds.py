@@ -127,6 +127,26 @@ def test_records_by_hand_are_named_by_the_synthesizer() -> None:
     synthesizer(account, by_hand, unit="customer").generate("refund")
 
 
+def test_units_without_a_name_are_refused_on_a_durable_account(tmp_path: Path) -> None:
+    """Two columns that nobody named, customers and agents, passed for one."""
+    by_hand = [dpf.Record(one.text, one.label, str(i)) for i, one in enumerate(tickets())]
+    with dpf.BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
+        account = ledger.create("tickets", BUDGET, unit="customer")
+        for same in (account, Wrapper(account)):
+            with pytest.raises(dpf.LedgerError, match="Name it with unit="):
+                synthesizer(same, by_hand)
+        with pytest.raises(dpf.LedgerError, match="Name it with unit="):
+            dpf.release_labels(by_hand, count=1, epsilon=1, delta=1e-6, account=account)
+        synthesizer(account, by_hand, unit="customer")
+
+
+def test_all_records_have_a_unit_or_none_has() -> None:
+    """Or one record would decide which account its neighbours may spend from."""
+    mixed = [dpf.Record("my parcel is late", "refund", "ann"), *tickets()]
+    with pytest.raises(dpf.InvalidRecords, match="others none"):
+        synthesizer(None, mixed)
+
+
 def test_records_remember_the_column_where_they_are_cut_copied_and_sent() -> None:
     records = customers()
     assert records.unit == "customer"

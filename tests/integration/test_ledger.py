@@ -390,6 +390,8 @@ def test_what_would_not_last_is_refused(name: str) -> None:
         f"postgresql://me:{PASSWORD}@127.0.0.1:1/budget?connect_timeout=5",
         f"postgresql://127.0.0.1:1/budget?password={PASSWORD}&{PASSWORD}=1",
         f"postgresql://me:{PASSWORD}@127.0.0.1:port/budget",
+        f"postgresql://me:a@{PASSWORD}@127.0.0.1:1/budget",
+        f"postgresql://127.0.0.1:1/budget password={PASSWORD}",
         f"mysql://me:{PASSWORD}@127.0.0.1/budget",
         f"//me:{PASSWORD}@127.0.0.1/budget",
     ],
