@@ -31,11 +31,16 @@ def open_account(
         create: make the account with the run's budget if the ledger has none of that name.
 
     Raises:
-        InvalidPlan: a run without a guarantee names a ledger, a ledger comes without a data set, `create`
-            without a ledger, or `ledger` is none of these.
+        InvalidPlan: a run without a guarantee names a ledger, a ledger comes without a data set, a data set
+            or `create` without a ledger, an account with another data set, or `ledger` is none of these.
         LedgerError: there is no such account, it holds for another relation or unit, or the ledger cannot be
             used.
     """
+    if ledger is None and dataset is not None:
+        raise InvalidPlan(
+            "dataset= names an account of a ledger, but ledger= is None: give its URL, or leave dataset= out "
+            "for a budget that lives as long as this process"
+        )
     if budget is None:
         if ledger is not None:
             raise InvalidPlan("a run without a guarantee (private=False) is refused a ledger account")
@@ -45,6 +50,8 @@ def open_account(
         account = _in_ledger(ledger, dataset, budget, relation=relation, unit=unit, create=create)
     elif create:
         raise InvalidPlan("create=True makes an account in a ledger: give ledger= its URL, and dataset=")
+    elif dataset is not None and dataset != getattr(account, "dataset", None):
+        raise InvalidPlan(f"ledger= is an account already, and not that of the data set {dataset!r}")
     bound(account, frozenset({relation}), unit)
     return account
 

@@ -1,9 +1,10 @@
 """Private records from files and data frames: JSONL, CSV and Parquet; pandas, datasets, mappings.
 
 Everything here is read before any privacy begins, so two rules hold. A record is accepted or refused by
-itself, whatever stands beside it. And an error says what is wrong, in which file and line, and what to
-do, but never quotes the data: not a value, not a JSON key, not a CSV header (which is a private record
-where the header was forgotten). Load errors reach the operator alone (design note 5.7).
+itself, whatever stands beside it; but of records that were made by hand all have a unit, or none has. And
+an error says what is wrong, in which file and line, and what to do, but never quotes the data: not a value,
+not a JSON key, not a CSV header (which is a private record where the header was forgotten). Load errors
+reach the operator alone (design note 5.7).
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def as_records(source: Any, *, text: str = "text", label: str = "label", unit: s
         The records, a list that remembers `unit`, or the name that the source's records remember.
 
     Raises:
-        InvalidRecords: a row cannot be used. Names its number, from 1, and quotes nothing of it.
+        InvalidRecords: a row cannot be used. Names its number, from 1, and quotes nothing of it. Or units
+            that nobody named are in some records only.
 
     Example:
         >>> as_records([{"text": "Where is my parcel?", "label": "Delivery"}])
@@ -85,7 +87,12 @@ def as_records(source: Any, *, text: str = "text", label: str = "label", unit: s
     if None not in (unit, remembered) and unit != remembered:
         raise InvalidRecords(f"these records were read with unit={remembered!r}, which is not {unit!r}")
     columns = _Columns(text, label, unit)
-    return Records(_collect(_rows_in_memory(source, columns), columns), unit=unit or remembered)
+    records = Records(_collect(_rows_in_memory(source, columns), columns), unit=unit or remembered)
+    if records.unit is None and len({record.unit is None for record in records}) > 1:
+        raise InvalidRecords(
+            "some records have a unit and others none: give each one, and name it with unit="
+        )
+    return records
 
 
 # A row and where it stands: ("line 3", {"text": ..., "label": ...}).

@@ -26,7 +26,10 @@ REPLACE_ONE: Final = "replace-one"
 
 
 UNNAMED_UNIT: Final = "unit"
-"""What a unit column is called where records have units and nobody named the column."""
+"""What a unit column is called where records have units and nobody named the column.
+
+Old ledgers recorded it for every column, so a durable account takes it for none: no account is made of it.
+"""
 
 
 @dataclass(frozen=True, slots=True)

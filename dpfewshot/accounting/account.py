@@ -147,8 +147,14 @@ def bound(account: Account, relations: frozenset[str], unit: str | None) -> str 
     What the account says of itself is compared too: a wrapper may accept anything.
 
     Raises:
-        LedgerError: the account is for another relation or unit.
+        LedgerError: the account is for another relation or unit, or it is durable and the unit has no name.
     """
+    if unit == UNNAMED_UNIT and account.durable:
+        raise LedgerError(
+            f"unit={unit!r} names no column: records that were made by hand have units of a column that "
+            "nobody named, which a durable account cannot compare. Name it with unit= (and rename a column "
+            f"that is called {unit!r})"
+        )
     account.bind(relations, unit)
     relation, kept = account.relation, account.unit
     if kept != unit or (relation is not None and relation not in relations):

@@ -14,6 +14,7 @@ from dpfewshot.accounting.amounts import Units
 from dpfewshot.accounting.draws import COUNTED, NOT_COUNTED, WHAT_TO_DO, Draws
 from dpfewshot.accounting.scopes import check_partition, partition_after, total_over_scopes
 from dpfewshot.errors import BudgetExceeded, LedgerError
+from dpfewshot.forking import start_afresh_in_children
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 
 
@@ -50,11 +51,17 @@ class MemoryAccount:
         self._numbers = itertools.count(int.from_bytes(os.urandom(6), "big"))
         self._mutex = threading.Lock()
         self._process = os.getpid()
+        self._is_a_copy = False
+        start_afresh_in_children(self)
+
+    def after_fork(self) -> None:
+        """In a child: refuse every call. The number alone would not do: containers give out 1 many times."""
+        self._is_a_copy = True
 
     @property
     def _lock(self) -> threading.Lock:
         """What every call takes first; refused in a child, where another thread may hold it for ever."""
-        if os.getpid() != self._process:
+        if self._is_a_copy or os.getpid() != self._process:
             raise LedgerError(
                 "this budget lives in the memory of the process that made it, and each forked child would "
                 'spend it again: give the synthesizer a ledger="sqlite:///budget.db" and a dataset=NAME'

@@ -1,7 +1,7 @@
 """Which part of a data set a plan draws from, and what plans over several parts cost together.
 
-A scope is a text, as in "trec#5f0c8a91d2e7: Location": a partition and a part of it. The partition names the
-rule that puts every unit in exactly one part: the task's name, and a fingerprint of the task's whole label
+A scope is a text, as in "trec#5f0c…: Location": a partition and a part of it. The partition names the rule
+that puts every unit in exactly one part: the task's name, and a fingerprint (SHA-256) of its whole label
 set. Two tasks of one name with different labels cut the data set in two ways, so they are two partitions.
 Accounts from before label sets were recorded have partitions without a fingerprint.
 """
@@ -18,7 +18,7 @@ from dpfewshot.accounting.amounts import Units
 from dpfewshot.errors import LedgerError
 
 _ESCAPED: Final = {"%": "%25", ":": "%3A", "#": "%23"}
-_WITH_LABELS: Final = re.compile(r"([^:#]*)#[0-9a-f]{12}")
+_WITH_LABELS: Final = re.compile(r"([^:#]*)#[0-9a-f]{64}")
 
 
 def scope_name(task: str, labels: Iterable[str], part: str) -> str:
@@ -31,7 +31,7 @@ def scope_name(task: str, labels: Iterable[str], part: str) -> str:
     """
     listed = json.dumps(sorted(labels)).encode()
     name = "".join(_ESCAPED.get(character, character) for character in task)
-    return f"{name}#{hashlib.sha256(listed).hexdigest()[:12]}: {part}"
+    return f"{name}#{hashlib.sha256(listed).hexdigest()}: {part}"
 
 
 def partition_of(scope: str) -> str:

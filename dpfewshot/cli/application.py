@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -72,7 +73,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except DPFewShotError as error:
         return _fail(str(error), BAD_INPUT)
     except click.ClickException as error:
-        return _fail(error.format_message(), BAD_INPUT)
+        return _fail(re.sub(r"://\S*@", "://...@", error.format_message()), BAD_INPUT)  # a ledger's password
     except (click.Abort, KeyboardInterrupt):
         return _fail(
             "interrupted; what was released before is in the output, and its budget is spent", INTERRUPTED

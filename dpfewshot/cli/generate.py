@@ -55,6 +55,8 @@ def generate(
     """
     if resume and output is None:
         raise click.UsageError("--resume needs --output: its checkpoint is kept beside that file")
+    if dataset is not None and ledger is None:
+        raise click.UsageError("--dataset needs --ledger: without one, the budget ends with this run")
     with _Lines(output) as lines:  # before anything is spent: can it be written at all?
         session = open_session(options, ledger=ledger, dataset=dataset, create=create)
         click.echo(describe(session.synthesizer.plan), err=True)

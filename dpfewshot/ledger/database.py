@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,8 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from dpfewshot.errors import LedgerError, MissingExtra
-from dpfewshot.ledger.faults import DAMAGED, GONE, NOT_OPENED, as_ledger_errors, is_locked
+from dpfewshot.ledger.faults import DAMAGED, GONE, LOCKED, NOT_OPENED, as_ledger_errors, is_locked
+from dpfewshot.ledger.file_lock import check_names, locked
 from dpfewshot.ledger.urls import Place
 
 BUSY_SECONDS: Final = 30.0
@@ -78,8 +79,8 @@ class Database:
         self._file = Path(self.place.url.database or "").absolute()  # as the engine reads it: from here
         self._seen = False
         self._closed = False
-        self._turn = _one_at_a_time if self.place.is_sqlite else nullcontext()
         with as_ledger_errors(self.place):
+            self._seconds = float(str(self.place.url.query.get("timeout", BUSY_SECONDS)))
             self._engine = _sqlite(self.place) if self.place.is_sqlite else _postgresql(self.place)
         weakref.finalize(self, self._engine.dispose)  # a ledger that nobody closed says goodbye all the same
 
@@ -122,7 +123,7 @@ class Database:
     def _switched_to_write_ahead_log(self, deadline: float) -> bool:
         # of processes that switch at once, some are told "locked" without the wait that all else gets
         try:
-            with self._turn, self._engine.connect() as connection:
+            with self._turn(), self._engine.connect() as connection:
                 connection.exec_driver_sql("PRAGMA journal_mode = WAL")
         except OperationalError as error:
             if is_locked(error) and time.monotonic() < deadline:
@@ -140,12 +141,30 @@ class Database:
         self._check_open()
         if self._seen and self.is_missing:
             raise LedgerError(f"{self.place.name}: {GONE}")  # or SQLite would make an empty one
-        with as_ledger_errors(self.place), self._turn, self._engine.begin() as connection:
+        with as_ledger_errors(self.place), self._turn(), self._engine.begin() as connection:
             for statement in opening:
                 connection.exec_driver_sql(statement)
             if self.place.is_sqlite:
                 self._check_length(connection)
             yield connection
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """From before a connection to SQLite is opened until after it is closed, no other one is."""
+        if not self.place.is_sqlite:
+            yield
+            return
+        with _one_at_a_time, ExitStack() as stack:
+            try:
+                check_names(self._file)
+                held = stack.enter_context(locked(self._file, self._seconds, create=not self._seen))
+            except LedgerError as error:
+                raise LedgerError(f"{self.place.name}: {error}") from None
+            except OSError:
+                raise LedgerError(f"{self.place.name}: {NOT_OPENED}") from None
+            if not held:
+                raise LedgerError(f"{self.place.name}: {LOCKED}")
+            yield
 
     def _check_open(self) -> None:
         if self._closed:

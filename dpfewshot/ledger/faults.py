@@ -12,7 +12,7 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 from dpfewshot.errors import DPFewShotError, LedgerError
 from dpfewshot.ledger.urls import Place
 
-_LOCKED = "another process held it for too long; nothing was changed, try again later"
+LOCKED = "another process held it for too long; nothing was changed, try again later"
 
 DAMAGED = "the file is damaged: restore it from a copy, and count what was spent since"
 NOT_OPENED = "the file cannot be opened: does its directory exist, and may it be written?"
@@ -20,15 +20,15 @@ GONE = "the file is gone: restore it from a copy, and count what was spent since
 _BUSY_THREADS = "other threads of this process used it for too long; nothing was changed, try again later"
 
 _ADVICE = {
-    "SQLITE_BUSY": _LOCKED,
+    "SQLITE_BUSY": LOCKED,
     "SQLITE_CANTOPEN": NOT_OPENED,
     "SQLITE_CORRUPT": DAMAGED,
     "SQLITE_FULL": "the disk is full",
     "SQLITE_IOERR": "the file cannot be read or written: is the disk full, or a limit reached?",
     "SQLITE_NOTADB": "the file is not a SQLite database",
     "SQLITE_READONLY": "the file or its directory cannot be written",
-    "55P03": _LOCKED,  # lock_not_available
-    "40P01": _LOCKED,  # deadlock_detected
+    "55P03": LOCKED,  # lock_not_available
+    "40P01": LOCKED,  # deadlock_detected
     "42501": "this user has not the privileges that a ledger needs",
 }
 
@@ -51,7 +51,7 @@ def as_ledger_errors(place: Place) -> Iterator[None]:
 
 def is_locked(error: DBAPIError) -> bool:
     """Whether the database was busy: the same call may succeed later."""
-    return _advice(error.orig) == _LOCKED
+    return _advice(error.orig) == LOCKED
 
 
 def _describe(error: Exception, place: Place) -> str:

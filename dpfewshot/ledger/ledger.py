@@ -12,7 +12,8 @@ from dpfewshot.redaction import redacts_errors_of_methods
 from dpfewshot.values import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, PrivacyBudget
 
 if TYPE_CHECKING:
-    from dpfewshot.ledger.store import Store, StoredAccount
+    from dpfewshot.ledger.store import Store
+    from dpfewshot.ledger.stored_account import StoredAccount
 
 _RELATIONS: Final = (ADD_REMOVE, ZERO_OUT, REPLACE_ONE)
 _CREATE: Final = "dpfewshot ledger create --ledger URL --dataset NAME --epsilon E --delta D"

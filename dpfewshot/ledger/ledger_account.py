@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from dpfewshot.accounting.account import Details, other_kind
@@ -14,10 +13,11 @@ from dpfewshot.ledger.counting import details_of
 from dpfewshot.ledger.history import CANCEL, CHARGE, SETTLE, as_json, as_shown
 from dpfewshot.ledger.verification import Verification, check
 from dpfewshot.redaction import redacts_errors_of_methods
-from dpfewshot.values import PrivacyBudget, PrivacySpend
+from dpfewshot.values import UNNAMED_UNIT, PrivacyBudget, PrivacySpend
 
 if TYPE_CHECKING:
-    from dpfewshot.ledger.store import Store, StoredAccount
+    from dpfewshot.ledger.store import Store
+    from dpfewshot.ledger.stored_account import StoredAccount
 
 _LARGEST_UNITS: Final = 2**63 - 1
 
@@ -60,23 +60,23 @@ class LedgerAccount:
     @property
     def budget(self) -> PrivacyBudget:
         """What may be spent in all."""
-        return as_budget(self._store.standing(self._stored.number).limit)
+        return as_budget(self._store.standing(self._stored).limit)
 
     @property
     def spent(self) -> PrivacySpend:
         """What is reserved or charged, by every process."""
-        return self._store.standing(self._stored.number).spent.as_spend()
+        return self._store.standing(self._stored).spent.as_spend()
 
     @property
     def remaining(self) -> PrivacySpend:
         """What a plan over the whole data set may still reserve."""
-        standing = self._store.standing(self._stored.number)
+        standing = self._store.standing(self._stored)
         return standing.limit.minus(standing.spent).as_spend()
 
     @property
     def entries(self) -> int:
         """How many entries make up what is spent; cancelled ones do not count."""
-        return self._store.standing(self._stored.number).entries
+        return self._store.standing(self._stored).entries
 
     @property
     def partition(self) -> str | None:
@@ -84,16 +84,16 @@ class LedgerAccount:
 
         None until a plan over a part is reserved.
         """
-        return self._store.standing(self._stored.number).partition
+        return self._store.standing(self._stored).partition
 
     @property
     def head(self) -> str:
         """The hash of the last act. Noted elsewhere, it lets `verify` find a copy or a new history."""
-        return self._store.standing(self._stored.number).head
+        return self._store.standing(self._stored).head
 
     def summary(self) -> dict[str, object]:
         """Budget, spend and entries at one moment, as `dpfewshot ledger show --json` prints them."""
-        standing = self._store.standing(self._stored.number)
+        standing = self._store.standing(self._stored)
         budget, spent = as_budget(standing.limit), standing.spent.as_spend()
         return {
             "dataset": self.dataset,
@@ -104,7 +104,7 @@ class LedgerAccount:
 
     def bind(self, relations: frozenset[str], unit: str | None) -> None:
         """Say what the costs to come hold for. See `Account.bind`."""
-        if self.relation not in relations or self.unit != unit:
+        if self.relation not in relations or self.unit != unit or unit == UNNAMED_UNIT:
             name = f"the account of the data set {self.dataset!r}"
             raise LedgerError(other_kind(name, [self.relation], self.unit, relations, unit))
 
@@ -135,7 +135,7 @@ class LedgerAccount:
             LedgerError: the entry is not of this account, was settled or cancelled, or it could not be
                 recorded; nothing may be drawn.
         """
-        self._store.move(self._stored.number, entry, CHARGE)
+        self._store.move(self._stored, entry, CHARGE)
 
     def draw(self, entry: int, lease: str, part: int) -> None:
         """Charge one block; on disk when this returns. The first one is the entry's charge in the history.
@@ -145,7 +145,7 @@ class LedgerAccount:
             LedgerError: another run resumed the entry, it draws no more, or the charge could not be
                 recorded; nothing may be drawn.
         """
-        self._store.draw(self._stored.number, entry, lease, part)
+        self._store.draw(self._stored, entry, lease, part)
 
     def resume(
         self,
@@ -176,11 +176,11 @@ class LedgerAccount:
         Raises:
             LedgerError: the entry is not of this account or was never charged.
         """
-        self._store.move(self._stored.number, entry, SETTLE, lease)
+        self._store.move(self._stored, entry, SETTLE, lease)
 
     def cancel(self, entry: int) -> None:
         """Give everything back for a plan that never drew; one that did stays charged."""
-        self._store.move(self._stored.number, entry, CANCEL)
+        self._store.move(self._stored, entry, CANCEL)
 
     def change_budget(self, budget: PrivacyBudget) -> None:
         """Replace the budget, which the history records. More of it is a weaker promise than was given.
@@ -192,7 +192,7 @@ class LedgerAccount:
         Raises:
             LedgerError: it cannot be kept.
         """
-        self._store.change_budget(self._stored.number, limit_of(budget))
+        self._store.change_budget(self._stored, limit_of(budget))
 
     def name_unit(self, unit: str) -> None:
         """Record the name of the unit column, where the account is from before names were recorded.
@@ -204,12 +204,11 @@ class LedgerAccount:
             LedgerError: the account has no units, or their column has another name.
         """
         check_unit(unit)
-        self._store.name_unit(self._stored.number, unit)
-        self._stored = replace(self._stored, unit=unit)
+        self._stored = self._store.name_unit(self._stored, unit)
 
     def history(self) -> list[dict[str, object]]:
         """Every act since the account was made: when, who, what. Numbers, scopes and settings alone."""
-        return [as_shown(row) for row in self._store.book(self._stored.number).history]
+        return [as_shown(row) for row in self._store.book(self._stored).history]
 
     def verify(self, head: str | None = None) -> Verification:
         """Recompute the chain of hashes and compare the account and its entries with the history.
@@ -218,11 +217,11 @@ class LedgerAccount:
             head: the hash of an act that was noted elsewhere. The history must contain it: a copy that was
                 made before that act, or a history that was written anew, does not.
         """
-        return check(self._store.book(self._stored.number), head)
+        return check(self._store.book(self._stored), head)
 
     def export(self) -> dict[str, object]:
         """The account, its entries and its history as they are stored, for archives and other programs."""
-        return self._store.book(self._stored.number).as_dict()
+        return self._store.book(self._stored).as_dict()
 
 
 def limit_of(budget: PrivacyBudget) -> Units:
@@ -244,10 +243,14 @@ def as_budget(limit: Units) -> PrivacyBudget:
 
 
 def check_unit(unit: str | None) -> None:
-    """Refuse a unit column without a name.
+    """Refuse a unit column without a name, or with the one that stood for every column.
 
     Raises:
-        LedgerError: it has none.
+        LedgerError: it has none, or that one.
     """
     if unit is not None and not unit.strip():
         raise LedgerError("unit must be the name of a column, or None where a unit is one record")
+    if unit == UNNAMED_UNIT:
+        raise LedgerError(
+            f"{unit!r} is what older versions recorded for every unit column: give the column another name"
+        )

@@ -1,8 +1,8 @@
 """The names of data sets: one spelling each, so that a typo or a look-alike letter opens no second budget.
 
 A name is normalised: Unicode NFKC, white space stripped and collapsed. It consists of letters of one script,
-with their accents, of ASCII digits, spaces and ASCII punctuation. So every character can be seen, and no
-letter passes for one of another script.
+with their marks, of ASCII digits, spaces and ASCII punctuation. So every character can be seen, and no
+letter passes for one of another script; Japanese, Korean and Chinese are written with several, where some do.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ _LOOK_ALIKES: Final = dict(
     )
 )
 """What a Cyrillic, Greek, Armenian or further Latin letter is easily taken for."""
+
+_KANA: Final = str.maketrans("ロニハカエタトヘーミ", "口二八力工夕卜へ一三")
+"""Japanese syllables, and the Chinese characters that they are easily taken for."""
 
 _UNSEEN: Final = ("FILLER", "INHERENT")
 """Words in the names of letters that show nothing."""
@@ -94,10 +97,10 @@ def _trouble(name: str) -> str:
         if not _is_allowed(character):
             described = unicodedata.name(character, "a character without a name")
             return f"has a character that names cannot have, U+{ord(character):04X} {described}"
-    letters = [character for character in name if character.isalpha()]
+    letters = [character for character in name if unicodedata.category(character)[0] in "LM"]
     scripts = {_script(letter) for letter in letters}
     if len(scripts) > 1 and not any(scripts <= together for together in _TOGETHER):
-        return f"mixes letters of {' and '.join(sorted(script.title() for script in scripts))}"
+        return f"mixes letters or marks of {' and '.join(sorted(script.title() for script in scripts))}"
     if scripts - {"LATIN"} and all(letter in _LOOK_ALIKES for letter in letters):
         return f"looks like Latin letters but is {scripts.pop().title()}"
     return ""
@@ -124,5 +127,6 @@ def _latin(text: str) -> str:
 
 def _loose(text: str) -> str:
     """Without case, accents, look-alikes and everything that is no letter or digit."""
+    text = text.translate(_KANA)
     bare = unicodedata.normalize("NFKD", _latin(_normalised(text))).casefold()
     return "".join(character for character in _latin(bare) if character.isalnum())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from dpfewshot.accounting.account import exceeded_message
@@ -46,21 +46,11 @@ from dpfewshot.ledger.rows import (
     tip_of,
 )
 from dpfewshot.ledger.schema import bring_up_to_date, is_there
+from dpfewshot.ledger.stored_account import StoredAccount, change_account, find, lock
 from dpfewshot.ledger.tables import accounts, entries, history
 from dpfewshot.ledger.tip import check_tip
 from dpfewshot.ledger.verification import Book
 from dpfewshot.values import UNNAMED_UNIT, PrivacySpend
-
-
-@dataclass(frozen=True)
-class StoredAccount:
-    """What of an account never changes."""
-
-    number: int
-    dataset: str
-    relation: str
-    unit: str | None
-    parallel: bool
 
 
 @dataclass(frozen=True)
@@ -109,7 +99,7 @@ class Store:
         if not self.is_there:
             return None
         with self._database.read() as connection:
-            return _find(connection, dataset)
+            return find(connection, dataset)
 
     def find_or_add(
         self, dataset: str, limit: Units, relation: str, unit: str | None, *, parallel: bool
@@ -137,52 +127,62 @@ class Store:
             number = connection.execute(statement).scalar_one_or_none()
             if number is not None:
                 record(connection, number, act)
-            found = _find(connection, dataset)
+            found = find(connection, dataset)
         if found is None:
             raise LedgerError(f"{self.name} did not keep the account of {dataset!r}")
         return found
 
-    def standing(self, account: int) -> Standing:
+    def standing(self, account: StoredAccount) -> Standing:
         """What is spent of an account."""
         with self._database.read() as connection:
-            row = connection.execute(select(accounts).where(accounts.c.id == account)).one()
-            sums, count = sums_of(connection, account)
-            _, head = tip_of(connection, account)
+            row = connection.execute(select(accounts).where(accounts.c.id == account.number)).one()
+            sums, count = sums_of(connection, account.number)
+            _, head = tip_of(connection, account.number)
         return Standing(Units(row.epsilon, row.delta), total_over_scopes(sums), count, row.partition, head)
 
-    def book(self, account: int) -> Book:
+    def book(self, account: StoredAccount) -> Book:
         """Everything that is stored of an account, at one moment."""
         with self._database.read() as connection:
-            [words] = rows_of(connection, accounts, accounts.c.id == account)
+            number = account.number
+            [words] = rows_of(connection, accounts, accounts.c.id == number)
             return Book(
                 account=words,
-                entries=rows_of(connection, entries, entries.c.account_id == account),
-                history=rows_of(connection, history, history.c.account_id == account),
+                entries=rows_of(connection, entries, entries.c.account_id == number),
+                history=rows_of(connection, history, history.c.account_id == number),
             )
 
-    def name_unit(self, account: int, unit: str) -> None:
+    def name_unit(self, account: StoredAccount, unit: str) -> StoredAccount:
         """Record the name of the unit column in an account from before names were recorded.
 
         Raises:
-            LedgerError: the account has no units, or their column has another name.
+            LedgerError: the account has no units, their column has another name, or the account was tampered
+                with.
+        """
+        named = replace(account, unit=unit)
+        with self._database.write() as connection:
+            found = find(connection, account.dataset)
+            if found != named:  # or another process named it first
+                lock(connection, account)
+                if account.unit != UNNAMED_UNIT:
+                    raise LedgerError(
+                        f"the account's unit is {account.unit!r}: only {UNNAMED_UNIT!r} can be named"
+                    )
+                check_tip(connection, account.number, sums_of(connection, account.number)[0])
+                change_account(connection, account.number, unit=unit)
+                record(connection, account.number, act_now(NAME_UNIT, details=as_json({"unit": unit})))
+        return named
+
+    def change_budget(self, account: StoredAccount, limit: Units) -> None:
+        """Replace what may be spent.
+
+        Raises:
+            LedgerError: the account was tampered with.
         """
         with self._database.write() as connection:
-            _lock(connection, account)
-            [words] = rows_of(connection, accounts, accounts.c.id == account)
-            if words["unit"] not in (UNNAMED_UNIT, unit):
-                raise LedgerError(
-                    f"the account's unit is {words['unit']!r}: only {UNNAMED_UNIT!r} can be named"
-                )
-            if words["unit"] != unit:
-                _change_account(connection, account, unit=unit)
-                record(connection, account, act_now(NAME_UNIT, details=as_json({"unit": unit})))
-
-    def change_budget(self, account: int, limit: Units) -> None:
-        """Replace what may be spent."""
-        with self._database.write() as connection:
-            _lock(connection, account)
-            _change_account(connection, account, epsilon=limit.epsilon, delta=limit.delta)
-            record(connection, account, act_now(CHANGE_BUDGET, amounts=limit))
+            lock(connection, account)
+            check_tip(connection, account.number, sums_of(connection, account.number)[0])
+            change_account(connection, account.number, epsilon=limit.epsilon, delta=limit.delta)
+            record(connection, account.number, act_now(CHANGE_BUDGET, amounts=limit))
 
     def reserve(
         self,
@@ -201,7 +201,7 @@ class Store:
         units = Units.of_cost(cost)
         scope = scope if account.parallel else None
         with self._database.write() as connection:
-            limit, partition = _lock(connection, account.number)
+            limit, partition = lock(connection, account)
             if scope is not None:
                 check_partition(partition, scope)
             sums, _ = sums_of(connection, account.number)
@@ -212,13 +212,13 @@ class Store:
             if not total_over_scopes(sums).fits(limit):
                 raise BudgetExceeded(exceeded_message(cost, limit, spent))
             if scope is not None and partition != partition_after(partition, scope):
-                _change_account(connection, account.number, partition=partition_after(partition, scope))
+                change_account(connection, account.number, partition=partition_after(partition, scope))
             entry = add_entry(connection, account.number, scope, units, draws)
             act = act_now(RESERVE, entry=entry, scope=scope, amounts=units, details=details)
             record(connection, account.number, act)
             return entry
 
-    def draw(self, account: int, entry: int, lease: str, part: int) -> None:
+    def draw(self, account: StoredAccount, entry: int, lease: str, part: int) -> None:
         """Take one block off an entry's part; the first one charges the entry.
 
         Raises:
@@ -226,12 +226,12 @@ class Store:
             LedgerError: there is no such entry, it draws no more, or another run holds its lease.
         """
         with self._database.write() as connection:
-            _lock(connection, account)
-            row = entry_of(connection, account, entry)
+            lock(connection, account)
+            row = entry_of(connection, account.number, entry)
             draws = open_draws(row, entry).after_one(entry, lease, part)
             change_entry(connection, entry, state=CHARGED, **columns(draws))
             if row is not None and row["state"] == RESERVED:
-                record(connection, account, act_now(CHARGE, entry=entry, scope=row["scope"]))
+                record(connection, account.number, act_now(CHARGE, entry=entry, scope=row["scope"]))
 
     def resume(
         self,
@@ -255,7 +255,7 @@ class Store:
         """
         scope, cost, details = words
         with self._database.write() as connection:
-            _lock(connection, account.number)
+            lock(connection, account)
             check_tip(connection, account.number, sums_of(connection, account.number)[0])
             row = entry_of(connection, account.number, entry)
             acts = grants_of(connection, account.number, entry)
@@ -275,7 +275,7 @@ class Store:
             record(connection, account.number, act)
         return left.blocks
 
-    def move(self, account: int, entry: int, act: str, lease: str | None = None) -> None:
+    def move(self, account: StoredAccount, entry: int, act: str, lease: str | None = None) -> None:
         """Charge, settle or cancel an entry. Where it is so already, nothing changes.
 
         Args:
@@ -290,8 +290,8 @@ class Store:
         """
         before, after = MOVES[act]
         with self._database.write() as connection:
-            _lock(connection, account)
-            row = entry_of(connection, account, entry)
+            lock(connection, account)
+            row = entry_of(connection, account.number, entry)
             state = row["state"] if row else "never made"
             draws = draws_of(row) if row else None
             if draws is not None and lease not in (None, draws.lease):
@@ -301,24 +301,8 @@ class Store:
             if row is not None and state == before:
                 change_entry(connection, entry, state=after)
                 details = as_json(granted(draws) if act == SETTLE else {})
-                record(connection, account, act_now(act, entry=entry, scope=row["scope"], details=details))
+                record(
+                    connection, account.number, act_now(act, entry=entry, scope=row["scope"], details=details)
+                )
             elif act != CANCEL and state != after:
                 raise LedgerError(f"entry {entry} was {state}: it cannot be {after}")
-
-
-def _find(connection: Connection, dataset: str) -> StoredAccount | None:
-    row = connection.execute(select(accounts).where(accounts.c.dataset == dataset)).one_or_none()
-    if row is None:
-        return None
-    return StoredAccount(row.id, row.dataset, row.relation, row.unit, bool(row.parallel))
-
-
-def _lock(connection: Connection, account: int) -> tuple[Units, str | None]:
-    """Nobody else acts on the account until this transaction ends. Its limit, and its partition."""
-    found = select(accounts).where(accounts.c.id == account).with_for_update()
-    row = connection.execute(found).one()
-    return Units(row.epsilon, row.delta), row.partition
-
-
-def _change_account(connection: Connection, account: int, **values: int | str) -> None:
-    connection.execute(update(accounts).where(accounts.c.id == account).values(**values))

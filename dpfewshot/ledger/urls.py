@@ -42,6 +42,7 @@ class Place:
             return cls(url, _name_of_file(url), frozenset())
         if url.drivername in ("postgresql", "postgresql+psycopg"):
             url = url.set(drivername="postgresql+psycopg")
+            _check_parts(url)
             return cls(url, f"the ledger {url.database!r} on {url.host or 'this host'}", _secrets(url))
         raise LedgerError(f"a ledger cannot be kept in {url.drivername!r}: write {_EXAMPLES}")
 
@@ -49,6 +50,12 @@ class Place:
     def is_sqlite(self) -> bool:
         """Whether it is a file on this host."""
         return self.url.get_backend_name() == "sqlite"
+
+
+def _check_parts(url: URL) -> None:
+    """Messages show the host and the database: they must hold nothing of a password."""
+    if "@" in (url.host or "") or any(sign in (url.database or "") for sign in " =@"):
+        raise LedgerError(f"the ledger's URL cannot be read: write {_EXAMPLES}, %40 for @ in a password")
 
 
 def _name_of_file(url: URL) -> str:

@@ -28,6 +28,7 @@ from dpfewshot.ledger.history import (
     SETTLED,
     hash_of,
 )
+from dpfewshot.values import UNNAMED_UNIT
 
 Row = dict[str, Any]
 
@@ -125,20 +126,20 @@ class _Replay:
         act, entry = row["act"], row["entry"]
         if (act == CREATE) != (not self.account):
             return "an account is created once, and first"
-        if act == CREATE:
-            self.account = json.loads(row["details"]) | {"partition": None} | _amounts(row)
-        elif act == CHANGE_BUDGET:
-            self.account |= _amounts(row)
-        elif act == NAME_UNIT:
-            self.account |= json.loads(row["details"])
-        elif act == RESERVE:
+        if act in (CREATE, CHANGE_BUDGET, NAME_UNIT):
+            return self._describe(row)
+        if act == RESERVE:
             return self._reserve(row)
-        elif act not in (*MOVES, RESUME) or entry not in self.entries:
+        if act not in (*MOVES, RESUME) or entry not in self.entries:
             return f"there is no entry {entry} to {act}"
-        elif act == RESUME:
-            return self._resume(row)
-        else:
-            return self._move(row, *MOVES[act])
+        return self._resume(row) if act == RESUME else self._move(row, *MOVES[act])
+
+    def _describe(self, row: Row) -> str | None:
+        if row["act"] == CREATE:
+            self.account = {"partition": None}
+        elif row["act"] == NAME_UNIT and self.account["unit"] != UNNAMED_UNIT:
+            return "a unit that has a name was named"
+        self.account |= json.loads(row["details"]) | ({} if row["act"] == NAME_UNIT else _amounts(row))
         return None
 
     def _reserve(self, row: Row) -> str | None:

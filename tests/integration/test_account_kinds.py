@@ -127,6 +127,26 @@ def test_records_by_hand_are_named_by_the_synthesizer() -> None:
     synthesizer(account, by_hand, unit="customer").generate("refund")
 
 
+def test_units_without_a_name_are_refused_on_a_durable_account(tmp_path: Path) -> None:
+    """Two columns that nobody named, customers and agents, passed for one."""
+    by_hand = [dpf.Record(one.text, one.label, str(i)) for i, one in enumerate(tickets())]
+    with dpf.BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
+        account = ledger.create("tickets", BUDGET, unit="customer")
+        for same in (account, Wrapper(account)):
+            with pytest.raises(dpf.LedgerError, match="Name it with unit="):
+                synthesizer(same, by_hand)
+        with pytest.raises(dpf.LedgerError, match="Name it with unit="):
+            dpf.release_labels(by_hand, count=1, epsilon=1, delta=1e-6, account=account)
+        synthesizer(account, by_hand, unit="customer")
+
+
+def test_all_records_have_a_unit_or_none_has() -> None:
+    """Or one record would decide which account its neighbours may spend from."""
+    mixed = [dpf.Record("my parcel is late", "refund", "ann"), *tickets()]
+    with pytest.raises(dpf.InvalidRecords, match="others none"):
+        synthesizer(None, mixed)
+
+
 def test_records_remember_the_column_where_they_are_cut_copied_and_sent() -> None:
     records = customers()
     assert records.unit == "customer"
@@ -247,3 +267,25 @@ def test_a_wrapper_whose_bind_does_nothing_is_found_out() -> None:
 def test_what_is_no_account_is_refused(ledger: object) -> None:
     with pytest.raises(dpf.InvalidPlan, match="is none"):
         synthesizer(ledger, dataset="tickets")
+
+
+# ---- a data set without a ledger -----------------------------------------------------------------------
+
+
+def test_a_data_set_without_a_ledger_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """A variable that was not set made a budget in memory of it, new in every run."""
+    for budget in (PLAN, dpf.NO_PRIVACY):
+        with pytest.raises(dpf.InvalidPlan, match="ledger= is None"):
+            synthesizer(None, dataset="tickets", budget=budget)
+    command = ["generate", "--task", "trec", "--records", "none.jsonl", "--epsilon", "4"]
+    assert run([*command, "--dataset", "tickets"]) == 2
+    assert "--dataset needs --ledger" in capsys.readouterr().err
+
+
+def test_an_account_of_another_data_set_is_refused(tmp_path: Path) -> None:
+    with dpf.BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
+        patients = ledger.create("patients", BUDGET)
+        for account in (patients, dpf.MemoryAccount(BUDGET)):
+            with pytest.raises(dpf.InvalidPlan, match="not that of the data set 'tickets'"):
+                synthesizer(account, dataset="tickets")
+        synthesizer(patients, dataset="patients")

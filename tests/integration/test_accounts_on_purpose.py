@@ -17,7 +17,7 @@ import dpfewshot as dpf
 from dpfewshot.cli import options
 from dpfewshot.cli.application import run
 from dpfewshot.errors import LedgerError
-from dpfewshot.ledger import BudgetLedger
+from dpfewshot.ledger import BudgetLedger, LedgerAccount
 from dpfewshot.ledger.names import dataset_name, similar
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 
@@ -71,8 +71,11 @@ def test_two_spellings_are_one_account(ledger: BudgetLedger, first: str, second:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("t\u0456ckets", r"mixes letters of Cyrillic and Latin: write 'tickets'"),
+        ("t\u0456ckets", r"mixes letters or marks of Cyrillic and Latin: write 'tickets'"),
         ("\u0441\u043e\u0440\u0443", r"looks like Latin letters but is Cyrillic: write 'copy'"),
+        ("tickets\u1039", r"mixes letters or marks of Latin and Myanmar"),
+        ("tickets\u05b0", r"mixes letters or marks of Hebrew and Latin"),
+        ("t\u05c2ickets", r"mixes letters or marks of Hebrew and Latin"),
         ("tickets\u200b", "U[+]200B ZERO WIDTH SPACE: write 'tickets'"),
         ("tick\u00adets", "U[+]00AD SOFT HYPHEN: write 'tickets'"),
         ("tickets\u202e", "RIGHT-TO-LEFT OVERRIDE"),
@@ -129,6 +132,7 @@ def test_similar_names_are_named_and_others_are_not() -> None:
     assert similar("TICKETS_EU", names)[0] == "Tickets EU"
     assert similar("t\u0456ckets", names)[0] == "tickets"
     assert similar("payments", names) == []
+    assert similar("\u30a8\u5834", ["\u5de5\u5834", *names]) == ["\u5de5\u5834"]  # a syllable for a character
 
 
 def test_an_account_from_before_names_were_normalised_can_still_be_named(
@@ -165,7 +169,7 @@ def test_create_makes_the_account_and_finds_it_again(path: Path) -> None:
 @pytest.mark.parametrize("ledger", [None, dpf.MemoryAccount(BUDGET)])
 def test_create_without_a_ledger_is_a_mistake(ledger: object) -> None:
     with pytest.raises(dpf.InvalidPlan, match="create=True"):
-        synthesizer(ledger, "tickets", create=True)
+        dpf.Synthesizer(TASK, tickets(), Sentence(), budget=BUDGET, ledger=ledger, max_tokens=3, create=True)
 
 
 def test_looking_makes_no_file(path: Path) -> None:
@@ -245,13 +249,27 @@ def test_the_command_line_makes_an_account_only_when_told(
 # ---- the unit's name, where it was not recorded ---------------------------------------------------------
 
 
-def test_an_old_account_takes_no_named_column_until_it_is_named(ledger: BudgetLedger) -> None:
-    account = ledger.create("tickets", BUDGET, unit="unit")  # what every unit column was called
-    with pytest.raises(LedgerError, match="dpfewshot ledger name-unit"):
-        ledger.account("tickets").bind(frozenset({"zero-out"}), "customer")
+@pytest.fixture
+def old(path: Path, monkeypatch: pytest.MonkeyPatch) -> BudgetLedger:
+    """A ledger as older versions made it: with "unit" for every unit column."""
+    opened = BudgetLedger.open(f"sqlite:///{path}")
+    with monkeypatch.context() as patch:
+        patch.setattr("dpfewshot.ledger.ledger.check_unit", lambda _: None)
+        patch.setattr(LedgerAccount, "bind", lambda *_: None)
+        opened.create("tickets", BUDGET, unit="unit")
+    return opened
+
+
+def test_an_old_account_takes_no_unit_column_until_it_is_named(old: BudgetLedger) -> None:
+    account, open_meanwhile = old.account("tickets"), old.account("tickets")
+    for unit in ("customer", "unit"):
+        with pytest.raises(LedgerError, match="dpfewshot ledger name-unit"):
+            account.bind(frozenset({"zero-out"}), unit)
     account.name_unit("customer")
     account.name_unit("customer")
-    for same in (account, ledger.account("tickets")):
+    with pytest.raises(LedgerError, match="Open it again"):
+        open_meanwhile.reserve(None, PrivacySpend(0.1, 0.0), {})
+    for same in (account, old.account("tickets")):
         assert same.unit == "customer"
         same.bind(frozenset({"zero-out"}), "customer")
         with pytest.raises(LedgerError, match="'customer'"):
@@ -259,4 +277,39 @@ def test_an_old_account_takes_no_named_column_until_it_is_named(ledger: BudgetLe
         assert same.verify().problems == ()
     assert [row["act"] for row in account.history()] == ["create", "name-unit"]
     with pytest.raises(LedgerError, match="None"):
-        ledger.create("notes", BUDGET).name_unit("customer")
+        old.create("notes", BUDGET).name_unit("customer")
+
+
+def test_no_account_is_made_of_units_without_a_name(ledger: BudgetLedger) -> None:
+    with pytest.raises(LedgerError, match="another name"):
+        ledger.create("tickets", BUDGET, unit="unit")
+    assert ledger.datasets() == []
+
+
+@pytest.mark.parametrize("act", ["name_unit", "change_budget"])
+def test_no_act_on_the_account_covers_what_was_tampered_with(
+    ledger: BudgetLedger, path: Path, act: str
+) -> None:
+    """One UPDATE and `name-unit` made an account one of another unit, and `verify` agreed."""
+    ledger.create("tickets", BUDGET, unit="ticket").reserve(None, PrivacySpend(2.0, 1e-6), {})
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE dpfewshot_account SET unit = 'unit'")
+    account = ledger.account("tickets")
+    words = {"name_unit": "customer", "change_budget": PrivacyBudget(5.0, 1e-5)}
+    with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
+        getattr(account, act)(words[act])
+    assert account.unit == "unit"
+    assert account.verify().problems != ()
+
+
+def test_an_open_account_is_known_by_more_than_its_number(path: Path) -> None:
+    url = f"sqlite:///{path}"
+    with BudgetLedger.open(url) as first:
+        account = first.create("tickets", BUDGET)
+        path.unlink()
+        with BudgetLedger.open(url) as second:
+            patients = second.create("patients", BUDGET)
+            second.create("tickets", BUDGET)
+            with pytest.raises(LedgerError, match="Open it again"):
+                account.reserve(None, PrivacySpend(1.0, 0.0), {})
+            assert patients.entries == 0

@@ -25,7 +25,7 @@ BUDGET = PrivacyBudget(1.0, 1e-5)
 
 def lived(url: str) -> LedgerAccount:
     """An account that has seen every act."""
-    account = BudgetLedger.open(url).create("tickets", BUDGET, unit="unit")
+    account = BudgetLedger.open(url).create("tickets", BUDGET, unit="customer")
     drew = account.reserve("trec: Location", PrivacySpend(0.25, 1e-6), {"mechanism": "gaussian", "steps": 15})
     account.charge(drew)
     account.settle(drew)
@@ -53,7 +53,7 @@ def test_the_history_says_when_who_and_what(ledger_url: str) -> None:
     assert rows[0]["details"] == {
         "dataset": "tickets",
         "relation": "zero-out",
-        "unit": "unit",
+        "unit": "customer",
         "parallel": True,
     }
     assert rows[1]["details"] == {"mechanism": "gaussian", "steps": 15}

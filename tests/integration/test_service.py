@@ -255,6 +255,14 @@ def test_a_budget_in_memory_is_refused_in_a_child() -> None:
         made.generate("refund" if made.accountant.spent == NOTHING else "delivery")
 
 
+def test_a_child_of_its_parents_number_has_no_budget_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers give out the number 1 many times."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    account = dpf.MemoryAccount(BUDGET)
+    assert account.spent.epsilon == 0.0
+    assert "each forked child would spend it again" in in_child(lambda: str(account.spent))
+
+
 def test_a_child_reserves_for_itself_whatever_its_parent_holds(ledger: dict[str, str]) -> None:
     dpf.BudgetLedger.open(ledger["ledger"]).create("tickets", dpf.PrivacyBudget(9.0, 1e-3))
     made = synthesizer(shots_per_label=2, **ledger)

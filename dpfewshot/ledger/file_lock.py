@@ -1,0 +1,138 @@
+"""One transaction at a time on a SQLite file, whatever the file is called and whoever opens it meanwhile.
+
+SQLite's own locks do not suffice. It names the -wal and -shm files, in which writers exclude each other,
+after the path: of two names of one file each has its own. And a process that closes any descriptor of the
+file drops its locks (POSIX), as a copy by another thread does. A lock by `flock` is the file's, and that of
+the descriptor. A descriptor stays open for the process's life: closing it would drop SQLite's locks.
+
+What a process that is killed leaves in its -wal is found under its name alone. So a file with a second name
+that can be seen, a hard link or a mount of its own, is refused.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dpfewshot.errors import LedgerError
+
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_LONGEST_PAUSE: Final = 0.02
+
+
+@dataclass
+class _Opened:
+    descriptor: int
+    depth: int = 0
+
+
+_opened: dict[tuple[int, int], _Opened] = {}
+
+
+def _open_afresh() -> None:
+    # an inherited descriptor shares the parent's lock
+    for opened in _opened.values():
+        os.close(opened.descriptor)
+    _opened.clear()
+
+
+os.register_at_fork(after_in_child=_open_afresh)
+
+
+@contextmanager
+def locked(file: Path, seconds: float, *, create: bool) -> Iterator[bool]:
+    """Hold the file, waiting for other processes; whether that succeeded.
+
+    Threads take turns before they call this. Within one transaction a thread may begin another.
+
+    Args:
+        file: the database.
+        seconds: how long to wait.
+        create: make an empty file where there is none.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        opened = _open(file, create=create)
+        if not opened.depth and not _taken(opened.descriptor, deadline):
+            yield False
+            return
+        if opened.depth or _open(file, create=create) is opened:  # or another file took its place
+            break
+        fcntl.flock(opened.descriptor, fcntl.LOCK_UN)
+    opened.depth += 1
+    try:
+        yield True
+    finally:
+        opened.depth -= 1
+        if not opened.depth:
+            fcntl.flock(opened.descriptor, fcntl.LOCK_UN)
+
+
+def check_names(file: Path) -> None:
+    """Refuse a file that has a second name.
+
+    Raises:
+        LedgerError: it has hard links, or is mounted by itself.
+    """
+    with suppress(FileNotFoundError):
+        found = file.stat()
+        if found.st_nlink > 1 and stat.S_ISREG(found.st_mode):
+            raise LedgerError(
+                f"the file has {found.st_nlink} names (hard links), of which only one may be left"
+            )
+    mounts = _MOUNTS.read_text(errors="replace").splitlines() if _MOUNTS.exists() else []
+    if os.path.realpath(file) in {_mount_point(line) for line in mounts}:
+        raise LedgerError("the file is mounted by itself: mount its folder, where SQLite keeps its log")
+
+
+def _mount_point(line: str) -> str:
+    point = line.split(" ")[4]
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        point = point.replace(code, character)
+    return point
+
+
+def _open(file: Path, *, create: bool) -> _Opened:
+    with suppress(FileNotFoundError):
+        found = file.stat()
+        if (found.st_dev, found.st_ino) in _opened:
+            return _opened[found.st_dev, found.st_ino]
+    _close_deleted()
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+    found = os.fstat(descriptor)
+    key = (found.st_dev, found.st_ino)
+    if key in _opened:  # it was put there meanwhile
+        os.close(descriptor)
+        return _opened[key]
+    _opened[key] = _Opened(descriptor)
+    return _opened[key]
+
+
+def _close_deleted() -> None:
+    for key, opened in list(_opened.items()):
+        if not opened.depth and not os.fstat(opened.descriptor).st_nlink:
+            os.close(_opened.pop(key).descriptor)
+
+
+def _taken(descriptor: int, deadline: float) -> bool:
+    pause = 0.0005
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        else:
+            return True

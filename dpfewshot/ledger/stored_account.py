@@ -1,0 +1,56 @@
+"""The row of an account: found by its name, and from then on compared with what was found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, select, update
+
+from dpfewshot.accounting.amounts import Units
+from dpfewshot.errors import LedgerError
+from dpfewshot.ledger.counting import VERIFY
+from dpfewshot.ledger.tables import accounts
+
+
+@dataclass(frozen=True)
+class StoredAccount:
+    """What of an account never changes."""
+
+    number: int
+    dataset: str
+    relation: str
+    unit: str | None
+    parallel: bool
+
+
+def find(connection: Connection, dataset: str) -> StoredAccount | None:
+    """The account of a data set."""
+    row = connection.execute(select(accounts).where(accounts.c.dataset == dataset)).one_or_none()
+    return None if row is None else _stored(row)
+
+
+def lock(connection: Connection, account: StoredAccount) -> tuple[Units, str | None]:
+    """Nobody else acts on the account until this transaction ends. Its limit, and its partition.
+
+    Raises:
+        LedgerError: under its number is another one: the ledger was replaced, its unit was named, or it was
+            tampered with.
+    """
+    found = select(accounts).where(accounts.c.id == account.number).with_for_update()
+    row = connection.execute(found).one_or_none()
+    if row is None or _stored(row) != account:
+        raise LedgerError(
+            f"the account of the data set {account.dataset!r} is not as it was opened: its ledger was "
+            f"replaced, its unit was named, or it was tampered with. Open it again, or {VERIFY}"
+        )
+    return Units(row.epsilon, row.delta), row.partition
+
+
+def _stored(row: Row[Any]) -> StoredAccount:
+    return StoredAccount(row.id, row.dataset, row.relation, row.unit, bool(row.parallel))
+
+
+def change_account(connection: Connection, account: int, **values: int | str) -> None:
+    """Replace some columns of an account."""
+    connection.execute(update(accounts).where(accounts.c.id == account).values(**values))
