@@ -256,6 +256,7 @@ class Generation:
     def _charge(self, part: Part, number: int, label: str, course: Course) -> Permit:
         """Charge one draw: first where a later run will count it, then in the account."""
         course.stop.check()
+        self.set_up.check_invariance()
         if self.checkpoint is not None:
             self.checkpoint.draw(self._number(part), number, label if course.kept else None)
         assert part.reservation is not None  # noqa: S101 - `release` holds it

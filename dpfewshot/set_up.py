@@ -8,7 +8,7 @@ from functools import cached_property
 
 from dpfewshot.accounting.rounding import rounded_up
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.errors import InvalidPlan
+from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
 from dpfewshot.mechanisms import Mechanism, Release
 from dpfewshot.mechanisms.noiseless import started
 from dpfewshot.parts import Part, Share, divide
@@ -48,6 +48,18 @@ class SetUp:
     def __post_init__(self) -> None:
         if self.certified and not all(self._states(part) for part in self.plan.parts):
             raise InvalidPlan("the plan's epsilon is that of other draws, or of other noise")
+
+    def check_invariance(self) -> None:
+        """Refuse to draw where the backend no longer states what the guarantee needs: asked before each draw.
+
+        Raises:
+            BackendNotBatchInvariant: the set-up is certified, and the backend found out otherwise meanwhile.
+        """
+        if self.certified and not self.backend.batch_invariant:
+            raise BackendNotBatchInvariant(
+                "the backend no longer states that a prompt's answer is independent of its neighbours: "
+                "nothing is drawn"
+            )
 
     @cached_property
     def writer(self) -> PromptWriter:
