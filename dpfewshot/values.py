@@ -139,6 +139,20 @@ def as_float(name: str, number: object) -> float:
         raise InvalidPlan(f"{name} is too large a number") from None
 
 
+def check_whole(name: str, number: object) -> None:
+    """Refuse what is no whole number of at least 1: a fraction, a truth value.
+
+    Args:
+        name: what the message calls it.
+        number: public.
+
+    Raises:
+        InvalidPlan: it is none.
+    """
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise InvalidPlan(f"{name} must be a whole number of at least 1, not {number!r}")
+
+
 def epsilon_text(epsilon: float) -> str:
     """ε to four decimals, rounded up: what is printed is an upper bound too."""
     whole, decimals = divmod(math.ceil(Fraction(repr(float(epsilon))) * 10**4), 10**4)

@@ -71,7 +71,7 @@ class OpenAICompatible:
         verify: bool = True,
         allow_truncated: bool = False,
     ) -> None:
-        if concurrency < 1 or not timeout > 0:
+        if type(concurrency) is not int or concurrency < 1 or not timeout > 0:
             raise BackendError(f"concurrency={concurrency}, timeout={timeout}: at least 1, and above 0")
         self._settings: dict[str, Any] = {
             "base_url": base_url,
