@@ -17,7 +17,7 @@ from dpfewshot.prompts import PromptWriter
 from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler, Source
 from dpfewshot.settings import FIXED_SIZE
 from dpfewshot.tasks import Task
-from dpfewshot.values import Record
+from dpfewshot.values import LABEL_COLUMN, Record
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class SetUp:
         shares: who serves which labels, in the order of the plan's parts; private.
         certified: whether the guarantee holds.
         source: for tests alone.
+        label_column: what the records' labels are of: it names the partition too.
 
     Raises:
         InvalidPlan: it is certified, and the plan does not state what it draws.
@@ -44,6 +45,7 @@ class SetUp:
     shares: tuple[Share, ...]
     certified: bool
     source: Source = field(default=None, repr=False)
+    label_column: str = LABEL_COLUMN
 
     def __post_init__(self) -> None:
         if self.certified and not all(self._states(part) for part in self.plan.parts):

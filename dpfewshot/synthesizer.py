@@ -157,12 +157,13 @@ class Synthesizer:
         )
         if account is not None and ledger is not None and account.parallel and unit is not None:
             check_every_label_has_units(task, records, self._relation)
-        set_up = SetUp(task, backend, self._mechanism, plan, tuple(shares), certified, source)
+        set_up = SetUp(task, backend, self._mechanism, plan, tuple(shares), certified, source, records.label)
         self._generation = Generation(set_up, Accountant(account), observer)
         self._public = {
             "budget": None if limit is None else dataclasses.asdict(limit),
             "dataset": dataset,
             "unit": unit,
+            "label_column": records.label,
             "vocabulary": backend.vocabulary_size,
         }
 

@@ -44,18 +44,26 @@ class Record:
     unit: str | None = field(default=None, repr=False)
 
 
-class Records(list[Record]):
-    """Private records, and the name of the column that says whom they belong to.
+LABEL_COLUMN: Final = "label"
+"""What the label column is called where nobody named it, as of records that were made by hand."""
 
-    A slice keeps the name. What is built anew from single records does not: name it again with `unit=`.
+
+class Records(list[Record]):
+    """Private records, and the names of the columns that say whom they belong to and what their label is.
+
+    A slice keeps the names. What is built anew from single records does not: `as_records` names them again.
 
     Attributes:
-        unit: the column's name; None where nobody named one.
+        unit: the unit column's name; None where nobody named one.
+        label: the label column's name. Labels of another column put units into other parts.
     """
 
-    def __init__(self, records: Iterable[Record] = (), *, unit: str | None = None) -> None:
+    def __init__(
+        self, records: Iterable[Record] = (), *, unit: str | None = None, label: str = LABEL_COLUMN
+    ) -> None:
         super().__init__(records)
         self.unit = unit
+        self.label = label
 
     @overload
     def __getitem__(self, index: SupportsIndex, /) -> Record: ...
@@ -63,7 +71,7 @@ class Records(list[Record]):
     def __getitem__(self, index: slice, /) -> Records: ...
     def __getitem__(self, index: SupportsIndex | slice, /) -> Record | Records:
         if isinstance(index, slice):
-            return Records(super().__getitem__(index), unit=self.unit)
+            return Records(super().__getitem__(index), unit=self.unit, label=self.label)
         return super().__getitem__(index)
 
 
