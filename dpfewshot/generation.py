@@ -256,6 +256,7 @@ class Generation:
     def _charge(self, part: Part, number: int, label: str, course: Course) -> Permit:
         """Charge one draw: first where a later run will count it, then in the account."""
         course.stop.check()
+        self.set_up.check_invariance()
         if self.checkpoint is not None:
             self.checkpoint.draw(self._number(part), number, label if course.kept else None)
         assert part.reservation is not None  # noqa: S101 - `release` holds it
@@ -320,12 +321,12 @@ class Generation:
     def _details(self, part: Part) -> Details:
         """What the account's history keeps of a part's plan. Public."""
         task = self.set_up.task
-        labels = {} if task.labels is None else {"task_labels": json.dumps(task.labels)}
+        labels = {"task_labels": json.dumps(task.labels), "label_column": self.set_up.label_column}
         return {
             "mechanism": self.mechanism.name,
             "disjoint_parts": part.parts,
             "records_per_prompt": self.plan.settings.records_per_prompt,
-            **labels,
+            **({} if task.labels is None else labels),
             **part.plan.details,
         }
 
@@ -336,7 +337,7 @@ class Generation:
         task = self.set_up.task
         if part.plan.scope is None:
             return None
-        return scope_name(task.name, task.labels or (), part.plan.scope)
+        return scope_name(task.name, task.labels or (), part.plan.scope, self.set_up.label_column)
 
 
 def _keep(checkpoint: Checkpoint, number: int, reservation: Reservation) -> None:

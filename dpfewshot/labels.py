@@ -25,7 +25,7 @@ from dpfewshot.exact_normal import exponential_of_minus
 from dpfewshot.records import as_records
 from dpfewshot.redaction import redacts_errors
 from dpfewshot.sampling import Source, units_by_label
-from dpfewshot.values import ADD_REMOVE, ZERO_OUT, PrivacySpend, Record, unit_of
+from dpfewshot.values import ADD_REMOVE, ZERO_OUT, PrivacySpend, Record, check_whole, unit_of
 
 MOST_CANDIDATES = 2**18
 """The widest choice of the compiled core."""
@@ -217,11 +217,8 @@ class _StabilityHistogram:
 _Mechanism = _NoisyMax | _StabilityHistogram
 
 
-def _mechanism(
-    count: object, epsilon: float, delta: float, candidates: Iterable[object] | None
-) -> _Mechanism:
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise InvalidPlan(f"count must be a whole number of at least 1, not {count!r}")
+def _mechanism(count: int, epsilon: float, delta: float, candidates: Iterable[object] | None) -> _Mechanism:
+    check_whole("count", count)
     if not SMALLEST_EPSILON <= epsilon < math.inf:
         raise InvalidPlan(f"epsilon must be a number of at least {SMALLEST_EPSILON}, not {epsilon}")
     if not 0 <= delta < 1:

@@ -16,10 +16,10 @@ record's label and field names where all records have that label.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from dpfewshot.errors import BackendError
+from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from dpfewshot.redaction import is_failure
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
@@ -66,8 +66,9 @@ class LabelPrompts:
         return [*tokens, *self.opening, *released] if tokens else None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class PromptWriter:
-    """Writes the prompts of one task in the tokens of one backend.
+    """Writes the prompts of one task in the tokens of one backend. Nothing of it can be exchanged.
 
     Args:
         task: whose instruction and fields are used.
@@ -76,37 +77,57 @@ class PromptWriter:
             enter a prompt at most. The rest is cut, each record by itself.
     """
 
-    def __init__(self, task: Task, tokenizer: Tokenizer, record_token_cap: int) -> None:
-        self._task = task
-        self._tokenizer = tokenizer
-        self._cap = record_token_cap
-        self._instruction = tokenizer.tokenize(task.preamble())
-        self._between = tokenizer.tokenize("\n\n")
-        self._label_field = tokenizer.tokenize(f"{task.label_field}:")
-        self._text_field = tokenizer.tokenize(f"\n{task.text_field}:")
+    task: Task
+    tokenizer: Tokenizer = field(repr=False)
+    record_token_cap: int
+    _instruction: tuple[int, ...] = field(init=False, repr=False)
+    _between: tuple[int, ...] = field(init=False, repr=False)
+    _label_field: tuple[int, ...] = field(init=False, repr=False)
+    _text_field: tuple[int, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        texts = {
+            "_instruction": self.task.preamble(),
+            "_between": "\n\n",
+            "_label_field": f"{self.task.label_field}:",
+            "_text_field": f"\n{self.task.text_field}:",
+        }
+        for name, text in texts.items():
+            object.__setattr__(self, name, tuple(self.tokenizer.tokenize(text)))
 
     def for_label(self, label: str) -> LabelPrompts:
         """The prompts that ask for a label."""
-        opening = [*self._label_field, *self._tokenizer.tokenize(f" {label}"), *self._text_field]
+        opening = [*self._label_field, *self.tokenizer.tokenize(f" {label}"), *self._text_field]
         # Where labels are free, a record's own label is private: only the field's name is common.
-        opener = self._label_field if self._task.labels is None else opening
-        return LabelPrompts([*self._instruction, *opener], opener, self._between, opening)
+        opener = self._label_field if self.task.labels is None else opening
+        return LabelPrompts([*self._instruction, *opener], [*opener], [*self._between], opening)
 
     def body(self, record: Record) -> Body:
         """One record in tokens, as it follows its opener.
 
+        A record that cannot be tokenised is at fault only where a public text can be.
+
         Raises:
-            BackendError: a retryable one: the server that makes tokens is gone, which no record did.
+            BackendError: a retryable one: what makes tokens is gone, which no record did.
         """
         try:
             text = self._capped(record.text)
-            if self._task.labels is not None:
+            if self.task.labels is not None:
                 return text
             return [*self._capped(record.label), *self._text_field, *text]
         except BaseException as error:  # whatever it says may quote the record; a null says nothing
             if not is_failure(error) or (isinstance(error, BackendError) and error.retryable):
                 raise
-            return None
+        self._tokenise_public_text()
+        return None
+
+    def _tokenise_public_text(self) -> None:
+        try:
+            self.tokenizer.tokenize(self.task.preamble())  # as when this writer was made
+        except BaseException as error:
+            if not is_failure(error) or isinstance(error, BackendNotBatchInvariant):
+                raise
+            raise BackendError("the backend makes no tokens of a public text", retryable=True) from None
 
     def longest_suffix(self, label: str, records_per_prompt: int, max_tokens: int) -> int:
         """The most tokens after the prefix in a prompt of N records, from caps alone.
@@ -114,12 +135,12 @@ class PromptWriter:
         With N > 1 a subset may hold more than N records.
         """
         prompts = self.for_label(label)
-        free = self._cap + len(self._text_field) if self._task.labels is None else 0
-        a_record = len(prompts.opener) + free + self._cap + len(prompts.between)
+        free = self.record_token_cap + len(self._text_field) if self.task.labels is None else 0
+        a_record = len(prompts.opener) + free + self.record_token_cap + len(prompts.between)
         return records_per_prompt * a_record - len(prompts.opener) + len(prompts.opening) + max_tokens
 
     def _capped(self, text: str) -> list[int]:
         # A newline would end the demonstration early: a record is written on one line.
         line = " " + " ".join(text.split())
         # A huge record need not be tokenised whole: few tokens cover more than 16 characters.
-        return self._tokenizer.tokenize(line[: 16 * self._cap])[: self._cap]
+        return self.tokenizer.tokenize(line[: 16 * self.record_token_cap])[: self.record_token_cap]

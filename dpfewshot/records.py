@@ -41,7 +41,7 @@ def read_records(
         path: a `.jsonl`, `.jsonl.gz`, `.csv`, `.csv.gz` or `.parquet` file, in UTF-8. A CSV file's first
             line names its columns.
         text: the column with the text, a string that is not blank.
-        label: the column with the label, a string that is not blank.
+        label: the column with the label, a string that is not blank. The records remember the name too.
         unit: the column that says whom a record belongs to (a customer id), a string or an integer.
             None: each record stands for itself. The records remember the name, which an account compares.
 
@@ -57,7 +57,7 @@ def read_records(
         >>> read_records("tickets.jsonl.gz", text="body", label="topic", unit="customer")  # doctest: +SKIP
     """
     columns = _Columns(text, label, unit)
-    return Records(_read(Path(path), columns), unit=unit)
+    return Records(_read(Path(path), columns), unit=unit, label=label)
 
 
 @redacts_errors(None)
@@ -66,14 +66,14 @@ def as_records(source: Any, *, text: str = "text", label: str = "label", unit: s
 
     Args:
         source: a `pandas.DataFrame`, a `datasets.Dataset`, or an iterable of mappings. Of `Record`
-            objects too: they are checked and passed through; `text` and `label` do not apply to them, and
-            `unit` says what their unit is called.
+            objects too: they are checked and passed through; `unit` and `label` say what the columns are
+            called that their units and labels are of.
         text: the column or key with the text.
         label: the column or key with the label. A string: map class numbers to their names first.
         unit: the column or key that says whom a record belongs to, or None.
 
     Returns:
-        The records, a list that remembers `unit`, or the name that the source's records remember.
+        The records, a list that remembers `unit` and `label`, or what the source's records remember.
 
     Raises:
         InvalidRecords: a row cannot be used. Names its number, from 1, and quotes nothing of it. Or units
@@ -87,7 +87,9 @@ def as_records(source: Any, *, text: str = "text", label: str = "label", unit: s
     if None not in (unit, remembered) and unit != remembered:
         raise InvalidRecords(f"these records were read with unit={remembered!r}, which is not {unit!r}")
     columns = _Columns(text, label, unit)
-    records = Records(_collect(_rows_in_memory(source, columns), columns), unit=unit or remembered)
+    column = source.label if isinstance(source, Records) else label
+    read = _collect(_rows_in_memory(source, columns), columns)
+    records = Records(read, unit=unit or remembered, label=column)
     if records.unit is None and len({record.unit is None for record in records}) > 1:
         raise InvalidRecords(
             "some records have a unit and others none: give each one, and name it with unit="

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from dpfewshot.accounting import epsilon
+from dpfewshot.accounting.amounts import Units
 from dpfewshot.accounting.rounding import rounded_up
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.errors import InvalidPlan
+from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
 from dpfewshot.mechanisms import Mechanism, Release
 from dpfewshot.mechanisms.noiseless import started
 from dpfewshot.parts import Part, Share, divide
@@ -17,7 +19,7 @@ from dpfewshot.prompts import PromptWriter
 from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler, Source
 from dpfewshot.settings import FIXED_SIZE
 from dpfewshot.tasks import Task
-from dpfewshot.values import Record
+from dpfewshot.values import LABEL_COLUMN, PrivacySpend, Record
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class SetUp:
         shares: who serves which labels, in the order of the plan's parts; private.
         certified: whether the guarantee holds.
         source: for tests alone.
+        label_column: what the records' labels are of: it names the partition too.
 
     Raises:
         InvalidPlan: it is certified, and the plan does not state what it draws.
@@ -44,10 +47,31 @@ class SetUp:
     shares: tuple[Share, ...]
     certified: bool
     source: Source = field(default=None, repr=False)
+    label_column: str = LABEL_COLUMN
 
     def __post_init__(self) -> None:
-        if self.certified and not all(self._states(part) for part in self.plan.parts):
+        object.__setattr__(self, "shares", tuple(self.shares))
+        if not self.certified:
+            return
+        if not all(self._states(part) for part in self.plan.parts):
             raise InvalidPlan("the plan's epsilon is that of other draws, or of other noise")
+        if not all(_pays(part) for part in self.plan.parts):
+            raise InvalidPlan("the plan's epsilon is less than its draws cost")
+        served = [(share.scope, share.labels) for share in self.shares]
+        if served != [(part.scope, part.labels) for part in self.plan.parts]:
+            raise InvalidPlan("the plan's parts are those of other units")
+
+    def check_invariance(self) -> None:
+        """Refuse to draw where the backend no longer states what the guarantee needs: asked before each draw.
+
+        Raises:
+            BackendNotBatchInvariant: the set-up is certified, and the backend found out otherwise meanwhile.
+        """
+        if self.certified and not self.backend.batch_invariant:
+            raise BackendNotBatchInvariant(
+                "the backend no longer states that a prompt's answer is independent of its neighbours: "
+                "nothing is drawn"
+            )
 
     @cached_property
     def writer(self) -> PromptWriter:
@@ -98,3 +122,11 @@ class SetUp:
             and (draws.fixed_size is not None) == (settings.sampling == FIXED_SIZE)
             and part.event == self.mechanism.event(draws, part.noise_multiplier)
         )
+
+
+def _pays(part: PartPlan) -> bool:
+    """Whether the part's cost is what its event costs, in whole units, or more."""
+    if part.spend is None or part.event is None:
+        return False
+    least = PrivacySpend(epsilon(part.event, part.spend.delta).upper, part.spend.delta)
+    return Units.of_cost(least).fits(Units.of_cost(part.spend))

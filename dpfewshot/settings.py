@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import RowChange
+from dpfewshot.values import check_whole
 
 POISSON = "poisson"
 FIXED_SIZE = "fixed-size"
@@ -48,9 +49,7 @@ class Settings:
         _check_one_of("sampling", self.sampling, SAMPLINGS)
         _check_one_of("accounting", self.accounting, ACCOUNTINGS)
         for name in self.__dataclass_fields__.keys() - {"sampling", "accounting"}:
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InvalidPlan(f"{name} must be a whole number of at least 1, not {value!r}")
+            check_whole(name, getattr(self, name))
         if self.resample_every > self.max_tokens:
             raise InvalidPlan(
                 f"resample_every={self.resample_every} is more than max_tokens={self.max_tokens}: "

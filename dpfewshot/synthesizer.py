@@ -38,7 +38,7 @@ from dpfewshot.sampling import Source
 from dpfewshot.set_up import SetUp
 from dpfewshot.settings import CERTIFIED, POISSON, Settings
 from dpfewshot.tasks import Task
-from dpfewshot.values import Demonstration, NoPrivacy, PrivacyBudget, Record, unit_of
+from dpfewshot.values import Demonstration, NoPrivacy, PrivacyBudget, Record, check_whole, unit_of
 
 TOP_K = 100
 """Candidate tokens of the default mechanism."""
@@ -157,12 +157,13 @@ class Synthesizer:
         )
         if account is not None and ledger is not None and account.parallel and unit is not None:
             check_every_label_has_units(task, records, self._relation)
-        set_up = SetUp(task, backend, self._mechanism, plan, tuple(shares), certified, source)
+        set_up = SetUp(task, backend, self._mechanism, plan, tuple(shares), certified, source, records.label)
         self._generation = Generation(set_up, Accountant(account), observer)
         self._public = {
             "budget": None if limit is None else dataclasses.asdict(limit),
             "dataset": dataset,
             "unit": unit,
+            "label_column": records.label,
             "vocabulary": backend.vocabulary_size,
         }
 
@@ -286,7 +287,8 @@ class Synthesizer:
     def _at_most(self, max_tokens: int | None) -> int:
         planned = self._settings.max_tokens
         tokens = planned if max_tokens is None else max_tokens
-        if not 1 <= tokens <= planned:
+        check_whole("max_tokens", tokens)
+        if tokens > planned:
             raise InvalidPlan(f"max_tokens must lie between 1 and the plan's {planned}, not {tokens}")
         return tokens
 

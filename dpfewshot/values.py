@@ -47,18 +47,26 @@ class Record:
     unit: str | None = field(default=None, repr=False)
 
 
-class Records(list[Record]):
-    """Private records, and the name of the column that says whom they belong to.
+LABEL_COLUMN: Final = "label"
+"""What the label column is called where nobody named it, as of records that were made by hand."""
 
-    A slice keeps the name. What is built anew from single records does not: name it again with `unit=`.
+
+class Records(list[Record]):
+    """Private records, and the names of the columns that say whom they belong to and what their label is.
+
+    A slice keeps the names. What is built anew from single records does not: `as_records` names them again.
 
     Attributes:
-        unit: the column's name; None where nobody named one.
+        unit: the unit column's name; None where nobody named one.
+        label: the label column's name. Labels of another column put units into other parts.
     """
 
-    def __init__(self, records: Iterable[Record] = (), *, unit: str | None = None) -> None:
+    def __init__(
+        self, records: Iterable[Record] = (), *, unit: str | None = None, label: str = LABEL_COLUMN
+    ) -> None:
         super().__init__(records)
         self.unit = unit
+        self.label = label
 
     @overload
     def __getitem__(self, index: SupportsIndex, /) -> Record: ...
@@ -66,7 +74,7 @@ class Records(list[Record]):
     def __getitem__(self, index: slice, /) -> Records: ...
     def __getitem__(self, index: SupportsIndex | slice, /) -> Record | Records:
         if isinstance(index, slice):
-            return Records(super().__getitem__(index), unit=self.unit)
+            return Records(super().__getitem__(index), unit=self.unit, label=self.label)
         return super().__getitem__(index)
 
 
@@ -140,6 +148,20 @@ def as_float(name: str, number: object) -> float:
         return float(number)
     except OverflowError:
         raise InvalidPlan(f"{name} is too large a number") from None
+
+
+def check_whole(name: str, number: object) -> None:
+    """Refuse what is no whole number of at least 1: a fraction, a truth value.
+
+    Args:
+        name: what the message calls it.
+        number: public.
+
+    Raises:
+        InvalidPlan: it is none.
+    """
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise InvalidPlan(f"{name} must be a whole number of at least 1, not {number!r}")
 
 
 def epsilon_text(epsilon: float) -> str:

@@ -8,6 +8,7 @@ from notes import FIRST, MOOD, NOTES, Reader
 from scripts import TASK
 
 from dpfewshot import PrivacyBudget, Synthesizer, parts
+from dpfewshot.accounting import PoissonGaussian
 from dpfewshot.accounting.permit import Permit
 from dpfewshot.backends import Scripted
 from dpfewshot.mechanisms import Gaussian, Mechanism, Release, RowChange
@@ -63,6 +64,21 @@ class LessNoisyRelease:
     def token(self, logprobs, public_logprobs, permit):
         permit.use(self.claimed)
         return self.release.token(logprobs, public_logprobs, Permit(1, self.noise_multiplier))
+
+
+class MixingSupports(Indifferent):
+    """The same, where it is asked for a support: as generations ask, and few checks."""
+
+    def next_token_logprobs(self, prompts, support=None):
+        answers = super().next_token_logprobs(prompts, support)
+        return answers if support is None else answers * np.float32(1 + 1e-6 * len(prompts))
+
+
+class ForgetsBlocks(Gaussian):
+    """Its event counts one token of each draw, however many there are."""
+
+    def event(self, draws, noise_multiplier):
+        return PoissonGaussian(draws.sampling_rate, noise_multiplier, draws.blocks)
 
 
 def slice_by_position(monkeypatch):

@@ -91,6 +91,8 @@ class _Search:
                 raise  # nothing fits, and this says why
             return math.inf
         spent = epsilon_upper(event, self.delta, tolerance)
+        if tolerance > FINE and not math.isfinite(spent):  # a coarse grid may leave more than δ beyond it
+            spent = epsilon_upper(event, self.delta, FINE)
         found = math.log(spent / self.epsilon) if spent > 0 else -math.inf
         return max(found, _LEAST_EXCESS) if spent > self.epsilon else min(found, 0.0)
 

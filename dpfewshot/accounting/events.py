@@ -213,6 +213,7 @@ class Composition:
     events: tuple[Event, ...]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "events", tuple(self.events))  # a list of the caller's could change
         if not self.events:
             raise InvalidPlan("a composition needs at least one event")
         relations = sorted({event.relation.value for event in self.events})
@@ -248,7 +249,8 @@ class Tightest:
     events: tuple[Event, ...]
 
     def __post_init__(self) -> None:
-        Composition(self.events)  # the same two conditions
+        # the same two conditions, and a tuple
+        object.__setattr__(self, "events", Composition(self.events).events)
 
     @property
     def steps(self) -> int:

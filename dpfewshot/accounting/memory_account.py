@@ -8,6 +8,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NoReturn, SupportsIndex
 
 from dpfewshot.accounting.account import Details, exceeded_message, other_kind
 from dpfewshot.accounting.amounts import Units
@@ -67,6 +68,13 @@ class MemoryAccount:
                 'spend it again: give the synthesizer a ledger="sqlite:///budget.db" and a dataset=NAME'
             )
         return self._mutex
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refuse copies, in this process and for another one: each would spend the budget again."""
+        raise LedgerError(
+            "this budget lives in one object, and a copy would spend it again: share the object, or give "
+            'the synthesizer a ledger="sqlite:///budget.db" and a dataset=NAME'
+        )
 
     @property
     def durable(self) -> bool:

@@ -1,8 +1,9 @@
 """Which part of a data set a plan draws from, and what plans over several parts cost together.
 
 A scope is a text, as in "trec#5f0c…: Location": a partition and a part of it. The partition names the rule
-that puts every unit in exactly one part: the task's name, and a fingerprint (SHA-256) of its whole label
-set. Two tasks of one name with different labels cut the data set in two ways, so they are two partitions.
+that puts every unit in exactly one part: the task's name, and a fingerprint (SHA-256) of the column of labels
+and the task's whole label set. Two tasks of one name with different labels, or two columns of labels, cut the
+data set in two ways, so they are two partitions.
 Accounts from before label sets were recorded have partitions without a fingerprint.
 """
 
@@ -16,20 +17,22 @@ from typing import Final
 
 from dpfewshot.accounting.amounts import Units
 from dpfewshot.errors import LedgerError
+from dpfewshot.values import LABEL_COLUMN
 
 _ESCAPED: Final = {"%": "%25", ":": "%3A", "#": "%23"}
 _WITH_LABELS: Final = re.compile(r"([^:#]*)#[0-9a-f]{64}")
 
 
-def scope_name(task: str, labels: Iterable[str], part: str) -> str:
+def scope_name(task: str, labels: Iterable[str], part: str, column: str = LABEL_COLUMN) -> str:
     """The scope of a plan that draws from the units of one label alone.
 
     Args:
         task: its name.
         labels: every label of the task, in any order: they decide which part a unit is in.
         part: the label.
+        column: the name of the column that the labels are of.
     """
-    listed = json.dumps(sorted(labels)).encode()
+    listed = json.dumps([column, sorted(labels)]).encode()
     name = "".join(_ESCAPED.get(character, character) for character in task)
     return f"{name}#{hashlib.sha256(listed).hexdigest()}: {part}"
 
@@ -64,9 +67,9 @@ def check_partition(kept: str | None, scope: str) -> None:
     if partition_after(kept, scope) != new:
         raise LedgerError(
             f"the account's plans run side by side over the parts of {kept!r}, a task and a fingerprint of "
-            f"its labels; {new!r} cuts the data set in another way, so that their costs would add: give it "
-            "an account of its own with a share of the budget, or keep both in an account where every plan "
-            "counts for the whole data set (dpfewshot ledger create --sequential)"
+            f"its label column and labels; {new!r} cuts the data set in another way, so that their costs "
+            "would add: give it an account of its own with a share of the budget, or keep both in an account "
+            "where every plan counts for the whole data set (dpfewshot ledger create --sequential)"
         )
 
 

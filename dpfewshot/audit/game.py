@@ -26,7 +26,7 @@ from dpfewshot.values import Record
 BETA = 1e-3
 """How often a sound set-up fails by chance, at most."""
 
-_BOUNDS = 10
+_BOUNDS = 12
 _LEAST_PLAYS = 100
 
 
@@ -49,7 +49,8 @@ def canary_game(
         label: a planned label; by default one of the part with the fewest units.
         plays: of each game, with canaries and again without, at least 100.
         beta: β, the probability that a sound set-up fails.
-        batches: draws of records whose prompts the backend is asked, each four times.
+        batches: draws of records whose prompts the backend is asked, each four times for
+            the mechanism's candidates and four times for all tokens.
 
     Returns:
         A private finding of the kind "canary". It failed if the lower bound is above the plan's ε, if units
@@ -69,7 +70,7 @@ def canary_game(
     with tqdm(desc="canary game", unit="play", disable=None, leave=False) as bar:
         table = Table(set_up, label, plays, beta / _BOUNDS, bar.update)
         bar.total = table.ticks
-        token = table.one_token()
+        of_one_draw = [table.one_token(), table.one_block()]
         demonstration, draws = table.one_demonstration()
     units = set_up.parts()[set_up.plan.parts.index(part)].bodies(set_up.writer, 0)
     return verdict_of(
@@ -79,7 +80,7 @@ def canary_game(
             label=label,
             relation=set_up.plan.relation,
             beta=beta,
-            games=(demonstration,) if token is None else (token, demonstration),
+            games=(*(one for one in of_one_draw if one is not None), demonstration),
             draws=draws,
             answers=sum((_asked(set_up, part, label, units) for _ in range(batches)), Answers()),
         ),
@@ -97,7 +98,12 @@ def _asked(set_up: SetUp, part: PartPlan, label: str, units: Sequence[Sequence[B
     subsets = [[units[unit][record] for unit, record in subset] for subset in drawn]
     suffixes = [each for subset in subsets if (each := prompts.suffix(subset, []))]
     return asked_in_company(
-        set_up.backend, prompts, suffixes, _canaries(set_up, label), part.draws.tokens_per_block
+        set_up.backend,
+        prompts,
+        suffixes,
+        _canaries(set_up, label),
+        tokens=part.draws.tokens_per_block,
+        top_k=set_up.mechanism.top_k,
     )
 
 

@@ -1,11 +1,13 @@
 """The plays of the canary game: whole demonstrations of a set-up, from a model that gives canaries away.
 
-Two games. In *one token* the canaries are in the draw for sure, and the mechanism releases a token: that is
-where noise that is too small shows best. In *one demonstration* everything takes part, from the draws of
-records to the last token, as often as the plan has it: that is where a fault of later tokens shows.
+Three games. In *one token* the canaries are in the draw for sure, and the mechanism releases a token: that is
+where noise that is too small shows best. *One block* is the same with all the tokens that share a draw, where
+there are several: that is where noise that does not grow with them shows. In *one demonstration* everything
+takes part, from the draws of records to the last token, as often as the plan has it: that is where a fault of
+later tokens shows.
 
 Both go the way of `Synthesizer.generate`, from records to the text of a demonstration. Only the records and
-the model are others, and in *one token* the sampling rate and the number of tokens.
+the model are others, and in the first two the sampling rate and the number of tokens.
 """
 
 from __future__ import annotations
@@ -157,17 +159,26 @@ class Table:
     tick: Callable[[], object]
 
     def one_token(self) -> Outcome | None:
-        """A token of a draw that holds all canaries; None where the mechanism has no such release.
+        """A token of a draw that holds all canaries; None where the mechanism has no such release."""
+        return self._of_one_draw("one token", 1)
+
+    def one_block(self) -> Outcome | None:
+        """All tokens of a draw that holds all canaries; None where it serves one, or there is no release."""
+        tokens = self._part.draws.tokens_per_block
+        return self._of_one_draw("one block", tokens) if tokens > 1 else None
+
+    def _of_one_draw(self, name: str, tokens: int) -> Outcome | None:
+        """Some tokens of one draw.
 
         Where one record more adds a row, there is nobody else, and many tokens that noise may choose. Where
         it changes one, each canary takes the place of a decoy, and there are two tokens to choose from.
         """
         part = self._part
         adds = part.draws.row_change is RowChange.ADDED
-        draws = replace(part.draws, sampling_rate=1.0, blocks=1, tokens_per_block=1, fixed_size=None)
-        game = self._game("one token", draws, 1, self._candidates if adds else 2)
+        draws = replace(part.draws, sampling_rate=1.0, blocks=1, tokens_per_block=tokens, fixed_size=None)
+        game = self._game(name, draws, tokens, self._candidates if adds else 2)
         try:
-            canaries = game.most_canaries(self._one_of(self._candidates if adds else _RARE))
+            canaries = game.most_canaries(self._one_of(self._candidates if adds and tokens == 1 else _RARE))
         except InvalidPlan:
             return None
         plan = self._with(
@@ -177,13 +188,14 @@ class Table:
                 sampling=POISSON,
                 disjoint_parts=1,
                 records_per_prompt=1,  # each canary has a prompt, and as much noise as was planned
-                max_tokens=1,
-                resample_every=1,
+                max_tokens=tokens,
+                resample_every=tokens,
             ),
         )
         without = self._crowd.alone(0 if adds else canaries, decoys=True)
         stages = [self._stage(world, plan, game) for world in (without, self._crowd.alone(canaries))]
-        return self._outcome(game, canaries, 1, [stage.play(self.plays) for stage in stages])
+        threshold = self._rehearsed(game, canaries, stages)
+        return self._outcome(game, canaries, threshold, [stage.play(self.plays) for stage in stages])
 
     def one_demonstration(self) -> tuple[Outcome, tuple[Expected, ...]]:
         """A whole demonstration from all units of a label, and the canaries before them.
@@ -200,18 +212,15 @@ class Table:
         plan = self._with(part, replace(self.set_up.plan.settings, disjoint_parts=1))
         there = self._crowd.joined_by(canaries, in_place=replaced)
         stages = [self._stage(world, plan, game) for world in (self._crowd.without(), there)]
-        rehearsed = [stage.play(self.plays // 4) for stage in stages]
-        threshold = min(
-            range(1, tokens + 1),
-            key=lambda threshold: self._outcome(game, canaries, threshold, rehearsed).room,
-        )
+        threshold = self._rehearsed(game, canaries, stages)
         outcome = self._outcome(game, canaries, threshold, [stage.play(self.plays) for stage in stages])
         return outcome, stages[1].model.watch.against(part.draws, len(there.sizes), self.beta)
 
     @property
     def ticks(self) -> int:
-        """How many plays both games have."""
-        return 4 * self.plays + 2 * (self.plays // 4)
+        """How many plays all games have."""
+        games = 2 if self._part.draws.tokens_per_block == 1 else 3
+        return 2 * games * self.plays + 2 * (games - 1) * (self.plays // 4)
 
     @property
     def _part(self) -> PartPlan:
@@ -246,6 +255,16 @@ class Table:
         model = world.model(game.candidates, game.mechanism.top_k)
         generation = world.generation(self.set_up, plan, self.label, model)
         return Stage(model, generation, self.label, game.tokens, self.tick)
+
+    def _rehearsed(self, game: Game, canaries: int, stages: Sequence[Stage]) -> int:
+        """The number of telling tokens that tells the worlds apart best, from plays that are not counted."""
+        if game.tokens == 1:
+            return 1
+        rehearsed = [stage.play(self.plays // 4) for stage in stages]
+        return min(
+            range(1, game.tokens + 1),
+            key=lambda threshold: self._outcome(game, canaries, threshold, rehearsed).room,
+        )
 
     def _outcome(
         self, game: Game, canaries: int, threshold: int, telling: Sequence[Sequence[int]]

@@ -16,6 +16,7 @@ from dpfewshot.audit.bounds import Rate
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens, closing_block
 from dpfewshot.errors import BackendError
 from dpfewshot.mechanisms import Draws
+from dpfewshot.mechanisms.vocabulary import likeliest
 from dpfewshot.prompts import LabelPrompts
 
 _LONGEST_BLOCK = 3
@@ -156,16 +157,21 @@ def asked_in_company(
     prompts: LabelPrompts,
     suffixes: Sequence[Tokens],
     canaries: tuple[Tokens, Tokens],
+    *,
     tokens: int,
+    top_k: int | None,
 ) -> Answers:
     """How many prompts of a draw are answered with other bits alone, or with canaries before and after them.
+
+    Each step is asked as a generation asks it, for the candidates, and for all tokens besides.
 
     Args:
         backend: as it generates, asked as it is then: a block of all prompts of a draw.
         prompts: of the label.
         suffixes: private, one a prompt.
         canaries: the suffixes of two further prompts.
-        tokens: of a block.
+        tokens: of a block; the first three are asked for.
+        top_k: how many of the likeliest public tokens are candidates; None is the whole vocabulary.
 
     Raises:
         BackendError: the backend failed.
@@ -176,11 +182,16 @@ def asked_in_company(
     if any(np.isnan(step).all() for step in public):
         raise BackendError("the backend has no answer to a prompt without records")
     said = [int(np.nanargmax(step[0])) for step in public][: length - 1]
-    together = _by_prompt(_answers(backend, prompts, suffixes, said))
+    supports = [likeliest(step[0], frozenset(), top_k) for step in public]
+
+    def asked(company: Sequence[Tokens]) -> list[list[Logprobs]]:
+        return _by_prompt(_answers(backend, prompts, company, said, supports))
+
+    together = asked(suffixes)
     others = [
-        [_by_prompt(_answers(backend, prompts, [each], said))[0] for each in suffixes],
-        _by_prompt(_answers(backend, prompts, [first, *suffixes, last], said))[1:-1],
-        _by_prompt(_answers(backend, prompts, [last, *suffixes, first], said))[1:-1],
+        [asked([each])[0] for each in suffixes],
+        asked([first, *suffixes, last])[1:-1],
+        asked([last, *suffixes, first])[1:-1],
     ]
     pairs = [pair for company in others for pair in zip(together, company, strict=True)]
     return Answers(sum(not _same(*pair) for pair in pairs), len(pairs))
@@ -191,15 +202,19 @@ def _answers(
     prompts: LabelPrompts,
     suffixes: Sequence[Tokens],
     continuation: Sequence[int],
+    supports: Sequence[Tokens] = (),
     *,
     public: bool = False,
 ) -> list[Logprobs]:
-    """The answers to all prompts at each token of a block."""
+    """The answers to all prompts at each token of a block: for its support, where it has one, and for all."""
     tokens = len(continuation) + 1
+    answers = []
     with closing_block(backend, prompts.prefix, suffixes, tokens, public=public) as block:
-        answers = [np.array(block.next_token_logprobs())]
-        for token in continuation:
-            block.append(token)
+        for step in range(tokens):
+            if step > 0:
+                block.append(continuation[step - 1])
+            if supports:
+                answers.append(np.array(block.next_token_logprobs(supports[step])))
             answers.append(np.array(block.next_token_logprobs()))
     return answers
 

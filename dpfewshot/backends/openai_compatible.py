@@ -14,7 +14,10 @@ from dpfewshot.backends.conformance import SAMPLE_PREFIX, SAMPLE_TEXT
 from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.backends.servers.connection import Connection
 from dpfewshot.backends.servers.probe import crowd, crowd_of, probe
-from dpfewshot.errors import BackendError
+from dpfewshot.errors import BackendError, BackendNotBatchInvariant
+from dpfewshot.forking import start_afresh_in_children
+
+_CLOSED = "this OpenAICompatible is closed"
 
 
 class OpenAICompatible:
@@ -24,7 +27,8 @@ class OpenAICompatible:
     those of the model (whole, normalised, from before penalties and temperature) and whether a prompt
     has the same bits alone, among others and again. Prompts are token ids and answers are keyed by
     them. Every prompt is sent, whatever else was drawn; what one prompt causes is its row of NaN. Works
-    in any thread, inside a running event loop too, and in a forked child, which connects anew.
+    in any thread, inside a running event loop too, and in a forked child, which connects and checks anew:
+    a server that was batch-invariant for the parent and is not for the child is refused there.
 
     Args:
         base_url: where the OpenAI-compatible pages are, such as "http://localhost:8000/v1".
@@ -45,7 +49,7 @@ class OpenAICompatible:
     Attributes:
         vocabulary_size: V.
         end_token_ids: the tokens that end a text.
-        batch_invariant: what the checks found.
+        batch_invariant: what the checks found, in this process.
         context_tokens: the longest prompt with the token that follows it; None if the server does not tell.
 
     Raises:
@@ -67,7 +71,7 @@ class OpenAICompatible:
         verify: bool = True,
         allow_truncated: bool = False,
     ) -> None:
-        if concurrency < 1 or not timeout > 0:
+        if type(concurrency) is not int or concurrency < 1 or not timeout > 0:
             raise BackendError(f"concurrency={concurrency}, timeout={timeout}: at least 1, and above 0")
         self._settings: dict[str, Any] = {
             "base_url": base_url,
@@ -83,8 +87,12 @@ class OpenAICompatible:
         self.batch_invariant = False
         self._verify = verify
         self._closed = False
-        self._lock = threading.Lock()
+        self.after_fork()
+        self._process = 0
+        self._must_be_invariant = False
         self._connect()
+        start_afresh_in_children(self)
+        self._must_be_invariant = self.batch_invariant
         dialect_found = self._connection.dialect
         self.vocabulary_size = dialect_found.vocabulary_size
         self.end_token_ids = dialect_found.end_token_ids
@@ -137,9 +145,14 @@ class OpenAICompatible:
 
     def close(self) -> None:
         """Close the connections. Closing twice is harmless."""
-        with self._lock:
+        with self._publishing:
             self._closed = True
             self._finalizer()
+
+    def after_fork(self) -> None:
+        """Another thread of the parent may have held a lock."""
+        self._connecting = threading.Lock()
+        self._publishing = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -148,25 +161,44 @@ class OpenAICompatible:
         self.close()
 
     def _connect(self) -> None:
-        """Connect, from this process, and verify."""
-        self._process = os.getpid()
-        self._connection = connection = Connection(**self._settings)
-        self._finalizer = weakref.finalize(self, _close, connection, self._process)
+        """Connect, from this process, and verify; other threads see the connection once that is done.
+
+        Raises:
+            BackendNotBatchInvariant: the server was batch-invariant for the parent, and is not now.
+            BackendError: it does not answer, or this backend was closed meanwhile.
+        """
+        connection = Connection(**self._settings)
+        finalizer = weakref.finalize(self, _close, connection, os.getpid())
         try:
             connection.open(SAMPLE_PREFIX)
-            if self._verify:
-                self.batch_invariant = _verify(connection)
+            found = _verify(connection) if self._verify else False
+            self._publish(connection, finalizer, found=found)
         except BaseException:
-            self._finalizer()
+            finalizer()
             raise
+
+    def _publish(
+        self, connection: Connection, finalizer: weakref.finalize[..., Self], *, found: bool
+    ) -> None:
+        with self._publishing:
+            if self._closed:
+                raise BackendError(_CLOSED)
+            if self._must_be_invariant and not found:
+                self.batch_invariant = False
+                raise BackendNotBatchInvariant(
+                    f"the server at {connection.host} was batch-invariant before the fork, and is not now"
+                )
+            self._connection, self._finalizer, self.batch_invariant = connection, finalizer, found
+            self._process = os.getpid()  # last: who finds it uses the rest
 
     def _here(self) -> Connection:
         """The connection of this process: threads and sockets do not survive a fork."""
-        if os.getpid() != self._process:
-            self._lock = threading.Lock()
-            self._connect()
+        if os.getpid() != self._process and not self._closed:
+            with self._connecting:
+                if os.getpid() != self._process:  # nobody else did while this thread waited
+                    self._connect()
         if self._closed:
-            raise BackendError("this OpenAICompatible is closed")
+            raise BackendError(_CLOSED)
         return self._connection
 
     def _whole(self, prompt: Tokens) -> list[int]:

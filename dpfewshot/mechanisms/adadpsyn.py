@@ -37,6 +37,7 @@ from dpfewshot.mechanisms.noise import gaussian_event, noise_scale
 from dpfewshot.mechanisms.protocol import Draws, Release, RowChange, Source
 from dpfewshot.mechanisms.simplex import nearest_distribution
 from dpfewshot.mechanisms.vocabulary import check_top_k, likeliest
+from dpfewshot.values import check_whole
 
 LARGEST_RADIUS = math.sqrt(2) / 2
 """Half of the simplex's diameter, where both radii start."""
@@ -112,8 +113,7 @@ class AdaDPSyn:
             InvalidPlan: names the setting.
         """
         check_top_k(self.top_k, vocabulary_size)
-        if type(self.rounds) is not int or self.rounds < 1:
-            raise InvalidPlan(f"rounds must be a whole number of at least 1, not {self.rounds!r}")
+        check_whole("rounds", self.rounds)
         for name, least, most in _RANGES:
             value = getattr(self, name)
             if not least <= value <= most:

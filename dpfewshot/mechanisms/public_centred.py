@@ -38,6 +38,7 @@ from dpfewshot.mechanisms.noise import gaussian_event, noise_scale
 from dpfewshot.mechanisms.protocol import Draws, Release, Source
 from dpfewshot.mechanisms.simplex import nearest_distribution
 from dpfewshot.mechanisms.vocabulary import check_top_k, likeliest
+from dpfewshot.values import as_float
 
 LEAST_CLIP = 2.0**-10
 MOST_CLIP = math.sqrt(2)
@@ -75,7 +76,8 @@ class PublicCentred:
         top_p: the nucleus that such a draw is from.
 
     Raises:
-        InvalidPlan: temperature or top_p outside its range. `check` refuses the rest.
+        InvalidPlan: temperature or top_p outside its range, or a norm that is no number. `check` refuses
+            the rest.
     """
 
     top_k: int | None = 100
@@ -87,6 +89,9 @@ class PublicCentred:
 
     def __post_init__(self) -> None:
         Decoding(self.temperature, self.top_p)
+        # plain numbers of its own: a list of the caller's could grow between the plan and the draws
+        object.__setattr__(self, "clip", as_float("clip", self.clip))
+        object.__setattr__(self, "refinements", tuple(as_float("clip", one) for one in self.refinements))
 
     @property
     def name(self) -> str:

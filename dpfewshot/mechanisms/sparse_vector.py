@@ -36,6 +36,7 @@ from dpfewshot.accounting.rounding import rounded_up
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact_laplace import discrete_laplace
 from dpfewshot.mechanisms.protocol import Draws, Mechanism, Release, RowChange, Source
+from dpfewshot.values import check_whole
 
 _LARGEST_DISTANCE = 2.0
 
@@ -70,8 +71,7 @@ class SparseVector:
             raise InvalidPlan("a sparse vector wraps a mechanism that releases every token")
         if not 0 < self.threshold <= _LARGEST_DISTANCE:
             raise InvalidPlan(f"threshold must lie above 0 and be at most 2, not {self.threshold}")
-        if self.releases < 1:
-            raise InvalidPlan(f"releases must be at least 1, not {self.releases}")
+        check_whole("releases", self.releases)
         if not 0 < self.test_share < 1:
             raise InvalidPlan(f"test_share must lie between 0 and 1, not {self.test_share}")
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot.errors import InvalidPlan
+from dpfewshot.values import check_whole
 
 
 def likeliest(public_logprobs: NDArray[np.float32], excluded: frozenset[int], top_k: int | None) -> list[int]:
@@ -31,7 +32,10 @@ def check_top_k(top_k: int | None, vocabulary_size: int) -> None:
     """Refuse a K outside 1 to V.
 
     Raises:
-        InvalidPlan: K is below 1 or above the vocabulary.
+        InvalidPlan: K is no whole number of at least 1, or above the vocabulary.
     """
-    if top_k is not None and not 1 <= top_k <= vocabulary_size:
+    if top_k is None:
+        return
+    check_whole("top_k", top_k)
+    if top_k > vocabulary_size:
         raise InvalidPlan(f"top_k must lie between 1 and the backend's {vocabulary_size} tokens, not {top_k}")

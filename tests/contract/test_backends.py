@@ -59,6 +59,20 @@ def test_the_suite_catches_a_trace_of_the_neighbours():
         conformance.require([finding])
 
 
+class LeakyWhereASupportIsAsked(Scripted):
+    """The same fault, in what generations ask for alone."""
+
+    def next_token_logprobs(self, prompts, support=None):
+        rows = super().next_token_logprobs(prompts, support)
+        return rows if support is None else rows + np.float32(1e-6) * np.float32(sum(map(len, prompts)))
+
+
+def test_the_suite_catches_a_trace_where_a_support_is_asked():
+    leaky = LeakyWhereASupportIsAsked(VOCABULARY, next_token=weights)
+    assert not conformance.check_block_invariance(leaky, [0], PROMPTS, [1]).passed
+    assert conformance.check_block_invariance(leaky, [0], PROMPTS, [1], support=()).passed
+
+
 def test_the_suite_catches_wrong_shapes_and_totals():
     assert not conformance.check_shapes(OneColumnShort(VOCABULARY, next_token=weights), PROMPTS).passed
     finding = conformance.check_normalisation(Unnormalised(VOCABULARY, next_token=weights), PROMPTS)

@@ -81,6 +81,41 @@ def test_two_tasks_of_one_name_with_other_labels_do_not_run_side_by_side(
         synthesizer(sequential, records, task=other, labels=[other.labels[0]]).generate(other.labels[0])
 
 
+def of_columns() -> list[dict[str, str]]:
+    """Tickets whose kind and second opinion differ for every other one."""
+    return [
+        {"text": one.text, "kind": one.label, "opinion": ("refund", "delivery")[i // 2 % 2]}
+        for i, one in enumerate(tickets())
+    ]
+
+
+def test_two_columns_of_labels_do_not_run_side_by_side(make_account: Any, tmp_path: Path) -> None:
+    path = tmp_path / "tickets.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in of_columns()))
+    account = make_account()
+    synthesizer(account, dpf.read_records(path, label="kind")).generate("refund")
+    spent = account.spent
+    for records in (
+        dpf.read_records(path, label="opinion"),
+        dpf.as_records(of_columns(), label="opinion")[:300],
+        dpf.as_records(dpf.as_records(of_columns(), label="opinion"), unit=None),
+        dpf.as_records(list(dpf.as_records(of_columns(), label="opinion")), label="opinion"),
+        tickets(),
+    ):
+        with pytest.raises(dpf.LedgerError, match="--sequential"):
+            synthesizer(account, records).generate("delivery")
+    assert account.spent == spent
+    synthesizer(account, dpf.as_records(of_columns(), label="kind")).generate("delivery")
+    assert account.spent.epsilon < 4
+
+
+def test_a_checkpoint_is_of_one_column_of_labels(tmp_path: Path) -> None:
+    path, account = tmp_path / "run.checkpoint", dpf.MemoryAccount(BUDGET)
+    synthesizer(account, dpf.as_records(of_columns(), label="kind")).generate_all(checkpoint=path)
+    with pytest.raises(dpf.InvalidPlan):
+        synthesizer(account, dpf.as_records(of_columns(), label="opinion")).generate_all(checkpoint=path)
+
+
 def test_labels_in_another_order_are_the_same_partition(make_account: Any) -> None:
     account = make_account()
     synthesizer(account).generate("refund")

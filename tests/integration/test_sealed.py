@@ -1,8 +1,10 @@
 """What is reached from a synthesizer by public names changes nothing that it releases."""
 
+import copy
 import dataclasses
 import logging
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -110,6 +112,42 @@ def test_a_certified_set_up_states_what_it_draws(change: str) -> None:
     with pytest.raises(dpf.InvalidPlan, match="epsilon is that of other draws"):
         replace(set_up, **other)
     assert not replace(set_up, certified=False, **other).certified
+
+
+def test_a_certified_set_up_costs_what_it_states() -> None:
+    set_up = synthesizer().set_up
+    part, *others = set_up.plan.parts
+    assert part.spend is not None
+    for spend in (None, dpf.PrivacySpend(part.spend.epsilon * (1 - 1e-6), part.spend.delta)):
+        plan = replace(set_up.plan, parts=(replace(part, spend=spend), *others))
+        with pytest.raises(dpf.InvalidPlan, match="less than its draws cost"):
+            replace(set_up, plan=plan)
+    more = replace(part, spend=dpf.PrivacySpend(2 * part.spend.epsilon, part.spend.delta))
+    assert replace(set_up, plan=replace(set_up.plan, parts=(more, *others))).certified
+
+
+def test_a_certified_set_up_charges_the_units_that_it_draws() -> None:
+    set_up = synthesizer().set_up
+    part, *others = set_up.plan.parts
+    for scope in ("delivery", None):
+        plan = replace(set_up.plan, parts=(replace(part, scope=scope), *others))
+        with pytest.raises(dpf.InvalidPlan, match="other units"):
+            replace(set_up, plan=plan)
+    for shares in (set_up.shares[::-1], set_up.shares[:1]):
+        with pytest.raises(dpf.InvalidPlan, match="other units"):
+            replace(set_up, shares=shares)
+
+
+def test_the_writer_of_a_set_up_cannot_be_exchanged() -> None:
+    made = synthesizer()
+    with pytest.raises((AttributeError, TypeError)):  # TypeError: a frozen dataclass with slots
+        made.set_up.writer.body = lambda _record: []  # type: ignore[method-assign, misc]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_an_account_in_memory_is_not_copied(copied: Callable[[object], object]) -> None:
+    with pytest.raises(dpf.LedgerError, match="spend it again"):
+        copied(dpf.MemoryAccount(dpf.PrivacyBudget(1.0, 1e-6)))
 
 
 def test_an_experiment_says_that_it_is_not_private(caplog: pytest.LogCaptureFixture) -> None:

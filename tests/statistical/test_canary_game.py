@@ -10,8 +10,10 @@ from scipy.stats import norm
 from scripts import TASK
 from set_ups import (
     SECRET,
+    ForgetsBlocks,
     LessNoise,
     Mixing,
+    MixingSupports,
     count_records_as_units,
     draw_all_at_the_largest_rate,
     draw_once,
@@ -116,8 +118,21 @@ def test_what_is_wired_wrongly_is_caught(wire_wrongly, made, settings, says, mon
     assert says in finding.statement
 
 
-def test_a_backend_that_mixes_batches_is_caught():
-    finding = played(set_up(backend=Mixing(), max_tokens=2, resample_every=2), plays=100)
+@pytest.mark.parametrize("settings", [{**SAMPLED, "prompts": 20}, {**GROUPED, "units": 40}])
+def test_a_mechanism_that_forgets_how_many_tokens_share_a_draw_is_caught(settings):
+    """A demonstration of sampled draws shows nothing: a claim is carried loosely over canaries there."""
+    blocks = {**settings, "max_tokens": 10, "resample_every": 10}
+    assert played(set_up(**blocks)).verdict == "passed"
+    finding = played(set_up(ForgetsBlocks(), **blocks))
+    assert finding.verdict == "failed"
+    assert "one block gave canaries away" in finding.statement
+    bound = finding.figure("epsilon, lower bound")
+    assert bound.value > bound.reference
+
+
+@pytest.mark.parametrize("backend", [Mixing(), MixingSupports()])
+def test_a_backend_that_mixes_batches_is_caught(backend):
+    finding = played(set_up(backend=backend, max_tokens=2, resample_every=2), plays=100)
     assert finding.verdict == "failed"
     assert finding.figure("answers changed by other prompts").value > 0
 

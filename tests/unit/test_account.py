@@ -143,12 +143,16 @@ def test_what_is_no_number_is_refused_at_once(number: Any) -> None:
             make()
 
 
-@given(st.text(), st.text(), st.sets(st.text(), min_size=1), st.sets(st.text(), min_size=1), st.text())
-def test_scopes_are_of_one_partition_where_task_and_labels_are_the_same(
-    task: str, other: str, labels: set[str], others: set[str], part: str
+@given(
+    st.tuples(st.text(), st.frozensets(st.text(), min_size=1), st.sampled_from(["label", "mood", ""])),
+    st.tuples(st.text(), st.frozensets(st.text(), min_size=1), st.sampled_from(["label", "mood", ""])),
+    st.text(),
+)
+def test_scopes_are_of_one_partition_where_task_labels_and_column_are_the_same(
+    one: tuple[str, frozenset[str], str], other: tuple[str, frozenset[str], str], part: str
 ) -> None:
-    first, second = scope_name(task, labels, part), scope_name(other, others, part)
-    assert (partition_of(first) == partition_of(second)) == ((task, labels) == (other, others))
+    first, second = (scope_name(task, labels, part, column=column) for task, labels, column in (one, other))
+    assert (partition_of(first) == partition_of(second)) == (one == other)
     assert partition_of(first) + ": " + part == first
 
 

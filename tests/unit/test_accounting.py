@@ -17,6 +17,7 @@ from dpfewshot.accounting import (
     Event,
     FixedSizeGaussian,
     PoissonGaussian,
+    PoissonRandomizedResponse,
     calibrate,
     delta,
     epsilon,
@@ -227,6 +228,18 @@ def test_calibrated_noise_fits_and_is_the_least(target: float, delta_: float, q:
     assert epsilon(PoissonGaussian(q, sigma, steps), delta_).upper <= target
     less = epsilon(PoissonGaussian(q, sigma * (1 - 2e-4), steps), delta_)
     assert less.upper > target
+
+
+def test_a_target_that_a_coarse_grid_cannot_reach_is_reached() -> None:
+    """There its bound is infinite, and an infinite one says nothing of more noise."""
+    target, delta_ = 0.00637515760844503, 4.728698355196318e-28
+
+    def event(sigma: float) -> Composition:
+        response = PoissonRandomizedResponse(1.0, min(1 / sigma, 1e6), 1)
+        return Composition((PoissonGaussian(5.820621211373441e-06, sigma, 3), response))
+
+    sigma = calibrate(event, epsilon=target, delta=delta_)
+    assert 0.999 * target < epsilon(event(sigma), delta_).upper <= target
 
 
 def test_calibration_of_a_mixture() -> None:

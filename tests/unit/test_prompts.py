@@ -1,7 +1,7 @@
 import pytest
 
 from dpfewshot.backends import Scripted
-from dpfewshot.errors import BackendError
+from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from dpfewshot.prompts import LabelPrompts, PromptWriter
 from dpfewshot.tasks import MIT_D, TREC, Task
 from dpfewshot.values import Record
@@ -84,23 +84,46 @@ def test_a_record_that_cannot_be_tokenised_enters_no_prompt() -> None:
     assert prompts.suffix([None, good, None], []) == prompts.suffix([good], [])
 
 
-@pytest.mark.parametrize("retryable", [True, False])
+@pytest.mark.parametrize(
+    "error", [BackendError("no connection", retryable=True), BackendError("no answer"), AttributeError("x")]
+)
 def test_a_server_that_is_gone_is_no_fault_of_a_record(
-    monkeypatch: pytest.MonkeyPatch, *, retryable: bool
+    monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """Or every record would be a null, and the demonstrations would be paid for and say nothing."""
     backend = Characters()
     writer = PromptWriter(TREC, backend, record_token_cap=100)
 
     def fail(_text: str) -> list[int]:
-        raise BackendError("no connection", retryable=retryable)
+        raise error
 
     monkeypatch.setattr(backend, "tokenize", fail)
-    if retryable:
-        with pytest.raises(BackendError, match="no connection"):
-            writer.body(Record("good", "Entity"))
-    else:
-        assert writer.body(Record("bad", "Entity")) is None
+    with pytest.raises(BackendError) as raised:
+        writer.body(Record("good", "Entity"))
+    assert raised.value.retryable
+    monkeypatch.undo()
+    assert writer.body(Record("good", "Entity")) is not None
+
+
+def test_a_backend_that_is_no_longer_batch_invariant_is_no_fault_of_a_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = Characters()
+    writer = PromptWriter(TREC, backend, record_token_cap=100)
+
+    def fail(_text: str) -> list[int]:
+        raise BackendNotBatchInvariant("turned")
+
+    monkeypatch.setattr(backend, "tokenize", fail)
+    with pytest.raises(BackendNotBatchInvariant):
+        writer.body(Record("good", "Entity"))
+
+
+def test_nothing_of_a_writer_can_be_exchanged(backend: Characters) -> None:
+    writer = PromptWriter(TREC, backend, record_token_cap=100)
+    for name in ("body", "tokenizer", "record_token_cap", "_between", "anything"):
+        with pytest.raises((AttributeError, TypeError)):
+            setattr(writer, name, None)
 
 
 @pytest.mark.parametrize(("task", "label"), [(TREC, "Abbreviation"), (MIT_D, "ang lee")])

@@ -1,0 +1,146 @@
+"""A forked child connects by itself: it checks again, and its threads see a connection once it is checked."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+from scripted_servers import VLLM
+from servers import scripted
+
+from dpfewshot import PrivacyBudget, Record, Synthesizer, Task
+from dpfewshot.accounting.memory_account import MemoryAccount
+from dpfewshot.backends import OpenAICompatible, Scripted
+from dpfewshot.errors import BackendNotBatchInvariant
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+
+TASK = Task("tickets", "Do it.", "Kind", "Text", ("A", "B"))
+RECORDS = [Record(f"text {number}", label) for label in TASK.labels for number in range(20)]
+BUDGET = PrivacyBudget(4, 1e-6)
+
+
+class Turned(VLLM):
+    """Batch-invariant until it is restarted in another mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.varies, self.asked = False, 0
+
+    def logprobs(self, prompt, settings):
+        found = super().logprobs(prompt, settings)
+        if not self.varies:
+            return found
+        self.asked += 1
+        found = found + 0.01 * np.cos(np.arange(len(found)) * self.asked)
+        return found - np.log(np.exp(found).sum())
+
+
+class Slow(VLLM):
+    def __call__(self, path, body):
+        time.sleep(0.05)
+        return super().__call__(path, body)
+
+
+def in_child(work):
+    """Whether it returns something true in a forked child."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(17 if work() else 1)
+        finally:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+
+
+def synthesizer(backend, **settings):
+    return Synthesizer(
+        TASK,
+        RECORDS,
+        backend,
+        budget=BUDGET,
+        prompts_per_token=4,
+        max_tokens=3,
+        shots_per_label=2,
+        **settings,
+    )
+
+
+def test_a_server_that_turned_is_refused_in_the_child(tmp_path):
+    server = Turned()
+    with scripted(server) as proxy, OpenAICompatible(proxy.base_url, "served", timeout=20) as backend:
+        assert backend.batch_invariant
+        ledger = f"sqlite:///{tmp_path}/budget.db"
+        made = synthesizer(backend, ledger=ledger, dataset="tickets", create=True)
+        server.varies = True
+
+        def is_refused():
+            for _ in range(2):
+                try:
+                    made.generate("A")
+                except BackendNotBatchInvariant:
+                    continue
+                return False
+            return made.accountant.spent.epsilon == 0 and not backend.batch_invariant
+
+        assert in_child(is_refused)
+        server.varies = False
+        assert in_child(lambda: made.generate("A").private)
+
+
+def test_nothing_is_drawn_once_a_backend_says_that_it_is_not_batch_invariant():
+    words = [" I", " would", " like"]
+    backend = Scripted(words, lambda _: [1 / 3] * 3)
+    account = MemoryAccount(BUDGET)
+    made = synthesizer(backend, ledger=account)
+    backend.batch_invariant = False
+    with pytest.raises(BackendNotBatchInvariant):
+        made.generate("A")
+    assert account.spent.epsilon == 0
+    backend.batch_invariant = True
+    assert made.generate("A").private
+
+
+def test_a_backend_that_turns_in_the_middle_ends_the_demonstration():
+    class Turning(Scripted):
+        asked = 0
+
+        def next_token_logprobs(self, prompts, support=None):
+            self.asked += support is not None
+            self.batch_invariant = self.asked < 2
+            return super().next_token_logprobs(prompts, support)
+
+    backend = Turning([" I", " would", " like"], lambda _: [1 / 3] * 3)
+    with pytest.raises(BackendNotBatchInvariant):
+        synthesizer(backend).generate("A")
+    assert backend.asked == 2
+
+
+def test_threads_of_a_child_wait_for_the_checked_connection(tmp_path):
+    with scripted(VLLM()) as proxy, OpenAICompatible(proxy.base_url, "served", timeout=20) as backend:
+        made = synthesizer(backend, ledger=f"sqlite:///{tmp_path}/b.db", dataset="tickets", create=True)
+        assert made.set_up.writer is not None
+        proxy.answer = Slow()
+
+        def every_record_is_written():
+            def generate(label, after):
+                time.sleep(after)
+                made.generate(label)
+
+            threads = [threading.Thread(target=generate, args=each) for each in (("A", 0), ("B", 0.08))]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            parts = made._generation.parts
+            return all(
+                body is not None
+                for part in parts
+                for unit in part.bodies(made.set_up.writer, 0)
+                for body in unit
+            )
+
+        assert in_child(every_record_is_written)

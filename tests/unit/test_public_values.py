@@ -1,0 +1,87 @@
+"""What reaches the private path from outside is frozen: plain numbers, tuples, whole integers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scripts import TASK, Sentence, tickets
+
+import dpfewshot as dpf
+from dpfewshot.accounting import Composition, PoissonGaussian, Tightest
+from dpfewshot.errors import InvalidPlan
+from dpfewshot.formats import PromptFormat
+from dpfewshot.mechanisms import AdaDPSyn, Gaussian, PublicCentred, SparseVector
+from dpfewshot.settings import Settings
+
+BUDGET = dpf.PrivacyBudget(4.0, 1e-6)
+EVENTS = [PoissonGaussian(0.1, 2.0, 3), PoissonGaussian(0.1, 3.0, 3)]
+LABELS = ["Glad", "Sad"]
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "given"),
+    [
+        (PublicCentred(refinements=(growing := [0.3])), "refinements", growing),  # type: ignore[arg-type]
+        (Composition(composed := EVENTS[:]), "events", composed),  # type: ignore[arg-type]
+        (Tightest(described := EVENTS[:]), "events", described),  # type: ignore[arg-type]
+        (dpf.Task("n", "i", "l", "t", labels := LABELS[:]), "labels", labels),  # type: ignore[arg-type]
+        (PromptFormat("i", "t", "l", shown := LABELS[:]), "labels", shown),  # type: ignore[arg-type]
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_list_that_changes_later_changes_nothing(value: object, name: str, given: list[Any]) -> None:
+    before = hash(value), getattr(value, name)
+    given.append(given[0])
+    assert (hash(value), getattr(value, name)) == before
+    assert type(before[1]) is tuple
+
+
+def test_a_list_that_grows_after_the_plan_adds_no_round() -> None:
+    norms = [0.3]
+    mechanism = PublicCentred(top_k=None, refinements=norms)  # type: ignore[arg-type]
+    scale, plain = mechanism.multipliers(1.0), PublicCentred(top_k=None, refinements=(0.3,))
+    norms += [0.3] * 5
+    assert mechanism.multipliers(1.0) == scale
+    assert mechanism == plain
+
+
+def test_a_number_that_can_change_is_kept_as_it_was() -> None:
+    norm = np.array([0.5])
+    mechanism = PublicCentred(clip=norm[0], refinements=norm)  # type: ignore[arg-type]
+    norm[0] = 0.1
+    assert (mechanism.clip, mechanism.refinements) == (0.5, (0.5,))
+    with pytest.raises(InvalidPlan, match="clip must be a number"):
+        PublicCentred(clip=np.array(0.5))  # type: ignore[arg-type]
+
+
+def synthesizer(**settings: Any) -> dpf.Synthesizer:
+    return dpf.Synthesizer(
+        TASK, tickets(80), Sentence(), budget=BUDGET, **({"prompts_per_token": 5, "max_tokens": 4} | settings)
+    )
+
+
+WHOLE: dict[str, Callable[[Any], object]] = {
+    "releases": lambda number: SparseVector(Gaussian(), threshold=1.0, releases=number),
+    "rounds": lambda number: AdaDPSyn(rounds=number, top_k=2).check(8),
+    "top_k": lambda number: Gaussian(top_k=number).check(8),
+    "resample_every": lambda number: Settings(1, 1, 5, 1, number, 1),
+    "prompts_per_token": lambda number: synthesizer(prompts_per_token=number),
+    "population": lambda number: synthesizer(population=dict.fromkeys(TASK.labels or (), number)),
+    "max_tokens": lambda number: synthesizer().generate("refund", max_tokens=number),
+    "count": lambda number: dpf.release_labels(tickets(8), count=number, epsilon=1, candidates=LABELS),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("number", [1.5, 1.0, True, 0, "1", float("nan")])
+def test_an_integer_setting_is_whole(name: str, number: object) -> None:
+    with pytest.raises(InvalidPlan, match=f"{name} must"):
+        WHOLE[name](number)
+
+
+def test_tokens_that_are_no_whole_number_draw_nothing() -> None:
+    made = synthesizer()
+    with pytest.raises(InvalidPlan, match="max_tokens"):
+        made.generate("refund", max_tokens=1.5)  # type: ignore[arg-type]
+    assert made.accountant.spent.epsilon == 0
