@@ -33,6 +33,7 @@ from dpfewshot.plans import GenerationPlan
 from dpfewshot.prompts import PromptWriter
 from dpfewshot.records import as_records
 from dpfewshot.redaction import redacts_errors
+from dpfewshot.resuming import checkpointed
 from dpfewshot.run import OnDemonstration, identity, release_all
 from dpfewshot.sampling import Source
 from dpfewshot.set_up import SetUp
@@ -280,7 +281,7 @@ class Synthesizer:
     ) -> Demonstrations:
         if checkpoint is None:
             return release_all(self._generation, on_demonstration, stop)
-        with self._generation.kept(checkpoint, identity(self._generation, self._public)):
+        with checkpointed(self._generation, checkpoint, identity(self._generation, self._public)):
             return release_all(self._generation, on_demonstration, stop)
 
     def _at_most(self, max_tokens: int | None) -> int:
