@@ -61,18 +61,21 @@ def _check(generation: Generation, checkpoint: Checkpoint) -> None:
     """
     progress, plan = checkpoint.progress, generation.plan
     planned = {label for part in plan.parts for label in part.labels}
-    parts = [part.parts for part in generation.parts]
     fits = (
-        all(
-            number < len(parts) and len(kept.blocks) == parts[number]
-            for number, kept in progress.reserved.items()
-        )
+        all(_fits(generation, number, kept) for number, kept in progress.reserved.items())
         and {*(one.label for one in progress.finished), progress.label or plan.parts[0].labels[0]} <= planned
         and len(progress.released) <= plan.settings.max_tokens
         and all(token < generation.set_up.backend.vocabulary_size for token in progress.released)
     )
     if not fits:
         raise LedgerError(f"{checkpoint.path}: its lines do not fit its plan: name another file")
+
+
+def _fits(generation: Generation, number: int, kept: KeptReservation) -> bool:
+    if number >= len(generation.parts):
+        return False
+    part = generation.parts[number]
+    return len(kept.blocks) == part.parts and max(kept.blocks) <= part.plan.blocks
 
 
 def _take_up(generation: Generation, checkpoint: Checkpoint) -> None:

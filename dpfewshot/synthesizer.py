@@ -240,13 +240,21 @@ class Synthesizer:
 
         Raises:
             InvalidPlan: the checkpoint is of another plan.
-            BudgetExceeded, BackendError, LedgerError: as `generate`; LedgerError also where the checkpoint
-                cannot be read or written.
+            BudgetExceeded, BackendError, LedgerError: as `generate`. With a checkpoint all demonstrations
+                that can be made are made before BudgetExceeded; LedgerError also where the checkpoint cannot
+                be read or written.
         """
         return self._generate_all(on_demonstration, checkpoint, StopSignal())
 
     def close(self) -> None:
-        """Settle what drew, give back what did not, and refuse every later call with `BudgetExceeded`."""
+        """Settle what drew, give back what did not, and refuse every later call with `BudgetExceeded`.
+
+        What a run with a checkpoint reserved stays the checkpoint's. Never call it in a signal handler
+        (docs/how-to/service.md).
+
+        Raises:
+            LedgerError: something could not be given back; it stays spent, until this is called again.
+        """
         self._generation.close()
 
     async def agenerate(self, label: str, *, max_tokens: int | None = None) -> Demonstration:

@@ -85,6 +85,14 @@ def acts(folder: Path) -> list[object]:
         return [row["act"] for row in account.history()]
 
 
+class Gone(Sentence):
+    """Answers nothing, so that a generation fails between its reservation and its first draw."""
+
+    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
+        del prompts, support
+        raise GONE
+
+
 class Locked:
     """The ledger, locked by another process from a backend's public question on."""
 
@@ -255,6 +263,30 @@ def test_what_cannot_be_given_back_is_kept(make: Any, path: Path, checkpoint: bo
     assert acts(path.parent).count("reserve") == 1
 
 
+@pytest.mark.parametrize("after", [False, True])
+def test_killed_while_it_gives_back_a_later_run_reserves_anew(make: Any, path: Path, after: bool) -> None:
+    """Killed before or after the account's commit: nobody goes on with what may have been given back."""
+    make(budget=dpf.PrivacyBudget(20.0, 1e-3))  # makes the account
+    if os.fork() == 0:
+        try:
+            cancel = LedgerAccount.cancel
+
+            def killed(self: LedgerAccount, entry: int) -> None:
+                if after:
+                    cancel(self, entry)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            LedgerAccount.cancel = killed  # type: ignore[method-assign]
+            make(Gone()).generate_all(checkpoint=path)
+        finally:
+            os._exit(1)
+    assert os.WTERMSIG(os.wait()[1]) == signal.SIGKILL
+    assert '"returned"' in path.read_text()
+    assert len(make().generate_all(checkpoint=path)) == 1
+    expected = ["create", "reserve", "cancel", "reserve", "charge", "settle"]
+    assert acts(path.parent) == [act for act in expected if after or act != "cancel"]
+
+
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_a_first_draw_whose_answer_is_lost_costs_one_block(
     make: Any, path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: bool
@@ -390,6 +422,7 @@ DRAW = '{"checkpoint": "draw", "part": 0, "of": 0, "label": "refund"}\n'
         (r'"blocks": \[8\]', '"blocks": [true]'),
         (r'"blocks": \[8\]', '"blocks": [8, 8]'),
         (r'"blocks": \[8\]', '"blocks": []'),
+        (r'"blocks": \[8\]', '"blocks": [800]'),
         (r'"part": 0', '"part": 99'),
         (r'"part": 0', '"part": -1'),
         (r'"part": 0', '"part": "0"'),
