@@ -5,15 +5,17 @@ One JSON line each, appended and never changed:
     {"checkpoint": "run", "version": 2, "plan": "5c0f...", "file": [64768, 1234567]}
     {"checkpoint": "reserved", "part": 0, "entry": 7, "lease": "9e1b...", "blocks": [15]}
     {"checkpoint": "draw", "part": 0, "of": 0, "label": "Location"}
+    {"checkpoint": "not drawn", "part": 0, "of": 0}
     {"checkpoint": "token", "id": 1812}
     {"text": "Where is ...", "label": "Location", "epsilon": 3.99, ...}
     {"checkpoint": "returned", "part": 1}
     {"checkpoint": "resuming", "part": 0, "lease": "04d7..."}
 
 A draw's line is on disk before the draw, so that a later run counts at least the draws there were
-(docs/proofs/resuming.md). A ledger counts them too, and accepts the newest lease: a stale copy is refused.
-A budget in memory knows nothing of earlier processes: without a ledger, a copy is known by the file's device
-and number. One run at a time holds the file. It has released text and public facts alone.
+(docs/proofs/resuming.md). Where the account then refuses it, another line takes it back. A ledger counts too,
+and accepts the newest lease: a stale copy is refused. A budget in memory knows nothing of earlier
+processes: without a ledger, a copy is known by the file's device and number. One run at a time holds the
+file. It has released text and public facts alone.
 """
 
 from __future__ import annotations
@@ -22,13 +24,16 @@ import fcntl
 import hashlib
 import json
 import os
+import stat
 import threading
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from dpfewshot.accounting.accountant import Reservation
 from dpfewshot.demonstrations import from_line, json_line
 from dpfewshot.errors import InvalidPlan, LedgerError
 from dpfewshot.values import Demonstration
@@ -36,6 +41,8 @@ from dpfewshot.values import Demonstration
 VERSION = 2
 
 _START = b'{"checkpoint": "run", '
+
+_LARGEST: Final = 2**63 - 1
 
 
 @dataclass
@@ -77,17 +84,21 @@ class Progress:
         """
         match line.get("checkpoint"):
             case "reserved":
-                blocks = [int(left) for left in line["blocks"]]
-                self.reserved[line["part"]] = KeptReservation(line["entry"], [line["lease"]], blocks)
+                blocks = [_count(left) for left in line["blocks"]]
+                kept = KeptReservation(_count(line["entry"]), [_words(line["lease"])], blocks)
+                self.reserved[_count(line["part"])] = kept
             case "resuming":
-                self.reserved[line["part"]].leases.append(line["lease"])
+                self.reserved[_count(line["part"])].leases.append(_words(line["lease"]))
             case "returned":
-                del self.reserved[line["part"]]
+                del self.reserved[_count(line["part"])]
             case "draw":
-                self.reserved[line["part"]].blocks[line["of"]] -= 1
-                self.label = line["label"] or self.label
+                blocks, of = self.reserved[_count(line["part"])].blocks, _count(line["of"])
+                blocks[of] = max(0, blocks[of] - 1)  # of more lines than blocks none is left
+                self.label = self.label if line["label"] is None else _words(line["label"])
+            case "not drawn":
+                self.reserved[_count(line["part"])].blocks[_count(line["of"])] += 1
             case "token":
-                self.released.append(int(line["id"]))
+                self.released.append(_count(line["id"]))
             case None:
                 self.finished.append(from_line(line))
                 self.label, self.released = None, []
@@ -139,6 +150,10 @@ class Checkpoint:
             {"checkpoint": "reserved", "part": part, "entry": entry, "lease": lease, "blocks": blocks}
         )
 
+    def keep(self, part: int, reservation: Reservation) -> None:
+        """A part has what is left of a reservation."""
+        self.reserved(part, reservation.entry, reservation.lease, list(reservation.blocks_left))
+
     def resuming(self, part: int, lease: str) -> None:
         """A part is about to ask the account for a new lease, which may be granted without an answer."""
         self._write({"checkpoint": "resuming", "part": part, "lease": lease})
@@ -157,6 +172,10 @@ class Checkpoint:
         """
         self._write({"checkpoint": "draw", "part": part, "of": of, "label": label})
 
+    def not_drawn(self, part: int, of: int) -> None:
+        """The block of the last `draw` was not drawn: the account gave no leave."""
+        self._write({"checkpoint": "not drawn", "part": part, "of": of})
+
     def token(self, token: int) -> None:
         """A token of the run's demonstration was released."""
         # not forced to the disk: a power failure may cost it, and it was paid for
@@ -164,11 +183,14 @@ class Checkpoint:
 
     def finish(self, demonstration: Demonstration) -> None:
         """The run's demonstration is done."""
+        self._check_alive()
         with self._lock:
             self._append(json_line(demonstration).encode(errors="replace"), durable=True)
             self.progress.add(demonstration.as_line())
 
     def _open(self, plan: str, *, copies: bool) -> None:
+        if not stat.S_ISREG(os.fstat(self._file).st_mode):  # reading a pipe would wait for ever
+            raise LedgerError(f"{self.path}: is not a regular file: name another one")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             content = self.path.read_bytes()
@@ -207,7 +229,7 @@ class Checkpoint:
             first = _first(lines[0])
             for number, line in enumerate(lines[1:], start=2):  # noqa: B007 - the message names it
                 self.progress.add(json.loads(line))
-        except (KeyError, IndexError, TypeError, AttributeError, ValueError):
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError):
             raise LedgerError(
                 f"{self.path}: line {number} is not a checkpoint's of version {VERSION}: name another file"
             ) from None
@@ -223,7 +245,15 @@ class Checkpoint:
                 "set or the model's vocabulary differ. Give what it was made with, or name another file"
             )
 
+    def _check_alive(self) -> None:
+        """The descriptor of a closed file may be somebody else's by now."""
+        if not self._close.alive:
+            raise LedgerError(
+                f"{self.path}: this checkpoint is closed, or it is the parent's of this process"
+            )
+
     def _write(self, line: Mapping[str, object], *, durable: bool = True) -> None:
+        self._check_alive()
         with self._lock:
             self._append(_encoded(line), durable=durable)
             self.progress.add(line)
@@ -231,16 +261,18 @@ class Checkpoint:
     def _append(self, data: bytes, *, durable: bool) -> None:
         if self._broken:
             raise LedgerError(f"{self.path}: a write failed before: start again to go on from what is there")
+        before = os.fstat(self._file).st_size
         try:
-            written = os.write(self._file, data)
-            if durable:
+            whole, reason = os.write(self._file, data) == len(data), "the disk is full"
+            if whole and durable:
                 os.fsync(self._file)
         except OSError as error:
+            whole, reason = False, str(error.strerror)
+        if not whole:
             self._broken = True
-            raise LedgerError(f"{self.path}: cannot be written: {error.strerror}") from None
-        if written < len(data):
-            self._broken = True
-            raise LedgerError(f"{self.path}: cannot be written: the disk is full")
+            with suppress(OSError):  # what the line says does not happen
+                os.ftruncate(self._file, before)
+            raise LedgerError(f"{self.path}: cannot be written: {reason}")
 
 
 def _first(line: bytes) -> dict[str, Any]:
@@ -248,6 +280,18 @@ def _first(line: bytes) -> dict[str, Any]:
     if (first["checkpoint"], first["version"]) != ("run", VERSION) or not {"plan", "file"} <= first.keys():
         raise ValueError("not the first line of a checkpoint")
     return first
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= _LARGEST:
+        raise ValueError("not a number of a checkpoint")
+    return value
+
+
+def _words(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not words of a checkpoint")
+    return value
 
 
 def _encoded(line: Mapping[str, object]) -> bytes:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from dpfewshot.accounting.account import Details
 from dpfewshot.accounting.accountant import Accountant, Reservation
-from dpfewshot.accounting.draws import new_lease
 from dpfewshot.accounting.permit import Permit
 from dpfewshot.accounting.scopes import scope_name
 from dpfewshot.background import StopSignal, Worker
-from dpfewshot.checkpoint import Checkpoint, KeptReservation
-from dpfewshot.errors import BackendError, BudgetExceeded, InvalidPlan, LedgerError
+from dpfewshot.checkpoint import Checkpoint
+from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError
 from dpfewshot.forking import start_afresh_in_children
 from dpfewshot.mechanisms import Mechanism
 from dpfewshot.observability import Observer
@@ -119,13 +117,13 @@ class Generation:
             LedgerError: the charge could not be recorded; nothing is drawn without it.
             Stopped: it was asked to.
         """
-        self._check_open()
+        self.check_open()
         part, writer = self.part_of(label), self.set_up.writer
         blocks = -(-(max_tokens - len(course.begun)) // part.plan.draws.tokens_per_block)
         with self.observer.generating(label) as tell:
             course.stop.acquire(part.lock)
             try:
-                self._check_open()  # while it waited
+                self.check_open()  # while it waited
                 with self._reserved(part) as reservation:
                     number = reservation.part_for(blocks)
                     released = self.loop.release(
@@ -157,14 +155,28 @@ class Generation:
         )
 
     def close(self) -> None:
-        """Draw no more: settle what drew, and give back what did not. What asks later is refused."""
-        with self._nobody_draws():
+        """Draw no more: settle what drew, and give back what did not. What asks later is refused.
+
+        What a run with a checkpoint reserved stays the checkpoint's: a later run goes on with it.
+
+        Raises:
+            LedgerError: something could not be given back; it stays spent, until this is called again.
+        """
+        with self.nobody_draws(), ExitStack() as stack:
             self._closed = True
             for part in self.parts:
                 if part.reservation is not None:
-                    part.reservation.close()
+                    # each of them, also where another one fails
+                    stack.callback(
+                        part.reservation.close if self.checkpoint is None else part.reservation.hand_over
+                    )
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Refuse further work once this is closed.
+
+        Raises:
+            BudgetExceeded: it is.
+        """
         if self._closed:
             raise BudgetExceeded(
                 "the synthesizer is closed and generates no more: make a new one, with a budget of its own"
@@ -187,138 +199,80 @@ class Generation:
         return max(0, left - needed)
 
     @contextmanager
-    def kept(self, path: str | os.PathLike[str], what: Mapping[str, object]) -> Iterator[Checkpoint]:
-        """Write every draw to a checkpoint, and go on with what it says was reserved.
-
-        Afterwards what is left of the plan is the checkpoint's: a further run takes it up, nobody else.
-
-        Args:
-            path: of the checkpoint.
-            what: is being made: all public settings.
-
-        Raises:
-            InvalidPlan: the checkpoint is of another plan, or this synthesizer reserved anew meanwhile.
-            BudgetExceeded: an account in memory has not the room for what was reserved, or it is closed.
-            LedgerError: the checkpoint is stale or of another account, or cannot be read or written.
-        """
-        self._check_open()
-        with closing(Checkpoint(path, what, copies=self.accountant.durable)) as checkpoint:
-            with self._nobody_draws():
-                self._check_open()
-                if self.checkpoint is not None:
-                    raise LedgerError(f"another run of this synthesizer is kept in {self.checkpoint.path}")
-                self._take_up(checkpoint)
-                self.checkpoint = checkpoint
-            finished = False
-            try:
-                yield checkpoint
-                finished = True
-            finally:
-                with self._nobody_draws():
-                    self.checkpoint = None
-                    for number, part in enumerate(self.parts):
-                        if part.reservation is not None:
-                            self._leave(checkpoint, number, part.reservation, finished=finished)
-
-    @contextmanager
-    def _nobody_draws(self) -> Iterator[None]:
+    def nobody_draws(self) -> Iterator[None]:
+        """Hold every part's lock."""
         with ExitStack() as stack:
             for part in self.parts:
                 stack.enter_context(part.lock)
             yield
 
-    def _leave(
-        self, checkpoint: Checkpoint, number: int, reservation: Reservation, *, finished: bool
-    ) -> None:
-        if finished:
-            blocks = [0] * len(reservation.blocks_left)
-            checkpoint.reserved(number, reservation.entry, reservation.lease, blocks)
-            reservation.close()
-        else:
-            reservation.hand_over()
-
-    def _take_up(self, checkpoint: Checkpoint) -> None:
-        kept = dict(checkpoint.progress.reserved)
-        for number, part in enumerate(self.parts):
-            own, known = part.reservation, kept.get(number)
-            if own is not None and known is not None and own.entry != known.entry:
-                raise InvalidPlan(
-                    f"{checkpoint.path}: this synthesizer has reserved for itself already: make a new one, "
-                    "and go on from the checkpoint first"
-                )
-        resumed = {number: self._resumed(checkpoint, number, each) for number, each in kept.items()}
-        for number, part in enumerate(self.parts):
-            reservation = resumed.get(number, part.reservation)
-            if reservation is not None:
-                _keep(checkpoint, number, reservation)
-                part.reservation = reservation
-
     def _charge(self, part: Part, number: int, label: str, course: Course) -> Permit:
         """Charge one draw: first where a later run will count it, then in the account."""
         course.stop.check()
         self.set_up.check_invariance()
-        if self.checkpoint is not None:
-            self.checkpoint.draw(self._number(part), number, label if course.kept else None)
+        checkpoint = self.checkpoint
+        if checkpoint is not None:
+            checkpoint.draw(self._number(part), number, label if course.kept else None)
         assert part.reservation is not None  # noqa: S101 - `release` holds it
-        return part.reservation.draw(number)
+        try:
+            return part.reservation.draw(number)
+        except (BudgetExceeded, LedgerError):
+            if checkpoint is not None:
+                with suppress(LedgerError):  # without this line the block counts as drawn
+                    checkpoint.not_drawn(self._number(part), number)
+            raise
 
     @contextmanager
     def _reserved(self, part: Part) -> Iterator[Reservation]:
-        """The part's reservation; given back if something fails before its first draw."""
+        """The part's reservation; given back if something fails before the first draw was asked for."""
         if part.reservation is None:
             part.reservation = self._reserve(part)
         reservation = part.reservation
         try:
             yield reservation
         finally:
-            if not reservation.drawn:
-                part.reservation = None
-                if self.checkpoint is not None:
-                    # on disk first: a checkpoint must never go on with what was given back
-                    self.checkpoint.returned(self._number(part))
-            if reservation.used_up or not reservation.drawn:
+            if not reservation.asked:
+                self._give_back(part, reservation)
+            elif reservation.used_up:
                 reservation.close()
+
+    def _give_back(self, part: Part, reservation: Reservation) -> None:
+        """Forget what nothing was asked of, unless the account cannot take it back now."""
+        if self.checkpoint is not None:
+            # on disk first: a checkpoint must never go on with what was given back
+            self.checkpoint.returned(self._number(part))
+        part.reservation = None
+        try:
+            reservation.close()
+        except LedgerError:
+            part.reservation = reservation
+            if self.checkpoint is not None:
+                self.checkpoint.keep(self._number(part), reservation)
+            raise
 
     def _reserve(self, part: Part) -> Reservation:
         plan = part.plan
         spend = plan.spend if self.certified else None
         reservation = self.accountant.reserve(
             spend,
-            scope=self._scope(part),
+            scope=self.scope(part),
             blocks=plan.blocks,
             tokens_per_block=plan.draws.tokens_per_block,
             noise_multiplier=plan.noise_multiplier,
             parts=part.parts,
-            details=self._details(part),
+            details=self.details(part),
         )
-        self.observer.reserved(plan.scope, spend, plan.blocks)
-        if self.checkpoint is not None:
-            _keep(self.checkpoint, self._number(part), reservation)
+        try:
+            if self.checkpoint is not None:
+                self.checkpoint.keep(self._number(part), reservation)
+            self.observer.reserved(plan.scope, spend, plan.blocks)
+        except BaseException:
+            with suppress(LedgerError):
+                reservation.close()  # nobody knows of it
+            raise
         return reservation
 
-    def _resumed(self, checkpoint: Checkpoint, number: int, kept: KeptReservation) -> Reservation:
-        part, lease = self.parts[number], new_lease()
-        # who is in which disjoint part is private and not kept: what one of them drew, all count as drawn
-        blocks = min(kept.blocks)
-        if blocks:
-            checkpoint.resuming(number, lease)  # on disk first: it may be granted and the answer lost
-        try:
-            return self.accountant.resume(
-                kept.entry,
-                part.plan.spend if self.certified else None,
-                scope=self._scope(part),
-                blocks=blocks,
-                tokens_per_block=part.plan.draws.tokens_per_block,
-                noise_multiplier=part.plan.noise_multiplier,
-                details=self._details(part),
-                known=kept.leases,
-                lease=lease,
-                parts=part.parts,
-            )
-        except LedgerError as error:
-            raise LedgerError(f"{checkpoint.path}: {error}") from None
-
-    def _details(self, part: Part) -> Details:
+    def details(self, part: Part) -> Details:
         """What the account's history keeps of a part's plan. Public."""
         task = self.set_up.task
         labels = {"task_labels": json.dumps(task.labels), "label_column": self.set_up.label_column}
@@ -333,12 +287,9 @@ class Generation:
     def _number(self, part: Part) -> int:
         return self.parts.index(part)
 
-    def _scope(self, part: Part) -> str | None:
+    def scope(self, part: Part) -> str | None:
+        """The part of the account's partition that a part draws from."""
         task = self.set_up.task
         if part.plan.scope is None:
             return None
         return scope_name(task.name, task.labels or (), part.plan.scope, self.set_up.label_column)
-
-
-def _keep(checkpoint: Checkpoint, number: int, reservation: Reservation) -> None:
-    checkpoint.reserved(number, reservation.entry, reservation.lease, list(reservation.blocks_left))

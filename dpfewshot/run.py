@@ -9,7 +9,7 @@ from dataclasses import asdict, is_dataclass, replace
 from dpfewshot.background import StopSignal
 from dpfewshot.checkpoint import Progress
 from dpfewshot.demonstrations import Demonstrations
-from dpfewshot.errors import BudgetExceeded
+from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.generation import Course, Generation
 from dpfewshot.progress import ProgressBar
 from dpfewshot.values import Demonstration, PrivacySpend
@@ -29,6 +29,10 @@ def release_all(
 
     Returns:
         All of them, with those that the checkpoint held.
+
+    Raises:
+        BudgetExceeded: some cannot be made. With a checkpoint, all others are made first.
+        LedgerError: the checkpoint is the parent's of this process.
     """
     checkpoint, plan = generation.checkpoint, generation.plan
     progress = Progress() if checkpoint is None else checkpoint.progress
@@ -44,17 +48,30 @@ def release_all(
         course = Course(on_token=on_token, stop=stop, kept=checkpoint is not None)
         labels = [label for part in plan.parts for label in part.labels]
         todo = _missing(labels * plan.settings.shots_per_label, done)
+        if progress.label in todo:  # the interrupted one goes on first
+            todo.remove(progress.label)
+            todo.insert(0, progress.label)
+        refused: list[str] = []
         for position, label in enumerate(todo):
-            if progress.label is None:
-                one = generation.release(label, plan.settings.max_tokens, course)
-            else:
-                one = _go_on(generation, progress, todo[position + 1 :], course)
+            generation.check_open()
+            if generation.checkpoint is not checkpoint:
+                raise LedgerError(
+                    "the checkpoint is the parent's of this process, which goes on with the run"
+                )
+            tokens = _tokens(generation, progress, label, todo[position + 1 :])
+            if not tokens and checkpoint is not None:
+                refused.append(label)
+                continue
+            one = _release(generation, progress, label, tokens or plan.settings.max_tokens, course)
             if checkpoint is not None:
                 checkpoint.finish(one)
             done.append(one)
             with bar.demonstration(one):
                 if on_demonstration is not None:
                     on_demonstration(one)
+    if refused:
+        generation.check_open()  # a closed one has no draws left for another reason
+        raise BudgetExceeded(_cannot_be_made(refused, len(done)))
     spend = PrivacySpend(plan.epsilon or 0.0, plan.delta or 0.0) if generation.certified else None
     return Demonstrations(done, plan_spend=spend)
 
@@ -89,23 +106,34 @@ def _missing(planned: Iterable[str], done: Iterable[Demonstration]) -> list[str]
     return missing
 
 
-def _go_on(
-    generation: Generation, progress: Progress, others: Sequence[str], course: Course
-) -> Demonstration:
-    """Make the rest of the demonstration that was interrupted, in the draws that the others leave to it.
+def _tokens(generation: Generation, progress: Progress, label: str, others: Sequence[str]) -> int:
+    """How many tokens a demonstration may have in all; 0 where too few draws are left for it.
 
-    Raises:
-        BudgetExceeded: no draw is left and nothing of it was released; nothing is drawn.
+    An interrupted one has the draws that the others leave to it. If that is none and nothing of it was
+    released, it has the draws of the next one of its label, so that the label's last one is lost.
     """
-    label, begun = str(progress.label), list(progress.released)
     settings = generation.plan.settings
-    draws = generation.draws_left(label, others)
-    tokens = min(settings.max_tokens, len(begun) + draws * settings.resample_every)
+    if label == progress.label:
+        draws, begun = generation.draws_left(label, others), len(progress.released)
+        if begun + draws > 0:
+            return min(settings.max_tokens, begun + draws * settings.resample_every)
+    enough = generation.draws_left(label, ()) >= settings.blocks_per_shot
+    return settings.max_tokens if enough else 0
+
+
+def _release(
+    generation: Generation, progress: Progress, label: str, tokens: int, course: Course
+) -> Demonstration:
+    """Make a demonstration, or the rest of the one that was interrupted."""
+    begun = list(progress.released) if label == progress.label else []
     if begun and (tokens == len(begun) or begun[-1] in generation.loop.ends):
         return generation.demonstration(label, begun)
-    if not tokens:
-        raise BudgetExceeded(
-            f"the draw of the demonstration of {label!r} was interrupted before anything of it was released, "
-            "and no other is left: a further plan needs further budget"
-        )
     return generation.release(label, tokens, replace(course, begun=begun))
+
+
+def _cannot_be_made(labels: Sequence[str], made: int) -> str:
+    numbers = ", ".join(f"{count} of {label!r}" for label, count in Counter(labels).items())
+    return (
+        f"{numbers} cannot be made: draws of the plan were interrupted, or went to other callers. The other "
+        f"{made} are in the checkpoint, for Demonstrations.from_jsonl. A further plan needs further budget"
+    )

@@ -33,6 +33,7 @@ from dpfewshot.plans import GenerationPlan
 from dpfewshot.prompts import PromptWriter
 from dpfewshot.records import as_records
 from dpfewshot.redaction import redacts_errors
+from dpfewshot.resuming import checkpointed
 from dpfewshot.run import OnDemonstration, identity, release_all
 from dpfewshot.sampling import Source
 from dpfewshot.set_up import SetUp
@@ -240,13 +241,21 @@ class Synthesizer:
 
         Raises:
             InvalidPlan: the checkpoint is of another plan.
-            BudgetExceeded, BackendError, LedgerError: as `generate`; LedgerError also where the checkpoint
-                cannot be read or written.
+            BudgetExceeded, BackendError, LedgerError: as `generate`. With a checkpoint all demonstrations
+                that can be made are made before BudgetExceeded; LedgerError also where the checkpoint cannot
+                be read or written.
         """
         return self._generate_all(on_demonstration, checkpoint, StopSignal())
 
     def close(self) -> None:
-        """Settle what drew, give back what did not, and refuse every later call with `BudgetExceeded`."""
+        """Settle what drew, give back what did not, and refuse every later call with `BudgetExceeded`.
+
+        What a run with a checkpoint reserved stays the checkpoint's. Never call it in a signal handler
+        (docs/how-to/service.md).
+
+        Raises:
+            LedgerError: something could not be given back; it stays spent, until this is called again.
+        """
         self._generation.close()
 
     async def agenerate(self, label: str, *, max_tokens: int | None = None) -> Demonstration:
@@ -281,7 +290,7 @@ class Synthesizer:
     ) -> Demonstrations:
         if checkpoint is None:
             return release_all(self._generation, on_demonstration, stop)
-        with self._generation.kept(checkpoint, identity(self._generation, self._public)):
+        with checkpointed(self._generation, checkpoint, identity(self._generation, self._public)):
             return release_all(self._generation, on_demonstration, stop)
 
     def _at_most(self, max_tokens: int | None) -> int:

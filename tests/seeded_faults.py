@@ -294,13 +294,13 @@ ACCOUNTING_AND_LEDGER = (
     ),
     Fault(
         "dpfewshot/checkpoint.py",
-        'self.reserved[line["part"]].blocks[line["of"]] -= 1',
-        'self.reserved[line["part"]].blocks[line["of"]] -= 0',
+        "blocks[of] = max(0, blocks[of] - 1)",
+        "blocks[of] = max(0, blocks[of] - 0)",
         "a draw that was made is not made again",
         "tests/integration/test_resuming.py",
     ),
     Fault(
-        "dpfewshot/generation.py",
+        "dpfewshot/resuming.py",
         "blocks = min(kept.blocks)",
         "blocks = max(kept.blocks)",
         "what one disjoint part drew, all count as drawn after an interruption",

@@ -28,10 +28,12 @@ class Reservation:
         noise_multiplier: σ that the cost was computed for.
         parts: P, disjoint parts of the records, each with as many blocks: they compose in parallel.
         lease: names this run to the account, which counts each block before it is drawn.
+        resumed: whether an earlier run may have drawn from it, so that nothing comes back.
 
     Attributes:
         lease: as above.
-        drawn: whether a block was drawn.
+        asked: whether the account was asked for a block. It may have charged one without an answer, so
+            from then on the reservation is kept.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Reservation:
         noise_multiplier: float,
         parts: int = 1,
         lease: str = "",
+        resumed: bool = False,
     ) -> None:
         self._blocks_left = [blocks] * parts
         self._account = account
@@ -51,7 +54,7 @@ class Reservation:
         self.lease = lease
         self._tokens_per_block = tokens_per_block
         self._noise_multiplier = noise_multiplier
-        self.drawn = False
+        self.asked = self._drawn = resumed
         self._closed = False
         self._lock = threading.Lock()
 
@@ -93,14 +96,16 @@ class Reservation:
 
         Raises:
             BudgetExceeded: no block is left.
-            LedgerError: the account could not record the charge; nothing may be drawn.
+            LedgerError: the account could not record the charge, or its answer was lost; nothing may be
+                drawn, and the block may be asked for again: the account counts for itself.
         """
         with self._lock:
             if self._blocks_left[part] < 1:
                 raise BudgetExceeded("the plan's tokens are all used: a further plan needs further budget")
+            self.asked = True
             if self._account is not None:
                 self._account.draw(self._entry, self.lease, part)
-            self.drawn = True
+            self._drawn = True
             self._blocks_left[part] -= 1
             return Permit(self._tokens_per_block, self._noise_multiplier)
 
@@ -114,19 +119,19 @@ class Reservation:
         """Return everything to the account if nothing was drawn, else settle. No block can be drawn any more.
 
         Raises:
-            LedgerError: what was not drawn could not be given back; it stays spent.
+            LedgerError: what was not drawn could not be given back; it stays spent, and nothing changes
+                here, so that `close` may be called again.
         """
         with self._lock:
-            self._blocks_left = [0] * len(self._blocks_left)
-            if self._closed or self._account is None:
-                return
+            if self._account is not None and not self._closed:
+                if not self._drawn:
+                    self._account.cancel(self._entry)  # leaves what it may have charged as it is
+                if self.asked:
+                    # charged or settled, it counts the same: what was released must not be lost for it
+                    with suppress(LedgerError):
+                        self._account.settle(self._entry, self.lease)
             self._closed = True
-            if not self.drawn:
-                self._account.cancel(self._entry)
-                return
-            # charged or settled, it counts the same: what was released and paid for must not be lost for it
-            with suppress(LedgerError):
-                self._account.settle(self._entry, self.lease)
+            self._blocks_left = [0] * len(self._blocks_left)
 
 
 class Accountant:
@@ -236,7 +241,7 @@ class Accountant:
             told = Draws((blocks,) * parts, lease)
             entry, left = self._account.resume(entry, scope, cost, details, known=known, draws=told)
             blocks = min(left)
-        reservation = Reservation(
+        return Reservation(
             self._account,
             entry,
             blocks=blocks,
@@ -244,6 +249,5 @@ class Accountant:
             noise_multiplier=noise_multiplier,
             parts=parts,
             lease=lease,
+            resumed=True,
         )
-        reservation.drawn = True
-        return reservation

@@ -59,7 +59,7 @@ class Draws:
             told: the blocks that the checkpoint leaves, and the new lease.
 
         Raises:
-            LedgerError: the checkpoint is stale.
+            LedgerError: the checkpoint is stale, or a count is below 0.
         """
         if self.lease not in known:
             raise LedgerError(
@@ -67,6 +67,8 @@ class Draws:
                 + WHAT_TO_DO
             )
         least = min((*self.blocks, *told.blocks))
+        if least < 0:
+            raise LedgerError(f"entry {entry} cannot have {least} draws left: {WHAT_TO_DO}")
         return Draws((least,) * len(self.blocks), told.lease)
 
 

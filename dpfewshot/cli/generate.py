@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, Self
 
 import click
 
 from dpfewshot.cli.options import describe, generation_options, open_session
-from dpfewshot.demonstrations import json_line
-from dpfewshot.errors import DPFewShotError
+from dpfewshot.demonstrations import Demonstrations, json_line
+from dpfewshot.errors import BudgetExceeded, DPFewShotError
 from dpfewshot.values import Demonstration
 
 CHECKPOINT = ".checkpoint"
@@ -60,10 +64,16 @@ def generate(
     with _Lines(output) as lines:  # before anything is spent: can it be written at all?
         session = open_session(options, ledger=ledger, dataset=dataset, create=create)
         click.echo(describe(session.synthesizer.plan), err=True)
-        demonstrations = session.synthesizer.generate_all(
-            on_demonstration=lambda one: None if as_json and output is None else lines.write(one),
-            checkpoint=f"{output}{CHECKPOINT}" if resume else None,
-        )
+        checkpoint = f"{output}{CHECKPOINT}" if resume else None
+        try:
+            demonstrations = session.synthesizer.generate_all(
+                on_demonstration=lambda one: None if as_json and output is None else lines.write(one),
+                checkpoint=checkpoint,
+            )
+        except BudgetExceeded:
+            if checkpoint is not None:  # the others are made
+                lines.complete(Demonstrations.from_jsonl(checkpoint))
+            raise
         if resume:
             lines.complete(demonstrations)
         session.synthesizer.close()
@@ -80,12 +90,12 @@ class _Lines:
 
     def __init__(self, output: str | None) -> None:
         self._output = output
-        self._file: TextIO | None = None
+        self._file: FileIO | None = None
 
     def __enter__(self) -> Self:
         if self._output is not None:
             try:
-                self._file = Path(self._output).open("a+", encoding="utf-8")
+                self._file = Path(self._output).open("ab+", buffering=0)
             except OSError as error:
                 raise DPFewShotError(f"cannot write {self._output}: {error.strerror}") from None
         return self
@@ -99,24 +109,37 @@ class _Lines:
         if self._file is None:
             click.echo(line, nl=False)
             return
+        data = _missing_end(self._file.fileno()) + line.encode(errors="replace")
+        before = os.fstat(self._file.fileno()).st_size
         try:
-            self._file.write(line)
-            self._file.flush()
+            whole, reason = self._file.write(data) == len(data), "the disk is full"
         except OSError as error:
+            whole, reason = False, str(error.strerror)
+        if not whole:
+            with suppress(OSError):  # a half line makes the whole file unreadable
+                self._file.truncate(before)
             click.echo(line, nl=False)  # paid for: it must not be lost with the disk
             raise DPFewShotError(
-                f"cannot write {self._output}: {error.strerror}; the last line went to standard output"
-            ) from None
+                f"cannot write {self._output}: {reason}; the last line went to standard output"
+            )
 
     def complete(self, demonstrations: Iterable[Demonstration]) -> None:
         """Write what is in the checkpoint and not in the file: a run may die between the two."""
         if self._file is None:
             return
         self._file.seek(0)
-        there = Counter(self._file)
+        there = Counter((self._file.readall() or b"").split(b"\n"))
         for one in demonstrations:
-            line = json_line(one)
+            line = json_line(one).encode(errors="replace").rstrip(b"\n")
             if there[line]:
                 there[line] -= 1
             else:
                 self.write(one)
+
+
+def _missing_end(file: int) -> bytes:
+    """The line end that a file lacks: a line that was cut short stays a line of its own."""
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode) or not status.st_size:
+        return b""
+    return b"" if os.pread(file, 1, status.st_size - 1) == b"\n" else b"\n"
