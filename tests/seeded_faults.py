@@ -339,8 +339,8 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/prompts.py",
-        "return self._tokenizer.tokenize(line[: 16 * self._cap])[: self._cap]",
-        "return self._tokenizer.tokenize(line[: 16 * self._cap])",
+        "return self.tokenizer.tokenize(line[: 16 * self.record_token_cap])[: self.record_token_cap]",
+        "return self.tokenizer.tokenize(line[: 16 * self.record_token_cap])",
         "a record has a cap of its own",
         "tests/unit/test_prompts.py",
     ),
