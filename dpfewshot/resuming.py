@@ -98,26 +98,31 @@ def _take_up(generation: Generation, checkpoint: Checkpoint) -> None:
 def _resumed(
     generation: Generation, checkpoint: Checkpoint, number: int, kept: KeptReservation
 ) -> Reservation:
-    part, lease = generation.parts[number], new_lease()
-    # who is in which disjoint part is private and not kept: what one of them drew, all count as drawn
-    blocks = min(kept.blocks)
-    if blocks:
+    part, lease, known = generation.parts[number], new_lease(), tuple(kept.leases)
+    if _is_finished(generation, checkpoint):
+        lease = known[-1]  # nothing is drawn any more: any copy may be read again
+    else:
         checkpoint.resuming(number, lease)  # on disk first: it may be granted and the answer lost
     try:
         return generation.accountant.resume(
             kept.entry,
             part.plan.spend if generation.certified else None,
             scope=generation.scope(part),
-            blocks=blocks,
+            # who is in which disjoint part is private and not kept: what one of them drew, all count as drawn
+            blocks=min(kept.blocks),
             tokens_per_block=part.plan.draws.tokens_per_block,
             noise_multiplier=part.plan.noise_multiplier,
             details=generation.details(part),
-            known=kept.leases,
+            known=known,
             lease=lease,
             parts=part.parts,
         )
     except LedgerError as error:
         raise LedgerError(f"{checkpoint.path}: {error}") from None
+
+
+def _is_finished(generation: Generation, checkpoint: Checkpoint) -> bool:
+    return len(checkpoint.progress.finished) >= generation.plan.demonstrations
 
 
 def _leave(checkpoint: Checkpoint, number: int, reservation: Reservation, *, finished: bool) -> None:

@@ -110,7 +110,7 @@ class Account(Protocol):
         known: Collection[str],
         draws: Draws,
     ) -> tuple[int, tuple[int, ...]]:
-        """Replace an entry's lease, so that this run alone may draw what is left. Without blocks it stays.
+        """Replace an entry's lease, so that this run alone may draw what is left, if anything is.
 
         Args:
             entry: its number.
@@ -118,7 +118,7 @@ class Account(Protocol):
             cost: as it was reserved.
             details: as it was reserved.
             known: leases of the checkpoint, one of which the entry must have.
-            draws: the blocks that the checkpoint leaves, and the new lease.
+            draws: the blocks that the checkpoint leaves, and the new lease; one of `known` changes nothing.
 
         Returns:
             The entry's number, which an account in memory may change, and the blocks left in each part.

@@ -228,15 +228,13 @@ class Accountant:
             noise_multiplier: as it was reserved.
             details: as they were reserved.
             known: leases of the checkpoint.
-            lease: this run's, which is in the checkpoint already.
+            lease: this run's, which is in the checkpoint already; one of `known` leaves the entry as it is.
             parts: P, disjoint parts of the records.
 
         Raises:
             BudgetExceeded: an account in memory has not the room for it.
             LedgerError: the checkpoint is stale, or the account's entry is not the one that it names.
         """
-        if not blocks:
-            lease = known[-1]  # nothing is left to draw, so no other run is fenced off
         if self._account is not None and cost is not None:
             told = Draws((blocks,) * parts, lease)
             entry, left = self._account.resume(entry, scope, cost, details, known=known, draws=told)

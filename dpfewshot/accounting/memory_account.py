@@ -172,15 +172,15 @@ class MemoryAccount:
             unknown = entry not in self._entries
         if unknown:
             entry, known = self.reserve(scope, cost, details, draws), (draws.lease,)
-        elif not any(draws.blocks):
+        elif draws.lease in known:
             return entry, draws.blocks
         with self._lock:
             found = self._entries[entry]
-            if found.settled or found.draws is None:
+            left = None if found.draws is None else found.draws.resumed(entry, known, draws)
+            if left is None or (found.settled and any(left.blocks)):
                 raise LedgerError(f"entry {entry} draws no more: {WHAT_TO_DO}")
-            found.draws = found.draws.resumed(entry, known, draws)
-            found.charged = True
-            return entry, found.draws.blocks
+            found.draws, found.charged = left, True
+            return entry, left.blocks
 
     def settle(self, entry: int, lease: str | None = None) -> None:
         """Mark an entry that drew as finished, unless another run resumed it."""

@@ -163,7 +163,7 @@ class LedgerAccount:
             LedgerError: the checkpoint is stale, or the entry was reserved by another act, for another plan,
                 or by a version that counted no draws.
         """
-        if not any(draws.blocks):
+        if draws.lease in known:
             return entry, draws.blocks
         words = scope, cost, as_json(details)
         return entry, self._store.resume(self._stored, entry, words, known, draws)

@@ -29,6 +29,7 @@ from dpfewshot.ledger.history import (
     RESERVED,
     RESUME,
     SETTLE,
+    SETTLED,
     act_now,
     as_json,
 )
@@ -265,11 +266,12 @@ class Store:
             if row is None or before is None:
                 raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
             left = before.resumed(entry, known, told)
-            if row["state"] not in OPEN:
+            if row["state"] not in OPEN and (row["state"] != SETTLED or any(left.blocks)):
                 raise LedgerError(f"entry {entry} was {row['state']}: {WHAT_TO_DO}")
             if not reserved_with(acts[0], scope if account.parallel else None, cost, details):
                 raise LedgerError(f"entry {entry} was reserved for another plan: {WHAT_TO_DO}")
-            change_entry(connection, entry, state=CHARGED, **columns(left))
+            state = CHARGED if row["state"] in OPEN else SETTLED
+            change_entry(connection, entry, state=state, **columns(left))
             resumed = {**granted(left), "previous": before.lease, "reserve": acts[0]["hash"]}
             act = act_now(RESUME, entry=entry, scope=acts[0]["scope"], details=as_json(resumed))
             record(connection, account.number, act)

@@ -170,13 +170,14 @@ class _Replay:
 
     def _resume(self, row: Row) -> str | None:
         entry, granted, details = row["entry"], self.draws[row["entry"]], json.loads(row["details"])
-        if self.entries[entry]["state"] not in OPEN:
-            return f"what was {self.entries[entry]['state']} was resumed"
+        state, after = self.entries[entry]["state"], draws_in(details)
+        if state not in OPEN and (state != SETTLED or after is None or any(after.blocks)):
+            return f"what was {state} was resumed"
         if granted is None or details.get("previous") != granted.lease:
             return f"entry {entry} was resumed by who held no lease of it"
         if details.get("reserve") != self.reserved_by[entry]:
             return f"entry {entry} was resumed for another act than the one that reserved it"
-        self.entries[entry]["state"] = CHARGED
+        self.entries[entry]["state"] = CHARGED if state in OPEN else SETTLED
         return self._grant(row, granted)
 
     def _grant(self, row: Row, before: Draws, lease: str | None = None) -> str | None:

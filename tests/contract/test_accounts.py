@@ -297,12 +297,19 @@ def test_a_resume_replaces_the_lease_and_the_smaller_count_holds(make_account: M
     assert account.spent == spend(0.5)
 
 
-def test_without_blocks_a_resume_changes_nothing(make_account: MakeAccount) -> None:
+def test_without_blocks_a_resume_fences_off_too(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
     entry = account.reserve(None, spend(0.5), {}, Draws((5,), "first"))
+    kept = account.resume(entry, None, spend(0.5), {}, known=["first"], draws=Draws((0,), "first"))
+    assert kept == (entry, (0,))
+    account.draw(entry, "first", 0)  # a lease that it has: nothing changed
+    account.settle(entry)
     found = account.resume(entry, None, spend(0.5), {}, known=["first"], draws=Draws((0,), "second"))
     assert found == (entry, (0,))
-    account.draw(entry, "first", 0)
+    with pytest.raises(LedgerError, match="start anew"):
+        account.resume(entry, None, spend(0.5), {}, known=["first"], draws=Draws((0,), "third"))
+    with pytest.raises(LedgerError):
+        account.draw(entry, "second", 0)
 
 
 def test_an_entry_is_charged_by_the_draw_or_as_a_whole_and_not_both(make_account: MakeAccount) -> None:

@@ -302,6 +302,21 @@ def test_of_two_copies_on_two_file_systems_one_goes_on(
     assert acts(shared) == {"create": 1, "reserve": 2, "charge": 2, "resume": 4, "settle": 2}
 
 
+def test_a_copy_whose_blocks_are_all_drawn_pays_for_nothing_more(
+    path: Path, elsewhere: Path, shared: dict[str, Any]
+) -> None:
+    """One draw a demonstration: the interrupted one has no block left, the other label has no entry yet."""
+    plan: dict[str, Any] = {"resample_every": 8, "max_tokens": 8, **shared}
+    interrupted(path, 3, **plan)
+    copy = seems_original(Path(shutil.copy(path, elsewhere / "run.jsonl")))
+    finished = synthesizer(**plan).generate_all(checkpoint=path)
+    spent = synthesizer(**plan).accountant.spent
+    with pytest.raises(dpf.LedgerError, match="start anew"):
+        synthesizer(**plan).generate_all(checkpoint=copy)
+    assert synthesizer(**plan).accountant.spent == spent
+    assert synthesizer(**plan).generate_all(checkpoint=path) == finished
+
+
 def test_a_backup_that_is_restored_again_and_again_goes_on_once(path: Path, shared: dict[str, Any]) -> None:
     interrupted(path, 7, **shared)
     backup, drew = path.read_bytes(), []
