@@ -202,7 +202,7 @@ def test_figures_are_printed_rounded_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_unit", "words"), [(None, "<dd>one record</dd>"), ("unit", "<dd>everything of one unit")]
+    ("given_unit", "words"), [(None, "<dd>one record</dd>"), ("customer", "<dd>everything of one unit")]
 )
 def test_whom_it_protects(tmp_path: Path, given_unit, words) -> None:
     ledger = BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db")
