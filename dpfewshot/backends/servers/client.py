@@ -13,9 +13,6 @@ from dpfewshot.errors import BackendError, MissingExtra
 if TYPE_CHECKING:
     import httpcore
 
-KEPT_SECONDS = 5.0
-"""Seconds for which an unused connection is kept open; servers close theirs later than that."""
-
 
 @dataclass(frozen=True)
 class Response:
@@ -38,6 +35,9 @@ class Client:
     It is `httpcore`, the layer under httpx: it has no cookies, redirects, `.netrc` or proxies of the
     environment, and what instruments httpx does not see it. TLS trusts certifi's authorities or
     `ca_bundle`, never SSL_CERT_FILE, and its keys are not logged to SSLKEYLOGFILE.
+
+    Every request has a connection of its own: what a server or a proxy sends after one answer would be
+    read as the answer to the next request, and one record's vector become another's.
 
     Args:
         address: the server's.
@@ -66,7 +66,7 @@ class Client:
             ssl_context=context,
             proxy=None if proxy is None else _proxy(proxy, context),
             max_connections=None,
-            keepalive_expiry=KEPT_SECONDS,
+            max_keepalive_connections=0,
         )
         self.failures: tuple[type[Exception], ...] = (httpcore.NetworkError, httpcore.ProtocolError)
 
