@@ -42,8 +42,11 @@ class BackendError(DPFewShotError):
     """The language model or its server failed.
 
     Attributes:
-        retryable: whether the same call may succeed later.
+        retryable: whether the same call may succeed later. Of the class too: a subclass need not call
+            this initialiser.
     """
+
+    retryable = False
 
     def __init__(self, message: str, *, retryable: bool = False) -> None:
         super().__init__(message)

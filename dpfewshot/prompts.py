@@ -19,8 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from dpfewshot.errors import BackendError
-from dpfewshot.redaction import is_failure
+from dpfewshot.redaction import is_failure, may_pass
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
@@ -104,7 +103,7 @@ class PromptWriter:
                 return text
             return [*self._capped(record.label), *self._text_field, *text]
         except BaseException as error:  # whatever it says may quote the record; a null says nothing
-            if not is_failure(error) or (isinstance(error, BackendError) and error.retryable):
+            if not is_failure(error) or may_pass(error):
                 raise
             return None
 
