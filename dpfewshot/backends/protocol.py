@@ -170,7 +170,9 @@ class ReplayedBlock:
         rows = self._no_answers(support)
         for row, prompt in zip(rows, self._prompts, strict=True):
             try:
-                row[:] = self._backend.next_token_logprobs([prompt], support)[0]
+                answer = self._backend.next_token_logprobs([prompt], support)[0]
+                with np.errstate(all="ignore"):
+                    row[:] = answer
             except BaseException as error:  # whatever it says may quote the prompt
                 if isinstance(error, BackendError) or not is_failure(error):
                     raise

@@ -8,11 +8,14 @@ import time
 import numpy as np
 import pytest
 import servers
-from scripted_servers import LlamaServer
+from scripted_servers import VLLM, LlamaServer
+from scripts import TASK, Sentence, tickets
 from servers import Answers, scripted
 
+from dpfewshot import PrivacyBudget, Synthesizer
 from dpfewshot.backends.openai_compatible import OpenAICompatible
 from dpfewshot.backends.servers import transport
+from dpfewshot.errors import BackendError
 
 ODD = [1, 7, 3, 9]
 """The prompt whose answers are odd."""
@@ -67,3 +70,63 @@ def test_what_is_sent_after_an_answer_is_no_other_prompts_row(proxy, monkeypatch
             assert beside[1:].tobytes() == alone.tobytes()
             assert backend.next_token_logprobs(OTHERS, SUPPORT).tobytes() == alone.tobytes()
         assert np.isnan(beside[0]).all() == (proxy is Late)
+
+
+def spoiled(script, change, prompt=None):
+    """The script's answer function, with the completions of one prompt, or of all, changed."""
+
+    def answer(path, body):
+        status, headers, content = script(path, body)
+        asked = (body or {}).get("prompt")
+        if path.endswith(("/completion", "/completions")) and (prompt is None or prompt in (asked, *asked)):
+            content = json.loads(json.dumps(content))
+            change(content)
+        return status, headers, content
+
+    return answer
+
+
+@pytest.mark.parametrize("script", [LlamaServer, VLLM])
+@pytest.mark.parametrize("name", ["model", "system_fingerprint"])
+def test_another_name_in_one_prompts_answer_is_its_row_of_nan(script, name):
+    """Only a public prompt's answer says that the server serves another model."""
+    with scripted(script()) as server, connected(server) as backend:
+        alone = backend.next_token_logprobs(OTHERS, SUPPORT)
+        server.answer = spoiled(script(), lambda found: found.update({name: "longer-context"}), ODD)
+        beside = backend.next_token_logprobs([*OTHERS, ODD], SUPPORT)
+        assert beside[:-1].tobytes() == alone.tobytes()
+        told = script is VLLM or name == "model"
+        assert np.isnan(beside[-1]).all() == told
+        server.answer = spoiled(script(), lambda found: found.update({name: "longer-context"}))
+        if told:
+            with pytest.raises(BackendError, match="serves another model"):
+                backend.next_token_logprobs(OTHERS, SUPPORT)
+
+
+@pytest.mark.parametrize("value", [-1.7976931348623157e308, 1.7976931348623157e308])
+def test_a_value_beyond_float32_is_told_to_nobody(value):
+    """Warnings are errors here, as with `-W error`."""
+
+    def change(found):
+        found["completion_probabilities"][0]["top_logprobs"][5]["logprob"] = value
+
+    with scripted(spoiled(LlamaServer(), change, ODD)) as server, connected(server) as backend:
+        found = backend.next_token_logprobs([OTHERS[0], ODD], SUPPORT)
+    assert np.isfinite(found[0]).all()
+    assert found[1, 0] == -np.inf if value < 0 else np.isnan(found[1]).all()
+
+
+@pytest.mark.parametrize("way", ["at once", "prompt by prompt"])
+def test_a_value_of_a_backends_own_beyond_float32_is_told_to_nobody(way):
+    class Doubles(Sentence):
+        def next_token_logprobs(self, prompts, support=None):
+            private = support is not None
+            if private and way == "prompt by prompt" and len(prompts) > 1:
+                raise RuntimeError
+            rows = super().next_token_logprobs(prompts, support).astype(np.float64)
+            return np.where(np.arange(rows.shape[1]) == 1, -1e300, rows) if private else rows
+
+    made = Synthesizer(
+        TASK, tickets(), Doubles(), budget=PrivacyBudget(8, 1e-5), max_tokens=4, prompts_per_token=40
+    )
+    assert made.generate("refund").private

@@ -131,7 +131,8 @@ class Dialect(ABC):
         for token, logprob in pairs:
             if not 0 <= token < self.vocabulary_size:
                 raise Malformed
-            values[token] = np.nan if logprob is None else logprob
+            with np.errstate(all="ignore"):  # a warning would tell that a value is beyond float32
+                values[token] = np.nan if logprob is None else logprob
         row = values if support is None else values[np.asarray(support, dtype=np.intp)]
         row[row < NEGLIGIBLE] = -np.inf
         if np.isnan(row).any() or (row > EXCESS).any():
