@@ -199,9 +199,19 @@ def closing_block(
     Raises:
         BackendError: the backend raised what is no error of this package.
     """
+    with failing_as_backend(), closing(open_block(backend, prefix, suffixes, tokens, public=public)) as block:
+        yield block
+
+
+@contextmanager
+def failing_as_backend() -> Iterator[None]:
+    """Let no error but those of this package out of a backend's work.
+
+    Raises:
+        BackendError: it raised another.
+    """
     try:
-        with closing(open_block(backend, prefix, suffixes, tokens, public=public)) as block:
-            yield block
+        yield
     except BaseException as error:
         if isinstance(error, DPFewShotError) or not is_failure(error):
             raise

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 
 import numpy as np
 import pytest
 import servers
+from crash_reporter import collected
 from scripted_servers import VLLM, LlamaServer
 from scripts import TASK, Sentence, tickets
 from servers import Answers, scripted
@@ -15,13 +17,16 @@ from servers import Answers, scripted
 from dpfewshot import PrivacyBudget, Synthesizer
 from dpfewshot.backends.openai_compatible import OpenAICompatible
 from dpfewshot.backends.servers import transport
+from dpfewshot.backends.servers.connection import Connection
 from dpfewshot.errors import BackendError
+from dpfewshot.generation import Course
 
 ODD = [1, 7, 3, 9]
 """The prompt whose answers are odd."""
 
 OTHERS = [[place, place + 1, place + 2, 9] for place in range(10, 22)]
 SUPPORT = [5, 6, 8]
+KEY = "sk-of-the-tests"
 
 
 @pytest.fixture(autouse=True)
@@ -130,3 +135,52 @@ def test_a_value_of_a_backends_own_beyond_float32_is_told_to_nobody(way):
         TASK, tickets(), Doubles(), budget=PrivacyBudget(8, 1e-5), max_tokens=4, prompts_per_token=40
     )
     assert made.generate("refund").private
+
+
+@pytest.mark.parametrize(
+    ("base_url", "options"),
+    [
+        pytest.param("http://127.0.0.1:1/v1", {}, id="nobody there"),
+        pytest.param("http://127.0.0.1:1/v1", {"proxy": f"http://me:{KEY}@127.0.0.1:1"}, id="proxy"),
+        pytest.param("http://127.0.0.1:1/v1", {"proxy": f"socks5://me:{KEY}@host:1"}, id="no proxy"),
+        pytest.param(f"http://me:{KEY}@host/v1", {}, id="address"),
+        pytest.param("http://127.0.0.1:1/v1", {"dialect": "none"}, id="dialect"),
+        pytest.param("http://127.0.0.1:1/v1", {"concurrency": 0}, id="concurrency"),
+        pytest.param("http://127.0.0.1:1/v1", {"ca_bundle": "none.pem"}, id="ca_bundle"),
+        pytest.param("http://127.0.0.1:1/v1", {"api_key": f"{KEY}\n"}, id="key with a line end"),
+        pytest.param("http://127.0.0.1:1/v1", {"api_key": f"{KEY}\u00e9"}, id="key beyond ASCII"),
+        pytest.param("http://127.0.0.1:1/v1", {"api_key": f"{KEY} \x00"}, id="key with a space"),
+        pytest.param("http://127.0.0.1:1/v1", {"api_key": ""}, id="empty key"),
+    ],
+)
+def test_no_key_or_password_is_in_an_error_of_the_constructor(base_url, options):
+    with pytest.raises(BackendError) as raised:
+        OpenAICompatible(base_url, "served", **{"api_key": KEY, **options})
+    assert KEY not in collected(raised.value)
+    if "api_key" in options:
+        assert "api_key is empty, or holds" in str(raised.value)
+
+
+def test_no_key_is_in_an_attribute():
+    with scripted(LlamaServer()) as server, connected(server, api_key=KEY) as backend:
+        with pytest.raises(BackendError) as raised:
+            backend.next_token_logprobs([[1]], [-1])
+        assert KEY not in collected(raised.value)
+        assert KEY not in repr(vars(backend)) + repr(vars(backend._connection._transport._client))
+        assert f"Bearer {KEY}" in server.keys
+
+
+def test_what_is_half_made_can_be_shown():
+    for kind in (OpenAICompatible, Connection, Course):
+        assert kind.__name__ in repr(kind.__new__(kind))
+
+
+@pytest.mark.parametrize("setting", ["logThreads", "logProcesses", "logMultiprocessing"])
+def test_no_setting_of_logging_lets_requests_through(setting, caplog, monkeypatch):
+    monkeypatch.setattr(logging, setting, False)
+    caplog.set_level(logging.DEBUG)
+    for name in list(logging.root.manager.loggerDict):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    with scripted(LlamaServer()) as server, connected(server) as backend:
+        backend.next_token_logprobs(OTHERS, SUPPORT)
+    assert not [record for record in caplog.records if record.name.startswith(("httpcore", "h11"))]

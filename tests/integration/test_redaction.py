@@ -484,6 +484,15 @@ class Locked(dpf.MemoryAccount):
             raise dpf.LedgerError("the ledger is locked") from None
 
 
+class Unwritable(Sentence):
+    """It quotes the tokens that it cannot write out."""
+
+    def detokenize(self, tokens: Any) -> str:
+        if len(tokens) > 1:
+            raise RuntimeError(f"cannot write {SECRET}")
+        return super().detokenize(tokens)
+
+
 PRIVATE_CALLS: dict[str, Callable[[], object]] = {
     "as_records": lambda: dpf.as_records(rows()),
     "Synthesizer": lambda: dpf.Synthesizer(TASK, rows(), Sentence(), budget=BUDGET),
@@ -510,6 +519,7 @@ PRIVATE_CALLS: dict[str, Callable[[], object]] = {
         dpf.icl.Classifier(TASK, Choking(), [DEMONSTRATION]).stream(["my secret is", "b"])
     ),
     "Extractor": lambda: dpf.icl.Extractor(TASK, Untokenisable(), [DEMONSTRATION]).predict([SECRET]),
+    "Extractor, writing": lambda: dpf.icl.Extractor(TASK, Unwritable(), [DEMONSTRATION]).predict([SECRET]),
 }
 
 
