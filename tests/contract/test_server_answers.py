@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import servers
 from crash_reporter import collected
-from scripted_servers import VLLM, LlamaServer
+from scripted_servers import VLLM, LlamaServer, SGLang
 from scripts import TASK, Sentence, tickets
 from servers import Answers, scripted
 
@@ -184,3 +184,30 @@ def test_no_setting_of_logging_lets_requests_through(setting, caplog, monkeypatc
     with scripted(LlamaServer()) as server, connected(server) as backend:
         backend.next_token_logprobs(OTHERS, SUPPORT)
     assert not [record for record in caplog.records if record.name.startswith(("httpcore", "h11"))]
+
+
+@pytest.mark.parametrize(
+    ("script", "page", "lie"),
+    [
+        (VLLM, "/v1/models", {"data": [None]}),
+        (VLLM, "/v1/models", {"data": [{"id": ["served"], "owned_by": "vllm"}]}),
+        (VLLM, "/v1/models", {"data": 5}),
+        (VLLM, "/v1/models", {"data": [{"id": "served", "owned_by": "vllm", "max_model_len": "512"}]}),
+        (SGLang, "/v1/models", {"data": [{"owned_by": "sglang", "max_model_len": [512]}]}),
+        (SGLang, "/v1/models", [{"owned_by": "sglang"}]),
+        (LlamaServer, "/props", [1]),
+        (LlamaServer, "/props", {"total_slots": "4"}),
+        (LlamaServer, "/props", {"total_slots": True}),
+        (LlamaServer, "/props", {"default_generation_settings": {"n_ctx": "512"}}),
+        (LlamaServer, "/props", {"default_generation_settings": {"n_ctx": -1}}),
+        (LlamaServer, "/props", {"default_generation_settings": 5}),
+    ],
+)
+def test_a_server_that_tells_odd_types_is_refused(script, page, lie):
+    answer = script()
+
+    def lying(path, body):
+        return (200, {}, lie) if path == page else answer(path, body)
+
+    with scripted(lying) as server, pytest.raises(BackendError), connected(server) as backend:
+        backend.next_token_logprobs(OTHERS, SUPPORT)

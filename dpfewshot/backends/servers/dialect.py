@@ -12,6 +12,7 @@ import numpy as np
 from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.backends.servers.faults import Malformed
 from dpfewshot.backends.servers.transport import Transport
+from dpfewshot.errors import BackendError
 
 NEGLIGIBLE = -9000.0
 """Log-probabilities below are a server's way to write minus infinity in JSON."""
@@ -71,6 +72,17 @@ class Dialect(ABC):
         Raises:
             BackendError: the server cannot serve as a backend; says why and what to do.
         """
+
+    def check_numbers(self) -> None:
+        """Refuse a server whose numbers are none.
+
+        Raises:
+            BackendError: one is no positive integer.
+        """
+        told = {"vocabulary": self.vocabulary_size, "context": self.context_tokens, "slots": self.slots}
+        for name, number in told.items():
+            if number is not None and not (type(number) is int and number > 0):
+                raise BackendError(f"{self.name} tells a number of its {name} that is no positive integer")
 
     @abstractmethod
     async def tokenize(self, text: str) -> list[int]:
