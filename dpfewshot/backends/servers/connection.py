@@ -11,7 +11,7 @@ from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.backends.servers.asking import Asker
 from dpfewshot.backends.servers.detection import detect, dialect_named
 from dpfewshot.backends.servers.dialect import Dialect
-from dpfewshot.backends.servers.faults import Fault, Overloaded, error_of
+from dpfewshot.backends.servers.faults import Fault, Overloaded, error_of, error_of_load
 from dpfewshot.backends.servers.transport import Transport
 from dpfewshot.backends.servers.worker import Worker
 from dpfewshot.errors import BackendError, DPFewShotError
@@ -88,8 +88,8 @@ class Connection:
             await self._look_at_text()
             try:
                 return await self.dialect.tokenize(text)
-            except Overloaded as fault:
-                raise error_of(fault, f"the server at {self.host}") from None
+            except Overloaded:
+                raise error_of_load(f"the server at {self.host}") from None
             except Fault:
                 await self._look_at_text()
         raise BackendError(f"the server at {self.host} does not tokenise a text")

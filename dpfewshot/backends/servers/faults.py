@@ -65,6 +65,13 @@ class Malformed(Exception):
     """An answer does not have the documented form."""
 
 
+def error_of_load(server: str) -> BackendError:
+    """What 429 or 503 says of the server, to one request with nothing else under way: no more than that."""
+    return BackendError(
+        f"{server} has too much to do, or keeps a quota: let nobody else use it", retryable=True
+    )
+
+
 def error_of(fault: Fault, server: str) -> BackendError:
     """What a fault of a public request says of the server."""
     if isinstance(fault, Unanswered):
