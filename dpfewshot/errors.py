@@ -17,6 +17,11 @@ misbehaves contributes a zero vector and never an error (design note 5.7). Error
 carry no private variable, message or chain (dpfewshot/redaction.py).
 """
 
+from __future__ import annotations
+
+import copyreg
+from typing import Any
+
 
 class DPFewShotError(Exception):
     """Root of the tree: catch it to catch everything that this package raises on purpose."""
@@ -42,8 +47,11 @@ class BackendError(DPFewShotError):
     """The language model or its server failed.
 
     Attributes:
-        retryable: whether the same call may succeed later.
+        retryable: whether the same call may succeed later. Of the class too: a subclass need not call
+            this initialiser.
     """
+
+    retryable = False
 
     def __init__(self, message: str, *, retryable: bool = False) -> None:
         super().__init__(message)
@@ -71,3 +79,7 @@ class MissingExtra(DPFewShotError, ImportError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs an optional dependency: pip install 'dpfewshot[{extra}]'")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy has the message, which is not what the initialiser takes."""
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]

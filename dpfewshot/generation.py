@@ -25,7 +25,7 @@ from dpfewshot.token_loop import TokenLoop
 from dpfewshot.values import Demonstration
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Course:
     """What goes with the making of one demonstration.
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from threading import Thread, current_thread
 from typing import TYPE_CHECKING
 
 from dpfewshot.errors import MissingExtra
@@ -37,7 +39,7 @@ class Observer:
     def reserved(self, scope: str | None, spend: PrivacySpend | None, blocks: int) -> None:
         """A part of the plan was reserved, before anything of it was drawn."""
         facts = self._public | {"scope": scope or "the whole data set", "blocks": blocks} | _amounts(spend)
-        LOGGER.info("a plan was reserved", extra=facts)
+        _log(logging.INFO, "a plan was reserved", facts)
 
     @contextmanager
     def generating(self, label: str) -> Iterator[Callable[[Demonstration], None]]:
@@ -46,11 +48,11 @@ class Observer:
             yield self._released
         except Exception as error:
             facts = self._public | {"label": label, "error": type(error).__name__}
-            LOGGER.warning("a demonstration failed", extra=facts)
+            _log_apart(logging.WARNING, "a demonstration failed", facts)
             raise
 
     def _released(self, demonstration: Demonstration) -> None:
-        LOGGER.info("a demonstration was released", extra=_facts(demonstration))
+        _log(logging.INFO, "a demonstration was released", _facts(demonstration))
 
 
 class Silence(Observer):
@@ -95,19 +97,22 @@ class Telemetry(Observer):
     def reserved(self, scope: str | None, spend: PrivacySpend | None, blocks: int) -> None:
         """See `Observer.reserved`."""
         super().reserved(scope, spend, blocks)
-        if spend is not None:
+        if spend is None:
+            return
+        with suppress(Exception):
             self._epsilon.add(spend.epsilon, _named(self._public | {"scope": scope or "the whole data set"}))
 
     @contextmanager
     def generating(self, label: str) -> Iterator[Callable[[Demonstration], None]]:
         """See `Observer.generating`."""
+        span = self._tracer.start_span(
+            "dpfewshot.generate", attributes=_named(self._public | {"label": label})
+        )
         # not the exception itself, whose stack is nobody's business here: its type alone
-        with self._tracer.start_as_current_span(
-            "dpfewshot.generate",
-            attributes=_named(self._public | {"label": label}),
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
+        with (
+            _ending(span),
+            self._trace.use_span(span, record_exception=False, set_status_on_exception=False),
+        ):
             try:
                 with super().generating(label) as released:
                     yield lambda demonstration: self._count(released, demonstration, span)
@@ -120,10 +125,37 @@ class Telemetry(Observer):
         self, released: Callable[[Demonstration], None], demonstration: Demonstration, span: Span
     ) -> None:
         released(demonstration)
-        span.set_attributes(_named(_facts(demonstration)))
         counted = _named(self._public | {"label": demonstration.label})
-        self._demonstrations.add(1, counted)
-        self._tokens.add(demonstration.token_count, counted)
+        with suppress(Exception):
+            span.set_attributes(_named(_facts(demonstration)))
+            self._demonstrations.add(1, counted)
+            self._tokens.add(demonstration.token_count, counted)
+
+
+def _log(level: int, message: str, facts: Facts) -> None:
+    """Log what happened. It has happened, and is paid for: a logger that fails loses its record alone."""
+    with suppress(Exception):
+        LOGGER.log(level, message, extra=facts)
+
+
+def _log_apart(level: int, message: str, facts: Facts) -> None:
+    """Log in a thread that handles no error: a handler that fails prints the one at hand, texts and all."""
+    with suppress(Exception):
+        thread = Thread(
+            target=copy_context().run, args=(_log, level, message, facts), name=current_thread().name
+        )
+        thread.start()
+        thread.join()
+
+
+@contextmanager
+def _ending(span: Span) -> Iterator[None]:
+    """End the span in the end; a processor that fails loses the span alone."""
+    try:
+        yield
+    finally:
+        with suppress(Exception):
+            span.end()
 
 
 def _facts(demonstration: Demonstration) -> dict[str, str | int | float | bool]:

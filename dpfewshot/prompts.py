@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
-from dpfewshot.redaction import is_failure
+from dpfewshot.redaction import is_failure, may_pass
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
@@ -116,7 +116,7 @@ class PromptWriter:
                 return text
             return [*self._capped(record.label), *self._text_field, *text]
         except BaseException as error:  # whatever it says may quote the record; a null says nothing
-            if not is_failure(error) or (isinstance(error, BackendError) and error.retryable):
+            if not is_failure(error) or may_pass(error):
                 raise
         self._tokenise_public_text()
         return None

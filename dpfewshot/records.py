@@ -225,6 +225,8 @@ def _parquet_rows(path: Path, columns: _Columns) -> _Rows:
         try:
             table = file.read(columns=columns.names())
             values = [table.column(name).to_pylist() for name in columns.names()]
+        except OverflowError:
+            raise InvalidRecords("holds a number or time beyond Python's; convert it to a string") from None
         except (pa.ArrowException, OSError, ValueError):
             raise broken from None
     yield from _numbered(_zipped(columns, values))
@@ -303,7 +305,10 @@ def _unit(value: object) -> str:
         return _string(value, "unit")
     if isinstance(value, bool) or not isinstance(value, Integral):  # NumPy's integers are Integral
         raise InvalidRecords("the unit is neither a string nor an integer; convert it")
-    return str(int(value))
+    try:
+        return str(int(value))
+    except ValueError:  # Python writes out no integer of thousands of digits
+        raise InvalidRecords("the unit is an integer of too many digits; convert it to a string") from None
 
 
 def _is_missing(value: object) -> bool:

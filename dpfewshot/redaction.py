@@ -69,16 +69,16 @@ def redacts_errors_of_methods(kind: type[DPFewShotError], what: str) -> Callable
 
 
 def redacted(error: BaseException, kind: type[DPFewShotError] | None, what: str = "") -> BaseException:
-    """The error to raise in place of another one; arguments as of `redacts_errors`."""
-    if isinstance(error, DPFewShotError):
-        return _same_message(error)
-    if isinstance(error, MemoryError) or not is_failure(error):
-        return _kind_alone(error)
-    if kind is None:
-        return error.with_traceback(_frames_of_others(error.__traceback__))
-    return kind(
-        f"{what} failed with {type(error).__name__}, whose message is withheld: it may quote a record"
-    )
+    """The error to raise in place of another one; arguments as of `redacts_errors`.
+
+    An error whose own text or attributes raise has its kind alone.
+    """
+    try:
+        return _redacted(error, None if _wrongly_called(error) else kind, what)
+    except BaseException as fault:
+        if not is_failure(fault):
+            raise
+        return _bare(error, kind, what)
 
 
 def is_failure(error: BaseException) -> bool:
@@ -89,15 +89,29 @@ def is_failure(error: BaseException) -> bool:
     return isinstance(error, (Exception, BaseExceptionGroup)) or type(error).__module__ == _RUST
 
 
+def may_pass(error: BaseException) -> bool:
+    """Whether it is a `BackendError` that says that the same call may succeed later."""
+    try:
+        return isinstance(error, BackendError) and bool(error.retryable)
+    except BaseException as fault:  # a kind of somebody else's own
+        if not is_failure(fault):
+            raise
+        return False
+
+
 def _call(
     function: Callable[Parameters, Result], kind: type[DPFewShotError] | None, what: str
 ) -> Callable[Parameters, Result]:
     @wraps(function)
     def redacting(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
         try:
-            return function(*arguments, **named)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised again, bare
-            bare = redacted(error, None if _wrongly_called(error) else kind, what)
+            try:
+                return function(*arguments, **named)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised again, bare
+                bare = redacted(error, kind, what)
+        except BaseException as late:  # noqa: BLE001 - an interrupt of the border, which has the error behind it
+            late.__context__ = None
+            bare = redacted(late, kind, what)
         del arguments, named  # this frame stays in the traceback
         try:
             raise bare
@@ -122,6 +136,29 @@ def _steps(
     return redacting
 
 
+def _redacted(error: BaseException, kind: type[DPFewShotError] | None, what: str) -> BaseException:
+    if isinstance(error, DPFewShotError):
+        return _same_message(error)
+    if isinstance(error, MemoryError) or not is_failure(error):
+        return _kind_alone(error)
+    if kind is None:
+        return error.with_traceback(_frames_of_others(error.__traceback__))
+    return kind(
+        f"{what} failed with {type(error).__name__}, whose message is withheld: it may quote a record"
+    )
+
+
+def _bare(error: BaseException, kind: type[DPFewShotError] | None, what: str) -> BaseException:
+    """A new error of the nearest kind of the package or of Python; nothing of the old one is run."""
+    if kind is None or issubclass(type(error), DPFewShotError) or not is_failure(error):
+        own = (each for each in type(error).__mro__ if each.__module__ in {errors.__name__, "builtins"})
+        nearest = cast("type[BaseException]", next(own))
+        bare = nearest.__new__(nearest)
+        bare.args = ("an error whose message cannot be shown",)
+        return bare
+    return kind(f"{what} failed with an error that cannot be shown")
+
+
 def _wrongly_called(error: BaseException) -> bool:
     """Whether the call itself raised it, as where an argument is missing: it names parameters alone."""
     return error.__traceback__ is not None and error.__traceback__.tb_next is None
@@ -134,7 +171,8 @@ def _same_message(error: DPFewShotError) -> DPFewShotError:
     )
     kind = next(each for each in kinds if each.__module__ == errors.__name__)
     same = kind.__new__(kind)
-    same.args = (str(error),)  # past the initialisers, of which each has parameters of its own
+    text = str.__str__(str(error))  # a plain string
+    same.args = (text,)  # past the initialisers, of which each has parameters of its own
     if isinstance(same, BackendError) and isinstance(error, BackendError):
         same.retryable = bool(error.retryable)
     return same

@@ -98,7 +98,9 @@ class TokenLoop:
 
 def _answer(block: PromptBlock, rows: int, support: Tokens | None) -> Logprobs:
     """What the block answers, as the aggregation needs it: float32, contiguous, of the right shape."""
-    logprobs = np.ascontiguousarray(block.next_token_logprobs(support), dtype=np.float32)
+    answer = block.next_token_logprobs(support)
+    with np.errstate(all="ignore"):  # a warning would tell that a record's value is beyond float32
+        logprobs = np.ascontiguousarray(answer, dtype=np.float32)
     columns = logprobs.shape[-1] if support is None else len(support)
     if logprobs.shape != (rows, columns):
         raise BackendError("the backend answered with an array of another shape than was asked for")

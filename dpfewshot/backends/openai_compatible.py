@@ -6,16 +6,18 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from dpfewshot.backends.conformance import SAMPLE_PREFIX, SAMPLE_TEXT
 from dpfewshot.backends.protocol import Logprobs, Tokens
+from dpfewshot.backends.servers.client import Withheld
 from dpfewshot.backends.servers.connection import Connection
 from dpfewshot.backends.servers.probe import crowd, crowd_of, probe
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from dpfewshot.forking import start_afresh_in_children
+from dpfewshot.redaction import redacts_errors
 
 _CLOSED = "this OpenAICompatible is closed"
 
@@ -57,6 +59,7 @@ class OpenAICompatible:
         BackendError: no answer (retryable), or a server that cannot serve; says what is missing.
     """
 
+    @redacts_errors(None)
     def __init__(
         self,
         base_url: str,
@@ -73,17 +76,17 @@ class OpenAICompatible:
     ) -> None:
         if type(concurrency) is not int or concurrency < 1 or not timeout > 0:
             raise BackendError(f"concurrency={concurrency}, timeout={timeout}: at least 1, and above 0")
-        self._settings: dict[str, Any] = {
-            "base_url": base_url,
-            "model": model,
-            "api_key": api_key,
-            "dialect": dialect,
-            "concurrency": concurrency,
-            "timeout": timeout,
-            "proxy": proxy,
-            "ca_bundle": ca_bundle,
-            "allow_truncated": allow_truncated,
-        }
+        self._settings = Withheld(
+            base_url=base_url,
+            model=model,
+            api_key=api_key,
+            dialect=dialect,
+            concurrency=concurrency,
+            timeout=timeout,
+            proxy=proxy,
+            ca_bundle=ca_bundle,
+            allow_truncated=allow_truncated,
+        )
         self.batch_invariant = False
         self._verify = verify
         self._closed = False
@@ -99,7 +102,9 @@ class OpenAICompatible:
         self.context_tokens = dialect_found.context_tokens
 
     def __repr__(self) -> str:
-        return f"OpenAICompatible({self.describe()!r})"
+        connection = getattr(self, "_connection", None)
+        connected = hasattr(connection, "dialect")
+        return f"OpenAICompatible({self.describe()!r})" if connected else "OpenAICompatible(not connected)"
 
     def describe(self) -> str:
         """The server, its dialect, and whether it is batch-invariant; if not, what to start it with."""

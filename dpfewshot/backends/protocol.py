@@ -170,7 +170,9 @@ class ReplayedBlock:
         rows = self._no_answers(support)
         for row, prompt in zip(rows, self._prompts, strict=True):
             try:
-                row[:] = self._backend.next_token_logprobs([prompt], support)[0]
+                answer = self._backend.next_token_logprobs([prompt], support)[0]
+                with np.errstate(all="ignore"):
+                    row[:] = answer
             except BaseException as error:  # whatever it says may quote the prompt
                 if isinstance(error, BackendError) or not is_failure(error):
                     raise
@@ -197,9 +199,19 @@ def closing_block(
     Raises:
         BackendError: the backend raised what is no error of this package.
     """
+    with failing_as_backend(), closing(open_block(backend, prefix, suffixes, tokens, public=public)) as block:
+        yield block
+
+
+@contextmanager
+def failing_as_backend() -> Iterator[None]:
+    """Let no error but those of this package out of a backend's work.
+
+    Raises:
+        BackendError: it raised another.
+    """
     try:
-        with closing(open_block(backend, prefix, suffixes, tokens, public=public)) as block:
-            yield block
+        yield
     except BaseException as error:
         if isinstance(error, DPFewShotError) or not is_failure(error):
             raise

@@ -9,7 +9,7 @@ from typing import Final, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.backends.protocol import LogprobBackend, failing_as_backend
 from dpfewshot.endings import ending_tokens, text_of
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.formats import PromptFormat
@@ -87,7 +87,9 @@ class Extractor:
         items = self._prompt.questions(texts)
         while batch := list(islice(items, batch_size)):
             for written in self._decoded(batch):
-                yield text_of(self._prompt.backend, written, self._ends)
+                with failing_as_backend():
+                    text = text_of(self._prompt.backend, written, self._ends)
+                yield text
 
     def _decoded(self, questions: Sequence[tuple[int, list[int]]]) -> list[list[int]]:
         """Greedy decoding of all of them, until each has ended or has `max_tokens`."""

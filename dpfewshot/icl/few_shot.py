@@ -12,7 +12,7 @@ from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, Tokens, clo
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidRecords, InvalidTask
 from dpfewshot.formats import PromptFormat, prompt_format
 from dpfewshot.icl.label_tree import LabelTree
-from dpfewshot.redaction import is_failure
+from dpfewshot.redaction import is_failure, may_pass
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
@@ -77,7 +77,7 @@ class FewShotPrompt:
             try:
                 tokens = self.question(text)
             except BaseException as error:  # whatever it says may quote the text
-                if not is_failure(error) or (isinstance(error, BackendError) and error.retryable):
+                if not is_failure(error) or may_pass(error):
                     raise
                 raise BackendError(f"the backend cannot tokenise texts[{position}]") from None
             yield position, tokens

@@ -27,6 +27,7 @@ from dpfewshot.cli.application import run
 from dpfewshot.evaluation import Experiment, RandomPrivate, Results, Trial
 from dpfewshot.generation import Generation
 from dpfewshot.ledger.database import Database
+from dpfewshot.prompts import PromptWriter
 from dpfewshot.redaction import redacts_errors
 from dpfewshot.set_up import SetUp
 from dpfewshot.values import Record
@@ -194,6 +195,98 @@ def test_a_failing_backend_says_nothing(call: str, failure: str, resample_every:
     assert_says_nothing(error)
     assert error.__cause__ is None
     assert made.accountant.spent.epsilon > 3.9, "what was drawn stays charged"
+
+
+class Uncooperative(dpf.BackendError):
+    """An error of somebody's own, made without the package's initialiser, that cannot even be shown."""
+
+    def __init__(self, quoted: str) -> None:
+        Exception.__init__(self, quoted)
+
+    def __str__(self) -> str:
+        raise LookupError(*self.args)
+
+
+class Unfinished(dpf.BackendError):
+    """One that only lacks what the package's initialiser sets."""
+
+    def __init__(self, _quoted: str) -> None:
+        Exception.__init__(self, "the server is gone")
+
+
+class Undecided(dpf.BackendError):
+    """One that raises when it is asked whether to try again."""
+
+    def __init__(self, quoted: str) -> None:
+        Exception.__init__(self, quoted)
+
+    @property
+    def retryable(self) -> bool:  # type: ignore[override]
+        raise LookupError(*self.args)
+
+
+@pytest.mark.parametrize("kind", [Uncooperative, Unfinished, Undecided])
+@pytest.mark.parametrize("call", CALLS)
+def test_an_error_that_fails_itself_is_its_kind_alone(call: str, kind: type[BaseException]) -> None:
+    """Its own failure would pass the border with the chain and the frames of the first one."""
+    error = raised_by(lambda: CALLS[call](synthesizer(Failing(kind))))
+    assert type(error) is dpf.BackendError
+    assert str(error) == (
+        "the server is gone" if kind is Unfinished else "an error whose message cannot be shown"
+    )
+    assert not error.retryable
+    assert error.__context__ is None
+    assert_says_nothing(error)
+
+
+@pytest.mark.parametrize("kind", [Uncooperative, Unfinished, Undecided])
+def test_a_tokenizers_own_kind_of_error_makes_a_null_or_names_a_position(kind: type[BaseException]) -> None:
+    class Own(Sentence):
+        def tokenize(self, text: str) -> list[int]:
+            if SECRET in text:
+                raise kind(f"cannot read {text}")
+            return super().tokenize(text)
+
+    assert PromptWriter(TASK, Own(), 8).body(RECORDS[0]) is None
+    error = raised_by(lambda: dpf.icl.Extractor(TASK, Own(), [DEMONSTRATION]).predict(["a", SECRET]))
+    assert str(error) == "the backend cannot tokenise texts[1]"
+    assert_says_nothing(error)
+
+
+def test_an_interrupt_within_the_border_leaves_nothing() -> None:
+    """At each line of the border in turn: the interrupt would have the error that was at hand behind it."""
+
+    @redacts_errors(dpf.BackendError, "it")
+    def failing() -> None:
+        secret = SECRET
+        raise LookupError(secret)
+
+    def interrupted(line: int) -> BaseException:
+        left = line
+
+        def trace(frame: Any, event: str, _argument: object) -> Any:
+            nonlocal left
+            if frame.f_globals["__name__"] != redacts_errors.__module__:
+                return None
+            if event == "line":
+                left -= 1
+                if left == 0:
+                    raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            return raised_by(failing)
+        finally:
+            sys.settrace(before)
+
+    ends = []
+    for line in range(1, 99):
+        error = interrupted(line)
+        ends.append(type(error))
+        assert SECRET not in collected(error), line
+    assert ends.count(KeyboardInterrupt) > 10
 
 
 def test_a_public_message_and_whether_to_try_again_are_kept() -> None:
@@ -391,6 +484,15 @@ class Locked(dpf.MemoryAccount):
             raise dpf.LedgerError("the ledger is locked") from None
 
 
+class Unwritable(Sentence):
+    """It quotes the tokens that it cannot write out."""
+
+    def detokenize(self, tokens: Any) -> str:
+        if len(tokens) > 1:
+            raise RuntimeError(f"cannot write {SECRET}")
+        return super().detokenize(tokens)
+
+
 PRIVATE_CALLS: dict[str, Callable[[], object]] = {
     "as_records": lambda: dpf.as_records(rows()),
     "Synthesizer": lambda: dpf.Synthesizer(TASK, rows(), Sentence(), budget=BUDGET),
@@ -417,6 +519,7 @@ PRIVATE_CALLS: dict[str, Callable[[], object]] = {
         dpf.icl.Classifier(TASK, Choking(), [DEMONSTRATION]).stream(["my secret is", "b"])
     ),
     "Extractor": lambda: dpf.icl.Extractor(TASK, Untokenisable(), [DEMONSTRATION]).predict([SECRET]),
+    "Extractor, writing": lambda: dpf.icl.Extractor(TASK, Unwritable(), [DEMONSTRATION]).predict([SECRET]),
 }
 
 

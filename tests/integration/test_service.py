@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
+import io
 import logging
 import os
 import pty
@@ -358,6 +360,73 @@ def test_a_failure_tells_its_kind_and_no_more(caplog: pytest.LogCaptureFixture) 
     }  # fmt: skip
     assert record.exc_info is None
     assert SECRET not in caplog.text
+
+
+def _buggy(_record: logging.LogRecord) -> bool:
+    raise LookupError(SECRET)
+
+
+def _tagging(*arguments: Any, **named: Any) -> logging.LogRecord:
+    record = logging.LogRecord(*arguments, **named)
+    record.label = "eu-west"  # a field of ours, which logging then refuses
+    return record
+
+
+@pytest.mark.parametrize("fault", ["filter", "record factory", "handler"])
+def test_a_logger_that_fails_loses_no_demonstration_and_no_error(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LOGGER, "level", logging.INFO)
+    if fault == "record factory":
+        monkeypatch.setattr(logging, "_logRecordFactory", _tagging)
+    elif fault == "filter":
+        monkeypatch.setattr(LOGGER, "filters", [_buggy])
+    else:
+        handler = logging.NullHandler()
+        handler.handle = _buggy  # type: ignore[method-assign]
+        monkeypatch.setattr(LOGGER, "handlers", [handler])
+    made = synthesizer()
+    assert made.generate("refund").private
+    with pytest.raises(dpf.BudgetExceeded):
+        made.generate("refund")
+
+
+def test_a_handler_that_fails_quotes_no_error_of_ours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python prints a handler's failure with the error that was at hand where the record was logged."""
+
+    class Full(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise OSError(errno.ENOSPC, "disk full")
+
+    class Quoting(Sentence):
+        def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
+            if support is not None:
+                raise dpf.BackendError(f"cannot evaluate {SECRET}")
+            return super().next_token_logprobs(prompts, support)
+
+    monkeypatch.setattr(LOGGER, "handlers", [logging.StreamHandler(Full())])
+    with pytest.raises(dpf.BackendError):
+        synthesizer(Quoting()).generate("refund")
+    told = capsys.readouterr().err
+    assert "disk full" in told
+    assert SECRET not in told
+
+
+@pytest.mark.parametrize("place", ["on_end", "add"])
+def test_telemetry_that_fails_loses_no_demonstration(
+    place: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request.getfixturevalue("telemetry")
+    from opentelemetry.sdk.metrics import Counter
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+    def fails(*_: object) -> None:
+        raise LookupError(SECRET)
+
+    monkeypatch.setattr(SimpleSpanProcessor if place == "on_end" else Counter, place, fails)
+    assert synthesizer(opentelemetry=True).generate("refund").private
 
 
 @pytest.fixture

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import gzip
 import io
 import json
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -17,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfewshot.errors import DPFewShotError, InvalidRecords, MissingExtra
+from dpfewshot.errors import BackendError, DPFewShotError, InvalidRecords, MissingExtra
 from dpfewshot.records import as_records, read_records
 from dpfewshot.values import Record
 
@@ -461,3 +463,39 @@ def test_a_dataset() -> None:
         {"label": "l", "who": "label"}
     )
     assert "record 1: the label is not a string" in refusal(lambda: as_records(classes))
+
+
+# ---- numbers beyond Python's, and errors that travel ------------------------------------------------------
+
+
+def test_a_unit_of_thousands_of_digits_is_refused() -> None:
+    with pytest.raises(InvalidRecords, match="record 1: the unit is an integer of too many digits"):
+        as_records([{**GOOD, "unit": 10**5000}], unit="unit")
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "duration"])
+def test_a_parquet_time_beyond_pythons_is_refused(kind: str, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    times = pa.array([2**62], getattr(pa, kind)("ms"))
+    parquet.write_table(pa.table({"text": times, "label": ["a"]}), tmp_path / "x.parquet")
+    with pytest.raises(InvalidRecords, match=r"x\.parquet: holds a number or time beyond Python's"):
+        read_records(tmp_path / "x.parquet")
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))],  # noqa: S301 - its own bytes
+)
+@pytest.mark.parametrize(
+    "error",
+    [MissingExtra("Parquet", "parquet"), BackendError("gone", retryable=True), InvalidRecords("none")],
+)
+def test_an_error_is_the_same_in_another_process(
+    error: DPFewShotError, copied: Callable[[DPFewShotError], DPFewShotError]
+) -> None:
+    again = copied(error)
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.backends.servers.dialect import CHOSEN, Dialect, gather, spread
-from dpfewshot.backends.servers.faults import Fault, Overloaded, Refused, error_of
+from dpfewshot.backends.servers.faults import Changed, Fault, Overloaded, Refused, error_of, error_of_load
 from dpfewshot.backends.servers.transport import Transport
 from dpfewshot.errors import BackendError
 
@@ -132,10 +132,7 @@ class Asker:
             try:
                 (row,) = await self._answer([prompt], support, settings)
             except Overloaded:
-                raise BackendError(
-                    f"{self._name} has too much to do, or keeps a quota: let nobody else use it",
-                    retryable=True,
-                ) from None
+                raise error_of_load(self._name) from None
             except Fault as fault:
                 if not isinstance(fault, Refused):
                     await self.look_at_canary(support)
@@ -150,7 +147,7 @@ class Asker:
         if self._dialect.identity is None:
             self._dialect.identity = identity
         elif identity != self._dialect.identity:
-            raise BackendError(f"{self._name} serves another model than before: connect again")
+            raise Changed  # only of the canary does that speak of the server
         return rows
 
 

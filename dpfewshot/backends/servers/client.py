@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import KeysView
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from dpfewshot.errors import BackendError, MissingExtra
 
 if TYPE_CHECKING:
     import httpcore
-
-KEPT_SECONDS = 5.0
-"""Seconds for which an unused connection is kept open; servers close theirs later than that."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +30,31 @@ class Response:
     content: bytes
 
 
+class Withheld:
+    """Values by name that no representation shows: keys and passwords. May be passed on with `**`."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, **values: Any) -> None:
+        self._values = values
+
+    def keys(self) -> KeysView[str]:
+        """The names."""
+        return self._values.keys()
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+
 class Client:
     """An HTTP/1.1 client of one server, used in one event loop.
 
     It is `httpcore`, the layer under httpx: it has no cookies, redirects, `.netrc` or proxies of the
     environment, and what instruments httpx does not see it. TLS trusts certifi's authorities or
     `ca_bundle`, never SSL_CERT_FILE, and its keys are not logged to SSLKEYLOGFILE.
+
+    Every request has a connection of its own: what a server or a proxy sends after one answer would be
+    read as the answer to the next request, and one record's vector become another's.
 
     Args:
         address: the server's.
@@ -47,7 +64,7 @@ class Client:
 
     Raises:
         MissingExtra: httpcore is not installed.
-        BackendError: an address or a bundle that cannot be used.
+        BackendError: an address, a key or a bundle that cannot be used. Quotes no key.
     """
 
     def __init__(
@@ -59,15 +76,16 @@ class Client:
             raise MissingExtra("OpenAICompatible", "openai") from error
         encrypted = address.scheme == "https"
         context = _trusting(ca_bundle) if encrypted or proxy is not None else None
-        self._headers = [(b"Host", address.netloc.encode()), (b"User-Agent", b"dpfewshot")]
+        headers = [(b"Host", address.netloc.encode()), (b"User-Agent", b"dpfewshot")]
         if api_key is not None:
-            self._headers.append((b"Authorization", f"Bearer {api_key}".encode()))
-        self._pool = httpcore.AsyncConnectionPool(
+            headers.append((b"Authorization", _bearer(api_key)))
+        pool = httpcore.AsyncConnectionPool(
             ssl_context=context,
             proxy=None if proxy is None else _proxy(proxy, context),
             max_connections=None,
-            keepalive_expiry=KEPT_SECONDS,
+            max_keepalive_connections=0,
         )
+        self._withheld = Withheld(pool=pool, headers=headers)
         self.failures: tuple[type[Exception], ...] = (httpcore.NetworkError, httpcore.ProtocolError)
 
     async def request(self, method: str, url: str, body: bytes | None) -> Response:
@@ -76,16 +94,15 @@ class Client:
         Raises:
             Exception: one of `failures`, and whatever else the client library raises.
         """
-        headers = (
-            [*self._headers] if body is None else [*self._headers, (b"Content-Type", b"application/json")]
-        )
-        found = await self._pool.request(method, url, headers=headers, content=body)
+        content_type = [] if body is None else [(b"Content-Type", b"application/json")]
+        headers = [*self._withheld["headers"], *content_type]
+        found = await self._withheld["pool"].request(method, url, headers=headers, content=body)
         told = {name.lower(): value for name, value in found.headers}.get(b"retry-after", b"")
         return Response(found.status, float(told) if told.isdigit() else 0.0, found.content)
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._pool.aclose()
+        await self._withheld["pool"].aclose()
 
 
 def server_address(url: str) -> SplitResult:
@@ -110,6 +127,13 @@ def _split(url: str, name: str, example: str) -> SplitResult:
     if not sound:
         raise BackendError(f"{name} is not an http or https address in ASCII; an example: {example}")
     return parts
+
+
+def _bearer(api_key: str) -> bytes:
+    # A key that was read from a file often ends in a newline, which the client library would quote.
+    if not api_key or not api_key.isascii() or not api_key.isprintable() or " " in api_key:
+        raise BackendError("api_key is empty, or holds a space, a line end or what is not ASCII")
+    return f"Bearer {api_key}".encode()
 
 
 def _proxy(url: str, context: ssl.SSLContext | None) -> httpcore.Proxy:

@@ -11,10 +11,10 @@ from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.backends.servers.asking import Asker
 from dpfewshot.backends.servers.detection import detect, dialect_named
 from dpfewshot.backends.servers.dialect import Dialect
-from dpfewshot.backends.servers.faults import Fault, Overloaded, error_of
+from dpfewshot.backends.servers.faults import Fault, Overloaded, error_of, error_of_load
 from dpfewshot.backends.servers.transport import Transport
 from dpfewshot.backends.servers.worker import Worker
-from dpfewshot.errors import BackendError
+from dpfewshot.errors import BackendError, DPFewShotError
 
 Result = TypeVar("Result")
 
@@ -64,6 +64,7 @@ class Connection:
         kind = self._kind or await detect(self._transport)
         self.dialect: Dialect = kind(self._transport, self._model, allow_truncated=self._allow_truncated)
         await self.dialect.connect()
+        self.dialect.check_numbers()
         self._transport.limit_to(self.dialect.slots)
         tokens = await self.dialect.tokenize(canary)
         self._asker = Asker(self._transport, self.dialect, f"{self.dialect.name} at {self.host}", tokens)
@@ -87,8 +88,8 @@ class Connection:
             await self._look_at_text()
             try:
                 return await self.dialect.tokenize(text)
-            except Overloaded as fault:
-                raise error_of(fault, f"the server at {self.host}") from None
+            except Overloaded:
+                raise error_of_load(f"the server at {self.host}") from None
             except Fault:
                 await self._look_at_text()
         raise BackendError(f"the server at {self.host} does not tokenise a text")
@@ -129,8 +130,22 @@ class Connection:
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run it, and let no fault of this package's inside get out."""
         try:
-            return self._worker.run(work)
+            return self._worker.run(self._understood(work))
         except CancelledError:
             raise BackendError("this OpenAICompatible was closed while it was asked") from None
         except Fault as fault:
             raise error_of(fault, f"the server at {self.host}") from None
+
+    async def _understood(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """What the server says of itself may be of any type: a name that is a list, a number that is a text.
+
+        Raises:
+            BackendError: it is none that the work can use.
+        """
+        try:
+            return await work
+        except (DPFewShotError, Fault):
+            raise
+        except Exception as error:  # noqa: BLE001 - it may quote what the server wrote
+            failed = type(error).__name__
+        raise BackendError(f"the server at {self.host} answers in another form than documented ({failed})")

@@ -12,6 +12,7 @@ import numpy as np
 from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.backends.servers.faults import Malformed
 from dpfewshot.backends.servers.transport import Transport
+from dpfewshot.errors import BackendError
 
 NEGLIGIBLE = -9000.0
 """Log-probabilities below are a server's way to write minus infinity in JSON."""
@@ -72,6 +73,17 @@ class Dialect(ABC):
             BackendError: the server cannot serve as a backend; says why and what to do.
         """
 
+    def check_numbers(self) -> None:
+        """Refuse a server whose numbers are none.
+
+        Raises:
+            BackendError: one is no positive integer.
+        """
+        told = {"vocabulary": self.vocabulary_size, "context": self.context_tokens, "slots": self.slots}
+        for name, number in told.items():
+            if number is not None and not (type(number) is int and number > 0):
+                raise BackendError(f"{self.name} tells a number of its {name} that is no positive integer")
+
     @abstractmethod
     async def tokenize(self, text: str) -> list[int]:
         """Token ids of a private text; special tokens in it stay text."""
@@ -131,7 +143,8 @@ class Dialect(ABC):
         for token, logprob in pairs:
             if not 0 <= token < self.vocabulary_size:
                 raise Malformed
-            values[token] = np.nan if logprob is None else logprob
+            with np.errstate(all="ignore"):  # a warning would tell that a value is beyond float32
+                values[token] = np.nan if logprob is None else logprob
         row = values if support is None else values[np.asarray(support, dtype=np.intp)]
         row[row < NEGLIGIBLE] = -np.inf
         if np.isnan(row).any() or (row > EXCESS).any():

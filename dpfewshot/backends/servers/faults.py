@@ -4,6 +4,7 @@
     ├── Refused      the server will not take this very request
     ├── Denied       it answers such requests otherwise: another key, a redirect
     ├── Absent       it has no such page or model
+    ├── Changed      the answer names another model than before
     └── Unanswered   retries or time are spent
         └── Overloaded   and the last answer spoke of the server's load
     Malformed        an answer of another form; retried
@@ -48,6 +49,10 @@ class Absent(Fault):
     """There is no such page (404, 405, 501), or no such model."""
 
 
+class Changed(Fault):
+    """The answer says that it is of another model than the one before: of this prompt's answer alone."""
+
+
 class Unanswered(Fault):
     """Retries or time are spent."""
 
@@ -60,10 +65,19 @@ class Malformed(Exception):
     """An answer does not have the documented form."""
 
 
+def error_of_load(server: str) -> BackendError:
+    """What 429 or 503 says of the server, to one request with nothing else under way: no more than that."""
+    return BackendError(
+        f"{server} has too much to do, or keeps a quota: let nobody else use it", retryable=True
+    )
+
+
 def error_of(fault: Fault, server: str) -> BackendError:
     """What a fault of a public request says of the server."""
     if isinstance(fault, Unanswered):
         return BackendError(f"{server} does not answer: {fault.cause}", retryable=True)
+    if isinstance(fault, Changed):
+        return BackendError(f"{server} serves another model than before: connect again")
     if isinstance(fault, Absent):
         return BackendError(f"{server} has no such page, or does not know the model")
     if isinstance(fault, Refused):

@@ -70,8 +70,8 @@ class Worker:
         for name in self._silenced:
             logging.getLogger(name).removeFilter(self._is_elsewhere)
 
-    def _is_elsewhere(self, record: logging.LogRecord) -> bool:
-        return record.thread != self._thread.ident
+    def _is_elsewhere(self, _record: logging.LogRecord) -> bool:
+        return threading.get_ident() != self._thread.ident
 
 
 async def _cancel_others() -> None:
