@@ -301,8 +301,8 @@ ACCOUNTING_AND_LEDGER = (
     ),
     Fault(
         "dpfewshot/resuming.py",
-        "blocks = min(kept.blocks)",
-        "blocks = max(kept.blocks)",
+        "blocks=min(kept.blocks),",
+        "blocks=max(kept.blocks),",
         "what one disjoint part drew, all count as drawn after an interruption",
         "tests/integration/test_resuming.py tests/integration/test_draws.py",
     ),
@@ -332,7 +332,7 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/prompts.py",
-        "if not is_failure(error) or (isinstance(error, BackendError) and error.retryable):",
+        "if not is_failure(error) or may_pass(error):",
         "if not is_failure(error) or isinstance(error, BackendError):",
         "a record that cannot be tokenised is a null and no error",
         "tests/unit/test_prompts.py tests/integration/test_synthesizer.py",
