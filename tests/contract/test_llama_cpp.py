@@ -487,8 +487,8 @@ def test_on_a_gpu_the_suite_decides_what_the_backend_claims(monkeypatch, holds):
     monkeypatch.setattr(conformance, "sample_prompts", lambda _: ([5], [[6], [7, 8]], [9]))
     found = conformance.Finding("block invariance", passed=holds, detail="", about_invariance=True)
     if not holds:
-        monkeypatch.setattr(conformance, "check_block_invariance", lambda *_: found)
-        monkeypatch.setattr(step_check, "check_block_invariance", lambda *_: found)
+        monkeypatch.setattr(conformance, "check_block_invariance", lambda *_, **__: found)
+        monkeypatch.setattr(step_check, "check_block_invariance", lambda *_, **__: found)
     settings = {"context_tokens": 256, "kept_prompts": 7, "decode_batch": 8, "gpu_layers": -1}
     expected = nullcontext() if holds else pytest.warns(RuntimeWarning, match="one by one")
     with expected, LlamaCpp(packaged_model_path(), **settings) as loaded:
