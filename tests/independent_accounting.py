@@ -37,6 +37,7 @@ NODES, LEGENDRE = 16, np.polynomial.legendre.leggauss(16)
 MUCH = 10.0
 NO_DENSITY = 1e-24
 FEWEST, MOST = 2**12, 2**17  # frequencies
+MOST_PANELS = 2e6
 AGREEMENT = 3e-7
 
 
@@ -68,6 +69,10 @@ class Law:
         return np.concatenate(losses), np.concatenate(weights)
 
 
+class TooFineError(Exception):
+    """More panels than fit in memory: nothing is claimed."""
+
+
 def _panels(piece: Piece, frequency: float) -> tuple[Array, Array]:
     """Nodes of Gauss and Legendre in panels on which neither the density nor the phase changes much."""
     fine = np.linspace(piece.low, piece.high, 4001)
@@ -77,6 +82,8 @@ def _panels(piece: Piece, frequency: float) -> tuple[Array, Array]:
     )  # a tilt raises what lies above 0 alone
     phase = np.where(counts, np.abs(np.diff(losses)), 0.0) * frequency / 10.0
     effort = np.concatenate([[0.0], np.cumsum(np.diff(fine) / piece.smooth + phase)])
+    if effort[-1] > MOST_PANELS:
+        raise TooFineError
     ends = np.interp(np.linspace(0, effort[-1], math.ceil(effort[-1]) + 2), effort, fine)
     half, middle = np.diff(ends)[:, None] / 2, (ends[1:] + ends[:-1])[:, None] / 2
     return (middle + half * LEGENDRE[0]).ravel(), (half * LEGENDRE[1]).ravel()
@@ -166,20 +173,31 @@ def delta_of(laws: Iterable[Law], epsilon: float, near: float) -> Estimate:
     if sum(law.steps for law in laws) == 1:
         return Estimate(_of_one_step(laws[0], epsilon), 0.0)
     if sum(law.steps * float(law.nodes(0.0)[0].max()) for law in laws) <= epsilon:
-        return Estimate(0.0, 0.0)
+        # nodes lie within a piece: next to its edge they tell nothing
+        return Estimate(0.0, 0.0 if sum(map(_greatest, laws)) <= epsilon else math.inf)
     inversion = _Inversion(laws, epsilon, near)
     if inversion.negligible:
         return Estimate(0.0, 0.0)
-    found, count = inversion.delta(FEWEST), FEWEST
+    found, count = 0.0, FEWEST
     while True:
+        try:
+            before, found = inversion.delta(count) if count == FEWEST else found, inversion.delta(2 * count)
+        except TooFineError:
+            doubt = math.inf
+            break
         count *= 2
-        before, found = found, inversion.delta(count)
         doubt = abs(found - before)
         if doubt <= AGREEMENT * near or count >= MOST:
             break
-    if found > MUCH * near:  # line and period were made for another δ
+    if found > MUCH * near and doubt < math.inf:  # line and period were made for another δ
         return delta_of(laws, epsilon, min(found, 1.0))
     return Estimate(found, doubt)
+
+
+def _greatest(law: Law) -> float:
+    """The largest loss of all steps together; infinite where a law has atoms as well, which nodes hold."""
+    ends = [piece.loss(np.array([piece.low, piece.high])).max() for piece in law.pieces]
+    return law.steps * float(max(ends, default=math.inf))
 
 
 def _of_atoms(laws: tuple[Law, ...], epsilon: float) -> float:
