@@ -39,7 +39,7 @@ reproduce: .venv/dev
 soak: .venv/dev
 	$(BIN)/pytest -m soak
 	$(BIN)/python bench/faults.py
-	$(BIN)/python bench/ledger.py > docs/results/ledger.md
+	$(BIN)/python -m bench.ledger > docs/results/ledger.md
 	cat docs/results/ledger.md
 
 # The models of `make utility`, 1.4 GB from the package index, and as much again unpacked.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import dpfewshot as dpf
 from dpfewshot.backends import LlamaCpp, packaged_model_path
-from dpfewshot.prompts import Body, PromptWriter
+from dpfewshot.prompts.writer import Body, PromptWriter
 
 SHORT, LONG = 15, 40
 """T, released tokens of a demonstration."""

@@ -12,8 +12,8 @@ from backends_inputs import DATA_SETS, LONG, PROMPTS, SHORT, Inputs, Options, lo
 from backends_ways import InProcess, Server, Step
 
 from dpfewshot.backends import packaged_model_path
-from dpfewshot.backends.llama_model import load_library
-from dpfewshot.backends.llama_weights import converted
+from dpfewshot.backends.llama_cpp.model import load_library
+from dpfewshot.backends.llama_cpp.weights import converted
 
 POSITIONS = {SHORT: (7,), LONG: (7, 32)}
 """Tokens that are measured for a demonstration of T tokens. A step's work grows by the same with every

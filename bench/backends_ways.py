@@ -19,11 +19,11 @@ import numpy as np
 from backends_inputs import Inputs
 from numpy.typing import NDArray
 
-from dpfewshot.accounting.permit import Permit
 from dpfewshot.backends import LlamaCpp
 from dpfewshot.backends.protocol import PromptBlock
+from dpfewshot.budget.permit import Permit
 from dpfewshot.mechanisms import Draws, Gaussian, Release, RowChange
-from dpfewshot.prompts import Body
+from dpfewshot.prompts.writer import Body
 
 TOP_K = 100
 SIGMA = 0.9
@@ -47,7 +47,7 @@ class Step:
 
 
 class InProcess:
-    """The steps of `dpfewshot.token_loop`, with the draws and the released tokens given.
+    """The steps of `dpfewshot.generation.token_loop`, with the draws and the released tokens given.
 
     Args:
         backend: the model in process.

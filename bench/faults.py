@@ -1,6 +1,6 @@
 """Puts faults into a copy of the project, one at a time: some test must notice each.
 
-    make soak                          # all of tests/seeded_faults.py, and more
+    make soak                          # all of bench/seeded_faults.py, and more
     python bench/faults.py             # some minutes
     python bench/faults.py labels.py   # those whose file or property holds a word
 
@@ -19,8 +19,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from seeded_faults import FAULTS, Fault
 

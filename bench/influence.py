@@ -23,7 +23,7 @@ import dpfewshot as dpf
 from dpfewshot.audit.influence import Answers, influence_finding, influences
 from dpfewshot.audit.private_prediction import prediction_losses, private_prediction_audit
 from dpfewshot.backends import LlamaCpp, packaged_model_path
-from dpfewshot.solving import solve
+from dpfewshot.planning.solve import solve
 
 RAW = Path(__file__).parent.parent / "docs" / "results" / "raw" / "influence.json"
 TASK = dpf.tasks.TREC

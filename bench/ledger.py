@@ -21,14 +21,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
-from ledger_rounds import BOUNDARIES, in_a_child, kill_rounds, new_ledgers, race
-
 import dpfewshot as dpf
-from dpfewshot.accounting.accountant import Accountant
-from dpfewshot.accounting.draws import Draws
+from dpfewshot.budget.draws import Draws
+from dpfewshot.budget.reservation import Accountant
 from dpfewshot.values import PrivacySpend
+from tests.support.ledger_rounds import BOUNDARIES, in_a_child, kill_rounds, new_ledgers, race
 
 PROCESSES = (1, 8, 32)
 DRAWS = 300
@@ -165,7 +162,7 @@ def race_lines(
 def share_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
     """How much of a real generation's time is the ledger's: `dpfewshot demo`, one demonstration a label."""
     from dpfewshot.cli.backends import open_backend
-    from dpfewshot.demo import PROMPTS_PER_TOKEN, demo_synthesizer
+    from dpfewshot.cli.demo_synthesizer import PROMPTS_PER_TOKEN, demo_synthesizer
 
     yield "## Share of a generation\n\n`dpfewshot demo` with a ledger: one demonstration a label, packaged model.\n"
     yield "| database | acts | ledger, s | generation, s | share |"

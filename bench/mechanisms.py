@@ -24,8 +24,8 @@ from vectors import DATA_SETS, DataSet, Text, collect_all, collected
 
 from dpfewshot import _core
 from dpfewshot.accounting import calibrate
-from dpfewshot.accounting.papers import fixed_size_renyi_multiplier
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.accounting.reference.published import fixed_size_renyi_multiplier
+from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import (
     AdaDPSyn,

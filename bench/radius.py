@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from utility import backend, experiment
 from utility_data import DATA_SETS, DataSet
 
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.budget.permit import Permit
 from dpfewshot.evaluation import Trial, ZeroShot
+from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.mechanisms.adadpsyn_presets import published
 from dpfewshot.mechanisms.noiseless import Noiseless
-from dpfewshot.prompts import PromptWriter
+from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.sampling import PoissonSampler, units, units_by_label
-from dpfewshot.token_loop import TokenLoop
 
 SHARE = 0.8
 RAW = Path(__file__).parents[1] / "docs/results/raw/radius.json"

@@ -24,7 +24,7 @@ from dpfewshot.accounting import (
     calibrate,
     epsilon,
 )
-from dpfewshot.accounting.papers import fixed_size_renyi_epsilon, integer_order_epsilon
+from dpfewshot.accounting.reference.published import fixed_size_renyi_epsilon, integer_order_epsilon
 from dpfewshot.mechanisms.adadpsyn_presets import EPSILONS, published
 
 SAME, CONSERVATIVE = "same", "conservative"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.evaluation import Request, Setting, Synthetic
-from dpfewshot.experiments import unaccounted
-from dpfewshot.generation import Course
-from dpfewshot.set_up import SetUp
+from dpfewshot.generation.experiments import unaccounted
+from dpfewshot.generation.generation import Course
+from dpfewshot.generation.set_up import SetUp
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 import dpfewshot as dpf
 from dpfewshot.backends import LlamaCpp, packaged_model_path
 from dpfewshot.backends.protocol import open_block
-from dpfewshot.prompts import LabelPrompts, PromptWriter
+from dpfewshot.prompts.writer import LabelPrompts, PromptWriter
 from dpfewshot.sampling import PoissonSampler, units, units_by_label
 
 WIDTH = 256

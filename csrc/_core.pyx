@@ -26,7 +26,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from dpfewshot import exact_choice, exact_normal
+from dpfewshot.exact import choice as exact_choice, normal as exact_normal
 
 cdef NormalTables TABLES
 cdef int64_t LARGEST_NOISE = (<int64_t>1) << 61

@@ -1,7 +1,7 @@
 # Exact choices among integer scores: docs/proofs/exact-choice.md.
 #
 # Both rest on exp(-gap * rate), gap the distance to the best score, rate a rational number. The fast path
-# knows it to GUARD units of 2^-64; where that cannot tell, `dpfewshot/exact_choice.py` decides.
+# knows it to GUARD units of 2^-64; where that cannot tell, `dpfewshot/exact/choice.py` decides.
 
 from libc.stdint cimport int64_t, uint64_t
 

@@ -3,7 +3,7 @@
 # |N| is (cell + x) / 8: the cell is drawn with weight exp(-cell^2 / 128), x is uniform on [0, 1), and the
 # pair is kept with probability exp(-x (2 cell + x) / 128). Each decision compares the first 64 digits of a
 # uniform number with an integer enclosure of a real one; no floating point takes part. Where 64 digits
-# cannot tell, `dpfewshot/exact_normal.py`, which states the algorithm for any number of digits, decides.
+# cannot tell, `dpfewshot/exact/normal.py`, which states the algorithm for any number of digits, decides.
 
 from libc.stdint cimport int64_t, uint64_t
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpfewshot import accounting, audit, backends, icl, mechanisms, tasks
-    from dpfewshot.accounting.memory_account import MemoryAccount
     from dpfewshot.baselines import random_private_demonstrations, zero_private_demonstrations
+    from dpfewshot.budget.memory import MemoryAccount
     from dpfewshot.demonstrations import Demonstrations
     from dpfewshot.errors import (
         AccountingError,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from dpfewshot.labels import LabelRelease, release_labels
     from dpfewshot.ledger import BudgetLedger
-    from dpfewshot.plans import GenerationPlan
+    from dpfewshot.planning.plan import GenerationPlan
     from dpfewshot.records import as_records, read_records
     from dpfewshot.synthesizer import Synthesizer
     from dpfewshot.tasks import Task
@@ -77,9 +77,9 @@ _HOMES = {
     "BudgetLedger": "ledger",
     "Demonstration": "values",
     "Demonstrations": "demonstrations",
-    "GenerationPlan": "plans",
+    "GenerationPlan": "planning.plan",
     "LabelRelease": "labels",
-    "MemoryAccount": "accounting.memory_account",
+    "MemoryAccount": "budget.memory",
     "PrivacyBudget": "values",
     "PrivacySpend": "values",
     "Record": "values",

@@ -12,16 +12,16 @@ from contextlib import closing
 
 import numpy as np
 
+from dpfewshot.backends.endings import ending_tokens, text_of
 from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, open_block
-from dpfewshot.endings import ending_tokens, text_of
 from dpfewshot.errors import BackendError, InvalidPlan
-from dpfewshot.exact_choice import uniform_below
+from dpfewshot.exact.choice import uniform_below
+from dpfewshot.generation.strata import divide
 from dpfewshot.mechanisms.decoding import Decoding
 from dpfewshot.mechanisms.vocabulary import likeliest
-from dpfewshot.parts import divide
-from dpfewshot.prompts import LabelPrompts, PromptWriter
+from dpfewshot.prompts.writer import LabelPrompts, PromptWriter
 from dpfewshot.records import as_records
-from dpfewshot.redaction import redacts_errors
+from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import Source
 from dpfewshot.tasks import Task
 from dpfewshot.values import ADD_REMOVE, Demonstration, PrivacySpend, Record

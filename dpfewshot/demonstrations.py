@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from dpfewshot.errors import InvalidRecords, MissingExtra
-from dpfewshot.formats import labelling_instruction, prompt_format
+from dpfewshot.prompts.few_shot import labelling_instruction, prompt_format
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration, PrivacySpend, delta_text, epsilon_text
 

@@ -14,7 +14,7 @@ DPFewShotError
 
 No message holds private text or anything computed from it: after loading, a record that
 misbehaves contributes a zero vector and never an error (design note 5.7). Errors that leave the package
-carry no private variable, message or chain (dpfewshot/redaction.py).
+carry no private variable, message or chain (dpfewshot/runtime/redaction.py).
 """
 
 from __future__ import annotations

@@ -16,14 +16,14 @@ from fractions import Fraction
 import numpy as np
 
 from dpfewshot import _core
-from dpfewshot.accounting.account import Account, bound
-from dpfewshot.accounting.accountant import Accountant
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.budget.account import Account, bound
+from dpfewshot.budget.permit import Permit
+from dpfewshot.budget.reservation import Accountant
 from dpfewshot.errors import DPFewShotError, InvalidPlan
-from dpfewshot.exact_laplace import discrete_laplace
-from dpfewshot.exact_normal import exponential_of_minus
+from dpfewshot.exact.laplace import discrete_laplace
+from dpfewshot.exact.normal import exponential_of_minus
 from dpfewshot.records import as_records
-from dpfewshot.redaction import redacts_errors
+from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import Source, units_by_label
 from dpfewshot.values import ADD_REMOVE, ZERO_OUT, PrivacySpend, Record, check_whole, unit_of
 

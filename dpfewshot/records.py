@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dpfewshot.errors import InvalidRecords, MissingExtra
-from dpfewshot.redaction import redacts_errors
+from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import Record, Records
 
 _BOM: Final = b"\xef\xbb\xbf"

@@ -10,18 +10,22 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 
-from dpfewshot.accounting.accountant import Accountant
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.background import StopSignal
-from dpfewshot.budgets import open_account
-from dpfewshot.comparison import Compared, compare
+from dpfewshot.budget.reservation import Accountant
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
-from dpfewshot.generation import Course, Generation
+from dpfewshot.generation.cancellation import StopSignal
+from dpfewshot.generation.generation import Course, Generation
+from dpfewshot.generation.resuming import checkpointed
+from dpfewshot.generation.runner import OnDemonstration, identity, release_all
+from dpfewshot.generation.set_up import SetUp
+from dpfewshot.generation.strata import check_every_label_has_units, divide
+from dpfewshot.generation.telemetry import Observer, Telemetry
+from dpfewshot.ledger.opening import open_account
 from dpfewshot.mechanisms import Gaussian, Mechanism
-from dpfewshot.observability import Observer, Telemetry
-from dpfewshot.parts import check_every_label_has_units, divide
-from dpfewshot.planning import (
+from dpfewshot.planning.compare import Compared, compare
+from dpfewshot.planning.plan import GenerationPlan
+from dpfewshot.planning.planner import (
     Population,
     Portion,
     check_context,
@@ -29,15 +33,11 @@ from dpfewshot.planning import (
     portion,
     relation_of,
 )
-from dpfewshot.plans import GenerationPlan
-from dpfewshot.prompts import PromptWriter
+from dpfewshot.planning.settings import CERTIFIED, POISSON, Settings
+from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records import as_records
-from dpfewshot.redaction import redacts_errors
-from dpfewshot.resuming import checkpointed
-from dpfewshot.run import OnDemonstration, identity, release_all
+from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import Source
-from dpfewshot.set_up import SetUp
-from dpfewshot.settings import CERTIFIED, POISSON, Settings
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration, NoPrivacy, PrivacyBudget, Record, check_whole, unit_of
 

@@ -1,8 +1,7 @@
-"""Shared fixtures, and the folder of shared scripts on the path."""
+"""Shared fixtures."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,9 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from postgresql import Server
-
-sys.path.insert(0, str(Path(__file__).parent))
+    from tests.support.postgresql import Server
 
 SLOW = {
     "statistical",
@@ -59,7 +56,7 @@ def cuda():
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[Server]:
     """A PostgreSQL of our own; whoever crashes it starts it again."""
-    from postgresql import running_server
+    from tests.support.postgresql import running_server
 
     with running_server() as server:
         yield server

@@ -6,7 +6,6 @@ The proofs are in docs/proofs/accounting.md.
 
 from dpfewshot.accounting.bounds import delta, epsilon
 from dpfewshot.accounting.calibration import calibrate
-from dpfewshot.accounting.combined_queries import adadpsyn_multiplier, combined_multiplier
 from dpfewshot.accounting.events import (
     Composition,
     Event,
@@ -18,7 +17,8 @@ from dpfewshot.accounting.events import (
     Tightest,
     ZeroConcentrated,
 )
-from dpfewshot.accounting.reading import DeltaBounds, EpsilonBounds
+from dpfewshot.accounting.gaussian_queries import adadpsyn_multiplier, combined_multiplier
+from dpfewshot.accounting.pld.reading import DeltaBounds, EpsilonBounds
 
 __all__ = [
     "Composition",

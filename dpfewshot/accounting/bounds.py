@@ -6,9 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from dpfewshot.accounting.composition import ComposedCurve
-from dpfewshot.accounting.direction import ROUGH, direction_delta, direction_epsilon, total_variation
-from dpfewshot.accounting.dominating_pairs import dominating_pairs
 from dpfewshot.accounting.events import (
     LEAST_NOISE,
     MOST_NOISE,
@@ -18,10 +15,13 @@ from dpfewshot.accounting.events import (
     Tightest,
     ZeroConcentrated,
 )
-from dpfewshot.accounting.reading import DeltaBounds, EpsilonBounds, lower_epsilon
+from dpfewshot.accounting.pairs.registry import dominating_pairs
+from dpfewshot.accounting.pld.compose import ComposedCurve
+from dpfewshot.accounting.pld.direction import ROUGH, direction_delta, direction_epsilon, total_variation
+from dpfewshot.accounting.pld.reading import DeltaBounds, EpsilonBounds, lower_epsilon
+from dpfewshot.accounting.pld.saddle_point import Goal
+from dpfewshot.accounting.pld.tilting import Step
 from dpfewshot.accounting.renyi import moment_delta, moment_epsilon, moments
-from dpfewshot.accounting.saddle_point import Goal
-from dpfewshot.accounting.tilting import Step
 from dpfewshot.errors import AccountingError, InvalidPlan
 
 FINE: Final = 4e-5

@@ -18,8 +18,8 @@ from typing import Final
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from dpfewshot.accounting.privacy_loss import Cumulants, discretise
-from dpfewshot.accounting.tilting import Step, aligned
+from dpfewshot.accounting.pld.discretise import Cumulants, discretise
+from dpfewshot.accounting.pld.tilting import Step, aligned
 
 _LOG_ORDERS: Final = np.linspace(math.log(1e-7), math.log(1e7), 141)
 _CELLS: Final = 4000  # of a step's grid, where steps with curves are mixed in

@@ -16,10 +16,10 @@ from dpfewshot.audit.plays import Table
 from dpfewshot.audit.premises import Answers, asked_in_company
 from dpfewshot.audit.verdict import Counted, verdict_of
 from dpfewshot.errors import BackendError, InvalidPlan
-from dpfewshot.plans import GenerationPlan, PartPlan
-from dpfewshot.prompts import Body
-from dpfewshot.redaction import redacts_errors
-from dpfewshot.set_up import SetUp
+from dpfewshot.generation.set_up import SetUp
+from dpfewshot.planning.plan import GenerationPlan, PartPlan
+from dpfewshot.prompts.writer import Body
+from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.values import Record
 

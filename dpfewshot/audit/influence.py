@@ -21,10 +21,10 @@ from scipy import special
 from dpfewshot.audit.findings import Figure, Finding
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan
-from dpfewshot.formats import PromptFormat
 from dpfewshot.icl import Classifier
 from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
-from dpfewshot.redaction import redacts_errors
+from dpfewshot.prompts.few_shot import PromptFormat
+from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 

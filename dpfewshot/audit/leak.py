@@ -19,7 +19,7 @@ from dpfewshot.audit.patterns import found_in
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.records import as_records
-from dpfewshot.redaction import redacts_errors
+from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import Demonstration, Record
 
 LONG_RUN = 10

@@ -21,10 +21,10 @@ from dpfewshot.audit.findings import Figure, Finding
 from dpfewshot.audit.roc import average_area, largest_area, roc_area
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan
-from dpfewshot.formats import PromptFormat, prompt_format
 from dpfewshot.icl import Classifier
 from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
-from dpfewshot.redaction import redacts_errors
+from dpfewshot.prompts.few_shot import PromptFormat, prompt_format
+from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import ADD_REMOVE, Demonstration, PrivacySpend, Record
 

@@ -23,11 +23,11 @@ from dpfewshot.audit.premises import Expected
 from dpfewshot.audit.worlds import Crowd, World
 from dpfewshot.audit.worst_case import TELLING, WorstCaseModel
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.generation import Course, Generation
+from dpfewshot.generation.generation import Course, Generation
+from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import Draws, Mechanism, RowChange
-from dpfewshot.plans import GenerationPlan, PartPlan
-from dpfewshot.set_up import SetUp
-from dpfewshot.settings import POISSON, Settings
+from dpfewshot.planning.plan import GenerationPlan, PartPlan
+from dpfewshot.planning.settings import POISSON, Settings
 
 _CLAIMED = 0.9
 """What a sound release may reach at most: so many canaries that less noise would reach nearly 1."""

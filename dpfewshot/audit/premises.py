@@ -17,7 +17,7 @@ from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens, closin
 from dpfewshot.errors import BackendError
 from dpfewshot.mechanisms import Draws
 from dpfewshot.mechanisms.vocabulary import likeliest
-from dpfewshot.prompts import LabelPrompts
+from dpfewshot.prompts.writer import LabelPrompts
 
 _LONGEST_BLOCK = 3
 

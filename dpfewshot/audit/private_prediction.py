@@ -24,17 +24,17 @@ from scipy.special import log_softmax
 
 from dpfewshot.accounting import ZeroConcentrated
 from dpfewshot.accounting import epsilon as certified_epsilon
-from dpfewshot.accounting.permit import Permit
 from dpfewshot.audit.findings import Figure, Finding
 from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BackendError, InvalidPlan
+from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.mechanisms import Draws, PrivatePrediction, Release, RowChange
-from dpfewshot.prompts import PromptWriter
-from dpfewshot.redaction import redacts_errors
+from dpfewshot.planning.solve import Setting
+from dpfewshot.prompts.writer import PromptWriter
+from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import PoissonSampler
-from dpfewshot.solving import Setting
 from dpfewshot.tasks import Task
-from dpfewshot.token_loop import TokenLoop
 from dpfewshot.values import Record
 
 _ROUNDING = 1e-6

@@ -13,7 +13,7 @@ from dpfewshot.audit.plays import Outcome
 from dpfewshot.audit.premises import Answers, Expected
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Mechanism
-from dpfewshot.plans import PartPlan
+from dpfewshot.planning.plan import PartPlan
 from dpfewshot.values import delta_text, epsilon_text
 
 

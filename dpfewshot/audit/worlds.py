@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpfewshot.audit.worst_case import WorstCaseModel, text_of_unit
-from dpfewshot.experiments import unaccounted
-from dpfewshot.generation import Generation
-from dpfewshot.plans import GenerationPlan, PartPlan
+from dpfewshot.generation.experiments import unaccounted
+from dpfewshot.generation.generation import Generation
+from dpfewshot.generation.set_up import SetUp
+from dpfewshot.planning.plan import GenerationPlan, PartPlan
 from dpfewshot.sampling import disjoint_parts
-from dpfewshot.set_up import SetUp
 from dpfewshot.values import Record
 
 _RECORDS = 3

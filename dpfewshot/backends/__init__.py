@@ -23,7 +23,7 @@ from dpfewshot.backends.scripted import Scripted
 if TYPE_CHECKING:
     from dpfewshot.backends.hugging_face import HuggingFace
     from dpfewshot.backends.llama_cpp import LlamaCpp
-    from dpfewshot.backends.openai_compatible import OpenAICompatible
+    from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 
 __all__ = [
     "BlockBackend",
@@ -42,7 +42,7 @@ __all__ = [
 _LAZY = {
     "HuggingFace": "dpfewshot.backends.hugging_face",
     "LlamaCpp": "dpfewshot.backends.llama_cpp",
-    "OpenAICompatible": "dpfewshot.backends.openai_compatible",
+    "OpenAICompatible": "dpfewshot.backends.servers.openai_compatible",
 }
 
 

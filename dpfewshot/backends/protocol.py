@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot.errors import BackendError, DPFewShotError
-from dpfewshot.redaction import is_failure
+from dpfewshot.runtime.redaction import is_failure
 
 Tokens = Sequence[int]
 """Token ids of one prompt."""

@@ -42,7 +42,7 @@ def demo(
     Example:
       dpfewshot demo
     """
-    from dpfewshot.demo import PROMPTS_PER_TOKEN, demo_synthesizer
+    from dpfewshot.cli.demo_synthesizer import PROMPTS_PER_TOKEN, demo_synthesizer
     from dpfewshot.sample_data import support_tickets, write_jsonl
 
     if save_records is not None:

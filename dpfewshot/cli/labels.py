@@ -15,7 +15,7 @@ from dpfewshot.values import PrivacySpend, delta_text, epsilon_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dpfewshot.accounting.account import Account
+    from dpfewshot.budget.account import Account
 
 
 @click.command()

@@ -17,8 +17,8 @@ from dpfewshot.values import NO_PRIVACY, NoPrivacy, PrivacyBudget, Record, delta
 
 if TYPE_CHECKING:
     from dpfewshot.backends import LogprobBackend
-    from dpfewshot.planning import Population
-    from dpfewshot.plans import GenerationPlan
+    from dpfewshot.planning.plan import GenerationPlan
+    from dpfewshot.planning.planner import Population
     from dpfewshot.synthesizer import Synthesizer
 
 MECHANISM_NAMES = (
@@ -260,7 +260,7 @@ def budget_of(
 
 def delta_of(delta: float | None, population: Population, records: Sequence[Record]) -> float:
     """What --delta names, or its default (`planning.default_delta`)."""
-    from dpfewshot.planning import default_delta
+    from dpfewshot.planning.planner import default_delta
 
     return default_delta(population, records) if delta is None else delta
 

@@ -12,9 +12,9 @@ from dpfewshot.cli.options import describe, generation_options, open_session
 from dpfewshot.values import epsilon_text
 
 if TYPE_CHECKING:
-    from dpfewshot.accounting.cross_check import CrossCheck
-    from dpfewshot.comparison import Compared
-    from dpfewshot.plans import GenerationPlan, PartPlan
+    from dpfewshot.accounting.reference.cross_check import CrossCheck
+    from dpfewshot.planning.compare import Compared
+    from dpfewshot.planning.plan import GenerationPlan, PartPlan
 
 
 @click.command()
@@ -53,7 +53,7 @@ def plan(
       dpfewshot plan ... --compare --target-noise 0.01
     """
     if cross_check:
-        from dpfewshot.accounting.cross_check import require
+        from dpfewshot.accounting.reference.cross_check import require
 
         require()  # before the model is loaded
     session = open_session(options)
@@ -108,7 +108,7 @@ def _comparison(rows: list[Compared], target_noise: float) -> Iterator[str]:
 
 
 def _cross_checks(plan: GenerationPlan) -> list[tuple[PartPlan, CrossCheck]]:
-    from dpfewshot.accounting.cross_check import cross_check
+    from dpfewshot.accounting.reference.cross_check import cross_check
 
     return [
         (part, cross_check(part.event, part.spend.delta, part.spend.epsilon))

@@ -11,7 +11,7 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BackendError
 from dpfewshot.icl import Classifier, Extractor, batch_calibrated
-from dpfewshot.redaction import redacts_errors
+from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 

@@ -12,7 +12,7 @@ from dpfewshot.errors import BackendError, InvalidPlan, InvalidRecords
 from dpfewshot.evaluation.cells import Cell, Key, Results
 from dpfewshot.evaluation.scoring import score
 from dpfewshot.evaluation.settings import Request, Setting, populations
-from dpfewshot.redaction import redacts_errors
+from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 

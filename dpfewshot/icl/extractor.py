@@ -9,12 +9,12 @@ from typing import Final, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfewshot.backends.endings import ending_tokens, text_of
 from dpfewshot.backends.protocol import LogprobBackend, failing_as_backend
-from dpfewshot.endings import ending_tokens, text_of
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.formats import PromptFormat
 from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
-from dpfewshot.redaction import redacts_errors
+from dpfewshot.prompts.few_shot import PromptFormat
+from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, Tokens, closing_block
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidRecords, InvalidTask
-from dpfewshot.formats import PromptFormat, prompt_format
 from dpfewshot.icl.label_tree import LabelTree
-from dpfewshot.redaction import is_failure, may_pass
+from dpfewshot.prompts.few_shot import PromptFormat, prompt_format
+from dpfewshot.runtime.redaction import is_failure, may_pass
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 

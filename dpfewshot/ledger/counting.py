@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dpfewshot.accounting.account import Details
-from dpfewshot.accounting.draws import Draws
+from dpfewshot.budget.account import Details
+from dpfewshot.budget.draws import Draws
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.history import as_json, hash_of
 

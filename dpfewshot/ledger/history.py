@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from importlib import metadata as installed
 from typing import Any, Final
 
-from dpfewshot.accounting.amounts import Units
+from dpfewshot.budget.amounts import Units
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import on_one_line
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Self
 from dpfewshot.errors import LedgerError, MissingExtra
 from dpfewshot.ledger.ledger_account import LedgerAccount, as_budget, check_unit, limit_of
 from dpfewshot.ledger.names import dataset_name, same_spelling, similar
-from dpfewshot.redaction import redacts_errors_of_methods
+from dpfewshot.runtime.redaction import redacts_errors_of_methods
 from dpfewshot.values import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, PrivacyBudget
 
 if TYPE_CHECKING:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from dpfewshot.accounting.account import Details, other_kind
-from dpfewshot.accounting.amounts import Units
-from dpfewshot.accounting.draws import Draws
+from dpfewshot.budget.account import Details, other_kind
+from dpfewshot.budget.amounts import Units
+from dpfewshot.budget.draws import Draws
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import details_of
 from dpfewshot.ledger.history import CANCEL, CHARGE, SETTLE, as_json, as_shown
 from dpfewshot.ledger.verification import Verification, check
-from dpfewshot.redaction import redacts_errors_of_methods
+from dpfewshot.runtime.redaction import redacts_errors_of_methods
 from dpfewshot.values import UNNAMED_UNIT, PrivacyBudget, PrivacySpend
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _LARGEST_UNITS: Final = 2**63 - 1
 
 @redacts_errors_of_methods(LedgerError, "the ledger")
 class LedgerAccount:
-    """One data set's budget in a ledger; an `Account` (dpfewshot.accounting.account).
+    """One data set's budget in a ledger; an `Account` (dpfewshot.budget.account).
 
     Threads, processes and forked children may use it at once. Every method raises `LedgerError`
     where the database fails, and then nothing may be drawn.

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, func, insert, select, update
 
-from dpfewshot.accounting.amounts import Units
-from dpfewshot.accounting.draws import NOT_COUNTED, Draws
+from dpfewshot.budget.amounts import Units
+from dpfewshot.budget.draws import NOT_COUNTED, Draws
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import LEASE, columns, draws_in, draws_of
 from dpfewshot.ledger.history import (

@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from dpfewshot.accounting.account import exceeded_message
-from dpfewshot.accounting.amounts import Units
-from dpfewshot.accounting.draws import COUNTED, WHAT_TO_DO, Draws
-from dpfewshot.accounting.scopes import check_partition, partition_after, total_over_scopes
+from dpfewshot.budget.account import exceeded_message
+from dpfewshot.budget.amounts import Units
+from dpfewshot.budget.draws import COUNTED, WHAT_TO_DO, Draws
+from dpfewshot.budget.scopes import check_partition, partition_after, total_over_scopes
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.ledger.counting import VERIFY, columns, draws_of, granted
 from dpfewshot.ledger.database import Database

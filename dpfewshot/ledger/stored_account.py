@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select, update
 
-from dpfewshot.accounting.amounts import Units
+from dpfewshot.budget.amounts import Units
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import VERIFY
 from dpfewshot.ledger.tables import accounts

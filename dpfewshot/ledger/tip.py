@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, func, select
 
-from dpfewshot.accounting.amounts import Units
-from dpfewshot.accounting.scopes import partition_after
+from dpfewshot.budget.amounts import Units
+from dpfewshot.budget.scopes import partition_after
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import VERIFY
 from dpfewshot.ledger.history import (

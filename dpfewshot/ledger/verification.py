@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpfewshot.accounting.amounts import Units
-from dpfewshot.accounting.draws import Draws
-from dpfewshot.accounting.scopes import partition_after, total_over_scopes
+from dpfewshot.budget.amounts import Units
+from dpfewshot.budget.draws import Draws
+from dpfewshot.budget.scopes import partition_after, total_over_scopes
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import draws_in, draws_of
 from dpfewshot.ledger.history import (

@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot import _core
-from dpfewshot.accounting.combined_queries import RADIUS_QUERIES, adadpsyn_queries, common_factor
 from dpfewshot.accounting.events import Event
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.accounting.gaussian_queries import RADIUS_QUERIES, adadpsyn_queries, common_factor
+from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms.adadpsyn_presets import published
 from dpfewshot.mechanisms.clipping import squared_clip_sensitivity

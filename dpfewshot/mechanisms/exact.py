@@ -11,8 +11,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 from dpfewshot import _core
-from dpfewshot.accounting.rounding import rounded_down
 from dpfewshot.errors import InvalidPlan
+from dpfewshot.exact.rounding import rounded_down
 from dpfewshot.mechanisms.protocol import RowChange
 from dpfewshot.mechanisms.vocabulary import check_top_k
 

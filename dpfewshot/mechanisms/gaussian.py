@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.accounting.events import Event
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.budget.permit import Permit
 from dpfewshot.mechanisms.decoding import Decoding
 from dpfewshot.mechanisms.noise import gaussian_event, noise_scale
 from dpfewshot.mechanisms.protocol import Draws, Release, Source

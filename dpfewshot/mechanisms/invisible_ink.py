@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.accounting.events import Event
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.budget.permit import Permit
 from dpfewshot.mechanisms.exact import check_support, check_temperature, softmax_rate, solved_clip
 from dpfewshot.mechanisms.noise import softmax_event
 from dpfewshot.mechanisms.protocol import Draws, Release, Source

@@ -16,8 +16,8 @@ from dpfewshot.accounting.events import (
     Tightest,
     ZeroConcentrated,
 )
-from dpfewshot.accounting.rounding import rounded_up
 from dpfewshot.errors import InvalidPlan
+from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.mechanisms.protocol import Draws
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot import _core
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.budget.permit import Permit
 from dpfewshot.mechanisms.protocol import Draws, Mechanism, Release, Source
 from dpfewshot.mechanisms.vocabulary import likeliest
 

@@ -6,7 +6,7 @@ exponential mechanism. Nothing else is random: c/(s·τ) alone says how private 
 
 The noise multiplier (docs/proofs/private-prediction.md): σ = s·τ/c with one record per prompt, s·τ/(2c) with
 N > 1, so that a token costs ρ = 1/(2σ²). Of c and τ one is given, and the other follows from the σ that was
-calibrated. `dpfewshot.solving` finds any one of c, τ and s from the others (ICLInf, Algorithm 3).
+calibrated. `dpfewshot.planning.solve` finds any one of c, τ and s from the others (ICLInf, Algorithm 3).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.accounting.events import Event
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms.exact import (
     check_clip,
@@ -62,7 +62,7 @@ class PrivatePrediction:
         if self.clip is not None and self.temperature is not None:
             raise InvalidPlan(
                 "clip and temperature together would fix epsilon: set one of them to None, and the budget "
-                "decides it; dpfewshot.solving.solve finds clip, temperature or prompts from the others"
+                "decides it; dpfewshot.planning.solve finds clip, temperature or prompts from the others"
             )
         if self.clip is not None:
             check_clip(self.clip)

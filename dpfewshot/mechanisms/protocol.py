@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot.accounting.events import Event
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.budget.permit import Permit
 
 Source = Callable[[int], bytes] | None
 """n to n uniform bytes, for tests alone; None is the operating system's generator."""

@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot import _core
-from dpfewshot.accounting.combined_queries import common_factor
 from dpfewshot.accounting.events import Event
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.accounting.gaussian_queries import common_factor
+from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms.clipping import squared_clip_sensitivity
 from dpfewshot.mechanisms.decoding import Decoding

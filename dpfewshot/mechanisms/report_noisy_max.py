@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.accounting.events import Event, PoissonRandomizedResponse, Tightest
-from dpfewshot.accounting.permit import Permit
-from dpfewshot.accounting.rounding import rounded_up
+from dpfewshot.budget.permit import Permit
+from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.mechanisms.exact import check_support
 from dpfewshot.mechanisms.noise import pure_event
 from dpfewshot.mechanisms.protocol import Draws, Release, RowChange, Source

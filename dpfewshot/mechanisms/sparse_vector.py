@@ -31,10 +31,10 @@ from dpfewshot.accounting.events import (
     Tightest,
     ZeroConcentrated,
 )
-from dpfewshot.accounting.permit import Permit
-from dpfewshot.accounting.rounding import rounded_up
+from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.exact_laplace import discrete_laplace
+from dpfewshot.exact.laplace import discrete_laplace
+from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.mechanisms.protocol import Draws, Mechanism, Release, RowChange, Source
 from dpfewshot.values import check_whole
 

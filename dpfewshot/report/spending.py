@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from dpfewshot.accounting.amounts import Units
-from dpfewshot.accounting.scopes import total_over_scopes
+from dpfewshot.budget.amounts import Units
+from dpfewshot.budget.scopes import total_over_scopes
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger import LedgerAccount
 from dpfewshot.ledger.counting import LEASE

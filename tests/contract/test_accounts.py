@@ -9,15 +9,15 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from scripts import TASK, Sentence, tickets
 
 import dpfewshot as dpf
-from dpfewshot.accounting.account import Account
-from dpfewshot.accounting.draws import Draws
-from dpfewshot.accounting.memory_account import MemoryAccount
+from dpfewshot.budget.account import Account
+from dpfewshot.budget.draws import Draws
+from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, LedgerError
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
 from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.support.scripts import TASK, Sentence, tickets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,7 @@ def make_account(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mak
     if request.param == "memory":
         yield MemoryAccount
         return
-    from conftest import new_ledger
+    from tests.conftest import new_ledger
 
     with BudgetLedger.open(new_ledger(request, tmp_path)) as ledger:
         yield lambda budget, **words: ledger.create("tickets", budget, **words)

@@ -122,7 +122,8 @@ def test_importing_the_backends_does_not_import_llama_cpp():
 
 
 def test_llama_cpp_asks_for_its_extra_when_it_is_missing(monkeypatch, tmp_path):
-    from dpfewshot.backends import LlamaCpp, llama_model
+    from dpfewshot.backends import LlamaCpp
+    from dpfewshot.backends.llama_cpp import model as llama_model
 
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF")

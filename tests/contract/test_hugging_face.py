@@ -9,12 +9,12 @@ import threading
 
 import numpy as np
 import pytest
-from tiny_models import PADDING, SIZES, save_tiny_model
 
 from dpfewshot.backends import BlockBackend, LlamaCpp, conformance, packaged_model_path
 from dpfewshot.backends.hugging_face import HuggingFace
-from dpfewshot.backends.hugging_face_streams import HuggingFaceStreams
+from dpfewshot.backends.hugging_face.streams import HuggingFaceStreams
 from dpfewshot.errors import BackendError, MissingExtra
+from tests.support.tiny_models import PADDING, SIZES, save_tiny_model
 
 pytestmark = pytest.mark.model
 

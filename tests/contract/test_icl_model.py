@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from colours import shown
 
 import dpfewshot as dpf
 from dpfewshot import icl
 from dpfewshot.backends import LlamaCpp, packaged_model_path
 from dpfewshot.icl.classifier import CONTENT_FREE
+from tests.support.colours import shown
 
 pytestmark = pytest.mark.model
 

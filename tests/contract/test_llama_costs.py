@@ -6,7 +6,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.backends import LlamaCpp, packaged_model_path
-from dpfewshot.prompts import PromptWriter
+from dpfewshot.prompts.writer import PromptWriter
 
 pytestmark = pytest.mark.model
 

@@ -9,10 +9,11 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from dpfewshot.backends import BlockBackend, LlamaCpp, conformance, packaged_model_path, step_check
-from dpfewshot.backends.llama_model import load_library
-from dpfewshot.backends.llama_streams import KVStreams
-from dpfewshot.backends.streams import Tally
+from dpfewshot.backends import BlockBackend, LlamaCpp, conformance, packaged_model_path
+from dpfewshot.backends.llama_cpp import step_check
+from dpfewshot.backends.llama_cpp.model import load_library
+from dpfewshot.backends.llama_cpp.streams import KVStreams
+from dpfewshot.backends.streams.protocol import Tally
 from dpfewshot.errors import BackendError
 
 pytestmark = pytest.mark.model

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dpfewshot.backends import LlamaCpp, packaged_model_path
-from dpfewshot.backends.llama_weights import FILE_TYPES, converted
+from dpfewshot.backends.llama_cpp.weights import FILE_TYPES, converted
 from dpfewshot.errors import BackendError
 
 PROMPTS = ["The capital of France is", "Rome", "What country did Ponce de Leon come from ?"]

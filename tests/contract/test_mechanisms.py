@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
 from dpfewshot.accounting import Composition, Event, Relation, Tightest, calibrate, epsilon
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.budget.permit import Permit
 from dpfewshot.cli.options import MECHANISM_NAMES
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.mechanisms import (

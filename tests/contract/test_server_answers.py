@@ -8,18 +8,18 @@ import time
 
 import numpy as np
 import pytest
-import servers
-from crash_reporter import collected
-from scripted_servers import VLLM, LlamaServer, SGLang
-from scripts import TASK, Sentence, tickets
-from servers import Answers, scripted
 
 from dpfewshot import PrivacyBudget, Synthesizer
-from dpfewshot.backends.openai_compatible import OpenAICompatible
 from dpfewshot.backends.servers import transport
 from dpfewshot.backends.servers.connection import Connection
+from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError
-from dpfewshot.generation import Course
+from dpfewshot.generation.generation import Course
+from tests.support import servers
+from tests.support.crash_reporter import collected
+from tests.support.scripted_servers import VLLM, LlamaServer, SGLang
+from tests.support.scripts import TASK, Sentence, tickets
+from tests.support.servers import Answers, scripted
 
 ODD = [1, 7, 3, 9]
 """The prompt whose answers are odd."""

@@ -7,13 +7,13 @@ import time
 
 import numpy as np
 import pytest
-from scripted_servers import END, PADDED, VLLM, VOCABULARY, SGLang, weights
-from servers import scripted
 
 from dpfewshot.backends import conformance
-from dpfewshot.backends.openai_compatible import OpenAICompatible
 from dpfewshot.backends.servers import asking, transport
+from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError, MissingExtra
+from tests.support.scripted_servers import END, PADDED, VLLM, VOCABULARY, SGLang, weights
+from tests.support.servers import scripted
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import time
 
 import numpy as np
 import pytest
-from scripted_servers import VLLM
-from servers import scripted
 
 from dpfewshot import PrivacyBudget, Record, Synthesizer, Task
-from dpfewshot.accounting.memory_account import MemoryAccount
 from dpfewshot.backends import OpenAICompatible, Scripted
+from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.errors import BackendNotBatchInvariant
+from tests.support.scripted_servers import VLLM
+from tests.support.servers import scripted
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextvars
 
 import pytest
-from scripted_servers import LlamaServer
-from servers import scripted
 
-from dpfewshot.backends.openai_compatible import OpenAICompatible
+from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.backends.servers.worker import Worker
+from tests.support.scripted_servers import LlamaServer
+from tests.support.servers import scripted
 
 pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed")
 httpx = pytest.importorskip("httpx", reason="httpx is not installed")

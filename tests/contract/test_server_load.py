@@ -8,12 +8,12 @@ import time
 
 import numpy as np
 import pytest
-from scripted_servers import VLLM, LlamaServer
-from servers import scripted
 
-from dpfewshot.backends.openai_compatible import OpenAICompatible
 from dpfewshot.backends.servers import transport
+from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError
+from tests.support.scripted_servers import VLLM, LlamaServer
+from tests.support.servers import scripted
 
 LITTLE = 0.2
 """Seconds of the timeout where it matters, so that a second is given to an answer; elsewhere plenty."""

@@ -9,12 +9,12 @@ import subprocess
 from urllib.parse import urlsplit
 
 import pytest
-from scripted_servers import VLLM, LlamaServer
-from servers import forward, scripted
 
-from dpfewshot.backends.openai_compatible import OpenAICompatible
 from dpfewshot.backends.servers import transport
+from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError
+from tests.support.scripted_servers import VLLM, LlamaServer
+from tests.support.servers import forward, scripted
 
 KEY = "sk-of-the-tests"
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")

@@ -10,16 +10,16 @@ import threading
 import time
 import traceback
 
-import colours
 import numpy as np
 import pytest
-from servers import forward, llama_cpp_python_server, llama_server, scripted
 
 from dpfewshot import PrivacyBudget, Record, Synthesizer, Task, icl
 from dpfewshot.backends import LlamaCpp, LogprobBackend, conformance, packaged_model_path
-from dpfewshot.backends.openai_compatible import OpenAICompatible
 from dpfewshot.backends.servers import asking, transport
+from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError
+from tests.support import colours
+from tests.support.servers import forward, llama_cpp_python_server, llama_server, scripted
 
 pytestmark = pytest.mark.model
 

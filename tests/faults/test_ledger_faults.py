@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ledger_rounds import BOUNDARIES
-from postgresql import Server
-from scripts import TASK, Sentence, tickets
 
 import dpfewshot as dpf
-from dpfewshot import set_up
+from dpfewshot.generation import set_up
 from dpfewshot.ledger import LedgerAccount
 from dpfewshot.values import PrivacySpend
+from tests.support.ledger_rounds import BOUNDARIES
+from tests.support.postgresql import Server
+from tests.support.scripts import TASK, Sentence, tickets
 
 ROUNDS = 2 * len(BOUNDARIES)  # at least 20
 DEADLINE = 30.0
@@ -28,13 +28,13 @@ COST = PrivacySpend(0.25, 1e-6)
 
 KILLS = """
 import json, sys
-from ledger_rounds import kill_rounds
+from tests.support.ledger_rounds import kill_rounds
 print(json.dumps(kill_rounds(sys.argv[1], int(sys.argv[2]), forgetful=sys.argv[3] == "forgetful")))
 """
 
 RACE = """
 import json, sys
-from ledger_rounds import race
+from tests.support.ledger_rounds import race
 print(json.dumps(race(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), 20)))
 """
 

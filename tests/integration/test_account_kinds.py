@@ -9,12 +9,12 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from scripts import TASK, Sentence, tickets
 
 import dpfewshot as dpf
-from dpfewshot.accounting.account import Account
+from dpfewshot.budget.account import Account
 from dpfewshot.cli.application import run
 from dpfewshot.values import unit_of
+from tests.support.scripts import TASK, Sentence, tickets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripts import TASK, Sentence, tickets
 
 import dpfewshot as dpf
 from dpfewshot.cli import options
@@ -20,6 +19,7 @@ from dpfewshot.errors import LedgerError
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
 from dpfewshot.ledger.names import dataset_name, similar
 from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.support.scripts import TASK, Sentence, tickets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripts import TASK, WORDS, Sentence, tickets
 
 import dpfewshot as dpf
 from dpfewshot.backends import Scripted
+from dpfewshot.backends.endings import ending_tokens, text_of
 from dpfewshot.backends.protocol import Logprobs, ReplayedBlock, Tokens
-from dpfewshot.endings import ending_tokens, text_of
 from dpfewshot.values import Record
+from tests.support.scripts import TASK, WORDS, Sentence, tickets
 
 SECRET = "swordfish"
 FREE = dpf.Task("movies", "Write a review.", "Genre", "Review")

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from notes import note
 
 from dpfewshot.cli.application import run
+from tests.support.notes import note
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def written(tmp_path):
 
 
 def document(capfd, tmp_path, name, *arguments):
-    where = ["--task", str(tmp_path / "task.toml"), "--backend", "set_ups:Knowing", "--json"]
+    where = ["--task", str(tmp_path / "task.toml"), "--backend", "tests.support.set_ups:Knowing", "--json"]
     assert run(["audit", name, *where, *arguments]) == 0
     told = json.loads(capfd.readouterr().out)
     assert told["private"] is True
@@ -49,6 +49,6 @@ def test_the_influence_of_demonstrations_is_measured(written, tmp_path, capfd):
 
 def test_what_an_attack_refuses_is_one_line(written, tmp_path, capfd):
     files = ["--members", written("in", range(4)), "--non-members", written("out", [10])]
-    where = ["--task", str(tmp_path / "task.toml"), "--backend", "set_ups:Knowing"]
+    where = ["--task", str(tmp_path / "task.toml"), "--backend", "tests.support.set_ups:Knowing"]
     assert run(["audit", "membership", *where, *files]) == 2
     assert "non-members" in capfd.readouterr().err

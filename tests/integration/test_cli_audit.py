@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from set_ups import SECRET
 
 from dpfewshot.cli.application import run
+from tests.support.set_ups import SECRET
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def game(records, backend, *further):
 @pytest.mark.slow
 def test_a_sound_set_up_passes_and_says_that_it_is_private(records, tmp_path, capfd):
     output = tmp_path / "findings.json"
-    assert run([*game(records, "set_ups:Indifferent"), "--output", str(output)]) == 0
+    assert run([*game(records, "tests.support.set_ups:Indifferent"), "--output", str(output)]) == 0
     captured = capfd.readouterr()
     assert captured.out.startswith("PRIVATE")
     assert "Canary game: passed" in captured.out
@@ -37,7 +37,7 @@ def test_a_sound_set_up_passes_and_says_that_it_is_private(records, tmp_path, ca
 
 @pytest.mark.slow
 def test_a_broken_one_exits_with_1(records, capfd):
-    assert run([*game(records, "set_ups:Mixing", "canary"), "--json"]) == 1
+    assert run([*game(records, "tests.support.set_ups:Mixing", "canary"), "--json"]) == 1
     (finding,) = json.loads(capfd.readouterr().out)["findings"]
     assert finding["verdict"] == "failed"
 
@@ -57,7 +57,7 @@ def test_leaks_are_found_and_not_quoted(records, tmp_path, capfd):
 
 def test_bad_input_is_one_line(records, capfd):
     assert run(["audit"]) == 2
-    assert run([*game(records, "set_ups:Indifferent"), "--epsilon", "inf"]) == 2
+    assert run([*game(records, "tests.support.set_ups:Indifferent"), "--epsilon", "inf"]) == 2
     assert run(["audit", "leak", "--demonstrations", "none.jsonl", "--records", str(records)]) == 2
     assert len(capfd.readouterr().err.splitlines()) == 3
 

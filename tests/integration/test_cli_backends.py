@@ -55,7 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
     """What the backends of other extras were made with, in place of making them."""
     found: dict[str, dict[str, Any]] = {}
-    for name, module in (("OpenAICompatible", "openai_compatible"), ("HuggingFace", "hugging_face")):
+    for name, module in (("OpenAICompatible", "servers.openai_compatible"), ("HuggingFace", "hugging_face")):
 
         def make(name: str = name, **arguments: Any) -> Scripted:
             found[name] = arguments

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dpfewshot.accounting.draws import Draws
+from dpfewshot.budget.draws import Draws
 from dpfewshot.cli.application import run
 from dpfewshot.ledger import BudgetLedger
 from dpfewshot.values import PrivacySpend

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts import Sentence, tickets
 
 from dpfewshot.cli import options
 from dpfewshot.cli.application import run
+from tests.support.scripts import Sentence, tickets
 
 TASK = """
 name = "tickets"

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts import TASK, Sentence, tickets
 
 import dpfewshot as dpf
+from tests.support.scripts import TASK, Sentence, tickets
 
 BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
 CERTIFIED: dict[str, Any] = {"budget": BUDGET}

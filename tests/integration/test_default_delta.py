@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from neighbours import LABELS, Certain, Row, write
 
 from dpfewshot.cli.application import run
-from dpfewshot.demo import demo_synthesizer
-from dpfewshot.planning import default_delta
+from dpfewshot.cli.demo_synthesizer import demo_synthesizer
+from dpfewshot.planning.planner import default_delta
 from dpfewshot.values import Record
+from tests.support.neighbours import LABELS, Certain, Row, write
 
 UNITS = 750
 """Of each label: 1,500 in all, for which the default is below 1e-5."""
@@ -44,7 +44,15 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
             "--max-tokens",
             "2",
         ]
-        backend = ["--backend", "neighbours:Certain", "--top-k", "all", "--probe-seconds", "0.01", "--json"]
+        backend = [
+            "--backend",
+            "tests.support.neighbours:Certain",
+            "--top-k",
+            "all",
+            "--probe-seconds",
+            "0.01",
+            "--json",
+        ]
         assert run(["plan", *arguments, *backend, *options]) == 0
         found: dict[str, object] = json.loads(capfd.readouterr().out)
         return found | {"estimated_seconds": None}

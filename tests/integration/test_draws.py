@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts import TASK, Sentence, tickets
 
 import dpfewshot as dpf
 from dpfewshot.accounting import FixedSizeGaussian, PoissonGaussian
 from dpfewshot.accounting.events import Relation
-from dpfewshot.accounting.memory_account import MemoryAccount
+from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.mechanisms.by_name import MECHANISMS, by_name
+from tests.support.scripts import TASK, Sentence, tickets
 
 BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
 

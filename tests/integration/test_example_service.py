@@ -38,7 +38,7 @@ def service(server: str, ledger: str, opens: str) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listening:
         words = [word.format(fd=listening.fileno()) for word in SERVERS[server]]
         process = subprocess.Popen(
-            [sys.executable, "-m", *words, "scripted_service:app"],
+            [sys.executable, "-m", *words, "tests.support.scripted_service:app"],
             cwd=ROOT,
             pass_fds=[listening.fileno()],
             env={

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from scripts import TASK, Sentence, tickets
 
 import dpfewshot as dpf
 from examples import nightly
+from tests.support.scripts import TASK, Sentence, tickets
 
 # newer Pythons warn of what is tested here: a fork beside threads
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

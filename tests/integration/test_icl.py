@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from colours import COLOURS, WORDS, Colours, shown
 
 import dpfewshot as dpf
 from dpfewshot import icl
 from dpfewshot.backends import Scripted
+from tests.support.colours import COLOURS, WORDS, Colours, shown
 
 ROSE = shown("rose", "red")
 SECRET = "swordfish"

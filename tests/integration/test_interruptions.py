@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts import TASK, Sentence, tickets
 
 import dpfewshot as dpf
-from dpfewshot.accounting.draws import Draws
-from dpfewshot.accounting.memory_account import MemoryAccount
+from dpfewshot.budget.draws import Draws
+from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.cli.generate import _Lines
 from dpfewshot.ledger import LedgerAccount
+from tests.support.scripts import TASK, Sentence, tickets
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from scripts import TASK, Sentence, tickets
 
 import dpfewshot as dpf
-from dpfewshot.accounting.scopes import partition_of, scope_name
+from dpfewshot.budget.scopes import partition_of, scope_name
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
 from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.support.scripts import TASK, Sentence, tickets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

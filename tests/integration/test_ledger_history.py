@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dpfewshot.accounting.draws import Draws
+from dpfewshot.budget.draws import Draws
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
 from dpfewshot.ledger import history as history_module

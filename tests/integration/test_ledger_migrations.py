@@ -7,8 +7,8 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from dpfewshot.accounting.draws import Draws
-from dpfewshot.accounting.scopes import scope_name
+from dpfewshot.budget.draws import Draws
+from dpfewshot.budget.scopes import scope_name
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.ledger import BudgetLedger, history
 from dpfewshot.ledger.database import Database

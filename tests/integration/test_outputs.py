@@ -16,16 +16,16 @@ from tempfile import TemporaryDirectory
 
 import click
 import pytest
-from neighbours import EPSILON, NEIGHBOURS, PROMPTS, RELATIONS, Certain, Relation, rows, write
-from outputs import Outputs, differences, outputs, planned_once
 
 from dpfewshot.cli.application import cli, run
 from dpfewshot.cli.options import MECHANISM_NAMES
 from dpfewshot.errors import DPFewShotError
-from dpfewshot.prompts import PromptWriter
+from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.sampling import PoissonSampler
+from tests.support.neighbours import EPSILON, NEIGHBOURS, PROMPTS, RELATIONS, Certain, Relation, rows, write
+from tests.support.outputs import Outputs, differences, outputs, planned_once
 
-BACKEND = ("--backend", "neighbours:Certain")
+BACKEND = ("--backend", "tests.support.neighbours:Certain")
 SET_UP = (
     *("--task", "task.toml", "--records", "records.jsonl", *BACKEND, "--epsilon", str(EPSILON)),
     *("--prompts-per-token", str(PROMPTS), "--max-tokens", "4", "--top-k", "all"),
@@ -102,8 +102,8 @@ CREATE = ("ledger create", (*ACCOUNT, "--epsilon", "45", "--delta", "1e-4"))
 BRIEF = (
     planned("plan", "--json", *PROBE),
     planned("generate", *ACCOUNT, "--output", "demos.jsonl", "--resume"),
-    planned("generate", *ACCOUNT, "--backend", "neighbours:Gone", "--epsilon", "5", "--output", "gone.jsonl",
-            "--resume", status=2),
+    planned("generate", *ACCOUNT, "--backend", "tests.support.neighbours:Gone", "--epsilon", "5",
+            "--output", "gone.jsonl", "--resume", status=2),
     Verb("labels", (*LABELS, "--delta", "1e-6"), ("unit",)),
     Verb("ledger export", ACCOUNT),
 )  # fmt: skip
@@ -156,8 +156,8 @@ IN_FULL = (
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo with the scripted model and a comparison of two mechanisms."""
     monkeypatch.setattr("dpfewshot.cli.demo.open_backend", lambda *_, **__: Certain())
-    monkeypatch.setattr("dpfewshot.comparison.MECHANISMS", MECHANISM_NAMES[:2])
-    monkeypatch.setattr("dpfewshot.planning.plan_part", planned_once)
+    monkeypatch.setattr("dpfewshot.planning.compare.MECHANISMS", MECHANISM_NAMES[:2])
+    monkeypatch.setattr("dpfewshot.planning.planner.plan_part", planned_once)
 
 
 def session(relation: Relation, neighbour: str | None, verbs: Sequence[Verb]) -> dict[str, Outputs]:
@@ -243,7 +243,7 @@ def names(found: Sequence[str]) -> set[str]:
 
 def test_control_a_default_delta_that_counts_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "dpfewshot.planning.default_delta", lambda _, records: min(1e-5, 1 / (100 * len(records)))
+        "dpfewshot.planning.planner.default_delta", lambda _, records: min(1e-5, 1 / (100 * len(records)))
     )
     for relation in ("add-remove", "zero-out"):
         leaks = names(found(relation, "more records", BRIEF))

@@ -11,18 +11,28 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from neighbours import EPSILON, NEIGHBOURS, PROMPTS, RELATIONS, TASK, UNITS, Certain, Gone, Relation
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from outputs import Outputs, differences, outputs, planned_once
 
 import dpfewshot as dpf
 from dpfewshot.sampling import PoissonSampler
 from dpfewshot.values import ADD_REMOVE, REPLACE_ONE
+from tests.support.neighbours import (
+    EPSILON,
+    NEIGHBOURS,
+    PROMPTS,
+    RELATIONS,
+    TASK,
+    UNITS,
+    Certain,
+    Gone,
+    Relation,
+)
+from tests.support.outputs import Outputs, differences, outputs, planned_once
 
 BUDGET = dpf.PrivacyBudget(EPSILON, 1e-5)
 
@@ -147,8 +157,8 @@ def _metrics(reader: InMemoryMetricReader) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def _few_mechanisms(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpfewshot.comparison.MECHANISMS", ("gaussian", "report-noisy-max"))
-    monkeypatch.setattr("dpfewshot.planning.plan_part", planned_once)
+    monkeypatch.setattr("dpfewshot.planning.compare.MECHANISMS", ("gaussian", "report-noisy-max"))
+    monkeypatch.setattr("dpfewshot.planning.planner.plan_part", planned_once)
 
 
 @cache

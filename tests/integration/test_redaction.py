@@ -14,23 +14,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crash_reporter import collected
-from scripts import TASK, WORDS, Sentence
 
 import dpfewshot as dpf
 from dpfewshot import audit, evaluation
 from dpfewshot.audit.influence import influences
 from dpfewshot.audit.membership import membership_inference, trials_of_records
 from dpfewshot.backends.protocol import PromptBlock, ReplayedBlock
-from dpfewshot.background import Stopped
 from dpfewshot.cli.application import run
 from dpfewshot.evaluation import Experiment, RandomPrivate, Results, Trial
-from dpfewshot.generation import Generation
+from dpfewshot.generation.cancellation import Stopped
+from dpfewshot.generation.generation import Generation
+from dpfewshot.generation.set_up import SetUp
 from dpfewshot.ledger.database import Database
-from dpfewshot.prompts import PromptWriter
-from dpfewshot.redaction import redacts_errors
-from dpfewshot.set_up import SetUp
+from dpfewshot.prompts.writer import PromptWriter
+from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import Record
+from tests.support.crash_reporter import collected
+from tests.support.scripts import TASK, WORDS, Sentence
 
 BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
 SECRET = "swordfish"
@@ -361,7 +361,7 @@ def test_a_full_disk_under_a_checkpoint_says_nothing(tmp_path: Path, monkeypatch
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(file, data)
 
-    monkeypatch.setattr("dpfewshot.checkpoint.os.write", full)
+    monkeypatch.setattr("dpfewshot.generation.checkpoint.os.write", full)
     error = raised_by(lambda: made.generate_all(checkpoint=tmp_path / "run.checkpoint"))
     assert type(error) is dpf.LedgerError
     assert "No space left" in str(error)
@@ -587,7 +587,7 @@ def test_a_place_shows_no_password() -> None:
 # ---- the command line --------------------------------------------------------------------------------------
 
 BACKENDS = """
-from scripts import Sentence
+from tests.support.scripts import Sentence
 from dpfewshot.backends.protocol import ReplayedBlock
 
 class OwnBlock(ReplayedBlock):

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, sync_playwright
-from report_samples import sources
 
 from dpfewshot.report import Sources, page, select
+from tests.support.report_samples import sources
 
 pytestmark = pytest.mark.browser
 

@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scripts import TASK, Sentence, tickets
 
 import dpfewshot as dpf
-from dpfewshot.accounting.accountant import Reservation
-from dpfewshot.accounting.draws import Draws
-from dpfewshot.accounting.memory_account import MemoryAccount
-from dpfewshot.checkpoint import Checkpoint
+from dpfewshot.budget.draws import Draws
+from dpfewshot.budget.memory import MemoryAccount
+from dpfewshot.budget.reservation import Reservation
+from dpfewshot.generation.checkpoint import Checkpoint
 from dpfewshot.ledger import LedgerAccount
 from dpfewshot.ledger.counting import columns
+from tests.support.scripts import TASK, Sentence, tickets
 
 # newer Pythons warn of what is tested here: a fork beside threads
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -267,7 +267,7 @@ def elsewhere() -> Iterator[Path]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    from conftest import new_ledger
+    from tests.conftest import new_ledger
 
     return {"ledger": new_ledger(request, tmp_path), "dataset": "tickets", "create": True}
 

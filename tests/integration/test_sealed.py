@@ -10,15 +10,15 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from scripts import TASK, Sentence, tickets
 
 import dpfewshot as dpf
-from dpfewshot.accounting.accountant import Accountant
-from dpfewshot.experiments import unaccounted
-from dpfewshot.generation import Course, Generation
+from dpfewshot.budget.reservation import Accountant
+from dpfewshot.generation.experiments import unaccounted
+from dpfewshot.generation.generation import Course, Generation
+from dpfewshot.generation.set_up import SetUp
+from dpfewshot.generation.telemetry import Observer
 from dpfewshot.mechanisms.by_name import MECHANISMS, by_name
-from dpfewshot.observability import Observer
-from dpfewshot.set_up import SetUp
+from tests.support.scripts import TASK, Sentence, tickets
 
 OURS = "dpfewshot."
 

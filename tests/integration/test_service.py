@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts import TASK, Sentence, tickets
 
 import dpfewshot as dpf
-from dpfewshot.accounting.memory_account import MemoryAccount
-from dpfewshot.observability import LOGGER
+from dpfewshot.budget.memory import MemoryAccount
+from dpfewshot.generation.telemetry import LOGGER
+from tests.support.scripts import TASK, Sentence, tickets
 
 # newer Pythons warn of what is tested here: a fork beside threads
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -320,7 +320,7 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def test_a_library_is_silent_by_itself() -> None:
-    script = "import logging, dpfewshot.observability as o; o.LOGGER.error('heard')"
+    script = "import logging, dpfewshot.generation.telemetry as o; o.LOGGER.error('heard')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert any(isinstance(handler, logging.NullHandler) for handler in LOGGER.handlers)
@@ -507,10 +507,8 @@ def test_telemetry_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 BAR = """
-import sys
-sys.path.insert(0, sys.argv[1])
 import dpfewshot as dpf
-from scripts import TASK, Sentence, tickets
+from tests.support.scripts import TASK, Sentence, tickets
 
 made = dpf.Synthesizer(
     TASK, tickets(), Sentence(sure=0.999999), budget=dpf.PrivacyBudget(4.0, 1e-5),
@@ -523,7 +521,7 @@ print("done")
 
 def shown(errors: int) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [sys.executable, "-c", BAR, str(Path(__file__).parents[1])],
+        [sys.executable, "-c", BAR],
         stdout=subprocess.PIPE,
         stderr=errors,
         check=True,

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts import TASK, Sentence
 
 import dpfewshot as dpf
+from tests.support.scripts import TASK, Sentence
 
 httpx = pytest.importorskip("httpx", reason="httpx is not installed: pip install 'dpfewshot[examples]'")
 pytest.importorskip("fastapi", reason="fastapi is not installed: pip install 'dpfewshot[examples]'")

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripts import TASK, WORDS, Sentence, tickets
 
 import dpfewshot as dpf
 from dpfewshot.backends import Scripted
 from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.values import Record
+from tests.support.scripts import TASK, WORDS, Sentence, tickets
 
 BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
 

@@ -15,8 +15,13 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
-from scripts import TASK
-from spies import (
+
+import dpfewshot as dpf
+from dpfewshot import _core
+from dpfewshot.accounting import PoissonGaussian, epsilon
+from dpfewshot.mechanisms import RowChange
+from tests.support.scripts import TASK
+from tests.support.spies import (
     Asked,
     Released,
     SpyingAccount,
@@ -28,11 +33,6 @@ from spies import (
     draws_of,
     record,
 )
-
-import dpfewshot as dpf
-from dpfewshot import _core
-from dpfewshot.accounting import PoissonGaussian, epsilon
-from dpfewshot.mechanisms import RowChange
 
 FREE = dpf.Task(name="films", instruction="Write.", label_field="Kind", text_field="Film")
 BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from colours import COLOURS, Colours
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dpfewshot import icl
 from dpfewshot.icl.label_tree import LabelTree
+from tests.support.colours import COLOURS, Colours
 
 V = 5
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from draws import poisson_subsets_of, sliced, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from dpfewshot import _core
 from dpfewshot.mechanisms import RowChange
 from dpfewshot.mechanisms.clipping import squared_clip_sensitivity
+from tests.support.draws import poisson_subsets_of, sliced, without
 
 GRID = _core.grid
 WIDTH = 6

@@ -5,7 +5,6 @@ import random
 from collections.abc import Sequence
 
 import numpy as np
-from draws import poisson_subsets_of, sliced, without
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.sampling import FixedSizeSampler, disjoint_parts
+from tests.support.draws import poisson_subsets_of, sliced, without
 
 WIDTH = 6
 GRID = _core.grid

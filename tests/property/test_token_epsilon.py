@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from laws import release_law
 from numpy.typing import NDArray
 
 from dpfewshot.mechanisms import Draws, InvisibleInk, PrivatePrediction, ReportNoisyMax, RowChange
+from tests.support.laws import release_law
 
 Rows = NDArray[np.float32]
 

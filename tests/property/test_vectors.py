@@ -8,13 +8,13 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-import twins
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
 from dpfewshot import _core
+from tests.support import twins
 
 GRID, LOGIT_GRID = _core.grid, _core.logit_grid
 ROOT_TWO = math.sqrt(2)

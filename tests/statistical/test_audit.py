@@ -15,12 +15,12 @@ import pytest
 from scipy import stats
 
 from dpfewshot.accounting import PoissonGaussian, calibrate
-from dpfewshot.accounting.accountant import Reservation
 from dpfewshot.backends import Scripted
+from dpfewshot.budget.reservation import Reservation
+from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.mechanisms import Draws, Gaussian, RowChange
-from dpfewshot.prompts import LabelPrompts
+from dpfewshot.prompts.writer import LabelPrompts
 from dpfewshot.sampling import PoissonSampler
-from dpfewshot.token_loop import TokenLoop
 
 EPSILON = 1.0
 DELTA = 0.05

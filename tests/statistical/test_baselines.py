@@ -4,11 +4,11 @@ import itertools
 
 import numpy as np
 from scipy import stats
-from scripts import TASK
 
 import dpfewshot as dpf
 from dpfewshot.backends import Scripted
 from dpfewshot.values import Record
+from tests.support.scripts import TASK
 
 IMPOSSIBLE = 1e-9
 

@@ -7,8 +7,14 @@ import json
 
 import pytest
 from scipy.stats import norm
-from scripts import TASK
-from set_ups import (
+
+from dpfewshot.accounting import PoissonGaussian
+from dpfewshot.audit import canary_game
+from dpfewshot.audit.bounds import Counts, Rate, TradeOff, epsilon_at_least, noise_at_most
+from dpfewshot.errors import InvalidPlan
+from dpfewshot.mechanisms import Gaussian, ReportNoisyMax, SparseVector
+from tests.support.scripts import TASK
+from tests.support.set_ups import (
     SECRET,
     ForgetsBlocks,
     LessNoise,
@@ -25,12 +31,6 @@ from set_ups import (
     slice_by_position,
     start_as_for_one_record,
 )
-
-from dpfewshot.accounting import PoissonGaussian
-from dpfewshot.audit import canary_game
-from dpfewshot.audit.bounds import Counts, Rate, TradeOff, epsilon_at_least, noise_at_most
-from dpfewshot.errors import InvalidPlan
-from dpfewshot.mechanisms import Gaussian, ReportNoisyMax, SparseVector
 
 PLAYS = 500
 BETA = 1e-6

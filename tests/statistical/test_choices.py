@@ -10,7 +10,8 @@ from numpy.polynomial import Polynomial
 from numpy.typing import NDArray
 from scipy import integrate, stats
 
-from dpfewshot import _core, exact_choice
+from dpfewshot import _core
+from dpfewshot.exact import choice as exact_choice
 
 IMPOSSIBLE = 1e-9
 DRAWS = 60_000

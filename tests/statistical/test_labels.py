@@ -10,7 +10,7 @@ from numpy.polynomial import Polynomial
 from scipy import stats
 
 from dpfewshot import labels
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.budget.permit import Permit
 from dpfewshot.labels import _NoisyMax, _StabilityHistogram, smallest_threshold
 
 IMPOSSIBLE = 1e-9

@@ -5,12 +5,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from laws import release_law
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.budget.permit import Permit
 from dpfewshot.mechanisms import Draws, InvisibleInk, PrivatePrediction, ReportNoisyMax, RowChange
+from tests.support.laws import release_law
 
 IMPOSSIBLE = 1e-9
 DRAWS = 40_000

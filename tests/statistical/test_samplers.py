@@ -8,7 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpfewshot import _core, exact_normal
+from dpfewshot import _core
+from dpfewshot.exact import normal as exact_normal
 from dpfewshot.sampling import FixedSizeSampler, disjoint_parts
 
 IMPOSSIBLE = 1e-9

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import integrate, stats
 
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.budget.permit import Permit
 from dpfewshot.mechanisms import Draws, ReportNoisyMax, RowChange, SparseVector, sparse_vector
 
 IMPOSSIBLE = 1e-9

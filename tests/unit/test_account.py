@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpfewshot.accounting.amounts import Units, in_whole_units
-from dpfewshot.accounting.memory_account import MemoryAccount
-from dpfewshot.accounting.scopes import (
+from dpfewshot.budget.amounts import Units, in_whole_units
+from dpfewshot.budget.memory import MemoryAccount
+from dpfewshot.budget.scopes import (
     partition_of,
     scope_name,
     total_over_scopes,

@@ -23,14 +23,14 @@ from dpfewshot.accounting import (
     epsilon,
 )
 from dpfewshot.accounting.calibration import LEAST_NOISE
-from dpfewshot.accounting.dominating_pairs import (
+from dpfewshot.accounting.pairs.registry import (
     AddGaussian,
     DominatingPair,
     RemoveGaussian,
     dominating_pairs,
 )
-from dpfewshot.accounting.privacy_loss import discretise
-from dpfewshot.accounting.shortfall import discretisation_gaps
+from dpfewshot.accounting.pld.discretise import discretise
+from dpfewshot.accounting.pld.shortfall import discretisation_gaps
 from dpfewshot.errors import InvalidPlan
 
 rates = st.floats(-4.5, 0).map(lambda exponent: 10**exponent)

@@ -15,10 +15,8 @@ from collections.abc import Callable
 from itertools import chain
 from typing import NamedTuple
 
-import independent_accounting as independent
 import numpy as np
 import pytest
-from independent_accounting import Estimate, Law, delta_of
 
 from dpfewshot.accounting import (
     Composition,
@@ -35,8 +33,10 @@ from dpfewshot.accounting import (
     epsilon,
 )
 from dpfewshot.accounting.bounds import epsilon_upper
-from dpfewshot.accounting.curves import Curve, DominatingPair, FloatArray
-from dpfewshot.accounting.dominating_pairs import dominating_pairs
+from dpfewshot.accounting.pairs.curve import Curve, DominatingPair, FloatArray
+from dpfewshot.accounting.pairs.registry import dominating_pairs
+from tests.support import independent_accounting as independent
+from tests.support.independent_accounting import Estimate, Law, delta_of
 
 SETTINGS, SOAKED, CHUNKS = 500, 20_000, 20
 LAST_DIGITS = 1e-6  # of the independent δ, relative

@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from exact_curves import Exact, bounded_range, gaussian, replaced_gaussian, response
 
 import dpfewshot
 from dpfewshot.accounting import PoissonGaussian, bounds, epsilon
-from dpfewshot.accounting.bounded_range import AddBoundedRange, RemoveBoundedRange
-from dpfewshot.accounting.curve_on_grid import curve_on_grid
-from dpfewshot.accounting.curves import Curve, DominatingPair
 from dpfewshot.accounting.events import LEAST_NOISE, MOST_NOISE
-from dpfewshot.accounting.gaussian_pairs import AddGaussian, RemoveGaussian, ReplaceGaussian
-from dpfewshot.accounting.two_point import added_response, removed_response
+from dpfewshot.accounting.pairs.bounded_range import AddBoundedRange, RemoveBoundedRange
+from dpfewshot.accounting.pairs.curve import Curve, DominatingPair
+from dpfewshot.accounting.pairs.gaussian import AddGaussian, RemoveGaussian, ReplaceGaussian
+from dpfewshot.accounting.pairs.randomized_response import added_response, removed_response
+from dpfewshot.accounting.pld.curve_on_grid import curve_on_grid
 from dpfewshot.errors import AccountingError
+from tests.support.exact_curves import Exact, bounded_range, gaussian, replaced_gaussian, response
 
 SETTINGS = 80
 SOAKED = 5_000

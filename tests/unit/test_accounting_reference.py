@@ -16,8 +16,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpfewshot.accounting import PoissonGaussian, bounds, calibrate, delta, epsilon, privacy_loss
-from dpfewshot.accounting.dominating_pairs import DominatingPair, dominating_pairs
+from dpfewshot.accounting import PoissonGaussian, bounds, calibrate, delta, epsilon
+from dpfewshot.accounting.pairs.registry import DominatingPair, dominating_pairs
+from dpfewshot.accounting.pld import discretise as privacy_loss
 from dpfewshot.errors import AccountingError
 
 ROUNDING = 5e-5  # the figures have four digits
@@ -190,7 +191,7 @@ def rounded_down(discretise: Callable[..., privacy_loss.GridLoss]) -> Callable[.
 
 
 def test_the_check_catches_losses_rounded_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dpfewshot.accounting import tilting
+    from dpfewshot.accounting.pld import tilting
 
     monkeypatch.setattr(tilting, "discretise", rounded_down(tilting.discretise))
     assert too_small_somewhere(ONE_STEP)

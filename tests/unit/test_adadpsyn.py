@@ -5,20 +5,20 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-import twins
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dpfewshot import _core, tasks
 from dpfewshot.accounting import PoissonGaussian, adadpsyn_multiplier
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.mechanisms import AdaDPSyn, Draws, RowChange
 from dpfewshot.mechanisms.adadpsyn import LARGEST_RADIUS
 from dpfewshot.mechanisms.adadpsyn_presets import EPSILONS, published
 from dpfewshot.mechanisms.noise import noise_scale
 from dpfewshot.mechanisms.simplex import nearest_distribution
+from tests.support import twins
 
 GRID, COUNT_GRID = _core.grid, _core.count_grid
 TINY = 1e-6

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfewshot.accounting.combined_queries import (
+from dpfewshot.accounting.gaussian_queries import (
     RADIUS_QUERIES,
     adadpsyn_multiplier,
     adadpsyn_queries,

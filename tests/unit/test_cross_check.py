@@ -16,14 +16,14 @@ from dpfewshot.accounting import (
     PoissonRandomizedResponse,
     epsilon,
 )
-from dpfewshot.accounting import cross_check as module
-from dpfewshot.accounting.cross_check import cross_check
+from dpfewshot.accounting.reference import cross_check as module
+from dpfewshot.accounting.reference.cross_check import cross_check
 from dpfewshot.cli import plan as command_module
 from dpfewshot.errors import MissingExtra
 from dpfewshot.mechanisms import Gaussian
-from dpfewshot.planning import Portion, plan_part
-from dpfewshot.plans import GenerationPlan
-from dpfewshot.settings import Settings
+from dpfewshot.planning.plan import GenerationPlan
+from dpfewshot.planning.planner import Portion, plan_part
+from dpfewshot.planning.settings import Settings
 from dpfewshot.values import PrivacyBudget, epsilon_text
 
 SETTINGS = Settings(20, 1, 8, 1, 1, 100)

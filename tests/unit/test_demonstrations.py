@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from scripts import TASK
 
 import dpfewshot as dpf
 from dpfewshot.demonstrations import COLUMNS, Demonstrations
+from tests.support.scripts import TASK
 
 ONE = dpf.Demonstration(
     "my parcel is late", "delivery", 5, True, dpf.PrivacySpend(1.5, 1e-6), "zero-out", "gaussian"

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfewshot import _core, exact_choice
-from dpfewshot.exact_choice import below_exponential, fixed_point
-from dpfewshot.exact_normal import Uniform, exponential_of_minus
+from dpfewshot import _core
+from dpfewshot.exact import choice as exact_choice
+from dpfewshot.exact.choice import below_exponential, fixed_point
+from dpfewshot.exact.normal import Uniform, exponential_of_minus
 
 WORD = 2**64
 REFILL = 512

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpfewshot import _core, exact_normal
-from dpfewshot.exact_normal import CELLS_PER_UNIT, Uniform, cell_thresholds, decide, exponential_of_minus
+from dpfewshot import _core
+from dpfewshot.exact import normal as exact_normal
+from dpfewshot.exact.normal import CELLS_PER_UNIT, Uniform, cell_thresholds, decide, exponential_of_minus
 
 WORD = 2**64
 WORDS_OF_A_REFILL = 512

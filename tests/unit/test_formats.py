@@ -3,11 +3,11 @@
 import dataclasses
 
 import pytest
-from scripts import TASK
 
 import dpfewshot as dpf
-from dpfewshot.formats import PromptFormat, prompt_format
+from dpfewshot.prompts.few_shot import PromptFormat, prompt_format
 from dpfewshot.tasks import AGNEWS, DBPEDIA, MIT_D, MIT_G, TREC
+from tests.support.scripts import TASK
 
 
 def shown(text: str, label: str) -> dpf.Demonstration:

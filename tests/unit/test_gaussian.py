@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.accounting.events import FixedSizeGaussian, PoissonGaussian
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.mechanisms import Draws, FixedSize, Gaussian, Noiseless, RowChange
 from dpfewshot.mechanisms.decoding import Decoding

@@ -57,8 +57,8 @@ def test_only_the_accountant_makes_permits_and_only_audits_make_unpaid_ones() ->
     """`Permit.unpaid` and `pass_on` are in permit.py itself, which cannot make more than it is given."""
     makes = re.compile(r"(.+\.)?Permit")
     assert callers_of(makes, "dpfewshot") == {
-        "dpfewshot/accounting/accountant.py",
-        "dpfewshot/accounting/permit.py",  # a token that was used up, passed on
+        "dpfewshot/budget/reservation.py",
+        "dpfewshot/budget/permit.py",  # a token that was used up, passed on
     }
     assert callers_of(makes, "bench") | callers_of(makes, "examples") == set()
     unpaid = callers_of(re.compile(r"(.+\.)?Permit\.unpaid"), "dpfewshot")
@@ -76,10 +76,10 @@ def test_mechanisms_see_no_accounting_but_events_permits_and_exact_tools() -> No
         for source in SOURCES
         if "mechanisms" in source.parts
         for name in imports_of(source)
-        if name.startswith("dpfewshot.accounting")
+        if name.startswith(("dpfewshot.accounting", "dpfewshot.budget"))
     }
-    modules = {name.split(".")[2] for name in seen}
-    assert modules == {"events", "permit", "rounding", "combined_queries"}
+    modules = {".".join(name.split(".")[1:3]) for name in seen}
+    assert modules == {"accounting.events", "accounting.gaussian_queries", "budget.permit"}
 
 
 def test_no_pseudo_random_generator_in_the_package() -> None:

@@ -2,12 +2,12 @@ import math
 
 import numpy as np
 import pytest
-from notes import FORMAT, GLAD, Reader, demonstration
 
 from dpfewshot.audit.influence import influence_finding, influence_of, influences
 from dpfewshot.errors import BackendError, InvalidTask
-from dpfewshot.formats import PromptFormat
+from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.tasks import MIT_G
+from tests.support.notes import FORMAT, GLAD, Reader, demonstration
 
 
 def majority(_shown: list[int], moods: list[int], _asked: int) -> float:

@@ -5,7 +5,7 @@ import pytest
 
 from dpfewshot import _core
 from dpfewshot.accounting import ZeroConcentrated, calibrate
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws, InvisibleInk, RowChange
 

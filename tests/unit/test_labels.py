@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dpfewshot as dpf
-from dpfewshot.accounting.account import Details
-from dpfewshot.accounting.draws import Draws
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.budget.account import Details
+from dpfewshot.budget.draws import Draws
+from dpfewshot.budget.permit import Permit
 from dpfewshot.labels import _NoisyMax, _StabilityHistogram, smallest_threshold, votes_of
 from dpfewshot.values import PrivacySpend, Record
 

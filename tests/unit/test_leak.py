@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from scripts import WORDS, Sentence
 
 from dpfewshot.audit import leak_check
 from dpfewshot.audit.patterns import found_in
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.values import Demonstration, PrivacySpend, Record
+from tests.support.scripts import WORDS, Sentence
 
 COMMON = "thank you very much for the quick help that you gave me today"
 OWN = "on the ninth of may our blue canoe sank under the old bridge near the mill"

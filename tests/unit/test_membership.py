@@ -3,7 +3,6 @@ import math
 
 import numpy as np
 import pytest
-from notes import FIRST, FORMAT, NOTES, Reader, demonstration, note
 
 from dpfewshot.audit.membership import (
     Trial,
@@ -14,6 +13,7 @@ from dpfewshot.audit.membership import (
 from dpfewshot.errors import BackendError, InvalidTask
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
+from tests.support.notes import FIRST, FORMAT, NOTES, Reader, demonstration, note
 
 INSIDE, OUTSIDE = [note(i) for i in range(30)], [note(i) for i in range(30, NOTES)]
 

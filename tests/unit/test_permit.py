@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BudgetExceeded
 
 

@@ -4,14 +4,14 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from scripts import TASK, Sentence, tickets
 
 import dpfewshot as dpf
 from dpfewshot.mechanisms import Gaussian
-from dpfewshot.planning import Portion, plan_part
-from dpfewshot.plans import GenerationPlan
-from dpfewshot.settings import Settings
+from dpfewshot.planning.plan import GenerationPlan
+from dpfewshot.planning.planner import Portion, plan_part
+from dpfewshot.planning.settings import Settings
 from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.support.scripts import TASK, Sentence, tickets
 
 SETTINGS = Settings(20, 1, 8, 1, 1, 100)
 BUDGET = PrivacyBudget(4.0, 1e-5)

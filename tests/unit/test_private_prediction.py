@@ -13,7 +13,7 @@ from dpfewshot.accounting import (
     calibrate,
     epsilon,
 )
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws, PrivatePrediction, RowChange
 

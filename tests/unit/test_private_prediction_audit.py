@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from laws import release_law
-from scripts import TASK
 
 from dpfewshot.accounting import ZeroConcentrated, epsilon
 from dpfewshot.audit.private_prediction import (
@@ -19,8 +17,10 @@ from dpfewshot.audit.private_prediction import (
 )
 from dpfewshot.backends import Scripted
 from dpfewshot.mechanisms import Draws, PrivatePrediction, RowChange
-from dpfewshot.solving import Setting, solve
+from dpfewshot.planning.solve import Setting, solve
 from dpfewshot.values import Record
+from tests.support.laws import release_law
+from tests.support.scripts import TASK
 
 DELTA = 1e-5
 PROMPTS = 12

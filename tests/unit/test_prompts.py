@@ -2,7 +2,7 @@ import pytest
 
 from dpfewshot.backends import Scripted
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
-from dpfewshot.prompts import LabelPrompts, PromptWriter
+from dpfewshot.prompts.writer import LabelPrompts, PromptWriter
 from dpfewshot.tasks import MIT_D, TREC, Task
 from dpfewshot.values import Record
 

@@ -5,19 +5,19 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-import twins
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.accounting import FixedSizeGaussian, PoissonGaussian
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.mechanisms import ClippingQuantile, Draws, FixedSize, PublicCentred, RowChange
 from dpfewshot.mechanisms.noise import noise_scale
 from dpfewshot.mechanisms.public_centred import LEAST_CLIP, MOST_CLIP
 from dpfewshot.mechanisms.simplex import nearest_distribution
+from tests.support import twins
 
 GRID, COUNT_GRID = _core.grid, _core.count_grid
 TINY = 1e-6

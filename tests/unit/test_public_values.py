@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripts import TASK, Sentence, tickets
 
 import dpfewshot as dpf
 from dpfewshot.accounting import Composition, PoissonGaussian, Tightest
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.formats import PromptFormat
 from dpfewshot.mechanisms import AdaDPSyn, Gaussian, PublicCentred, SparseVector
-from dpfewshot.settings import Settings
+from dpfewshot.planning.settings import Settings
+from dpfewshot.prompts.few_shot import PromptFormat
+from tests.support.scripts import TASK, Sentence, tickets
 
 BUDGET = dpf.PrivacyBudget(4.0, 1e-6)
 EVENTS = [PoissonGaussian(0.1, 2.0, 3), PoissonGaussian(0.1, 3.0, 3)]

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from dpfewshot.accounting import FixedSizeGaussian
-from dpfewshot.accounting.papers import fixed_size_renyi_epsilon, fixed_size_renyi_multiplier
+from dpfewshot.accounting.reference.published import fixed_size_renyi_epsilon, fixed_size_renyi_multiplier
 from dpfewshot.errors import InvalidPlan
 
 BENCH = Path(__file__).parents[2] / "bench" / "reproduce.py"

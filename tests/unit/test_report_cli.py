@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from report_samples import SECRET, account, files
 
 from dpfewshot.cli.application import run
+from tests.support.report_samples import SECRET, account, files
 
 Command = Callable[..., tuple[int, str, str]]
 

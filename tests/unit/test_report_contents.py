@@ -8,9 +8,8 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from report_samples import account, cells, demonstrations, findings, plan_document, sources
 
-from dpfewshot.accounting.amounts import Units
+from dpfewshot.budget.amounts import Units
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidReport, LedgerError
 from dpfewshot.ledger.counting import columns
@@ -21,6 +20,7 @@ from dpfewshot.report.accuracy import panels
 from dpfewshot.report.charts import budget_chart, thinned
 from dpfewshot.report.spending import spending_of
 from dpfewshot.values import Demonstration, PrivacySpend
+from tests.support.report_samples import account, cells, demonstrations, findings, plan_document, sources
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 
 from dpfewshot import _core
 from dpfewshot.accounting import PoissonRandomizedResponse, Tightest, epsilon
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws, ReportNoisyMax, RowChange
 from dpfewshot.mechanisms.report_noisy_max import noise_rate

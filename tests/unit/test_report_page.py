@@ -13,7 +13,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from report_samples import SECRET, account, demonstrations, sources
 
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import MissingExtra
@@ -21,6 +20,7 @@ from dpfewshot.ledger import BudgetLedger
 from dpfewshot.report import Sources, page, read_book, select
 from dpfewshot.report.text import one_line, visible
 from dpfewshot.values import PrivacyBudget
+from tests.support.report_samples import SECRET, account, demonstrations, sources
 
 POISON = (
     "</style></title></textarea><script>alert(1)</script><img src=x onerror=alert(1)>\"'`{{ 7*7 }}&lt;"

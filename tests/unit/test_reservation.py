@@ -2,8 +2,8 @@
 
 import pytest
 
-from dpfewshot.accounting.accountant import Accountant, Reservation
-from dpfewshot.accounting.memory_account import MemoryAccount
+from dpfewshot.budget.memory import MemoryAccount
+from dpfewshot.budget.reservation import Accountant, Reservation
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 

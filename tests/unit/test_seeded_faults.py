@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from seeded_faults import FAULTS, Fault
+
+from bench.seeded_faults import FAULTS, Fault
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpfewshot.accounting import epsilon
-from dpfewshot.accounting.papers import integer_order_epsilon
+from dpfewshot.accounting.reference.published import integer_order_epsilon
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import RowChange
-from dpfewshot.solving import solve
+from dpfewshot.planning.solve import solve
 
 
 def bench() -> ModuleType:

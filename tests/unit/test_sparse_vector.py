@@ -14,7 +14,7 @@ from dpfewshot.accounting import (
     calibrate,
     epsilon,
 )
-from dpfewshot.accounting.permit import Permit
+from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.mechanisms import (
     Draws,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dpfewshot.accounting.amounts import Units
+from dpfewshot.budget.amounts import Units
 from dpfewshot.ledger.history import NOTHING_BEFORE, Act, act_now, chained
 from dpfewshot.ledger.verification import Book, check
 

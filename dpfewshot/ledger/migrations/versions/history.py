@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from dpfewshot.accounting.scopes import partition_of
+from dpfewshot.budget.scopes import partition_of
 from dpfewshot.ledger.history import NOTHING_BEFORE, Act, chained
 from dpfewshot.ledger.migrations.versions.accounts_and_entries import entry_columns
 from dpfewshot.ledger.tables import history

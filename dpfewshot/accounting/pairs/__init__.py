@@ -1,0 +1,1 @@
+"""Dominating pairs: the worst case of each privacy event, as two distributions."""

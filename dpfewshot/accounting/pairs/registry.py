@@ -1,0 +1,66 @@
+"""Which dominating pairs an event has.
+
+H(ε) = sup_S P(S) - e^ε·Q(S) is all that the accountant asks of a pair (P, Q), so a new mechanism needs
+one class with a curve and one line here.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+from dpfewshot.accounting.events import (
+    Event,
+    FixedSizeGaussian,
+    PoissonBoundedRange,
+    PoissonGaussian,
+    PoissonRandomizedResponse,
+)
+from dpfewshot.accounting.pairs.bounded_range import AddBoundedRange, RemoveBoundedRange
+from dpfewshot.accounting.pairs.curve import DominatingPair
+from dpfewshot.accounting.pairs.gaussian import AddGaussian, RemoveGaussian, ReplaceGaussian
+from dpfewshot.accounting.pairs.randomized_response import added_response, removed_response
+from dpfewshot.errors import InvalidPlan
+
+Pairs = tuple[DominatingPair, DominatingPair]
+
+
+@singledispatch
+def dominating_pairs(event: Event) -> Pairs:
+    """The pairs of one step of `event`: the unit removed, and the unit added.
+
+    Where the relation is symmetric, as replace-one is, both are the same.
+
+    Raises:
+        InvalidPlan: the accountant does not know this kind of event.
+    """
+    raise InvalidPlan(f"no dominating pair is known for {type(event).__name__}")
+
+
+@dominating_pairs.register
+def _(event: PoissonGaussian) -> Pairs:
+    remove = RemoveGaussian(event.sampling_rate, event.noise_multiplier)
+    if event.sampling_rate == 1:
+        return remove, remove  # x -> 1 - x maps the one direction to the other
+    return remove, AddGaussian(event.sampling_rate, event.noise_multiplier)
+
+
+@dominating_pairs.register
+def _(event: PoissonRandomizedResponse) -> Pairs:
+    return (
+        removed_response(event.sampling_rate, event.epsilon),
+        added_response(event.sampling_rate, event.epsilon),
+    )
+
+
+@dominating_pairs.register
+def _(event: FixedSizeGaussian) -> Pairs:
+    replace = ReplaceGaussian(event.sampling_rate, event.noise_multiplier)
+    return replace, replace
+
+
+@dominating_pairs.register
+def _(event: PoissonBoundedRange) -> Pairs:
+    remove = RemoveBoundedRange(event.sampling_rate, event.epsilon)
+    if event.sampling_rate == 1:
+        return remove, remove  # the pair is its own reverse
+    return remove, AddBoundedRange(event.sampling_rate, event.epsilon)

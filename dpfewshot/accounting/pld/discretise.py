@@ -1,0 +1,180 @@
+"""The privacy loss of one step on a grid, and the exponential moments of a plan's losses.
+
+"Connect the dots" (Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022): the discretised loss has the
+pair's own hockey-stick curve at every grid point and is linear in e^ε between them, so it dominates
+the pair. Round-off only ever moves mass to higher losses (docs/proofs/accounting.md, 2).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from dpfewshot.accounting.pairs.curve import ROUNDINGS, UNIT_ROUNDOFF, Curve, DominatingPair, FloatArray
+from dpfewshot.accounting.pld.curve_on_grid import LARGEST_GROWTH, curve_on_grid
+
+HAIR: Final = 4 * ROUNDINGS
+"""How far above a point mass its grid point lies, in roundings: more than either may be off."""
+
+_LONGEST_LOG: Final = 760.0  # of a mass that is a float, and of the number of masses
+_AT_ONCE: Final = 2**16  # exponentials in one array, at most
+_ALIGNED: Final = 1e-12  # relative distance of a point mass from its grid point
+
+
+@dataclass(frozen=True, slots=True)
+class GridLoss:
+    """The discretised privacy loss of one step, which is repeated `steps` times.
+
+    Attributes:
+        spacing: h, the distance of grid points.
+        start: the lowest grid point is h·start + offset.
+        offset: 0, or what puts point masses on grid points.
+        losses: the grid points.
+        log_masses: log of the P-mass on each grid point.
+        infinite_mass: P-mass at an infinite loss.
+        coarse_log_masses: log of the masses on every second grid point, of the same pair at 2h; None where
+            point mass lies on a grid point, so that the grid costs nothing.
+        curve: the pair's own curve at the grid points, with all errors.
+        steps: T.
+    """
+
+    spacing: float
+    start: int
+    offset: float
+    losses: FloatArray
+    log_masses: FloatArray
+    infinite_mass: float
+    coarse_log_masses: FloatArray | None
+    curve: Curve
+    steps: int
+
+
+def discretise(pair: DominatingPair, steps: int, spacing: float, low: float, high: float) -> GridLoss:
+    """The loss of `pair` on grid points that cover [low, high].
+
+    They are multiples of `spacing`, shifted where the pair has point masses so that the first is one.
+    """
+    lattice = pair.lattice
+    offset = 0.0
+    if lattice is not None:  # a hair above, so that round-off puts no mass above the last point mass
+        above = HAIR * UNIT_ROUNDOFF * (1 + abs(lattice.first) + lattice.gap)
+        offset = math.remainder(lattice.first + above, spacing)
+    exact = lattice is not None and abs(math.remainder(lattice.gap, spacing)) <= _ALIGNED * lattice.gap
+    start = math.floor((low - offset) / spacing)
+    count = math.ceil((high - offset) / spacing) - start
+    if lattice is not None:  # round-off may put the first and the last point mass beyond their grid points
+        start, count = start - 1, count + 2
+    count = max(count + count % 2, 2)  # even, so that every second grid point includes the last
+    losses = spacing * np.arange(start, start + count + 1, dtype=np.float64) + offset
+    curve = curve_on_grid(pair, losses, offset, spacing)
+    upper = np.minimum(curve.values + curve.errors, 1.0)
+    lower = np.maximum(curve.values - curve.errors, 0.0)
+    return GridLoss(
+        spacing=spacing,
+        start=start,
+        offset=offset,
+        losses=losses,
+        log_masses=_log_masses(upper, lower, spacing),
+        infinite_mass=float(upper[-1]),
+        coarse_log_masses=None if exact else _log_masses(upper[::2], lower[::2], 2 * spacing),
+        curve=curve,
+        steps=steps,
+    )
+
+
+def _log_masses(upper: FloatArray, lower: FloatArray, spacing: float) -> FloatArray:
+    """Masses whose sum from any grid point upwards is at least that of the exact discretisation.
+
+    From a curve f that is linear in e^ε between grid points, the mass at ε_{i+1} and above is
+    f_i + (f_i - f_{i+1}) / (e^h - 1). A smaller divisor only adds.
+    """
+    from_top = np.empty_like(upper)
+    from_top[0] = 1.0  # whatever lies below the grid is rounded up to its lowest point
+    from_top[1:] = upper[:-1] + (upper[:-1] - lower[1:]) / math.expm1(min(spacing, LARGEST_GROWTH))
+    from_top = np.maximum.accumulate(from_top[::-1])[::-1]
+    from_top = np.minimum(from_top * (1 + 8 * UNIT_ROUNDOFF), 1.0)
+    masses = from_top.copy()
+    masses[:-1] -= from_top[1:]
+    masses[-1] = max(masses[-1] - upper[-1], 0.0)
+    masses *= 1 + 4 * UNIT_ROUNDOFF
+    return np.log(masses, out=np.full_like(masses, -np.inf), where=masses > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Cumulants:
+    """K(s) = Σ steps·log Σ mass·e^{s·loss} of the finite part of the composed loss.
+
+    K'(s) and K''(s) are the mean and the variance of the composed loss after tilting by e^{s·loss}.
+    """
+
+    losses: tuple[GridLoss, ...]
+
+    @property
+    def origin(self) -> float:
+        """The composed losses are multiples of the spacing, and this."""
+        return sum(loss.steps * loss.offset for loss in self.losses)
+
+    def log_moment(self, order: float) -> float:
+        """K(order), for any real order."""
+        return sum(loss.steps * _log_sum(order * loss.losses + loss.log_masses) for loss in self.losses)
+
+    def rounding(self, order: float) -> float:
+        """Bounds the round-off of K(order): that of each exponent, and of the sums."""
+        ends = [max(-float(loss.losses[0]), float(loss.losses[-1])) for loss in self.losses]
+        exponents = [_LONGEST_LOG + abs(order) * end for end in ends]
+        counts = [loss.steps for loss in self.losses]
+        return 8 * UNIT_ROUNDOFF * math.fsum(map(operator.mul, counts, exponents))
+
+    def log_moments(self, orders: Sequence[float]) -> list[float]:
+        """K at several orders."""
+        cells = sum(len(loss.losses) for loss in self.losses)
+        if cells * len(orders) > _AT_ONCE:
+            return [self.log_moment(order) for order in orders]
+        total = np.zeros(len(orders))
+        for loss in self.losses:
+            exponents = np.multiply.outer(np.asarray(orders), loss.losses)
+            exponents += loss.log_masses
+            shift = np.maximum.reduce(exponents, axis=1)
+            exponents -= shift[:, np.newaxis]
+            total += loss.steps * (shift + np.log(np.add.reduce(np.exp(exponents, out=exponents), axis=1)))
+        return [float(value) for value in total]
+
+    def derivatives(self, order: float) -> tuple[float, float, float]:
+        """K, K' and K'' at `order`."""
+        total, mean, variance = 0.0, 0.0, 0.0
+        for loss in self.losses:
+            exponents = order * loss.losses + loss.log_masses
+            shift = float(np.maximum.reduce(exponents))
+            tilted = np.exp(exponents - shift)
+            mass = float(np.add.reduce(tilted))
+            tilted /= mass
+            step_mean = float(np.add.reduce(tilted * loss.losses))  # not BLAS: its threads cost more
+            total += loss.steps * (shift + math.log(mass))
+            mean += loss.steps * step_mean
+            variance += loss.steps * float(np.add.reduce(tilted * np.square(loss.losses - step_mean)))
+        return total, mean, variance
+
+    def grid_excess(self, order: float) -> float:
+        """About how much of K(order) is due to the grid: a third of what doubling the spacing adds."""
+        return (
+            sum(
+                loss.steps
+                * (
+                    _log_sum(order * loss.losses[::2] + loss.coarse_log_masses)
+                    - _log_sum(order * loss.losses + loss.log_masses)
+                )
+                for loss in self.losses
+                if loss.coarse_log_masses is not None
+            )
+            / 3
+        )
+
+
+def _log_sum(exponents: FloatArray) -> float:
+    shift = float(np.maximum.reduce(exponents))
+    return shift + math.log(float(np.add.reduce(np.exp(exponents - shift))))

@@ -1,0 +1,65 @@
+"""The order of the tilt: where the tilted mean of the composed loss is near the answer.
+
+A poor order costs tightness or digits, never validity (docs/proofs/accounting.md, 3).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from dpfewshot.accounting.pld.discretise import Cumulants
+
+_LEAST_ORDER: Final = 1e-2  # in units of 1 / standard deviation and of log(1/δ) / largest loss
+_NEWTON_STEPS: Final = 30
+_CLOSE: Final = 0.02  # how closely an order is solved for, relative
+_TINY: Final = 1e-300
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The curve is wanted near the ε that belongs to `delta`.
+
+    Attributes:
+        delta: δ in (0, 1).
+        tolerance: the relative excess of ε that the grid may cause.
+        of_delta: whether the tolerance is for δ instead.
+    """
+
+    delta: float
+    tolerance: float
+    of_delta: bool = False
+
+    def order(self, cumulants: Cumulants, largest: float, near: float) -> float:
+        """The order whose tilted mean lies near the answer: a saddle point, roughly solved."""
+        variance = cumulants.derivatives(0.0)[2] + _TINY
+        cost = -math.log(self.delta)
+        top = max(abs(float(loss.losses[-1])) for loss in cumulants.losses) + _TINY
+        least = min(_LEAST_ORDER / math.sqrt(variance), _LEAST_ORDER * cost / top, largest)
+        order = near or min(max(math.sqrt(2 * cost / variance), least), largest)
+        return _solve(cumulants, cost, order, least, largest)
+
+
+def _solve(cumulants: Cumulants, cost: float, order: float, least: float, largest: float) -> float:
+    """About where s·K'(s) - K(s), which increases, is `cost` less the prefactor: Newton's method in log s."""
+    low, high = least, largest
+    for _ in range(_NEWTON_STEPS):
+        order = min(max(order, low), high)
+        value, mean, variance = cumulants.derivatives(order)
+        at, target = order * mean - value, max(cost - _log_prefactor(variance, order), 0.1)
+        if abs(at - target) <= _CLOSE * target:
+            break
+        low, high = (order, high) if at < target else (low, order)
+        if high - low <= _CLOSE * _CLOSE * low:
+            break
+        power = order * order * variance / at if at > 0 else 1.0
+        step = math.log(target / at) / max(power, 0.3) if at > 0 else math.log(2)
+        proposed = order * math.exp(min(max(step, -2.0), 2.0))
+        order = proposed if low < proposed < high else math.sqrt(low * high)
+    return order
+
+
+def _log_prefactor(variance: float, order: float) -> float:
+    """How far e^{K(s) - s·K'(s)} overstates δ at K'(s), by the normal approximation."""
+    return math.log1p(math.sqrt(2 * math.pi * variance) * order * (1 + order))

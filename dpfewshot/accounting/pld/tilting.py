@@ -1,0 +1,138 @@
+"""The plan of one composition: the order of the tilt, the grid and the window.
+
+Nothing here needs to be exact except the Chernoff bounds: a poor choice costs tightness, never
+validity. Koskela, Jälkö, Honkela 2020 introduced the FFT accountant; Gopi, Lee, Wutschitz 2021 its
+error analysis; the tilt makes its accuracy relative to δ (docs/proofs/accounting.md, 3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from dpfewshot.accounting.pairs.curve import DominatingPair
+from dpfewshot.accounting.pld.discretise import Cumulants, GridLoss, discretise
+from dpfewshot.accounting.pld.saddle_point import Goal
+from dpfewshot.accounting.pld.window import LONGEST_WINDOW, NEGLIGIBLE, Tilt, fit_window
+
+Step = tuple[DominatingPair, int]
+"""A pair and how often it is repeated."""
+
+_FIRST_CELLS: Final = 600  # of the first grid of a step
+_MOST_CELLS: Final = 2**18  # of one step's grid
+_REFINEMENTS: Final = 6
+_BELOW_GRID: Final = 1e-9
+_SOLUTIONS: Final = 2  # grids on which the order is solved for again
+_FINE_ENOUGH: Final = 0.8
+_SHARES: Final = (0.85, 0.7, 0.55, 0.4)
+_SPARE_DIGITS: Final = 14.0  # natural logarithm of how far the tilt may miss the answer
+_NARROWEST: Final = 1e-9  # range of losses that a grid is made for
+_EXACT_TILT: Final = 30.0  # the greatest order, in units of 1 / spacing, where the grid costs nothing
+_TINY: Final = 1e-300
+
+
+def plan(steps: Sequence[Step], goal: Goal, enough: float = 0.0) -> Tilt | None:
+    """Choose order, grid and window for `goal`; None where a moment certifies ε ≤ `enough` already."""
+    total = sum(count for _, count in steps)
+    tails = _BELOW_GRID / total, NEGLIGIBLE * goal.delta / total
+    ranges = [pair.loss_range(*tails) for pair, _ in steps]
+    spacing = max(max(high - low, 1e-6 * abs(high), _NARROWEST) for low, high in ranges) / _FIRST_CELLS
+    spacing = aligned(steps, spacing)
+    order, share = 0.0, 0.0
+    for turn in range(_REFINEMENTS):
+        cumulants = _discretise_all(steps, ranges, spacing)
+        exact = all(loss.coarse_log_masses is None for loss in cumulants.losses)
+        if turn < _SOLUTIONS:
+            order = goal.order(cumulants, (_EXACT_TILT if exact else 2) / spacing, order)
+        if renyi_epsilon(cumulants, order, goal.delta) <= enough:
+            return None
+        share = share or _best_share(cumulants, order, goal.delta)
+        finer = aligned(steps, _finer_spacing(cumulants, goal, order, ranges))
+        ranges = [
+            pair.loss_range(*tails) if pair.lattice else _raised(pair.loss_range(*tails), loss, order, total)
+            for (pair, _), loss in zip(steps, cumulants.losses, strict=True)
+        ]
+        if exact or finer >= _FINE_ENOUGH * spacing:
+            break
+        spacing = finer
+    tilt = fit_window(cumulants, order, share, goal.delta)
+    if tilt.crowding > 1:  # the window would be too long: a coarser grid is looser and holds all the same
+        spacing = 1.1 * tilt.crowding * cumulants.losses[0].spacing
+        cumulants = _discretise_all(steps, ranges, spacing)
+        tilt = fit_window(cumulants, order, share, goal.delta)
+    return tilt
+
+
+def aligned(steps: Sequence[Step], spacing: float) -> float:
+    """About `spacing`, such that the first lattice of point masses lies on the grid: no grid error there."""
+    gaps = [pair.lattice.gap if pair.lattice else 0.0 for pair, _ in steps]
+    gap = max(gaps)
+    if gap < spacing:
+        return spacing
+    if min(gaps) == gap:
+        return gap  # nothing lies between
+    return gap / math.ceil(gap / spacing)
+
+
+def _best_share(cumulants: Cumulants, order: float, scale: float) -> float:
+    """The share of the saddle point's order that needs the shortest window.
+
+    Rare large losses make the tilted loss heavy-tailed, and a smaller order helps. It costs digits:
+    e^{K(λ) - λε} is then further above δ, which must stay far below the transform's precision.
+    """
+    centre = cumulants.derivatives(order)[1]
+    best, best_length = 1.0, fit_window(cumulants, order, 1.0, scale).length
+    for share in _SHARES:
+        digits = cumulants.log_moment(share * order) - share * order * centre - math.log(scale)
+        if digits > _SPARE_DIGITS:
+            break
+        length = fit_window(cumulants, order, share, scale).length
+        if length < 0.9 * best_length:
+            best, best_length = share, length
+    return best
+
+
+def renyi_epsilon(cumulants: Cumulants, order: float, delta: float) -> float:
+    """A certified ε at `delta` from one moment: H(ε) ≤ e^{K(λ) - λε} + the mass at infinity."""
+    infinite = sum(loss.steps * loss.infinite_mass for loss in cumulants.losses)
+    if infinite >= delta:
+        return math.inf
+    value = cumulants.log_moment(order) + cumulants.rounding(order)
+    return max(value - math.log(delta - infinite), 0.0) / order * (1 + 1e-12)
+
+
+def _discretise_all(
+    steps: Sequence[Step], ranges: Sequence[tuple[float, float]], spacing: float
+) -> Cumulants:
+    return Cumulants(
+        tuple(
+            discretise(pair, count, spacing, low, high)
+            for (pair, count), (low, high) in zip(steps, ranges, strict=True)
+        )
+    )
+
+
+def _raised(outer: tuple[float, float], loss: GridLoss, order: float, total: int) -> tuple[float, float]:
+    """Cut the range's lower end where the tilt makes it negligible: what lies below is rounded up."""
+    step = Cumulants((loss,)).log_moment(order) / loss.steps
+    low = (step + math.log(NEGLIGIBLE / total)) / order
+    return min(max(outer[0], low), outer[1] - 8 * loss.spacing), outer[1]
+
+
+def _finer_spacing(
+    cumulants: Cumulants, goal: Goal, order: float, ranges: Sequence[tuple[float, float]]
+) -> float:
+    """The spacing that the tolerance asks for, if the excess goes with its square."""
+    spacing = cumulants.losses[0].spacing
+    _, centre, variance = cumulants.derivatives(order)
+    allowed = goal.tolerance
+    if not goal.of_delta:
+        allowed *= order * max(centre, 0.1 * math.sqrt(variance))
+    excess = cumulants.grid_excess(max(order, 1 / (math.sqrt(variance) + _TINY)))
+    if excess <= allowed:
+        return spacing
+    wanted = spacing * max(0.9 * math.sqrt(allowed / excess), 1 / 32)
+    widest = max(high - low for low, high in ranges)
+    longest = 10 * math.sqrt(variance)
+    return max(wanted, widest / _MOST_CELLS, longest / LONGEST_WINDOW)

@@ -1,0 +1,5 @@
+"""transformers' causal models in this process."""
+
+from dpfewshot.backends.hugging_face.backend import HuggingFace
+
+__all__ = ["HuggingFace"]

@@ -1,0 +1,287 @@
+"""A causal model of transformers and its tokenizer: a folder, a name on the hub, or a GGUF file."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpfewshot.backends.end_tokens import END_NAMES
+from dpfewshot.backends.llama_cpp.model import short_spin
+from dpfewshot.errors import BackendError, MissingExtra
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dpfewshot.backends.protocol import Tokens
+
+ATTENTIONS = ("eager", "sdpa")
+"""transformers' implementations of attention that take a mask for each row."""
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The keys, or the values, of one token in one layer: so many heads of so many numbers."""
+
+    heads: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one layer keeps of a token."""
+
+    keys: Part
+    values: Part
+
+
+class HuggingFaceModel:
+    """A model in the memory of its device.
+
+    Args:
+        model: a folder, a name on the hub, or a GGUF file.
+        device: as PyTorch names it; None for the GPU if there is one, else the CPU.
+        dtype: one of `DTYPES`; None for bfloat16 on a GPU and float32 elsewhere.
+        attention: one of `ATTENTIONS`.
+
+    Attributes:
+        torch: the `torch` module.
+        network: the `transformers` model.
+        device: the `torch.device`.
+        dtype: the `torch.dtype`.
+        layers: what each layer keeps of a token.
+        vocabulary_size: V: the ids that the tokenizer has and the model scores. Rows that only pad the
+            model's matrices are left out before probabilities are normalised.
+        bos: the token that the tokenizer puts in front of every prompt; None if it puts none.
+        end_token_ids: the tokens with which the model ends a text.
+        longest: the most tokens of a prompt that the model can evaluate here; None if it does not say.
+
+    Raises:
+        MissingExtra: PyTorch or transformers is not installed.
+        BackendError: no such model, or none that this backend can evaluate.
+    """
+
+    def __init__(
+        self, model: str | os.PathLike[str], device: str | None, dtype: str | None, attention: str
+    ) -> None:
+        self.name = os.fspath(model)
+        self.torch, transformers = _libraries()
+        self.device = _device(self.torch, device)
+        self.dtype = _dtype(self.torch, dtype, self.device)
+        if attention not in ATTENTIONS:
+            raise BackendError(f"attention={attention!r}: one of {', '.join(ATTENTIONS)}")
+        source = _source(self.name)
+        with _loading(self.name):
+            self._tokenizer = transformers.AutoTokenizer.from_pretrained(**source)
+            self.network = transformers.AutoModelForCausalLM.from_pretrained(
+                **source, dtype=self.dtype, attn_implementation=attention
+            )
+            self.network.eval().requires_grad_(False).to(self.device)
+        self._encoder = _plain_encoder(self._tokenizer, self.name)
+        tokens = self._tokenizer.get_vocab()
+        rows = self.network.get_output_embeddings().weight.shape[0]
+        self.vocabulary_size: int = min(max(tokens.values()) + 1, rows)
+        self.bos = self._leading_token()
+        self.end_token_ids = self._end_tokens(tokens)
+        self.longest = _longest(self.network.config.get_text_config())
+        self.layers = self._try_out()
+
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of `text`: nothing added, and special tokens in the text stay text."""
+        # A lone surrogate is no error: which text a record holds must not decide whether a call fails.
+        data = text.encode("utf-8", errors="replace").decode()
+        return list(self._encoder.encode(data, add_special_tokens=False).ids)
+
+    def detokenize(self, tokens: Tokens) -> str:
+        """The text of `tokens`, special tokens written out, broken UTF-8 replaced."""
+        return str(
+            self._tokenizer.decode(
+                list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
+        )
+
+    def log_softmax(self, logits: Any, columns: NDArray[np.intp] | slice) -> NDArray[np.float32]:
+        """Natural-log probabilities of the tokens `columns`; all NaN if a logit is NaN or +inf.
+
+        In float32 on the device, so that only these columns leave it: next to a float32 logit's own
+        rounding the difference to float64 is nothing. The row is copied first, since how a sum is cut
+        may depend on where in memory a row begins.
+        """
+        with self.evaluating():
+            row = logits[: self.vocabulary_size].to(self.torch.float32, copy=True)
+            logprobs = self.torch.log_softmax(row, dim=0)
+            if not isinstance(columns, slice):
+                logprobs = logprobs[self.torch.as_tensor(columns, device=self.device)]
+            answer: NDArray[np.float32] = logprobs.cpu().numpy()
+        return answer
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Compute without gradients, with products of float32 in float32, and with errors that tell nothing.
+
+        Raises:
+            BackendError: PyTorch failed. What it says may tell a prompt's length.
+        """
+        before = self.torch.get_float32_matmul_precision()
+        self.torch.set_float32_matmul_precision("highest")  # TF32 keeps ten bits of each factor
+        try:
+            with self.torch.inference_mode():
+                yield
+        except Exception:  # noqa: BLE001 - see above
+            raise BackendError(
+                f"PyTorch failed on {self.device} (memory, most of the time): the caches are dropped, "
+                "try again",
+                retryable=True,
+            ) from None
+        finally:
+            self.torch.set_float32_matmul_precision(before)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.network = None
+
+    def _leading_token(self) -> int | None:
+        first = next(iter(self._tokenizer("a")["input_ids"]), None)
+        return first if first is not None and first == self._tokenizer.bos_token_id else None
+
+    def _end_tokens(self, tokens: dict[str, int]) -> frozenset[int]:
+        named = self.network.generation_config.eos_token_id
+        ends = {self._tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])}
+        ends |= {tokens[text] for text in END_NAMES if text in tokens}
+        return frozenset(token for token in ends if token is not None and 0 <= token < self.vocabulary_size)
+
+    def _try_out(self) -> list[Layer]:
+        """What each layer keeps, seen on two public tokens."""
+        from transformers import DynamicCache
+
+        kept = DynamicCache()
+        try:
+            with self.torch.inference_mode():
+                ids = self.torch.zeros((1, 2), dtype=self.torch.int64, device=self.device)
+                self.network(input_ids=ids, past_key_values=kept, use_cache=True, logits_to_keep=1)
+            parts = [(layer.keys.shape, layer.values.shape) for layer in kept.layers]
+        except Exception as error:
+            raise self._unsuited() from error
+        if not parts or any(len(shape) != 4 or shape[2] != 2 for pair in parts for shape in pair):  # noqa: PLR2004
+            raise self._unsuited()
+        return [Layer(Part(keys[1], keys[3]), Part(values[1], values[3])) for keys, values in parts]
+
+    def _unsuited(self) -> BackendError:
+        return BackendError(
+            f"model {self.name!r} is no decoder-only transformer that keeps keys and values: "
+            "choose one that is"
+        )
+
+
+def _libraries() -> tuple[Any, Any]:
+    try:
+        with short_spin():
+            import torch
+        import transformers
+    except ImportError as error:
+        raise MissingExtra("HuggingFace", "huggingface") from error
+    return torch, transformers
+
+
+def _device(torch: Any, name: str | None) -> Any:
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise BackendError(f"device={name!r}: PyTorch has no such device here") from error
+    return device
+
+
+def _dtype(torch: Any, name: str | None, device: Any) -> Any:
+    if name is None:
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    if name not in DTYPES:
+        raise BackendError(f"dtype={name!r}: one of {', '.join(DTYPES)}")
+    return getattr(torch, name)
+
+
+def _source(name: str) -> dict[str, str]:
+    """How transformers is told which model."""
+    path = Path(name)
+    if path.is_file():
+        return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    if not path.exists() and (path.suffix == ".gguf" or path.is_absolute() or name.startswith(".")):
+        raise BackendError(f"model {name!r} does not exist: check the path")
+    return {"pretrained_model_name_or_path": name}
+
+
+@contextmanager
+def _loading(name: str) -> Iterator[None]:
+    """Say what could not be loaded, whatever the libraries raise; no bars but on a terminal."""
+    try:
+        with _bars_on_a_terminal_alone():
+            yield
+    except ImportError as error:
+        raise MissingExtra("HuggingFace", "huggingface") from error
+    except Exception as error:
+        raise BackendError(
+            f"transformers cannot load the model {name!r}: a folder, a GGUF file or a name on the hub "
+            f"of a causal language model is needed; it said: {str(error).partition(chr(10))[0]}"
+        ) from error
+
+
+@contextmanager
+def _bars_on_a_terminal_alone() -> Iterator[None]:
+    from transformers import modeling_gguf_pytorch_utils as gguf_files
+    from transformers.utils import logging
+
+    if sys.stderr.isatty() or not logging.is_progress_bar_enabled():
+        yield
+        return
+    # the bar of GGUF files does not ask transformers' own switch
+    bar = getattr(gguf_files, "tqdm", None)
+    gguf_files.tqdm = functools.partial(bar, disable=True) if bar else None
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()
+        gguf_files.tqdm = bar
+
+
+def _plain_encoder(tokenizer: Any, name: str) -> Any:
+    """The tokenizer without its added tokens, so that none is ever read out of a text.
+
+    transformers' `split_special_tokens` leaves those that are added but not marked special.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise BackendError(f"model {name!r} has no fast tokenizer: convert it, or use its GGUF file")
+    import tokenizers
+
+    plan = json.loads(tokenizer.backend_tokenizer.to_str())
+    added = plan["added_tokens"]
+    # Runs of white space, which some tokenizers add, are no danger, and the model was trained with them.
+    plan["added_tokens"] = [token for token in added if not token["content"].strip("▁").strip()]
+    encoder = tokenizers.Tokenizer.from_str(json.dumps({**plan, "post_processor": None}))
+    for token in added:
+        text = token["content"]
+        if token["special"] and token["id"] in encoder.encode(text).ids:
+            raise BackendError(
+                f"the tokenizer of {name!r} reads {text!r} out of plain text: use another model"
+            )
+    encoder.no_truncation()
+    encoder.no_padding()
+    return encoder
+
+
+def _longest(config: Any) -> int | None:
+    """The model's context, or its attention window where that is smaller: in it both are the same."""
+    names = ("max_position_embeddings", "sliding_window", "attention_chunk_size")
+    return min((size for name in names if (size := getattr(config, name, None))), default=None)

@@ -1,0 +1,194 @@
+"""The model file and its vocabulary, through the low-level functions of llama-cpp-python."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from dpfewshot.backends.llama_cpp.weights import converted
+from dpfewshot.errors import BackendError, MissingExtra
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dpfewshot.backends.protocol import Tokens
+
+GGUF_MAGIC = b"GGUF"
+
+ALL_LAYERS = 2**31 - 1
+"""More layers than any model has."""
+
+SPINS = "2000"
+"""How often OpenMP's threads look again before they sleep."""
+
+# llama.cpp prints paths and, at some levels, prompt text. The object must outlive every call of the library.
+_drop_message = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
+
+
+@cache
+def load_library() -> Any:
+    """The `llama_cpp` module, with llama.cpp's own log silenced for the whole process.
+
+    Raises:
+        MissingExtra: llama-cpp-python is not installed.
+        BackendError: it is installed, but its shared library does not load.
+    """
+    try:
+        with short_spin():
+            import llama_cpp
+    except ImportError as error:
+        raise MissingExtra("LlamaCpp", "llama-cpp") from error
+    except (OSError, RuntimeError) as error:
+        raise BackendError(
+            "llama-cpp-python is installed, but its shared library does not load: install it again"
+        ) from error
+    llama_cpp.llama_log_set(_drop_message, None)
+    llama_cpp.llama_backend_init()
+    return llama_cpp
+
+
+@contextmanager
+def short_spin() -> Iterator[None]:
+    """Have OpenMP's threads sleep soon at a barrier, unless the user chose how they wait.
+
+    libgomp reads the variable once, when it is loaded. With its default a thread spins for
+    milliseconds at each of the hundreds of barriers of a decode call: where another process wants
+    the same cores, calls took twenty times as long. An idle machine shows no difference.
+    """
+    if "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ:
+        yield
+        return
+    os.environ["GOMP_SPINCOUNT"] = SPINS
+    try:
+        yield
+    finally:
+        del os.environ["GOMP_SPINCOUNT"]
+
+
+class LlamaModel:
+    """A GGUF model in memory.
+
+    Args:
+        path: the GGUF file.
+        gpu_layers: layers that are put on the GPU: 0 for none, -1 for all.
+        weights: what its weights are converted to, see `llama_weights.converted`.
+
+    Attributes:
+        path: as above.
+        library: the `llama_cpp` module.
+        handle: the `llama_model` pointer; None once closed.
+        vocabulary_size: V.
+        bos: the token that the model wants in front of every prompt; None if it wants none.
+        end_token_ids: the tokens with which the model ends a text.
+        trained_tokens: the context length that the model was trained for, in tokens.
+        on_gpu: whether a GPU computes, in part at least.
+
+    Raises:
+        MissingExtra: llama-cpp-python is not installed.
+        BackendError: no such file, not GGUF, not a model that this backend can evaluate, or layers for a
+            GPU that this build of llama.cpp cannot use.
+    """
+
+    def __init__(self, path: Path, gpu_layers: int = 0, weights: str | None = None) -> None:
+        self.handle: Any = None
+        check_file(path)
+        self.library = library = load_library()
+        self.path = path
+        self.on_gpu = gpu_layers != 0
+        with converted(library, path, weights) as file:
+            self.handle = _load(library, file, gpu_layers)
+        self._vocabulary = library.llama_model_get_vocab(self.handle)
+        self.vocabulary_size: int = library.llama_vocab_n_tokens(self._vocabulary)
+        self.trained_tokens: int = library.llama_model_n_ctx_train(self.handle)
+        wants_bos = library.llama_vocab_get_add_bos(self._vocabulary)
+        self.bos: int | None = library.llama_vocab_bos(self._vocabulary) if wants_bos else None
+        self.end_token_ids = frozenset(
+            token
+            for token in range(self.vocabulary_size)
+            if library.llama_vocab_is_eog(self._vocabulary, token)
+        )
+
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of `text`: nothing added, and special tokens in the text stay text."""
+        # A lone surrogate is no error: which text a record holds must not decide whether a call fails.
+        data = text.encode("utf-8", errors="replace")
+        count = len(data) + 8
+        while True:
+            tokens = (ctypes.c_int32 * count)()
+            found = self.library.llama_tokenize(
+                self._vocabulary, data, len(data), tokens, count, False, False
+            )
+            if found >= 0:
+                return list(tokens[:found])
+            count = -found
+
+    def detokenize(self, tokens: Tokens) -> str:
+        """The text of `tokens`, special tokens written out, broken UTF-8 replaced."""
+        return b"".join(map(self._piece, tokens)).decode("utf-8", errors="replace")
+
+    def _piece(self, token: int) -> bytes:
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            found = self.library.llama_token_to_piece(self._vocabulary, token, buffer, size, 0, True)
+            if found >= 0:
+                return buffer.raw[:found]
+            size = -found
+
+    def close(self) -> None:
+        """Free the model. Every context of it must be freed before."""
+        if self.handle is not None:
+            self.library.llama_model_free(self.handle)
+            self.handle = None
+
+
+def check_file(path: Path) -> None:
+    """Refuse what is not a GGUF file, before llama.cpp sees it.
+
+    Raises:
+        BackendError: says which and what to do.
+    """
+    if path.is_dir():
+        raise BackendError(f"model {str(path)!r} is a directory: name the .gguf file in it")
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(GGUF_MAGIC))
+    except FileNotFoundError as error:
+        raise BackendError(f"model file {str(path)!r} does not exist: check the path") from error
+    except OSError as error:
+        raise BackendError(f"model file {str(path)!r} cannot be read: {error.strerror}") from error
+    if magic != GGUF_MAGIC:
+        raise BackendError(
+            f"model file {str(path)!r} is not GGUF: convert the model, or download its .gguf file"
+        )
+
+
+def _load(library: Any, path: Path, gpu_layers: int) -> Any:
+    if gpu_layers != 0 and not library.llama_supports_gpu_offload():
+        raise BackendError(
+            f"gpu_layers={gpu_layers}: this build of llama-cpp-python uses no GPU. Take gpu_layers=0, "
+            "or build it for one: CMAKE_ARGS='-DGGML_CUDA=on' pip install --force-reinstall llama-cpp-python"
+        )
+    parameters = library.llama_model_default_params()
+    parameters.n_gpu_layers = ALL_LAYERS if gpu_layers < 0 else gpu_layers
+    model = library.llama_model_load_from_file(str(path).encode(), parameters)
+    if not model:
+        raise BackendError(
+            f"llama.cpp cannot load the model file {str(path)!r}: it is damaged, needs more memory, "
+            "or is of a kind that this llama-cpp-python does not know"
+        )
+    # Rewinding a sequence by one token needs a cache of keys and values; a running state cannot do it.
+    unsuited = (
+        library.llama_model_has_encoder,
+        library.llama_model_is_recurrent,
+        library.llama_model_is_hybrid,
+        library.llama_model_is_diffusion,
+    )
+    if any(is_so(model) for is_so in unsuited):
+        library.llama_model_free(model)
+        raise BackendError(f"model file {str(path)!r} is no decoder-only transformer: choose one that is")
+    return model

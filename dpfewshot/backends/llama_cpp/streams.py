@@ -1,0 +1,192 @@
+"""A llama context in which every sequence has a key-value stream of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfewshot.backends.streams.protocol import Logits, Tally
+from dpfewshot.errors import BackendError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dpfewshot.backends.llama_cpp.model import LlamaModel
+    from dpfewshot.backends.protocol import Tokens
+
+CELL_BLOCK = 256
+"""llama.cpp rounds a stream up to a multiple of this many tokens."""
+
+UBATCH = 512
+"""Tokens that one graph evaluates; a longer prompt takes several."""
+
+
+class LogSoftmax:
+    """Log-softmax of one row of V logits, in double precision and always in the same memory.
+
+    The same memory, because how a vectorised sum is cut may depend on where a row begins.
+    """
+
+    def __init__(self, vocabulary_size: int) -> None:
+        self._shifted = np.empty(vocabulary_size)
+        self._exponentials = np.empty(vocabulary_size)
+
+    def __call__(self, logits: Logits, columns: NDArray[np.intp] | slice) -> NDArray[np.float64]:
+        """Natural-log probabilities of the tokens `columns`; all NaN if a logit is NaN or +inf."""
+        shifted = self._shifted
+        shifted[:] = logits
+        with np.errstate(invalid="ignore"):
+            shifted -= shifted.max()
+        np.exp(shifted, out=self._exponentials)
+        logprobs: NDArray[np.float64] = shifted[columns] - np.log(self._exponentials.sum())
+        return logprobs
+
+
+class KVStreams:
+    """One llama context: flash attention off, a stream (`kv_unified=False`) for each sequence.
+
+    Streams share no cell, so a sequence attends to nothing but its own stream. What a decode call
+    computes depends on the shape of that call, on the tokens in it and on the streams they stand in.
+
+    Args:
+        model: the model.
+        streams: how many.
+        cells: tokens that a stream holds, a multiple of `CELL_BLOCK`.
+        threads: worker threads.
+        tally: where evaluated tokens are counted.
+
+    Attributes:
+        cells: tokens that a stream holds.
+        failed: whether a decode call failed. The caches are then in doubt: nothing may be read from them.
+
+    Raises:
+        BackendError: llama.cpp cannot make the context (memory, most of the time).
+    """
+
+    def __init__(self, model: LlamaModel, *, streams: int, cells: int, threads: int, tally: Tally) -> None:
+        self.cells = cells
+        self.failed = False
+        self._library = library = model.library
+        self._vocabulary_size = model.vocabulary_size
+        self._tally = tally
+        self._context = library.llama_init_from_model(
+            model.handle, _parameters(library, streams, cells, threads, on_gpu=model.on_gpu)
+        )
+        if not self._context:
+            raise BackendError(
+                f"llama.cpp cannot make a context of {streams} streams of {cells} tokens: "
+                "lower kept_prompts or context_tokens"
+            )
+        self._memory = library.llama_get_memory(self._context)
+        self._batch = _batch(library, size=max(cells, streams))
+
+    def copy(self, source: int, target: int) -> None:
+        """Make `target` a copy of `source`, with the whole buffer: nothing of what it held before stays.
+
+        llama.cpp carries the copy out at the next decode call, before it computes.
+        """
+        self._library.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+
+    def rewind(self, stream: int, length: int) -> None:
+        """Forget what follows the first `length` tokens of a stream."""
+        if not self._library.llama_memory_seq_rm(self._memory, stream, length, -1):
+            self._fail("a stream cannot be rewound")
+
+    def extend(self, stream: int, start: int, tokens: Tokens, *, dummies: bool = False) -> Logits:
+        """Evaluate `tokens` at positions `start`, `start` + 1, ... of one stream, in a call of their own.
+
+        Args:
+            stream: which.
+            start: how many tokens it holds.
+            tokens: at least one.
+            dummies: whether they are counted as dummies.
+
+        Returns:
+            The logits after the last of them, shape (V,).
+        """
+        for index, token in enumerate(tokens):
+            self._set(index, token, start + index, stream, output=index == len(tokens) - 1)
+        self._decode(len(tokens))
+        if dummies:
+            self._tally.dummies += len(tokens)
+        else:
+            self._tally.tokens += len(tokens)
+        return self._logits(len(tokens) - 1)
+
+    def step(self, first: int, tokens: Sequence[int], positions: Sequence[int], seated: int) -> list[Logits]:
+        """Evaluate one token in each of the streams `first`, `first` + 1, ..., in one call.
+
+        llama.cpp evaluates neighbouring streams as one graph and cuts it wherever a number is left
+        out, so the shape of the computation is `len(tokens)` by one token, always.
+
+        Args:
+            first: the first stream.
+            tokens: a token for each stream.
+            positions: where in its stream each token stands.
+            seated: how many of them, from the first, are prompts; the rest are dummies.
+
+        Returns:
+            The logits of the first `seated` streams, each of shape (V,).
+        """
+        for index, (token, position) in enumerate(zip(tokens, positions, strict=True)):
+            self._set(index, token, position, first + index, output=True)
+        self._decode(len(tokens))
+        self._tally.tokens += seated
+        self._tally.dummies += len(tokens) - seated
+        return [self._logits(index) for index in range(seated)]
+
+    def close(self) -> None:
+        """Free the context."""
+        if self._context is not None:
+            self._library.llama_batch_free(self._batch)
+            self._library.llama_free(self._context)
+            self._context = None
+            self.failed = True
+
+    def _set(self, index: int, token: int, position: int, stream: int, *, output: bool) -> None:
+        batch = self._batch
+        batch.token[index] = token
+        batch.pos[index] = position
+        batch.seq_id[index][0] = stream
+        batch.logits[index] = output
+
+    def _decode(self, count: int) -> None:
+        self._batch.n_tokens = count
+        status = self._library.llama_decode(self._context, self._batch)
+        if status != 0:
+            self._fail(f"llama_decode failed with status {status}")
+
+    def _logits(self, index: int) -> Logits:
+        pointer = self._library.llama_get_logits_ith(self._context, index)
+        if not pointer:
+            self._fail("llama.cpp returned no logits")
+        return np.ctypeslib.as_array(pointer, shape=(self._vocabulary_size,))
+
+    def _fail(self, what: str) -> None:
+        self.failed = True
+        raise BackendError(f"{what}: the caches are dropped, try again", retryable=True)
+
+
+def _parameters(library: Any, streams: int, cells: int, threads: int, *, on_gpu: bool) -> Any:
+    parameters = library.llama_context_default_params()
+    parameters.n_ctx = cells * streams
+    parameters.n_seq_max = streams
+    parameters.n_batch = max(cells, streams)
+    parameters.n_ubatch = min(UBATCH, parameters.n_batch)
+    parameters.n_outputs_max = streams
+    parameters.n_threads = parameters.n_threads_batch = threads
+    parameters.flash_attn_type = library.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    parameters.kv_unified = False
+    parameters.swa_full = True  # a sliding window's cache must allow rewinding
+    parameters.offload_kqv = parameters.op_offload = on_gpu
+    parameters.no_perf = True
+    return parameters
+
+
+def _batch(library: Any, size: int) -> Any:
+    batch = library.llama_batch_init(size, 0, 1)
+    for index in range(size):
+        batch.n_seq_id[index] = 1
+    return batch

@@ -1,0 +1,241 @@
+"""A language model behind a server: vLLM, llama-server, SGLang, llama-cpp-python's, or one like OpenAI's."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+
+from dpfewshot.backends.conformance import SAMPLE_PREFIX, SAMPLE_TEXT
+from dpfewshot.backends.protocol import Logprobs, Tokens
+from dpfewshot.backends.servers.client import Withheld
+from dpfewshot.backends.servers.connection import Connection
+from dpfewshot.backends.servers.probe import crowd, crowd_of, probe
+from dpfewshot.errors import BackendError, BackendNotBatchInvariant
+from dpfewshot.runtime.forking import start_afresh_in_children
+from dpfewshot.runtime.redaction import redacts_errors
+
+_CLOSED = "this OpenAICompatible is closed"
+
+
+class OpenAICompatible:
+    """A model that a server on a trusted machine serves.
+
+    The server is asked which kind it is, and at connection it is checked that its log-probabilities are
+    those of the model (whole, normalised, from before penalties and temperature) and whether a prompt
+    has the same bits alone, among others and again. Prompts are token ids and answers are keyed by
+    them. Every prompt is sent, whatever else was drawn; what one prompt causes is its row of NaN. Works
+    in any thread, inside a running event loop too, and in a forked child, which connects and checks anew:
+    a server that was batch-invariant for the parent and is not for the child is refused there.
+
+    Args:
+        base_url: where the OpenAI-compatible pages are, such as "http://localhost:8000/v1".
+        model: the model's name on the server; llama-server and llama-cpp-python's serve the one they have.
+        api_key: sent as a bearer token; in no message, log or representation.
+        dialect: "auto", or one of "llama-server", "vllm", "sglang", "llama-cpp-python", "openai".
+        concurrency: requests under way at once at most, at least 1. Fewer where the server says that it
+            computes fewer.
+        timeout: seconds in which a request is tried again; an answer is waited for five times as long.
+            Never a time for a whole draw. Well above what the longest prompt takes by itself.
+        proxy: the address of an HTTP proxy on the way. It sees prompts and key unless the server speaks
+            https. None connects directly: no environment variable is read, and no redirect followed.
+        ca_bundle: a file or folder of certificates (PEM) to trust for https, in place of certifi's.
+        verify: whether to check at connection. Without, `batch_invariant` is False: nothing was found out.
+        allow_truncated: take a server that tells only some log-probabilities. As private, since a
+            truncated vector is still a function of its own prompt; the others count as impossible.
+
+    Attributes:
+        vocabulary_size: V.
+        end_token_ids: the tokens that end a text.
+        batch_invariant: what the checks found, in this process.
+        context_tokens: the longest prompt with the token that follows it; None if the server does not tell.
+
+    Raises:
+        MissingExtra: `httpcore` is not installed.
+        BackendError: no answer (retryable), or a server that cannot serve; says what is missing.
+    """
+
+    @redacts_errors(None)
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        api_key: str | None = None,
+        *,
+        dialect: str = "auto",
+        concurrency: int = 8,
+        timeout: float = 120.0,
+        proxy: str | None = None,
+        ca_bundle: str | None = None,
+        verify: bool = True,
+        allow_truncated: bool = False,
+    ) -> None:
+        if type(concurrency) is not int or concurrency < 1 or not timeout > 0:
+            raise BackendError(f"concurrency={concurrency}, timeout={timeout}: at least 1, and above 0")
+        self._settings = Withheld(
+            base_url=base_url,
+            model=model,
+            api_key=api_key,
+            dialect=dialect,
+            concurrency=concurrency,
+            timeout=timeout,
+            proxy=proxy,
+            ca_bundle=ca_bundle,
+            allow_truncated=allow_truncated,
+        )
+        self.batch_invariant = False
+        self._verify = verify
+        self._closed = False
+        self.after_fork()
+        self._process = 0
+        self._must_be_invariant = False
+        self._connect()
+        start_afresh_in_children(self)
+        self._must_be_invariant = self.batch_invariant
+        dialect_found = self._connection.dialect
+        self.vocabulary_size = dialect_found.vocabulary_size
+        self.end_token_ids = dialect_found.end_token_ids
+        self.context_tokens = dialect_found.context_tokens
+
+    def __repr__(self) -> str:
+        connection = getattr(self, "_connection", None)
+        connected = hasattr(connection, "dialect")
+        return f"OpenAICompatible({self.describe()!r})" if connected else "OpenAICompatible(not connected)"
+
+    def describe(self) -> str:
+        """The server, its dialect, and whether it is batch-invariant; if not, what to start it with."""
+        connection = self._connection
+        if self.batch_invariant:
+            verdict = "batch-invariant"
+        elif self._verify:
+            verdict = f"not batch-invariant: {connection.dialect.advice}"
+        else:
+            verdict = "not verified"
+        truncated = "" if connection.dialect.whole else ", truncated log-probabilities"
+        return f"{connection.dialect.name} at {connection.host}{truncated}, {verdict}"
+
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of `text`; none is added, and special tokens in the text stay text."""
+        return self._here().tokenize(text)
+
+    def detokenize(self, tokens: Tokens) -> str:
+        """The text of `tokens`.
+
+        Raises:
+            BackendError: an id is not in 0 to V-1, or the server fails.
+        """
+        self._check_tokens(tokens)
+        return self._here().detokenize([int(token) for token in tokens])
+
+    def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
+        """Log-probabilities of the next token of each prompt; see `LogprobBackend`.
+
+        A prompt that is empty, longer than the context, or holds an id that is none is a row of NaN and
+        is not sent; one that the server refuses, or does not answer when it is asked alone, too.
+        """
+        if support is not None:
+            self._check_tokens(support)
+        connection = self._here()
+        width = self.vocabulary_size if support is None else len(support)
+        rows = np.full((len(prompts), width), np.nan, dtype=np.float32)
+        usable = [place for place, prompt in enumerate(prompts) if self._is_usable(prompt)]
+        if usable and width:
+            wanted = None if support is None else [int(token) for token in support]
+            rows[usable] = connection.rows([self._whole(prompts[place]) for place in usable], wanted)
+        return rows
+
+    def close(self) -> None:
+        """Close the connections. Closing twice is harmless."""
+        with self._publishing:
+            self._closed = True
+            self._finalizer()
+
+    def after_fork(self) -> None:
+        """Another thread of the parent may have held a lock."""
+        self._connecting = threading.Lock()
+        self._publishing = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _connect(self) -> None:
+        """Connect, from this process, and verify; other threads see the connection once that is done.
+
+        Raises:
+            BackendNotBatchInvariant: the server was batch-invariant for the parent, and is not now.
+            BackendError: it does not answer, or this backend was closed meanwhile.
+        """
+        connection = Connection(**self._settings)
+        finalizer = weakref.finalize(self, _close, connection, os.getpid())
+        try:
+            connection.open(SAMPLE_PREFIX)
+            found = _verify(connection) if self._verify else False
+            self._publish(connection, finalizer, found=found)
+        except BaseException:
+            finalizer()
+            raise
+
+    def _publish(
+        self, connection: Connection, finalizer: weakref.finalize[..., Self], *, found: bool
+    ) -> None:
+        with self._publishing:
+            if self._closed:
+                raise BackendError(_CLOSED)
+            if self._must_be_invariant and not found:
+                self.batch_invariant = False
+                raise BackendNotBatchInvariant(
+                    f"the server at {connection.host} was batch-invariant before the fork, and is not now"
+                )
+            self._connection, self._finalizer, self.batch_invariant = connection, finalizer, found
+            self._process = os.getpid()  # last: who finds it uses the rest
+
+    def _here(self) -> Connection:
+        """The connection of this process: threads and sockets do not survive a fork."""
+        if os.getpid() != self._process and not self._closed:
+            with self._connecting:
+                if os.getpid() != self._process:  # nobody else did while this thread waited
+                    self._connect()
+        if self._closed:
+            raise BackendError(_CLOSED)
+        return self._connection
+
+    def _whole(self, prompt: Tokens) -> list[int]:
+        bos = self._connection.dialect.bos
+        return [*([] if bos is None else [bos]), *map(int, prompt)]
+
+    def _is_usable(self, prompt: Tokens) -> bool:
+        length = len(self._whole(prompt))
+        fits = self.context_tokens is None or length < self.context_tokens
+        return length > 0 and fits and all(0 <= token < self.vocabulary_size for token in prompt)
+
+    def _check_tokens(self, tokens: Tokens) -> None:
+        if not all(0 <= token < self.vocabulary_size for token in tokens):
+            raise BackendError(f"a token of the support or text is not in 0 to {self.vocabulary_size - 1}")
+
+
+def _verify(connection: Connection) -> bool:
+    """Check values, and find out whether answers depend on neighbours."""
+    dialect = connection.dialect
+    words = SAMPLE_TEXT.split()
+    # Long and short take turns, so that requests under way together differ.
+    ends = [len(words) - place if place % 2 else 1 + place for place in range(len(words))]
+    texts = [f"{SAMPLE_PREFIX} {' '.join(words[:end])}" for end in ends]
+    count = crowd_of(dialect.prompts_per_request, connection.concurrency)
+    longest = None if dialect.context_tokens is None else dialect.context_tokens - 1
+    prompts = crowd([connection.tokenize(text) for text in texts[:count]], count, longest)
+    findings = probe(connection.rows, prompts, dialect)
+    dialect.picks = findings.picks
+    connection.remember_bits(exact=findings.batch_invariant)
+    return findings.batch_invariant
+
+
+def _close(connection: Connection, process: int) -> None:
+    if os.getpid() == process:
+        connection.close()

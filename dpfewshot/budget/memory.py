@@ -1,0 +1,213 @@
+"""The account that lives in memory, as long as its process."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import NoReturn, SupportsIndex
+
+from dpfewshot.budget.account import Details, exceeded_message, other_kind
+from dpfewshot.budget.amounts import Units
+from dpfewshot.budget.draws import COUNTED, NOT_COUNTED, WHAT_TO_DO, Draws
+from dpfewshot.budget.scopes import check_partition, partition_after, total_over_scopes
+from dpfewshot.errors import BudgetExceeded, LedgerError
+from dpfewshot.runtime.forking import start_afresh_in_children
+from dpfewshot.values import PrivacyBudget, PrivacySpend
+
+
+@dataclass
+class _Entry:
+    scope: str | None
+    cost: Units
+    draws: Draws | None = None
+    charged: bool = False
+    settled: bool = False
+
+
+class MemoryAccount:
+    """An account that lives as long as its process: for notebooks, and for several releases that share it.
+
+    A forked child has a copy, of which its parent and its siblings know nothing: there every call raises
+    `LedgerError`.
+
+    Args:
+        budget: what may be spent in all.
+        parallel: whether plans over different parts of the recorded partition run side by side, so that
+            the greatest counts. False: every plan counts for the whole data set, and any partition may spend.
+    """
+
+    def __init__(self, budget: PrivacyBudget, *, parallel: bool = True) -> None:
+        self._budget = budget
+        self._parallel = parallel
+        self._partition: str | None = None
+        self._relations: frozenset[str] | None = None
+        self._unit: str | None = None
+        self._limit = Units.of_budget(budget)
+        self._entries: dict[int, _Entry] = {}
+        # numbers that no other account has: a checkpoint may name those of a process that is gone
+        self._numbers = itertools.count(int.from_bytes(os.urandom(6), "big"))
+        self._mutex = threading.Lock()
+        self._process = os.getpid()
+        self._is_a_copy = False
+        start_afresh_in_children(self)
+
+    def after_fork(self) -> None:
+        """In a child: refuse every call. The number alone would not do: containers give out 1 many times."""
+        self._is_a_copy = True
+
+    @property
+    def _lock(self) -> threading.Lock:
+        """What every call takes first; refused in a child, where another thread may hold it for ever."""
+        if self._is_a_copy or os.getpid() != self._process:
+            raise LedgerError(
+                "this budget lives in the memory of the process that made it, and each forked child would "
+                'spend it again: give the synthesizer a ledger="sqlite:///budget.db" and a dataset=NAME'
+            )
+        return self._mutex
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refuse copies, in this process and for another one: each would spend the budget again."""
+        raise LedgerError(
+            "this budget lives in one object, and a copy would spend it again: share the object, or give "
+            'the synthesizer a ledger="sqlite:///budget.db" and a dataset=NAME'
+        )
+
+    @property
+    def durable(self) -> bool:
+        """False: other processes see nothing of it."""
+        return False
+
+    @property
+    def budget(self) -> PrivacyBudget:
+        """What may be spent in all."""
+        return self._budget
+
+    @property
+    def spent(self) -> PrivacySpend:
+        """What is reserved or charged."""
+        with self._lock:
+            return self._total().as_spend()
+
+    @property
+    def remaining(self) -> PrivacySpend:
+        """What a plan over the whole data set may still reserve."""
+        with self._lock:
+            return self._limit.minus(self._total()).as_spend()
+
+    @property
+    def relation(self) -> str | None:
+        """The neighbouring relation that all who share the account have in common; None while it is open."""
+        relations = tuple(self._relations or ())
+        return relations[0] if len(relations) == 1 else None
+
+    @property
+    def unit(self) -> str | None:
+        """The unit column of all who share the account; None for single records, and until one is bound."""
+        return self._unit
+
+    @property
+    def parallel(self) -> bool:
+        """Whether plans over different parts of the recorded partition run side by side."""
+        return self._parallel
+
+    def bind(self, relations: frozenset[str], unit: str | None) -> None:
+        """Say what the costs to come hold for. See `Account.bind`."""
+        with self._lock:
+            common = relations if self._relations is None else relations & self._relations
+            if not common or (self._relations is not None and unit != self._unit):
+                raise LedgerError(
+                    other_kind("the account", self._relations or (), self._unit, relations, unit)
+                )
+            self._relations, self._unit = common, unit
+
+    def reserve(
+        self, scope: str | None, cost: PrivacySpend, details: Details, draws: Draws | None = None
+    ) -> int:
+        """Set a plan's cost aside. `details` is for durable accounts; this one keeps no history."""
+        del details
+        with self._lock:
+            scope = scope if self._parallel else None
+            if scope is not None:
+                check_partition(self._partition, scope)
+            number = next(self._numbers)
+            self._entries[number] = _Entry(scope, Units.of_cost(cost), draws)
+            total = self._total()
+            if not total.fits(self._limit):
+                del self._entries[number]
+                raise BudgetExceeded(exceeded_message(cost, self._limit, self._total()))
+            if scope is not None:
+                self._partition = partition_after(self._partition, scope)
+            return number
+
+    def charge(self, entry: int) -> None:
+        """Mark an entry as drawn."""
+        with self._lock:
+            found = self._open(entry, counted=False)
+            found.charged = True
+
+    def draw(self, entry: int, lease: str, part: int) -> None:
+        """Count one block of an entry's part as drawn."""
+        with self._lock:
+            found = self._open(entry, counted=True)
+            assert found.draws is not None  # noqa: S101 - `_open` looked
+            found.draws = found.draws.after_one(entry, lease, part)
+            found.charged = True
+
+    def resume(
+        self,
+        entry: int,
+        scope: str | None,
+        cost: PrivacySpend,
+        details: Details,
+        *,
+        known: Collection[str],
+        draws: Draws,
+    ) -> tuple[int, tuple[int, ...]]:
+        """Replace an entry's lease. An entry of a process that is gone is set aside anew, whole."""
+        with self._lock:
+            unknown = entry not in self._entries
+        if unknown:
+            entry, known = self.reserve(scope, cost, details, draws), (draws.lease,)
+        elif draws.lease in known:
+            return entry, draws.blocks
+        with self._lock:
+            found = self._entries[entry]
+            left = None if found.draws is None else found.draws.resumed(entry, known, draws)
+            if left is None or (found.settled and any(left.blocks)):
+                raise LedgerError(f"entry {entry} draws no more: {WHAT_TO_DO}")
+            found.draws, found.charged = left, True
+            return entry, left.blocks
+
+    def settle(self, entry: int, lease: str | None = None) -> None:
+        """Mark an entry that drew as finished, unless another run resumed it."""
+        with self._lock:
+            found = self._entries.get(entry)
+            if found is None or not found.charged:
+                raise LedgerError("this reservation was never charged: it cannot be settled")
+            if lease is None or (found.draws is not None and found.draws.lease == lease):
+                found.settled = True
+
+    def cancel(self, entry: int) -> None:
+        """Forget an entry that never drew; one that did stays."""
+        with self._lock:
+            if entry in self._entries and not self._entries[entry].charged:
+                del self._entries[entry]
+
+    def _open(self, entry: int, *, counted: bool) -> _Entry:
+        found = self._entries.get(entry)
+        if found is None or found.settled:
+            state = "cancelled" if found is None else "settled"
+            raise LedgerError(f"this reservation was {state}: it cannot be charged")
+        if (found.draws is not None) != counted:
+            raise LedgerError(NOT_COUNTED if counted else COUNTED)
+        return found
+
+    def _total(self) -> Units:
+        sums: dict[str | None, Units] = defaultdict(lambda: Units(0, 0))
+        for entry in self._entries.values():
+            sums[entry.scope] = sums[entry.scope].plus(entry.cost)
+        return total_over_scopes(sums)

@@ -1,0 +1,1 @@
+"""A plan at work: reserve, charge, draw, release, token by token."""

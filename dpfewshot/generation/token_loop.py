@@ -1,0 +1,107 @@
+"""Tang et al., Algorithm 1: token by token, each from a charged draw, until one ends the demonstration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dpfewshot.backends.endings import ending_tokens, text_of
+from dpfewshot.backends.protocol import LogprobBackend, Logprobs, PromptBlock, Tokens, closing_block
+from dpfewshot.budget.permit import Permit
+from dpfewshot.errors import BackendError
+from dpfewshot.mechanisms import Release
+from dpfewshot.prompts.writer import Body, LabelPrompts
+from dpfewshot.sampling import Sampler
+
+
+@dataclass(frozen=True)
+class TokenLoop:
+    """The loop over tokens, for one backend. How many tokens share a draw is what the draw was charged for.
+
+    Attributes:
+        backend: the trusted language model.
+    """
+
+    backend: LogprobBackend
+
+    def release(
+        self,
+        units: Sequence[Sequence[Body]],
+        sampler: Sampler,
+        release: Release,
+        charge: Callable[[], Permit],
+        *,
+        prompts: LabelPrompts,
+        max_tokens: int,
+        begun: Sequence[int] = (),
+        on_token: Callable[[int], None] = lambda _token: None,
+    ) -> list[int]:
+        """The released tokens of one demonstration; the last one may be the one that ends it.
+
+        Args:
+            units: private: for each unit, the bodies of its records.
+            sampler: draws units into subsets.
+            release: the mechanism at work, the only one who turns private numbers into a token.
+            charge: charges one draw and gives leave for its tokens.
+            prompts: how the prompts of the label are written.
+            max_tokens: T_max, with those in `begun`.
+            begun: tokens that were released for it before, fewer than `max_tokens` and none that ends it.
+            on_token: called with each released token before the next is drawn; what it raises ends the loop.
+
+        Raises:
+            BudgetExceeded: the reservation has no block left.
+            BackendError: the model failed, for a cause that is not one record.
+            LedgerError: the charge could not be recorded.
+        """
+        sizes = [len(unit) for unit in units]
+        released = list(begun)
+        suffix = [*prompts.public_suffix, *begun]
+        with closing_block(
+            self.backend, prompts.prefix, [suffix], max_tokens - len(begun), public=True
+        ) as public:
+            while len(released) < max_tokens:
+                public_row = _answer(public, 1, None)[0]  # finds a dead server before anything is charged
+                permit = charge()  # before it draws
+                subsets = [[units[unit][record] for unit, record in drawn] for drawn in sampler.draw(sizes)]
+                suffixes = [each for subset in subsets if (each := prompts.suffix(subset, released))]
+                length = min(permit.tokens, max_tokens - len(released))
+                with closing_block(self.backend, prompts.prefix, suffixes, length) as private:
+                    for step in range(length):
+                        if step > 0:
+                            public_row = _answer(public, 1, None)[0]
+                        # A demonstration is never empty: its first token does not end it.
+                        support = release.support(public_row, frozenset() if released else self.ends)
+                        logprobs = _answer(private, len(suffixes), support)
+                        winner = release.token(logprobs, public_row[support], permit)
+                        if winner is None:
+                            return released
+                        released.append(support[winner])
+                        on_token(released[-1])
+                        if released[-1] in self.ends:
+                            return released
+                        public.append(released[-1])
+                        private.append(released[-1])
+        return released
+
+    def text_of(self, released: Sequence[int]) -> str:
+        """The demonstration's text, without the token that ended it."""
+        return text_of(self.backend, released, self.ends)
+
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end a demonstration."""
+        return ending_tokens(self.backend)
+
+
+def _answer(block: PromptBlock, rows: int, support: Tokens | None) -> Logprobs:
+    """What the block answers, as the aggregation needs it: float32, contiguous, of the right shape."""
+    answer = block.next_token_logprobs(support)
+    with np.errstate(all="ignore"):  # a warning would tell that a record's value is beyond float32
+        logprobs = np.ascontiguousarray(answer, dtype=np.float32)
+    columns = logprobs.shape[-1] if support is None else len(support)
+    if logprobs.shape != (rows, columns):
+        raise BackendError("the backend answered with an array of another shape than was asked for")
+    return logprobs

@@ -1,0 +1,1 @@
+"""Fixes noise and draws from public numbers, before anything is spent."""

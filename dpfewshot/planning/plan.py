@@ -1,0 +1,180 @@
+"""Plans as values: everything that is decided before anything is spent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from dpfewshot.accounting import Event
+from dpfewshot.errors import InvalidPlan
+from dpfewshot.mechanisms import Draws
+from dpfewshot.planning.settings import Settings
+from dpfewshot.values import PrivacySpend
+
+
+@dataclass(frozen=True)
+class PartPlan:
+    """The plan of one part of the data: of one label, or of the whole data set where labels are free.
+
+    Attributes:
+        scope: the label whose units take part, or None for all units.
+        labels: the labels that this part generates.
+        population: n, the public number of units.
+        sampling_rate: q = M·N·P/n, exact: a unit's chance to be in a draw of its part.
+        draws: what the mechanism was told of them.
+        noise_multiplier: σ; 0 without privacy.
+        blocks: draws from each of the P disjoint parts.
+        spend: the certified (ε, δ) of all draws; None without privacy.
+        noise_on_mean: standard deviation of the noise on a mean probability; None where noise is not
+            added to probabilities.
+        event: what `spend` was computed for; None without privacy.
+    """
+
+    scope: str | None
+    labels: tuple[str, ...]
+    population: int
+    sampling_rate: Fraction
+    draws: Draws
+    noise_multiplier: float
+    blocks: int
+    spend: PrivacySpend | None
+    noise_on_mean: float | None
+    event: Event | None
+
+    @property
+    def details(self) -> dict[str, str | int | float]:
+        """What an account's history keeps of it: public numbers."""
+        return {
+            "noise_multiplier": self.noise_multiplier,
+            "sampling_rate": str(self.sampling_rate),
+            "steps": self.blocks,
+            "tokens_per_step": self.draws.tokens_per_block,
+        }
+
+
+@dataclass(frozen=True)
+class GenerationPlan:
+    """Everything that is decided before anything is spent.
+
+    The noise multiplier and the sampling rate are those of the part that is hardest to protect; `parts`
+    has each one's. ε and δ bound all parts together: they are disjoint, so the greatest counts.
+
+    Attributes:
+        mechanism: its name.
+        relation: the neighbouring relation, "add-remove", "zero-out" or "replace-one".
+        settings: what the user chose.
+        parts: one a label, or one in all where labels are free.
+        prompt_tokens: tokens that the language model evaluates for one demonstration, at most on
+            average over draws, computed from caps.
+        estimated_seconds: for all demonstrations, once `Synthesizer.probe` measured the backend.
+    """
+
+    mechanism: str
+    relation: str
+    settings: Settings
+    parts: tuple[PartPlan, ...]
+    prompt_tokens: int
+    estimated_seconds: float | None = None
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The largest σ of the parts."""
+        return max(part.noise_multiplier for part in self.parts)
+
+    @property
+    def sampling_rate(self) -> float:
+        """The largest q of the parts."""
+        return float(max(part.sampling_rate for part in self.parts))
+
+    @property
+    def steps(self) -> int:
+        """The largest number of draws of a part."""
+        return max(part.blocks for part in self.parts)
+
+    @property
+    def epsilon(self) -> float | None:
+        """The certified ε of everything in the plan; None without privacy."""
+        return max((part.spend.epsilon for part in self.parts if part.spend), default=None)
+
+    @property
+    def delta(self) -> float | None:
+        """The δ of everything in the plan; None without privacy."""
+        return max((part.spend.delta for part in self.parts if part.spend), default=None)
+
+    @property
+    def noise_on_mean(self) -> float | None:
+        """The largest noise on a mean probability; None where noise is not added to probabilities."""
+        noises = [part.noise_on_mean for part in self.parts]
+        return None if None in noises else max(noise for noise in noises if noise is not None)
+
+    @property
+    def demonstrations(self) -> int:
+        """How many demonstrations are planned."""
+        return self.settings.shots_per_label * sum(len(part.labels) for part in self.parts)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a careful reader should know before it is spent."""
+        return tuple(
+            f"delta={part.spend.delta:.3g} is not below 1/{part.population} for "
+            f"{part.scope or 'the data set'}: it allows a mechanism that publishes one random record; "
+            "use it for reproduction only"
+            for part in self.parts
+            if part.spend and part.spend.delta * part.population >= 1
+        )
+
+    def part_of(self, label: str) -> PartPlan:
+        """The part that generates a label.
+
+        Raises:
+            InvalidPlan: the label is not planned.
+        """
+        for part in self.parts:
+            if label in part.labels:
+                return part
+        raise InvalidPlan(
+            f"the plan has no label {label!r}: pass it in labels= when you make the synthesizer"
+        )
+
+    def with_speed(self, tokens_per_second: float) -> GenerationPlan:
+        """The same plan with an estimate of its duration."""
+        seconds = self.demonstrations * self.prompt_tokens / tokens_per_second
+        return replace(self, estimated_seconds=seconds)
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "mechanism": self.mechanism,
+            "relation": self.relation,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "noise_multiplier": self.noise_multiplier,
+            "sampling_rate": self.sampling_rate,
+            "steps": self.steps,
+            "prompts_per_token": self.settings.prompts_per_token,
+            "records_per_prompt": self.settings.records_per_prompt,
+            "max_tokens": self.settings.max_tokens,
+            "shots_per_label": self.settings.shots_per_label,
+            "resample_every": self.settings.resample_every,
+            "record_token_cap": self.settings.record_token_cap,
+            "sampling": self.settings.sampling,
+            "disjoint_parts": self.settings.disjoint_parts,
+            "prompt_tokens": self.prompt_tokens,
+            "estimated_seconds": self.estimated_seconds,
+            "warnings": list(self.warnings),
+            "parts": [_part_as_dict(part) for part in self.parts],
+        }
+
+
+def _part_as_dict(part: PartPlan) -> dict[str, object]:
+    return {
+        "scope": part.scope,
+        "labels": list(part.labels),
+        "population": part.population,
+        "sampling_rate": float(part.sampling_rate),
+        "noise_multiplier": part.noise_multiplier,
+        "steps": part.blocks,
+        "epsilon": part.spend.epsilon if part.spend else None,
+        "delta": part.spend.delta if part.spend else None,
+        "noise_on_mean": part.noise_on_mean,
+    }

@@ -1,0 +1,1 @@
+"""Prompts in tokens: with private records, and with released demonstrations."""

@@ -1,0 +1,1 @@
+"""What the interpreter and the operating system must not leak or share: tracebacks and forked locks."""
