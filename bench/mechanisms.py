@@ -156,13 +156,13 @@ def _planned(setting: Setting, data_set: DataSet, epsilon: float, population: in
     length = data_set.max_tokens if setting.block else 1
     draws = Draws(
         sampling_rate=prompts / population,
-        blocks=demonstrations * -(-data_set.max_tokens // length),
-        tokens_per_block=length,
+        steps=demonstrations * -(-data_set.max_tokens // length),
+        tokens_per_draw=length,
         prompts=prompts,
         row_change=setting.row_change,
     )
     if setting.published:
-        sigma = _published(prompts, population, draws.blocks, epsilon)
+        sigma = _published(prompts, population, draws.steps, epsilon)
     else:
         sigma = calibrate(lambda noise: mechanism.event(draws, noise), epsilon=epsilon, delta=DELTA)
     return Planned(mechanism, draws, sigma)

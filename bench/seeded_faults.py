@@ -69,7 +69,7 @@ LOOP_AND_PARTS = (
     Fault(
         "dpfewshot/generation/set_up.py",
         "return PoissonSampler(part.sampling_rate, prompts, records, self.source)",
-        "return PoissonSampler(max(each.sampling_rate for each in self.plan.parts), prompts, records,\n"
+        "return PoissonSampler(max(each.sampling_rate for each in self.plan.strata), prompts, records,\n"
         "    self.source)",
         "a label is sampled at its own rate",
         WIRING,
@@ -105,8 +105,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/planning/plan.py",
-        "return max((part.spend.epsilon for part in self.parts if part.spend), default=None)",
-        "return min((part.spend.epsilon for part in self.parts if part.spend), default=None)",
+        "return max((stratum.spend.epsilon for stratum in self.strata if stratum.spend), default=None)",
+        "return min((stratum.spend.epsilon for stratum in self.strata if stratum.spend), default=None)",
         "a plan states the greatest epsilon of its parts",
         "tests/unit/test_plans.py",
     ),
@@ -186,7 +186,7 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/mechanisms/noise.py",
-        "block_multiplier = noise_multiplier / math.sqrt(draws.tokens_per_block)",
+        "block_multiplier = noise_multiplier / math.sqrt(draws.tokens_per_draw)",
         "block_multiplier = noise_multiplier",
         "R tokens on a draw cost R releases",
         "tests/contract/test_mechanisms.py tests/unit/test_gaussian.py",

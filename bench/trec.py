@@ -93,7 +93,7 @@ def table(rows: list[Row]) -> Iterator[str]:
     yield "| label | n | q | δ | σ | ε, certified | noise on the mean | demonstration |"
     yield "|---|---|---|---|---|---|---|---|"
     for row in rows:
-        part = row.plan.parts[0]
+        part = row.plan.strata[0]
         yield (
             f"| {part.scope} | {part.population} | {float(part.sampling_rate):.4f} | {delta_text(row.plan.delta or 0)} "
             f"| {part.noise_multiplier:.4f} | {epsilon_text(row.plan.epsilon or 0)} | {part.noise_on_mean:.4f} "

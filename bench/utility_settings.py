@@ -48,11 +48,11 @@ def _on_one_draw(set_up: SetUp) -> SetUp:
     plan = set_up.plan
     tokens = plan.settings.max_tokens
     parts = [
-        replace(part, draws=replace(part.draws, blocks=part.blocks // tokens, tokens_per_block=tokens))
-        for part in plan.parts
+        replace(part, draws=replace(part.draws, steps=part.steps // tokens, tokens_per_draw=tokens))
+        for part in plan.strata
     ]
     settings = replace(plan.settings, resample_every=tokens)
-    return replace(set_up, plan=replace(plan, parts=tuple(parts), settings=settings), certified=False)
+    return replace(set_up, plan=replace(plan, strata=tuple(parts), settings=settings), certified=False)
 
 
 @dataclass(frozen=True)

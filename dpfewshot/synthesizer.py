@@ -203,7 +203,7 @@ class Synthesizer:
 
     def probe(self, seconds: float = 2.0) -> GenerationPlan:
         """Measure the backend on a public prompt and put the estimated seconds into the plan."""
-        prompts = self._writer.for_label(self.plan.parts[0].labels[0])
+        prompts = self._writer.for_label(self.plan.strata[0].labels[0])
         prompt = [*prompts.prefix, *prompts.public_suffix]
         tokens, started = 0, time.perf_counter()
         while (elapsed := time.perf_counter() - started) < seconds:
@@ -264,7 +264,7 @@ class Synthesizer:
         When it is cancelled, the thread stops before the next token. What was drawn stays charged, a plan
         that drew nothing is given back, and nothing stays locked.
         """
-        worker, tokens = self._generation.part_of(label).worker, self._at_most(max_tokens)
+        worker, tokens = self._generation.stratum_of(label).worker, self._at_most(max_tokens)
         return await worker.run(
             lambda stop: self._generation.release(
                 label, tokens, Course(on_token=lambda _token: stop.check(), stop=stop)

@@ -17,7 +17,7 @@ from dpfewshot.audit.premises import Answers, asked_in_company
 from dpfewshot.audit.verdict import Counted, verdict_of
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.planning.plan import GenerationPlan, PartPlan
+from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.prompts.writer import Body
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.synthesizer import Synthesizer
@@ -64,7 +64,7 @@ def canary_game(
         raise InvalidPlan("a canary game needs plays >= 100, batches >= 1 and 0 < beta < 1")
     set_up = synthesizer.set_up
     label = _smallest(set_up.plan) if label is None else label
-    part = set_up.plan.part_of(label)
+    part = set_up.plan.stratum_of(label)
     if part.spend is None or not set_up.certified:
         raise InvalidPlan("the canary game tests a certified epsilon, and this plan has none (private=False)")
     with tqdm(desc="canary game", unit="play", disable=None, leave=False) as bar:
@@ -72,7 +72,7 @@ def canary_game(
         bar.total = table.ticks
         of_one_draw = [table.one_token(), table.one_block()]
         demonstration, draws = table.one_demonstration()
-    units = set_up.parts()[set_up.plan.parts.index(part)].bodies(set_up.writer, 0)
+    units = set_up.parts()[set_up.plan.strata.index(part)].bodies(set_up.writer, 0)
     return verdict_of(
         set_up.mechanism,
         part,
@@ -88,10 +88,10 @@ def canary_game(
 
 
 def _smallest(plan: GenerationPlan) -> str:
-    return min(plan.parts, key=lambda part: part.population).labels[0]
+    return min(plan.strata, key=lambda part: part.population).labels[0]
 
 
-def _asked(set_up: SetUp, part: PartPlan, label: str, units: Sequence[Sequence[Body]]) -> Answers:
+def _asked(set_up: SetUp, part: StratumPlan, label: str, units: Sequence[Sequence[Body]]) -> Answers:
     """One draw of records, whose prompts are asked with and without others."""
     prompts = set_up.writer.for_label(label)
     drawn = set_up.sampler(part).draw([len(unit) for unit in units])
@@ -102,7 +102,7 @@ def _asked(set_up: SetUp, part: PartPlan, label: str, units: Sequence[Sequence[B
         prompts,
         suffixes,
         _canaries(set_up, label),
-        tokens=part.draws.tokens_per_block,
+        tokens=part.draws.tokens_per_draw,
         top_k=set_up.mechanism.top_k,
     )
 

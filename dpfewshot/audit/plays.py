@@ -26,7 +26,7 @@ from dpfewshot.errors import InvalidPlan
 from dpfewshot.generation.generation import Course, Generation
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import Draws, Mechanism, RowChange
-from dpfewshot.planning.plan import GenerationPlan, PartPlan
+from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import POISSON, Settings
 
 _CLAIMED = 0.9
@@ -164,7 +164,7 @@ class Table:
 
     def one_block(self) -> Outcome | None:
         """All tokens of a draw that holds all canaries; None where it serves one, or there is no release."""
-        tokens = self._part.draws.tokens_per_block
+        tokens = self._part.draws.tokens_per_draw
         return self._of_one_draw("one block", tokens) if tokens > 1 else None
 
     def _of_one_draw(self, name: str, tokens: int) -> Outcome | None:
@@ -175,7 +175,7 @@ class Table:
         """
         part = self._part
         adds = part.draws.row_change is RowChange.ADDED
-        draws = replace(part.draws, sampling_rate=1.0, blocks=1, tokens_per_block=tokens, fixed_size=None)
+        draws = replace(part.draws, sampling_rate=1.0, steps=1, tokens_per_draw=tokens, fixed_size=None)
         game = self._game(name, draws, tokens, self._candidates if adds else 2)
         try:
             canaries = game.most_canaries(self._one_of(self._candidates if adds and tokens == 1 else _RARE))
@@ -204,7 +204,7 @@ class Table:
             How it ended, and how units were drawn for it.
         """
         part, tokens = self._part, self.set_up.plan.settings.max_tokens
-        draws = replace(part.draws, blocks=-(-tokens // part.draws.tokens_per_block))
+        draws = replace(part.draws, steps=-(-tokens // part.draws.tokens_per_draw))
         game = self._game("one demonstration", draws, tokens, self._candidates)
         replaced = draws.fixed_size is not None  # n stays what it is: canaries take the place of others
         room = len(self._crowd.sizes) if replaced else _MOST_CANARIES
@@ -219,12 +219,12 @@ class Table:
     @property
     def ticks(self) -> int:
         """How many plays all games have."""
-        games = 2 if self._part.draws.tokens_per_block == 1 else 3
+        games = 2 if self._part.draws.tokens_per_draw == 1 else 3
         return 2 * games * self.plays + 2 * (games - 1) * (self.plays // 4)
 
     @property
-    def _part(self) -> PartPlan:
-        return self.set_up.plan.part_of(self.label)
+    def _part(self) -> StratumPlan:
+        return self.set_up.plan.stratum_of(self.label)
 
     @cached_property
     def _crowd(self) -> Crowd:
@@ -241,14 +241,14 @@ class Table:
         """What is known of an outcome that happens in one of so many plays."""
         return Rate(self.plays // many, self.plays, self.beta).high
 
-    def _with(self, part: PartPlan, settings: Settings) -> GenerationPlan:
+    def _with(self, part: StratumPlan, settings: Settings) -> GenerationPlan:
         """The plan with other settings, and with another part, which lasts for all plays."""
         plan = self.set_up.plan
-        lasting = replace(part, blocks=self.ticks * plan.settings.max_tokens)
+        lasting = replace(part, steps=self.ticks * plan.settings.max_tokens)
         return replace(
             plan,
             settings=settings,
-            parts=tuple(lasting if each is self._part else each for each in plan.parts),
+            strata=tuple(lasting if each is self._part else each for each in plan.strata),
         )
 
     def _stage(self, world: World, plan: GenerationPlan, game: Game) -> Stage:

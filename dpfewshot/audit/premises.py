@@ -106,7 +106,7 @@ class Watch:
             units: how many there are.
             beta: the probability that one of six bounds is wrong.
         """
-        long = self.longest > draws.tokens_per_block
+        long = self.longest > draws.tokens_per_draw
         found = [
             ("share of draws that hold a unit", self.inside, self.draws, draws.sampling_rate),
             (

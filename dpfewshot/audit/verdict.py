@@ -13,7 +13,7 @@ from dpfewshot.audit.plays import Outcome
 from dpfewshot.audit.premises import Answers, Expected
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Mechanism
-from dpfewshot.planning.plan import PartPlan
+from dpfewshot.planning.plan import StratumPlan
 from dpfewshot.values import delta_text, epsilon_text
 
 
@@ -59,7 +59,7 @@ class Counted:
             )
 
 
-def verdict_of(mechanism: Mechanism, plan: PartPlan, counted: Counted) -> Finding:
+def verdict_of(mechanism: Mechanism, plan: StratumPlan, counted: Counted) -> Finding:
     """The finding: failed as soon as there is one fault.
 
     Args:
@@ -115,7 +115,7 @@ def _noise_at_most(games: tuple[Outcome, ...]) -> float | None:
     return None if math.isinf(least) else least
 
 
-def _epsilon_of(mechanism: Mechanism, plan: PartPlan, noise: float | None, delta: float) -> float:
+def _epsilon_of(mechanism: Mechanism, plan: StratumPlan, noise: float | None, delta: float) -> float:
     """What the accountant says of the plan with the most noise that it can have."""
     if noise is None:
         return 0.0

@@ -9,7 +9,7 @@ from dpfewshot.audit.worst_case import WorstCaseModel, text_of_unit
 from dpfewshot.generation.experiments import unaccounted
 from dpfewshot.generation.generation import Generation
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.planning.plan import GenerationPlan, PartPlan
+from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.sampling import disjoint_parts
 from dpfewshot.values import Record
 
@@ -77,9 +77,9 @@ class Crowd:
     named: bool
 
     @classmethod
-    def of(cls, set_up: SetUp, part: PartPlan) -> Crowd:
+    def of(cls, set_up: SetUp, part: StratumPlan) -> Crowd:
         """The units that serve a part of the plan, or one of its disjoint parts."""
-        share = set_up.shares[set_up.plan.parts.index(part)]
+        share = set_up.shares[set_up.plan.strata.index(part)]
         sizes = [len(unit) for unit in share.units]
         disjoint = set_up.plan.settings.disjoint_parts
         kept = disjoint_parts(len(sizes), disjoint)[0] if disjoint > 1 else range(len(sizes))

@@ -16,7 +16,7 @@ from dpfewshot.values import PrivacySpend
 class Reservation:
     """A plan's share of an account: a number of blocks whose noise was fixed beforehand.
 
-    A block is one draw of records and up to `tokens_per_block` tokens on it. What is left of a block
+    A block is one draw of records and up to `tokens_per_draw` tokens on it. What is left of a block
     is forfeited; whole blocks that are left serve further demonstrations of the same plan (design
     note 5.4). Nothing comes back to the account once a block was drawn.
 
@@ -24,7 +24,7 @@ class Reservation:
         account: who is charged; None for runs without a guarantee.
         entry: the account's number for the plan.
         blocks: draws from each part.
-        tokens_per_block: R.
+        tokens_per_draw: R.
         noise_multiplier: σ that the cost was computed for.
         parts: P, disjoint parts of the records, each with as many blocks: they compose in parallel.
         lease: names this run to the account, which counts each block before it is drawn.
@@ -42,7 +42,7 @@ class Reservation:
         entry: int,
         *,
         blocks: int,
-        tokens_per_block: int,
+        tokens_per_draw: int,
         noise_multiplier: float,
         parts: int = 1,
         lease: str = "",
@@ -52,7 +52,7 @@ class Reservation:
         self._account = account
         self._entry = entry
         self.lease = lease
-        self._tokens_per_block = tokens_per_block
+        self._tokens_per_block = tokens_per_draw
         self._noise_multiplier = noise_multiplier
         self.asked = self._drawn = resumed
         self._closed = False
@@ -64,7 +64,7 @@ class Reservation:
         return self._entry
 
     @property
-    def blocks_left(self) -> tuple[int, ...]:
+    def draws_left(self) -> tuple[int, ...]:
         """Draws that are left, in each of the disjoint parts."""
         return tuple(self._blocks_left)
 
@@ -171,7 +171,7 @@ class Accountant:
         *,
         scope: str | None,
         blocks: int,
-        tokens_per_block: int,
+        tokens_per_draw: int,
         noise_multiplier: float,
         details: Details,
         parts: int = 1,
@@ -182,7 +182,7 @@ class Accountant:
             cost: the plan's certified (ε, δ); None without an account.
             scope: the part of the account's partition that the plan draws from; None for all of it.
             blocks: how many draws of each part the cost was computed for.
-            tokens_per_block: how many tokens share one draw.
+            tokens_per_draw: how many tokens share one draw.
             noise_multiplier: the σ that the cost was computed for.
             details: public facts for the account's history.
             parts: P, disjoint parts of the records.
@@ -197,7 +197,7 @@ class Accountant:
             self._account,
             entry,
             blocks=blocks,
-            tokens_per_block=tokens_per_block,
+            tokens_per_draw=tokens_per_draw,
             noise_multiplier=noise_multiplier,
             parts=parts,
             lease=lease,
@@ -210,7 +210,7 @@ class Accountant:
         *,
         scope: str | None,
         blocks: int,
-        tokens_per_block: int,
+        tokens_per_draw: int,
         noise_multiplier: float,
         details: Details,
         known: Sequence[str],
@@ -224,7 +224,7 @@ class Accountant:
             cost: the plan's certified (ε, δ), as it was reserved; None without an account.
             scope: the part of the account's partition, as it was reserved.
             blocks: that the checkpoint leaves, of each part; the account may leave fewer.
-            tokens_per_block: how many tokens share one draw.
+            tokens_per_draw: how many tokens share one draw.
             noise_multiplier: as it was reserved.
             details: as they were reserved.
             known: leases of the checkpoint.
@@ -243,7 +243,7 @@ class Accountant:
             self._account,
             entry,
             blocks=blocks,
-            tokens_per_block=tokens_per_block,
+            tokens_per_draw=tokens_per_draw,
             noise_multiplier=noise_multiplier,
             parts=parts,
             lease=lease,

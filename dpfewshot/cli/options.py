@@ -226,7 +226,7 @@ def describe(plan: GenerationPlan) -> str:
         f"      {sizes}",
         f"      {header}{'epsilon':>9}{'delta':>10}",
     ]
-    for part in plan.parts:
+    for part in plan.strata:
         spent = (
             f"{epsilon_text(part.spend.epsilon):>9}{delta_text(part.spend.delta):>10}"
             if part.spend
@@ -235,7 +235,7 @@ def describe(plan: GenerationPlan) -> str:
         noise = "none" if part.noise_on_mean is None else f"{part.noise_on_mean:.4f}"
         lines.append(
             f"      {part.scope or 'whole data set':<16}{part.population:>8}{float(part.sampling_rate):>9.4f}"
-            f"{part.blocks:>7}{part.noise_multiplier:>9.4f}{noise:>15}{spent}"
+            f"{part.steps:>7}{part.noise_multiplier:>9.4f}{noise:>15}{spent}"
         )
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ from dpfewshot.values import epsilon_text
 if TYPE_CHECKING:
     from dpfewshot.accounting.reference.cross_check import CrossCheck
     from dpfewshot.planning.compare import Compared
-    from dpfewshot.planning.plan import GenerationPlan, PartPlan
+    from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 
 
 @click.command()
@@ -107,22 +107,22 @@ def _comparison(rows: list[Compared], target_noise: float) -> Iterator[str]:
     yield "tokens: of the language model for one demonstration, at most; seconds: for all of them"
 
 
-def _cross_checks(plan: GenerationPlan) -> list[tuple[PartPlan, CrossCheck]]:
+def _cross_checks(plan: GenerationPlan) -> list[tuple[StratumPlan, CrossCheck]]:
     from dpfewshot.accounting.reference.cross_check import cross_check
 
     return [
         (part, cross_check(part.event, part.spend.delta, part.spend.epsilon))
-        for part in plan.parts
+        for part in plan.strata
         if part.event is not None and part.spend is not None
     ]
 
 
-def _check_as_dict(part: PartPlan, check: CrossCheck) -> dict[str, object]:
+def _check_as_dict(part: StratumPlan, check: CrossCheck) -> dict[str, object]:
     certified = part.spend.epsilon if part.spend else None
     return {"scope": part.scope, "certified": certified, **check.as_dict()}
 
 
-def _check_in_words(part: PartPlan, check: CrossCheck) -> str:
+def _check_in_words(part: StratumPlan, check: CrossCheck) -> str:
     certified = epsilon_text(part.spend.epsilon) if part.spend else "none"
     prv = "does not say"
     if check.prv_estimate is not None:

@@ -152,7 +152,7 @@ class Checkpoint:
 
     def keep(self, part: int, reservation: Reservation) -> None:
         """A part has what is left of a reservation."""
-        self.reserved(part, reservation.entry, reservation.lease, list(reservation.blocks_left))
+        self.reserved(part, reservation.entry, reservation.lease, list(reservation.draws_left))
 
     def resuming(self, part: int, lease: str) -> None:
         """A part is about to ask the account for a new lease, which may be granted without an answer."""

@@ -94,13 +94,13 @@ class Generation:
             self.checkpoint.close()
             self.checkpoint = None
 
-    def part_of(self, label: str) -> Part:
+    def stratum_of(self, label: str) -> Part:
         """The part that generates a label.
 
         Raises:
             InvalidPlan: the label is not planned.
         """
-        return self.parts[self.plan.parts.index(self.plan.part_of(label))]
+        return self.parts[self.plan.strata.index(self.plan.stratum_of(label))]
 
     @redacts_errors(BackendError, "generation")
     def release(self, label: str, max_tokens: int, course: Course) -> Demonstration:
@@ -118,8 +118,8 @@ class Generation:
             Stopped: it was asked to.
         """
         self.check_open()
-        part, writer = self.part_of(label), self.set_up.writer
-        blocks = -(-(max_tokens - len(course.begun)) // part.plan.draws.tokens_per_block)
+        part, writer = self.stratum_of(label), self.set_up.writer
+        blocks = -(-(max_tokens - len(course.begun)) // part.plan.draws.tokens_per_draw)
         with self.observer.generating(label) as tell:
             course.stop.acquire(part.lock)
             try:
@@ -149,7 +149,7 @@ class Generation:
             label=label,
             token_count=len(released),
             private=self.certified,
-            spent=self.part_of(label).plan.spend if self.certified else None,
+            spent=self.stratum_of(label).plan.spend if self.certified else None,
             relation=self.plan.relation,
             mechanism=self.mechanism.name,
         )
@@ -189,13 +189,15 @@ class Generation:
             label: of the demonstration.
             others: labels of the demonstrations to come after it.
         """
-        part = self.part_of(label)
+        part = self.stratum_of(label)
         if part.reservation is None:
-            return self.plan.settings.blocks_per_shot
-        left = max(part.reservation.blocks_left)
+            return self.plan.settings.draws_per_demonstration
+        left = max(part.reservation.draws_left)
         if part.parts > 1:  # the others mostly have parts of their own
             return left
-        needed = sum(other in part.plan.labels for other in others) * self.plan.settings.blocks_per_shot
+        needed = (
+            sum(other in part.plan.labels for other in others) * self.plan.settings.draws_per_demonstration
+        )
         return max(0, left - needed)
 
     @contextmanager
@@ -256,8 +258,8 @@ class Generation:
         reservation = self.accountant.reserve(
             spend,
             scope=self.scope(part),
-            blocks=plan.blocks,
-            tokens_per_block=plan.draws.tokens_per_block,
+            blocks=plan.steps,
+            tokens_per_draw=plan.draws.tokens_per_draw,
             noise_multiplier=plan.noise_multiplier,
             parts=part.parts,
             details=self.details(part),
@@ -265,7 +267,7 @@ class Generation:
         try:
             if self.checkpoint is not None:
                 self.checkpoint.keep(self._number(part), reservation)
-            self.observer.reserved(plan.scope, spend, plan.blocks)
+            self.observer.reserved(plan.scope, spend, plan.steps)
         except BaseException:
             with suppress(LedgerError):
                 reservation.close()  # nobody knows of it

@@ -60,10 +60,10 @@ def _check(generation: Generation, checkpoint: Checkpoint) -> None:
         LedgerError: they do not.
     """
     progress, plan = checkpoint.progress, generation.plan
-    planned = {label for part in plan.parts for label in part.labels}
+    planned = {label for part in plan.strata for label in part.labels}
     fits = (
         all(_fits(generation, number, kept) for number, kept in progress.reserved.items())
-        and {*(one.label for one in progress.finished), progress.label or plan.parts[0].labels[0]} <= planned
+        and {*(one.label for one in progress.finished), progress.label or plan.strata[0].labels[0]} <= planned
         and len(progress.released) <= plan.settings.max_tokens
         and all(token < generation.set_up.backend.vocabulary_size for token in progress.released)
     )
@@ -75,7 +75,7 @@ def _fits(generation: Generation, number: int, kept: KeptReservation) -> bool:
     if number >= len(generation.parts):
         return False
     part = generation.parts[number]
-    return len(kept.blocks) == part.parts and max(kept.blocks) <= part.plan.blocks
+    return len(kept.blocks) == part.parts and max(kept.blocks) <= part.plan.steps
 
 
 def _take_up(generation: Generation, checkpoint: Checkpoint) -> None:
@@ -110,7 +110,7 @@ def _resumed(
             scope=generation.scope(part),
             # who is in which disjoint part is private and not kept: what one of them drew, all count as drawn
             blocks=min(kept.blocks),
-            tokens_per_block=part.plan.draws.tokens_per_block,
+            tokens_per_draw=part.plan.draws.tokens_per_draw,
             noise_multiplier=part.plan.noise_multiplier,
             details=generation.details(part),
             known=known,
@@ -128,7 +128,7 @@ def _is_finished(generation: Generation, checkpoint: Checkpoint) -> bool:
 def _leave(checkpoint: Checkpoint, number: int, reservation: Reservation, *, finished: bool) -> None:
     try:
         if finished:
-            blocks = [0] * len(reservation.blocks_left)
+            blocks = [0] * len(reservation.draws_left)
             checkpoint.reserved(number, reservation.entry, reservation.lease, blocks)
             reservation.close()
     finally:

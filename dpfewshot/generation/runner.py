@@ -46,7 +46,7 @@ def release_all(
             stop.check()
 
         course = Course(on_token=on_token, stop=stop, kept=checkpoint is not None)
-        labels = [label for part in plan.parts for label in part.labels]
+        labels = [label for part in plan.strata for label in part.labels]
         todo = _missing(labels * plan.settings.shots_per_label, done)
         if progress.label in todo:  # the interrupted one goes on first
             todo.remove(progress.label)
@@ -117,7 +117,7 @@ def _tokens(generation: Generation, progress: Progress, label: str, others: Sequ
         draws, begun = generation.draws_left(label, others), len(progress.released)
         if begun + draws > 0:
             return min(settings.max_tokens, begun + draws * settings.resample_every)
-    enough = generation.draws_left(label, ()) >= settings.blocks_per_shot
+    enough = generation.draws_left(label, ()) >= settings.draws_per_demonstration
     return settings.max_tokens if enough else 0
 
 

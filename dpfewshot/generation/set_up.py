@@ -14,7 +14,7 @@ from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.generation.strata import Part, Share, divide
 from dpfewshot.mechanisms import Mechanism, Release
 from dpfewshot.mechanisms.noiseless import started
-from dpfewshot.planning.plan import GenerationPlan, PartPlan
+from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import FIXED_SIZE
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler, Source
@@ -53,12 +53,12 @@ class SetUp:
         object.__setattr__(self, "shares", tuple(self.shares))
         if not self.certified:
             return
-        if not all(self._states(part) for part in self.plan.parts):
+        if not all(self._states(part) for part in self.plan.strata):
             raise InvalidPlan("the plan's epsilon is that of other draws, or of other noise")
-        if not all(_pays(part) for part in self.plan.parts):
+        if not all(_pays(part) for part in self.plan.strata):
             raise InvalidPlan("the plan's epsilon is less than its draws cost")
         served = [(share.scope, share.labels) for share in self.shares]
-        if served != [(part.scope, part.labels) for part in self.plan.parts]:
+        if served != [(part.scope, part.labels) for part in self.plan.strata]:
             raise InvalidPlan("the plan's parts are those of other units")
 
     def check_invariance(self) -> None:
@@ -83,10 +83,10 @@ class SetUp:
         disjoint = self.plan.settings.disjoint_parts
         return [
             Part(share, part, disjoint, self.source)
-            for share, part in zip(self.shares, self.plan.parts, strict=True)
+            for share, part in zip(self.shares, self.plan.strata, strict=True)
         ]
 
-    def sampler(self, part: PartPlan) -> Sampler:
+    def sampler(self, part: StratumPlan) -> Sampler:
         """Who draws the units of a part, and puts them in prompts."""
         settings = self.plan.settings
         prompts, records = settings.prompts_per_token, settings.records_per_prompt
@@ -94,7 +94,7 @@ class SetUp:
             return FixedSizeSampler(prompts, records, self.source)
         return PoissonSampler(part.sampling_rate, prompts, records, self.source)
 
-    def release(self, part: PartPlan) -> Release:
+    def release(self, part: StratumPlan) -> Release:
         """The mechanism at work on one demonstration of a part, with the noise that is planned for it."""
         return started(self.mechanism, part.draws, part.noise_multiplier, self.source)
 
@@ -106,25 +106,25 @@ class SetUp:
             backend: in place of the language model.
             plan: in place of the plan, for the same labels.
         """
-        labels = [label for part in plan.parts for label in part.labels]
+        labels = [label for part in plan.strata for label in part.labels]
         shares = tuple(divide(self.task, records, labels))
         return replace(self, backend=backend, plan=plan, shares=shares, certified=False)
 
-    def _states(self, part: PartPlan) -> bool:
+    def _states(self, part: StratumPlan) -> bool:
         """Whether the part's event is that of what the sampler, the mechanism and the loop do."""
         settings, draws = self.plan.settings, part.draws
         return (
             draws.sampling_rate == rounded_up(part.sampling_rate)
             and draws.prompts == settings.prompts_per_token
             and draws.row_change is settings.row_change
-            and draws.tokens_per_block == settings.resample_every
-            and draws.blocks == part.blocks
+            and draws.tokens_per_draw == settings.resample_every
+            and draws.steps == part.steps
             and (draws.fixed_size is not None) == (settings.sampling == FIXED_SIZE)
             and part.event == self.mechanism.event(draws, part.noise_multiplier)
         )
 
 
-def _pays(part: PartPlan) -> bool:
+def _pays(part: StratumPlan) -> bool:
     """Whether the part's cost is what its event costs, in whole units, or more."""
     if part.spend is None or part.event is None:
         return False

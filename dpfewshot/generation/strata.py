@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from dpfewshot.budget.reservation import Reservation
 from dpfewshot.errors import InvalidPlan, InvalidRecords
 from dpfewshot.generation.cancellation import Worker
-from dpfewshot.planning.plan import PartPlan
+from dpfewshot.planning.plan import StratumPlan
 from dpfewshot.prompts.writer import Body, PromptWriter
 from dpfewshot.runtime.forking import start_afresh_in_children
 from dpfewshot.sampling import Source, Unit, disjoint_parts, units, units_by_label
@@ -51,7 +51,7 @@ class Part:
     """
 
     share: Share
-    plan: PartPlan
+    plan: StratumPlan
     parts: int = 1
     source: Source = field(default=None, repr=False)
     reservation: Reservation | None = None

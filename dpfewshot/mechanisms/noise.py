@@ -40,13 +40,13 @@ def noise_scale(noise_multiplier: float, squared_sensitivity: Fraction | int, gr
 
 def gaussian_event(draws: Draws, noise_multiplier: float) -> PoissonGaussian | FixedSizeGaussian:
     """R Gaussian releases with multiplier σ on one draw are one with σ/√R (docs/proofs/blocks.md)."""
-    block_multiplier = noise_multiplier / math.sqrt(draws.tokens_per_block)
-    if draws.tokens_per_block > 1:  # rounding must not credit noise that is not there
+    block_multiplier = noise_multiplier / math.sqrt(draws.tokens_per_draw)
+    if draws.tokens_per_draw > 1:  # rounding must not credit noise that is not there
         block_multiplier = math.nextafter(math.nextafter(block_multiplier, 0.0), 0.0)
     if draws.fixed_size is not None:
         size = draws.fixed_size
-        return FixedSizeGaussian(size.sample_size, size.population, block_multiplier, draws.blocks)
-    return PoissonGaussian(draws.sampling_rate, block_multiplier, draws.blocks)
+        return FixedSizeGaussian(size.sample_size, size.population, block_multiplier, draws.steps)
+    return PoissonGaussian(draws.sampling_rate, block_multiplier, draws.steps)
 
 
 def pure_event(draws: Draws, epsilon: float, name: str) -> PoissonRandomizedResponse:
@@ -65,10 +65,10 @@ def pure_event(draws: Draws, epsilon: float, name: str) -> PoissonRandomizedResp
             f"{name} takes Poisson draws: sampling='fixed-size' is there for the papers that ran a Gaussian "
             "mechanism that way"
         )
-    block_epsilon = draws.tokens_per_block * epsilon
-    if draws.tokens_per_block > 1:
+    block_epsilon = draws.tokens_per_draw * epsilon
+    if draws.tokens_per_draw > 1:
         block_epsilon = math.nextafter(block_epsilon, math.inf)
-    return PoissonRandomizedResponse(draws.sampling_rate, block_epsilon, draws.blocks)
+    return PoissonRandomizedResponse(draws.sampling_rate, block_epsilon, draws.steps)
 
 
 def softmax_event(draws: Draws, noise_multiplier: float, name: str) -> Event:
@@ -87,9 +87,9 @@ def softmax_event(draws: Draws, noise_multiplier: float, name: str) -> Event:
         InvalidPlan: draws of fixed size.
     """
     epsilon = rounded_up(2 / Fraction(noise_multiplier))
-    tokens = draws.blocks * draws.tokens_per_block
+    tokens = draws.steps * draws.tokens_per_draw
     amplified: Event = pure_event(draws, epsilon, name)
-    apart = draws.tokens_per_block == 1 or draws.sampling_rate == 1  # of everybody every draw is the same
+    apart = draws.tokens_per_draw == 1 or draws.sampling_rate == 1  # of everybody every draw is the same
     if apart and epsilon <= WIDEST_RANGE:
         amplified = PoissonBoundedRange(draws.sampling_rate, epsilon, tokens)
     concentrated = ZeroConcentrated(rounded_up(Fraction(epsilon) ** 2 / 8), tokens)

@@ -51,16 +51,16 @@ class Draws:
 
     Attributes:
         sampling_rate: q in (0, 1], rounded up, each unit's probability of being in a draw.
-        blocks: how many draws.
-        tokens_per_block: R, tokens that share one draw.
+        steps: how many draws.
+        tokens_per_draw: R, tokens that share one draw.
         prompts: M, the constant number of prompts that means are taken over.
         row_change: what one unit can do to the rows.
         fixed_size: m of n, where draws are not Poisson.
     """
 
     sampling_rate: float
-    blocks: int
-    tokens_per_block: int
+    steps: int
+    tokens_per_draw: int
     prompts: int
     row_change: RowChange
     fixed_size: FixedSize | None = None

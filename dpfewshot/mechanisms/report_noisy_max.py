@@ -62,9 +62,9 @@ class ReportNoisyMax:
         """
         epsilon = rounded_up(1 / Fraction(noise_multiplier))
         blocks = pure_event(draws, epsilon, self.name)
-        if draws.tokens_per_block == 1:
+        if draws.tokens_per_draw == 1:
             return blocks
-        tokens = PoissonRandomizedResponse(1.0, epsilon, draws.blocks * draws.tokens_per_block)
+        tokens = PoissonRandomizedResponse(1.0, epsilon, draws.steps * draws.tokens_per_draw)
         return Tightest((blocks, tokens))
 
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> None:  # noqa: ARG002 - as the protocol has it

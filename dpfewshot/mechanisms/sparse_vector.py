@@ -98,7 +98,7 @@ class SparseVector:
         private = self._private_draws(draws)
         inner = self.mechanism.event(private, noise_multiplier)
         cost = rounded_up(self._test_epsilon(noise_multiplier))
-        return _with_tests(inner, cost, private.blocks)
+        return _with_tests(inner, cost, private.steps)
 
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float | None:
         """The other mechanism's, on a private token."""
@@ -127,12 +127,12 @@ class SparseVector:
                 "give each demonstration a disjoint part of the records, or use "
                 f"{self.mechanism.name!r} without it"
             )
-        if draws.tokens_per_block <= self.releases:
+        if draws.tokens_per_draw <= self.releases:
             raise InvalidPlan(
-                f"releases={self.releases} for each draw of {draws.tokens_per_block} tokens leave none that "
+                f"releases={self.releases} for each draw of {draws.tokens_per_draw} tokens leave none that "
                 "could be free: set resample_every=max_tokens, since every unit is in every draw"
             )
-        return replace(draws, blocks=draws.blocks * self.releases, tokens_per_block=1)
+        return replace(draws, steps=draws.steps * self.releases, tokens_per_draw=1)
 
     def _test_epsilon(self, noise_multiplier: float) -> Fraction:
         """√(w/(1-w))/σ: the root is the number that its float is, all else is exact."""

@@ -13,17 +13,17 @@ from dpfewshot.values import PrivacySpend
 
 
 @dataclass(frozen=True)
-class PartPlan:
-    """The plan of one part of the data: of one label, or of the whole data set where labels are free.
+class StratumPlan:
+    """The plan of one stratum of the data: of one label, or of the whole data set where labels are free.
 
     Attributes:
         scope: the label whose units take part, or None for all units.
-        labels: the labels that this part generates.
+        labels: the labels that this stratum generates.
         population: n, the public number of units.
-        sampling_rate: q = M·N·P/n, exact: a unit's chance to be in a draw of its part.
+        sampling_rate: q = M·N·P/n, exact: a unit's chance to be in a draw of its stratum.
         draws: what the mechanism was told of them.
         noise_multiplier: σ; 0 without privacy.
-        blocks: draws from each of the P disjoint parts.
+        steps: draws from each of the P disjoint parts.
         spend: the certified (ε, δ) of all draws; None without privacy.
         noise_on_mean: standard deviation of the noise on a mean probability; None where noise is not
             added to probabilities.
@@ -36,7 +36,7 @@ class PartPlan:
     sampling_rate: Fraction
     draws: Draws
     noise_multiplier: float
-    blocks: int
+    steps: int
     spend: PrivacySpend | None
     noise_on_mean: float | None
     event: Event | None
@@ -47,8 +47,8 @@ class PartPlan:
         return {
             "noise_multiplier": self.noise_multiplier,
             "sampling_rate": str(self.sampling_rate),
-            "steps": self.blocks,
-            "tokens_per_step": self.draws.tokens_per_block,
+            "steps": self.steps,
+            "tokens_per_step": self.draws.tokens_per_draw,
         }
 
 
@@ -56,14 +56,14 @@ class PartPlan:
 class GenerationPlan:
     """Everything that is decided before anything is spent.
 
-    The noise multiplier and the sampling rate are those of the part that is hardest to protect; `parts`
-    has each one's. ε and δ bound all parts together: they are disjoint, so the greatest counts.
+    The noise multiplier and the sampling rate are those of the stratum that is hardest to protect; `strata`
+    has each one's. ε and δ bound all strata together: they are disjoint, so the greatest counts.
 
     Attributes:
         mechanism: its name.
         relation: the neighbouring relation, "add-remove", "zero-out" or "replace-one".
         settings: what the user chose.
-        parts: one a label, or one in all where labels are free.
+        strata: one a label, or one in all where labels are free.
         prompt_tokens: tokens that the language model evaluates for one demonstration, at most on
             average over draws, computed from caps.
         estimated_seconds: for all demonstrations, once `Synthesizer.probe` measured the backend.
@@ -72,66 +72,66 @@ class GenerationPlan:
     mechanism: str
     relation: str
     settings: Settings
-    parts: tuple[PartPlan, ...]
+    strata: tuple[StratumPlan, ...]
     prompt_tokens: int
     estimated_seconds: float | None = None
 
     @property
     def noise_multiplier(self) -> float:
-        """The largest σ of the parts."""
-        return max(part.noise_multiplier for part in self.parts)
+        """The largest σ of the strata."""
+        return max(stratum.noise_multiplier for stratum in self.strata)
 
     @property
     def sampling_rate(self) -> float:
-        """The largest q of the parts."""
-        return float(max(part.sampling_rate for part in self.parts))
+        """The largest q of the strata."""
+        return float(max(stratum.sampling_rate for stratum in self.strata))
 
     @property
     def steps(self) -> int:
-        """The largest number of draws of a part."""
-        return max(part.blocks for part in self.parts)
+        """The largest number of draws of a stratum."""
+        return max(stratum.steps for stratum in self.strata)
 
     @property
     def epsilon(self) -> float | None:
         """The certified ε of everything in the plan; None without privacy."""
-        return max((part.spend.epsilon for part in self.parts if part.spend), default=None)
+        return max((stratum.spend.epsilon for stratum in self.strata if stratum.spend), default=None)
 
     @property
     def delta(self) -> float | None:
         """The δ of everything in the plan; None without privacy."""
-        return max((part.spend.delta for part in self.parts if part.spend), default=None)
+        return max((stratum.spend.delta for stratum in self.strata if stratum.spend), default=None)
 
     @property
     def noise_on_mean(self) -> float | None:
         """The largest noise on a mean probability; None where noise is not added to probabilities."""
-        noises = [part.noise_on_mean for part in self.parts]
+        noises = [stratum.noise_on_mean for stratum in self.strata]
         return None if None in noises else max(noise for noise in noises if noise is not None)
 
     @property
     def demonstrations(self) -> int:
         """How many demonstrations are planned."""
-        return self.settings.shots_per_label * sum(len(part.labels) for part in self.parts)
+        return self.settings.shots_per_label * sum(len(stratum.labels) for stratum in self.strata)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What a careful reader should know before it is spent."""
         return tuple(
-            f"delta={part.spend.delta:.3g} is not below 1/{part.population} for "
-            f"{part.scope or 'the data set'}: it allows a mechanism that publishes one random record; "
+            f"delta={stratum.spend.delta:.3g} is not below 1/{stratum.population} for "
+            f"{stratum.scope or 'the data set'}: it allows a mechanism that publishes one random record; "
             "use it for reproduction only"
-            for part in self.parts
-            if part.spend and part.spend.delta * part.population >= 1
+            for stratum in self.strata
+            if stratum.spend and stratum.spend.delta * stratum.population >= 1
         )
 
-    def part_of(self, label: str) -> PartPlan:
-        """The part that generates a label.
+    def stratum_of(self, label: str) -> StratumPlan:
+        """The stratum that generates a label.
 
         Raises:
             InvalidPlan: the label is not planned.
         """
-        for part in self.parts:
-            if label in part.labels:
-                return part
+        for stratum in self.strata:
+            if label in stratum.labels:
+                return stratum
         raise InvalidPlan(
             f"the plan has no label {label!r}: pass it in labels= when you make the synthesizer"
         )
@@ -162,19 +162,19 @@ class GenerationPlan:
             "prompt_tokens": self.prompt_tokens,
             "estimated_seconds": self.estimated_seconds,
             "warnings": list(self.warnings),
-            "parts": [_part_as_dict(part) for part in self.parts],
+            "parts": [_stratum_as_dict(stratum) for stratum in self.strata],
         }
 
 
-def _part_as_dict(part: PartPlan) -> dict[str, object]:
+def _stratum_as_dict(stratum: StratumPlan) -> dict[str, object]:
     return {
-        "scope": part.scope,
-        "labels": list(part.labels),
-        "population": part.population,
-        "sampling_rate": float(part.sampling_rate),
-        "noise_multiplier": part.noise_multiplier,
-        "steps": part.blocks,
-        "epsilon": part.spend.epsilon if part.spend else None,
-        "delta": part.spend.delta if part.spend else None,
-        "noise_on_mean": part.noise_on_mean,
+        "scope": stratum.scope,
+        "labels": list(stratum.labels),
+        "population": stratum.population,
+        "sampling_rate": float(stratum.sampling_rate),
+        "noise_multiplier": stratum.noise_multiplier,
+        "steps": stratum.steps,
+        "epsilon": stratum.spend.epsilon if stratum.spend else None,
+        "delta": stratum.spend.delta if stratum.spend else None,
+        "noise_on_mean": stratum.noise_on_mean,
     }

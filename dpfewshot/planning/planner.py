@@ -12,7 +12,7 @@ from dpfewshot.budget.amounts import Units, in_whole_units
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.mechanisms import Draws, FixedSize, Mechanism
-from dpfewshot.planning.plan import GenerationPlan, PartPlan
+from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import FIXED_SIZE, PUBLISHED, Settings
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.sampling import units
@@ -60,13 +60,13 @@ def plan_generation(
         InvalidPlan: M·N is above a population, or no noise meets the budget.
     """
     longest = longest_suffix(settings, portions, writer)
-    prefill = settings.blocks_per_shot * settings.prompts_per_token * longest
-    decode = (settings.max_tokens - settings.blocks_per_shot) * settings.prompts_per_token
+    prefill = settings.draws_per_demonstration * settings.prompts_per_token * longest
+    decode = (settings.max_tokens - settings.draws_per_demonstration) * settings.prompts_per_token
     return GenerationPlan(
         mechanism=mechanism.name,
         relation=relation,
         settings=settings,
-        parts=tuple(plan_part(mechanism, settings, budget, portion) for portion in portions),
+        strata=tuple(plan_stratum(mechanism, settings, budget, portion) for portion in portions),
         prompt_tokens=prefill + decode,
     )
 
@@ -80,9 +80,9 @@ def longest_suffix(settings: Settings, portions: Sequence[Portion], writer: Prom
     )
 
 
-def plan_part(
+def plan_stratum(
     mechanism: Mechanism, settings: Settings, budget: PrivacyBudget | None, portion: Portion
-) -> PartPlan:
+) -> StratumPlan:
     """Fix σ and the draws of one part.
 
     Args:
@@ -103,14 +103,14 @@ def plan_part(
     elif budget is not None:
         sigma, spend = _least_noise(lambda noise: mechanism.event(draws, noise), budget)
         event = mechanism.event(draws, sigma)
-    return PartPlan(
+    return StratumPlan(
         scope=portion.scope,
         labels=portion.labels,
         population=portion.population,
         sampling_rate=sampling_rate,
         draws=draws,
         noise_multiplier=sigma,
-        blocks=draws.blocks,
+        steps=draws.steps,
         spend=spend,
         noise_on_mean=mechanism.noise_on_mean(draws, sigma) if sigma else 0.0,
         event=event,
@@ -122,8 +122,8 @@ def _draws(settings: Settings, sampling_rate: Fraction, population: int, demonst
     wanted = settings.prompts_per_token * settings.records_per_prompt
     return Draws(
         sampling_rate=rounded_up(sampling_rate),
-        blocks=each * settings.blocks_per_shot,
-        tokens_per_block=settings.resample_every,
+        steps=each * settings.draws_per_demonstration,
+        tokens_per_draw=settings.resample_every,
         prompts=settings.prompts_per_token,
         row_change=settings.row_change,
         fixed_size=FixedSize(wanted, population) if settings.sampling == FIXED_SIZE else None,
@@ -144,9 +144,9 @@ def published_multiplier(mechanism: str, draws: Draws, budget: PrivacyBudget) ->
     epsilon, delta = budget.epsilon, budget.delta
     if mechanism == "gaussian":
         rate = size.sample_size / size.population
-        return calibrate(lambda s: PoissonGaussian(rate, s, draws.blocks), epsilon=epsilon, delta=delta)
+        return calibrate(lambda s: PoissonGaussian(rate, s, draws.steps), epsilon=epsilon, delta=delta)
     return fixed_size_renyi_multiplier(
-        size.sample_size, size.population, draws.blocks, epsilon=epsilon, delta=delta
+        size.sample_size, size.population, draws.steps, epsilon=epsilon, delta=delta
     )
 
 

@@ -66,7 +66,7 @@ class Settings:
             )
 
     @property
-    def blocks_per_shot(self) -> int:
+    def draws_per_demonstration(self) -> int:
         """⌈T/R⌉, the draws of one demonstration."""
         return -(-self.max_tokens // self.resample_every)
 

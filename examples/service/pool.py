@@ -40,7 +40,7 @@ class Pool:
         self.pace = pace
         self._synthesizer = synthesizer
         self._ahead = ahead
-        labels = [label for part in synthesizer.plan.parts for label in part.labels]
+        labels = [label for part in synthesizer.plan.strata for label in part.labels]
         self._ready: dict[str, deque[dpf.Demonstration]] = {label: deque() for label in labels}
         self._refused: dict[str, Refusal] = {}
 
@@ -52,7 +52,7 @@ class Pool:
             InvalidPlan: the label is not planned.
             BudgetExceeded, BackendError, LedgerError: why nothing more is made, or was last time.
         """
-        self._synthesizer.plan.part_of(label)
+        self._synthesizer.plan.stratum_of(label)
         if self._ready[label]:
             return self._ready[label].popleft()
         if label in self._refused:

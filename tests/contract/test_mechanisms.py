@@ -67,7 +67,7 @@ every = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def draws_for(mechanism: Mechanism, row_change: RowChange = RowChange.ADDED) -> Draws:
     """Draws of some, or of everybody where nothing else is allowed."""
     if isinstance(mechanism, SparseVector):
-        return replace(DRAWS, sampling_rate=1.0, tokens_per_block=TOKENS, row_change=row_change)
+        return replace(DRAWS, sampling_rate=1.0, tokens_per_draw=TOKENS, row_change=row_change)
     return replace(DRAWS, row_change=row_change)
 
 
@@ -247,22 +247,22 @@ def test_more_noise_never_costs_more(make: Make, row_change: RowChange) -> None:
 @pytest.mark.parametrize("blocks", [1, 40])
 def test_an_event_is_for_the_right_neighbours_and_counts_its_draws(make: Make, blocks: int) -> None:
     mechanism = make()
-    event = mechanism.event(replace(draws_for(mechanism), blocks=blocks), SIGMA)
+    event = mechanism.event(replace(draws_for(mechanism), steps=blocks), SIGMA)
     assert event.relation is Relation.ADD_REMOVE
     assert event.steps >= blocks
     assert all(leaf.steps >= blocks for leaf in leaves(event))
-    twice = mechanism.event(replace(draws_for(mechanism), blocks=2 * blocks), SIGMA)
+    twice = mechanism.event(replace(draws_for(mechanism), steps=2 * blocks), SIGMA)
     assert epsilon(twice, 1e-5).upper > epsilon(event, 1e-5).upper
 
 
 @every
 @pytest.mark.parametrize("sampling_rate", [0.05, 1.0])
-@pytest.mark.parametrize("tokens_per_block", [1, 40])
+@pytest.mark.parametrize("tokens_per_draw", [1, 40])
 @pytest.mark.parametrize("target", [0.1, 1.0, 20.0])
-def test_calibration(make: Make, sampling_rate: float, tokens_per_block: int, target: float) -> None:
+def test_calibration(make: Make, sampling_rate: float, tokens_per_draw: int, target: float) -> None:
     mechanism = make()
-    plan = Draws(sampling_rate, 40 // tokens_per_block, tokens_per_block, 20, RowChange.ADDED)
-    if isinstance(mechanism, SparseVector) and (sampling_rate, tokens_per_block) != (1.0, 40):
+    plan = Draws(sampling_rate, 40 // tokens_per_draw, tokens_per_draw, 20, RowChange.ADDED)
+    if isinstance(mechanism, SparseVector) and (sampling_rate, tokens_per_draw) != (1.0, 40):
         with pytest.raises(InvalidPlan):
             mechanism.event(plan, SIGMA)
         return

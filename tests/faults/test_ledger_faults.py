@@ -148,7 +148,7 @@ def test_a_server_that_dies_during_a_demonstration_costs_no_privacy(
         with pytest.raises(dpf.LedgerError):
             made.accountant._account.reserve(None, COST, {})
         postgresql_server.start()
-        assert made.accountant.spent == made.plan.parts[0].spend
+        assert made.accountant.spent == made.plan.strata[0].spend
         made.accountant._account.charge(made.accountant._account.reserve(None, COST, {}))
     assert released == []
     assert made.accountant._account.verify().ok
@@ -172,7 +172,7 @@ def test_a_server_that_dies_between_reserve_and_charge_lets_nothing_out(
     postgresql_server.start()
     assert released == []
     monkeypatch.undo()
-    assert made.accountant.spent == made.plan.parts[0].spend  # costs budget, never privacy
+    assert made.accountant.spent == made.plan.strata[0].spend  # costs budget, never privacy
     with before_each_token(lambda _: None) as released:
         made.generate("refund")  # the connection is a new one
     assert released

@@ -208,7 +208,7 @@ def test_rows_are_read_with_the_unit_that_the_synthesizer_names() -> None:
     account = dpf.MemoryAccount(BUDGET)
     made = synthesizer(account, rows, unit="who")
     assert account.unit == "who"
-    assert [part.population for part in made.plan.parts] == [100, 100]
+    assert [part.population for part in made.plan.strata] == [100, 100]
 
 
 def test_the_command_line_records_the_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

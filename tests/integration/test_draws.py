@@ -34,7 +34,7 @@ def test_many_demonstrations_from_disjoint_parts_cost_as_much_as_one() -> None:
     demonstrations = made.generate_all()
     assert len(demonstrations) == 40
     assert made.accountant.spent.epsilon <= 4.0
-    assert all(one.private and one.spent == made.plan.part_of("refund").spend for one in demonstrations)
+    assert all(one.private and one.spent == made.plan.stratum_of("refund").spend for one in demonstrations)
     with pytest.raises(dpf.BudgetExceeded):
         made.generate("refund")
 
@@ -42,15 +42,15 @@ def test_many_demonstrations_from_disjoint_parts_cost_as_much_as_one() -> None:
 def test_a_part_pays_for_its_own_demonstrations_alone() -> None:
     whole = synthesizer(shots_per_label=20)
     parts = synthesizer(disjoint_parts=10, shots_per_label=20)
-    assert whole.plan.part_of("refund").blocks == 160
-    assert parts.plan.part_of("refund").blocks == 16
+    assert whole.plan.stratum_of("refund").steps == 160
+    assert parts.plan.stratum_of("refund").steps == 16
     assert parts.plan.sampling_rate == pytest.approx(10 * whole.plan.sampling_rate)
 
 
 def test_parts_that_use_everybody_are_persistent_batches() -> None:
     made = synthesizer(disjoint_parts=10, resample_every=8)
     assert made.plan.sampling_rate == 1.0
-    event = made.plan.part_of("refund").event
+    event = made.plan.stratum_of("refund").event
     assert isinstance(event, PoissonGaussian)
     assert (event.sampling_rate, event.steps) == (1.0, 1)
 
@@ -88,7 +88,7 @@ def test_fixed_size_says_replace_one_and_is_accounted_as_such() -> None:
     demonstration = made.generate("refund")
     assert demonstration.relation == "replace-one"
     assert demonstration.private
-    event = made.plan.part_of("refund").event
+    event = made.plan.stratum_of("refund").event
     assert isinstance(event, FixedSizeGaussian)
     assert event.relation is Relation.REPLACE_ONE
     assert (event.sample_size, event.population, event.steps) == (20, 200, 8)

@@ -157,7 +157,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo with the scripted model and a comparison of two mechanisms."""
     monkeypatch.setattr("dpfewshot.cli.demo.open_backend", lambda *_, **__: Certain())
     monkeypatch.setattr("dpfewshot.planning.compare.MECHANISMS", MECHANISM_NAMES[:2])
-    monkeypatch.setattr("dpfewshot.planning.planner.plan_part", planned_once)
+    monkeypatch.setattr("dpfewshot.planning.planner.plan_stratum", planned_once)
 
 
 def session(relation: Relation, neighbour: str | None, verbs: Sequence[Verb]) -> dict[str, Outputs]:

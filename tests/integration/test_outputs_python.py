@@ -158,7 +158,7 @@ def _metrics(reader: InMemoryMetricReader) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _few_mechanisms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpfewshot.planning.compare.MECHANISMS", ("gaussian", "report-noisy-max"))
-    monkeypatch.setattr("dpfewshot.planning.planner.plan_part", planned_once)
+    monkeypatch.setattr("dpfewshot.planning.planner.plan_stratum", planned_once)
 
 
 @cache

@@ -53,7 +53,7 @@ def test_no_public_name_can_be_set(mechanism: str) -> None:
     made = synthesizer(mechanism=by_name(mechanism, top_k=8), resample_every=8, prompts_per_token=200)
     found = list(reached(made, "synthesizer", set()))
     classes = {type(thing).__name__ for _, thing, _ in found}
-    assert {"SetUp", "GenerationPlan", "PartPlan", "Draws", "Settings", "Share", "Accountant"} <= classes
+    assert {"SetUp", "GenerationPlan", "StratumPlan", "Draws", "Settings", "Share", "Accountant"} <= classes
     for path, thing, name in found:
         value = getattr(thing, name)
         kept = value is getattr(thing, name)  # what is made anew for each reader may be changed
@@ -72,7 +72,7 @@ def test_what_draws_is_not_reached() -> None:
 def changed(set_up: SetUp, change: str) -> dict[str, Any]:
     """Another plan of the same epsilon."""
     plan = set_up.plan
-    part = plan.parts[0]
+    part = plan.strata[0]
     settings = {
         "tokens of a draw": {"resample_every": 8},
         "records of a prompt": {"records_per_prompt": 2},
@@ -82,14 +82,14 @@ def changed(set_up: SetUp, change: str) -> dict[str, Any]:
     parts = {
         "noise": {"noise_multiplier": part.noise_multiplier * 0.99},
         "rate": {"sampling_rate": part.sampling_rate + Fraction(1, 10**6)},
-        "draws": {"blocks": part.blocks + 1},
-        "draws that it is told of": {"draws": replace(part.draws, tokens_per_block=8)},
+        "draws": {"steps": part.steps + 1},
+        "draws that it is told of": {"draws": replace(part.draws, tokens_per_draw=8)},
     }
     if change in settings:
         return {"plan": replace(plan, settings=replace(plan.settings, **settings[change]))}
     if change == "mechanism":
         return {"mechanism": dpf.mechanisms.ReportNoisyMax(top_k=8)}
-    return {"plan": replace(plan, parts=(replace(part, **parts[change]), *plan.parts[1:]))}
+    return {"plan": replace(plan, strata=(replace(part, **parts[change]), *plan.strata[1:]))}
 
 
 @pytest.mark.parametrize(
@@ -116,21 +116,21 @@ def test_a_certified_set_up_states_what_it_draws(change: str) -> None:
 
 def test_a_certified_set_up_costs_what_it_states() -> None:
     set_up = synthesizer().set_up
-    part, *others = set_up.plan.parts
+    part, *others = set_up.plan.strata
     assert part.spend is not None
     for spend in (None, dpf.PrivacySpend(part.spend.epsilon * (1 - 1e-6), part.spend.delta)):
-        plan = replace(set_up.plan, parts=(replace(part, spend=spend), *others))
+        plan = replace(set_up.plan, strata=(replace(part, spend=spend), *others))
         with pytest.raises(dpf.InvalidPlan, match="less than its draws cost"):
             replace(set_up, plan=plan)
     more = replace(part, spend=dpf.PrivacySpend(2 * part.spend.epsilon, part.spend.delta))
-    assert replace(set_up, plan=replace(set_up.plan, parts=(more, *others))).certified
+    assert replace(set_up, plan=replace(set_up.plan, strata=(more, *others))).certified
 
 
 def test_a_certified_set_up_charges_the_units_that_it_draws() -> None:
     set_up = synthesizer().set_up
-    part, *others = set_up.plan.parts
+    part, *others = set_up.plan.strata
     for scope in ("delivery", None):
-        plan = replace(set_up.plan, parts=(replace(part, scope=scope), *others))
+        plan = replace(set_up.plan, strata=(replace(part, scope=scope), *others))
         with pytest.raises(dpf.InvalidPlan, match="other units"):
             replace(set_up, plan=plan)
     for shares in (set_up.shares[::-1], set_up.shares[:1]):

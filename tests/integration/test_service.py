@@ -97,7 +97,7 @@ def test_a_cancelled_coroutine_stops_at_the_next_token_and_its_charge_stands(led
         made = synthesizer(backend, shots_per_label=2, **ledger)
         await cancelled(asyncio.create_task(made.agenerate("refund")), backend)
         [reservation] = [part.reservation for part in made._generation.parts if part.reservation]
-        assert reservation.blocks_left == (15,)
+        assert reservation.draws_left == (15,)
         assert made.accountant.spent.epsilon > 3.9
         backend.open()
         assert (await made.agenerate("refund")).text == "my parcel is late"
@@ -331,7 +331,7 @@ def test_log_records_are_released_facts(caplog: pytest.LogCaptureFixture) -> Non
     made = synthesizer(shots_per_label=2)
     demonstrations = made.generate_all()
     told = [(record.getMessage(), fields_of(record)) for record in caplog.records]
-    epsilons = {part.spend.epsilon for part in made.plan.parts if part.spend}
+    epsilons = {part.spend.epsilon for part in made.plan.strata if part.spend}
     assert [fields for message, fields in told if message == "a demonstration was released"] == [
         {
             "label": one.label, "tokens": one.token_count, "private": True, "relation": "zero-out",
@@ -476,7 +476,7 @@ def test_spans_and_metrics_are_functions_of_released_facts(telemetry: tuple[Any,
         **{("dpfewshot.tokens", label): 5 for label in LABELS},
         **{
             ("dpfewshot.epsilon.reserved", str(part.scope)): part.spend.epsilon
-            for part in made.plan.parts if part.spend
+            for part in made.plan.strata if part.spend
         },
     }  # fmt: skip
 

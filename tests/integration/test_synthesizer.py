@@ -70,7 +70,7 @@ def test_nothing_is_spent_before_the_first_draw() -> None:
 def test_population_makes_the_relation_add_remove_and_fixes_the_rate() -> None:
     made = synthesizer(population={"refund": 1000, "delivery": 500}, prompts_per_token=20)
     assert made.plan.relation == "add-remove"
-    assert made.plan.part_of("refund").sampling_rate == pytest.approx(0.02)
+    assert made.plan.stratum_of("refund").sampling_rate == pytest.approx(0.02)
     assert made.plan.sampling_rate == pytest.approx(0.04)
 
 
@@ -82,7 +82,7 @@ def test_leftover_blocks_serve_further_shots_and_no_more() -> None:
     assert made.generate("refund", max_tokens=3).token_count == 3
     with pytest.raises(dpf.BudgetExceeded):
         made.generate("refund", max_tokens=1)
-    assert made.accountant.spent.epsilon == made.plan.part_of("refund").spend.epsilon  # type: ignore[union-attr]
+    assert made.accountant.spent.epsilon == made.plan.stratum_of("refund").spend.epsilon  # type: ignore[union-attr]
 
 
 def test_the_rest_of_a_block_is_forfeited() -> None:
@@ -142,7 +142,7 @@ def test_extraction_tasks_share_one_budget_over_all_labels() -> None:
         max_tokens=8,
     )
     assert made.plan.steps == 16
-    assert made.plan.parts[0].scope is None
+    assert made.plan.strata[0].scope is None
     assert [one.label for one in made.generate_all()] == ["drama", "comedy"]
     assert made.accountant.spent.epsilon == made.plan.epsilon
 
@@ -150,7 +150,7 @@ def test_extraction_tasks_share_one_budget_over_all_labels() -> None:
 def test_units_with_many_records_count_once() -> None:
     records = [Record(f"t{i}", "refund", f"customer {i % 50}") for i in range(500)]
     made = synthesizer(records=records, labels=["refund"], prompts_per_token=25)
-    assert made.plan.parts[0].population == 50
+    assert made.plan.strata[0].population == 50
     assert made.generate("refund").private
 
 

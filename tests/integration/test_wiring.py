@@ -82,7 +82,7 @@ def generated(
         ledger=SpyingAccount(BUDGET, journal),
         **options,
     )
-    labels = [label for part in made.plan.parts for label in part.labels]
+    labels = [label for part in made.plan.strata for label in part.labels]
     for label in labels * shots:
         made.generate(label)
     return Seen(journal, made, labels)
@@ -215,7 +215,7 @@ def test_each_label_is_drawn_at_the_rate_that_its_entry_states(records_per_promp
                 assert all(len(prompt) == 1 for prompt in step)
     for label, count in counted.items():
         rate = Fraction(seen.entries[label]["sampling_rate"])
-        assert rate == Fraction(20 * records_per_prompt, seen.synthesizer.plan.part_of(label).population)
+        assert rate == Fraction(20 * records_per_prompt, seen.synthesizer.plan.stratum_of(label).population)
         assert binomtest(found[label], count * TOKENS * 3, float(rate)).pvalue > IMPOSSIBLE
 
 
@@ -225,7 +225,7 @@ def test_a_unit_counts_once_and_shows_one_of_its_records(task: dpf.Task) -> None
     records = [record(10 * i + k, "refund", f"c{i}") for i in range(80) for k in range(5 if i < 40 else 1)]
     records += [record(900, "delivery", "another")] if task is TASK else []  # every label has units
     seen = generated(records, task=task, labels=["refund"], prompts_per_token=40, shots=4)
-    [part] = seen.synthesizer.plan.parts
+    [part] = seen.synthesizer.plan.strata
     assert part.population == 80
     assert Fraction(seen.entries["refund"]["sampling_rate"]) == Fraction(1, 2)
     shown: Counter[int] = Counter()
@@ -267,7 +267,7 @@ def test_the_noise_of_every_token_is_what_its_entry_states(
     rows = 1 if records_per_prompt == 1 else 2
     assert len(scales) == 2 * TOKENS
     for number, label in enumerate(seen.labels):
-        entry, part = seen.entries[label], seen.synthesizer.plan.part_of(label)
+        entry, part = seen.entries[label], seen.synthesizer.plan.stratum_of(label)
         started = seen.all(Started)[number]
         assert started == Started(part.draws, entry["noise_multiplier"], None)
         assert started.draws.row_change is (RowChange.ADDED if rows == 1 else RowChange.REPLACED)
@@ -282,7 +282,7 @@ def test_the_noise_of_every_token_is_what_its_entry_states(
         assert entry["cost"].epsilon == pytest.approx(epsilon(event, BUDGET.delta).upper, rel=1e-3)
         assert entry["cost"] == part.spend
     assert {label: entry["noise_multiplier"] for label, entry in seen.entries.items()} == {
-        part.scope: part.noise_multiplier for part in seen.synthesizer.plan.parts
+        part.scope: part.noise_multiplier for part in seen.synthesizer.plan.strata
     }
     assert len({entry["noise_multiplier"] for entry in seen.entries.values()}) == 2, (
         "labels differ in their noise"

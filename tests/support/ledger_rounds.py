@@ -63,7 +63,7 @@ def kill_rounds(url: str, rounds: int, *, forgetful: bool = False) -> dict[str, 
     made = dpf.Synthesizer(
         TASK, tickets(), Sentence(), budget=_PLAN, ledger=account, labels=["refund"], max_tokens=4
     )
-    cost = made.plan.parts[0].spend.epsilon
+    cost = made.plan.strata[0].spend.epsilon
     figures: Counter[str] = Counter()
     for number, boundary in enumerate(itertools.islice(itertools.cycle(boundaries), rounds)):
         released = _one_kill(made, boundary)

@@ -79,7 +79,7 @@ class ForgetsBlocks(Gaussian):
     """Its event counts one token of each draw, however many there are."""
 
     def event(self, draws, noise_multiplier):
-        return PoissonGaussian(draws.sampling_rate, noise_multiplier, draws.blocks)
+        return PoissonGaussian(draws.sampling_rate, noise_multiplier, draws.steps)
 
 
 def slice_by_position(monkeypatch):
@@ -162,7 +162,7 @@ def draw_all_at_the_largest_rate(monkeypatch):
     sound = SetUp.sampler
 
     def sampler(self, _part):
-        return sound(self, max(self.plan.parts, key=lambda part: part.sampling_rate))
+        return sound(self, max(self.plan.strata, key=lambda part: part.sampling_rate))
 
     monkeypatch.setattr(SetUp, "sampler", sampler)
 

@@ -28,8 +28,8 @@ Matrix = NDArray[np.float32]
 changes = pytest.mark.parametrize("row_change", RowChange, ids=lambda change: change.name.lower())
 
 
-def draws(prompts: int = 10, row_change: RowChange = RowChange.ADDED, tokens_per_block: int = 1) -> Draws:
-    return Draws(0.1, 3, tokens_per_block, prompts, row_change)
+def draws(prompts: int = 10, row_change: RowChange = RowChange.ADDED, tokens_per_draw: int = 1) -> Draws:
+    return Draws(0.1, 3, tokens_per_draw, prompts, row_change)
 
 
 def certain(*tokens: int) -> Matrix:
@@ -354,7 +354,7 @@ def test_settings_outside_their_ranges_are_refused(setting) -> None:
 
 
 def test_the_event_is_one_gaussian_a_draw() -> None:
-    event = AdaDPSyn().event(draws(tokens_per_block=4), 1.0)
+    event = AdaDPSyn().event(draws(tokens_per_draw=4), 1.0)
     assert isinstance(event, PoissonGaussian)
     assert (event.sampling_rate, event.steps) == (0.1, 3)
     assert event.noise_multiplier == pytest.approx(0.5)

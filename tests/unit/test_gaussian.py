@@ -18,7 +18,7 @@ from dpfewshot.mechanisms.noise import noise_scale
 from dpfewshot.mechanisms.vocabulary import likeliest
 
 PUBLIC = np.log(np.array([0.1, 0.4, 0.05, 0.25, 0.2], dtype=np.float32))
-DRAWS = Draws(sampling_rate=0.1, blocks=2, tokens_per_block=1, prompts=40, row_change=RowChange.ADDED)
+DRAWS = Draws(sampling_rate=0.1, steps=2, tokens_per_draw=1, prompts=40, row_change=RowChange.ADDED)
 GROUPED = dataclasses.replace(DRAWS, row_change=RowChange.REPLACED)
 
 
@@ -60,7 +60,7 @@ def test_top_k_outside_the_vocabulary_is_refused(top_k: int) -> None:
 
 
 def test_a_block_is_one_draw_with_less_noise() -> None:
-    event = Gaussian().event(dataclasses.replace(DRAWS, tokens_per_block=9), 3.0)
+    event = Gaussian().event(dataclasses.replace(DRAWS, tokens_per_draw=9), 3.0)
     assert isinstance(event, PoissonGaussian)
     assert event.steps == 2
     assert event.noise_multiplier == pytest.approx(1.0, rel=1e-15)

@@ -8,7 +8,7 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.mechanisms import Gaussian
 from dpfewshot.planning.plan import GenerationPlan
-from dpfewshot.planning.planner import Portion, plan_part
+from dpfewshot.planning.planner import Portion, plan_stratum
 from dpfewshot.planning.settings import Settings
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.scripts import TASK, Sentence, tickets
@@ -20,12 +20,12 @@ BUDGET = PrivacyBudget(4.0, 1e-5)
 def plan_of_unequal_parts(*, reverse: bool) -> GenerationPlan:
     """Two parts of which neither has all the greater figures."""
     refund, delivery = (
-        plan_part(Gaussian(), SETTINGS, BUDGET, Portion(label, (label,), population))
+        plan_stratum(Gaussian(), SETTINGS, BUDGET, Portion(label, (label,), population))
         for label, population in (("refund", 100), ("delivery", 4000))
     )
     parts = [
-        replace(refund, spend=PrivacySpend(1.0, 1e-5), noise_multiplier=3.0, noise_on_mean=0.02, blocks=9),
-        replace(delivery, spend=PrivacySpend(3.0, 1e-7), noise_multiplier=0.5, noise_on_mean=0.4, blocks=7),
+        replace(refund, spend=PrivacySpend(1.0, 1e-5), noise_multiplier=3.0, noise_on_mean=0.02, steps=9),
+        replace(delivery, spend=PrivacySpend(3.0, 1e-7), noise_multiplier=0.5, noise_on_mean=0.4, steps=7),
     ]
     return GenerationPlan(
         "gaussian", "add-remove", SETTINGS, tuple(parts[::-1] if reverse else parts), prompt_tokens=10
@@ -51,7 +51,7 @@ def test_a_plan_states_what_the_account_is_charged_when_labels_differ() -> None:
         TASK, tickets(), Sentence(sure=0.999999), budget=BUDGET, mechanism=Gaussian(top_k=8),
         max_tokens=8, prompts_per_token=40, population={"refund": 50, "delivery": 5000},
     )  # fmt: skip
-    spends = {part.scope: part.spend for part in made.plan.parts}
+    spends = {part.scope: part.spend for part in made.plan.strata}
     assert spends["refund"] != spends["delivery"]
     demonstrations = made.generate_all()
     assert {one.label: one.spent for one in demonstrations} == spends

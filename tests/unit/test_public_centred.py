@@ -30,8 +30,8 @@ Matrix = NDArray[np.float32]
 changes = pytest.mark.parametrize("row_change", RowChange, ids=lambda change: change.name.lower())
 
 
-def draws(prompts: int = 10, row_change: RowChange = RowChange.ADDED, tokens_per_block: int = 1) -> Draws:
-    return Draws(0.1, 3, tokens_per_block, prompts, row_change)
+def draws(prompts: int = 10, row_change: RowChange = RowChange.ADDED, tokens_per_draw: int = 1) -> Draws:
+    return Draws(0.1, 3, tokens_per_draw, prompts, row_change)
 
 
 def logs(*probabilities: float) -> Matrix:
@@ -344,7 +344,7 @@ def test_settings_outside_their_ranges_are_refused(setting, name: str) -> None:
 
 
 def test_the_event_is_one_gaussian_a_draw() -> None:
-    event = one_round(adapt=ClippingQuantile()).event(draws(tokens_per_block=4), 1.0)
+    event = one_round(adapt=ClippingQuantile()).event(draws(tokens_per_draw=4), 1.0)
     assert isinstance(event, PoissonGaussian)
     assert event.noise_multiplier == pytest.approx(0.5)
     fixed = Draws(0.1, 3, 1, 10, RowChange.REPLACED, FixedSize(10, 100))

@@ -14,8 +14,8 @@ from dpfewshot.mechanisms.report_noisy_max import noise_rate
 PUBLIC = np.log(np.array([0.1, 0.4, 0.05, 0.25, 0.2], dtype=np.float32))
 
 
-def draws(tokens_per_block: int = 1, row_change: RowChange = RowChange.ADDED, rate: float = 0.1) -> Draws:
-    return Draws(rate, 6, tokens_per_block, 20, row_change)
+def draws(tokens_per_draw: int = 1, row_change: RowChange = RowChange.ADDED, rate: float = 0.1) -> Draws:
+    return Draws(rate, 6, tokens_per_draw, 20, row_change)
 
 
 def winners(rows, noise: float, count: int = 300) -> set[int]:
@@ -30,7 +30,7 @@ def test_a_token_on_its_own_draw_is_one_pure_step() -> None:
 
 
 def test_a_block_is_one_step_or_so_many_without_sampling() -> None:
-    event = ReportNoisyMax().event(draws(tokens_per_block=8), 4.0)
+    event = ReportNoisyMax().event(draws(tokens_per_draw=8), 4.0)
     assert isinstance(event, Tightest)
     block, tokens = event.events
     assert (block.sampling_rate, block.steps) == (0.1, 6)
