@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
+from bench.ledger_rounds import BOUNDARIES
+from bench.postgresql import Server
 from dpfewshot.generation import set_up
 from dpfewshot.ledger import LedgerAccount
 from dpfewshot.values import PrivacySpend
-from tests.support.ledger_rounds import BOUNDARIES
-from tests.support.postgresql import Server
+from tests.support.processes import environment
 from tests.support.scripts import TASK, Sentence, tickets
 
 ROUNDS = 2 * len(BOUNDARIES)  # at least 20
@@ -28,13 +29,13 @@ COST = PrivacySpend(0.25, 1e-6)
 
 KILLS = """
 import json, sys
-from tests.support.ledger_rounds import kill_rounds
+from bench.ledger_rounds import kill_rounds
 print(json.dumps(kill_rounds(sys.argv[1], int(sys.argv[2]), forgetful=sys.argv[3] == "forgetful")))
 """
 
 RACE = """
 import json, sys
-from tests.support.ledger_rounds import race
+from bench.ledger_rounds import race
 print(json.dumps(race(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), 20)))
 """
 
@@ -59,7 +60,7 @@ def in_a_process(script: str, *arguments: object) -> str:
     """What a script prints; pytest itself does not fork."""
     finished = subprocess.run(
         [sys.executable, "-P", "-c", script, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env=environment(),
         stdout=subprocess.PIPE,
         text=True,
         check=True,

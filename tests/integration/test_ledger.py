@@ -23,6 +23,7 @@ from dpfewshot.budget.scopes import partition_of, scope_name
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
 from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.support.processes import environment
 from tests.support.scripts import TASK, Sentence, tickets
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ except MissingExtra as error:
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-P", "-W", "ignore::DeprecationWarning", "-c", script, *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,

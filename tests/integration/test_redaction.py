@@ -616,7 +616,7 @@ def test_the_command_line_says_nothing(
     toml = "".join(f"{key} = {json.dumps(value)}\n" for key, value in task.items())
     (tmp_path / "task.toml").write_text(toml + 'labels = ["refund", "delivery"]\n')
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_backends", raising=False)
     arguments = "generate --backend own_backends:Failing --task task.toml --records records.jsonl"
     options = "--label refund --epsilon 4 --delta 1e-5 --prompts-per-token 30 --max-tokens 4 --top-k 8"

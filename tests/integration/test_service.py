@@ -24,6 +24,7 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.generation.telemetry import LOGGER
+from tests.support.processes import environment
 from tests.support.scripts import TASK, Sentence, tickets
 
 # newer Pythons warn of what is tested here: a fork beside threads
@@ -526,12 +527,7 @@ def shown(errors: int) -> subprocess.CompletedProcess[bytes]:
         stderr=errors,
         check=True,
         timeout=120,
-        env={
-            **os.environ,
-            "COLUMNS": "140",
-            "TQDM_MININTERVAL": "0",
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        },
+        env=environment(COLUMNS="140", TQDM_MININTERVAL="0"),
     )
 
 
