@@ -9,16 +9,16 @@ import time
 import numpy as np
 import pytest
 
-from dpfewshot import PrivacyBudget, Synthesizer
+from dpfewshot import PrivacyBudget
 from dpfewshot.backends.servers import transport
 from dpfewshot.backends.servers.connection import Connection
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError
 from dpfewshot.generation.generation import Course
-from tests.support import servers
+from tests.support import factory, servers
 from tests.support.crash_reporter import collected
 from tests.support.scripted_servers import VLLM, LlamaServer, SGLang
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support.scripts import Sentence
 from tests.support.servers import Answers, scripted
 
 ODD = [1, 7, 3, 9]
@@ -131,9 +131,7 @@ def test_a_value_of_a_backends_own_beyond_float32_is_told_to_nobody(way):
             rows = super().next_token_logprobs(prompts, support).astype(np.float64)
             return np.where(np.arange(rows.shape[1]) == 1, -1e300, rows) if private else rows
 
-    made = Synthesizer(
-        TASK, tickets(), Doubles(), budget=PrivacyBudget(8, 1e-5), max_tokens=4, prompts_per_token=40
-    )
+    made = factory.synthesizer(Doubles(), budget=PrivacyBudget(8, 1e-5), max_tokens=4, prompts_per_token=40)
     assert made.generate("refund").private
 
 

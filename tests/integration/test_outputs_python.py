@@ -21,6 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import dpfewshot as dpf
 from dpfewshot.sampling import PoissonSampler
 from dpfewshot.values import ADD_REMOVE, REPLACE_ONE
+from tests.support import factory
 from tests.support.neighbours import (
     EPSILON,
     NEIGHBOURS,
@@ -47,10 +48,10 @@ class Here:
     def synthesizer(self, backend: dpf.backends.LogprobBackend | None = None) -> dpf.Synthesizer:
         ledger = dpf.BudgetLedger.open("sqlite:///budget.db")
         ledger.create("tickets", BUDGET, relation=self.relation.name, unit=self.relation.unit)
-        return dpf.Synthesizer(
-            TASK,
-            self.records,
+        return factory.synthesizer(
             backend or Certain(),
+            self.records,
+            task=TASK,
             budget=BUDGET,
             mechanism=dpf.mechanisms.Gaussian(top_k=None),
             prompts_per_token=PROMPTS,

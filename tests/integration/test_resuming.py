@@ -25,7 +25,8 @@ from dpfewshot.budget.reservation import Reservation
 from dpfewshot.generation.checkpoint import Checkpoint
 from dpfewshot.ledger import LedgerAccount
 from dpfewshot.ledger.counting import columns
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support import factory
+from tests.support.scripts import TASK, Sentence
 
 # newer Pythons warn of what is tested here: a fork beside threads
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -56,13 +57,7 @@ class Dying(Sentence):
 
 
 def synthesizer(backend: Any = None, **options: Any) -> dpf.Synthesizer:
-    settings: dict[str, Any] = {
-        "budget": BUDGET,
-        "mechanism": dpf.mechanisms.Gaussian(top_k=8),
-        "max_tokens": 8,
-        "prompts_per_token": 100,
-    }
-    return dpf.Synthesizer(TASK, tickets(), backend or Dying(), **(settings | options))
+    return factory.synthesizer(backend or Dying(), **({"prompts_per_token": 100} | options))
 
 
 @pytest.fixture
@@ -506,11 +501,7 @@ def test_what_is_stored_is_released_text_and_public_facts(path: Path) -> None:
     """Another data set of the same size gives the same kinds of lines, and none of either's text."""
     texts = [f"swordfish {number}" for number in range(400)]
     records = [dpf.Record(text, str(TASK.labels[i % 2])) for i, text in enumerate(texts)]  # type: ignore[index]
-    made = dpf.Synthesizer(
-        TASK, records, Dying(), budget=BUDGET, mechanism=dpf.mechanisms.Gaussian(top_k=8), max_tokens=8,
-        prompts_per_token=100,
-    )  # fmt: skip
-    made.generate_all(checkpoint=path)
+    synthesizer(records=records).generate_all(checkpoint=path)
     assert "swordfish" not in path.read_text()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert {frozenset(line) for line in lines} == {

@@ -24,8 +24,9 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.generation.telemetry import LOGGER
+from tests.support import factory
 from tests.support.processes import environment
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support.scripts import Sentence, tickets
 
 # newer Pythons warn of what is tested here: a fork beside threads
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -58,14 +59,9 @@ class Gated(Sentence):
 
 
 def synthesizer(backend: Any = None, **options: Any) -> dpf.Synthesizer:
-    settings: dict[str, Any] = {
-        "budget": BUDGET,
-        "mechanism": dpf.mechanisms.Gaussian(top_k=8),
-        "max_tokens": 8,
-        "prompts_per_token": 100,
-    }
     records = [dpf.Record(f"{SECRET} {i}", one.label) for i, one in enumerate(tickets())]
-    return dpf.Synthesizer(TASK, records, backend or Sentence(sure=0.999999), **(settings | options))
+    settings = {"prompts_per_token": 100} | options
+    return factory.synthesizer(backend or Sentence(sure=0.999999), records, **settings)
 
 
 @pytest.fixture
@@ -508,14 +504,10 @@ def test_telemetry_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 BAR = """
-import dpfewshot as dpf
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support.factory import synthesizer
+from tests.support.scripts import Sentence
 
-made = dpf.Synthesizer(
-    TASK, tickets(), Sentence(sure=0.999999), budget=dpf.PrivacyBudget(4.0, 1e-5),
-    mechanism=dpf.mechanisms.Gaussian(top_k=8), max_tokens=8, prompts_per_token=100,
-)
-made.generate_all()
+synthesizer(Sentence(sure=0.999999), prompts_per_token=100).generate_all()
 print("done")
 """
 
