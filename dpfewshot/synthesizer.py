@@ -25,13 +25,12 @@ from dpfewshot.generation.telemetry import Observer, Telemetry
 from dpfewshot.ledger.opening import open_account
 from dpfewshot.mechanisms import Gaussian, Mechanism
 from dpfewshot.planning.compare import Compared, compare
-from dpfewshot.planning.plan import GenerationPlan
+from dpfewshot.planning.plan import GenerationPlan, Stratum
 from dpfewshot.planning.planner import (
     Population,
-    Portion,
     check_context,
     plan_generation,
-    portion,
+    public_stratum,
     relation_of,
 )
 from dpfewshot.planning.settings import CERTIFIED, POISSON, Settings
@@ -142,14 +141,14 @@ class Synthesizer:
         self._relation = relation_of(sampling, population)
         records = as_records(records, unit=unit)
         shares = divide(task, records, labels)
-        self._portions = [
-            portion(self._settings, population, share.scope, share.labels, len(share.units))
+        self._strata = [
+            public_stratum(self._settings, population, share.scope, share.labels, len(share.units))
             for share in shares
         ]
-        check_context(getattr(backend, "context_tokens", None), self._writer, self._settings, self._portions)
+        check_context(getattr(backend, "context_tokens", None), self._writer, self._settings, self._strata)
         self._limit = limit
         self._tokens_per_second: float | None = None
-        plan = self._planned(self._mechanism, self._settings, self._portions)
+        plan = self._planned(self._mechanism, self._settings, self._strata)
         watch = Telemetry if opentelemetry else Observer
         observer = watch({"mechanism": self._mechanism.name, "relation": self._relation})
         unit = unit_of(records)
@@ -196,7 +195,7 @@ class Synthesizer:
         return compare(
             self._planned,
             self._settings,
-            self._portions,
+            self._strata,
             vocabulary_size=self._backend.vocabulary_size,
             target_noise=target_noise,
         )
@@ -301,14 +300,12 @@ class Synthesizer:
             raise InvalidPlan(f"max_tokens must lie between 1 and the plan's {planned}, not {tokens}")
         return tokens
 
-    def _planned(
-        self, mechanism: Mechanism, settings: Settings, portions: Sequence[Portion]
-    ) -> GenerationPlan:
+    def _planned(self, mechanism: Mechanism, settings: Settings, strata: Sequence[Stratum]) -> GenerationPlan:
         plan = plan_generation(
             mechanism,
             settings,
             self._limit,
-            portions,
+            strata,
             writer=self._writer,
             relation=self._relation,
         )

@@ -119,7 +119,6 @@ class SetUp:
             and draws.prompts == settings.prompts_per_token
             and draws.row_change is settings.row_change
             and draws.tokens_per_draw == settings.resample_every
-            and draws.steps == part.steps
             and (draws.fixed_size is not None) == (settings.sampling == FIXED_SIZE)
             and part.event == self.mechanism.event(draws, part.noise_multiplier)
         )
