@@ -23,8 +23,8 @@ _MANY: Final = 1_000_000_000
 
 OTHER_WORLD: Final[dict[str, str]] = {
     Relation.ADD_REMOVE: "is not there; how many there are in all is stated as a public number",
-    Relation.ZERO_OUT: "is blanked out: it keeps its place in the count (and its label, unless labels are free "
-    "text), and nothing of it is read. Counts are treated as public",
+    Relation.ZERO_OUT: "is blanked out: it keeps its place in the count (and its label, unless labels are "
+    "free text), and nothing of it is read. Counts are treated as public",
     Relation.REPLACE_ONE: "is exchanged for another with the same label. Counts are public",
 }
 """What has become of a unit in the other of two worlds that nobody can tell apart beyond (ε, δ)."""
