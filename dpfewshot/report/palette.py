@@ -1,8 +1,8 @@
 """The report's colours, one set for light and one for dark, as CSS variables.
 
-On both grounds, the contrast of text is at least 4.5 (WCAG 2.2, 1.4.3), and that of axes and series at least 3
-(1.4.11); grid lines are decoration. Series colours are Okabe and Ito's palette for all kinds of colour vision,
-adjusted to that contrast. Charts never tell series apart by colour alone: markers and dashes differ too.
+On both grounds, the contrast of text is at least 4.5 (WCAG 2.2, 1.4.3), that of axes and series at least 3
+(1.4.11); grid lines are decoration. Series colours are Okabe and Ito's palette for all kinds of colour
+vision, adjusted to that contrast. Charts never tell series apart by colour alone: markers and dashes differ.
 """
 
 from __future__ import annotations
