@@ -71,8 +71,8 @@ def draws_for(mechanism: Mechanism, row_change: RowChange = RowChange.ADDED) -> 
     return replace(DRAWS, row_change=row_change)
 
 
-def started(mechanism: Mechanism, source=None, row_change: RowChange = RowChange.ADDED):
-    return mechanism.start(draws_for(mechanism, row_change), SIGMA, source)
+def started(mechanism: Mechanism, random_source=None, row_change: RowChange = RowChange.ADDED):
+    return mechanism.start(draws_for(mechanism, row_change), SIGMA, random_source)
 
 
 def nobody_may_ask(count: int) -> bytes:
