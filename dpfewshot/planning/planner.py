@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 
-from dpfewshot.accounting import Event, PoissonGaussian, calibrate, epsilon
-from dpfewshot.accounting.reference.published import fixed_size_renyi_multiplier
+from dpfewshot.accounting import Event, calibrate, epsilon
+from dpfewshot.accounting.events import PublishedAccounting
+from dpfewshot.accounting.reference.published import published_multiplier
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact.rounding import rounded_up
@@ -83,7 +84,7 @@ def plan_stratum(
     draws = _draws(settings, sampling_rate, stratum.population, demonstrations)
     sigma, cost, event = 0.0, None, None
     if budget is not None and settings.accounting == PUBLISHED:
-        sigma = published_multiplier(mechanism.name, draws, budget)  # and no cost: it is not certified
+        sigma = _published_noise(mechanism, draws, budget)  # and no cost: it is not certified
     elif budget is not None:
         sigma, cost = _least_noise(lambda noise: mechanism.event(draws, noise), budget)
         event = mechanism.event(draws, sigma)
@@ -111,23 +112,23 @@ def _draws(settings: Settings, sampling_rate: Fraction, population: int, demonst
     )
 
 
-def published_multiplier(mechanism: str, draws: Draws, budget: PrivacyBudget) -> float:
-    """The σ that a paper's own accounting gives for its draws of fixed size.
-
-    Tang et al. analyse Poisson draws and ran draws of fixed size; AdaDPSyn bounds Rényi moments.
+def _published_noise(mechanism: Mechanism, draws: Draws, budget: PrivacyBudget) -> float:
+    """The σ that the paper's own accounting gives for its fixed-size draws.
 
     Raises:
         InvalidPlan: the mechanism's paper has no such accounting.
     """
+    accounting: PublishedAccounting | None = getattr(mechanism, "published_accounting", None)
     size = draws.fixed_size
-    if size is None or mechanism not in {"gaussian", "adadpsyn"}:
+    if size is None or accounting is None:
         raise InvalidPlan("accounting='published' is there for the mechanisms gaussian and adadpsyn")
-    epsilon, delta = budget.epsilon, budget.delta
-    if mechanism == "gaussian":
-        rate = size.sample_size / size.population
-        return calibrate(lambda s: PoissonGaussian(rate, s, draws.steps), epsilon=epsilon, delta=delta)
-    return fixed_size_renyi_multiplier(
-        size.sample_size, size.population, draws.steps, epsilon=epsilon, delta=delta
+    return published_multiplier(
+        accounting,
+        size.sample_size,
+        size.population,
+        draws.steps,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
     )
 
 
