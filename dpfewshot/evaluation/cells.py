@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from dpfewshot.errors import InvalidRecords
+from dpfewshot.runtime.deprecation import renamed_fields
 from dpfewshot.runtime.files import write_errors
 
 STORED_AS = {"condition": "setting", "description": "settings", "confidential": "private"}
@@ -22,6 +23,7 @@ Key: TypeAlias = tuple[str, str, str, str, str, float | None, int, int, int]
 """What a cell is told from others by."""
 
 
+@renamed_fields(private="confidential", setting="condition", settings="description")
 @dataclass(frozen=True)
 class Cell:
     """One evaluation: one set of demonstrations, used on the test items.

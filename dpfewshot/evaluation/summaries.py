@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dpfewshot.errors import InvalidRecords
 from dpfewshot.evaluation.cells import STORED_AS, Cell
 from dpfewshot.evaluation.conditions import title_of
+from dpfewshot.runtime.deprecation import renamed_fields
 
 RESAMPLES = 2000
 """Bootstrap samples."""
@@ -32,6 +33,7 @@ Calibration: TypeAlias = Literal["contextual", "none", "batch"]
 """Of classifications: by texts that say nothing, without any, or by the test texts themselves."""
 
 
+@renamed_fields(private="confidential", setting="condition")
 @dataclass(frozen=True)
 class Summary:
     """The accuracy of one condition, over its repetitions.

@@ -12,11 +12,13 @@ from dpfewshot.errors import BackendError, InvalidPlan, InvalidRecords
 from dpfewshot.evaluation.cells import Cell, Key, Results
 from dpfewshot.evaluation.conditions import Condition, Request, populations
 from dpfewshot.evaluation.scoring import score
+from dpfewshot.runtime.deprecation import renamed_fields
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
 
+@renamed_fields(setting="condition")
 @dataclass(frozen=True)
 class Trial:
     """One cell to come.
@@ -34,6 +36,7 @@ class Trial:
     repetition: int = 0
 
 
+@renamed_fields(private="confidential")
 @dataclass(frozen=True)
 class Experiment:
     """What all trials have in common.

@@ -13,6 +13,7 @@ from dpfewshot.report.accuracy import Panel, panels
 from dpfewshot.report.promise import Promise
 from dpfewshot.report.sources import PlanDocument
 from dpfewshot.report.spending import Spending, spending_of
+from dpfewshot.runtime.deprecation import renamed_arguments, renamed_fields
 from dpfewshot.values import PrivacySpend
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class LeftOut:
         return asdict(self)
 
 
+@renamed_fields(private="confidential", private_cells="confidential_cells")
 @dataclass(frozen=True)
 class Contents:
     """What stands in a report.
@@ -106,6 +108,7 @@ class Contents:
         return max([2, *(len(panel.series) for panel in self.panels)])
 
 
+@renamed_arguments(private="confidential")
 def select(sources: Sources, *, confidential: bool) -> Contents:
     """Choose what is shown.
 
