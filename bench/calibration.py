@@ -22,6 +22,7 @@ from utility_settings import Stored
 
 from dpfewshot.evaluation import Condition, Experiment, NonPrivateSample, Trial, ZeroShot
 from dpfewshot.icl import Classifier, batch_calibrated
+from dpfewshot.runtime.files import write_whole
 
 RAW = Path(__file__).parents[1] / "docs/results/raw/calibration.json"
 TASKS = ("agnews", "trec")
@@ -79,7 +80,7 @@ def main(data: str, store: str) -> None:
             }
             results.append(one)
             print(json.dumps(one), file=sys.stderr, flush=True)
-    RAW.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    write_whole(RAW, json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":
