@@ -24,7 +24,7 @@ from dpfewshot.prompts.writer import LabelPrompts, PromptWriter
 from dpfewshot.records import as_records
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
-from dpfewshot.values import ADD_REMOVE, Demonstration, PrivacySpend, Record
+from dpfewshot.values import Demonstration, PrivacySpend, Record, Relation
 
 _STEPS_OF_LIKELIEST = 2**40
 
@@ -113,7 +113,7 @@ def random_private_demonstrations(
             token_count=0,
             private=False,
             spent=None,
-            relation=ADD_REMOVE,
+            relation=Relation.ADD_REMOVE,
             mechanism="random-private",
         )
         for shot in range(shots)
@@ -148,7 +148,7 @@ class _Continuation:
             token_count=len(written),
             private=True,
             spent=PrivacySpend(0.0, 0.0),
-            relation=ADD_REMOVE,
+            relation=Relation.ADD_REMOVE,
             mechanism="zero-private",
         )
 

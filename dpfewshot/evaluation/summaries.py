@@ -7,7 +7,6 @@ repetitions differ is estimated instead, beyond what chance in their items expla
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -15,10 +14,11 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from dpfewshot.errors import InvalidRecords
-from dpfewshot.evaluation.cells import Cell
+from dpfewshot.evaluation.cells import STORED_AS, Cell
+from dpfewshot.evaluation.conditions import title_of
+from dpfewshot.runtime.deprecation import renamed_fields
 
 RESAMPLES = 2000
 """Bootstrap samples."""
@@ -26,16 +26,20 @@ RESAMPLES = 2000
 COVERAGE = 0.95
 """Of the intervals."""
 
+_SEED = 1
+"""Of the bootstrap: the same cells have the same interval. Nothing here is released under a guarantee."""
+
 Calibration: TypeAlias = Literal["contextual", "none", "batch"]
 """Of classifications: by texts that say nothing, without any, or by the test texts themselves."""
 
 
+@renamed_fields(private="confidential", setting="condition")
 @dataclass(frozen=True)
 class Summary:
-    """The accuracy of one setting, over its repetitions.
+    """The accuracy of one condition, over its repetitions.
 
     Attributes:
-        task, model, writer, setting, shots, items, private: as of its cells.
+        task, model, writer, condition, shots, items, confidential: as of its cells.
         epsilon: the budget's; 0 for baselines that read no record, None without privacy.
         delta, relation: of that ε, the greatest δ of the cells; None without privacy.
         accuracy: the mean over repetitions and items, in 0..1.
@@ -48,7 +52,7 @@ class Summary:
     task: str
     model: str
     writer: str
-    setting: str
+    condition: str
     epsilon: float | None
     delta: float | None
     relation: str | None
@@ -58,17 +62,22 @@ class Summary:
     high: float
     repetitions: int
     items: int
-    private: bool
+    confidential: bool
     calibration: Calibration | None = None
+
+    @property
+    def title(self) -> str:
+        """The condition's name for people."""
+        return title_of(self.condition)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return asdict(self)
+        return {STORED_AS.get(name, name): value for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How much more accurate one setting is than another, in -1..1, with its 95 % bootstrap interval."""
+    """How much more accurate one condition is than another, in -1..1, with its 95 % bootstrap interval."""
 
     mean: float
     low: float
@@ -79,7 +88,7 @@ def summarise(cells: Iterable[Cell], *, calibration: Calibration = "contextual")
     """One summary for each group of cells that differ in their repetition alone, in order of first cell.
 
     Args:
-        cells: of any tasks, models and settings.
+        cells: of any tasks, models and conditions.
         calibration: which of the classifications that a cell keeps are taken.
 
     Raises:
@@ -103,7 +112,7 @@ def difference(
     """The accuracy of the first group of cells less that of the second, item by item.
 
     Args:
-        first: repetitions of one setting.
+        first: repetitions of one condition.
         second: of another, on the same items. Where they are the same repetitions, in the same order, they
             are compared one by one: those have the same labels.
         calibration: as of `summarise`.
@@ -128,7 +137,7 @@ def _summary(group: Sequence[Cell], calibration: Calibration) -> Summary:
         task=first.task,
         model=first.model,
         writer=first.writer,
-        setting=first.setting,
+        condition=first.condition,
         epsilon=first.epsilon_asked,
         delta=max(deltas, default=None),
         relation=first.relation,
@@ -138,7 +147,7 @@ def _summary(group: Sequence[Cell], calibration: Calibration) -> Summary:
         high=min(1.0, high),
         repetitions=len(group),
         items=first.items,
-        private=any(cell.private for cell in group),
+        confidential=any(cell.confidential for cell in group),
         calibration=None if first.uncalibrated is None else calibration,
     )
 
@@ -156,7 +165,7 @@ def _kept(cell: Cell, calibration: Calibration) -> str:
     of = {"contextual": cell.outcomes, "none": cell.uncalibrated, "batch": cell.batch_calibrated}
     outcomes = of.get(calibration)
     if outcomes is None:
-        raise InvalidRecords(f"a cell of {cell.setting!r} has no outcomes with calibration={calibration!r}")
+        raise InvalidRecords(f"a cell of {cell.condition!r} has no outcomes with calibration={calibration!r}")
     return outcomes
 
 
@@ -167,16 +176,17 @@ def _ends(by_item: NDArray[np.float64], groups: Sequence[NDArray[np.float64]]) -
         by_item: what is averaged, of each item, shape (items,).
         groups: the outcomes whose repetitions make its error, each of shape (repetitions, items).
     """
-    items = by_item.size
-    picks = (_uniform("items", RESAMPLES * items) * items).astype(np.intp)
-    samples = by_item[picks.reshape(RESAMPLES, items)].mean(axis=1)
-    for number, outcomes in enumerate(groups):
-        samples += _error_of_repetitions(outcomes, f"repetitions {number}")
+    generator = np.random.default_rng(_SEED)
+    samples = by_item[generator.integers(by_item.size, size=(RESAMPLES, by_item.size))].mean(axis=1)
+    for outcomes in groups:
+        samples += _error_of_repetitions(outcomes, generator)
     low, high = np.quantile(samples, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
     return float(low), float(high)
 
 
-def _error_of_repetitions(outcomes: NDArray[np.float64], name: str) -> NDArray[np.float64]:
+def _error_of_repetitions(
+    outcomes: NDArray[np.float64], generator: np.random.Generator
+) -> NDArray[np.float64]:
     """Samples of how far the mean of these repetitions is from that of all there could be; 0 of a single one.
 
     The variance of an analysis of variance with two crossed random effects: that of the repetitions' means,
@@ -189,14 +199,4 @@ def _error_of_repetitions(outcomes: NDArray[np.float64], name: str) -> NDArray[n
     chance = outcomes - means[:, None] - outcomes.mean(axis=0) + outcomes.mean()
     of_chance = (chance**2).sum() / ((repetitions - 1) * max(1, items - 1) * items)
     scale = math.sqrt(max(0.0, means.var(ddof=1) - of_chance) / repetitions)
-    errors: NDArray[np.float64] = scale * stats.t.ppf(_uniform(name, RESAMPLES), repetitions - 1)
-    return errors
-
-
-def _uniform(name: str, count: int) -> NDArray[np.float64]:
-    """Numbers in (0, 1): the same every time, so that pages are too.
-
-    Digits of a hash stand in for a seeded generator, which the package does without (test_house.py).
-    """
-    digits = hashlib.shake_256(name.encode()).digest(4 * count)
-    return (np.frombuffer(digits, dtype=np.uint32).astype(np.float64) + 0.5) / 2.0**32
+    return scale * generator.standard_t(repetitions - 1, RESAMPLES)

@@ -15,7 +15,7 @@ from dpfewshot.prompts.writer import Body, PromptWriter
 from dpfewshot.runtime.forking import start_afresh_in_children
 from dpfewshot.sampling import Unit, disjoint_parts, units, units_by_label
 from dpfewshot.tasks import Task
-from dpfewshot.values import ADD_REMOVE, Record
+from dpfewshot.values import Record, Relation
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def check_every_label_has_units(task: Task, records: Sequence[Record], relation:
     Raises:
         InvalidPlan: a label of the task has no unit.
     """
-    if task.labels is None or relation == ADD_REMOVE:
+    if task.labels is None or relation == Relation.ADD_REMOVE:
         return
     there = units_by_label(records)
     absent = [label for label in task.labels if label not in there]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from dpfewshot.backends import Scripted
 from dpfewshot.prompts.few_shot import PromptFormat
-from dpfewshot.values import ADD_REMOVE, Demonstration, PrivacySpend, Record
+from dpfewshot.values import Demonstration, PrivacySpend, Record, Relation
 from tests.support import factory
 
 FORMAT = PromptFormat("", "Note", "Mood", ("Glad", "Sad"))
@@ -47,4 +47,4 @@ def note(number: int, mood: str = "Glad") -> Record:
 
 def demonstration(number: int, mood: str = "Glad", epsilon: float | None = None) -> Demonstration:
     spent = None if epsilon is None else PrivacySpend(epsilon, 1e-5)
-    return factory.demonstration(f"note{number:02}", mood, spent=spent, relation=ADD_REMOVE)
+    return factory.demonstration(f"note{number:02}", mood, spent=spent, relation=Relation.ADD_REMOVE)

@@ -5,14 +5,11 @@ from fractions import Fraction
 
 import pytest
 
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.planning.plan import GenerationPlan
-from dpfewshot.planning.settings import Settings
-from dpfewshot.values import PrivacyBudget, PrivacySpend
+from dpfewshot.values import PrivacySpend
 from tests.support import factory
 from tests.support.scripts import Sentence
-
-SETTINGS = Settings(20, 1, 8, 1, 1, 100)
-BUDGET = PrivacyBudget(4.0, 1e-5)
 
 
 def plan_of_unequal_parts(*, reverse: bool) -> GenerationPlan:
@@ -20,9 +17,9 @@ def plan_of_unequal_parts(*, reverse: bool) -> GenerationPlan:
     refund, delivery = factory.stratum_plan("refund", 100), factory.stratum_plan("delivery", 4000)
     nine, seven = replace(refund.draws, steps=9), replace(delivery.draws, steps=7)
     parts = [
-        replace(refund, spend=PrivacySpend(1.0, 1e-5), noise_multiplier=3.0, noise_on_mean=0.02, draws=nine),
+        replace(refund, cost=Amount(10**12, 10**13), noise_multiplier=3.0, noise_on_mean=0.02, draws=nine),
         replace(
-            delivery, spend=PrivacySpend(3.0, 1e-7), noise_multiplier=0.5, noise_on_mean=0.4, draws=seven
+            delivery, cost=Amount(3 * 10**12, 10**11), noise_multiplier=0.5, noise_on_mean=0.4, draws=seven
         ),
     ]
     return factory.plan(*(parts[::-1] if reverse else parts), relation="add-remove")
