@@ -14,7 +14,7 @@ from dpfewshot import PrivacyBudget, Record, Task
 from dpfewshot.backends import OpenAICompatible, Scripted
 from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.errors import BackendNotBatchInvariant
-from tests.support import factory
+from tests.support import factory, inside
 from tests.support.scripted_servers import VLLM
 from tests.support.servers import scripted
 
@@ -130,12 +130,6 @@ def test_threads_of_a_child_wait_for_the_checked_connection(tmp_path):
                 thread.start()
             for thread in threads:
                 thread.join()
-            parts = made._generation.parts
-            return all(
-                body is not None
-                for part in parts
-                for unit in part.bodies(made.set_up.writer, 0)
-                for body in unit
-            )
+            return all(body is not None for body in inside.bodies(made))
 
         assert in_child(every_record_is_written)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from tests.support import factory
+from tests.support import factory, inside
 from tests.support.scripts import Sentence
 
 BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
@@ -64,8 +64,7 @@ def test_who_waits_for_a_turn_is_refused_when_it_comes() -> None:
         except dpf.BudgetExceeded as error:
             refused.append(error)
 
-    [part, _] = made._generation.parts
-    with part.lock:
+    with inside.turn(made):
         waiting = threading.Thread(target=ask)
         waiting.start()
         made.close()

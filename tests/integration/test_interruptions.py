@@ -142,7 +142,7 @@ def test_a_failed_call_costs_one_demonstration_of_one_block_and_no_other(
     again = make(**options)
     with pytest.raises(dpf.BudgetExceeded):
         again.generate_all(checkpoint=path)
-    assert again._backend.asked == 0
+    assert again.set_up.backend.asked == 0
 
 
 def test_one_that_has_tokens_ends_with_them_and_all_are_there(make: Any, path: Path) -> None:

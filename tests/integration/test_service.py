@@ -24,7 +24,7 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.generation.telemetry import LOGGER
-from tests.support import factory
+from tests.support import factory, inside
 from tests.support.processes import environment
 from tests.support.scripts import Sentence, tickets
 
@@ -93,8 +93,7 @@ def test_a_cancelled_coroutine_stops_at_the_next_token_and_its_charge_stands(led
         backend = Gated()
         made = synthesizer(backend, shots_per_label=2, **ledger)
         await cancelled(asyncio.create_task(made.agenerate("refund")), backend)
-        [reservation] = [part.reservation for part in made._generation.parts if part.reservation]
-        assert reservation.draws_left == (15,)
+        assert inside.draws_left(made) == [(15,)]
         assert made.accountant.spent.epsilon > 3.9
         backend.open()
         assert (await made.agenerate("refund")).text == "my parcel is late"
@@ -107,8 +106,7 @@ def test_a_cancelled_coroutine_stops_at_the_next_token_and_its_charge_stands(led
 def test_cancelled_before_the_first_draw_gives_everything_back(ledger: dict[str, str]) -> None:
     async def scenario() -> None:
         made = synthesizer(**ledger)
-        part = made._generation.parts[0]
-        with part.lock:  # another thread's turn
+        with inside.turn(made):
             waiting = asyncio.create_task(made.agenerate("refund"))
             queued = asyncio.create_task(made.agenerate("refund"))
             await asyncio.sleep(0.05)
@@ -270,7 +268,7 @@ def test_a_child_reserves_for_itself_whatever_its_parent_holds(ledger: dict[str,
     done = threading.Event()
 
     def hold() -> None:
-        with made._generation.parts[0].lock, made._generation.parts[1].lock:
+        with inside.turn(made, 0), inside.turn(made, 1):
             held.set()
             done.wait(30)
 

@@ -17,6 +17,7 @@ import dpfewshot as dpf
 from dpfewshot.backends import Scripted
 from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.values import Record
+from tests.support import inside
 from tests.support.factory import synthesizer
 from tests.support.scripts import WORDS, Sentence, tickets
 
@@ -330,7 +331,7 @@ def test_nan_and_truncated_logprobs_are_zero_vectors_or_zero_coordinates() -> No
 def test_reprs_hold_no_private_text() -> None:
     made = synthesizer(records=[POISON] * 100, labels=["refund"])
     made.generate("refund")
-    things = [POISON, made, made.plan, made.accountant, made._generation, *made._generation.parts]
+    things = [POISON, made, made.plan, made.accountant, *inside.objects(made)]
     assert not [thing for thing in things if "swordfish" in repr(thing) or "secret" in repr(thing)]
 
 
