@@ -245,7 +245,8 @@ class Table:
     def _with(self, part: StratumPlan, settings: Settings) -> GenerationPlan:
         """The plan with other settings, and with another part, which lasts for all plays."""
         plan = self.set_up.plan
-        lasting = replace(part, steps=self.ticks * plan.settings.max_tokens)
+        draws = replace(part.draws, steps=self.ticks * plan.settings.max_tokens)
+        lasting = replace(part, draws=draws)
         return replace(
             plan,
             settings=settings,
