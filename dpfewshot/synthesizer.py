@@ -22,18 +22,8 @@ from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.resuming import checkpointed
 from dpfewshot.generation.runner import OnDemonstration, identity, release_all
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.generation.telemetry import (
-    LogObserver,
-    Observer,
-    Observers,
-    OpenTelemetryObserver,
-)
-from dpfewshot.generation.units import (
-    check_every_label_has_units,
-    labels_of,
-    planned_labels,
-    units_by_scope,
-)
+from dpfewshot.generation.telemetry import LogObserver, Observer, Observers, OpenTelemetryObserver
+from dpfewshot.generation.units import check_every_label_has_units, labels_of, planned_labels, units_by_scope
 from dpfewshot.ledger.opening import open_account
 from dpfewshot.mechanisms import Gaussian, Mechanism
 from dpfewshot.planning.compare import Compared, compare

@@ -11,12 +11,12 @@ The file has one JSON line for each, which is appended and never changed:
     {"checkpoint": "returned", "part": 1}
     {"checkpoint": "resuming", "part": 0, "lease": "04d7..."}
 
-"part" is a stratum's number in the plan, "of" one of its disjoint parts, and "blocks" are draws left. A draw's
-line is on disk before the draw, so that a later run counts at least the draws that were made
+"part" is a stratum's number in the plan, "of" one of its disjoint parts, and "blocks" are draws left. The
+line of a draw is on disk before the draw, so that a later run counts at least the draws that were made
 (docs/proofs/resuming.md). If the account then refuses the draw, another line takes it back. A ledger counts
 draws too and accepts only the newest lease, so it refuses a stale copy. A budget in memory knows nothing of
-earlier processes: without a ledger, the file's device and inode tell a copy. One run at a time holds the file.
-It contains only released text and public facts.
+earlier processes: without a ledger, the file's device and inode tell a copy. One run at a time holds the
+file, which contains only released text and public facts.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CheckpointedReservation:
 
     Attributes:
         entry: the account's number for it.
-        leases: the one that the account granted last, then those that were asked for since.
+        leases: the last one that the account granted, then those requested since.
         blocks: draws left in each disjoint part.
     """
 
@@ -155,9 +155,7 @@ class Checkpoint:
         copies: whether a copy of the file may be opened, because a ledger detects stale ones.
 
     Attributes:
-        path: as above, absolute.
         progress: of earlier processes and of this one.
-        resumable: whether a later run can resume what this one reserved.
 
     Raises:
         InvalidPlan: the checkpoint is of another plan.
@@ -263,7 +261,7 @@ class Checkpoint:
 
     def _write_first(self, identity: str) -> None:
         first = {"checkpoint": "run", "version": VERSION, "plan": identity, "file": self._identity()}
-        self._append(_encoded(first), durable=True)
+        self._append(json.dumps(first).encode() + b"\n", durable=True)
         folder = os.open(self.path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)  # its name too
@@ -307,7 +305,7 @@ class Checkpoint:
     def _write(self, line: Mapping[str, object], *, durable: bool = True) -> None:
         self._check_open()
         with self._lock:
-            self._append(_encoded(line), durable=durable)
+            self._append(json.dumps(line).encode() + b"\n", durable=durable)
             self.progress.add(line)
 
     def _append(self, data: bytes, *, durable: bool) -> None:
@@ -344,10 +342,6 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError("not words of a checkpoint")
     return value
-
-
-def _encoded(line: Mapping[str, object]) -> bytes:
-    return json.dumps(line).encode() + b"\n"
 
 
 def _fingerprint(identity: Mapping[str, object]) -> str:

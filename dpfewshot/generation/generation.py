@@ -37,9 +37,7 @@ class Generation:
         worker: the thread of asynchronous callers of whole runs.
     """
 
-    def __init__(
-        self, set_up: SetUp, accountant: Accountant, observers: Observers = NO_OBSERVERS
-    ) -> None:
+    def __init__(self, set_up: SetUp, accountant: Accountant, observers: Observers = NO_OBSERVERS) -> None:
         self.set_up = set_up
         self.books = Bookkeeping(accountant, observers)
         self.runs = {

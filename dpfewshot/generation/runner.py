@@ -51,7 +51,7 @@ def release_all(
         for position, label in enumerate(to_do):
             generation.check_open()
             if generation.books.checkpoint is not checkpoint:
-                raise LedgerError("the checkpoint belongs to the parent of this process, which continues the run")
+                raise LedgerError("the checkpoint belongs to the parent of this process, which continues it")
             tokens = _tokens(generation, progress, label, to_do[position + 1 :])
             if not tokens and checkpoint.resumable:
                 refused.append(label)
@@ -96,7 +96,7 @@ def identity(generation: Generation, further: Mapping[str, object]) -> dict[str,
 
 
 def _to_do(plan: GenerationPlan, progress: Progress) -> list[str]:
-    """The labels of the demonstrations to make, in order: the interrupted one first, without finished ones."""
+    """Labels of the unfinished demonstrations in the order of the plan, the interrupted one first."""
     labels = [label for stratum in plan.strata for label in stratum.labels]
     finished = Counter(one.label for one in progress.finished)
     to_do = []
@@ -137,5 +137,5 @@ def _cannot_be_made(labels: Sequence[str], made: int) -> str:
     numbers = ", ".join(f"{count} of {label!r}" for label, count in Counter(labels).items())
     return (
         f"{numbers} cannot be made: draws of the plan were interrupted, or went to other callers. The other "
-        f"{made} are in the checkpoint; Demonstrations.from_jsonl reads them. A further plan needs further budget"
+        f"{made} are in the checkpoint (Demonstrations.from_jsonl). A further plan needs further budget"
     )

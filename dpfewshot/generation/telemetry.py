@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from dpfewshot.errors import InvalidPlan, MissingExtra
 from dpfewshot.runtime.redaction import is_failure
@@ -24,8 +24,7 @@ Facts = Mapping[str, str | int | float | bool]
 """Public, by name. Every event has `mechanism` and `relation`."""
 
 
-@runtime_checkable
-class Observer(Protocol):
+class Observer:
     """Is told what a generation makes public. Subclass it and override what you need.
 
     Methods are called on the generating thread while no exception is being handled. They must be thread-safe:
@@ -34,13 +33,16 @@ class Observer(Protocol):
     """
 
     def reserved(self, facts: Facts) -> None:
-        """A stratum's plan was reserved: `scope`, `blocks` (draws), and `epsilon` and `delta` if certified."""
+        """A stratum's plan was reserved: `scope`, `blocks` (its draws), `epsilon`, `delta`.
+
+        `epsilon` and `delta` are absent here and in `released` if nothing is certified.
+        """
 
     def started(self, facts: Facts) -> None:
         """A generation starts: `label`. One of the methods below ends it, on the same thread."""
 
     def released(self, facts: Facts) -> None:
-        """It released a demonstration: `label`, `tokens`, `private`, and `epsilon` and `delta` if certified."""
+        """It released a demonstration: `label`, `tokens`, `private`, `epsilon`, `delta`."""
 
     def failed(self, facts: Facts) -> None:
         """It failed: `label`, and `error`, the exception's type."""
@@ -64,8 +66,8 @@ class Observers:
         self._public = dict(public)
         self._observers = tuple(observers)
         for observer in self._observers:
-            if isinstance(observer, type) or not isinstance(observer, Observer):
-                raise InvalidPlan("observers must be instances of dpfewshot.generation.telemetry.Observer")
+            if not isinstance(observer, Observer):
+                raise InvalidPlan("observers must be dpfewshot.generation.telemetry.Observer objects")
 
     def reserved(self, scope: str | None, cost: PrivacySpend | None, draws: int) -> None:
         """Tell that a stratum's plan was reserved, before its first draw."""

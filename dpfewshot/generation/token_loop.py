@@ -48,7 +48,7 @@ class TokenLoop:
             charge: charges one draw and returns the permit for its tokens.
             prompts: write the prompts of the label.
             max_tokens: T_max, `prior_tokens` included.
-            prior_tokens: of an interrupted run: fewer than `max_tokens`, none of which ends the demonstration.
+            prior_tokens: of an interrupted run: fewer than `max_tokens`, and none ends the demonstration.
             on_token: called with each released token before the next is drawn; what it raises ends the loop.
 
         Raises:

@@ -43,7 +43,7 @@ def units_by_scope(
     Raises:
         InvalidRecords: a record has a label that the task does not have.
     """
-    _check_labels(task, records)
+    check_record_labels(task, records)
     if task.labels is None:
         return {None: tuple(units(records))}
     by_label = units_by_label(records)
@@ -59,9 +59,9 @@ def check_every_label_has_units(task: Task, records: Sequence[Record], relation:
     """Refuse records that were filtered by label, where public numbers show it.
 
     A unit belongs to the label of most of its records. If records of a label are left out beforehand, a unit
-    may belong to different labels in different runs and bear the costs of both, but an account counts only the
-    greater. Counted populations are public, and so is a count of 0. With `population=` counts are private, and
-    nothing is checked (docs/how-to/records.md).
+    may belong to different labels in different runs and bear the costs of both, but an account counts only
+    the greater. Counted populations are public, and so is a count of 0. With `population=`, counts are
+    private, and nothing is checked (docs/how-to/records.md).
 
     Args:
         task: tasks with free labels are not partitioned, and pass.
@@ -84,7 +84,12 @@ def check_every_label_has_units(task: Task, records: Sequence[Record], relation:
         )
 
 
-def _check_labels(task: Task, records: Sequence[Record]) -> None:
+def check_record_labels(task: Task, records: Sequence[Record]) -> None:
+    """Refuse records whose label the task does not have.
+
+    Raises:
+        InvalidRecords: names the record by its number alone.
+    """
     if task.labels is None:
         return
     known = frozenset(task.labels)
