@@ -25,7 +25,7 @@ from dpfewshot.records import as_records
 from dpfewshot.runtime.deprecation import deprecated_names
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
-from dpfewshot.values import ADD_REMOVE, Demonstration, PrivacySpend, Record, check_whole
+from dpfewshot.values import Demonstration, PrivacySpend, Record, Relation, check_whole
 
 _STEPS_OF_LIKELIEST = 2**40
 
@@ -123,7 +123,7 @@ def non_private_sample(
             token_count=0,
             private=False,
             spent=None,
-            relation=ADD_REMOVE,
+            relation=Relation.ADD_REMOVE,
             mechanism="non-private-sample",
         )
         for shot in range(shots)
@@ -158,7 +158,7 @@ class _Continuation:
             token_count=len(tokens),
             private=True,
             spent=PrivacySpend(0.0, 0.0),
-            relation=ADD_REMOVE,
+            relation=Relation.ADD_REMOVE,
             mechanism="instruction-only",
         )
 

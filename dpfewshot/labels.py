@@ -26,7 +26,7 @@ from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.records import as_records
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import units_by_label
-from dpfewshot.values import ADD_REMOVE, ZERO_OUT, PrivacySpend, Record, check_whole, unit_of
+from dpfewshot.values import PrivacySpend, Record, Relation, check_whole, unit_of
 
 MOST_CANDIDATES = 2**18
 """The widest choice of the compiled core."""
@@ -34,7 +34,7 @@ MOST_CANDIDATES = 2**18
 SMALLEST_EPSILON = 1e-12
 """One unit of an account."""
 
-RELATIONS = frozenset({ADD_REMOVE, ZERO_OUT})
+RELATIONS = frozenset({Relation.ADD_REMOVE, Relation.ZERO_OUT})
 """What (ε, δ) of a release holds for."""
 
 Votes = Mapping[str, int]
@@ -254,8 +254,8 @@ def _relation(account: Account | None, records: Sequence[Record]) -> str:
     It does not hold for replace-one: a unit that becomes another moves two counts, one up and one down.
     """
     if account is None:
-        return ADD_REMOVE
-    return bound(account, RELATIONS, unit_of(records)) or ADD_REMOVE
+        return Relation.ADD_REMOVE
+    return bound(account, RELATIONS, unit_of(records)) or Relation.ADD_REMOVE
 
 
 def _paid(mechanism: _Mechanism, account: Account | None) -> Permit:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dpfewshot.errors import InvalidPlan, InvalidRecords
 from dpfewshot.sampling import Unit, units, units_by_label
 from dpfewshot.tasks import Task
-from dpfewshot.values import ADD_REMOVE, Record
+from dpfewshot.values import Record, Relation
 
 
 def planned_labels(task: Task, labels: Sequence[str] | None) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ def labels_of(scope: str | None, labels: Sequence[str]) -> tuple[str, ...]:
     return tuple(labels) if scope is None else (scope,)
 
 
-def check_every_label_has_units(task: Task, records: Sequence[Record], relation: str) -> None:
+def check_every_label_has_units(task: Task, records: Sequence[Record], relation: Relation) -> None:
     """Refuse records that were filtered by label, where public numbers show it.
 
     A unit belongs to the label of most of its records. If records of a label are left out beforehand, a unit
@@ -71,7 +71,7 @@ def check_every_label_has_units(task: Task, records: Sequence[Record], relation:
     Raises:
         InvalidPlan: a label of the task has no unit.
     """
-    if task.labels is None or relation == ADD_REMOVE:
+    if task.labels is None or relation == Relation.ADD_REMOVE:
         return
     present = units_by_label(records)
     absent = [label for label in task.labels if label not in present]
