@@ -62,7 +62,7 @@ class Generation:
     @property
     def certified(self) -> bool:
         """Whether the guarantee holds. It never does where no account is charged."""
-        return all(run.cost is not None for run in self.runs.values())
+        return all(run.certified for run in self.runs.values())
 
     def run_of(self, label: str) -> StratumRun:
         """The run that generates a label.
@@ -88,13 +88,13 @@ class Generation:
 
     def demonstration(self, label: str, released: Sequence[int]) -> Demonstration:
         """The demonstration that consists of these released tokens."""
-        cost = self.run_of(label).cost
+        run = self.run_of(label)
         return Demonstration(
             text=self.set_up.loop.text_of(released),
             label=label,
             token_count=len(released),
-            private=cost is not None,
-            spent=cost,
+            private=run.certified,
+            spent=run.spend,
             relation=self.plan.relation,
             mechanism=self.set_up.mechanism.name,
         )

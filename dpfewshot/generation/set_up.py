@@ -11,7 +11,7 @@ from types import MappingProxyType
 from dpfewshot.accounting import epsilon
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.budget.account import Details
-from dpfewshot.budget.amounts import Units
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.scopes import scope_name
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
@@ -19,13 +19,13 @@ from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import labels_of, units_by_scope
 from dpfewshot.mechanisms import Mechanism, Release
-from dpfewshot.mechanisms.noiseless import started
+from dpfewshot.mechanisms.noiseless import start_release
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import FIXED_SIZE
 from dpfewshot.prompts.writer import Body, PromptWriter
 from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler, Unit, disjoint_parts
 from dpfewshot.tasks import Task
-from dpfewshot.values import LABEL_COLUMN, PrivacySpend, Record
+from dpfewshot.values import LABEL_COLUMN, Record
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class SetUp:
 
     def release(self, stratum: StratumPlan) -> Release:
         """The mechanism, started for one demonstration of a stratum with the noise of its plan."""
-        return started(self.mechanism, stratum.draws, stratum.noise_multiplier, self.random_source)
+        return start_release(self.mechanism, stratum.draws, stratum.noise_multiplier, self.random_source)
 
     def account_scope(self, stratum: StratumPlan) -> str | None:
         """The name of a stratum in the account's partition; None for the whole data set."""
@@ -158,8 +158,8 @@ class SetUp:
 
 
 def _pays(stratum: StratumPlan) -> bool:
-    """Whether the stratum's plan costs at least what its event costs, in amounts of the ledger."""
-    if stratum.spend is None or stratum.event is None:
+    """Whether the stratum's cost is at least what its event costs."""
+    if stratum.cost is None or stratum.event is None:
         return False
-    least = PrivacySpend(epsilon(stratum.event, stratum.spend.delta).upper, stratum.spend.delta)
-    return Units.of_cost(least).fits(Units.of_cost(stratum.spend))
+    certified = epsilon(stratum.event, stratum.cost.as_target().delta).upper
+    return Amount.certified(certified, stratum.cost.delta).fits(stratum.cost)

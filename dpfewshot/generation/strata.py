@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.draws import new_lease
 from dpfewshot.budget.permit import Permit
 from dpfewshot.budget.reservation import Accountant, Reservation
@@ -83,10 +84,19 @@ class StratumRun:
         self.worker.after_fork()
 
     @property
-    def cost(self) -> PrivacySpend | None:
-        """The certified (ε, δ) of all its draws; None where nothing is certified or no account is charged."""
-        charged = self.set_up.certified and self.books.accountant.keeps_account
-        return self.plan.spend if charged else None
+    def certified(self) -> bool:
+        """Whether the guarantee holds. It never does where no account is charged."""
+        return self.set_up.certified and self.books.accountant.keeps_account
+
+    @property
+    def cost(self) -> Amount | None:
+        """What the account is charged for all draws; None if nothing is certified."""
+        return self.plan.cost if self.certified else None
+
+    @property
+    def spend(self) -> PrivacySpend | None:
+        """`cost`, as results state it."""
+        return self.plan.spend if self.certified else None
 
     def bodies(self, part: int) -> list[list[Body]]:
         """For each unit of one disjoint part, its records in tokens. Private.
@@ -134,15 +144,15 @@ class StratumRun:
         reservation = self.books.accountant.reserve(
             self.cost,
             scope=self.set_up.account_scope(self.plan),
-            blocks=self.plan.steps,
+            draws=self.plan.steps,
             tokens_per_draw=self.plan.draws.tokens_per_draw,
             noise_multiplier=self.plan.noise_multiplier,
-            parts=self.set_up.plan.settings.disjoint_parts,
+            disjoint_parts=self.set_up.plan.settings.disjoint_parts,
             details=self.set_up.account_details(self.plan),
         )
         try:
             self.books.checkpoint.reserved(self.number, reservation)
-            self.books.observers.reserved(self.plan.scope, self.cost, self.plan.steps)
+            self.books.observers.reserved(self.plan.scope, self.spend, self.plan.steps)
         except BaseException:
             with suppress(LedgerError):
                 reservation.close()  # nothing else refers to it
@@ -218,13 +228,13 @@ class StratumRun:
                 self.cost,
                 scope=self.set_up.account_scope(self.plan),
                 # Which unit is in which part is private and not stored: all count as drawn as far as any.
-                blocks=min(recorded.blocks),
+                draws=min(recorded.blocks),
                 tokens_per_draw=self.plan.draws.tokens_per_draw,
                 noise_multiplier=self.plan.noise_multiplier,
                 details=self.set_up.account_details(self.plan),
                 known=known,
                 lease=lease,
-                parts=self.set_up.plan.settings.disjoint_parts,
+                disjoint_parts=self.set_up.plan.settings.disjoint_parts,
             )
         except LedgerError as error:
             raise LedgerError(f"{checkpoint.path}: {error}") from None

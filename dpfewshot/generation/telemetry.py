@@ -69,9 +69,9 @@ class Observers:
             if not isinstance(observer, Observer):
                 raise InvalidPlan("observers must be dpfewshot.generation.telemetry.Observer objects")
 
-    def reserved(self, scope: str | None, cost: PrivacySpend | None, draws: int) -> None:
+    def reserved(self, scope: str | None, spend: PrivacySpend | None, draws: int) -> None:
         """Tell that a stratum's plan was reserved, before its first draw."""
-        self._tell("reserved", {"scope": scope or "the whole data set", "blocks": draws, **_amounts(cost)})
+        self._tell("reserved", {"scope": scope or "the whole data set", "blocks": draws, **_amounts(spend)})
 
     def generation(self, label: str, generate: Callable[[], Demonstration]) -> Demonstration:
         """Generate a demonstration; tell when it starts and how it ends."""
