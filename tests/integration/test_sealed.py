@@ -7,6 +7,7 @@ import logging
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from enum import Enum
 from fractions import Fraction
 from typing import Any
 
@@ -42,8 +43,8 @@ def reached(thing: object, path: str, seen: set[int]) -> Iterator[tuple[str, obj
     if isinstance(thing, list | tuple):
         for each in thing:
             yield from reached(each, f"{path}[]", seen)
-    if not type(thing).__module__.startswith(OURS):
-        return
+    if not type(thing).__module__.startswith(OURS) or isinstance(thing, Enum):
+        return  # an enumeration's members are what they are by identity
     for name in dir(thing):
         if not name.startswith("_") and not callable(getattr(thing, name)):
             yield path, thing, name
