@@ -14,6 +14,7 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.budget.reservation import Accountant
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
+from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.generation.cancellation import StopSignal
 from dpfewshot.generation.generation import Course, Generation
 from dpfewshot.generation.resuming import checkpointed
@@ -36,7 +37,6 @@ from dpfewshot.planning.settings import CERTIFIED, POISSON, Settings
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records import as_records
 from dpfewshot.runtime.redaction import redacts_errors
-from dpfewshot.sampling import Source
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration, NoPrivacy, PrivacyBudget, Record, check_whole, unit_of
 
@@ -116,7 +116,7 @@ class Synthesizer:
         record_token_cap: int = 100,
         allow_batch_variance: bool = False,
         opentelemetry: bool = False,
-        source: Source = None,
+        source: RandomSource | None = None,
     ) -> None:
         self._task = task
         self._backend = backend

@@ -10,6 +10,7 @@ from dpfewshot.accounting import epsilon
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
+from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.generation.strata import Part, Share, divide
 from dpfewshot.mechanisms import Mechanism, Release
@@ -17,7 +18,7 @@ from dpfewshot.mechanisms.noiseless import started
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import FIXED_SIZE
 from dpfewshot.prompts.writer import PromptWriter
-from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler, Source
+from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler
 from dpfewshot.tasks import Task
 from dpfewshot.values import LABEL_COLUMN, Record
 
@@ -46,7 +47,7 @@ class SetUp:
     plan: GenerationPlan
     shares: tuple[Share, ...]
     certified: bool
-    source: Source = field(default=None, repr=False)
+    source: RandomSource | None = field(default=None, repr=False)
     label_column: str = LABEL_COLUMN
 
     def __post_init__(self) -> None:

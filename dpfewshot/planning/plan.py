@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dpfewshot.accounting import Event
+from dpfewshot.accounting.events import check_relation
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws
 from dpfewshot.planning.settings import Settings
-from dpfewshot.values import PrivacySpend
+from dpfewshot.values import PrivacySpend, Relation
 
 
 @dataclass(frozen=True)
@@ -105,11 +106,16 @@ class GenerationPlan:
     """
 
     mechanism: str
-    relation: str
+    relation: Relation
     settings: Settings
     strata: tuple[StratumPlan, ...]
     prompt_tokens: int
     estimated_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for stratum in self.strata:
+            if stratum.event is not None:
+                check_relation(stratum.event, self.relation)
 
     @property
     def noise_multiplier(self) -> float:

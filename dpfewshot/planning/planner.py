@@ -15,7 +15,7 @@ from dpfewshot.planning.plan import GenerationPlan, Stratum, StratumPlan
 from dpfewshot.planning.settings import FIXED_SIZE, PUBLISHED, Settings
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.sampling import units
-from dpfewshot.values import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, PrivacyBudget, Record
+from dpfewshot.values import PrivacyBudget, Record, Relation
 
 SMALLEST_EPSILON = 1e-3
 """Below this the noise scale leaves the range of the integer grid."""
@@ -28,7 +28,7 @@ def plan_generation(
     strata: Sequence[Stratum],
     *,
     writer: PromptWriter,
-    relation: str,
+    relation: Relation,
 ) -> GenerationPlan:
     """Plan every part and count what the language model has to do, from caps.
 
@@ -232,11 +232,11 @@ def public_stratum(
     return Stratum(scope, labels, public)
 
 
-def relation_of(sampling: str, population: Population) -> str:
+def relation_of(sampling: str, population: Population) -> Relation:
     """The neighbouring relation that a run is stated for."""
     if sampling == FIXED_SIZE:
-        return REPLACE_ONE
-    return ZERO_OUT if population is None else ADD_REMOVE
+        return Relation.REPLACE_ONE
+    return Relation.ZERO_OUT if population is None else Relation.ADD_REMOVE
 
 
 def check_context(
