@@ -31,7 +31,7 @@ synthesizer = partial(factory.synthesizer, shots_per_label=2)
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("drawn", [False, True])
-@pytest.mark.parametrize("options", [CERTIFIED, {"budget": dpf.NO_PRIVACY}, {"source": os.urandom}])
+@pytest.mark.parametrize("options", [CERTIFIED, {"budget": dpf.NO_PRIVACY}, {"random_source": os.urandom}])
 def test_a_closed_synthesizer_refuses(way: str, drawn: bool, options: dict[str, Any], tmp_path: Path) -> None:
     backend, checkpoint = Sentence(), tmp_path / "run.jsonl"
     made = synthesizer(backend, **options)
@@ -54,6 +54,13 @@ def test_a_checkpoint_that_holds_everything_is_refused_too(tmp_path: Path) -> No
         made.generate_all(checkpoint=tmp_path / "run.jsonl")
 
 
+def test_a_with_block_closes_it() -> None:
+    with synthesizer() as made:
+        made.generate("refund")
+    with pytest.raises(dpf.BudgetExceeded, match="closed"):
+        made.generate("refund")
+
+
 def test_who_waits_for_a_turn_is_refused_when_it_comes() -> None:
     made = synthesizer()
     refused: list[Exception] = []
@@ -64,7 +71,7 @@ def test_who_waits_for_a_turn_is_refused_when_it_comes() -> None:
         except dpf.BudgetExceeded as error:
             refused.append(error)
 
-    with inside.turn(made):
+    with inside.turn(made, "refund"):
         waiting = threading.Thread(target=ask)
         waiting.start()
         made.close()

@@ -151,7 +151,7 @@ def test_no_privacy_says_so_and_is_refused_a_ledger() -> None:
 
 
 def test_a_seed_says_private_false() -> None:
-    one, other = (synthesizer(source=random.Random(3).randbytes).generate("refund") for _ in "ab")
+    one, other = (synthesizer(random_source=random.Random(3).randbytes).generate("refund") for _ in "ab")
     assert one == other
     assert not one.private
     assert one.spent is None

@@ -6,6 +6,7 @@ from typing import Any
 
 import dpfewshot as dpf
 from dpfewshot.backends import LogprobBackend
+from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.mechanisms import Gaussian
 from dpfewshot.planning.plan import GenerationPlan, Stratum, StratumPlan
 from dpfewshot.planning.planner import plan_stratum
@@ -26,11 +27,22 @@ SETTINGS = Settings(
 
 
 def synthesizer(
-    backend: LogprobBackend | None = None, records: Any = None, *, task: dpf.Task = TASK, **settings: Any
+    backend: LogprobBackend | None = None,
+    records: Any = None,
+    *,
+    task: dpf.Task = TASK,
+    random_source: RandomSource | None = None,
+    **settings: Any,
 ) -> dpf.Synthesizer:
-    """A synthesizer of `Sentence` for 400 tickets, with the Gaussian mechanism, 20 prompts and T = 8."""
+    """A synthesizer of `Sentence` for 400 tickets, with the Gaussian mechanism, 20 prompts and T = 8.
+
+    Given a random source, it draws from that: its results say `private=False`.
+    """
     defaults: dict[str, Any] = {"budget": BUDGET, "mechanism": Gaussian(top_k=8), "max_tokens": 8}
-    return dpf.Synthesizer(
+    kind = dpf.Synthesizer
+    if random_source is not None:
+        kind = type("SeededSynthesizer", (kind,), {"_random_source": staticmethod(random_source)})
+    return kind(
         task,
         tickets() if records is None else records,
         Sentence() if backend is None else backend,

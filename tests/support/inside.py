@@ -90,24 +90,28 @@ def evaluated_by(classifier: Any, questions: Any) -> tuple[int, int]:
 # ---- generations -----------------------------------------------------------------------------------------
 
 
-def turn(synthesizer: Any, number: int = 0) -> Any:
+def turn(synthesizer: Any, scope: str) -> Any:
     """The lock of a stratum's run: whoever holds it is generating."""
-    return synthesizer._generation.parts[number].lock
+    return synthesizer._generation.runs[scope].lock
+
+
+def no_draws(synthesizer: Any) -> Any:
+    """The locks of all runs."""
+    return synthesizer._generation.no_draws()
 
 
 def draws_left(synthesizer: Any) -> list[tuple[int, ...]]:
     """The draws left of each open reservation."""
-    runs = [run for run in synthesizer._generation.parts if run.reservation]
-    return [run.reservation.draws_left for run in runs]
+    runs = synthesizer._generation.runs.values()
+    return [run.reservation.draws_left for run in runs if run.reservation]
 
 
 def bodies(synthesizer: Any) -> list[Any]:
     """Each record's tokens, as every stratum's run keeps them; None for a null."""
-    writer = synthesizer.set_up.writer
-    runs = synthesizer._generation.parts
-    return [body for run in runs for unit in run.bodies(writer, 0) for body in unit]
+    runs = synthesizer._generation.runs.values()
+    return [body for run in runs for unit in run.bodies(0) for body in unit]
 
 
 def objects(synthesizer: Any) -> list[object]:
     """What a synthesizer generates with: objects that must not show what they hold."""
-    return [synthesizer._generation, *synthesizer._generation.parts]
+    return [synthesizer._generation, *synthesizer._generation.runs.values()]

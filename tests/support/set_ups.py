@@ -8,7 +8,7 @@ from dpfewshot import PrivacyBudget
 from dpfewshot.accounting import PoissonGaussian
 from dpfewshot.backends import Scripted
 from dpfewshot.budget.permit import Permit
-from dpfewshot.generation import strata as parts
+from dpfewshot.generation import units as division
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import Gaussian, Mechanism, Release, RowChange
 from dpfewshot.mechanisms.noiseless import start_release
@@ -178,8 +178,10 @@ def start_as_for_one_record(monkeypatch):
 
 def count_records_as_units(monkeypatch):
     """Draw each record by itself, whomever it belongs to."""
-    sound = parts.units
-    monkeypatch.setattr(parts, "units", lambda records: [(one,) for unit in sound(records) for one in unit])
+    sound = division.units
+    monkeypatch.setattr(
+        division, "units", lambda records: [(one,) for unit in sound(records) for one in unit]
+    )
 
 
 def draw_twice_as_long(monkeypatch):

@@ -6,6 +6,7 @@ import asyncio
 import random
 
 from dpfewshot.backends.servers.gate import Gate
+from tests.support import inside
 
 
 class Watched:
