@@ -193,8 +193,8 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/mechanisms/gaussian.py",
-        "return _Release(self, noise_multiplier, draws.row_change.rows, source)",
-        "return _Release(self, noise_multiplier, 1, source)",
+        "return _Release(self, noise_multiplier, draws.row_change.rows, random_source)",
+        "return _Release(self, noise_multiplier, 1, random_source)",
         "N > 1 has sensitivity sqrt(2)",
         "tests/unit/test_gaussian.py tests/contract/test_mechanisms.py",
     ),

@@ -74,7 +74,9 @@ class WithExamples:
     def demonstrations(self, request: Request) -> Demonstrations:
         """As many as were asked for."""
         task = request.task
-        shown = "".join(task.block(label, text) for label, text in self.examples).rstrip()
+        shown = "\n\n".join(
+            f"{task.label_field}: {label}\n{task.text_field}: {text}" for label, text in self.examples
+        )
         told = replace(task, instruction=f"{task.preamble()}{shown}")
         return self.setting.demonstrations(replace(request, task=told))
 

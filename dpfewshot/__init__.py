@@ -2,104 +2,99 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dpfewshot.runtime.deprecation import deprecated_names
+from dpfewshot.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from dpfewshot import accounting, audit, backends, icl, mechanisms, tasks
-    from dpfewshot.baselines import random_private_demonstrations, zero_private_demonstrations
-    from dpfewshot.budget.memory import MemoryAccount
-    from dpfewshot.demonstrations import Demonstrations
-    from dpfewshot.errors import (
-        AccountingError,
-        BackendError,
-        BackendNotBatchInvariant,
-        BudgetExceeded,
-        DPFewShotError,
-        InvalidPlan,
-        InvalidRecords,
-        InvalidReport,
-        InvalidTask,
-        LedgerError,
-        MissingExtra,
+    # isort: off
+    from dpfewshot import (
+        accounting as accounting,
+        audit as audit,
+        backends as backends,
+        icl as icl,
+        mechanisms as mechanisms,
+        tasks as tasks,
     )
-    from dpfewshot.labels import LabelRelease, release_labels
-    from dpfewshot.ledger import BudgetLedger
-    from dpfewshot.planning.plan import GenerationPlan
-    from dpfewshot.records import as_records, read_records
-    from dpfewshot.synthesizer import Synthesizer
-    from dpfewshot.tasks import Task
-    from dpfewshot.values import NO_PRIVACY, Demonstration, PrivacyBudget, PrivacySpend, Record
+    from dpfewshot.baselines import (
+        random_private_demonstrations as random_private_demonstrations,
+        zero_private_demonstrations as zero_private_demonstrations,
+    )
+    from dpfewshot.budget.memory import MemoryAccount as MemoryAccount
+    from dpfewshot.demonstrations import Demonstrations as Demonstrations
+    from dpfewshot.errors import (
+        AccountingError as AccountingError,
+        BackendError as BackendError,
+        BackendNotBatchInvariant as BackendNotBatchInvariant,
+        BudgetExceeded as BudgetExceeded,
+        DPFewShotError as DPFewShotError,
+        InvalidPlan as InvalidPlan,
+        InvalidRecords as InvalidRecords,
+        InvalidReport as InvalidReport,
+        InvalidTask as InvalidTask,
+        LedgerError as LedgerError,
+        MissingExtra as MissingExtra,
+    )
+    from dpfewshot.labels import LabelRelease as LabelRelease, release_labels as release_labels
+    from dpfewshot.ledger import BudgetLedger as BudgetLedger
+    from dpfewshot.planning.plan import GenerationPlan as GenerationPlan
+    from dpfewshot.records import as_records as as_records, read_records as read_records
+    from dpfewshot.synthesizer import Synthesizer as Synthesizer
+    from dpfewshot.tasks import Task as Task
+    from dpfewshot.values import (
+        NO_PRIVACY as NO_PRIVACY,
+        Demonstration as Demonstration,
+        PrivacyBudget as PrivacyBudget,
+        PrivacySpend as PrivacySpend,
+        Record as Record,
+    )
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "NO_PRIVACY",
-    "AccountingError",
-    "BackendError",
-    "BackendNotBatchInvariant",
-    "BudgetExceeded",
-    "BudgetLedger",
-    "DPFewShotError",
-    "Demonstration",
-    "Demonstrations",
-    "GenerationPlan",
-    "InvalidPlan",
-    "InvalidRecords",
-    "InvalidReport",
-    "InvalidTask",
-    "LabelRelease",
-    "LedgerError",
-    "MemoryAccount",
-    "MissingExtra",
-    "PrivacyBudget",
-    "PrivacySpend",
-    "Record",
-    "Synthesizer",
-    "Task",
-    "accounting",
-    "as_records",
-    "audit",
-    "backends",
-    "icl",
-    "mechanisms",
-    "random_private_demonstrations",
-    "read_records",
-    "release_labels",
-    "tasks",
-    "zero_private_demonstrations",
-]
-
-# Names are imported when they are first used: `import dpfewshot` loads neither NumPy nor SciPy.
-_MODULES = frozenset({"accounting", "audit", "backends", "icl", "mechanisms", "tasks"})
+# The public names. Each is imported on first use, so `import dpfewshot` loads neither NumPy nor SciPy.
+# tests/unit/test_house.py checks the imports above, which type checkers read, against this table.
 _HOMES = {
-    "NO_PRIVACY": "values",
-    "BudgetLedger": "ledger",
-    "Demonstration": "values",
-    "Demonstrations": "demonstrations",
-    "GenerationPlan": "planning.plan",
-    "LabelRelease": "labels",
-    "MemoryAccount": "budget.memory",
-    "PrivacyBudget": "values",
-    "PrivacySpend": "values",
-    "Record": "values",
-    "Synthesizer": "synthesizer",
-    "Task": "tasks",
-    "as_records": "records",
-    "random_private_demonstrations": "baselines",
-    "read_records": "records",
-    "release_labels": "labels",
-    "zero_private_demonstrations": "baselines",
+    "NO_PRIVACY": "dpfewshot.values",
+    "AccountingError": "dpfewshot.errors",
+    "BackendError": "dpfewshot.errors",
+    "BackendNotBatchInvariant": "dpfewshot.errors",
+    "BudgetExceeded": "dpfewshot.errors",
+    "BudgetLedger": "dpfewshot.ledger",
+    "DPFewShotError": "dpfewshot.errors",
+    "Demonstration": "dpfewshot.values",
+    "Demonstrations": "dpfewshot.demonstrations",
+    "GenerationPlan": "dpfewshot.planning.plan",
+    "InvalidPlan": "dpfewshot.errors",
+    "InvalidRecords": "dpfewshot.errors",
+    "InvalidReport": "dpfewshot.errors",
+    "InvalidTask": "dpfewshot.errors",
+    "LabelRelease": "dpfewshot.labels",
+    "LedgerError": "dpfewshot.errors",
+    "MemoryAccount": "dpfewshot.budget.memory",
+    "MissingExtra": "dpfewshot.errors",
+    "PrivacyBudget": "dpfewshot.values",
+    "PrivacySpend": "dpfewshot.values",
+    "Record": "dpfewshot.values",
+    "Synthesizer": "dpfewshot.synthesizer",
+    "Task": "dpfewshot.tasks",
+    "accounting": "dpfewshot",
+    "as_records": "dpfewshot.records",
+    "audit": "dpfewshot",
+    "backends": "dpfewshot",
+    "icl": "dpfewshot",
+    "mechanisms": "dpfewshot",
+    "random_private_demonstrations": "dpfewshot.baselines",
+    "read_records": "dpfewshot.records",
+    "release_labels": "dpfewshot.labels",
+    "tasks": "dpfewshot",
+    "zero_private_demonstrations": "dpfewshot.baselines",
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
+if not TYPE_CHECKING:  # type checkers re-export the imports above, and cannot read this list
+    __all__ = [*_HOMES]  # noqa: PLE0604 - the table's keys are strings
+_RENAMED: dict[str, str] = {}  # old name: "package.module:new"
+__getattr__ = lazy_names(__name__, _HOMES, deprecated_names(__name__, _RENAMED))
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*_HOMES, "__version__"]

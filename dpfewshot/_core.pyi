@@ -1,10 +1,10 @@
-from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-Source: TypeAlias = Callable[[int], bytes] | None
+from dpfewshot.exact.random_source import RandomSource
 
 grid: Final[int]
 logit_grid: Final[int]
@@ -12,10 +12,10 @@ count_grid: Final[int]
 LARGEST_LOGIT_CLIP: Final[float]
 WIDEST: Final[int]
 
-def rounded_normals(scale: int, count: int, source: Source = None) -> NDArray[np.int64]: ...
-def uniform_integers(bound: int, count: int, source: Source = None) -> NDArray[np.uint64]: ...
+def rounded_normals(scale: int, count: int, source: RandomSource | None = None) -> NDArray[np.int64]: ...
+def uniform_integers(bound: int, count: int, source: RandomSource | None = None) -> NDArray[np.uint64]: ...
 def poisson_subsets(
-    units: int, numerator: int, denominator: int, subsets: int, source: Source = None
+    units: int, numerator: int, denominator: int, subsets: int, source: RandomSource | None = None
 ) -> NDArray[np.int32]: ...
 def sum_of_probabilities(logprobs: NDArray[np.float32]) -> NDArray[np.int64]: ...
 def sum_of_max_normalised(logprobs: NDArray[np.float32]) -> NDArray[np.int64]: ...
@@ -34,13 +34,13 @@ def log_softmax(
 ) -> NDArray[np.float32]: ...
 def weight_enclosure(gap: int, numerator: int, denominator: int) -> tuple[int, int]: ...
 def permute_and_flip(
-    scores: NDArray[np.int64], numerator: int, denominator: int, source: Source = None
+    scores: NDArray[np.int64], numerator: int, denominator: int, source: RandomSource | None = None
 ) -> int: ...
 def sample_softmax(
-    scores: NDArray[np.int64], numerator: int, denominator: int, source: Source = None
+    scores: NDArray[np.int64], numerator: int, denominator: int, source: RandomSource | None = None
 ) -> int: ...
 def noisy_sum_of_probabilities(
-    logprobs: NDArray[np.float32], scale: int, source: Source = None
+    logprobs: NDArray[np.float32], scale: int, source: RandomSource | None = None
 ) -> NDArray[np.int64]: ...
 def noisy_sum_around(
     logprobs: NDArray[np.float32],
@@ -48,16 +48,20 @@ def noisy_sum_around(
     clip: float,
     prompts: int,
     scale: int,
-    source: Source = None,
+    source: RandomSource | None = None,
 ) -> NDArray[np.int64]: ...
 def noisy_argmax_of_probabilities(
-    logprobs: NDArray[np.float32], scale: int, source: Source = None
+    logprobs: NDArray[np.float32], scale: int, source: RandomSource | None = None
 ) -> int: ...
 def noisy_argmax_of_max_normalised(
-    logprobs: NDArray[np.float32], numerator: int, denominator: int, source: Source = None
+    logprobs: NDArray[np.float32], numerator: int, denominator: int, source: RandomSource | None = None
 ) -> int: ...
 def sample_of_clipped_logits(
-    logits: NDArray[np.float32], clip: float, numerator: int, denominator: int, source: Source = None
+    logits: NDArray[np.float32],
+    clip: float,
+    numerator: int,
+    denominator: int,
+    source: RandomSource | None = None,
 ) -> int: ...
 def sample_of_clipped_differences(
     logprobs: NDArray[np.float32],
@@ -66,7 +70,7 @@ def sample_of_clipped_differences(
     prompts: int,
     numerator: int,
     denominator: int,
-    source: Source = None,
+    source: RandomSource | None = None,
 ) -> int: ...
 def count_within(logprobs: NDArray[np.float32], centre: NDArray[np.int64], radius: float) -> int: ...
 def balance_within(logprobs: NDArray[np.float32], centre: NDArray[np.int64], radius: float) -> int: ...
@@ -75,19 +79,19 @@ def noisy_count_within(
     centre: NDArray[np.int64],
     radius: float,
     scale: int,
-    source: Source = None,
+    source: RandomSource | None = None,
 ) -> int: ...
 def noisy_balance_within(
     logprobs: NDArray[np.float32],
     centre: NDArray[np.int64],
     radius: float,
     scale: int,
-    source: Source = None,
+    source: RandomSource | None = None,
 ) -> int: ...
 
 class Distances:
     def __init__(self, logprobs: NDArray[np.float32]) -> None: ...
     def scores(self, radii: Sequence[float], size: int) -> list[int]: ...
     def noisy_scores(
-        self, radii: Sequence[float], size: int, scale: int, source: Source = None
+        self, radii: Sequence[float], size: int, scale: int, source: RandomSource | None = None
     ) -> list[int]: ...

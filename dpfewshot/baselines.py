@@ -16,15 +16,15 @@ from dpfewshot.backends.endings import ending_tokens, text_of
 from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, open_block
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.exact.choice import uniform_below
+from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.generation.strata import divide
 from dpfewshot.mechanisms.decoding import Decoding
 from dpfewshot.mechanisms.vocabulary import likeliest
 from dpfewshot.prompts.writer import LabelPrompts, PromptWriter
 from dpfewshot.records import as_records
 from dpfewshot.runtime.redaction import redacts_errors
-from dpfewshot.sampling import Source
 from dpfewshot.tasks import Task
-from dpfewshot.values import ADD_REMOVE, Demonstration, PrivacySpend, Record
+from dpfewshot.values import Demonstration, PrivacySpend, Record, Relation
 
 _STEPS_OF_LIKELIEST = 2**40
 
@@ -38,7 +38,7 @@ def zero_private_demonstrations(
     max_tokens: int = 40,
     top_k: int | None = 100,
     temperature: float | None = None,
-    source: Source = None,
+    random_source: RandomSource | None = None,
 ) -> list[Demonstration]:
     """Demonstrations from the instruction alone, token by token: no record is read, so ε = 0.
 
@@ -52,7 +52,7 @@ def zero_private_demonstrations(
         top_k: how many of the likeliest tokens are candidates; None, or more than there are, is all.
         temperature: 0 takes the likeliest token. By default 0 for one shot, and 1 for several, which would
             be the same text else.
-        source: n to n uniform bytes, for tests alone. What comes out is private all the same.
+        random_source: n to n uniform bytes, for tests alone. What comes out is private all the same.
 
     Returns:
         Every label once, then every label again. `spent` is (0, 0), and `private` is true.
@@ -68,7 +68,7 @@ def zero_private_demonstrations(
     decoding = Decoding(temperature=(0.0 if shots == 1 else 1.0) if temperature is None else temperature)
     planned = _labels(task, (), labels)
     writer = PromptWriter(task, backend, record_token_cap=1)
-    continuation = _Continuation(backend, max_tokens, top_k, decoding, source)
+    continuation = _Continuation(backend, max_tokens, top_k, decoding, random_source)
     return [continuation.of(label, writer.for_label(label)) for _ in range(shots) for label in planned]
 
 
@@ -79,7 +79,7 @@ def random_private_demonstrations(
     labels: Sequence[str] | None = None,
     *,
     shots: int = 1,
-    source: Source = None,
+    random_source: RandomSource | None = None,
 ) -> list[Demonstration]:
     """Records as they stand, without any privacy: for experiments on data that may be published.
 
@@ -88,7 +88,7 @@ def random_private_demonstrations(
         records: `Record` objects, mappings, a DataFrame or a Dataset.
         labels: the labels to draw for; the task's own by default. Tasks with free labels need it.
         shots: records of each label, at least 1, drawn uniformly without replacement.
-        source: n to n uniform bytes, for tests alone; None is the operating system's generator.
+        random_source: n to n uniform bytes, for tests alone; None is the operating system's generator.
 
     Returns:
         Every label once, then every label again. `private` is false and `spent` None. `token_count` is 0:
@@ -103,7 +103,7 @@ def random_private_demonstrations(
     checked = as_records(records)
     planned = _labels(task, checked, labels)
     drawn = {
-        label: _draw([record for record in checked if record.label == label], shots, source)
+        label: _draw([record for record in checked if record.label == label], shots, random_source)
         for label in planned
     }
     return [
@@ -113,7 +113,7 @@ def random_private_demonstrations(
             token_count=0,
             private=False,
             spent=None,
-            relation=ADD_REMOVE,
+            relation=Relation.ADD_REMOVE,
             mechanism="random-private",
         )
         for shot in range(shots)
@@ -130,13 +130,13 @@ class _Continuation:
         max_tokens: int,
         top_k: int | None,
         decoding: Decoding,
-        source: Source,
+        random_source: RandomSource | None,
     ) -> None:
         self._backend = backend
         self._max_tokens = max_tokens
         self._top_k = top_k
         self._decoding = decoding
-        self._source = source
+        self._random_source = random_source
         self._ends = ending_tokens(backend)
 
     def of(self, label: str, prompts: LabelPrompts) -> Demonstration:
@@ -148,7 +148,7 @@ class _Continuation:
             token_count=len(written),
             private=True,
             spent=PrivacySpend(0.0, 0.0),
-            relation=ADD_REMOVE,
+            relation=Relation.ADD_REMOVE,
             mechanism="zero-private",
         )
 
@@ -180,18 +180,18 @@ class _Continuation:
             )
         weights = np.exp(np.where(told, scores - scores[told].max(), -np.inf))
         steps = np.rint(weights * _STEPS_OF_LIKELIEST).astype(np.int64)
-        return support[self._decoding.choose(steps, self._source)]
+        return support[self._decoding.choose(steps, self._random_source)]
 
 
 def _labels(task: Task, records: Sequence[Record], labels: Sequence[str] | None) -> list[str]:
     return [label for share in divide(task, records, labels) for label in share.labels]
 
 
-def _draw(records: list[Record], count: int, source: Source) -> list[Record]:
+def _draw(records: list[Record], count: int, random_source: RandomSource | None) -> list[Record]:
     """So many of the records, uniformly without replacement."""
     if len(records) < count:
         raise InvalidPlan("a label has fewer records than shots")
-    read = source or os.urandom
+    read = random_source or os.urandom
     left = list(records)
     return [left.pop(uniform_below(len(left), read)) for _ in range(count)]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from dpfewshot.errors import InvalidRecords, MissingExtra
 from dpfewshot.prompts.few_shot import labelling_instruction, prompt_format
+from dpfewshot.runtime.files import write_whole
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration, PrivacySpend, delta_text, epsilon_text
 
@@ -109,13 +110,7 @@ class Demonstrations(Sequence[Demonstration]):
         Raises:
             OSError: the file cannot be written; one that was there is as it was.
         """
-        target = Path(path)
-        written = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            written.write_text("".join(json_line(one) for one in self.items), encoding="utf-8")
-            written.replace(target)
-        finally:
-            written.unlink(missing_ok=True)
+        write_whole(path, "".join(json_line(one) for one in self.items))
 
     @classmethod
     def from_jsonl(cls, path: str | os.PathLike[str]) -> Self:

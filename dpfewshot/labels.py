@@ -22,10 +22,11 @@ from dpfewshot.budget.reservation import Accountant
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.exact.laplace import discrete_laplace
 from dpfewshot.exact.normal import exponential_of_minus
+from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.records import as_records
 from dpfewshot.runtime.redaction import redacts_errors
-from dpfewshot.sampling import Source, units_by_label
-from dpfewshot.values import ADD_REMOVE, ZERO_OUT, PrivacySpend, Record, check_whole, unit_of
+from dpfewshot.sampling import units_by_label
+from dpfewshot.values import PrivacySpend, Record, Relation, check_whole, unit_of
 
 MOST_CANDIDATES = 2**18
 """The widest choice of the compiled core."""
@@ -33,7 +34,7 @@ MOST_CANDIDATES = 2**18
 SMALLEST_EPSILON = 1e-12
 """One unit of an account."""
 
-RELATIONS = frozenset({ADD_REMOVE, ZERO_OUT})
+RELATIONS = frozenset({Relation.ADD_REMOVE, Relation.ZERO_OUT})
 """What (ε, δ) of a release holds for."""
 
 Votes = Mapping[str, int]
@@ -77,7 +78,7 @@ def release_labels(
     candidates: Sequence[str] | None = None,
     account: Account | None = None,
     unit: str | None = None,
-    source: Source = None,
+    random_source: RandomSource | None = None,
 ) -> LabelRelease:
     """Release the labels that most units have, under (ε, δ).
 
@@ -93,7 +94,7 @@ def release_labels(
         account: what pays. The release is charged to the whole data set before anything is drawn.
         unit: the column that names whom a record belongs to, as in `as_records`. Records that `read_records`
             read with one remember it.
-        source: n to n uniform bytes, for tests alone: the release says `private=False`.
+        random_source: n to n uniform bytes, for tests alone: the release says `private=False`.
 
     Raises:
         InvalidPlan: an argument outside of its range.
@@ -103,17 +104,17 @@ def release_labels(
             is drawn.
     """
     mechanism = _mechanism(count, float(epsilon), float(delta), candidates)
-    if source is not None and account is not None:
+    if random_source is not None and account is not None:
         raise InvalidPlan("a release without a guarantee (private=False) is refused an account")
     checked = as_records(records, unit=unit)
     relation = _relation(account, checked)
     votes = votes_of(checked)
     permit = _paid(mechanism, account)
     return LabelRelease(
-        labels=tuple(mechanism.release(votes, permit, source)),
-        spent=mechanism.cost if source is None else None,
+        labels=tuple(mechanism.release(votes, permit, random_source)),
+        spent=mechanism.cost if random_source is None else None,
         relation=relation,
-        private=source is None,
+        private=random_source is None,
     )
 
 
@@ -170,13 +171,13 @@ class _NoisyMax:
     def rate(self) -> Fraction:
         return Fraction(self.epsilon) / self.count
 
-    def release(self, votes: Votes, permit: Permit, source: Source) -> list[str]:
+    def release(self, votes: Votes, permit: Permit, random_source: RandomSource | None) -> list[str]:
         left = list(self.candidates)
         scores = np.array([votes.get(label, 0) for label in left], dtype=np.int64)
         released: list[str] = []
         for _ in range(self.rounds):
             permit.use(_scale(self.rate))
-            winner = _core.permute_and_flip(scores, *self.rate.as_integer_ratio(), source)
+            winner = _core.permute_and_flip(scores, *self.rate.as_integer_ratio(), random_source)
             released.append(left.pop(winner))
             scores = np.delete(scores, winner)
         return released
@@ -203,11 +204,11 @@ class _StabilityHistogram:
     def rate(self) -> Fraction:
         return Fraction(self.epsilon)
 
-    def release(self, votes: Votes, permit: Permit, source: Source) -> list[str]:
+    def release(self, votes: Votes, permit: Permit, random_source: RandomSource | None) -> list[str]:
         permit.use(_scale(self.rate))
         threshold = smallest_threshold(self.rate, Fraction(self.delta))
         noisy = {
-            label: votes[label] + discrete_laplace(*self.rate.as_integer_ratio(), source)
+            label: votes[label] + discrete_laplace(*self.rate.as_integer_ratio(), random_source)
             for label in sorted(votes)
         }
         kept = [label for label, number in noisy.items() if number >= threshold]
@@ -253,8 +254,8 @@ def _relation(account: Account | None, records: Sequence[Record]) -> str:
     It does not hold for replace-one: a unit that becomes another moves two counts, one up and one down.
     """
     if account is None:
-        return ADD_REMOVE
-    return bound(account, RELATIONS, unit_of(records)) or ADD_REMOVE
+        return Relation.ADD_REMOVE
+    return bound(account, RELATIONS, unit_of(records)) or Relation.ADD_REMOVE
 
 
 def _paid(mechanism: _Mechanism, account: Account | None) -> Permit:

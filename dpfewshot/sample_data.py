@@ -14,9 +14,9 @@ import json
 import random
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from dpfewshot.runtime.files import write_whole
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
@@ -71,12 +71,12 @@ def secrets(records: Iterable[Record]) -> frozenset[str]:
 
 def write_jsonl(records: Iterable[Record], path: str | os.PathLike[str]) -> None:
     """Write records as `read_records` reads them: an object a line, with `unit` where there is one."""
-    with Path(path).open("w", encoding="utf-8", newline="\n") as file:
-        for record in records:
-            row = {"text": record.text, "label": record.label}
-            if record.unit is not None:
-                row["unit"] = record.unit
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    write_whole(path, "".join(json.dumps(_row(record), ensure_ascii=False) + "\n" for record in records))
+
+
+def _row(record: Record) -> dict[str, object]:
+    row: dict[str, object] = {"text": record.text, "label": record.label}
+    return row if record.unit is None else row | {"unit": record.unit}
 
 
 class _Draw:

@@ -8,18 +8,17 @@ Never by slicing a sample: one record more would shift all that come after it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
 from dpfewshot import _core
+from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.values import Record
 
 Unit = tuple[Record, ...]
 """The records of one unit that may serve: one of them is drawn whenever the unit is."""
-
-Source = Callable[[int], bytes] | None
 
 
 class Sampler(Protocol):
@@ -46,13 +45,13 @@ class PoissonSampler:
         subsets: M ≥ 1.
         records_per_prompt: N, the expected size of a subset. With N = 1 every drawn unit has a prompt of
             its own, and the number of prompts is random with mean M.
-        source: n to n uniform bytes, for tests alone; None is the operating system.
+        random_source: n to n uniform bytes, for tests alone; None is the operating system.
     """
 
     sampling_rate: Fraction
     subsets: int
     records_per_prompt: int
-    source: Source = None
+    random_source: RandomSource | None = None
 
     def draw(self, sizes: Sequence[int]) -> list[list[tuple[int, int]]]:
         """Independent coins and independent subsets, in the units' order. See `Sampler.draw`."""
@@ -61,12 +60,12 @@ class PoissonSampler:
             self.sampling_rate.numerator,
             self.sampling_rate.denominator,
             self.subsets,
-            self.source,
+            self.random_source,
         )
         subsets: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for unit in (assignment >= 0).nonzero()[0].tolist():
             prompt = unit if self.records_per_prompt == 1 else int(assignment[unit])
-            subsets[prompt].append((unit, _below(sizes[unit], self.source)))
+            subsets[prompt].append((unit, _below(sizes[unit], self.random_source)))
         return [subsets[prompt] for prompt in sorted(subsets)]
 
 
@@ -79,26 +78,26 @@ class FixedSizeSampler:
     Args:
         subsets: M ≥ 1.
         records_per_prompt: N ≥ 1.
-        source: n to n uniform bytes, for tests alone; None is the operating system.
+        random_source: n to n uniform bytes, for tests alone; None is the operating system.
     """
 
     subsets: int
     records_per_prompt: int
-    source: Source = None
+    random_source: RandomSource | None = None
 
     def draw(self, sizes: Sequence[int]) -> list[list[tuple[int, int]]]:
         """The first M·N units of a uniform permutation, N by N. See `Sampler.draw`."""
         order = list(range(len(sizes)))
         drawn: list[tuple[int, int]] = []
         for place in range(self.subsets * self.records_per_prompt):
-            other = place + _below(len(order) - place, self.source)
+            other = place + _below(len(order) - place, self.random_source)
             order[place], order[other] = order[other], order[place]
-            drawn.append((order[place], _below(sizes[order[place]], self.source)))
+            drawn.append((order[place], _below(sizes[order[place]], self.random_source)))
         size = self.records_per_prompt
         return [drawn[start : start + size] for start in range(0, len(drawn), size)]
 
 
-def disjoint_parts(units: int, parts: int, source: Source = None) -> list[list[int]]:
+def disjoint_parts(units: int, parts: int, random_source: RandomSource | None = None) -> list[list[int]]:
     """The units in P parts: each unit is put in one of them by itself, uniformly.
 
     Parts are as large as chance makes them. Cutting a list into equal parts would move every later unit
@@ -107,19 +106,19 @@ def disjoint_parts(units: int, parts: int, source: Source = None) -> list[list[i
     Args:
         units: how many there are; private.
         parts: P ≥ 1.
-        source: for tests alone.
+        random_source: for tests alone.
 
     Returns:
         For each part, the indices of its units, ascending.
     """
     members: list[list[int]] = [[] for _ in range(parts)]
-    for unit, part in enumerate(_core.uniform_integers(parts, units, source).tolist()):
+    for unit, part in enumerate(_core.uniform_integers(parts, units, random_source).tolist()):
         members[part].append(unit)
     return members
 
 
-def _below(bound: int, source: Source) -> int:
-    return 0 if bound == 1 else int(_core.uniform_integers(bound, 1, source)[0])
+def _below(bound: int, random_source: RandomSource | None) -> int:
+    return 0 if bound == 1 else int(_core.uniform_integers(bound, 1, random_source)[0])
 
 
 def units_by_label(records: Iterable[Record]) -> dict[str, list[Unit]]:

@@ -14,6 +14,7 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.budget.reservation import Accountant
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
+from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.generation.cancellation import StopSignal
 from dpfewshot.generation.generation import Course, Generation
 from dpfewshot.generation.resuming import checkpointed
@@ -24,20 +25,18 @@ from dpfewshot.generation.telemetry import Observer, Telemetry
 from dpfewshot.ledger.opening import open_account
 from dpfewshot.mechanisms import Gaussian, Mechanism
 from dpfewshot.planning.compare import Compared, compare
-from dpfewshot.planning.plan import GenerationPlan
+from dpfewshot.planning.plan import GenerationPlan, Stratum
 from dpfewshot.planning.planner import (
     Population,
-    Portion,
     check_context,
     plan_generation,
-    portion,
+    public_stratum,
     relation_of,
 )
 from dpfewshot.planning.settings import CERTIFIED, POISSON, Settings
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records import as_records
 from dpfewshot.runtime.redaction import redacts_errors
-from dpfewshot.sampling import Source
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration, NoPrivacy, PrivacyBudget, Record, check_whole, unit_of
 
@@ -117,7 +116,7 @@ class Synthesizer:
         record_token_cap: int = 100,
         allow_batch_variance: bool = False,
         opentelemetry: bool = False,
-        source: Source = None,
+        source: RandomSource | None = None,
     ) -> None:
         self._task = task
         self._backend = backend
@@ -142,14 +141,14 @@ class Synthesizer:
         self._relation = relation_of(sampling, population)
         records = as_records(records, unit=unit)
         shares = divide(task, records, labels)
-        self._portions = [
-            portion(self._settings, population, share.scope, share.labels, len(share.units))
+        self._strata = [
+            public_stratum(self._settings, population, share.scope, share.labels, len(share.units))
             for share in shares
         ]
-        check_context(getattr(backend, "context_tokens", None), self._writer, self._settings, self._portions)
+        check_context(getattr(backend, "context_tokens", None), self._writer, self._settings, self._strata)
         self._limit = limit
         self._tokens_per_second: float | None = None
-        plan = self._planned(self._mechanism, self._settings, self._portions)
+        plan = self._planned(self._mechanism, self._settings, self._strata)
         watch = Telemetry if opentelemetry else Observer
         observer = watch({"mechanism": self._mechanism.name, "relation": self._relation})
         unit = unit_of(records)
@@ -196,7 +195,7 @@ class Synthesizer:
         return compare(
             self._planned,
             self._settings,
-            self._portions,
+            self._strata,
             vocabulary_size=self._backend.vocabulary_size,
             target_noise=target_noise,
         )
@@ -301,14 +300,12 @@ class Synthesizer:
             raise InvalidPlan(f"max_tokens must lie between 1 and the plan's {planned}, not {tokens}")
         return tokens
 
-    def _planned(
-        self, mechanism: Mechanism, settings: Settings, portions: Sequence[Portion]
-    ) -> GenerationPlan:
+    def _planned(self, mechanism: Mechanism, settings: Settings, strata: Sequence[Stratum]) -> GenerationPlan:
         plan = plan_generation(
             mechanism,
             settings,
             self._limit,
-            portions,
+            strata,
             writer=self._writer,
             relation=self._relation,
         )

@@ -43,8 +43,8 @@ class Task:
 
     Example:
         >>> task = Task("mood", "Given a mood, write a note in it.", "Mood", "Note", ("Glad", "Sad"))
-        >>> task.opening("Glad")
-        'Mood: Glad\nNote:'
+        >>> task.preamble()
+        'Given a mood, write a note in it.\n\n'
     """
 
     name: str
@@ -105,18 +105,6 @@ class Task:
     def preamble(self) -> str:
         """What every prompt starts with: the instruction and an empty line."""
         return f"{self.instruction}\n\n"
-
-    def block(self, label: str, text: str) -> str:
-        """One whole example and the empty line that ends it."""
-        return f"{self.opening(label)} {text}\n\n"
-
-    def opening(self, label: str) -> str:
-        """The example that the model is to write, up to where it starts.
-
-        It ends at the colon: a space there would be a token of its own, and the first word's token
-        brings its own space.
-        """
-        return f"{self.label_field}: {label}\n{self.text_field}:"
 
 
 def by_name(name: str) -> Task:

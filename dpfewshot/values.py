@@ -7,22 +7,33 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
+from enum import StrEnum
 from fractions import Fraction
 from numbers import Real
 from typing import Final, SupportsIndex, overload
 
 from dpfewshot.errors import InvalidPlan
 
-ADD_REMOVE: Final = "add-remove"
-"""Neighbours differ by one unit that is added or removed; the population is a public constant."""
 
-ZERO_OUT: Final = "zero-out"
-"""Neighbours differ by one unit that became a null: it keeps its place in the count and, where labels are
-the task's own, its label. A free label is text: a null has none."""
+class Relation(StrEnum):
+    """Neighbouring data sets: which change of one privacy unit a guarantee covers. Members are strings."""
+
+    ADD_REMOVE = "add-remove"
+    """One unit is added or removed. The population is a public constant."""
+
+    ZERO_OUT = "zero-out"
+    """One unit becomes a null, which keeps its place in the count and, where labels are the task's own, its
+    label. (A free label is text: a null has none.) dp-accounting calls this relation REPLACE_SPECIAL."""
+
+    REPLACE_ONE = "replace-one"
+    """One unit becomes another of the same label. The population is public. Fixed-size draws only."""
+
+    __repr__ = str.__repr__  # as the plain strings that stored values are
 
 
-REPLACE_ONE: Final = "replace-one"
-"""Neighbours differ by one unit that became another of the same label; n is public. Fixed-size draws only."""
+ADD_REMOVE: Final = Relation.ADD_REMOVE
+ZERO_OUT: Final = Relation.ZERO_OUT
+REPLACE_ONE: Final = Relation.REPLACE_ONE
 
 
 UNNAMED_UNIT: Final = "unit"

@@ -13,12 +13,12 @@ from dpfewshot.accounting.events import (
     PoissonBoundedRange,
     PoissonGaussian,
     PoissonRandomizedResponse,
-    Relation,
     Tightest,
     ZeroConcentrated,
 )
 from dpfewshot.accounting.gaussian_queries import adadpsyn_multiplier, combined_multiplier
 from dpfewshot.accounting.pld.reading import DeltaBounds, EpsilonBounds
+from dpfewshot.values import Relation
 
 __all__ = [
     "Composition",

@@ -1,44 +1,37 @@
-"""The vocabulary of privacy events: what mechanisms say and accountants understand.
+"""The vocabulary of privacy events: mechanisms state them, accountants price them.
 
-An event names a random computation on private data by the parameters of its dominating pair. It
-holds no data. It says for which neighbours it is stated, and a plan does not mix them.
+An event describes a random computation on private data by the parameters of its dominating pair, and names
+the neighbouring relations that its guarantee covers. It holds no data. Every event is frozen, and checks its
+values once. Docstrings give each parameter's unit and range; ε, ρ and privacy losses are in nats.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import Enum
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Final, Protocol, runtime_checkable
 
 from dpfewshot.errors import InvalidPlan
+from dpfewshot.values import Relation, check_whole
 
 WIDEST_RANGE = 200.0
-"""Of privacy losses, in nats: e^this is a float."""
-
+"""Largest range of one step's privacy losses, in nats: e^200 is still a float."""
 
 LEAST_NOISE = 2.0**-6
 MOST_NOISE = 2.0**20
-"""Noise multipliers of one draw for which the tests hold ε against independent calculations."""
-
+"""Noise multipliers of one draw for which the tests check ε against independent calculations."""
 
 LARGEST_COST = 1e6
-"""Of a step that is ε₀-DP, in nats: likewise."""
+"""Largest ε₀ of one pure-DP step, in nats, for which the tests check ε."""
 
-
-class Relation(Enum):
-    """Neighbouring data sets: which change of one unit an event's guarantee covers."""
-
-    ADD_REMOVE = "add-remove or zero-out"
-    """One unit is added, removed, or becomes a null: the same pairs (docs/proofs/sampling.md)."""
-
-    REPLACE_ONE = "replace-one"
-    """One unit becomes another, and the number of units is public."""
+_ADD_OR_REMOVE: Final = frozenset({Relation.ADD_REMOVE, Relation.ZERO_OUT})
+"""One set, because a null contributes nothing to a draw: both relations have the same dominating pairs
+(docs/proofs/sampling.md)."""
 
 
 @runtime_checkable
 class Event(Protocol):
-    """A privacy event. `steps` independent repetitions of one dominating pair, composed adaptively."""
+    """A privacy event: `steps` independent repetitions of one dominating pair, composed adaptively."""
 
     @property
     def steps(self) -> int:
@@ -46,8 +39,8 @@ class Event(Protocol):
         ...
 
     @property
-    def relation(self) -> Relation:
-        """The neighbours for which the event is stated."""
+    def relations(self) -> frozenset[Relation]:
+        """The neighbouring relations that the event's guarantee covers."""
         ...
 
 
@@ -55,14 +48,14 @@ class Event(Protocol):
 class PoissonGaussian:
     """A Poisson-subsampled Gaussian mechanism, composed.
 
-    Dominating pair of a step: N(0, σ²) against (1-q)·N(0, σ²) + q·N(1, σ²), both directions
+    Dominating pair of a step: N(0, σ²) against (1-q)·N(0, σ²) + q·N(1, σ²), in both directions
     (Zhu, Dong, Wang 2022, Theorem 11).
 
     Args:
-        sampling_rate: q in (0, 1], each unit's probability of being in a step's draw.
-        noise_multiplier: σ in 2⁻⁶..2²⁰, noise standard deviation over the L2 sensitivity of the step. R
+        sampling_rate: q in (0, 1], the probability that a unit is in a step's draw.
+        noise_multiplier: σ in 2⁻⁶..2²⁰, the noise's standard deviation over the step's L2 sensitivity. R
             tokens on one draw are one step at σ/√R.
-        steps: T ≥ 1, how many times a fresh draw is made.
+        steps: T ≥ 1, the number of fresh draws.
 
     Raises:
         InvalidPlan: a value outside its range.
@@ -71,26 +64,26 @@ class PoissonGaussian:
     sampling_rate: float
     noise_multiplier: float
     steps: int
-    relation: ClassVar[Relation] = Relation.ADD_REMOVE
+    relations: ClassVar[frozenset[Relation]] = _ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
         _check_rate(self.sampling_rate)
         _check_noise(self.noise_multiplier)
-        _check_steps(self.steps)
+        _check_count("steps", self.steps)
 
 
 @dataclass(frozen=True, slots=True)
 class PoissonRandomizedResponse:
-    """A Poisson-subsampled pure-DP mechanism, composed: report noisy max, or a block of such releases.
+    """A Poisson-subsampled pure-DP mechanism, composed: report noisy max, or several such releases on a draw.
 
-    Dominating pair of a step: RR₀ against (1-q)·RR₀ + q·RR₁, both directions, where RR_b says b with
+    Dominating pair of a step: RR₀ against (1-q)·RR₀ + q·RR₁, in both directions. RR_b answers b with
     probability e^ε₀ / (1 + e^ε₀) and 1-b otherwise (Kairouz, Oh, Viswanath 2015; Zhu, Dong, Wang 2022,
     Theorem 11). R tokens on one draw are one step at R·ε₀.
 
     Args:
-        sampling_rate: q in (0, 1], each unit's probability of being in a step's draw.
+        sampling_rate: q in (0, 1], the probability that a unit is in a step's draw.
         epsilon: ε₀ in (0, 10⁶] of a step, in nats, before subsampling.
-        steps: T ≥ 1, how many times a fresh draw is made.
+        steps: T ≥ 1, the number of fresh draws.
 
     Raises:
         InvalidPlan: a value outside its range.
@@ -99,26 +92,26 @@ class PoissonRandomizedResponse:
     sampling_rate: float
     epsilon: float
     steps: int
-    relation: ClassVar[Relation] = Relation.ADD_REMOVE
+    relations: ClassVar[frozenset[Relation]] = _ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
         _check_rate(self.sampling_rate)
         _check_cost(self.epsilon, LARGEST_COST)
-        _check_steps(self.steps)
+        _check_count("steps", self.steps)
 
 
 @dataclass(frozen=True, slots=True)
 class PoissonBoundedRange:
     """A Poisson-subsampled mechanism of bounded range, composed: draws from a softmax.
 
-    All privacy losses of a step lie within an interval of length ε₀, wherever that is (Durfee, Rogers
-    2019), as the exponential mechanism's do. That is ε₀-DP, and less. Dominating pair: that of
-    `bounded_range`, both directions (docs/proofs/bounded-range.md).
+    All privacy losses of a step lie in some interval of length ε₀ (Durfee, Rogers 2019), as those of the
+    exponential mechanism do. Bounded range implies ε₀-DP and is stronger. `pairs.bounded_range` has the
+    dominating pair, in both directions (docs/proofs/bounded-range.md).
 
     Args:
-        sampling_rate: q in (0, 1], each unit's probability of being in a step's draw.
+        sampling_rate: q in (0, 1], the probability that a unit is in a step's draw.
         epsilon: ε₀ in (0, 200], the range of a step's losses in nats, before subsampling.
-        steps: T ≥ 1. With q = 1 all of them may share one draw.
+        steps: T ≥ 1. With q = 1 all steps may share one draw.
 
     Raises:
         InvalidPlan: a value outside its range.
@@ -127,28 +120,28 @@ class PoissonBoundedRange:
     sampling_rate: float
     epsilon: float
     steps: int
-    relation: ClassVar[Relation] = Relation.ADD_REMOVE
+    relations: ClassVar[frozenset[Relation]] = _ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
         _check_rate(self.sampling_rate)
         _check_cost(self.epsilon, WIDEST_RANGE)
-        _check_steps(self.steps)
+        _check_count("steps", self.steps)
 
 
 @dataclass(frozen=True, slots=True)
 class FixedSizeGaussian:
-    """A Gaussian mechanism on draws of fixed size without replacement, composed. To reproduce papers.
+    """A Gaussian mechanism on fixed-size draws without replacement, composed: to reproduce the papers.
 
-    The guarantee is for replacing one unit, and Poisson accounting does not cover it. Curve of a step:
-    the one with the unit removed at q = m/n for ε ≥ 0, and its mirror image below
-    (docs/proofs/accounting.md, 8; after Balle, Barthe, Gaboardi 2018).
+    The guarantee is for replacing one unit; Poisson accounting does not cover it. Curve of a step: that of
+    removing the unit at q = m/n for ε ≥ 0, mirrored below (docs/proofs/accounting.md, 8; after Balle,
+    Barthe, Gaboardi 2018).
 
     Args:
-        sample_size: m ≥ 1, how many units a draw takes.
+        sample_size: m ≥ 1, units in a draw.
         population: n ≥ m, public.
-        noise_multiplier: σ in 2⁻⁶..2²⁰, noise standard deviation over the L2 sensitivity when one unit of
-            the draw is replaced: √2 for sums of probabilities, 2C for vectors clipped to C.
-        steps: T ≥ 1, how many times a fresh draw is made.
+        noise_multiplier: σ in 2⁻⁶..2²⁰, the noise's standard deviation over the L2 sensitivity to replacing
+            one unit of the draw: √2 for sums of probabilities, 2C for vectors clipped to C.
+        steps: T ≥ 1, the number of fresh draws.
 
     Raises:
         InvalidPlan: a value outside its range.
@@ -158,15 +151,17 @@ class FixedSizeGaussian:
     population: int
     noise_multiplier: float
     steps: int
-    relation: ClassVar[Relation] = Relation.REPLACE_ONE
+    relations: ClassVar[frozenset[Relation]] = frozenset({Relation.REPLACE_ONE})
 
     def __post_init__(self) -> None:
-        if not 1 <= self.sample_size <= self.population:
+        _check_count("sample_size", self.sample_size)
+        if self.sample_size > self.population:
             raise InvalidPlan(
                 f"sample_size must lie between 1 and the population {self.population}, not {self.sample_size}"
             )
+        _check_count("population", self.population)
         _check_noise(self.noise_multiplier)
-        _check_steps(self.steps)
+        _check_count("steps", self.steps)
 
     @property
     def sampling_rate(self) -> float:
@@ -177,13 +172,13 @@ class FixedSizeGaussian:
 
 @dataclass(frozen=True, slots=True)
 class ZeroConcentrated:
-    """Steps that are ρ-zCDP each: D_α ≤ ρ·α for every order α > 1 (Bun and Steinke 2016), composed.
+    """ρ-zCDP steps, composed: D_α ≤ ρ·α for every order α > 1 (Bun and Steinke 2016).
 
-    Private prediction and InvisibleInk are stated this way (docs/proofs/zcdp.md). Nothing is subsampled.
+    Describes private prediction and InvisibleInk without amplification by sampling (docs/proofs/zcdp.md).
 
     Args:
         rho: ρ > 0 of a step, in nats.
-        steps: T ≥ 1; their ρ add.
+        steps: T ≥ 1. The steps' ρ add up.
 
     Raises:
         InvalidPlan: a value outside its range.
@@ -191,20 +186,21 @@ class ZeroConcentrated:
 
     rho: float
     steps: int
-    relation: ClassVar[Relation] = Relation.ADD_REMOVE
+    relations: ClassVar[frozenset[Relation]] = _ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
         _check_positive("rho", self.rho)
-        _check_steps(self.steps)
+        _check_count("steps", self.steps)
 
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """Several events in one plan, composed adaptively in any order. All of them are fixed beforehand.
+    """Several events of one plan, composed adaptively in any order, and all fixed beforehand.
+
+    Compositions nest, as dp-accounting's ComposedDpEvent does: an inner one stands for its events.
 
     Args:
-        events: at least one event, all for the same neighbours; a Composition among them stands for
-            its own events.
+        events: at least one, with a neighbouring relation in common.
 
     Raises:
         InvalidPlan: no event, or events for different neighbours.
@@ -213,34 +209,29 @@ class Composition:
     events: tuple[Event, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "events", tuple(self.events))  # a list of the caller's could change
-        if not self.events:
-            raise InvalidPlan("a composition needs at least one event")
-        relations = sorted({event.relation.value for event in self.events})
-        if len(relations) > 1:
-            raise InvalidPlan(f"events for different neighbours do not compose: {' and '.join(relations)}")
+        object.__setattr__(self, "events", _checked(self.events))
 
     @property
     def steps(self) -> int:
-        """How many steps the events take together."""
+        """The sum of the events' steps."""
         return sum(event.steps for event in self.events)
 
     @property
-    def relation(self) -> Relation:
-        """The neighbours of all of its events."""
-        return self.events[0].relation
+    def relations(self) -> frozenset[Relation]:
+        """The relations that every event covers."""
+        return _shared_relations(self.events)
 
 
 @dataclass(frozen=True, slots=True)
 class Tightest:
-    """One computation that several events describe: each holds by itself, so the least ε counts.
+    """Several descriptions of one computation. Each holds by itself, so the smallest ε counts.
 
-    The upper bound is the computation's; the lower one is only that of the event which gave it.
+    Private prediction, for example, is subsampled and pure DP, and also zCDP without amplification.
 
-    Private prediction is both a subsampled pure-DP mechanism and a zCDP one that is not amplified.
+    The upper bound holds for the computation; the lower bound only for the description that gave it.
 
     Args:
-        events: at least one, all for the same neighbours.
+        events: at least one, with a neighbouring relation in common.
 
     Raises:
         InvalidPlan: no event, or events for different neighbours.
@@ -249,18 +240,45 @@ class Tightest:
     events: tuple[Event, ...]
 
     def __post_init__(self) -> None:
-        # the same two conditions, and a tuple
-        object.__setattr__(self, "events", Composition(self.events).events)
+        object.__setattr__(self, "events", _checked(self.events))
 
     @property
     def steps(self) -> int:
-        """The least number of steps that one of the events counts."""
+        """The smallest number of steps of a description."""
         return min(event.steps for event in self.events)
 
     @property
-    def relation(self) -> Relation:
-        """The neighbours of all of its events."""
-        return self.events[0].relation
+    def relations(self) -> frozenset[Relation]:
+        """The relations that every description covers."""
+        return _shared_relations(self.events)
+
+
+def check_relation(event: Event, relation: Relation) -> None:
+    """Refuse to state an event's ε for a neighbouring relation that the event does not cover.
+
+    Raises:
+        InvalidPlan: names the relation and those that the event covers.
+    """
+    if relation not in event.relations:
+        raise InvalidPlan(f"the event covers {_in_words(event.relations)} neighbours, not {relation}")
+
+
+def _checked(events: tuple[Event, ...]) -> tuple[Event, ...]:
+    events = tuple(events)  # the caller may have passed a list, and change it later
+    if not events:
+        raise InvalidPlan("a composition needs at least one event")
+    if not _shared_relations(events):
+        different = " and ".join(sorted({_in_words(event.relations) for event in events}))
+        raise InvalidPlan(f"events for different neighbours do not compose: {different}")
+    return events
+
+
+def _shared_relations(events: tuple[Event, ...]) -> frozenset[Relation]:
+    return frozenset.intersection(*(event.relations for event in events))
+
+
+def _in_words(relations: frozenset[Relation]) -> str:
+    return " or ".join(sorted(relations))
 
 
 def _check_rate(rate: float) -> None:
@@ -282,11 +300,11 @@ def _check_cost(epsilon: float, largest: float) -> None:
 def _check_noise(multiplier: float) -> None:
     if not LEAST_NOISE <= multiplier <= MOST_NOISE:
         raise InvalidPlan(
-            f"the noise multiplier of a draw must lie between {LEAST_NOISE} and {MOST_NOISE:.0f}, for which "
-            f"the accounting is tested, not {multiplier}; for R tokens on one draw it is sigma / sqrt(R)"
+            f"the noise multiplier of a draw must lie between {LEAST_NOISE} and {MOST_NOISE:.0f}, the range "
+            f"that the accounting is tested for, not {multiplier}; R tokens on one draw have sigma / sqrt(R)"
         )
 
 
-def _check_steps(steps: int) -> None:
-    if not steps >= 1 or steps % 1:
-        raise InvalidPlan(f"steps must be a whole number of at least 1, not {steps}")
+def _check_count(name: str, number: float) -> None:
+    """As `check_whole`, but a reviewer's 15.0 or NumPy integer is a whole number too."""
+    check_whole(name, int(number) if number % 1 == 0 else number)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot.accounting import Event, delta, epsilon
+from dpfewshot.audit.intervals import clopper_pearson
 from dpfewshot.errors import InvalidPlan
 
 _POINTS = 7
@@ -56,17 +57,12 @@ class Rate:
     @property
     def low(self) -> float:
         """The lower bound."""
-        from scipy.stats import beta
-
-        return 0.0 if not self.seen else float(beta.ppf(self.beta, self.seen, self.plays - self.seen + 1))
+        return clopper_pearson(self.seen, self.plays, self.beta)[0]
 
     @property
     def high(self) -> float:
         """The upper bound."""
-        from scipy.stats import beta
-
-        missed = self.plays - self.seen
-        return 1.0 if not missed else float(beta.isf(self.beta, self.seen + 1, missed))
+        return clopper_pearson(self.seen, self.plays, self.beta)[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from dpfewshot.audit.findings import Figure, Finding
+from dpfewshot.audit.intervals import student_t_reach
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.icl import Classifier
@@ -186,9 +186,7 @@ def _log(probabilities: NDArray[np.float64]) -> LogDistributions:
 
 def _interval(of_prompts: NDArray[np.float64]) -> tuple[float, float] | tuple[None, None]:
     """95 % for the mean over prompts, Student's t, cut at 0; none for one prompt."""
-    prompts = len(of_prompts)
-    if prompts < 2:  # noqa: PLR2004 - a spread needs two
+    if len(of_prompts) < 2:  # noqa: PLR2004 - a spread needs two
         return None, None
-    reach = -float(special.stdtrit(prompts - 1, 0.025) * of_prompts.std(ddof=1)) / prompts**0.5
-    mean = float(of_prompts.mean())
+    mean, reach = float(of_prompts.mean()), student_t_reach(of_prompts, 0.025)
     return max(mean - reach, 0.0), mean + reach

@@ -26,7 +26,7 @@ from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
 from dpfewshot.prompts.few_shot import PromptFormat, prompt_format
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
-from dpfewshot.values import ADD_REMOVE, Demonstration, PrivacySpend, Record
+from dpfewshot.values import Demonstration, PrivacySpend, Record, Relation
 
 Loss = Literal["label", "record"]
 
@@ -247,7 +247,7 @@ def _verbatim(record: Record) -> Demonstration:
         token_count=0,
         private=False,
         spent=None,
-        relation=ADD_REMOVE,
+        relation=Relation.ADD_REMOVE,
         mechanism="random-private",
     )
 

@@ -244,7 +244,7 @@ class Table:
     def _with(self, part: StratumPlan, settings: Settings) -> GenerationPlan:
         """The plan with other settings, and with another part, which lasts for all plays."""
         plan = self.set_up.plan
-        lasting = replace(part, steps=self.ticks * plan.settings.max_tokens)
+        lasting = replace(part, draws=replace(part.draws, steps=self.ticks * plan.settings.max_tokens))
         return replace(
             plan,
             settings=settings,

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from dpfewshot.audit.intervals import clopper_pearson, student_t_reach
 from dpfewshot.errors import InvalidPlan
 
 
@@ -68,8 +69,11 @@ def average_area(areas: Sequence[float], *, confidence: float = 0.95) -> Area:
         raise InvalidPlan("an interval over trials needs at least two of them")
     array = np.asarray(areas, dtype=np.float64)
     spread = float(array.std(ddof=1))
-    interval = _logit_interval if spread > 0 else _exact_interval
-    low, high = interval(array, (1 - confidence) / 2)
+    tail = (1 - confidence) / 2
+    if spread > 0:
+        low, high = _logit_interval(array, tail)
+    else:  # areas that are all 1: so many wins in so many trials, whatever is in a trial
+        low, high = clopper_pearson(float(array.sum()), len(array), tail)
     return Area(float(array.mean()), low, high)
 
 
@@ -87,15 +91,6 @@ def largest_area(epsilon: float, delta: float) -> float:
 
 
 def _logit_interval(areas: NDArray[np.float64], tail: float) -> tuple[float, float]:
-    mean, trials = float(areas.mean()), len(areas)
-    reach = -float(special.stdtrit(trials - 1, tail) * areas.std(ddof=1)) / math.sqrt(trials)
-    logit, reach = math.log(mean / (1 - mean)), reach / (mean * (1 - mean))
+    mean = float(areas.mean())
+    logit, reach = special.logit(mean), student_t_reach(areas, tail) / (mean * (1 - mean))
     return float(special.expit(logit - reach)), float(special.expit(logit + reach))
-
-
-def _exact_interval(areas: NDArray[np.float64], tail: float) -> tuple[float, float]:
-    """Of so many wins in so many trials: for areas that are all 1 it holds whatever is in a trial."""
-    trials, wins = len(areas), float(areas.sum())
-    low = special.betaincinv(wins, trials - wins + 1, tail) if wins > 0 else 0.0
-    high = special.betainccinv(wins + 1, trials - wins, tail) if wins < trials else 1.0
-    return float(low), float(high)

@@ -1,52 +1,46 @@
-"""Language models that answer with next-token log-probabilities.
-
-`LlamaCpp`, `OpenAICompatible` and `HuggingFace` are imported when they are first named, so that the
-package imports without what they need.
-"""
+"""Language models that answer with next-token log-probabilities."""
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dpfewshot.backends.factory import backend_from
-from dpfewshot.backends.packaged import packaged_model_path
-from dpfewshot.backends.protocol import (
-    BlockBackend,
-    LogprobBackend,
-    PromptBlock,
-    ReplayedBlock,
-    open_block,
-)
-from dpfewshot.backends.scripted import Scripted
+from dpfewshot.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from dpfewshot.backends.hugging_face import HuggingFace
-    from dpfewshot.backends.llama_cpp import LlamaCpp
-    from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
+    # isort: off
+    from dpfewshot.backends.factory import backend_from as backend_from
+    from dpfewshot.backends.hugging_face import HuggingFace as HuggingFace
+    from dpfewshot.backends.llama_cpp import LlamaCpp as LlamaCpp
+    from dpfewshot.backends.packaged import packaged_model_path as packaged_model_path
+    from dpfewshot.backends.protocol import (
+        BlockBackend as BlockBackend,
+        LogprobBackend as LogprobBackend,
+        PromptBlock as PromptBlock,
+        ReplayedBlock as ReplayedBlock,
+        open_block as open_block,
+    )
+    from dpfewshot.backends.scripted import Scripted as Scripted
+    from dpfewshot.backends.servers.openai_compatible import OpenAICompatible as OpenAICompatible
 
-__all__ = [
-    "BlockBackend",
-    "HuggingFace",
-    "LlamaCpp",
-    "LogprobBackend",
-    "OpenAICompatible",
-    "PromptBlock",
-    "ReplayedBlock",
-    "Scripted",
-    "backend_from",
-    "open_block",
-    "packaged_model_path",
-]
-
-_LAZY = {
+# The public names. Each is imported on first use, so one backend's missing libraries leave the others usable.
+# tests/unit/test_house.py checks the imports above, which type checkers read, against this table.
+_HOMES = {
+    "BlockBackend": "dpfewshot.backends.protocol",
     "HuggingFace": "dpfewshot.backends.hugging_face",
     "LlamaCpp": "dpfewshot.backends.llama_cpp",
+    "LogprobBackend": "dpfewshot.backends.protocol",
     "OpenAICompatible": "dpfewshot.backends.servers.openai_compatible",
+    "PromptBlock": "dpfewshot.backends.protocol",
+    "ReplayedBlock": "dpfewshot.backends.protocol",
+    "Scripted": "dpfewshot.backends.scripted",
+    "backend_from": "dpfewshot.backends.factory",
+    "open_block": "dpfewshot.backends.protocol",
+    "packaged_model_path": "dpfewshot.backends.packaged",
 }
+if not TYPE_CHECKING:  # type checkers re-export the imports above, and cannot read this list
+    __all__ = [*_HOMES]  # noqa: PLE0604 - the table's keys are strings
+__getattr__ = lazy_names(__name__, _HOMES)
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return [*_HOMES]

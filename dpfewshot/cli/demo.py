@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from dpfewshot.cli.backends import open_backend
 from dpfewshot.cli.options import describe
-from dpfewshot.errors import DPFewShotError
+from dpfewshot.runtime.files import write_errors
 from dpfewshot.values import delta_text, epsilon_text
 
 if TYPE_CHECKING:
@@ -46,10 +45,8 @@ def demo(
     from dpfewshot.sample_data import support_tickets, write_jsonl
 
     if save_records is not None:
-        try:
-            write_jsonl(support_tickets(), Path(save_records))
-        except OSError as error:
-            raise DPFewShotError(f"cannot write {save_records}: {error.strerror}") from None
+        with write_errors(save_records):
+            write_jsonl(support_tickets(), save_records)
     started = time.monotonic()
     backend = open_backend({"model": model, "threads": threads}, prompts=PROMPTS_PER_TOKEN)
     synthesizer = demo_synthesizer(backend, epsilon=epsilon)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from decimal import ROUND_CEILING, Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from dpfewshot.errors import DPFewShotError
+from dpfewshot.runtime.files import write_errors, write_whole
 from dpfewshot.values import to_digits
 
 if TYPE_CHECKING:
@@ -36,10 +35,8 @@ def conclude(findings: list[Finding], output: str | None, *, as_json: bool) -> N
 
     document = json.dumps(as_document(findings))
     if output is not None:
-        try:
-            Path(output).write_text(document + "\n", encoding="utf-8")
-        except OSError as error:
-            raise DPFewShotError(f"cannot write {output}: {error.strerror}") from None
+        with write_errors(output):
+            write_whole(output, document + "\n")
     click.echo(document if as_json else "\n\n".join("\n".join(_in_words(each)) for each in findings))
     if any(finding.verdict == "failed" for finding in findings):
         raise click.exceptions.Exit(FAILED)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dpfewshot.errors import DPFewShotError
+from dpfewshot.runtime.files import write_errors, write_whole
 from dpfewshot.values import delta_text, epsilon_text
 
 if TYPE_CHECKING:
@@ -62,7 +60,8 @@ def report(
             "--evaluation and --audit"
         )
     contents = select(_sources(options), private=private)
-    _write(output, page(contents, title=title, made=datetime.now(UTC).date()))
+    with write_errors(output):
+        write_whole(output, page(contents, title=title, made=datetime.now(UTC).date()))
     click.echo(json.dumps(_document(contents, output)) if as_json else _in_words(contents, output))
 
 
@@ -83,19 +82,6 @@ def _sources(options: dict[str, Any]) -> Sources:
         cells=() if results is None else read_evaluation(results),
         findings=[finding for path in options["audits"] for finding in read_findings(path)],
     )
-
-
-def _write(output: str, text: str) -> None:
-    """The whole file, or the one that was there."""
-    target = Path(output)
-    written = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        written.write_text(text, encoding="utf-8")
-        written.replace(target)
-    except OSError as error:
-        raise DPFewShotError(f"cannot write {output}: {error.strerror}") from None
-    finally:
-        written.unlink(missing_ok=True)
 
 
 def _document(contents: Contents, output: str) -> dict[str, object]:

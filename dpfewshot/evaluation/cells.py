@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from dpfewshot.errors import DPFewShotError, InvalidRecords
+from dpfewshot.errors import InvalidRecords
+from dpfewshot.runtime.files import write_errors
 
 Key: TypeAlias = tuple[str, str, str, str, str, float | None, int, int, int]
 """What a cell is told from others by."""
@@ -130,13 +131,10 @@ class Results:
         self._keys.add(cell.key)
         if self._path is None:
             return
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(cell.as_dict(), ensure_ascii=False) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise DPFewShotError(f"cannot write {self._path}: {error.strerror}") from None
+        with write_errors(self._path), self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(cell.as_dict(), ensure_ascii=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def _read(self) -> Iterable[Cell]:
         if self._path is None or not self._path.exists():

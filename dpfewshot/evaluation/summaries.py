@@ -7,7 +7,6 @@ repetitions differ is estimated instead, beyond what chance in their items expla
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +14,6 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from dpfewshot.errors import InvalidRecords
 from dpfewshot.evaluation.cells import Cell
@@ -25,6 +23,9 @@ RESAMPLES = 2000
 
 COVERAGE = 0.95
 """Of the intervals."""
+
+_SEED = 1
+"""Of the bootstrap: the same cells have the same interval. Nothing here is released under a guarantee."""
 
 Calibration: TypeAlias = Literal["contextual", "none", "batch"]
 """Of classifications: by texts that say nothing, without any, or by the test texts themselves."""
@@ -167,16 +168,17 @@ def _ends(by_item: NDArray[np.float64], groups: Sequence[NDArray[np.float64]]) -
         by_item: what is averaged, of each item, shape (items,).
         groups: the outcomes whose repetitions make its error, each of shape (repetitions, items).
     """
-    items = by_item.size
-    picks = (_uniform("items", RESAMPLES * items) * items).astype(np.intp)
-    samples = by_item[picks.reshape(RESAMPLES, items)].mean(axis=1)
-    for number, outcomes in enumerate(groups):
-        samples += _error_of_repetitions(outcomes, f"repetitions {number}")
+    generator = np.random.default_rng(_SEED)
+    samples = by_item[generator.integers(by_item.size, size=(RESAMPLES, by_item.size))].mean(axis=1)
+    for outcomes in groups:
+        samples += _error_of_repetitions(outcomes, generator)
     low, high = np.quantile(samples, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
     return float(low), float(high)
 
 
-def _error_of_repetitions(outcomes: NDArray[np.float64], name: str) -> NDArray[np.float64]:
+def _error_of_repetitions(
+    outcomes: NDArray[np.float64], generator: np.random.Generator
+) -> NDArray[np.float64]:
     """Samples of how far the mean of these repetitions is from that of all there could be; 0 of a single one.
 
     The variance of an analysis of variance with two crossed random effects: that of the repetitions' means,
@@ -189,14 +191,4 @@ def _error_of_repetitions(outcomes: NDArray[np.float64], name: str) -> NDArray[n
     chance = outcomes - means[:, None] - outcomes.mean(axis=0) + outcomes.mean()
     of_chance = (chance**2).sum() / ((repetitions - 1) * max(1, items - 1) * items)
     scale = math.sqrt(max(0.0, means.var(ddof=1) - of_chance) / repetitions)
-    errors: NDArray[np.float64] = scale * stats.t.ppf(_uniform(name, RESAMPLES), repetitions - 1)
-    return errors
-
-
-def _uniform(name: str, count: int) -> NDArray[np.float64]:
-    """Numbers in (0, 1): the same every time, so that pages are too.
-
-    Digits of a hash stand in for a seeded generator, which the package does without (test_house.py).
-    """
-    digits = hashlib.shake_256(name.encode()).digest(4 * count)
-    return (np.frombuffer(digits, dtype=np.uint32).astype(np.float64) + 0.5) / 2.0**32
+    return scale * generator.standard_t(repetitions - 1, RESAMPLES)

@@ -13,7 +13,8 @@ import os
 from collections.abc import Sequence
 from itertools import accumulate
 
-from dpfewshot.exact.normal import WORD, Interval, Source, Uniform, exponential_of_minus
+from dpfewshot.exact.normal import WORD, Interval, Uniform, exponential_of_minus
+from dpfewshot.exact.random_source import RandomSource
 
 LARGEST_RATE = 64
 
@@ -31,7 +32,9 @@ def below_exponential(u: Uniform, numerator: int, denominator: int) -> bool:
         u.refine()
 
 
-def decide_words(value: int, digits: int, gap: int, fraction: tuple[int, int], source: Source | None) -> bool:
+def decide_words(
+    value: int, digits: int, gap: int, fraction: tuple[int, int], random_source: RandomSource | None
+) -> bool:
     """`below_exponential` for the compiled code, which knows the first digits of the uniform number.
 
     Args:
@@ -39,14 +42,20 @@ def decide_words(value: int, digits: int, gap: int, fraction: tuple[int, int], s
         digits: how many they are.
         gap: the distance to the best score.
         fraction: the rate's numerator and denominator.
-        source: n to n uniform bytes; None is the operating system.
+        random_source: n to n uniform bytes; None is the operating system.
     """
     numerator, denominator = fraction
-    return below_exponential(Uniform(value, digits, source or os.urandom), gap * numerator, denominator)
+    return below_exponential(
+        Uniform(value, digits, random_source or os.urandom), gap * numerator, denominator
+    )
 
 
 def permute_and_flip(
-    scores: Sequence[int], numerator: int, denominator: int, source: Source = os.urandom, digits: int = WORD
+    scores: Sequence[int],
+    numerator: int,
+    denominator: int,
+    random_source: RandomSource = os.urandom,
+    digits: int = WORD,
 ) -> int:
     """The index of the largest of score + exponential noise of mean denominator/numerator.
 
@@ -58,20 +67,24 @@ def permute_and_flip(
         scores: integers, at least one.
         numerator: of the rate, at least 1.
         denominator: of the rate, at least 1.
-        source: n to n uniform bytes.
+        random_source: n to n uniform bytes.
         digits: how many digits of a uniform number are drawn at first: a multiple of 8.
     """
     best = max(scores)
     heads = [
         i
         for i, score in enumerate(scores)
-        if below_exponential(Uniform.draw(source, digits), (best - score) * numerator, denominator)
+        if below_exponential(Uniform.draw(random_source, digits), (best - score) * numerator, denominator)
     ]
-    return heads[uniform_below(len(heads), source)]
+    return heads[uniform_below(len(heads), random_source)]
 
 
 def sample_softmax(
-    scores: Sequence[int], numerator: int, denominator: int, source: Source = os.urandom, digits: int = WORD
+    scores: Sequence[int],
+    numerator: int,
+    denominator: int,
+    random_source: RandomSource = os.urandom,
+    digits: int = WORD,
 ) -> int:
     """An index, with probability proportional to exp(score · numerator/denominator).
 
@@ -82,7 +95,7 @@ def sample_softmax(
         scores: integers, at least one.
         numerator: of the rate, at least 1.
         denominator: of the rate, at least 1.
-        source: n to n uniform bytes.
+        random_source: n to n uniform bytes.
         digits: of the weights.
     """
     best = max(scores)
@@ -91,18 +104,18 @@ def sample_softmax(
     ]
     cumulative = list(accumulate(high for _, high in weights))
     while True:
-        position = uniform_below(cumulative[-1], source)
+        position = uniform_below(cumulative[-1], random_source)
         index = next(i for i, above in enumerate(cumulative) if above > position)
-        within = Uniform(position - cumulative[index] + weights[index][1], digits, source)
+        within = Uniform(position - cumulative[index] + weights[index][1], digits, random_source)
         if below_exponential(within, (best - scores[index]) * numerator, denominator):
             return index
 
 
-def uniform_below(bound: int, source: Source) -> int:
+def uniform_below(bound: int, random_source: RandomSource) -> int:
     """A uniform integer in 0..bound-1, by rejection."""
     size = (bound.bit_length() + 7) // 8
     while True:
-        value = int.from_bytes(source(size), "little") >> (8 * size - bound.bit_length())
+        value = int.from_bytes(random_source(size), "little") >> (8 * size - bound.bit_length())
         if value < bound:
             return value
 

@@ -15,15 +15,13 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
+
+from dpfewshot.exact.random_source import RandomSource
 
 CELLS_PER_UNIT = 8
 EXPONENT_DENOMINATOR = 2 * CELLS_PER_UNIT**2  # t²/2 = (cell + x)² / 128
 WORD = 64
-
-Source = Callable[[int], bytes]
-"""n to n uniform bytes."""
 
 Interval = tuple[int, int]
 """An enclosure [low, high] of a real number, in units of 2^-digits."""
@@ -38,16 +36,16 @@ class Uniform:
 
     value: int
     digits: int
-    source: Source
+    random_source: RandomSource
 
     @classmethod
-    def draw(cls, source: Source, digits: int = WORD) -> Uniform:
+    def draw(cls, random_source: RandomSource, digits: int = WORD) -> Uniform:
         """The first digits of a new number; `digits` is a multiple of 8."""
-        return cls(int.from_bytes(source(digits // 8), "little"), digits, source)
+        return cls(int.from_bytes(random_source(digits // 8), "little"), digits, random_source)
 
     def refine(self) -> None:
         """Draw one word of digits more."""
-        self.value = (self.value << WORD) | int.from_bytes(self.source(WORD // 8), "little")
+        self.value = (self.value << WORD) | int.from_bytes(self.random_source(WORD // 8), "little")
         self.digits += WORD
 
 
@@ -153,18 +151,20 @@ def decide(u: Uniform, x: Uniform, v: Uniform, steps_per_cell: int) -> int | Non
     return _round(cell, x, steps_per_cell) if _keep(cell, x, v) else None
 
 
-def decide_words(u: int, x: int, v: int, steps_per_cell: int, source: Source | None) -> int | None:
+def decide_words(
+    u: int, x: int, v: int, steps_per_cell: int, random_source: RandomSource | None
+) -> int | None:
     """`decide` for the compiled sampler, which has drawn 64 digits of each number."""
-    read = source or os.urandom
+    read = random_source or os.urandom
     return decide(Uniform(u, WORD, read), Uniform(x, WORD, read), Uniform(v, WORD, read), steps_per_cell)
 
 
-def sample(scale: int, source: Source = os.urandom, digits: int = WORD) -> int:
+def sample(scale: int, random_source: RandomSource = os.urandom, digits: int = WORD) -> int:
     """One exact draw of round(N(0, scale²)).
 
     Args:
         scale: the standard deviation in grid steps: a positive multiple of 8.
-        source: n to n uniform bytes; the operating system's by default.
+        random_source: n to n uniform bytes; the operating system's by default.
         digits: how many digits of each uniform number are drawn at first: a multiple of 8.
 
     Raises:
@@ -172,10 +172,10 @@ def sample(scale: int, source: Source = os.urandom, digits: int = WORD) -> int:
     """
     steps_per_cell = check_scale(scale)
     while True:
-        u, x, v = (Uniform.draw(source, digits) for _ in range(3))
+        u, x, v = (Uniform.draw(random_source, digits) for _ in range(3))
         magnitude = decide(u, x, v, steps_per_cell)
         if magnitude is not None:
-            return -magnitude if source(1)[0] & 1 else magnitude
+            return -magnitude if random_source(1)[0] & 1 else magnitude
 
 
 def check_scale(scale: int) -> int:

@@ -10,6 +10,7 @@ from dpfewshot.accounting import epsilon
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.budget.amounts import Units
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
+from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.generation.strata import Part, Share, divide
 from dpfewshot.mechanisms import Mechanism, Release
@@ -17,7 +18,7 @@ from dpfewshot.mechanisms.noiseless import started
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import FIXED_SIZE
 from dpfewshot.prompts.writer import PromptWriter
-from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler, Source
+from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler
 from dpfewshot.tasks import Task
 from dpfewshot.values import LABEL_COLUMN, PrivacySpend, Record
 
@@ -46,7 +47,7 @@ class SetUp:
     plan: GenerationPlan
     shares: tuple[Share, ...]
     certified: bool
-    source: Source = field(default=None, repr=False)
+    source: RandomSource | None = field(default=None, repr=False)
     label_column: str = LABEL_COLUMN
 
     def __post_init__(self) -> None:
@@ -118,7 +119,6 @@ class SetUp:
             and draws.prompts == settings.prompts_per_token
             and draws.row_change is settings.row_change
             and draws.tokens_per_draw == settings.resample_every
-            and draws.steps == part.steps
             and (draws.fixed_size is not None) == (settings.sampling == FIXED_SIZE)
             and part.event == self.mechanism.event(draws, part.noise_multiplier)
         )

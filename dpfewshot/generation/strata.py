@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 from dpfewshot.budget.reservation import Reservation
 from dpfewshot.errors import InvalidPlan, InvalidRecords
+from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.generation.cancellation import Worker
 from dpfewshot.planning.plan import StratumPlan
 from dpfewshot.prompts.writer import Body, PromptWriter
 from dpfewshot.runtime.forking import start_afresh_in_children
-from dpfewshot.sampling import Source, Unit, disjoint_parts, units, units_by_label
+from dpfewshot.sampling import Unit, disjoint_parts, units, units_by_label
 from dpfewshot.tasks import Task
-from dpfewshot.values import ADD_REMOVE, Record
+from dpfewshot.values import Record, Relation
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Part:
     share: Share
     plan: StratumPlan
     parts: int = 1
-    source: Source = field(default=None, repr=False)
+    source: RandomSource | None = field(default=None, repr=False)
     reservation: Reservation | None = None
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     worker: Worker = field(default_factory=Worker, repr=False)
@@ -124,7 +125,7 @@ def check_every_label_has_units(task: Task, records: Sequence[Record], relation:
     Raises:
         InvalidPlan: a label of the task has no unit.
     """
-    if task.labels is None or relation == ADD_REMOVE:
+    if task.labels is None or relation == Relation.ADD_REMOVE:
         return
     there = units_by_label(records)
     absent = [label for label in task.labels if label not in there]

@@ -9,13 +9,12 @@ from dpfewshot.errors import LedgerError, MissingExtra
 from dpfewshot.ledger.ledger_account import LedgerAccount, as_budget, check_unit, limit_of
 from dpfewshot.ledger.names import dataset_name, same_spelling, similar
 from dpfewshot.runtime.redaction import redacts_errors_of_methods
-from dpfewshot.values import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, PrivacyBudget
+from dpfewshot.values import PrivacyBudget, Relation
 
 if TYPE_CHECKING:
     from dpfewshot.ledger.store import Store
     from dpfewshot.ledger.stored_account import StoredAccount
 
-_RELATIONS: Final = (ADD_REMOVE, ZERO_OUT, REPLACE_ONE)
 _CREATE: Final = "dpfewshot ledger create --ledger URL --dataset NAME --epsilon E --delta D"
 
 
@@ -90,7 +89,7 @@ class BudgetLedger:
         dataset: str,
         budget: PrivacyBudget,
         *,
-        relation: str = ZERO_OUT,
+        relation: str = Relation.ZERO_OUT,
         unit: str | None = None,
         parallel: bool = True,
     ) -> LedgerAccount:
@@ -122,7 +121,12 @@ class BudgetLedger:
         return account
 
     def account_or_create(
-        self, dataset: str, budget: PrivacyBudget, *, relation: str = ZERO_OUT, unit: str | None = None
+        self,
+        dataset: str,
+        budget: PrivacyBudget,
+        *,
+        relation: str = Relation.ZERO_OUT,
+        unit: str | None = None,
     ) -> LedgerAccount:
         """The account of a data set, made if there is none. An existing one keeps its own budget.
 
@@ -143,10 +147,10 @@ class BudgetLedger:
                 raise LedgerError(
                     f"the account {other!a} is another spelling of {name!r}: name it exactly so"
                 )
-        if relation not in _RELATIONS:
-            raise LedgerError(f"the relation must be one of {', '.join(_RELATIONS)}, not {relation!r}")
+        if relation not in tuple(Relation):
+            raise LedgerError(f"the relation must be one of {', '.join(Relation)}, not {relation!r}")
         check_unit(unit)
-        stored = self._store.find_or_add(name, limit_of(budget), relation, unit, parallel=parallel)
+        stored = self._store.find_or_add(name, limit_of(budget), str(relation), unit, parallel=parallel)
         return _bound(LedgerAccount(self._store, stored), relation, unit)
 
 

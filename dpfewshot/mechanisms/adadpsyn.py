@@ -30,11 +30,12 @@ from dpfewshot.accounting.events import Event
 from dpfewshot.accounting.gaussian_queries import RADIUS_QUERIES, adadpsyn_queries, common_factor
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
+from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.mechanisms.adadpsyn_presets import published
 from dpfewshot.mechanisms.clipping import squared_clip_sensitivity
 from dpfewshot.mechanisms.decoding import Decoding
 from dpfewshot.mechanisms.noise import gaussian_event, noise_scale
-from dpfewshot.mechanisms.protocol import Draws, Release, RowChange, Source
+from dpfewshot.mechanisms.protocol import Draws, Release, RowChange
 from dpfewshot.mechanisms.simplex import nearest_distribution
 from dpfewshot.mechanisms.vocabulary import check_top_k, likeliest
 from dpfewshot.values import check_whole
@@ -148,10 +149,12 @@ class AdaDPSyn:
             coverage_multiplier=factor * self.coverage_multiplier,
         )
 
-    def start(self, draws: Draws, noise_multiplier: float, source: Source = None) -> Release:
+    def start(
+        self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
+    ) -> Release:
         """See `Mechanism.start`."""
         return _Release(
-            self.scaled(noise_multiplier), draws.prompts, draws.row_change, noise_multiplier, source
+            self.scaled(noise_multiplier), draws.prompts, draws.row_change, noise_multiplier, random_source
         )
 
 
@@ -173,7 +176,7 @@ class _Release:
     prompts: int
     row_change: RowChange
     noise_multiplier: float
-    source: Source
+    random_source: RandomSource | None
 
     def support(self, public_logprobs: NDArray[np.float32], excluded: frozenset[int]) -> list[int]:
         return likeliest(public_logprobs, excluded, self.settings.top_k)
@@ -187,7 +190,7 @@ class _Release:
         """Algorithm 1: a good radius, a mean that is refined within it, and the mean's token."""
         permit.use(self.noise_multiplier)
         mean = self._refined_mean(logprobs, self._good_radius(logprobs))
-        return Decoding(self.settings.temperature, self.settings.top_p).choose(mean, self.source)
+        return Decoding(self.settings.temperature, self.settings.top_p).choose(mean, self.random_source)
 
     def _good_radius(self, logprobs: NDArray[np.float32]) -> float:
         """Algorithm 4, GoodRadius: halve [0, √2/2] by noisy values of L, down to a width below θ = 0.1."""
@@ -197,7 +200,7 @@ class _Release:
         low, high = 0.0, LARGEST_RADIUS
         for _ in range(RADIUS_QUERIES // 2):
             middle = (low + high) / 2
-            scores = distances.noisy_scores((middle, middle / 2), size, scale, self.source)
+            scores = distances.noisy_scores((middle, middle / 2), size, scale, self.random_source)
             if max(scores) >= size**2 * _core.count_grid:  # L ≥ t, times t
                 high = middle
             else:
@@ -209,7 +212,7 @@ class _Release:
         settings = self.settings
         squared = Fraction(self.row_change.rows)
         scale = noise_scale(settings.mean_multiplier, squared, _core.grid)
-        total = _core.noisy_sum_of_probabilities(logprobs, scale, self.source)
+        total = _core.noisy_sum_of_probabilities(logprobs, scale, self.random_source)
         ball = LARGEST_RADIUS
         for _ in range(settings.rounds):
             noise_norm = math.sqrt(logprobs.shape[1]) * scale / _core.grid / self.prompts
@@ -220,11 +223,11 @@ class _Release:
             ball = smaller
             squared = squared_clip_sensitivity(ball, self.row_change, _core.grid)
             scale = noise_scale(settings.mean_multiplier, squared, _core.grid)
-            total = _core.noisy_sum_around(logprobs, centre, ball, self.prompts, scale, self.source)
+            total = _core.noisy_sum_around(logprobs, centre, ball, self.prompts, scale, self.random_source)
         return total
 
     def _covers(self, logprobs: NDArray[np.float32], centre: NDArray[np.int64], radius: float) -> bool:
         """Whether the ball holds μM rows, by a noisy count."""
         scale = noise_scale(self.settings.coverage_multiplier, 1, _core.count_grid)
-        held = _core.noisy_count_within(logprobs, centre, radius, scale, self.source)
+        held = _core.noisy_count_within(logprobs, centre, radius, scale, self.random_source)
         return held >= self.settings.coverage_share * self.prompts * _core.count_grid

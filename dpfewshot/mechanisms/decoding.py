@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.mechanisms.protocol import Source
+from dpfewshot.exact.random_source import RandomSource
 
 _UNIFORM = 2**53
 
@@ -44,12 +44,12 @@ class Decoding:
         """Whether no draw is needed: the noisy vector need not leave the compiled core."""
         return self.temperature == 0
 
-    def choose(self, noisy: NDArray[np.int64], source: Source = None) -> int:
+    def choose(self, noisy: NDArray[np.int64], random_source: RandomSource | None = None) -> int:
         """The index of the token.
 
         Args:
             noisy: a released vector, shape (support,), in any unit; negative coordinates count as 0.
-            source: for tests alone.
+            random_source: for tests alone.
         """
         if self.takes_largest or noisy.max() <= 0:
             return int(np.argmax(noisy))
@@ -57,5 +57,7 @@ class Decoding:
         order = np.argsort(-weights, kind="stable")
         cumulative = np.cumsum(weights[order])
         kept = int(np.searchsorted(cumulative, self.top_p * cumulative[-1])) + 1
-        position = int(_core.uniform_integers(_UNIFORM, 1, source)[0]) / _UNIFORM * cumulative[:kept][-1]
+        position = (
+            int(_core.uniform_integers(_UNIFORM, 1, random_source)[0]) / _UNIFORM * cumulative[:kept][-1]
+        )
         return int(order[min(int(np.searchsorted(cumulative, position, side="right")), kept - 1)])

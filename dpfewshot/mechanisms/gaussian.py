@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from dpfewshot import _core
 from dpfewshot.accounting.events import Event
 from dpfewshot.budget.permit import Permit
+from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.mechanisms.decoding import Decoding
 from dpfewshot.mechanisms.noise import gaussian_event, noise_scale
-from dpfewshot.mechanisms.protocol import Draws, Release, Source
+from dpfewshot.mechanisms.protocol import Draws, Release
 from dpfewshot.mechanisms.vocabulary import check_top_k, likeliest
 
 
@@ -66,10 +67,12 @@ class Gaussian:
         """σ·Δ/M: the standard deviation on each coordinate of the mean probability."""
         return noise_multiplier * math.sqrt(draws.row_change.rows) / draws.prompts
 
-    def start(self, draws: Draws, noise_multiplier: float, source: Source = None) -> Release:
+    def start(
+        self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
+    ) -> Release:
         """See `Mechanism.start`."""
         # Rows have norm at most 1 and no negative coordinate: Δ² is as many as there are rows in the change.
-        return _Release(self, noise_multiplier, draws.row_change.rows, source)
+        return _Release(self, noise_multiplier, draws.row_change.rows, random_source)
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class _Release:
     settings: Gaussian
     noise_multiplier: float
     squared_sensitivity: int
-    source: Source
+    random_source: RandomSource | None
 
     def support(self, public_logprobs: NDArray[np.float32], excluded: frozenset[int]) -> list[int]:
         return likeliest(public_logprobs, excluded, self.settings.top_k)
@@ -94,5 +97,7 @@ class _Release:
         scale = noise_scale(self.noise_multiplier, self.squared_sensitivity, _core.grid)
         decoding = Decoding(self.settings.temperature, self.settings.top_p)
         if decoding.takes_largest:
-            return _core.noisy_argmax_of_probabilities(logprobs, scale, self.source)
-        return decoding.choose(_core.noisy_sum_of_probabilities(logprobs, scale, self.source), self.source)
+            return _core.noisy_argmax_of_probabilities(logprobs, scale, self.random_source)
+        return decoding.choose(
+            _core.noisy_sum_of_probabilities(logprobs, scale, self.random_source), self.random_source
+        )

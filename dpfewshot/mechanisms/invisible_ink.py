@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from dpfewshot import _core
 from dpfewshot.accounting.events import Event
 from dpfewshot.budget.permit import Permit
+from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.mechanisms.exact import check_support, check_temperature, softmax_rate, solved_clip
 from dpfewshot.mechanisms.noise import softmax_event
-from dpfewshot.mechanisms.protocol import Draws, Release, Source
+from dpfewshot.mechanisms.protocol import Draws, Release
 from dpfewshot.mechanisms.vocabulary import likeliest
 
 
@@ -66,11 +67,13 @@ class InvisibleInk:
         """None: no noise is added."""
         return
 
-    def start(self, draws: Draws, noise_multiplier: float, source: Source = None) -> Release:
+    def start(
+        self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
+    ) -> Release:
         """See `Mechanism.start`."""
         clip = solved_clip(noise_multiplier, self.temperature, draws.prompts, draws.row_change)
         rate = softmax_rate(Fraction(self.temperature), draws.prompts)
-        return _Release(self.top_k, noise_multiplier, clip, draws.prompts, rate, source)
+        return _Release(self.top_k, noise_multiplier, clip, draws.prompts, rate, random_source)
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class _Release:
     clip: float
     prompts: int
     rate: Fraction
-    source: Source
+    random_source: RandomSource | None
 
     def support(self, public_logprobs: NDArray[np.float32], excluded: frozenset[int]) -> list[int]:
         """Top-k+: the k likeliest, and whom one prompt could lift to them; at most what the core takes.
@@ -113,7 +116,7 @@ class _Release:
             self.prompts,
             self.rate.numerator,
             self.rate.denominator,
-            self.source,
+            self.random_source,
         )
 
 

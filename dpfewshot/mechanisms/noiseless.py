@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.budget.permit import Permit
-from dpfewshot.mechanisms.protocol import Draws, Mechanism, Release, Source
+from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.mechanisms.protocol import Draws, Mechanism, Release
 from dpfewshot.mechanisms.vocabulary import likeliest
 
 
@@ -38,8 +39,10 @@ class Noiseless:
         return int(np.argmax(_core.sum_of_probabilities(logprobs)))
 
 
-def started(mechanism: Mechanism, draws: Draws, noise_multiplier: float, source: Source) -> Release:
+def started(
+    mechanism: Mechanism, draws: Draws, noise_multiplier: float, random_source: RandomSource | None
+) -> Release:
     """The mechanism at work on one demonstration; without noise, the baseline that all share."""
     if noise_multiplier == 0:
         return Noiseless(mechanism.top_k)
-    return mechanism.start(draws, noise_multiplier, source)
+    return mechanism.start(draws, noise_multiplier, random_source)

@@ -22,6 +22,7 @@ from dpfewshot import _core
 from dpfewshot.accounting.events import Event
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
+from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.mechanisms.exact import (
     check_clip,
     check_support,
@@ -31,7 +32,7 @@ from dpfewshot.mechanisms.exact import (
     solved_temperature,
 )
 from dpfewshot.mechanisms.noise import softmax_event
-from dpfewshot.mechanisms.protocol import Draws, Release, Source
+from dpfewshot.mechanisms.protocol import Draws, Release
 from dpfewshot.mechanisms.vocabulary import likeliest
 
 
@@ -90,7 +91,9 @@ class PrivatePrediction:
         """None: no noise is added."""
         return
 
-    def start(self, draws: Draws, noise_multiplier: float, source: Source = None) -> Release:
+    def start(
+        self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
+    ) -> Release:
         """See `Mechanism.start`."""
         prompts, row_change = draws.prompts, draws.row_change
         if self.temperature is not None:
@@ -99,7 +102,7 @@ class PrivatePrediction:
         else:
             clip = cast("float", self.clip)  # one of the two is given
             temperature = solved_temperature(noise_multiplier, clip, prompts, row_change)
-        return _Release(self.top_k, noise_multiplier, clip, softmax_rate(temperature, prompts), source)
+        return _Release(self.top_k, noise_multiplier, clip, softmax_rate(temperature, prompts), random_source)
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ class _Release:
     noise_multiplier: float
     clip: float
     rate: Fraction
-    source: Source
+    random_source: RandomSource | None
 
     def support(self, public_logprobs: NDArray[np.float32], excluded: frozenset[int]) -> list[int]:
         return likeliest(public_logprobs, excluded, self.top_k)
@@ -123,5 +126,5 @@ class _Release:
     ) -> int:
         permit.use(self.noise_multiplier)
         return _core.sample_of_clipped_logits(
-            logprobs, self.clip, self.rate.numerator, self.rate.denominator, self.source
+            logprobs, self.clip, self.rate.numerator, self.rate.denominator, self.random_source
         )

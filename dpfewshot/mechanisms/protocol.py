@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -12,9 +11,7 @@ from numpy.typing import NDArray
 
 from dpfewshot.accounting.events import Event
 from dpfewshot.budget.permit import Permit
-
-Source = Callable[[int], bytes] | None
-"""n to n uniform bytes, for tests alone; None is the operating system's generator."""
+from dpfewshot.exact.random_source import RandomSource
 
 
 class RowChange(Enum):
@@ -127,12 +124,14 @@ class Mechanism(Protocol):
         """
         ...
 
-    def start(self, draws: Draws, noise_multiplier: float, source: Source = None) -> Release:
+    def start(
+        self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
+    ) -> Release:
         """What releases the tokens of one demonstration, with its noise fixed.
 
         Args:
             draws: as they were planned.
             noise_multiplier: as it was planned, above 0.
-            source: for tests alone.
+            random_source: for tests alone.
         """
         ...

@@ -32,10 +32,11 @@ from dpfewshot.accounting.events import Event
 from dpfewshot.accounting.gaussian_queries import common_factor
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
+from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.mechanisms.clipping import squared_clip_sensitivity
 from dpfewshot.mechanisms.decoding import Decoding
 from dpfewshot.mechanisms.noise import gaussian_event, noise_scale
-from dpfewshot.mechanisms.protocol import Draws, Release, Source
+from dpfewshot.mechanisms.protocol import Draws, Release
 from dpfewshot.mechanisms.simplex import nearest_distribution
 from dpfewshot.mechanisms.vocabulary import check_top_k, likeliest
 from dpfewshot.values import as_float
@@ -137,10 +138,12 @@ class PublicCentred:
         factor = common_factor((*queries, on_count), noise_multiplier)
         return Multipliers(factor * on_sum, factor * on_count)
 
-    def start(self, draws: Draws, noise_multiplier: float, source: Source = None) -> Release:
+    def start(
+        self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
+    ) -> Release:
         """See `Mechanism.start`."""
         multipliers = self.multipliers(noise_multiplier)
-        return _Release(self, draws, noise_multiplier, multipliers, source, self.clip)
+        return _Release(self, draws, noise_multiplier, multipliers, random_source, self.clip)
 
 
 class Multipliers(NamedTuple):
@@ -163,7 +166,7 @@ class _Release:
     draws: Draws
     noise_multiplier: float
     multipliers: Multipliers
-    source: Source
+    random_source: RandomSource | None
     clip: float = field(repr=False)
 
     def support(self, public_logprobs: NDArray[np.float32], excluded: frozenset[int]) -> list[int]:
@@ -182,7 +185,7 @@ class _Release:
             share = self._share_within(logprobs, public)
             moved = math.exp(-self.settings.adapt.learning_rate * (share - self.settings.adapt.quantile))
             self.clip = min(max(self.clip * moved, LEAST_CLIP), MOST_CLIP)
-        return Decoding(self.settings.temperature, self.settings.top_p).choose(total, self.source)
+        return Decoding(self.settings.temperature, self.settings.top_p).choose(total, self.random_source)
 
     def _noisy_sum(
         self, logprobs: NDArray[np.float32], centre: NDArray[np.int64], clip: float
@@ -190,7 +193,7 @@ class _Release:
         """M·c + Σ clip_C(p_i - c) + noise, in grid steps."""
         squared = squared_clip_sensitivity(clip, self.draws.row_change, _core.grid)
         scale = noise_scale(self.multipliers.on_sum, squared, _core.grid)
-        return _core.noisy_sum_around(logprobs, centre, clip, self.draws.prompts, scale, self.source)
+        return _core.noisy_sum_around(logprobs, centre, clip, self.draws.prompts, scale, self.random_source)
 
     def _share_within(self, logprobs: NDArray[np.float32], centre: NDArray[np.int64]) -> float:
         """The noisy share b of rows whose difference has a norm of at most C, in 0..1.
@@ -200,6 +203,6 @@ class _Release:
         """
         moved = self.draws.row_change.rows
         scale = noise_scale(self.multipliers.on_count, moved**2, _core.count_grid)
-        balance = _core.noisy_balance_within(logprobs, centre, self.clip, scale, self.source)
+        balance = _core.noisy_balance_within(logprobs, centre, self.clip, scale, self.random_source)
         share = 0.5 + 0.5 * balance / _core.count_grid / self.draws.prompts
         return min(max(share, 0.0), 1.0)

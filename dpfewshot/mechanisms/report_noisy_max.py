@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from dpfewshot import _core
 from dpfewshot.accounting.events import Event, PoissonRandomizedResponse, Tightest
 from dpfewshot.budget.permit import Permit
+from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.mechanisms.exact import check_support
 from dpfewshot.mechanisms.noise import pure_event
-from dpfewshot.mechanisms.protocol import Draws, Release, RowChange, Source
+from dpfewshot.mechanisms.protocol import Draws, Release, RowChange
 from dpfewshot.mechanisms.vocabulary import likeliest
 
 
@@ -75,10 +76,12 @@ class ReportNoisyMax:
         """
         return
 
-    def start(self, draws: Draws, noise_multiplier: float, source: Source = None) -> Release:
+    def start(
+        self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
+    ) -> Release:
         """See `Mechanism.start`."""
         rate = noise_rate(noise_multiplier, draws.row_change)
-        return _Release(self.top_k, noise_multiplier, rate, source)
+        return _Release(self.top_k, noise_multiplier, rate, random_source)
 
 
 def noise_rate(noise_multiplier: float, row_change: RowChange) -> Fraction:
@@ -94,7 +97,7 @@ class _Release:
     top_k: int | None
     noise_multiplier: float
     rate: Fraction
-    source: Source
+    random_source: RandomSource | None
 
     def support(self, public_logprobs: NDArray[np.float32], excluded: frozenset[int]) -> list[int]:
         return likeliest(public_logprobs, excluded, self.top_k)
@@ -107,5 +110,5 @@ class _Release:
     ) -> int:
         permit.use(self.noise_multiplier)
         return _core.noisy_argmax_of_max_normalised(
-            logprobs, self.rate.numerator, self.rate.denominator, self.source
+            logprobs, self.rate.numerator, self.rate.denominator, self.random_source
         )

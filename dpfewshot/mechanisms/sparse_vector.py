@@ -34,8 +34,9 @@ from dpfewshot.accounting.events import (
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact.laplace import discrete_laplace
+from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.exact.rounding import rounded_up
-from dpfewshot.mechanisms.protocol import Draws, Mechanism, Release, RowChange, Source
+from dpfewshot.mechanisms.protocol import Draws, Mechanism, Release, RowChange
 from dpfewshot.values import check_whole
 
 _LARGEST_DISTANCE = 2.0
@@ -104,17 +105,19 @@ class SparseVector:
         """The other mechanism's, on a private token."""
         return self.mechanism.noise_on_mean(draws, noise_multiplier)
 
-    def start(self, draws: Draws, noise_multiplier: float, source: Source = None) -> Release:
+    def start(
+        self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
+    ) -> Release:
         """See `Mechanism.start`.
 
         Raises:
             InvalidPlan: as `event`.
         """
-        inner = self.mechanism.start(self._private_draws(draws), noise_multiplier, source)
+        inner = self.mechanism.start(self._private_draws(draws), noise_multiplier, random_source)
         test = AboveThreshold(
             math.floor(Fraction(self.threshold) * draws.prompts * _core.grid),
             threshold_rate(self._test_epsilon(noise_multiplier), draws.row_change),
-            source,
+            random_source,
         )
         return _Release(inner, test, noise_multiplier, draws.prompts, self.releases)
 
@@ -159,13 +162,13 @@ class AboveThreshold:
     Args:
         threshold: in grid steps.
         rate: of the threshold's discrete Laplace noise, a grid step; a query's noise has half of it.
-        source: for tests alone.
+        random_source: for tests alone.
     """
 
-    def __init__(self, threshold: int, rate: Fraction, source: Source) -> None:
+    def __init__(self, threshold: int, rate: Fraction, random_source: RandomSource | None) -> None:
         self._threshold = threshold
         self._rate = rate
-        self._source = source
+        self._random_source = random_source
         self._noisy_threshold = 0
 
     def begin(self) -> None:
@@ -181,7 +184,7 @@ class AboveThreshold:
         return query + self._noise(self._rate / 2) < self._noisy_threshold
 
     def _noise(self, rate: Fraction) -> int:
-        return discrete_laplace(rate.numerator, rate.denominator, self._source)
+        return discrete_laplace(rate.numerator, rate.denominator, self._random_source)
 
 
 @dataclass

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Mechanism
 from dpfewshot.mechanisms.by_name import MECHANISMS, by_name
-from dpfewshot.planning.plan import GenerationPlan
-from dpfewshot.planning.planner import Portion
+from dpfewshot.planning.plan import GenerationPlan, Stratum
 from dpfewshot.planning.settings import Settings
 
-Planner = Callable[[Mechanism, Settings, Sequence[Portion]], GenerationPlan]
+Planner = Callable[[Mechanism, Settings, Sequence[Stratum]], GenerationPlan]
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Compared:
 def compare(
     planned: Planner,
     settings: Settings,
-    portions: Sequence[Portion],
+    strata: Sequence[Stratum],
     *,
     vocabulary_size: int,
     target_noise: float,
@@ -53,7 +52,7 @@ def compare(
     Args:
         planned: plans a mechanism with settings for some parts of the data.
         settings: where the comparison starts.
-        portions: all parts of the data.
+        strata: all parts of the data.
         vocabulary_size: V of the backend.
         target_noise: the greatest standard deviation of the noise on a mean probability.
 
@@ -70,7 +69,7 @@ def compare(
         for tokens_per_draw in sorted({1, settings.max_tokens}):
             try:
                 start = dataclasses.replace(settings, resample_every=tokens_per_draw)
-                plans += _least_and_given(attempt, start, portions, target_noise)
+                plans += _least_and_given(attempt, start, strata, target_noise)
             except InvalidPlan as refusal:  # these draws are not for this mechanism, or not for blocks
                 refusals.append(refusal)
     if not plans:
@@ -79,24 +78,24 @@ def compare(
 
 
 def _least_and_given(
-    planned: Callable[[Settings, Sequence[Portion]], GenerationPlan],
+    planned: Callable[[Settings, Sequence[Stratum]], GenerationPlan],
     settings: Settings,
-    portions: Sequence[Portion],
+    strata: Sequence[Stratum],
     target_noise: float,
 ) -> Iterator[GenerationPlan]:
     """The plan at the given M, and the one at the least M that meets the target, if that is more."""
-    given = planned(settings, portions)
+    given = planned(settings, strata)
     yield given
     if given.noise_on_mean is not None and given.noise_on_mean > target_noise:
-        prompts = _least_prompts(planned, settings, portions, target_noise)
+        prompts = _least_prompts(planned, settings, strata, target_noise)
         if prompts is not None:
-            yield planned(dataclasses.replace(settings, prompts_per_token=prompts), portions)
+            yield planned(dataclasses.replace(settings, prompts_per_token=prompts), strata)
 
 
 def _least_prompts(
-    planned: Callable[[Settings, Sequence[Portion]], GenerationPlan],
+    planned: Callable[[Settings, Sequence[Stratum]], GenerationPlan],
     settings: Settings,
-    portions: Sequence[Portion],
+    strata: Sequence[Stratum],
     target_noise: float,
 ) -> int | None:
     """The least M whose noise meets the target, within two per cent; None if the population allows none.
@@ -105,7 +104,7 @@ def _least_prompts(
 
     The smallest part has the most noise, so it decides for all.
     """
-    smallest = min(portions, key=lambda portion: portion.population)
+    smallest = min(strata, key=lambda stratum: stratum.population)
 
     def meets(prompts: int) -> bool:
         plan = planned(dataclasses.replace(settings, prompts_per_token=prompts), [smallest])

@@ -6,40 +6,70 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dpfewshot.accounting import Event
+from dpfewshot.accounting.events import check_relation
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws
 from dpfewshot.planning.settings import Settings
-from dpfewshot.values import PrivacySpend
+from dpfewshot.values import PrivacySpend, Relation
+
+
+@dataclass(frozen=True)
+class Stratum:
+    """One stratum of the records, in public: the units of one label, or all units where labels are free.
+
+    Attributes:
+        scope: the label whose units take part; None for all units.
+        labels: the labels to generate from them.
+        population: n ≥ 1, the public number of units.
+    """
+
+    scope: str | None
+    labels: tuple[str, ...]
+    population: int
 
 
 @dataclass(frozen=True)
 class StratumPlan:
-    """The plan of one stratum of the data: of one label, or of the whole data set where labels are free.
+    """The plan of one stratum.
 
     Attributes:
-        scope: the label whose units take part, or None for all units.
-        labels: the labels that this stratum generates.
-        population: n, the public number of units.
-        sampling_rate: q = M·N·P/n, exact: a unit's chance to be in a draw of its stratum.
-        draws: what the mechanism was told of them.
+        stratum: whose units it draws.
+        sampling_rate: q = M·N·P/n, exact: the probability that a unit is in a draw of its stratum.
+        draws: the draws from each of the P disjoint parts, as the mechanism sees them.
         noise_multiplier: σ; 0 without privacy.
-        steps: draws from each of the P disjoint parts.
         spend: the certified (ε, δ) of all draws; None without privacy.
         noise_on_mean: standard deviation of the noise on a mean probability; None where noise is not
             added to probabilities.
         event: what `spend` was computed for; None without privacy.
     """
 
-    scope: str | None
-    labels: tuple[str, ...]
-    population: int
+    stratum: Stratum
     sampling_rate: Fraction
     draws: Draws
     noise_multiplier: float
-    steps: int
     spend: PrivacySpend | None
     noise_on_mean: float | None
     event: Event | None
+
+    @property
+    def scope(self) -> str | None:
+        """The label whose units take part; None for all units."""
+        return self.stratum.scope
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels that this stratum generates."""
+        return self.stratum.labels
+
+    @property
+    def population(self) -> int:
+        """n, the public number of units."""
+        return self.stratum.population
+
+    @property
+    def steps(self) -> int:
+        """The number of draws from each of the P disjoint parts."""
+        return self.draws.steps
 
     @property
     def details(self) -> dict[str, str | int | float]:
@@ -70,11 +100,16 @@ class GenerationPlan:
     """
 
     mechanism: str
-    relation: str
+    relation: Relation
     settings: Settings
     strata: tuple[StratumPlan, ...]
     prompt_tokens: int
     estimated_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for stratum in self.strata:
+            if stratum.event is not None:
+                check_relation(stratum.event, self.relation)
 
     @property
     def noise_multiplier(self) -> float:

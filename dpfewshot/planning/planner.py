@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 from dpfewshot.accounting import Event, PoissonGaussian, calibrate, epsilon
@@ -12,39 +11,24 @@ from dpfewshot.budget.amounts import Units, in_whole_units
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.mechanisms import Draws, FixedSize, Mechanism
-from dpfewshot.planning.plan import GenerationPlan, StratumPlan
+from dpfewshot.planning.plan import GenerationPlan, Stratum, StratumPlan
 from dpfewshot.planning.settings import FIXED_SIZE, PUBLISHED, Settings
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.sampling import units
-from dpfewshot.values import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, PrivacyBudget, PrivacySpend, Record
+from dpfewshot.values import PrivacyBudget, PrivacySpend, Record, Relation
 
 SMALLEST_EPSILON = 1e-3
 """Below this the noise scale leaves the range of the integer grid."""
-
-
-@dataclass(frozen=True)
-class Portion:
-    """What one part of the data is asked for.
-
-    Attributes:
-        scope: the label whose units take part, or None for all units.
-        labels: the labels that are generated from them.
-        population: n, the public number of units.
-    """
-
-    scope: str | None
-    labels: tuple[str, ...]
-    population: int
 
 
 def plan_generation(
     mechanism: Mechanism,
     settings: Settings,
     budget: PrivacyBudget | None,
-    portions: Sequence[Portion],
+    strata: Sequence[Stratum],
     *,
     writer: PromptWriter,
-    relation: str,
+    relation: Relation,
 ) -> GenerationPlan:
     """Plan every part and count what the language model has to do, from caps.
 
@@ -52,36 +36,36 @@ def plan_generation(
         mechanism: whose events are composed.
         settings: what the user chose.
         budget: (ε, δ) of all parts together, which are disjoint; None for σ = 0.
-        portions: one a label, or one in all where labels are free.
+        strata: one a label, or one in all where labels are free.
         writer: of the prompts, whose public lengths count.
         relation: the neighbouring relation.
 
     Raises:
         InvalidPlan: M·N is above a population, or no noise meets the budget.
     """
-    longest = longest_suffix(settings, portions, writer)
+    longest = longest_suffix(settings, strata, writer)
     prefill = settings.draws_per_demonstration * settings.prompts_per_token * longest
     decode = (settings.max_tokens - settings.draws_per_demonstration) * settings.prompts_per_token
     return GenerationPlan(
         mechanism=mechanism.name,
         relation=relation,
         settings=settings,
-        strata=tuple(plan_stratum(mechanism, settings, budget, portion) for portion in portions),
+        strata=tuple(plan_stratum(mechanism, settings, budget, stratum) for stratum in strata),
         prompt_tokens=prefill + decode,
     )
 
 
-def longest_suffix(settings: Settings, portions: Sequence[Portion], writer: PromptWriter) -> int:
+def longest_suffix(settings: Settings, strata: Sequence[Stratum], writer: PromptWriter) -> int:
     """The most tokens after the prefix of any prompt, from caps alone."""
     return max(
         writer.longest_suffix(label, settings.records_per_prompt, settings.max_tokens)
-        for portion in portions
-        for label in portion.labels
+        for stratum in strata
+        for label in stratum.labels
     )
 
 
 def plan_stratum(
-    mechanism: Mechanism, settings: Settings, budget: PrivacyBudget | None, portion: Portion
+    mechanism: Mechanism, settings: Settings, budget: PrivacyBudget | None, stratum: Stratum
 ) -> StratumPlan:
     """Fix σ and the draws of one part.
 
@@ -89,14 +73,14 @@ def plan_stratum(
         mechanism: whose event is composed.
         settings: what the user chose.
         budget: the part's (ε, δ); None for σ = 0.
-        portion: what the part is asked for.
+        stratum: what the part is asked for.
 
     Raises:
         InvalidPlan: M·N is above the population, or no noise meets the budget.
     """
-    sampling_rate = _sampling_rate(settings, portion.scope, portion.population)
-    demonstrations = len(portion.labels) * settings.shots_per_label
-    draws = _draws(settings, sampling_rate, portion.population, demonstrations)
+    sampling_rate = _sampling_rate(settings, stratum.scope, stratum.population)
+    demonstrations = len(stratum.labels) * settings.shots_per_label
+    draws = _draws(settings, sampling_rate, stratum.population, demonstrations)
     sigma, spend, event = 0.0, None, None
     if budget is not None and settings.accounting == PUBLISHED:
         sigma = published_multiplier(mechanism.name, draws, budget)  # and no spend: it is not certified
@@ -104,13 +88,10 @@ def plan_stratum(
         sigma, spend = _least_noise(lambda noise: mechanism.event(draws, noise), budget)
         event = mechanism.event(draws, sigma)
     return StratumPlan(
-        scope=portion.scope,
-        labels=portion.labels,
-        population=portion.population,
+        stratum=stratum,
         sampling_rate=sampling_rate,
         draws=draws,
         noise_multiplier=sigma,
-        steps=draws.steps,
         spend=spend,
         noise_on_mean=mechanism.noise_on_mean(draws, sigma) if sigma else 0.0,
         event=event,
@@ -229,10 +210,10 @@ def default_delta(population: Population, records: Iterable[Record]) -> float:
     return min(LARGEST_DEFAULT_DELTA, 1 / (100 * max(1, count)))
 
 
-def portion(
+def public_stratum(
     settings: Settings, population: Population, scope: str | None, labels: tuple[str, ...], counted: int
-) -> Portion:
-    """What one part is asked for, with its public n.
+) -> Stratum:
+    """A stratum with its public n.
 
     Args:
         settings: what the user chose.
@@ -247,18 +228,18 @@ def portion(
     public = public_population(population, scope, counted)
     if settings.sampling == FIXED_SIZE and public != counted:
         raise InvalidPlan(f"draws of fixed size take n as it is: {counted}, which population must equal")
-    return Portion(scope, labels, public)
+    return Stratum(scope, labels, public)
 
 
-def relation_of(sampling: str, population: Population) -> str:
+def relation_of(sampling: str, population: Population) -> Relation:
     """The neighbouring relation that a run is stated for."""
     if sampling == FIXED_SIZE:
-        return REPLACE_ONE
-    return ZERO_OUT if population is None else ADD_REMOVE
+        return Relation.REPLACE_ONE
+    return Relation.ZERO_OUT if population is None else Relation.ADD_REMOVE
 
 
 def check_context(
-    context_tokens: int | None, writer: PromptWriter, settings: Settings, portions: Sequence[Portion]
+    context_tokens: int | None, writer: PromptWriter, settings: Settings, strata: Sequence[Stratum]
 ) -> None:
     """Refuse caps that the backend's context cannot hold: every such prompt would count as absent.
 
@@ -266,14 +247,14 @@ def check_context(
         context_tokens: the longest prompt of the backend; None where it does not say.
         writer: of the prompts.
         settings: what the user chose.
-        portions: all parts.
+        strata: all parts.
 
     Raises:
         InvalidPlan: says how many tokens a prompt may need.
     """
-    labels = [label for each in portions for label in each.labels]
+    labels = [label for each in strata for label in each.labels]
     needed = max(len(writer.for_label(label).prefix) for label in labels)
-    needed += longest_suffix(settings, portions, writer)
+    needed += longest_suffix(settings, strata, writer)
     if context_tokens is not None and needed > context_tokens:
         raise InvalidPlan(
             f"a prompt may need {needed} tokens, but the backend's context holds "

@@ -1,7 +1,8 @@
-"""Colours, one set for light and one for dark, as CSS variables; and the contrast that they must have.
+"""The report's colours, one set for light and one for dark, as CSS variables.
 
-Series colours follow Okabe and Ito's palette for all kinds of colour vision, moved until each stands out from
-both grounds. No chart tells series apart by colour alone: markers and dashes differ too.
+On both grounds, the contrast of text is at least 4.5 (WCAG 2.2, 1.4.3), that of axes and series at least 3
+(1.4.11); grid lines are decoration. Series colours are Okabe and Ito's palette for all kinds of colour
+vision, adjusted to that contrast. Charts never tell series apart by colour alone: markers and dashes differ.
 """
 
 from __future__ import annotations
@@ -48,44 +49,16 @@ DARK: Final[Mapping[str, str]] = {
     "series-6": "#d3d8de",
 }
 SERIES: Final = 6
-"""How many colours series take turns with."""
-
-GROUNDS: Final = ("ground", "panel")
-TEXTS: Final = ("ink", "quiet", "link", "good", "bad")
-"""Colours of text, which need a contrast of 4.5 on both grounds (WCAG 2.2, 1.4.3)."""
-
-GRAPHICS: Final = ("axis", *(f"series-{number}" for number in range(1, SERIES + 1)))
-"""Colours of what a chart is read from, which need 3 (WCAG 2.2, 1.4.11). Grid lines only help the eye."""
+"""The number of series colours; a chart with more series starts over."""
 
 
 def css_variables() -> str:
-    """Both sets as CSS. Paper is always light."""
+    """Both sets as CSS. Print is always light."""
     light, dark = (_declarations(colours) for colours in (LIGHT, DARK))
     return (
         f":root{{color-scheme:light;{light}}}\n"
         f"@media screen and (prefers-color-scheme:dark){{:root{{color-scheme:dark;{dark}}}}}\n"
     )
-
-
-def contrast(first: str, second: str) -> float:
-    """The contrast of two colours, from 1 to 21 (WCAG 2.2's definition).
-
-    Args:
-        first: as "#rrggbb".
-        second: likewise.
-    """
-    low, high = sorted((_luminance(first), _luminance(second)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def _luminance(colour: str) -> float:
-    channels = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
-    weights = (0.2126, 0.7152, 0.0722)
-    return sum(weight * _linear(channel) for weight, channel in zip(weights, channels, strict=True))
-
-
-def _linear(channel: float) -> float:
-    return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4  # noqa: PLR2004 - sRGB
 
 
 def _declarations(colours: Mapping[str, str]) -> str:

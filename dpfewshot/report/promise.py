@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from typing import Final
 
-from dpfewshot.values import ADD_REMOVE, REPLACE_ONE, UNNAMED_UNIT, ZERO_OUT, own_context, to_digits
+from dpfewshot.values import UNNAMED_UNIT, Relation, own_context, to_digits
 
 _LARGEST_EXPONENT: Final = 700.0
 _MANY: Final = 1_000_000_000
 
-OTHER_WORLD: Final = {
-    ADD_REMOVE: "is not there; how many there are in all is stated as a public number",
-    ZERO_OUT: "is blanked out: it keeps its place in the count (and its label, unless labels are free text), "
-    "and nothing of it is read. Counts are treated as public",
-    REPLACE_ONE: "is exchanged for another with the same label. Counts are public",
+OTHER_WORLD: Final[dict[str, str]] = {
+    Relation.ADD_REMOVE: "is not there; how many there are in all is stated as a public number",
+    Relation.ZERO_OUT: "is blanked out: it keeps its place in the count (and its label, unless labels are "
+    "free text), and nothing of it is read. Counts are treated as public",
+    Relation.REPLACE_ONE: "is exchanged for another with the same label. Counts are public",
 }
 """What has become of a unit in the other of two worlds that nobody can tell apart beyond (ε, δ)."""
 

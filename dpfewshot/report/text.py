@@ -18,12 +18,6 @@ def visible(text: str) -> str:
     return "".join(f"⟨U+{ord(each):04X}⟩" if _is_hidden(each) else each for each in text)
 
 
-def one_line(text: str, length: int) -> str:
-    """The visible text on one line, cut to a length with an ellipsis."""
-    line = " ".join(visible(text).split())
-    return line if len(line) <= length else line[: length - 1] + "…"
-
-
 def plural(count: int, noun: str) -> str:
     """A number with its noun: "1 plan", "2,000 plans"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

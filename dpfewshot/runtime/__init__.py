@@ -1,1 +1,1 @@
-"""What the interpreter and the operating system must not leak or share: tracebacks and forked locks."""
+"""Support for all rooms that knows none of them: errors that cross the border, forks, lazy and old names."""

@@ -71,8 +71,8 @@ def draws_for(mechanism: Mechanism, row_change: RowChange = RowChange.ADDED) -> 
     return replace(DRAWS, row_change=row_change)
 
 
-def started(mechanism: Mechanism, source=None, row_change: RowChange = RowChange.ADDED):
-    return mechanism.start(draws_for(mechanism, row_change), SIGMA, source)
+def started(mechanism: Mechanism, random_source=None, row_change: RowChange = RowChange.ADDED):
+    return mechanism.start(draws_for(mechanism, row_change), SIGMA, random_source)
 
 
 def nobody_may_ask(count: int) -> bytes:
@@ -248,7 +248,7 @@ def test_more_noise_never_costs_more(make: Make, row_change: RowChange) -> None:
 def test_an_event_is_for_the_right_neighbours_and_counts_its_draws(make: Make, blocks: int) -> None:
     mechanism = make()
     event = mechanism.event(replace(draws_for(mechanism), steps=blocks), SIGMA)
-    assert event.relation is Relation.ADD_REMOVE
+    assert event.relations == {Relation.ADD_REMOVE, Relation.ZERO_OUT}
     assert event.steps >= blocks
     assert all(leaf.steps >= blocks for leaf in leaves(event))
     twice = mechanism.event(replace(draws_for(mechanism), steps=2 * blocks), SIGMA)
@@ -278,7 +278,7 @@ def test_draws_of_fixed_size_are_for_what_adds_gaussian_noise(make: Make) -> Non
     mechanism = make()
     fixed = replace(draws_for(mechanism), row_change=RowChange.REPLACED, fixed_size=FixedSize(10, 200))
     if isinstance(mechanism, Gaussian | PublicCentred | AdaDPSyn):
-        assert mechanism.event(fixed, SIGMA).relation is Relation.REPLACE_ONE
+        assert mechanism.event(fixed, SIGMA).relations == {Relation.REPLACE_ONE}
     else:
         with pytest.raises(InvalidPlan):
             mechanism.event(fixed, SIGMA)

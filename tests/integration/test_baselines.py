@@ -77,7 +77,7 @@ def test_several_shots_differ_unless_they_are_told_not_to() -> None:
 
 
 def test_an_injected_source_repeats_it_and_no_guarantee_is_lost() -> None:
-    made = [zero_private(Sentence(sure=0.2), shots=4, source=random.Random(3).randbytes) for _ in "ab"]
+    made = [zero_private(Sentence(sure=0.2), shots=4, random_source=random.Random(3).randbytes) for _ in "ab"]
     assert made[0] == made[1]
     assert all(one.private for one in made[0])
 
@@ -215,7 +215,8 @@ def test_none_is_drawn_twice() -> None:
 def test_draws_differ_and_an_injected_source_repeats_them() -> None:
     assert len({dpf.random_private_demonstrations(TASK, tickets())[0].text for _ in range(20)}) > 1
     made = [
-        dpf.random_private_demonstrations(TASK, tickets(), source=random.Random(1).randbytes) for _ in "ab"
+        dpf.random_private_demonstrations(TASK, tickets(), random_source=random.Random(1).randbytes)
+        for _ in "ab"
     ]
     assert made[0] == made[1]
 

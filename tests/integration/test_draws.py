@@ -1,13 +1,13 @@
 """Disjoint parts, draws of fixed size and shared accounts, end to end with scripted language models."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.accounting import FixedSizeGaussian, PoissonGaussian
-from dpfewshot.accounting.events import Relation
+from dpfewshot.accounting import FixedSizeGaussian, PoissonGaussian, Relation
 from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.mechanisms.by_name import MECHANISMS, by_name
 from tests.support.scripts import TASK, Sentence, tickets
@@ -90,8 +90,28 @@ def test_fixed_size_says_replace_one_and_is_accounted_as_such() -> None:
     assert demonstration.private
     event = made.plan.stratum_of("refund").event
     assert isinstance(event, FixedSizeGaussian)
-    assert event.relation is Relation.REPLACE_ONE
+    assert event.relations == {Relation.REPLACE_ONE}
     assert (event.sample_size, event.population, event.steps) == (20, 200, 8)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "wrong"),
+    [
+        ("poisson", Relation.REPLACE_ONE),
+        ("fixed-size", Relation.ADD_REMOVE),
+        ("fixed-size", Relation.ZERO_OUT),
+    ],
+)
+def test_a_plan_and_its_events_are_for_the_same_neighbours(sampling: str, wrong: Relation) -> None:
+    plan = synthesizer(sampling=sampling).plan
+    with pytest.raises(dpf.InvalidPlan, match=f"the event covers .* neighbours, not {wrong}"):
+        replace(plan, relation=wrong)
+
+
+def test_the_same_pairs_cover_a_unit_that_comes_and_one_that_becomes_a_null() -> None:
+    plan = synthesizer().plan
+    assert plan.relation is Relation.ZERO_OUT
+    assert replace(plan, relation=Relation.ADD_REMOVE).epsilon == plan.epsilon
 
 
 def test_fixed_size_needs_noise_for_a_row_that_is_replaced() -> None:

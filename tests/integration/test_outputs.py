@@ -22,7 +22,16 @@ from dpfewshot.cli.options import MECHANISM_NAMES
 from dpfewshot.errors import DPFewShotError
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.sampling import PoissonSampler
-from tests.support.neighbours import EPSILON, NEIGHBOURS, PROMPTS, RELATIONS, Certain, Relation, rows, write
+from tests.support.neighbours import (
+    EPSILON,
+    NEIGHBOURS,
+    PROMPTS,
+    RELATIONS,
+    Certain,
+    Neighbouring,
+    rows,
+    write,
+)
 from tests.support.outputs import Outputs, differences, outputs, planned_once
 
 BACKEND = ("--backend", "tests.support.neighbours:Certain")
@@ -59,7 +68,7 @@ class Verb:
     def __str__(self) -> str:
         return " ".join((self.name, *self.arguments))
 
-    def told(self, folder: Path, relation: Relation) -> Outputs:
+    def told(self, folder: Path, relation: Neighbouring) -> Outputs:
         """What it puts out."""
         words = [*self.name.split(), *self.arguments]
         words += relation.options if "options" in self.takes else ()
@@ -160,7 +169,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpfewshot.planning.planner.plan_stratum", planned_once)
 
 
-def session(relation: Relation, neighbour: str | None, verbs: Sequence[Verb]) -> dict[str, Outputs]:
+def session(relation: Neighbouring, neighbour: str | None, verbs: Sequence[Verb]) -> dict[str, Outputs]:
     """What the verbs put out, one after another in one folder; the base's where no neighbour is named."""
     named = ("--relation", relation.name, *relation.of_unit("--unit"))
     create = Verb(CREATE[0], (*CREATE[1], *named))

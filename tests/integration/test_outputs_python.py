@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import dpfewshot as dpf
 from dpfewshot.sampling import PoissonSampler
-from dpfewshot.values import ADD_REMOVE, REPLACE_ONE
+from dpfewshot.values import Relation
 from tests.support.neighbours import (
     EPSILON,
     NEIGHBOURS,
@@ -30,7 +30,7 @@ from tests.support.neighbours import (
     UNITS,
     Certain,
     Gone,
-    Relation,
+    Neighbouring,
 )
 from tests.support.outputs import Outputs, differences, outputs, planned_once
 
@@ -42,7 +42,7 @@ class Here:
     """Where a call is made: the records, and the relation that it is made for."""
 
     records: list[dpf.Record]
-    relation: Relation
+    relation: Neighbouring
 
     def synthesizer(self, backend: dpf.backends.LogprobBackend | None = None) -> dpf.Synthesizer:
         ledger = dpf.BudgetLedger.open("sqlite:///budget.db")
@@ -55,8 +55,8 @@ class Here:
             mechanism=dpf.mechanisms.Gaussian(top_k=None),
             prompts_per_token=PROMPTS,
             max_tokens=4,
-            population=UNITS if self.relation.name == ADD_REMOVE else None,
-            sampling="fixed-size" if self.relation.name == REPLACE_ONE else "poisson",
+            population=UNITS if self.relation.name == Relation.ADD_REMOVE else None,
+            sampling="fixed-size" if self.relation.name == Relation.REPLACE_ONE else "poisson",
             ledger=ledger,
             dataset="tickets",
             opentelemetry=True,
@@ -121,7 +121,7 @@ class _Humble(Certain):
         self.batch_invariant = False
 
 
-def told(relation: Relation, neighbour: str | None, call: Call) -> Outputs:
+def told(relation: Neighbouring, neighbour: str | None, call: Call) -> Outputs:
     """What a call puts out, with its spans and metrics."""
     rows = relation.base if neighbour is None else NEIGHBOURS[neighbour]
     here = Here(dpf.as_records(rows, unit=relation.unit), relation)

@@ -82,7 +82,7 @@ def changed(set_up: SetUp, change: str) -> dict[str, Any]:
     parts = {
         "noise": {"noise_multiplier": part.noise_multiplier * 0.99},
         "rate": {"sampling_rate": part.sampling_rate + Fraction(1, 10**6)},
-        "draws": {"steps": part.steps + 1},
+        "draws": {"draws": replace(part.draws, steps=part.steps + 1)},
         "draws that it is told of": {"draws": replace(part.draws, tokens_per_draw=8)},
     }
     if change in settings:
@@ -130,7 +130,9 @@ def test_a_certified_set_up_charges_the_units_that_it_draws() -> None:
     set_up = synthesizer().set_up
     part, *others = set_up.plan.strata
     for scope in ("delivery", None):
-        plan = replace(set_up.plan, strata=(replace(part, scope=scope), *others))
+        plan = replace(
+            set_up.plan, strata=(replace(part, stratum=replace(part.stratum, scope=scope)), *others)
+        )
         with pytest.raises(dpf.InvalidPlan, match="other units"):
             replace(set_up, plan=plan)
     for shares in (set_up.shares[::-1], set_up.shares[:1]):

@@ -27,8 +27,8 @@ PUBLIC = np.array([0, -np.inf], dtype=np.float32)
 class Inner(ReportNoisyMax):
     """Says 1 where the test halts, whatever the rows are."""
 
-    def start(self, draws, noise_multiplier, source=None):
-        del draws, noise_multiplier, source
+    def start(self, draws, noise_multiplier, random_source=None):
+        del draws, noise_multiplier, random_source
         return self
 
     def token(self, logprobs, public_logprobs, permit) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from dpfewshot.backends import Scripted
 from dpfewshot.errors import BackendError
 from dpfewshot.tasks import Task
-from dpfewshot.values import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
+from dpfewshot.values import Relation
 
 LABELS = ("refund", "delivery")
 UNITS = {"refund": 60, "delivery": 45}
@@ -131,8 +131,8 @@ NEIGHBOURS: dict[str, list[Row]] = {
 
 
 @dataclass(frozen=True)
-class Relation:
-    """A relation, as a command line asks for it.
+class Neighbouring:
+    """Data sets that are compared under one relation, and the options that ask for it.
 
     Attributes:
         name: as plans have it.
@@ -161,22 +161,22 @@ _LABELS_ASKED = tuple(f"--label={label}" for label in LABELS)
 _SOME = ("more records", "refused by the model", "answered as impossible", "all that the model can read")
 
 RELATIONS = {
-    "add-remove": Relation(ADD_REMOVE, _without_it(), ("the same", *_SOME), _POPULATION),
-    "add-remove of records": Relation(
-        ADD_REMOVE, _without_it(), ("the same", "very long"), _POPULATION, unit=None
+    "add-remove": Neighbouring(Relation.ADD_REMOVE, _without_it(), ("the same", *_SOME), _POPULATION),
+    "add-remove of records": Neighbouring(
+        Relation.ADD_REMOVE, _without_it(), ("the same", "very long"), _POPULATION, unit=None
     ),
-    "add-remove with free labels": Relation(
-        ADD_REMOVE,
+    "add-remove with free labels": Neighbouring(
+        Relation.ADD_REMOVE,
         _without_it(),
         ("the same", "refused by the tokenizer", *_SOME),
         (f"--population={sum(UNITS.values())}", *_LABELS_ASKED),
         free=True,
     ),
-    "zero-out": Relation(ZERO_OUT, rows()),
-    "zero-out with free labels": Relation(
-        ZERO_OUT, rows(), ("refused by the tokenizer", *_SOME), _LABELS_ASKED, free=True
+    "zero-out": Neighbouring(Relation.ZERO_OUT, rows()),
+    "zero-out with free labels": Neighbouring(
+        Relation.ZERO_OUT, rows(), ("refused by the tokenizer", *_SOME), _LABELS_ASKED, free=True
     ),
-    "replace-one": Relation(REPLACE_ONE, rows(), _SOME, ("--sampling=fixed-size",)),
+    "replace-one": Neighbouring(Relation.REPLACE_ONE, rows(), _SOME, ("--sampling=fixed-size",)),
 }
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from dpfewshot.backends import Scripted
 from dpfewshot.prompts.few_shot import PromptFormat
-from dpfewshot.values import ADD_REMOVE, Demonstration, PrivacySpend, Record
+from dpfewshot.values import Demonstration, PrivacySpend, Record, Relation
 
 FORMAT = PromptFormat("", "Note", "Mood", ("Glad", "Sad"))
 NOTES = 60
@@ -51,6 +51,6 @@ def demonstration(number: int, mood: str = "Glad", epsilon: float | None = None)
         token_count=1,
         private=epsilon is not None,
         spent=None if epsilon is None else PrivacySpend(epsilon, 1e-5),
-        relation=ADD_REMOVE,
+        relation=Relation.ADD_REMOVE,
         mechanism="gaussian",
     )

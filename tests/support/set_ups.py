@@ -48,9 +48,9 @@ class LessNoise:
     def __getattr__(self, name):
         return getattr(self.mechanism, name)
 
-    def start(self, draws, noise_multiplier, source=None):
+    def start(self, draws, noise_multiplier, random_source=None):
         less = noise_multiplier * self.share
-        return LessNoisyRelease(self.mechanism.start(draws, less, source), noise_multiplier, less)
+        return LessNoisyRelease(self.mechanism.start(draws, less, random_source), noise_multiplier, less)
 
 
 @dataclass(frozen=True)

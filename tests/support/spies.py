@@ -78,7 +78,7 @@ class Witness:
 class Started:
     draws: Any
     noise_multiplier: float
-    source: Any
+    random_source: Any
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ class SpyingMechanism:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._mechanism, name)
 
-    def start(self, draws: Any, noise_multiplier: float, source: Any = None) -> Any:
-        self._journal.append(Started(draws, noise_multiplier, source))
-        return SpyingRelease(self._mechanism.start(draws, noise_multiplier, source), self._journal)
+    def start(self, draws: Any, noise_multiplier: float, random_source: Any = None) -> Any:
+        self._journal.append(Started(draws, noise_multiplier, random_source))
+        return SpyingRelease(self._mechanism.start(draws, noise_multiplier, random_source), self._journal)
 
 
 class SpyingRelease:

@@ -92,7 +92,7 @@ def test_the_order_of_records_does_not_matter(options: dict[str, Any]) -> None:
     for seed in range(5):
         random.Random(seed).shuffle(records)
         source = random.Random(7).randbytes
-        releases.add(dpf.release_labels(records, count=3, epsilon=0.7, source=source, **options))
+        releases.add(dpf.release_labels(records, count=3, epsilon=0.7, random_source=source, **options))
     assert len(releases) == 1
 
 
@@ -249,7 +249,9 @@ def test_the_account_says_what_a_unit_is() -> None:
 
 
 def test_an_injected_source_has_no_guarantee_and_no_account() -> None:
-    release = dpf.release_labels(MANY, count=1, epsilon=2.0, delta=1e-6, source=random.Random(1).randbytes)
+    release = dpf.release_labels(
+        MANY, count=1, epsilon=2.0, delta=1e-6, random_source=random.Random(1).randbytes
+    )
     assert not release.private
     assert release.spent is None
     assert release.as_dict() == {
@@ -262,7 +264,7 @@ def test_an_injected_source_has_no_guarantee_and_no_account() -> None:
     account = Watched()
     with pytest.raises(dpf.InvalidPlan, match="private=False"):
         dpf.release_labels(
-            MANY, count=1, epsilon=2.0, delta=1e-6, account=account, source=random.Random(1).randbytes
+            MANY, count=1, epsilon=2.0, delta=1e-6, account=account, random_source=random.Random(1).randbytes
         )
     assert account.calls == []
 

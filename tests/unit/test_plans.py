@@ -7,8 +7,8 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.mechanisms import Gaussian
-from dpfewshot.planning.plan import GenerationPlan
-from dpfewshot.planning.planner import Portion, plan_stratum
+from dpfewshot.planning.plan import GenerationPlan, Stratum
+from dpfewshot.planning.planner import plan_stratum
 from dpfewshot.planning.settings import Settings
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.scripts import TASK, Sentence, tickets
@@ -20,12 +20,15 @@ BUDGET = PrivacyBudget(4.0, 1e-5)
 def plan_of_unequal_parts(*, reverse: bool) -> GenerationPlan:
     """Two parts of which neither has all the greater figures."""
     refund, delivery = (
-        plan_stratum(Gaussian(), SETTINGS, BUDGET, Portion(label, (label,), population))
+        plan_stratum(Gaussian(), SETTINGS, BUDGET, Stratum(label, (label,), population))
         for label, population in (("refund", 100), ("delivery", 4000))
     )
+    nine, seven = replace(refund.draws, steps=9), replace(delivery.draws, steps=7)
     parts = [
-        replace(refund, spend=PrivacySpend(1.0, 1e-5), noise_multiplier=3.0, noise_on_mean=0.02, steps=9),
-        replace(delivery, spend=PrivacySpend(3.0, 1e-7), noise_multiplier=0.5, noise_on_mean=0.4, steps=7),
+        replace(refund, spend=PrivacySpend(1.0, 1e-5), noise_multiplier=3.0, noise_on_mean=0.02, draws=nine),
+        replace(
+            delivery, spend=PrivacySpend(3.0, 1e-7), noise_multiplier=0.5, noise_on_mean=0.4, draws=seven
+        ),
     ]
     return GenerationPlan(
         "gaussian", "add-remove", SETTINGS, tuple(parts[::-1] if reverse else parts), prompt_tokens=10

@@ -6,8 +6,11 @@ import itertools
 
 import pytest
 
-from dpfewshot.report.palette import DARK, GRAPHICS, GROUNDS, LIGHT, TEXTS, contrast, css_variables
+from dpfewshot.report.palette import DARK, LIGHT, SERIES, css_variables
 
+GROUNDS = ("ground", "panel")
+TEXTS = ("ink", "quiet", "link", "good", "bad")
+GRAPHICS = ("axis", *(f"series-{number}" for number in range(1, SERIES + 1)))
 THEMES = pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
 
 # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB
@@ -52,6 +55,15 @@ def test_both_themes_have_the_same_names() -> None:
 def linear(colour: str) -> list[float]:
     channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
     return [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+
+
+def contrast(first: str, second: str) -> float:
+    """From 1 to 21, by WCAG 2.2's definition."""
+    low, high = sorted(
+        sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear(colour), strict=True))
+        for colour in (first, second)
+    )
+    return (high + 0.05) / (low + 0.05)
 
 
 def see(colour: str, matrix) -> list[float]:

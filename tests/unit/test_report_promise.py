@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpfewshot.report.promise import Promise, factor_text, other_world, percent_text
-from dpfewshot.values import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
+from dpfewshot.values import Relation
 
 BUDGETS = [(0.0, 0.0), (0.5, 1e-5), (1.0, 0.01), (4.0, 1e-5), (8.0, 0.3), (60.0, 0.0)]
 
@@ -40,13 +40,13 @@ def best_detection(epsilon: float, delta: float, false_alarms: float) -> float:
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
 @pytest.mark.parametrize("false_alarms", [0.0, 1e-6, 1e-3, 0.01, 0.1, 0.5, 0.99])
 def test_detection_is_what_the_worst_mechanism_gives(epsilon, delta, false_alarms) -> None:
-    bound = Promise(epsilon, delta, ZERO_OUT, "all").detection(false_alarms)
+    bound = Promise(epsilon, delta, Relation.ZERO_OUT, "all").detection(false_alarms)
     assert bound == pytest.approx(best_detection(epsilon, delta, false_alarms), abs=1e-12)
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
 def test_the_best_guess_is_what_the_worst_mechanism_gives(epsilon, delta) -> None:
-    promise = Promise(epsilon, delta, ZERO_OUT, "all")
+    promise = Promise(epsilon, delta, Relation.ZERO_OUT, "all")
     right = sum(max(pair) for pair in worst(epsilon, delta).values()) / 2
     assert promise.best_guess == pytest.approx(right)
     f, t = promise.corner
@@ -54,15 +54,15 @@ def test_the_best_guess_is_what_the_worst_mechanism_gives(epsilon, delta) -> Non
 
 
 def test_beliefs_follow_bayes_for_the_uncertain_answer() -> None:
-    promise = Promise(4.0, 1e-5, ZERO_OUT, "all")
+    promise = Promise(4.0, 1e-5, Relation.ZERO_OUT, "all")
     for prior in (1e-6, 0.1, 0.5):
         p, q = worst(4.0, 1e-5)["D, perhaps"]
         assert promise.belief(prior) == pytest.approx(p * prior / (p * prior + q * (1 - prior)))
-    assert Promise(0.0, 0.0, ZERO_OUT, "all").belief(0.25) == 0.25
+    assert Promise(0.0, 0.0, Relation.ZERO_OUT, "all").belief(0.25) == 0.25
 
 
 def test_an_epsilon_beyond_all_bounds_says_nothing_and_does_not_fail() -> None:
-    promise = Promise(1e6, 1.0, ZERO_OUT, "all")
+    promise = Promise(1e6, 1.0, Relation.ZERO_OUT, "all")
     assert promise.detection(0.0) == 1
     assert percent_text(promise.best_guess) == "100 %"
     assert factor_text(promise.odds_factor) == "more than a thousand million"
@@ -98,5 +98,5 @@ def test_percentages_as_they_are_printed(share, words) -> None:
 
 
 def test_every_relation_has_its_words() -> None:
-    assert len({other_world(relation) for relation in (ADD_REMOVE, ZERO_OUT, REPLACE_ONE)}) == 3
+    assert len({other_world(relation) for relation in Relation}) == 3
     assert "'of a new kind'" in other_world("of a new kind")

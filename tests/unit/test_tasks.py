@@ -7,8 +7,6 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dpfewshot.errors import InvalidTask
 from dpfewshot.tasks import AGNEWS, DBPEDIA, MIT_D, MIT_G, TREC, Task, by_name
@@ -24,22 +22,6 @@ MOOD: dict[str, Any] = {
     "text_field": "Note",
     "labels": ("Glad", "Sad"),
 }
-
-
-def test_the_pieces_make_the_prompt_of_the_paper() -> None:
-    prompt = TREC.preamble() + TREC.block("Number", "How many ?") + TREC.opening("Person")
-    assert prompt == (
-        "Given a label of answer type, generate a question based on the given answer type accordingly.\n\n"
-        "Answer Type: Number\nText: How many ?\n\n"
-        "Answer Type: Person\nText:"
-    )
-
-
-@given(label=st.text(), text=st.text())
-def test_a_block_goes_on_from_the_opening(label: str, text: str) -> None:
-    # Or else the model would write on after something that none of its examples show.
-    assert MIT_G.block(label, text) == f"{MIT_G.opening(label)} {text}\n\n"
-    assert MIT_G.opening(label).endswith("Sentence:")
 
 
 FILM = "generate a description accordingly and make sure to include the given"

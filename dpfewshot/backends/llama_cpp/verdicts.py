@@ -10,10 +10,11 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from dpfewshot.runtime.files import write_whole
 
 Facts = Mapping[str, str | int | None]
 """Everything that a verdict rests on."""
@@ -38,11 +39,7 @@ def keep_verdict(facts: Facts, *, passed: bool) -> None:
     with suppress(OSError, RuntimeError):
         file = _file(facts)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=file.parent, suffix=".new", delete=False
-        ) as new:
-            json.dump({"facts": dict(facts), "passed": passed}, new, indent=1)
-        Path(new.name).replace(file)
+        write_whole(file, json.dumps({"facts": dict(facts), "passed": passed}, indent=1), mode=0o600)
 
 
 def processor() -> str:

@@ -1,0 +1,68 @@
+"""Writes whole files atomically: a reader, or a crash, finds the old content or the new, never a mixture."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from dpfewshot.errors import DPFewShotError
+
+
+def write_whole(path: str | os.PathLike[str], text: str, *, mode: int = 0o666) -> None:
+    """Create or replace a file with this text, as UTF-8.
+
+    The text goes to a temporary file in the same folder, reaches the disk, and takes the file's name. A
+    symbolic link stays, and its target is replaced. A device or a pipe is written to directly.
+
+    Args:
+        path: the file. Its folder must exist.
+        text: the whole content.
+        mode: permissions of a new file, before the umask; a file that exists keeps its own.
+
+    Raises:
+        OSError: the file cannot be written. It names `path`, whose content is unchanged.
+    """
+    content = text.encode("utf-8")
+    try:
+        _write(Path(path), content, mode)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+@contextmanager
+def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn an `OSError` of the block into a `DPFewShotError` that names the file and the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise DPFewShotError(f"cannot write {os.fspath(path)}: {error.strerror}") from None
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    try:
+        existing = path.stat().st_mode
+    except FileNotFoundError:
+        existing = None
+    if existing is not None and not stat.S_ISREG(existing):
+        path.write_bytes(content)
+        return
+    target = path.resolve()
+    temporary = target.with_name(f".dpfewshot-{secrets.token_hex(8)}")
+    created = mode if existing is None else stat.S_IMODE(existing)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, created)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            if existing is not None:
+                os.fchmod(descriptor, created)  # past the umask
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        temporary.replace(target)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
