@@ -15,6 +15,7 @@ from pathlib import Path
 
 import dpfewshot as dpf
 from dpfewshot.mechanisms import AdaDPSyn, Gaussian, Mechanism, PublicCentred, ReportNoisyMax
+from dpfewshot.runtime.files import write_whole
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from dpfewshot.values import NoPrivacy
 
@@ -63,8 +64,10 @@ def main() -> None:
         }
         for name, each in ratios.items()
     }
-    RAW.write_text(
-        json.dumps({"rounds": ROUNDS, "prompts": PROMPTS, "tokens": TOKENS, "ratios": found}, indent=1) + "\n"
+    write_whole(
+        RAW,
+        json.dumps({"rounds": ROUNDS, "prompts": PROMPTS, "tokens": TOKENS, "ratios": found}, indent=1)
+        + "\n",
     )
 
 

@@ -76,7 +76,7 @@ def leak_check(
         title="Leak check",
         statement=_statement(len(leaks), len(released), f"{long_run} {pieces} in a row"),
         verdict="failed" if leaks else "passed",
-        private=True,
+        confidential=True,
         figures=(*figures, *_totals(overlaps)),
         details={
             "demonstrations": [each.as_dict() for each in overlaps],

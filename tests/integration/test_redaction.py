@@ -21,7 +21,7 @@ from dpfewshot.audit.influence import influences
 from dpfewshot.audit.membership import membership_inference, trials_of_records
 from dpfewshot.backends.protocol import PromptBlock, ReplayedBlock
 from dpfewshot.cli.application import run
-from dpfewshot.evaluation import Experiment, RandomPrivate, Results, Trial
+from dpfewshot.evaluation import Experiment, NonPrivateSample, Results, Trial
 from dpfewshot.generation.cancellation import Stopped
 from dpfewshot.generation.generation import Generation
 from dpfewshot.generation.set_up import SetUp
@@ -512,7 +512,7 @@ PRIVATE_CALLS: dict[str, Callable[[], object]] = {
         TASK, Untokenisable(), trials_of_records(RECORDS[:2], RECORDS[2:], each=2), loss="record"
     ),
     "evaluate": lambda: evaluation.evaluate(
-        experiment(Untokenisable()), [Trial(RandomPrivate(), None, shots=2)], Results("none.jsonl")
+        experiment(Untokenisable()), [Trial(NonPrivateSample(), None, shots=2)], Results("none.jsonl")
     ),
     "Classifier": lambda: dpf.icl.Classifier(TASK, Untokenisable(), [DEMONSTRATION]).predict([SECRET, "b"]),
     "Classifier, streamed": lambda: list(

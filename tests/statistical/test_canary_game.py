@@ -142,7 +142,7 @@ def test_the_game_spends_nothing_and_says_nothing_of_a_record():
     finding = played(synthesizer, plays=100)
     assert synthesizer.accountant.spent.epsilon == 0
     assert synthesizer.generate("refund").private
-    assert finding.private
+    assert finding.confidential
     assert SECRET not in json.dumps(finding.as_dict())
 
 

@@ -20,6 +20,17 @@ from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.tasks import Task
 from dpfewshot.values import NO_PRIVACY, Demonstration, PrivacyBudget, PrivacySpend, Record
 
+INSTRUCTION_ONLY, NON_PRIVATE_SAMPLE = "zero-private", "random-private"
+"""The names of two baselines in results: older than the classes' names, and stored."""
+
+_TITLES = {INSTRUCTION_ONLY: "instruction-only", NON_PRIVATE_SAMPLE: "non-private sample"}
+
+
+def title_of(condition: str) -> str:
+    """A condition's name for people, from its name in results."""
+    first, *rest = condition.split(", ")
+    return ", ".join([_TITLES.get(first, first), *rest])
+
 
 def populations(task: Task, records: Sequence[Record]) -> dict[str, int]:
     """How many units each label has; of "" where labels are free. Counts are public, as in every plan."""
@@ -30,7 +41,7 @@ def populations(task: Task, records: Sequence[Record]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a setting.
+    """What is asked of a condition.
 
     Attributes:
         task: of the demonstrations.
@@ -65,7 +76,7 @@ class Request:
         return Demonstrations([left[label].pop(0) for label in self.labels], plan_spend=plan_spend)
 
 
-class Setting(Protocol):
+class Condition(Protocol):
     """A way to make demonstrations."""
 
     @property
@@ -91,7 +102,7 @@ class ZeroShot:
 
 
 @dataclass(frozen=True)
-class ZeroPrivate:
+class InstructionOnly:
     """ε = 0: what the model writes from the instruction alone.
 
     Args:
@@ -100,7 +111,7 @@ class ZeroPrivate:
     """
 
     max_tokens: int = 40
-    name: str = "zero-private"
+    name: str = INSTRUCTION_ONLY
 
     def demonstrations(self, request: Request) -> Demonstrations:
         """As many as were asked for."""
@@ -116,10 +127,10 @@ class ZeroPrivate:
 
 
 @dataclass(frozen=True)
-class RandomPrivate:
+class NonPrivateSample:
     """Private records as they stand, without any privacy. Where labels are free, with labels of their own."""
 
-    name: str = "random-private"
+    name: str = NON_PRIVATE_SAMPLE
 
     def demonstrations(self, request: Request) -> Demonstrations:
         """As many as were asked for."""
