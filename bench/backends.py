@@ -1,6 +1,6 @@
 """The in-process backend's cost: the page docs/results/backends.md.
 
-    python bench/backends.py DATA > docs/results/backends.md
+    python -m bench.backends DATA > docs/results/backends.md
 
 DATA is a folder with `trec.train.jsonl.gz`, `trec.test.jsonl.gz`, `agnews.train_subset.jsonl.gz` and
 `agnews.test.jsonl.gz`. Needs the extra `bench` (llama-server comes from xllamacpp). Some ten minutes on two cores that
@@ -15,14 +15,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import backends_memory
-import backends_profile
-from backends_inputs import DATA_SETS, LONG, PROMPTS, SHORT, Inputs, Options, loaded
-from backends_speed import speed, verdict
-from backends_ways import InProcess
-from trec import prefix_tree_nodes
-
 import dpfewshot as dpf
+from bench import backends_memory, backends_profile
+from bench.backends_inputs import DATA_SETS, LONG, PROMPTS, SHORT, Inputs, Options, loaded
+from bench.backends_speed import speed, verdict
+from bench.backends_ways import InProcess
+from bench.trec import prefix_tree_nodes
 from dpfewshot.backends import LlamaCpp
 
 NODES_TARGET = 1.05
@@ -138,7 +136,7 @@ def main() -> int:
 
 HEADER = """# The in-process backend's cost
 
-    python bench/backends.py DATA > docs/results/backends.md
+    python -m bench.backends DATA > docs/results/backends.md
 
 SmolLM2-135M-Instruct (Q4_1), the Gaussian mechanism with K = 100. Records and released tokens are the same for every method, so all methods
 evaluate the same prompts: M subsets of TREC's *Location* or AG News' *World*, after tokens of held-out texts. All methods took turns in one run.

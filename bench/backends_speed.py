@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from importlib.util import find_spec
 
-from backends_inputs import DATA_SETS, LONG, PROMPTS, SHORT, Inputs, Options, loaded
-from backends_ways import InProcess, Server, Step
-
+from bench.backends_inputs import DATA_SETS, LONG, PROMPTS, SHORT, Inputs, Options, loaded
+from bench.backends_ways import InProcess, Server, Step
 from dpfewshot.backends import packaged_model_path
 from dpfewshot.backends.llama_cpp.model import load_library
 from dpfewshot.backends.llama_cpp.weights import converted

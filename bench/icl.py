@@ -1,7 +1,7 @@
 """Classification and extraction beside sending each whole prompt, and three ways to score labels: docs/results/icl.md.
 
-    python bench/icl.py speed FOLDER [MODEL.gguf] > docs/results/icl.md
-    python bench/icl.py scores FOLDER [MODEL.gguf] >> docs/results/icl.md
+    python -m bench.icl speed FOLDER [MODEL.gguf] > docs/results/icl.md
+    python -m bench.icl scores FOLDER [MODEL.gguf] >> docs/results/icl.md
 
 FOLDER holds agnews.train_subset.jsonl.gz and the like; the model is the packaged one unless another is named.
 Some minutes each on a core of one's own; progress goes to standard error.
@@ -211,8 +211,8 @@ def among_labels(scores: Scores) -> Scores:
 
 SPEED = """# In-context learning: cost and scores
 
-    python bench/icl.py speed FOLDER > docs/results/icl.md
-    python bench/icl.py scores FOLDER gemma-3-270m-Q4_K_M.gguf >> docs/results/icl.md
+    python -m bench.icl speed FOLDER > docs/results/icl.md
+    python -m bench.icl scores FOLDER gemma-3-270m-Q4_K_M.gguf >> docs/results/icl.md
 
 `icl.Classifier` and `icl.Extractor` over `LlamaCpp`, one thread, on a shared two-core machine: ratios of processor time.
 

@@ -1,7 +1,7 @@
 """The ledger: acts per second, its share of a real generation, and processes that were killed or raced.
 
     make soak                       # all of it, into docs/results/ledger.md: a quarter of an hour
-    python bench/ledger.py --kills 44 --races 1 --seconds 1
+    python -m bench.ledger --kills 44 --races 1 --seconds 1
 
 A cycle is reserve, charge and settle of one plan, on one account that all processes share.
 """
@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import dpfewshot as dpf
+from bench.ledger_rounds import BOUNDARIES, in_a_child, kill_rounds, new_ledgers, race
 from dpfewshot.budget.draws import DrawCounts
-from dpfewshot.budget.reservation import Accountant
 from dpfewshot.values import PrivacySpend
-from tests.support.ledger_rounds import BOUNDARIES, in_a_child, kill_rounds, new_ledgers, race
 
 PROCESSES = (1, 8, 32)
 DRAWS = 300
@@ -115,13 +114,15 @@ def cycles(url: str, seconds: float) -> dict[str, Any]:
 def forked(processes: int, act: Callable[[], Any]) -> list[Any]:
     """What each of several children answers."""
     with tempfile.TemporaryDirectory() as folder:
-        children = [
-            in_a_child(lambda number=number: Path(folder, str(number)).write_text(json.dumps(act())))
-            for number in range(processes)
-        ]
+        paths = [Path(folder, str(number)) for number in range(processes)]
+        children = [in_a_child(functools.partial(_write_answer, path, act)) for path in paths]
         for child in children:
             os.waitpid(child, 0)
-        return [json.loads(path.read_text()) for path in Path(folder).iterdir()]
+        return [json.loads(path.read_text()) for path in paths]
+
+
+def _write_answer(path: Path, act: Callable[[], Any]) -> None:
+    path.write_text(json.dumps(act()))
 
 
 def kill_lines(ledgers: dict[str, Callable[[], str]], rounds: int) -> Iterator[str]:
@@ -162,7 +163,8 @@ def race_lines(
 def share_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
     """How much of a real generation's time is the ledger's: `dpfewshot demo`, one demonstration a label."""
     from dpfewshot.cli.backends import open_backend
-    from dpfewshot.cli.demo import PROMPTS_PER_TOKEN, demo_synthesizer
+    from dpfewshot.cli.demo import MAX_TOKENS, PROMPTS_PER_TOKEN
+    from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 
     yield "## Share of a generation\n\n`dpfewshot demo` with a ledger: one demonstration a label, packaged model.\n"
     yield "| database | ledger events | ledger, s | generation, s | share |"
@@ -173,8 +175,10 @@ def share_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
         took: Timed = []
         for act in ("reserve", "draw", "settle", "cancel"):
             setattr(account, act, timed(getattr(account, act), took))
-        made = demo_synthesizer(backend)
-        made._generation.books.accountant = Accountant(account)  # noqa: SLF001 - the demo's own budget is in memory
+        made = dpf.Synthesizer(
+            SUPPORT_TICKETS, support_tickets(), backend, budget=dpf.PrivacyBudget(4.0, 1e-5), ledger=account,
+            prompts_per_token=PROMPTS_PER_TOKEN, max_tokens=MAX_TOKENS, resample_every=MAX_TOKENS, record_token_cap=32,
+        )  # fmt: skip
         start = time.perf_counter()
         made.generate_all()
         made.close()

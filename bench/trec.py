@@ -1,6 +1,6 @@
 """TREC with the packaged model, all six labels: the run recorded in docs/results/trec.md.
 
-    python bench/trec.py trec.train.jsonl.gz > docs/results/trec.md
+    python -m bench.trec trec.train.jsonl.gz > docs/results/trec.md
 
 M = 80, N = 1, T = 15, a fresh draw every token; ε = 4 at δ = 1e-5, and once more at δ = 1/n_y to stand
 beside the paper. Takes about half an hour on two cores; progress goes to standard error.
@@ -127,7 +127,7 @@ def main(path: str) -> None:
 
 HEADER = """# TREC, all six labels
 
-    python bench/trec.py trec.train.jsonl.gz > docs/results/trec.md
+    python -m bench.trec trec.train.jsonl.gz > docs/results/trec.md
 
 TREC's training questions ({n:,} records), SmolLM2-135M-Instruct (Q4_1) in process, Gaussian mechanism, K = 100, M = 80,
 N = 1, T = 15, a fresh draw every token, ε = 4, neighbours zero-out. Each label has a budget of its own: their records are

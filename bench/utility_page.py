@@ -1,4 +1,4 @@
-"""docs/results/utility.md from the raw cells: `python bench/utility_page.py > docs/results/utility.md`."""
+"""docs/results/utility.md from the raw cells: `python -m bench.utility_page > docs/results/utility.md`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from utility import DELTA, HEADLINE_REPETITIONS, ITEMS, MODELS, RAW, REPETITIONS
-from utility_data import DATA_SETS
-from utility_tables import (
+from bench.utility import DELTA, HEADLINE_REPETITIONS, ITEMS, MODELS, RAW, REPETITIONS
+from bench.utility_data import DATA_SETS
+from bench.utility_tables import (
     WRITER,
     by_mechanism,
     by_records,
@@ -19,7 +19,6 @@ from utility_tables import (
     settings_table,
     sweep,
 )
-
 from dpfewshot.evaluation import Results
 from dpfewshot.evaluation.conditions import title_of
 

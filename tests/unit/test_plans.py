@@ -5,25 +5,16 @@ from fractions import Fraction
 
 import pytest
 
-import dpfewshot as dpf
 from dpfewshot.budget.amounts import Amount
-from dpfewshot.mechanisms import Gaussian
-from dpfewshot.planning.plan import GenerationPlan, Stratum
-from dpfewshot.planning.planner import plan_stratum
-from dpfewshot.planning.settings import Settings
-from dpfewshot.values import PrivacyBudget, PrivacySpend
-from tests.support.scripts import TASK, Sentence, tickets
-
-SETTINGS = Settings(20, 1, 8, 1, 1, 100)
-BUDGET = PrivacyBudget(4.0, 1e-5)
+from dpfewshot.planning.plan import GenerationPlan
+from dpfewshot.values import PrivacySpend
+from tests.support import factory
+from tests.support.scripts import Sentence
 
 
 def plan_of_unequal_parts(*, reverse: bool) -> GenerationPlan:
     """Two parts of which neither has all the greater figures."""
-    refund, delivery = (
-        plan_stratum(Gaussian(), SETTINGS, BUDGET, Stratum(label, (label,), population))
-        for label, population in (("refund", 100), ("delivery", 4000))
-    )
+    refund, delivery = factory.stratum_plan("refund", 100), factory.stratum_plan("delivery", 4000)
     nine, seven = replace(refund.draws, steps=9), replace(delivery.draws, steps=7)
     parts = [
         replace(refund, cost=Amount(10**12, 10**13), noise_multiplier=3.0, noise_on_mean=0.02, draws=nine),
@@ -31,9 +22,7 @@ def plan_of_unequal_parts(*, reverse: bool) -> GenerationPlan:
             delivery, cost=Amount(3 * 10**12, 10**11), noise_multiplier=0.5, noise_on_mean=0.4, draws=seven
         ),
     ]
-    return GenerationPlan(
-        "gaussian", "add-remove", SETTINGS, tuple(parts[::-1] if reverse else parts), prompt_tokens=10
-    )
+    return factory.plan(*(parts[::-1] if reverse else parts), relation="add-remove")
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -51,10 +40,9 @@ def test_a_plan_states_the_greatest_of_its_parts(reverse: bool) -> None:
 
 def test_a_plan_states_what_the_account_is_charged_when_labels_differ() -> None:
     """Populations a hundred times apart: their certified ε differ, and the account holds the greater one."""
-    made = dpf.Synthesizer(
-        TASK, tickets(), Sentence(sure=0.999999), budget=BUDGET, mechanism=Gaussian(top_k=8),
-        max_tokens=8, prompts_per_token=40, population={"refund": 50, "delivery": 5000},
-    )  # fmt: skip
+    made = factory.synthesizer(
+        Sentence(sure=0.999999), prompts_per_token=40, population={"refund": 50, "delivery": 5000}
+    )
     spends = {part.scope: part.spend for part in made.plan.strata}
     assert spends["refund"] != spends["delivery"]
     demonstrations = made.generate_all()
