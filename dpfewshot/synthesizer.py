@@ -25,14 +25,9 @@ from dpfewshot.generation.telemetry import Observer, Telemetry
 from dpfewshot.ledger.opening import open_account
 from dpfewshot.mechanisms import Gaussian, Mechanism
 from dpfewshot.planning.compare import Compared, compare
-from dpfewshot.planning.plan import GenerationPlan, Stratum
-from dpfewshot.planning.planner import (
-    Population,
-    check_context,
-    plan_generation,
-    public_stratum,
-    relation_of,
-)
+from dpfewshot.planning.plan import GenerationPlan
+from dpfewshot.planning.planner import Planner
+from dpfewshot.planning.population import Population, public_stratum, relation_of
 from dpfewshot.planning.settings import CERTIFIED, POISSON, Settings
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records import as_records
@@ -120,8 +115,8 @@ class Synthesizer:
     ) -> None:
         self._task = task
         self._backend = backend
-        self._mechanism: Mechanism = mechanism or Gaussian(top_k=min(TOP_K, backend.vocabulary_size))
-        self._settings = Settings(
+        mechanism = mechanism or Gaussian(top_k=min(TOP_K, backend.vocabulary_size))
+        settings = Settings(
             prompts_per_token=prompts_per_token,
             records_per_prompt=records_per_prompt,
             max_tokens=max_tokens,
@@ -132,32 +127,32 @@ class Synthesizer:
             disjoint_parts=disjoint_parts,
             accounting=accounting,
         )
-        self._mechanism.check(backend.vocabulary_size)
+        mechanism.check(backend.vocabulary_size)
         _check_invariance(backend, allowed=allow_batch_variance)
         limit = None if isinstance(budget, NoPrivacy) else budget
         sound = backend.batch_invariant and source is None and accounting == CERTIFIED
         certified = limit is not None and sound
-        self._writer = PromptWriter(task, backend, record_token_cap)
-        self._relation = relation_of(sampling, population)
+        relation = relation_of(sampling, population)
         records = as_records(records, unit=unit)
         shares = divide(task, records, labels)
-        self._strata = [
-            public_stratum(self._settings, population, share.scope, share.labels, len(share.units))
+        strata = tuple(
+            public_stratum(settings, population, share.scope, share.labels, len(share.units))
             for share in shares
-        ]
-        check_context(getattr(backend, "context_tokens", None), self._writer, self._settings, self._strata)
-        self._limit = limit
+        )
+        writer = PromptWriter(task, backend, record_token_cap)
+        self._planner = Planner(writer, settings, limit, strata, relation)
+        self._planner.check_context(getattr(backend, "context_tokens", None))
+        plan = self._planner.plan(mechanism)
         self._tokens_per_second: float | None = None
-        plan = self._planned(self._mechanism, self._settings, self._strata)
         watch = Telemetry if opentelemetry else Observer
-        observer = watch({"mechanism": self._mechanism.name, "relation": self._relation})
+        observer = watch({"mechanism": mechanism.name, "relation": relation})
         unit = unit_of(records)
         account = open_account(
-            limit if certified else None, ledger, dataset, relation=self._relation, unit=unit, create=create
+            limit if certified else None, ledger, dataset, relation=relation, unit=unit, create=create
         )
         if account is not None and ledger is not None and account.parallel and unit is not None:
-            check_every_label_has_units(task, records, self._relation)
-        set_up = SetUp(task, backend, self._mechanism, plan, tuple(shares), certified, source, records.label)
+            check_every_label_has_units(task, records, relation)
+        set_up = SetUp(task, backend, mechanism, plan, tuple(shares), certified, source, records.label)
         self._generation = Generation(set_up, Accountant(account), observer)
         self._public = {
             "budget": None if limit is None else dataclasses.asdict(limit),
@@ -170,8 +165,7 @@ class Synthesizer:
     @property
     def plan(self) -> GenerationPlan:
         """What is decided before anything is spent: σ, q, steps, ε, δ, tokens."""
-        plan, speed = self._generation.plan, self._tokens_per_second
-        return plan.with_speed(speed) if speed else plan
+        return self._estimated(self._generation.plan)
 
     @property
     def set_up(self) -> SetUp:
@@ -192,17 +186,17 @@ class Synthesizer:
         Args:
             target_noise: what the noise on a mean probability should not exceed.
         """
-        return compare(
-            self._planned,
-            self._settings,
-            self._strata,
-            vocabulary_size=self._backend.vocabulary_size,
-            target_noise=target_noise,
+        rows = compare(
+            self._planner, vocabulary_size=self._backend.vocabulary_size, target_noise=target_noise
         )
+        return [dataclasses.replace(row, plan=self._estimated(row.plan)) for row in rows]
 
     def probe(self, seconds: float = 2.0) -> GenerationPlan:
-        """Measure the backend on a public prompt and put the estimated seconds into the plan."""
-        prompts = self._writer.for_label(self.plan.strata[0].labels[0])
+        """Measure the backend on a public prompt; return the plan with the estimated seconds.
+
+        The plan that generates stays as it is. From now on `plan` and `compare` state the estimate too.
+        """
+        prompts = self._planner.writer.for_label(self._planner.labels[0])
         prompt = [*prompts.prefix, *prompts.public_suffix]
         tokens, started = 0, time.perf_counter()
         while (elapsed := time.perf_counter() - started) < seconds:
@@ -293,23 +287,16 @@ class Synthesizer:
             return release_all(self._generation, on_demonstration, stop)
 
     def _at_most(self, max_tokens: int | None) -> int:
-        planned = self._settings.max_tokens
+        planned = self._planner.settings.max_tokens
         tokens = planned if max_tokens is None else max_tokens
         check_whole("max_tokens", tokens)
         if tokens > planned:
             raise InvalidPlan(f"max_tokens must lie between 1 and the plan's {planned}, not {tokens}")
         return tokens
 
-    def _planned(self, mechanism: Mechanism, settings: Settings, strata: Sequence[Stratum]) -> GenerationPlan:
-        plan = plan_generation(
-            mechanism,
-            settings,
-            self._limit,
-            strata,
-            writer=self._writer,
-            relation=self._relation,
-        )
-        return plan.with_speed(self._tokens_per_second) if self._tokens_per_second else plan
+    def _estimated(self, plan: GenerationPlan) -> GenerationPlan:
+        """The plan with its duration, once the backend was measured."""
+        return plan if self._tokens_per_second is None else plan.with_speed(self._tokens_per_second)
 
 
 def _check_invariance(backend: LogprobBackend, *, allowed: bool) -> None:

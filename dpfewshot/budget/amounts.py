@@ -73,9 +73,9 @@ class Amount(NamedTuple):
             raise InvalidPlan(f"the certified epsilon is {epsilon}: no account can hold it")
         return cls(math.ceil(Fraction(epsilon) * EPSILON_SCALE), delta)
 
-    def as_target(self) -> PrivacyBudget:
+    def as_target(self) -> PrivacySpend:
         """The largest floats that are not above: what the accountant certifies for them holds here."""
-        return PrivacyBudget(
+        return PrivacySpend(
             rounded_down(Fraction(self.epsilon, EPSILON_SCALE)),
             rounded_down(Fraction(self.delta, DELTA_SCALE)),
         )

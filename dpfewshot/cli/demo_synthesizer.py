@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.planning.planner import default_delta
+from dpfewshot.planning.population import default_delta
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.values import PrivacyBudget

@@ -87,7 +87,7 @@ def identity(generation: Generation, further: Mapping[str, object]) -> dict[str,
     return {
         **further,
         "task": asdict(generation.set_up.task),
-        "plan": generation.plan.as_dict() | {"estimated_seconds": None},
+        "plan": generation.plan.figures(),
         # a mechanism of one's own may have a repr with an address in it
         "mechanism": repr(mechanism) if is_dataclass(mechanism) else generation.mechanism.name,
         "certified": generation.certified,

@@ -14,7 +14,7 @@ from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.generation.strata import Part, Share, divide
 from dpfewshot.mechanisms import Mechanism, Release
-from dpfewshot.mechanisms.noiseless import started
+from dpfewshot.mechanisms.noiseless import start_release
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import FIXED_SIZE
 from dpfewshot.prompts.writer import PromptWriter
@@ -97,7 +97,7 @@ class SetUp:
 
     def release(self, part: StratumPlan) -> Release:
         """The mechanism at work on one demonstration of a part, with the noise that is planned for it."""
-        return started(self.mechanism, part.draws, part.noise_multiplier, self.source)
+        return start_release(self.mechanism, part.draws, part.noise_multiplier, self.source)
 
     def over(self, records: Sequence[Record], backend: LogprobBackend, plan: GenerationPlan) -> SetUp:
         """The same set-up for other records, another model and another plan, of which nothing is certified.
