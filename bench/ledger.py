@@ -162,7 +162,7 @@ def race_lines(
 def share_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
     """How much of a real generation's time is the ledger's: `dpfewshot demo`, one demonstration a label."""
     from dpfewshot.cli.backends import open_backend
-    from dpfewshot.cli.demo_synthesizer import PROMPTS_PER_TOKEN, demo_synthesizer
+    from dpfewshot.cli.demo import PROMPTS_PER_TOKEN, demo_synthesizer
 
     yield "## Share of a generation\n\n`dpfewshot demo` with a ledger: one demonstration a label, packaged model.\n"
     yield "| database | acts | ledger, s | generation, s | share |"
@@ -174,7 +174,7 @@ def share_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
         for act in ("reserve", "draw", "settle", "cancel"):
             setattr(account, act, timed(getattr(account, act), took))
         made = demo_synthesizer(backend)
-        made._generation.accountant = Accountant(account)  # noqa: SLF001 - the demo's own budget is in memory
+        made._generation.books.accountant = Accountant(account)  # noqa: SLF001 - the demo's own budget is in memory
         start = time.perf_counter()
         made.generate_all()
         made.close()

@@ -139,12 +139,12 @@ def read_book(account: LedgerAccount) -> Book:
     return Book(exported["account"], exported["entries"], exported["history"])
 
 
-def spending_of(book: Book, *, private: bool) -> Spending:
+def spending_of(book: Book, *, confidential: bool) -> Spending:
     """What an account spent.
 
     Args:
         book: everything that is stored of it.
-        private: whether plans that were given back are shown too.
+        confidential: whether plans that were given back are shown too.
 
     Raises:
         LedgerError: it does not agree with its history.
@@ -155,7 +155,7 @@ def spending_of(book: Book, *, private: bool) -> Spending:
             "reported of it: dpfewshot ledger verify says what is wrong"
         )
     states = {row["id"]: row["state"] for row in book.entries}
-    history = [row for row in book.history if private or states.get(row["entry"]) != CANCELLED]
+    history = [row for row in book.history if confidential or states.get(row["entry"]) != CANCELLED]
     moments = tuple(_moments(history))
     return Spending(
         dataset=book.account["dataset"],
