@@ -50,7 +50,7 @@ EXACT: Final[Mapping[str, tuple[type, ...]]] = {
     "event": (dict, type(None)),
 }
 
-_EVENTS: Final = {
+_EVENTS: Final[Mapping[str, Any]] = {
     kind.__name__: kind
     for kind in (
         events.PoissonGaussian,
@@ -134,14 +134,15 @@ def _pair(value: list[Any]) -> tuple[int, int]:
 
 def event_as_dict(event: Event | None) -> dict[str, object] | None:
     """An event of the vocabulary (`dpfewshot.accounting.events`) as JSON; None for any other."""
-    if event is None or _EVENTS.get(type(event).__name__) is not type(event):
+    kind: Any = type(event)
+    if _EVENTS.get(kind.__name__) is not kind:
         return None
-    values = {field.name: getattr(event, field.name) for field in fields(event)}
+    values = {field.name: getattr(event, field.name) for field in fields(kind)}
     if "events" in values:
         values["events"] = [event_as_dict(each) for each in values["events"]]
         if None in values["events"]:
             return None
-    return {"event": type(event).__name__} | values
+    return {"event": kind.__name__} | values
 
 
 def event_from_dict(value: object) -> Event | None:
@@ -154,13 +155,14 @@ def event_from_dict(value: object) -> Event | None:
         return None
     match value:
         case {"event": str(name), **members} if name in _EVENTS:
+            arguments: dict[str, Any] = {str(member): each for member, each in members.items()}
             try:
-                if "events" in members:
-                    members["events"] = tuple(event_from_dict(each) for each in members["events"])
-                found: Event = _EVENTS[name](**members)
+                if "events" in arguments:
+                    arguments["events"] = tuple(event_from_dict(each) for each in arguments["events"])
+                event: Event = _EVENTS[name](**arguments)
             except InvalidPlan:
                 raise
             except (TypeError, ValueError, AttributeError):
                 raise InvalidPlan("the plan has an event of another kind than expected") from None
-            return found
+            return event
     raise InvalidPlan("the plan names an event that is unknown here")
