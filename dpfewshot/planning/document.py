@@ -135,7 +135,7 @@ def _pair(value: list[Any]) -> tuple[int, int]:
 def event_as_dict(event: Event | None) -> dict[str, object] | None:
     """An event of the vocabulary (`dpfewshot.accounting.events`) as JSON; None for any other."""
     kind: Any = type(event)
-    if _EVENTS.get(kind.__name__) is not kind:
+    if kind not in _EVENTS.values():
         return None
     values = {field.name: getattr(event, field.name) for field in fields(kind)}
     if "events" in values:
