@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import dpfewshot as dpf
-from dpfewshot.budget.draws import Draws
+from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.budget.reservation import Accountant
 from dpfewshot.values import PrivacySpend
 from tests.support.ledger_rounds import BOUNDARIES, in_a_child, kill_rounds, new_ledgers, race
@@ -88,7 +88,7 @@ def draw_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
     for name, make in ledgers.items():
         account = dpf.BudgetLedger.open(make()).create(DATASET, dpf.PrivacyBudget(1.0, 1e-5))
         took: Timed = []
-        entry = account.reserve(None, PrivacySpend(0.5, 1e-6), {}, Draws((DRAWS,), "bench"))
+        entry = account.reserve(None, PrivacySpend(0.5, 1e-6), {}, DrawCounts((DRAWS,), "bench"))
         draw = timed(account.draw, took)
         for _ in range(DRAWS):
             draw(entry, "bench", 0)

@@ -76,8 +76,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/set_up.py",
-        "return started(self.mechanism, part.draws, part.noise_multiplier, self.source)",
-        "return started(self.mechanism, part.draws.__class__(**(vars(part.draws) | {'row_change':\n"
+        "return start_release(self.mechanism, part.draws, part.noise_multiplier, self.source)",
+        "return start_release(self.mechanism, part.draws.__class__(**(vars(part.draws) | {'row_change':\n"
         "    type(part.draws.row_change).ADDED})), part.noise_multiplier, self.source)",
         "the noise is that of N records in a prompt",
         WIRING,
@@ -178,6 +178,20 @@ SAMPLING_AND_NOISE = (
         "tests/property/test_vectors.py",
     ),
     Fault(
+        "dpfewshot/mechanisms/base.py",
+        "        permit.use(self.noise_multiplier)\n",
+        "",
+        "nothing is released that was not charged",
+        "tests/contract/test_mechanisms.py",
+    ),
+    Fault(
+        "dpfewshot/accounting/events.py",
+        "if relation not in event.relations:",
+        "if not event.relations:",
+        "a plan is priced for its own neighbours",
+        "tests/integration/test_draws.py",
+    ),
+    Fault(
         "dpfewshot/mechanisms/noise.py",
         "return -(-scale // 8) * 8",
         "return max(scale // 8 * 8, 8)",
@@ -193,8 +207,8 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/mechanisms/gaussian.py",
-        "return _Release(self, noise_multiplier, draws.row_change.rows, random_source)",
-        "return _Release(self, noise_multiplier, 1, random_source)",
+        "return _Release(self.top_k, noise_multiplier, draws.row_change.rows, decoding, random_source)",
+        "return _Release(self.top_k, noise_multiplier, 1, decoding, random_source)",
         "N > 1 has sensitivity sqrt(2)",
         "tests/unit/test_gaussian.py tests/contract/test_mechanisms.py",
     ),
@@ -259,15 +273,15 @@ ACCOUNTING_AND_LEDGER = (
     ),
     Fault(
         "dpfewshot/budget/amounts.py",
-        "return cls(*_scaled(epsilon, delta, math.ceil))",
-        "return cls(*_scaled(epsilon, delta, math.floor))",
+        "return cls(math.ceil(epsilon), math.ceil(delta))",
+        "return cls(math.floor(epsilon), math.floor(delta))",
         "a cost is rounded up",
         "tests/unit/test_account.py tests/contract/test_accounts.py",
     ),
     Fault(
         "dpfewshot/budget/scopes.py",
-        "        total = total.plus(units)\n    return total",
-        "        total = total.at_least(units)\n    return total",
+        "        total = total.plus(amount)\n    return total",
+        "        total = total.at_least(amount)\n    return total",
         "partitions and the whole data set add up",
         "tests/unit/test_account.py tests/contract/test_accounts.py",
     ),
@@ -301,8 +315,8 @@ ACCOUNTING_AND_LEDGER = (
     ),
     Fault(
         "dpfewshot/generation/resuming.py",
-        "blocks=min(kept.blocks),",
-        "blocks=max(kept.blocks),",
+        "draws=min(kept.blocks),",
+        "draws=max(kept.blocks),",
         "what one disjoint part drew, all count as drawn after an interruption",
         "tests/integration/test_resuming.py tests/integration/test_draws.py",
     ),

@@ -256,12 +256,12 @@ class Generation:
         plan = part.plan
         spend = plan.spend if self.certified else None
         reservation = self.accountant.reserve(
-            spend,
+            plan.cost if self.certified else None,
             scope=self.scope(part),
-            blocks=plan.steps,
+            draws=plan.steps,
             tokens_per_draw=plan.draws.tokens_per_draw,
             noise_multiplier=plan.noise_multiplier,
-            parts=part.parts,
+            disjoint_parts=part.parts,
             details=self.details(part),
         )
         try:

@@ -106,16 +106,16 @@ def _resumed(
     try:
         return generation.accountant.resume(
             kept.entry,
-            part.plan.spend if generation.certified else None,
+            part.plan.cost if generation.certified else None,
             scope=generation.scope(part),
             # who is in which disjoint part is private and not kept: what one of them drew, all count as drawn
-            blocks=min(kept.blocks),
+            draws=min(kept.blocks),
             tokens_per_draw=part.plan.draws.tokens_per_draw,
             noise_multiplier=part.plan.noise_multiplier,
             details=generation.details(part),
             known=known,
             lease=lease,
-            parts=part.parts,
+            disjoint_parts=part.parts,
         )
     except LedgerError as error:
         raise LedgerError(f"{checkpoint.path}: {error}") from None

@@ -8,19 +8,19 @@ from functools import cached_property
 
 from dpfewshot.accounting import epsilon
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.budget.amounts import Units
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.generation.strata import Part, Share, divide
 from dpfewshot.mechanisms import Mechanism, Release
-from dpfewshot.mechanisms.noiseless import started
+from dpfewshot.mechanisms.noiseless import start_release
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import FIXED_SIZE
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler
 from dpfewshot.tasks import Task
-from dpfewshot.values import LABEL_COLUMN, PrivacySpend, Record
+from dpfewshot.values import LABEL_COLUMN, Record
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class SetUp:
 
     def release(self, part: StratumPlan) -> Release:
         """The mechanism at work on one demonstration of a part, with the noise that is planned for it."""
-        return started(self.mechanism, part.draws, part.noise_multiplier, self.source)
+        return start_release(self.mechanism, part.draws, part.noise_multiplier, self.source)
 
     def over(self, records: Sequence[Record], backend: LogprobBackend, plan: GenerationPlan) -> SetUp:
         """The same set-up for other records, another model and another plan, of which nothing is certified.
@@ -125,8 +125,8 @@ class SetUp:
 
 
 def _pays(part: StratumPlan) -> bool:
-    """Whether the part's cost is what its event costs, in whole units, or more."""
-    if part.spend is None or part.event is None:
+    """Whether the part's cost is at least what its event costs."""
+    if part.cost is None or part.event is None:
         return False
-    least = PrivacySpend(epsilon(part.event, part.spend.delta).upper, part.spend.delta)
-    return Units.of_cost(least).fits(Units.of_cost(part.spend))
+    certified = epsilon(part.event, part.cost.as_target().delta).upper
+    return Amount.certified(certified, part.cost.delta).fits(part.cost)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.reservation import Accountant
 from dpfewshot.generation.experiments import unaccounted
 from dpfewshot.generation.generation import Course, Generation
@@ -117,12 +118,13 @@ def test_a_certified_set_up_states_what_it_draws(change: str) -> None:
 def test_a_certified_set_up_costs_what_it_states() -> None:
     set_up = synthesizer().set_up
     part, *others = set_up.plan.strata
-    assert part.spend is not None
-    for spend in (None, dpf.PrivacySpend(part.spend.epsilon * (1 - 1e-6), part.spend.delta)):
-        plan = replace(set_up.plan, strata=(replace(part, spend=spend), *others))
+    assert part.cost is not None
+    epsilon, delta = part.cost
+    for cost in (None, Amount(epsilon - 1, delta), Amount(epsilon, delta - 10**8)):
+        plan = replace(set_up.plan, strata=(replace(part, cost=cost), *others))
         with pytest.raises(dpf.InvalidPlan, match="less than its draws cost"):
             replace(set_up, plan=plan)
-    more = replace(part, spend=dpf.PrivacySpend(2 * part.spend.epsilon, part.spend.delta))
+    more = replace(part, cost=Amount(2 * epsilon, delta))
     assert replace(set_up, plan=replace(set_up.plan, strata=(more, *others))).certified
 
 

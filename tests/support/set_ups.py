@@ -11,7 +11,7 @@ from dpfewshot.budget.permit import Permit
 from dpfewshot.generation import strata as parts
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import Gaussian, Mechanism, Release, RowChange
-from dpfewshot.mechanisms.noiseless import started
+from dpfewshot.mechanisms.noiseless import start_release
 from dpfewshot.sampling import PoissonSampler
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
@@ -171,7 +171,7 @@ def start_as_for_one_record(monkeypatch):
     """Give rows that change the noise of rows that come or go."""
 
     def release(self, part):
-        return started(
+        return start_release(
             self.mechanism, replace(part.draws, row_change=RowChange.ADDED), part.noise_multiplier, None
         )
 

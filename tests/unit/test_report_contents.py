@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dpfewshot.budget.amounts import Units
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidReport, LedgerError
 from dpfewshot.ledger.counting import columns
@@ -121,7 +121,7 @@ def long_book(plans: int) -> Book:
     words = {"relation": "zero-out", "unit": None, "parallel": True}
     history, entries, before = [], [], "0" * 64
 
-    def act(name: str, units: Units | None = None, entry: int | None = None, details: str = "{}") -> None:
+    def act(name: str, units: Amount | None = None, entry: int | None = None, details: str = "{}") -> None:
         nonlocal before
         amounts = units or (None, None)
         at = f"2026-01-01T00:00:00.{len(history):06}+00:00"
@@ -129,15 +129,15 @@ def long_book(plans: int) -> Book:
         history.append(row)
         before = row["hash"]
 
-    act("create", Units(10**15, 10**15), details=json.dumps({"dataset": "tickets", **words}))
+    act("create", Amount(10**15, 10**15), details=json.dumps({"dataset": "tickets", **words}))
     for number in range(1, plans + 1):
-        act("reserve", Units(10**10, 1), number)
+        act("reserve", Amount(10**10, 1), number)
         act("charge", None, number)
         entries.append(
             {"id": number, "scope": None, "epsilon": 10**10, "delta": 1, "state": "charged", **columns(None)}
         )
         if number == plans // 2:
-            act("change-budget", Units(10**15 + 1, 10**15))
+            act("change-budget", Amount(10**15 + 1, 10**15))
     row = {"dataset": "tickets", **words, "epsilon": 10**15 + 1, "delta": 10**15, "partition": None}
     return Book(row, entries, history)
 
