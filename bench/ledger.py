@@ -174,7 +174,7 @@ def share_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
         for act in ("reserve", "draw", "settle", "cancel"):
             setattr(account, act, timed(getattr(account, act), took))
         made = demo_synthesizer(backend)
-        made._generation.accountant = Accountant(account)  # noqa: SLF001 - the demo's own budget is in memory
+        made._generation.books.accountant = Accountant(account)  # noqa: SLF001 - the demo's own budget is in memory
         start = time.perf_counter()
         made.generate_all()
         made.close()

@@ -42,7 +42,7 @@ def main() -> None:
         }
         for name, mechanism in MECHANISMS.items():
             ways[name] = planned(records, backend, mechanism, dpf.PrivacyBudget(4.0, 1e-5))
-        ways["one prompt, no records"] = lambda: dpf.zero_private_demonstrations(
+        ways["one prompt, no records"] = lambda: dpf.instruction_only_demonstrations(
             SUPPORT_TICKETS, backend, ["Refund"], max_tokens=TOKENS
         )[0]
         seconds: dict[str, list[float]] = {name: [] for name in ways}

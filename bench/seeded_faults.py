@@ -68,31 +68,31 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/set_up.py",
-        "return PoissonSampler(part.sampling_rate, prompts, records, self.source)",
+        "return PoissonSampler(stratum.sampling_rate, prompts, records, self.random_source)",
         "return PoissonSampler(max(each.sampling_rate for each in self.plan.strata), prompts, records,\n"
-        "    self.source)",
+        "    self.random_source)",
         "a label is sampled at its own rate",
         WIRING,
     ),
     Fault(
         "dpfewshot/generation/set_up.py",
-        "return start_release(self.mechanism, part.draws, part.noise_multiplier, self.source)",
-        "return start_release(self.mechanism, part.draws.__class__(**(vars(part.draws) | {'row_change':\n"
-        "    type(part.draws.row_change).ADDED})), part.noise_multiplier, self.source)",
+        "return start_release(self.mechanism, stratum.draws, stratum.noise_multiplier, self.random_source)",
+        "return start_release(self.mechanism, stratum.draws.__class__(**(vars(stratum.draws) | {'row_change':\n"
+        "    type(stratum.draws.row_change).ADDED})), stratum.noise_multiplier, self.random_source)",
         "the noise is that of N records in a prompt",
         WIRING,
     ),
     Fault(
-        "dpfewshot/generation/strata.py",
-        "return [Share(None, planned, tuple(units(records)))]",
-        "return [Share(None, planned, tuple((record,) for record in records))]",
+        "dpfewshot/generation/units.py",
+        "return {None: tuple(units(records))}",
+        "return {None: tuple((record,) for record in records)}",
         "free labels: all records of a unit are one",
         WIRING,
     ),
     Fault(
-        "dpfewshot/generation/strata.py",
-        "members = disjoint_parts(len(written), self.parts, self.source)",
-        "members = [range(len(written))] * self.parts",
+        "dpfewshot/generation/set_up.py",
+        "members = disjoint_parts(len(bodies), parts, self.random_source)",
+        "members = [range(len(bodies))] * parts",
         "disjoint parts are disjoint",
         "tests/integration/test_draws.py tests/integration/test_synthesizer.py",
     ),
@@ -112,7 +112,7 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/synthesizer.py",
-        "sound = backend.batch_invariant and source is None and accounting == CERTIFIED",
+        "sound = backend.batch_invariant and self._random_source is None and accounting == CERTIFIED",
         "sound = backend.batch_invariant and accounting == CERTIFIED",
         "what was made with a seed says private=False",
         "tests/integration/test_synthesizer.py",
@@ -314,9 +314,9 @@ ACCOUNTING_AND_LEDGER = (
         "tests/integration/test_resuming.py",
     ),
     Fault(
-        "dpfewshot/generation/resuming.py",
-        "draws=min(kept.blocks),",
-        "draws=max(kept.blocks),",
+        "dpfewshot/generation/strata.py",
+        "draws=min(recorded.blocks),",
+        "draws=max(recorded.blocks),",
         "what one disjoint part drew, all count as drawn after an interruption",
         "tests/integration/test_resuming.py tests/integration/test_draws.py",
     ),
@@ -367,9 +367,9 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/generation/telemetry.py",
-        "record_exception=False,",
-        "record_exception=True,",
-        "no span quotes an error",
+        '"error": type(error).__name__',
+        '"error": str(error)',
+        "no log and no span quotes an error",
         "tests/integration/test_service.py",
     ),
     Fault(

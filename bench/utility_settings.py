@@ -8,7 +8,7 @@ from pathlib import Path
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.evaluation import Condition, Request, Synthetic
 from dpfewshot.generation.experiments import unaccounted
-from dpfewshot.generation.generation import Course
+from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.set_up import SetUp
 
 
@@ -36,7 +36,7 @@ class FreshNoise:
         generation = unaccounted(_on_one_draw(every_token.synthesizer(request).set_up))
         return request.in_order(
             [
-                generation.release(label, self.synthetic.max_tokens, Course())
+                generation.release(GenerationRequest(label, self.synthetic.max_tokens))
                 for _ in range(request.shots_per_label)
                 for label in sorted(set(request.labels))
             ]

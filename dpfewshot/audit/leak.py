@@ -45,7 +45,7 @@ def leak_check(
         demonstrations: the released texts.
         records: the private records behind them.
         backend: its tokens are the unit of runs; without it, words are.
-        baseline: instruction-only texts of the same model.
+        baseline: texts of the same model by `instruction_only_demonstrations`.
         held_out: records of the same kind that were not used.
         long_run: the number of words (tokens) of one unit alone that make a leak, at least 2.
 

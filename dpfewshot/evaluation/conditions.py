@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.baselines import random_private_demonstrations, zero_private_demonstrations
+from dpfewshot.baselines import instruction_only_demonstrations, non_private_sample
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.mechanisms import Mechanism
 from dpfewshot.sampling import units, units_by_label
@@ -115,7 +115,7 @@ class InstructionOnly:
 
     def demonstrations(self, request: Request) -> Demonstrations:
         """Return the requested demonstrations."""
-        made = zero_private_demonstrations(
+        made = instruction_only_demonstrations(
             request.task,
             request.backend,
             sorted(set(request.labels)),
@@ -136,12 +136,10 @@ class NonPrivateSample:
         """Return the requested demonstrations."""
         if request.task.labels is not None:
             labels, shots = sorted(set(request.labels)), request.shots_per_label
-            return request.in_order(
-                random_private_demonstrations(request.task, request.records, labels, shots=shots)
-            )
+            return request.in_order(non_private_sample(request.task, request.records, labels, shots=shots))
         # One common label draws from all records; each record's own label is restored afterwards.
         together = [Record(f"{index}", "any") for index in range(len(request.records))]
-        drawn = random_private_demonstrations(request.task, together, ["any"], shots=len(request.labels))
+        drawn = non_private_sample(request.task, together, ["any"], shots=len(request.labels))
         picked = [request.records[int(one.text)] for one in drawn]
         return Demonstrations(
             Demonstration(

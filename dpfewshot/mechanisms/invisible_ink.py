@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -49,7 +50,7 @@ class InvisibleInk(BaseMechanism):
     """
 
     name: ClassVar[str] = "invisible-ink"
-    refused_settings: ClassVar[Mapping[str, str]] = {"top_p": NO_NUCLEUS}
+    refused_settings: ClassVar[Mapping[str, str]] = MappingProxyType({"top_p": NO_NUCLEUS})
     top_k: int | None = 100
     temperature: float = 1.0
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 from typing import ClassVar, Self, cast
 
 from dpfewshot import _core
@@ -52,7 +53,7 @@ class PrivatePrediction(BaseMechanism):
     """
 
     name: ClassVar[str] = "private-prediction"
-    refused_settings: ClassVar[Mapping[str, str]] = {"top_p": NO_NUCLEUS}
+    refused_settings: ClassVar[Mapping[str, str]] = MappingProxyType({"top_p": NO_NUCLEUS})
     top_k: int | None = 100
     clip: float | None = 10.0
     temperature: float | None = None

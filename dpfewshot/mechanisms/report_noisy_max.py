@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 from typing import ClassVar
 
 from dpfewshot import _core
@@ -43,7 +44,9 @@ class ReportNoisyMax(BaseMechanism):
     """
 
     name: ClassVar[str] = "report-noisy-max"
-    refused_settings: ClassVar[Mapping[str, str]] = {"temperature": _WINNER_ALONE, "top_p": _WINNER_ALONE}
+    refused_settings: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"temperature": _WINNER_ALONE, "top_p": _WINNER_ALONE}
+    )
     top_k: int | None = 100
 
     def check(self, vocabulary_size: int) -> None:

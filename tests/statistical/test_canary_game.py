@@ -149,7 +149,7 @@ def test_the_game_spends_nothing_and_says_nothing_of_a_record():
 def test_only_a_certified_epsilon_is_tested():
     sound = set_up()
     with pytest.raises(InvalidPlan, match="certified"):
-        played(set_up(source=bytes))
+        played(set_up(random_source=bytes))
     with pytest.raises(InvalidPlan, match="plays"):
         canary_game(sound, plays=10)
     with pytest.raises(InvalidPlan, match="no label"):
