@@ -219,10 +219,10 @@ SPEED = """# In-context learning: cost and scores
 ## Beside sending each whole prompt
 
 The same prompts to the same model: by blocks (instruction and demonstrations are kept, a text is evaluated once), and each sent whole to
-`next_token_logprobs`. {texts} texts of low, middle and high length, {rounds} rounds in turn; the prefix is there already. "Tokens" is how many times as
-many tokens whole prompts evaluate, which the ratio would be if each took the same time. Where labels have one token each it is (prefix + text)/text:
+`next_token_logprobs`. {texts} texts of low, medium and high length, {rounds} rounds in turn; the prefix is already evaluated. "Tokens" is the ratio of evaluated tokens, which
+the speed ratio would equal if each token took the same time. Where labels have one token each it is (prefix + text)/text:
 it grows with the demonstrations and falls with the length of the text. Where a label has several, as TREC's Abbreviation, a whole prompt is sent for
-each of them; extraction sends one for each token that is written.
+each of them; extraction sends one for each token that it writes.
 
 ### {model}
 
@@ -232,8 +232,8 @@ each of them; extraction sends one for each token that is written.
 SCORES = """
 ## Which probability is a label's?
 
-Accuracy on the first {texts} test items, 4 demonstrations, {model}; {texts} items tell no difference below about 0.1. The first two sets of words
-are made so that the first label begins the others: see [the decision](../decisions/label-scores.md).
+Accuracy on the first {texts} test items, 4 demonstrations, {model}; {texts} items show no difference below about 0.1. The first two sets of words
+are chosen so that the first label begins the others: see [the decision](../decisions/label-scores.md).
 
 | words | a label's score | uncalibrated | calibrated |
 |---|---|---|---|"""

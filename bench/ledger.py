@@ -44,7 +44,7 @@ def main() -> None:
     chosen = parser.parse_args()
     print("# The ledger, measured\n\n    make soak\n")
     print("Two shared cores; SQLite and PostgreSQL 15 on the same disk, every commit synchronous. ", end="")
-    print(f"Load average when this began: {os.getloadavg()[0]:.0f}; above 2 others were at work too.\n")
+    print(f"Load average when this began: {os.getloadavg()[0]:.0f}; above 2, other work ran as well.\n")
     with new_ledgers() as ledgers:
         print_lines(rate_lines(ledgers, chosen.seconds))
         print_lines(draw_lines(ledgers))
@@ -63,7 +63,7 @@ def print_lines(lines: Iterator[str]) -> None:
 def rate_lines(ledgers: dict[str, Callable[[], str]], seconds: float) -> Iterator[str]:
     """Cycles per second and the time of one, by number of processes."""
     yield "## Reserve, charge, settle\n"
-    yield "| database | processes | cycles per second | median, ms | p99, ms | acts refused as locked |"
+    yield "| database | processes | cycles per second | median, ms | p99, ms | refused as locked |"
     yield "|---|---|---|---|---|---|"
     for name, make in ledgers.items():
         for processes in PROCESSES:
@@ -167,7 +167,7 @@ def share_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
     from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 
     yield "## Share of a generation\n\n`dpfewshot demo` with a ledger: one demonstration a label, packaged model.\n"
-    yield "| database | acts | ledger, s | generation, s | share |"
+    yield "| database | ledger events | ledger, s | generation, s | share |"
     yield "|---|---|---|---|---|"
     backend = open_backend({}, prompts=PROMPTS_PER_TOKEN)
     for name, make in ledgers.items():

@@ -137,16 +137,16 @@ disjoint, so all six together are (4, δ). On the command line, one label is
       --prompts-per-token 80 --max-tokens 15
 
 Abbreviation has 86 records, so M = 80 means q = 0.93: almost every record is in every draw, and the plan pays for it with
-five times the noise. It is run with the others' M to show that; a smaller M would not help, as noise on the mean grows.
+five times the noise. It uses the others' M to show that; a smaller M would not help, since noise on the mean grows.
 
 "Least of a prefix tree" counts, for each draw, the nodes of the tree of its prompts after the common prefix, and the prefix
-and each released token once. It is a lower bound that may share what two private records have in common; the backend may not,
+and each released token once. This lower bound may share what two private records have in common; the backend may not,
 because such a schedule would depend on who else was drawn.
 """
 
 FOOTER = """
 The paper's σ for TREC at ε = 4 is 0.69, with n = 835 (Location) and δ = 1/835; its sensitivity is √2 for one record per
-prompt, so its noise on the mean is 0.69·√2/80 = 0.0122, where sensitivity 1 needs 0.0086. Times are of a shared two-core
+prompt, so its noise on the mean is 0.69·√2/80 = 0.0122, where sensitivity 1 needs 0.0086. Times come from a shared two-core
 machine and mean little by themselves."""
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ def calibrations(cells: Sequence[Cell]) -> str:
     if not rows:
         return ""
     head = [
-        "By calibration (texts that say nothing; the test texts):\n",
+        "By calibration (content-free texts; the test texts):\n",
         "| task | setting | ε | none | contextual | batch |",
         "|---|---|---|---|---|---|",
     ]

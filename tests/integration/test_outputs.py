@@ -252,7 +252,7 @@ def names(found: Sequence[str]) -> set[str]:
 
 def test_control_a_default_delta_that_counts_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "dpfewshot.planning.planner.default_delta", lambda _, records: min(1e-5, 1 / (100 * len(records)))
+        "dpfewshot.planning.population.default_delta", lambda _, records: min(1e-5, 1 / (100 * len(records)))
     )
     for relation in ("add-remove", "zero-out"):
         leaks = names(found(relation, "more records", BRIEF))

@@ -165,8 +165,8 @@ def test_few_releases_take_less_noise_than_all_tokens(mechanism) -> None:
 @pytest.mark.parametrize(
     ("draws", "message"),
     [
-        (replace(DRAWS, sampling_rate=0.999), "one threshold noise is shared"),
-        (replace(DRAWS, fixed_size=FixedSize(5, 5)), "one threshold noise is shared"),
+        (replace(DRAWS, sampling_rate=0.999), "share one threshold noise"),
+        (replace(DRAWS, fixed_size=FixedSize(5, 5)), "share one threshold noise"),
         (replace(DRAWS, tokens_per_draw=2), "resample_every=max_tokens"),
         (replace(DRAWS, tokens_per_draw=1), "resample_every=max_tokens"),
     ],
