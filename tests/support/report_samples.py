@@ -10,7 +10,7 @@ from unittest.mock import patch
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.evaluation import Cell
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
-from dpfewshot.report import Sources, read_book, read_evaluation, read_findings, read_plan
+from dpfewshot.report import Sources, read_evaluation, read_findings, read_plan, read_snapshot
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.factory import demonstration
 
@@ -168,7 +168,7 @@ def sources(folder: Path, *, plans: int = 6) -> Sources:
     paths = files(folder)
     return Sources(
         demonstrations=Demonstrations.from_jsonl(paths["demonstrations"]),
-        book=read_book(account(folder, plans)),
+        snapshot=read_snapshot(account(folder, plans)),
         plan=read_plan(paths["plan"]),
         cells=read_evaluation(paths["evaluation"]),
         findings=read_findings(paths["audit"]),
