@@ -71,7 +71,7 @@ def demo_synthesizer(backend: LogprobBackend, *, epsilon: float = 4.0) -> Synthe
     Two cores finish it in a minute: each prompt is read once, and every further token costs one decode step
     (docs/decisions/blocks.md).
     """
-    from dpfewshot.planning.planner import default_delta
+    from dpfewshot.planning.population import default_delta
     from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
     from dpfewshot.synthesizer import Synthesizer
 

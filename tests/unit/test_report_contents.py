@@ -19,7 +19,8 @@ from dpfewshot.report import Sources, page, read_evaluation, read_findings, read
 from dpfewshot.report.accuracy import panels
 from dpfewshot.report.charts import budget_chart, thinned
 from dpfewshot.report.spending import spending_of
-from dpfewshot.values import Demonstration, PrivacySpend
+from dpfewshot.values import PrivacySpend
+from tests.support.factory import demonstration
 from tests.support.report_samples import account, cells, demonstrations, findings, plan_document, sources
 
 
@@ -87,7 +88,7 @@ def test_no_bound_for_two_relations_or_none() -> None:
     [one, other, *_] = demonstrations()
     mixed = Demonstrations([one, dataclasses.replace(other, relation="add-remove")])
     assert promised(Sources(demonstrations=mixed)) is None
-    bare = Demonstration("text", "label", 1, False, None, "zero-out", "gaussian")
+    bare = demonstration("text", "label", spent=None)
     assert promised(Sources(demonstrations=Demonstrations([bare])), confidential=True) is None
 
 
