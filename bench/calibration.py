@@ -20,8 +20,9 @@ from utility import REPETITIONS, backend, experiment, ours, settings_of
 from utility_data import DATA_SETS
 from utility_settings import Stored
 
-from dpfewshot.evaluation import Experiment, RandomPrivate, Setting, Trial, ZeroShot
+from dpfewshot.evaluation import Condition, Experiment, NonPrivateSample, Trial, ZeroShot
 from dpfewshot.icl import Classifier, batch_calibrated
+from dpfewshot.runtime.files import write_whole
 
 RAW = Path(__file__).parents[1] / "docs/results/raw/calibration.json"
 TASKS = ("agnews", "trec")
@@ -29,8 +30,8 @@ TASKS = ("agnews", "trec")
 
 def trials(task: str, store: Path) -> list[Trial]:
     """No demonstrations, and those of each setting at ε = 1 or without privacy."""
-    settings: tuple[tuple[Setting, float | None], ...] = (
-        (RandomPrivate(), None),
+    settings: tuple[tuple[Condition, float | None], ...] = (
+        (NonPrivateSample(), None),
         (ours(DATA_SETS[task]), None),
         *((setting, 1.0) for setting in settings_of(DATA_SETS[task], 1.0)),
     )
@@ -43,7 +44,7 @@ def trials(task: str, store: Path) -> list[Trial]:
 
 def calibrations(data: Experiment, model: Batched, trial: Trial) -> dict[str, dict[str, float]]:
     """Accuracy, and the share of the label predicted most often, by calibration."""
-    made = trial.setting.demonstrations(data.request(trial))
+    made = trial.condition.demonstrations(data.request(trial))
     classifier = Classifier(data.task, model, made)
     contextual = classifier.predict_proba([item.text for item in data.test])
     truth = np.array([classifier.labels.index(item.label) for item in data.test])
@@ -72,14 +73,14 @@ def main(data: str, store: str) -> None:
         for trial in trials(task, Path(store)):
             one = {
                 "task": task,
-                "setting": trial.setting.name,
+                "setting": trial.condition.name,
                 "epsilon": trial.epsilon,
                 "repetition": trial.repetition,
                 **calibrations(of_task, model, trial),
             }
             results.append(one)
             print(json.dumps(one), file=sys.stderr, flush=True)
-    RAW.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    write_whole(RAW, json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def page(records: list[dpf.Record], backend: LlamaCpp) -> Iterator[str]:
         yield from section(name, records, backend, mechanism, BUDGET)
     yield from section("σ = 0 (no guarantee)", records, backend, Gaussian(), dpf.NO_PRIVACY)
     yield "## ε = 0, from the instruction alone\n"
-    for one in dpf.zero_private_demonstrations(dpf.tasks.TREC, backend, LABELS, max_tokens=15):
+    for one in dpf.instruction_only_demonstrations(dpf.tasks.TREC, backend, LABELS, max_tokens=15):
         yield f"- {one.label}: {one.text}"
 
 

@@ -24,6 +24,7 @@ from dpfewshot.audit.influence import Answers, influence_finding, influences
 from dpfewshot.audit.private_prediction import prediction_losses, private_prediction_audit
 from dpfewshot.backends import LlamaCpp, packaged_model_path
 from dpfewshot.planning.solve import solve
+from dpfewshot.runtime.files import write_whole
 
 RAW = Path(__file__).parent.parent / "docs" / "results" / "raw" / "influence.json"
 TASK = dpf.tasks.TREC
@@ -119,7 +120,7 @@ def run(models: dict[str, Path], data: Path, found: dict[str, Any]) -> None:
                     f"{key}: {time.perf_counter() - started:.0f} s", found[key]["statement"], file=sys.stderr
                 )
                 RAW.parent.mkdir(exist_ok=True)
-                RAW.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+                write_whole(RAW, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
 
 def influence_table(found: dict[str, Any]) -> Iterator[str]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import dpfewshot as dpf
-from dpfewshot.budget.draws import Draws
+from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.budget.reservation import Accountant
 from dpfewshot.values import PrivacySpend
 from tests.support.ledger_rounds import BOUNDARIES, in_a_child, kill_rounds, new_ledgers, race
@@ -88,7 +88,7 @@ def draw_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
     for name, make in ledgers.items():
         account = dpf.BudgetLedger.open(make()).create(DATASET, dpf.PrivacyBudget(1.0, 1e-5))
         took: Timed = []
-        entry = account.reserve(None, PrivacySpend(0.5, 1e-6), {}, Draws((DRAWS,), "bench"))
+        entry = account.reserve(None, PrivacySpend(0.5, 1e-6), {}, DrawCounts((DRAWS,), "bench"))
         draw = timed(account.draw, took)
         for _ in range(DRAWS):
             draw(entry, "bench", 0)
@@ -162,7 +162,7 @@ def race_lines(
 def share_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
     """How much of a real generation's time is the ledger's: `dpfewshot demo`, one demonstration a label."""
     from dpfewshot.cli.backends import open_backend
-    from dpfewshot.cli.demo_synthesizer import PROMPTS_PER_TOKEN, demo_synthesizer
+    from dpfewshot.cli.demo import PROMPTS_PER_TOKEN, demo_synthesizer
 
     yield "## Share of a generation\n\n`dpfewshot demo` with a ledger: one demonstration a label, packaged model.\n"
     yield "| database | acts | ledger, s | generation, s | share |"
@@ -174,7 +174,7 @@ def share_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
         for act in ("reserve", "draw", "settle", "cancel"):
             setattr(account, act, timed(getattr(account, act), took))
         made = demo_synthesizer(backend)
-        made._generation.accountant = Accountant(account)  # noqa: SLF001 - the demo's own budget is in memory
+        made._generation.books.accountant = Accountant(account)  # noqa: SLF001 - the demo's own budget is in memory
         start = time.perf_counter()
         made.generate_all()
         made.close()

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import dpfewshot as dpf
 from dpfewshot.audit.membership import Loss, Trial, membership_inference, trials_of_records
 from dpfewshot.backends import LlamaCpp, packaged_model_path
+from dpfewshot.runtime.files import write_whole
 
 RAW = Path(__file__).parent.parent / "docs" / "results" / "raw" / "membership.json"
 DELTA = 1e-5
@@ -117,9 +118,7 @@ def run(models: dict[str, Path], data: Path, cells: dict[str, Any]) -> None:
                     if key not in cells:
                         cells[key] = cell(setting, setup, records, backend)
                         RAW.parent.mkdir(exist_ok=True)
-                        RAW.write_text(
-                            json.dumps(cells, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-                        )
+                        write_whole(RAW, json.dumps(cells, indent=1, ensure_ascii=False) + "\n")
 
 
 def cell(setting: str, setup: Setup, records: list[dpf.Record], backend: LlamaCpp) -> dict[str, Any]:

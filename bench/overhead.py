@@ -15,6 +15,7 @@ from pathlib import Path
 
 import dpfewshot as dpf
 from dpfewshot.mechanisms import AdaDPSyn, Gaussian, Mechanism, PublicCentred, ReportNoisyMax
+from dpfewshot.runtime.files import write_whole
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from dpfewshot.values import NoPrivacy
 
@@ -41,7 +42,7 @@ def main() -> None:
         }
         for name, mechanism in MECHANISMS.items():
             ways[name] = planned(records, backend, mechanism, dpf.PrivacyBudget(4.0, 1e-5))
-        ways["one prompt, no records"] = lambda: dpf.zero_private_demonstrations(
+        ways["one prompt, no records"] = lambda: dpf.instruction_only_demonstrations(
             SUPPORT_TICKETS, backend, ["Refund"], max_tokens=TOKENS
         )[0]
         seconds: dict[str, list[float]] = {name: [] for name in ways}
@@ -63,8 +64,10 @@ def main() -> None:
         }
         for name, each in ratios.items()
     }
-    RAW.write_text(
-        json.dumps({"rounds": ROUNDS, "prompts": PROMPTS, "tokens": TOKENS, "ratios": found}, indent=1) + "\n"
+    write_whole(
+        RAW,
+        json.dumps({"rounds": ROUNDS, "prompts": PROMPTS, "tokens": TOKENS, "ratios": found}, indent=1)
+        + "\n",
     )
 
 

@@ -27,6 +27,7 @@ from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.mechanisms.adadpsyn_presets import published
 from dpfewshot.mechanisms.noiseless import Noiseless
 from dpfewshot.prompts.writer import PromptWriter
+from dpfewshot.runtime.files import write_whole
 from dpfewshot.sampling import PoissonSampler, units, units_by_label
 
 SHARE = 0.8
@@ -96,7 +97,7 @@ def main() -> None:
     """Measure every task."""
     writer = backend("gemma", threads=1, context=1024)
     found = {name: measured(data, Path(sys.argv[1]), writer) for name, data in DATA_SETS.items()}
-    RAW.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_whole(RAW, json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -22,13 +22,13 @@ from utility_settings import FreshNoise, Stored, WithExamples
 import dpfewshot as dpf
 from dpfewshot.evaluation import (
     Cell,
+    Condition,
     Experiment,
-    RandomPrivate,
+    InstructionOnly,
+    NonPrivateSample,
     Results,
-    Setting,
     Synthetic,
     Trial,
-    ZeroPrivate,
     ZeroShot,
     evaluate,
 )
@@ -60,7 +60,7 @@ MODELS = {
 }
 
 
-def settings_of(data: DataSet, epsilon: float | None) -> Iterator[Setting]:
+def settings_of(data: DataSet, epsilon: float | None) -> Iterator[Condition]:
     """Our setting, Tang's Gaussian and AdaDPSyn, in the papers' sizes; without privacy ours stands for all."""
     yield ours(data)
     if epsilon is None:
@@ -74,7 +74,7 @@ def settings_of(data: DataSet, epsilon: float | None) -> Iterator[Setting]:
     )
 
 
-def ours(data: DataSet, mechanism: Mechanism = OURS, name: str = "public-centred") -> Setting:
+def ours(data: DataSet, mechanism: Mechanism = OURS, name: str = "public-centred") -> Condition:
     """Three rounds around the public distribution, one record a prompt, one draw a demonstration.
 
     With public examples where labels are to be found in the text. Where they are classes, the small model copies such
@@ -92,10 +92,10 @@ def without_examples(data: DataSet, mechanism: Mechanism = OURS, name: str = "pu
 def trials(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
     """Every trial of a task, each with its place in the order of all tasks' trials."""
 
-    def stored(setting: Setting) -> Setting:
+    def stored(setting: Condition) -> Condition:
         return Stored(setting, store)
 
-    nothing_read = ZeroPrivate(data.max_tokens)
+    nothing_read = InstructionOnly(data.max_tokens)
     yield 0, Trial(ZeroShot(), 0.0, shots=0)
     for repetition in range(HEADLINE_REPETITIONS):
         yield repetition, Trial(stored(nothing_read), 0.0, repetition=repetition)
@@ -104,7 +104,7 @@ def trials(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
                 repetition,
                 Trial(stored(WithExamples(nothing_read, data.examples)), 0.0, repetition=repetition),
             )
-        yield repetition, Trial(stored(RandomPrivate()), None, repetition=repetition)
+        yield repetition, Trial(stored(NonPrivateSample()), None, repetition=repetition)
         for place, epsilon in enumerate((None, *EPSILONS)):
             if repetition >= REPETITIONS and epsilon not in HEADLINE:
                 continue
@@ -138,7 +138,7 @@ def of_another(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
     other = {setting.name for setting, _ in the_other_way(data)}
     for place, trial in trials(data, store):
         in_table = trial.epsilon in (*HEADLINE, 4.0) and trial.repetition < REPETITIONS
-        if in_table and trial.setting.name not in other:
+        if in_table and trial.condition.name not in other:
             yield place, trial
 
 
@@ -150,14 +150,14 @@ def records_a_prompt(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
             yield REPETITIONS * len(EPSILONS), Trial(setting, epsilon, repetition=repetition)
 
 
-def of_several_records(data: DataSet) -> Setting:
+def of_several_records(data: DataSet) -> Condition:
     """Ours with M and N of `SEVERAL_RECORDS`."""
     prompts, records = SEVERAL_RECORDS[data.task.name]
     name = f"public-centred, {records} records a prompt"
     return WithExamples(Synthetic(name, OURS, prompts, records, data.max_tokens), data.examples)
 
 
-def the_other_way(data: DataSet) -> Iterator[tuple[Setting, float | None]]:
+def the_other_way(data: DataSet) -> Iterator[tuple[Condition, float | None]]:
     """What the examples do: ours with them where it has none, and without; Tang's Gaussian with them."""
     plain = without_examples(data)
     other = plain if data.task.labels is None else WithExamples(plain, data.examples)
@@ -237,7 +237,7 @@ def experiment(
         user=user,
         user_name=MODELS[user_name][0] if user else None,
         labels=data.labels,
-        private=False,  # public benchmarks
+        confidential=False,  # public benchmarks
     )
 
 

@@ -21,6 +21,7 @@ from utility_tables import (
 )
 
 from dpfewshot.evaluation import Results
+from dpfewshot.evaluation.conditions import title_of
 
 
 def main() -> None:
@@ -114,10 +115,10 @@ def biases() -> str:
         return f"**{accuracy:.1f}** ({share:.0f})"
 
     rows = "\n".join(
-        f"| {task} | {setting} | {level(epsilon)} | {len(runs)} | "
+        f"| {task} | {title_of(condition)} | {level(epsilon)} | {len(runs)} | "
         + " | ".join(mean(runs, kind) for kind in ("none", "contextual", "batch"))
         + " |"
-        for (task, setting, epsilon), runs in groups.items()
+        for (task, condition, epsilon), runs in groups.items()
     )
     return f"""## What the labels' bias does
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dpfewshot.demonstrations import Demonstrations
-from dpfewshot.evaluation import Request, Setting, Synthetic
+from dpfewshot.evaluation import Condition, Request, Synthetic
 from dpfewshot.generation.experiments import unaccounted
-from dpfewshot.generation.generation import Course
+from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.set_up import SetUp
 
 
@@ -36,7 +36,7 @@ class FreshNoise:
         generation = unaccounted(_on_one_draw(every_token.synthesizer(request).set_up))
         return request.in_order(
             [
-                generation.release(label, self.synthetic.max_tokens, Course())
+                generation.release(GenerationRequest(label, self.synthetic.max_tokens))
                 for _ in range(request.shots_per_label)
                 for label in sorted(set(request.labels))
             ]
@@ -63,7 +63,7 @@ class WithExamples:
     without it teaches nothing. Two made-up examples show it: public text, which costs nothing.
     """
 
-    setting: Setting
+    setting: Condition
     examples: tuple[tuple[str, str], ...]
 
     @property
@@ -85,7 +85,7 @@ class WithExamples:
 class Stored:
     """A setting whose demonstrations are kept in a folder, and taken from there if they are there."""
 
-    setting: Setting
+    setting: Condition
     folder: Path = field(repr=False)
 
     @property

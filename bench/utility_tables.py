@@ -18,13 +18,14 @@ from utility import (
 from utility_data import DATA_SETS
 
 from dpfewshot.evaluation import Cell, difference, summarise
+from dpfewshot.evaluation.conditions import INSTRUCTION_ONLY, NON_PRIVATE_SAMPLE
 from dpfewshot.evaluation.summaries import Calibration, Difference, Summary, grouped
 
 OURS = {name: ours(data).name for name, data in DATA_SETS.items()}
 """The name of our setting in each task."""
 
 NOTHING_READ = {
-    name: "zero-private" + ", public examples" * (data.task.labels is None)
+    name: INSTRUCTION_ONLY + ", public examples" * (data.task.labels is None)
     for name, data in DATA_SETS.items()
 }
 """Ours without records: ε = 0."""
@@ -32,9 +33,9 @@ NOTHING_READ = {
 NAMES = {"ours": "ours", "gaussian": "Gaussian (Tang et al.)", "adadpsyn": "AdaDPSyn"}
 BASELINES = (
     ("zero-shot", 0.0),
-    ("zero-private", 0.0),
-    ("zero-private, public examples", 0.0),
-    ("random-private", None),
+    (INSTRUCTION_ONLY, 0.0),
+    (f"{INSTRUCTION_ONLY}, public examples", 0.0),
+    (NON_PRIVATE_SAMPLE, None),
 )
 SHOTS = 4
 """Of the tables but the last."""
@@ -61,7 +62,7 @@ def settings_table(cells: Sequence[Cell], model: str) -> str:
         "|---|---|" + "---|" * (len(columns) + 1),
     ]
     found = {
-        (one.task, one.setting, one.epsilon): one
+        (one.task, one.condition, one.epsilon): one
         for one in summarise(
             (cell for cell in cells if cell.shots in (0, SHOTS)), calibration=CALIBRATION[model]
         )
@@ -94,7 +95,7 @@ def shown(one: Summary | None) -> str:
         return "–"
     runs = (
         ""
-        if one.repetitions == wanted(one.model, one.epsilon) or one.setting == "zero-shot"
+        if one.repetitions == wanted(one.model, one.epsilon) or one.condition == "zero-shot"
         else f" ({one.repetitions} run{'s' * (one.repetitions > 1)})"
     )
     return f"**{100 * one.accuracy:.1f}** [{100 * one.low:.1f}, {100 * one.high:.1f}]{runs}"
@@ -103,7 +104,7 @@ def shown(one: Summary | None) -> str:
 def expectations(cells: Sequence[Cell], model: str) -> str:
     """Ours against no noise, and against the papers' at equal ε."""
     groups = {
-        (group[0].task, group[0].setting, group[0].epsilon_asked): group
+        (group[0].task, group[0].condition, group[0].epsilon_asked): group
         for group in grouped(cells)
         if group[0].shots == SHOTS
     }
@@ -150,14 +151,14 @@ def calibrations(cells: Sequence[Cell]) -> str:
         if cell.batch_calibrated is not None
         and cell.shots in (0, SHOTS)
         and (
-            cell.setting in {"zero-shot", "zero-private", "random-private"}
-            or (cell.setting == OURS[cell.task] and cell.epsilon_asked in (1.0, None))
+            cell.condition in {"zero-shot", INSTRUCTION_ONLY, NON_PRIVATE_SAMPLE}
+            or (cell.condition == OURS[cell.task] and cell.epsilon_asked in (1.0, None))
         )
     ]
     by_kind = [summarise(classified, calibration=kind) for kind in CALIBRATIONS]
     together = sorted(zip(*by_kind, strict=True), key=lambda kinds: list(DATA_SETS).index(kinds[0].task))
     rows = [
-        f"| {kinds[0].task} | {kinds[0].setting} | {level(kinds[0].epsilon)} | {' | '.join(map(shown, kinds))} |"
+        f"| {kinds[0].task} | {kinds[0].title} | {level(kinds[0].epsilon)} | {' | '.join(map(shown, kinds))} |"
         for kinds in together
     ]
     if not rows:
@@ -177,10 +178,10 @@ def by_mechanism(cells: Sequence[Cell]) -> str:
         for cell in cells
         if cell.epsilon_asked == 1.0
         and cell.shots == SHOTS
-        and ("one draw" in cell.setting or cell.setting == OURS[cell.task])
+        and ("one draw" in cell.condition or cell.condition == OURS[cell.task])
         and cell.task in IN_DETAIL
     ]
-    if all(cell.setting == OURS[cell.task] for cell in of_one_draw):
+    if all(cell.condition == OURS[cell.task] for cell in of_one_draw):
         return ""
     lines = [
         "By mechanism at ε = 1, on ours' one draw a demonstration and sizes (Tang et al., Table 4):\n",
@@ -188,7 +189,7 @@ def by_mechanism(cells: Sequence[Cell]) -> str:
         "|---|---|---|",
     ]
     found = summarise(of_one_draw, calibration=CALIBRATION[WRITER])
-    lines += [f"| {one.task} | {one.setting} | {shown(one)} |" for one in found]
+    lines += [f"| {one.task} | {one.title} | {shown(one)} |" for one in found]
     return "\n".join(lines) + "\n"
 
 
@@ -196,7 +197,7 @@ def by_records(cells: Sequence[Cell]) -> str:
     """Ours from one record a prompt, and from several."""
     levels = [*sorted(epsilon for epsilon in EPSILONS if epsilon), None]
     found = {
-        (one.task, one.setting, one.epsilon): one
+        (one.task, one.condition, one.epsilon): one
         for one in summarise(
             (cell for cell in cells if cell.shots == SHOTS and cell.task in SEVERAL_RECORDS),
             calibration=CALIBRATION[WRITER],
@@ -225,7 +226,7 @@ def sweep(cells: Sequence[Cell]) -> str:
     many = [
         one
         for one in summarise(
-            (cell for cell in cells if cell.setting == OURS[cell.task] and cell.model == WRITER),
+            (cell for cell in cells if cell.condition == OURS[cell.task] and cell.model == WRITER),
             calibration=CALIBRATION[WRITER],
         )
         if one.epsilon in (1.0, None)
@@ -248,7 +249,7 @@ def sweep(cells: Sequence[Cell]) -> str:
 
 def missing(cells: Sequence[Cell]) -> str:
     """What the issue's grid has and the raw cells have not."""
-    there = {(cell.model, cell.task, cell.setting, cell.epsilon_asked, cell.repetition) for cell in cells}
+    there = {(cell.model, cell.task, cell.condition, cell.epsilon_asked, cell.repetition) for cell in cells}
     gone: dict[tuple[str, str], list[str]] = {}
     for key, (model, _) in MODELS.items():
         for task in DATA_SETS if key == "gemma" else ("trec", "mit-d"):

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
         tasks as tasks,
     )
     from dpfewshot.baselines import (
-        random_private_demonstrations as random_private_demonstrations,
-        zero_private_demonstrations as zero_private_demonstrations,
+        instruction_only_demonstrations as instruction_only_demonstrations,
+        non_private_sample as non_private_sample,
     )
     from dpfewshot.budget.memory import MemoryAccount as MemoryAccount
     from dpfewshot.demonstrations import Demonstrations as Demonstrations
@@ -83,16 +83,19 @@ _HOMES = {
     "audit": "dpfewshot",
     "backends": "dpfewshot",
     "icl": "dpfewshot",
+    "instruction_only_demonstrations": "dpfewshot.baselines",
     "mechanisms": "dpfewshot",
-    "random_private_demonstrations": "dpfewshot.baselines",
+    "non_private_sample": "dpfewshot.baselines",
     "read_records": "dpfewshot.records",
     "release_labels": "dpfewshot.labels",
     "tasks": "dpfewshot",
-    "zero_private_demonstrations": "dpfewshot.baselines",
 }
 if not TYPE_CHECKING:  # type checkers re-export the imports above, and cannot read this list
     __all__ = [*_HOMES]  # noqa: PLE0604 - the table's keys are strings
-_RENAMED: dict[str, str] = {}  # old name: "package.module:new"
+_RENAMED = {
+    "random_private_demonstrations": "dpfewshot.baselines:non_private_sample",
+    "zero_private_demonstrations": "dpfewshot.baselines:instruction_only_demonstrations",
+}
 __getattr__ = lazy_names(__name__, _HOMES, deprecated_names(__name__, _RENAMED))
 
 

@@ -1,7 +1,7 @@
-"""What demonstrations under (ε, δ) are measured against: ε = 0, and no privacy at all.
+"""Baselines for demonstrations under (ε, δ): ε = 0, and no privacy at all.
 
-Tang et al. (ICLR 2024) compare with both: few-shot demonstrations that are generated from the instruction
-alone, and records as they stand.
+Tang et al. (ICLR 2024) compare with both: demonstrations generated from the instruction alone (their
+"zero-private"), and unchanged records.
 """
 
 from __future__ import annotations
@@ -17,19 +17,28 @@ from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, open_block
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.exact.choice import uniform_below
 from dpfewshot.exact.random_source import RandomSource
-from dpfewshot.generation.strata import divide
+from dpfewshot.generation.units import check_record_labels, planned_labels
 from dpfewshot.mechanisms.decoding import Decoding
 from dpfewshot.mechanisms.vocabulary import likeliest
 from dpfewshot.prompts.writer import LabelPrompts, PromptWriter
 from dpfewshot.records import as_records
+from dpfewshot.runtime.deprecation import deprecated_names
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
-from dpfewshot.values import Demonstration, PrivacySpend, Record, Relation
+from dpfewshot.values import Demonstration, PrivacySpend, Record, Relation, check_whole
 
 _STEPS_OF_LIKELIEST = 2**40
 
+__getattr__ = deprecated_names(
+    __name__,
+    {
+        "random_private_demonstrations": "dpfewshot.baselines:non_private_sample",
+        "zero_private_demonstrations": "dpfewshot.baselines:instruction_only_demonstrations",
+    },
+)
 
-def zero_private_demonstrations(
+
+def instruction_only_demonstrations(
     task: Task,
     backend: LogprobBackend,
     labels: Sequence[str] | None = None,
@@ -40,40 +49,40 @@ def zero_private_demonstrations(
     temperature: float | None = None,
     random_source: RandomSource | None = None,
 ) -> list[Demonstration]:
-    """Demonstrations from the instruction alone, token by token: no record is read, so ε = 0.
+    """Generate demonstrations from the instruction alone: no record is read, so ε = 0.
 
     Args:
         task: instruction, fields and labels.
         backend: any language model. It need not be trusted, nor state batch invariance.
-        labels: the labels to generate, public input; the task's own by default. Tasks with free labels
-            need it.
+        labels: the labels to generate, public input; by default the task's. Required if its labels are free.
         shots: demonstrations of each label, at least 1.
         max_tokens: tokens of a demonstration at most.
-        top_k: how many of the likeliest tokens are candidates; None, or more than there are, is all.
-        temperature: 0 takes the likeliest token. By default 0 for one shot, and 1 for several, which would
-            be the same text else.
-        random_source: n to n uniform bytes, for tests alone. What comes out is private all the same.
+        top_k: number of candidate tokens, the likeliest ones; None, or more than there are, takes all.
+        temperature: 0 takes the likeliest token. By default 0 for one shot, and 1 for several, whose texts
+            would otherwise be equal.
+        random_source: n to n uniform bytes, for tests alone. Results are private all the same.
 
     Returns:
-        Every label once, then every label again. `spent` is (0, 0), and `private` is true.
+        One demonstration of each label, then the next of each. `spent` is (0, 0), and `private` is true.
 
     Raises:
-        InvalidPlan: a setting outside its range, or no label.
-        InvalidTask: a label that the task does not have.
+        InvalidPlan: a setting is outside its range, or there is no label.
+        InvalidTask: the task does not have one of the labels.
         BackendError: the model or its server failed.
     """
-    _check_whole(shots=shots, max_tokens=max_tokens)
+    check_whole("shots", shots)
+    check_whole("max_tokens", max_tokens)
     if top_k is not None:
-        _check_whole(top_k=top_k)
+        check_whole("top_k", top_k)
     decoding = Decoding(temperature=(0.0 if shots == 1 else 1.0) if temperature is None else temperature)
-    planned = _labels(task, (), labels)
+    planned = planned_labels(task, labels)
     writer = PromptWriter(task, backend, record_token_cap=1)
     continuation = _Continuation(backend, max_tokens, top_k, decoding, random_source)
     return [continuation.of(label, writer.for_label(label)) for _ in range(shots) for label in planned]
 
 
 @redacts_errors(None)
-def random_private_demonstrations(
+def non_private_sample(
     task: Task,
     records: Iterable[Record] | object,
     labels: Sequence[str] | None = None,
@@ -81,27 +90,28 @@ def random_private_demonstrations(
     shots: int = 1,
     random_source: RandomSource | None = None,
 ) -> list[Demonstration]:
-    """Records as they stand, without any privacy: for experiments on data that may be published.
+    """Sample unchanged records, without any privacy: for experiments on data that may be published.
 
     Args:
         task: fields and labels.
         records: `Record` objects, mappings, a DataFrame or a Dataset.
-        labels: the labels to draw for; the task's own by default. Tasks with free labels need it.
+        labels: the labels to draw; by default the task's. Required if its labels are free.
         shots: records of each label, at least 1, drawn uniformly without replacement.
         random_source: n to n uniform bytes, for tests alone; None is the operating system's generator.
 
     Returns:
-        Every label once, then every label again. `private` is false and `spent` None. `token_count` is 0:
-        no token was generated.
+        One record of each label, then the next of each. `private` is false and `spent` None. `token_count`
+        is 0: no token was generated.
 
     Raises:
-        InvalidPlan: a setting outside its range, no label, or one with fewer records than shots.
-        InvalidRecords: a record cannot be used, or its label is not the task's.
-        InvalidTask: a label that the task does not have.
+        InvalidPlan: a setting is outside its range, there is no label, or one has fewer records than shots.
+        InvalidRecords: a record cannot be used, or the task does not have its label.
+        InvalidTask: the task does not have one of the labels.
     """
-    _check_whole(shots=shots)
+    check_whole("shots", shots)
     checked = as_records(records)
-    planned = _labels(task, checked, labels)
+    planned = planned_labels(task, labels)
+    check_record_labels(task, checked)
     drawn = {
         label: _draw([record for record in checked if record.label == label], shots, random_source)
         for label in planned
@@ -114,7 +124,7 @@ def random_private_demonstrations(
             private=False,
             spent=None,
             relation=Relation.ADD_REMOVE,
-            mechanism="random-private",
+            mechanism="non-private-sample",
         )
         for shot in range(shots)
         for label in planned
@@ -122,7 +132,7 @@ def random_private_demonstrations(
 
 
 class _Continuation:
-    """How the model writes on after a public prompt, for one backend."""
+    """Continues public prompts with one backend."""
 
     def __init__(
         self,
@@ -141,62 +151,52 @@ class _Continuation:
 
     def of(self, label: str, prompts: LabelPrompts) -> Demonstration:
         """One demonstration."""
-        written = self._tokens(prompts)
+        tokens = self._tokens(prompts)
         return Demonstration(
-            text=text_of(self._backend, written, self._ends),
+            text=text_of(self._backend, tokens, self._ends),
             label=label,
-            token_count=len(written),
+            token_count=len(tokens),
             private=True,
             spent=PrivacySpend(0.0, 0.0),
             relation=Relation.ADD_REMOVE,
-            mechanism="zero-private",
+            mechanism="instruction-only",
         )
 
     def _tokens(self, prompts: LabelPrompts) -> list[int]:
-        """At most `max_tokens`; the last one may be the one that ends it, the first one never is."""
-        written: list[int] = []
+        """At most `max_tokens`. Only the last one may end the demonstration, and never the first."""
+        tokens: list[int] = []
         suffixes = [prompts.public_suffix]
         with closing(
             open_block(self._backend, prompts.prefix, suffixes, self._max_tokens, public=True)
         ) as block:
-            while len(written) < self._max_tokens:
-                written.append(self._next(block, frozenset() if written else self._ends))
-                if written[-1] in self._ends:
+            while len(tokens) < self._max_tokens:
+                tokens.append(self._next(block, frozenset() if tokens else self._ends))
+                if tokens[-1] in self._ends:
                     break
-                block.append(written[-1])
-        return written
+                block.append(tokens[-1])
+        return tokens
 
     def _next(self, block: PromptBlock, excluded: frozenset[int]) -> int:
         logprobs = np.asarray(block.next_token_logprobs(), dtype=np.float32)
         if logprobs.ndim != 2 or len(logprobs) != 1:  # noqa: PLR2004 - one row of V
-            raise BackendError("the backend answered with an array of another shape than was asked for")
+            raise BackendError("the backend returned an array of the wrong shape")
         support = likeliest(logprobs[0], excluded, self._top_k)
         scores = logprobs[0, support].astype(np.float64)
-        told = np.isfinite(scores)
-        if not told.any():
+        known = np.isfinite(scores)
+        if not known.any():
             raise BackendError(
-                "the backend gives no probability to any token of a prompt without records: "
-                "see whether it is longer than the backend's context"
+                "the backend gives no token of a public prompt any probability: "
+                "check whether the prompt is longer than the backend's context"
             )
-        weights = np.exp(np.where(told, scores - scores[told].max(), -np.inf))
+        weights = np.exp(np.where(known, scores - scores[known].max(), -np.inf))
         steps = np.rint(weights * _STEPS_OF_LIKELIEST).astype(np.int64)
         return support[self._decoding.choose(steps, self._random_source)]
 
 
-def _labels(task: Task, records: Sequence[Record], labels: Sequence[str] | None) -> list[str]:
-    return [label for share in divide(task, records, labels) for label in share.labels]
-
-
 def _draw(records: list[Record], count: int, random_source: RandomSource | None) -> list[Record]:
-    """So many of the records, uniformly without replacement."""
+    """Draw records uniformly without replacement."""
     if len(records) < count:
         raise InvalidPlan("a label has fewer records than shots")
     read = random_source or os.urandom
     left = list(records)
     return [left.pop(uniform_below(len(left), read)) for _ in range(count)]
-
-
-def _check_whole(**settings: object) -> None:
-    for name, value in settings.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InvalidPlan(f"{name} must be a whole number of at least 1, not {value!r}")

@@ -263,7 +263,7 @@ def _paid(mechanism: _Mechanism, account: Account | None) -> Permit:
     reservation = Accountant(account).reserve(
         mechanism.cost,
         scope=None,
-        blocks=1,
+        draws=1,
         tokens_per_draw=mechanism.rounds,
         noise_multiplier=_scale(mechanism.rate),
         details={"mechanism": mechanism.name, "count": mechanism.count, "epsilon": mechanism.cost.epsilon},

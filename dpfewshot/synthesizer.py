@@ -1,6 +1,6 @@
 """The composition root: private records in, demonstrations with a guarantee out.
 
-It checks, plans, keeps the account and hands the pieces to `token_loop`, which is Algorithm 1.
+It checks, plans, opens the account and hands the pieces to `generation`, whose `token_loop` is Algorithm 1.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Iterable, Sequence
+from typing import Self
 
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.budget.reservation import Accountant
@@ -16,12 +17,13 @@ from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.generation.cancellation import StopSignal
-from dpfewshot.generation.generation import Course, Generation
+from dpfewshot.generation.generation import Generation
+from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.resuming import checkpointed
 from dpfewshot.generation.runner import OnDemonstration, identity, release_all
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.generation.strata import check_every_label_has_units, divide
-from dpfewshot.generation.telemetry import Observer, Telemetry
+from dpfewshot.generation.telemetry import LogObserver, Observer, Observers, OpenTelemetryObserver
+from dpfewshot.generation.units import check_every_label_has_units, labels_of, planned_labels, units_by_scope
 from dpfewshot.ledger.opening import open_account
 from dpfewshot.mechanisms import Gaussian, Mechanism
 from dpfewshot.planning.compare import Compared, compare
@@ -36,6 +38,7 @@ from dpfewshot.planning.planner import (
 from dpfewshot.planning.settings import CERTIFIED, POISSON, Settings
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records import as_records
+from dpfewshot.runtime.deprecation import warn_renamed
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration, NoPrivacy, PrivacyBudget, Record, check_whole, unit_of
@@ -45,50 +48,55 @@ TOP_K = 100
 
 
 class Synthesizer:
-    """Makes synthetic few-shot demonstrations from private labelled text, with a certified (ε, δ).
+    """Generates synthetic few-shot demonstrations from private labelled text, with a certified (ε, δ).
+
+    It is a context manager, which closes it at the end.
 
     Args:
         task: instruction, fields and labels.
         records: the private records: `Record` objects, mappings, a DataFrame or a Dataset.
         backend: a trusted language model.
         budget: the (ε, δ) of everything that this object releases, or `NO_PRIVACY`.
-        mechanism: how private numbers become a token; by default Tang's Gaussian over the 100 likeliest
-            public tokens, or all where there are fewer.
+        mechanism: turns private numbers into a token; by default Tang's Gaussian over the 100 likeliest
+            public tokens, or over all if there are fewer.
         prompts_per_token: M, prompts (subsets) of a draw.
         records_per_prompt: N, records in a prompt, on average.
         max_tokens: T_max, tokens of a demonstration at most.
         shots_per_label: demonstrations planned for each label.
         resample_every: R, tokens that share one draw of records.
-        population: public n of each label, {label: n} (one number where labels are free). With it,
-            neighbours add or remove one unit; without, n is counted, and neighbours zero a unit out.
-        labels: the labels to generate, public input; the task's own by default. Tasks with free labels
-            need it.
+        population: public n of each label, {label: n}, or one number if labels are free. With it, neighbours
+            add or remove one unit. Without it, n is counted, and neighbours zero a unit out.
+        labels: the labels to generate, public input; by default the task's. Required if its labels are free.
         sampling: "poisson", or "fixed-size" to reproduce papers: M·N units without replacement, neighbours
             replace one unit by another of the same label, and n is public.
-        accounting: "certified", or "published" for the noise of a paper's own accounting of fixed-size draws,
-            to reproduce it: results then say `private=False`.
-        disjoint_parts: P. Each label's units are put in P parts, each by itself, and every part serves
-            demonstrations of its own at the full (ε, δ): parallel composition, for many demonstrations.
+        accounting: "certified", or "published" for the noise of a paper's own accounting of fixed-size draws:
+            results then say `private=False`.
+        disjoint_parts: P. Each unit of a label is assigned to one of P parts by itself, and every part serves
+            its own demonstrations at the full (ε, δ): parallel composition, for many demonstrations.
         ledger: a durable budget: "sqlite:///budget.db", "postgresql+psycopg://...", a BudgetLedger, or an
-            account that others spend from too, as `MemoryAccount`.
-        dataset: the ledger account's name, needed with a URL or a BudgetLedger. The account must be there
+            account that others spend from too, such as a `MemoryAccount`.
+        dataset: the ledger account's name, required with a URL or a BudgetLedger. The account must exist
             (`dpfewshot ledger create`, `BudgetLedger.create`).
-        create: make the account with this budget if the ledger has none of that name.
-        unit: the column that names whom a record belongs to. Records that `read_records` or `as_records` read
-            with one remember it; it names the units of `Record` objects that were made by hand.
+        create: create the account with this budget if the ledger has none of that name.
+        unit: the column that says whom a record belongs to. Records that `read_records` or `as_records` read
+            with one remember it; it names the units of hand-made `Record` objects.
         record_token_cap: tokens of one record's text that enter a prompt at most.
-        allow_batch_variance: accept a backend whose answers depend on the rest of the batch. Nothing
+        allow_batch_variance: accept a backend whose answers depend on the rest of the batch. No guarantee
             then holds: results say `private=False`.
-        opentelemetry: also tell OpenTelemetry what is released (docs/how-to/service.md); the logger
-            "dpfewshot" is told always.
-        source: n to n uniform bytes, for tests alone: results say `private=False`.
+        observers: are told what is released (`dpfewshot.generation.telemetry`, docs/how-to/service.md), after
+            a `LogObserver`, which logs to "dpfewshot".
+        opentelemetry: deprecated: pass `observers=[OpenTelemetryObserver()]`.
 
     Raises:
         InvalidPlan: settings that no plan can honour.
         InvalidRecords: a record's label is not the task's.
         BackendNotBatchInvariant: the backend does not state batch invariance.
-        LedgerError: the ledger cannot be used, has no such account, or it is for another relation or unit.
+        LedgerError: the ledger cannot be used, or has no such account, or its account is for another relation
+            or unit.
     """
+
+    _random_source: RandomSource | None = None
+    """Tests override it in a subclass; results then say `private=False`. None: the operating system's."""
 
     @redacts_errors(None)
     def __init__(
@@ -115,8 +123,8 @@ class Synthesizer:
         unit: str | None = None,
         record_token_cap: int = 100,
         allow_batch_variance: bool = False,
+        observers: Iterable[Observer] = (),
         opentelemetry: bool = False,
-        source: RandomSource | None = None,
     ) -> None:
         self._task = task
         self._backend = backend
@@ -135,31 +143,37 @@ class Synthesizer:
         self._mechanism.check(backend.vocabulary_size)
         _check_invariance(backend, allowed=allow_batch_variance)
         limit = None if isinstance(budget, NoPrivacy) else budget
-        sound = backend.batch_invariant and source is None and accounting == CERTIFIED
+        sound = backend.batch_invariant and self._random_source is None and accounting == CERTIFIED
         certified = limit is not None and sound
         self._writer = PromptWriter(task, backend, record_token_cap)
         self._relation = relation_of(sampling, population)
         records = as_records(records, unit=unit)
-        shares = divide(task, records, labels)
+        planned = planned_labels(task, labels)
+        units = units_by_scope(task, records, planned)
         self._strata = [
-            public_stratum(self._settings, population, share.scope, share.labels, len(share.units))
-            for share in shares
+            public_stratum(self._settings, population, scope, labels_of(scope, planned), len(members))
+            for scope, members in units.items()
         ]
         check_context(getattr(backend, "context_tokens", None), self._writer, self._settings, self._strata)
         self._limit = limit
         self._tokens_per_second: float | None = None
         plan = self._planned(self._mechanism, self._settings, self._strata)
-        watch = Telemetry if opentelemetry else Observer
-        observer = watch({"mechanism": self._mechanism.name, "relation": self._relation})
+        if opentelemetry:
+            warn_renamed("opentelemetry=True", "observers=[OpenTelemetryObserver()]")
+            observers = [*observers, OpenTelemetryObserver()]
+        public = {"mechanism": self._mechanism.name, "relation": self._relation}
+        told = Observers(public, [LogObserver(), *observers])
         unit = unit_of(records)
         account = open_account(
             limit if certified else None, ledger, dataset, relation=self._relation, unit=unit, create=create
         )
         if account is not None and ledger is not None and account.parallel and unit is not None:
             check_every_label_has_units(task, records, self._relation)
-        set_up = SetUp(task, backend, self._mechanism, plan, tuple(shares), certified, source, records.label)
-        self._generation = Generation(set_up, Accountant(account), observer)
-        self._public = {
+        set_up = SetUp(
+            task, backend, self._mechanism, plan, units, certified, self._random_source, records.label
+        )
+        self._generation = Generation(set_up, Accountant(account), told)
+        self._identity = {
             "budget": None if limit is None else dataclasses.asdict(limit),
             "dataset": dataset,
             "unit": unit,
@@ -169,28 +183,28 @@ class Synthesizer:
 
     @property
     def plan(self) -> GenerationPlan:
-        """What is decided before anything is spent: σ, q, steps, ε, δ, tokens."""
+        """Everything that is decided before anything is spent: σ, q, steps, ε, δ, tokens."""
         plan, speed = self._generation.plan, self._tokens_per_second
         return plan.with_speed(speed) if speed else plan
 
     @property
     def set_up(self) -> SetUp:
-        """What generates, for those who audit it: the plan, the mechanism, the backend and the records.
+        """What generates, for audits: the plan, the mechanism, the backend and the records.
 
-        It is there to read. What is done with it changes nothing that this object releases.
+        It is there to read: no use of it changes what this object releases.
         """
         return self._generation.set_up
 
     @property
     def accountant(self) -> Accountant:
         """What is spent of the budget, and what remains."""
-        return self._generation.accountant
+        return self._generation.books.accountant
 
     def compare(self, *, target_noise: float) -> list[Compared]:
         """Every mechanism and setting for these records and this budget, side by side. Spends nothing.
 
         Args:
-            target_noise: what the noise on a mean probability should not exceed.
+            target_noise: upper limit for the noise on a mean probability.
         """
         return compare(
             self._planned,
@@ -212,18 +226,18 @@ class Synthesizer:
         return self.plan
 
     def generate(self, label: str, *, max_tokens: int | None = None) -> Demonstration:
-        """Release one demonstration of a label. Threads may call it at once; a label's take turns.
+        """Release one demonstration of a label. Threads may call it at the same time; one label takes turns.
 
         Args:
             label: one of the planned labels.
-            max_tokens: fewer tokens than planned, to use what earlier demonstrations left over.
+            max_tokens: fewer tokens than planned, to use what earlier demonstrations left.
 
         Raises:
             BudgetExceeded: the plan or the account does not allow it, or it is closed; nothing is drawn.
             BackendError: the model or its server failed. What was drawn stays charged.
             LedgerError: the charge could not be recorded; nothing is drawn without it.
         """
-        return self._generation.release(label, self._at_most(max_tokens), Course())
+        return self._generation.release(GenerationRequest(label, self._at_most(max_tokens)))
 
     def generate_all(
         self,
@@ -235,21 +249,22 @@ class Synthesizer:
 
         Args:
             on_demonstration: called with each demonstration as it is released.
-            checkpoint: a file that an interrupted run goes on from, made if it is not there. What is finished
-                is not paid for again; an interruption costs the draw it fell into (docs/proofs/resuming.md).
+            checkpoint: a file from which a later run resumes, created if it does not exist. Finished
+                demonstrations are not paid for again; an interruption costs the draw in progress
+                (docs/proofs/resuming.md).
 
         Raises:
             InvalidPlan: the checkpoint is of another plan.
-            BudgetExceeded, BackendError, LedgerError: as `generate`. With a checkpoint all demonstrations
-                that can be made are made before BudgetExceeded; LedgerError also where the checkpoint cannot
-                be read or written.
+            BudgetExceeded, BackendError, LedgerError: as `generate`. With a checkpoint, all demonstrations
+                that can be made are made before BudgetExceeded. LedgerError also if the checkpoint cannot be
+                read or written.
         """
         return self._generate_all(on_demonstration, checkpoint, StopSignal())
 
     def close(self) -> None:
         """Settle what drew, give back what did not, and refuse every later call with `BudgetExceeded`.
 
-        What a run with a checkpoint reserved stays the checkpoint's. Never call it in a signal handler
+        What a run with a checkpoint reserved stays with the checkpoint. Never call it in a signal handler
         (docs/how-to/service.md).
 
         Raises:
@@ -257,16 +272,22 @@ class Synthesizer:
         """
         self._generation.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     async def agenerate(self, label: str, *, max_tokens: int | None = None) -> Demonstration:
         """`generate` for asyncio: in a thread, so that the event loop stays free.
 
         When it is cancelled, the thread stops before the next token. What was drawn stays charged, a plan
         that drew nothing is given back, and nothing stays locked.
         """
-        worker, tokens = self._generation.stratum_of(label).worker, self._at_most(max_tokens)
+        worker, tokens = self._generation.run_of(label).worker, self._at_most(max_tokens)
         return await worker.run(
             lambda stop: self._generation.release(
-                label, tokens, Course(on_token=lambda _token: stop.check(), stop=stop)
+                GenerationRequest(label, tokens, on_token=lambda _token: stop.check(), stop=stop)
             )
         )
 
@@ -276,7 +297,7 @@ class Synthesizer:
         on_demonstration: OnDemonstration | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
     ) -> Demonstrations:
-        """`generate_all` for asyncio, cancelled as `agenerate` is. The callback runs in the thread."""
+        """`generate_all` for asyncio. It is cancelled as `agenerate` is; the callback runs in the thread."""
         return await self._generation.worker.run(
             lambda stop: self._generate_all(on_demonstration, checkpoint, stop)
         )
@@ -289,7 +310,7 @@ class Synthesizer:
     ) -> Demonstrations:
         if checkpoint is None:
             return release_all(self._generation, on_demonstration, stop)
-        with checkpointed(self._generation, checkpoint, identity(self._generation, self._public)):
+        with checkpointed(self._generation, checkpoint, identity(self._generation, self._identity)):
             return release_all(self._generation, on_demonstration, stop)
 
     def _at_most(self, max_tokens: int | None) -> int:
@@ -316,5 +337,5 @@ def _check_invariance(backend: LogprobBackend, *, allowed: bool) -> None:
     if not backend.batch_invariant and not allowed:
         raise BackendNotBatchInvariant(
             "the backend does not state that a prompt's answer is independent of its neighbours, which the "
-            "guarantee needs; allow_batch_variance=True goes on without a guarantee (private=False)"
+            "guarantee needs; allow_batch_variance=True accepts it without a guarantee (private=False)"
         )

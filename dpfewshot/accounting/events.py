@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import Enum
 from typing import ClassVar, Final, Protocol, runtime_checkable
 
 from dpfewshot.errors import InvalidPlan
@@ -27,6 +28,16 @@ LARGEST_COST = 1e6
 _ADD_OR_REMOVE: Final = frozenset({Relation.ADD_REMOVE, Relation.ZERO_OUT})
 """One set, because a null contributes nothing to a draw: both relations have the same dominating pairs
 (docs/proofs/sampling.md)."""
+
+
+class PublishedAccounting(Enum):
+    """How a paper accounts for its fixed-size draws: for `accounting="published"` alone, never certified."""
+
+    AS_IF_POISSON = "the Poisson accountant at q = m/n"
+    """Tang et al. (ICLR 2024) analyse Poisson draws and ran fixed-size ones."""
+
+    RENYI = "Rényi moments of fixed-size draws, at integer orders"
+    """Gao et al. (AdaDPSyn, ICLR 2025)."""
 
 
 @runtime_checkable

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self, get_args
 
+from dpfewshot.runtime.deprecation import renamed_fields
+
 Kind = Literal["membership", "influence", "private-prediction", "canary", "leak"]
 Verdict = Literal["passed", "failed", "informative"]
 
@@ -38,6 +40,7 @@ class Figure:
             raise ValueError(f"the figure {self.name!r} has a number that is not finite")
 
 
+@renamed_fields(private="confidential")
 @dataclass(frozen=True, slots=True)
 class Finding:
     """The outcome of one audit.
@@ -47,7 +50,7 @@ class Finding:
         title: of a section or a table, for people.
         statement: what was found, in one sentence for people.
         verdict: "passed" or "failed" where the audit tests a claim; "informative" where it measures.
-        private: whether it was computed from private records: then it is for the operator alone.
+        confidential: whether it was computed from private records: then it is for the operator alone.
         figures: the numbers.
         details: what else there is to know, of a kind that JSON carries.
 
@@ -59,7 +62,7 @@ class Finding:
     title: str
     statement: str
     verdict: Verdict
-    private: bool
+    confidential: bool
     figures: tuple[Figure, ...]
     details: Mapping[str, object] = field(default_factory=dict)
 
@@ -89,7 +92,7 @@ class Finding:
             "title": self.title,
             "statement": self.statement,
             "verdict": self.verdict,
-            "private": self.private,
+            "private": self.confidential,
             "figures": [asdict(figure) for figure in self.figures],
             "details": dict(self.details),
         }
@@ -101,8 +104,9 @@ class Finding:
         Raises:
             KeyError, TypeError, ValueError: the mapping is not one.
         """
-        fields = {**document, "figures": tuple(Figure(**figure) for figure in document["figures"])}
-        return cls(**fields)
+        fields = dict(document)
+        figures = tuple(Figure(**figure) for figure in fields.pop("figures"))
+        return cls(confidential=fields.pop("private"), figures=figures, **fields)
 
 
 def as_document(findings: Iterable[Finding]) -> dict[str, object]:
@@ -110,5 +114,5 @@ def as_document(findings: Iterable[Finding]) -> dict[str, object]:
     listed = list(findings)
     return {
         "findings": [finding.as_dict() for finding in listed],
-        "private": any(finding.private for finding in listed),
+        "private": any(finding.confidential for finding in listed),
     }

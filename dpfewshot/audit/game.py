@@ -72,7 +72,7 @@ def canary_game(
         bar.total = table.ticks
         of_one_draw = [table.one_token(), table.one_block()]
         demonstration, draws = table.one_demonstration()
-    units = set_up.parts()[set_up.plan.strata.index(part)].bodies(set_up.writer, 0)
+    units = set_up.bodies(part)[0]
     return verdict_of(
         set_up.mechanism,
         part,

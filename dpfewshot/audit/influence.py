@@ -24,6 +24,7 @@ from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.icl import Classifier
 from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
 from dpfewshot.prompts.few_shot import PromptFormat
+from dpfewshot.runtime.deprecation import renamed_arguments
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
@@ -90,15 +91,16 @@ def influences(
     return np.stack([influence_of(everything, asked(others)) for others in rest])
 
 
+@renamed_arguments(private="confidential")
 def influence_finding(
-    measured: Sequence[NDArray[np.float64]], *, over: Answers = "labels", private: bool = True
+    measured: Sequence[NDArray[np.float64]], *, over: Answers = "labels", confidential: bool = True
 ) -> Finding:
     """Influences of several prompts, as one finding: mean and largest, and the mean of each position.
 
     Args:
         measured: of each prompt, what `influences` returned; all with the same number of demonstrations.
         over: what was asked for.
-        private: whether demonstrations or texts were private.
+        confidential: whether demonstrations or texts were private.
 
     Raises:
         InvalidPlan: nothing was measured, or prompts have different numbers of demonstrations.
@@ -120,7 +122,7 @@ def influence_finding(
             f"average and {largest:.3g} at most: with records in the prompt, no smaller ε holds at δ = 0."
         ),
         verdict="informative",
-        private=private,
+        confidential=confidential,
         figures=(
             Figure("mean influence", mean, low=low, high=high),
             Figure("largest influence", largest),

@@ -45,7 +45,7 @@ def leak_check(
         demonstrations: what was released.
         records: the private records that it was made from.
         backend: whose tokens runs are counted in; words without it.
-        baseline: texts of the same model without any record, as `zero_private_demonstrations`.
+        baseline: texts of the same model without any record, as `instruction_only_demonstrations`.
         held_out: records of the same kind that took no part.
         long_run: how many words (tokens) of one unit alone make a leak, at least 2.
 
@@ -76,7 +76,7 @@ def leak_check(
         title="Leak check",
         statement=_statement(len(leaks), len(released), f"{long_run} {pieces} in a row"),
         verdict="failed" if leaks else "passed",
-        private=True,
+        confidential=True,
         figures=(*figures, *_totals(overlaps)),
         details={
             "demonstrations": [each.as_dict() for each in overlaps],

@@ -139,7 +139,7 @@ def membership_inference(
             f"({area.low:.3f} to {area.high:.3f}); {held}."
         ),
         verdict="informative" if reference is None else "failed" if area.low > reference else "passed",
-        private=True,
+        confidential=True,
         figures=(Figure("AUC", area.value, low=area.low, high=area.high, reference=reference),),
         details={
             "loss": loss,

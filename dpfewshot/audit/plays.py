@@ -23,7 +23,8 @@ from dpfewshot.audit.premises import Expected
 from dpfewshot.audit.worlds import Crowd, World
 from dpfewshot.audit.worst_case import TELLING, WorstCaseModel
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.generation.generation import Course, Generation
+from dpfewshot.generation.generation import Generation
+from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import Draws, Mechanism, RowChange
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
@@ -135,7 +136,7 @@ class Stage:
         return [self._telling() for _ in range(plays)]
 
     def _telling(self) -> int:
-        text = self.generation.release(self.label, self.tokens, Course()).text
+        text = self.generation.release(GenerationRequest(self.label, self.tokens)).text
         self.tick()
         return sum(text.count(letter) for letter in TELLING)
 

@@ -196,7 +196,7 @@ def private_prediction_audit(runs: Sequence[PredictionLosses], setting: Setting,
             f"at δ = {delta:g}."
         ),
         verdict="passed" if kept else "failed",
-        private=True,
+        confidential=True,
         figures=(
             Figure("largest loss of a token", token_loss, reference=of_token),
             Figure("largest loss of a run", run_loss, reference=of_run),

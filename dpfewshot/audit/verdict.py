@@ -87,7 +87,7 @@ def verdict_of(mechanism: Mechanism, plan: StratumPlan, counted: Counted) -> Fin
         title="Canary game",
         statement=_statement(faults, max(least, alone), claimed, delta, counted.beta),
         verdict="failed" if faults else "passed",
-        private=True,
+        confidential=True,
         figures=(*bounds, *noises, *_figures(counted)),
         details={
             "label": counted.label,

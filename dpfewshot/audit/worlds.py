@@ -79,12 +79,11 @@ class Crowd:
     @classmethod
     def of(cls, set_up: SetUp, part: StratumPlan) -> Crowd:
         """The units that serve a part of the plan, or one of its disjoint parts."""
-        share = set_up.shares[set_up.plan.strata.index(part)]
-        sizes = [len(unit) for unit in share.units]
+        sizes = [len(unit) for unit in set_up.units[part.scope]]
         disjoint = set_up.plan.settings.disjoint_parts
         kept = disjoint_parts(len(sizes), disjoint)[0] if disjoint > 1 else range(len(sizes))
         named = any(
-            record.unit is not None for each in set_up.shares for unit in each.units for record in unit
+            record.unit is not None for units in set_up.units.values() for unit in units for record in unit
         )
         return cls([sizes[unit] for unit in kept], named)
 

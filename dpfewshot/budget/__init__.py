@@ -1,1 +1,1 @@
-"""What may still be spent: accounts in memory, reservations, and the permits that they give out."""
+"""What may still be spent, in memory: accounts, reservations, and the permits that they issue."""

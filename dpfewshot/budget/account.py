@@ -1,25 +1,27 @@
-"""Where a budget is kept: what an account must do."""
+"""The protocol of an account: a budget, what is spent of it, and what its plans hold for."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
-from dpfewshot.budget.amounts import Units
-from dpfewshot.budget.draws import Draws
+from dpfewshot.budget.amounts import Amount
+from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import UNNAMED_UNIT, PrivacyBudget, PrivacySpend
 
 Details = Mapping[str, str | int | float]
-"""What a plan is, for the history: mechanism, σ, q, steps. Public numbers only."""
+"""Public facts about a plan, for the history: mechanism, σ, q, steps."""
+
+Cost = Amount | PrivacySpend
+"""What a plan reserves. Runs of this package pass the exact `Amount`; a caller may pass floats."""
 
 
 class Account(Protocol):
-    """A budget and what was spent of it. Entries go reserved → charged → settled, or reserved → cancelled.
+    """A budget and what is spent of it. An entry is reserved, charged and settled, or reserved and cancelled.
 
-    Whoever spends from an account calls `bound` first: ε over records and ε over customers, or over two kinds
-    of neighbours, cannot be combined. A wrapper must have every member below; an object that lacks one is
-    refused.
+    Call `bound` before spending: ε over records and ε over customers, or over two kinds of neighbours, cannot
+    be combined. A wrapper needs every member below; an object that lacks one is refused.
     """
 
     @property
@@ -39,25 +41,25 @@ class Account(Protocol):
 
     @property
     def relation(self) -> str | None:
-        """The neighbouring relation of every plan on this account; None while more than one is possible."""
+        """The neighbouring relation of every plan on this account; None while several are possible."""
         ...
 
     @property
     def unit(self) -> str | None:
-        """The column that names whom a record belongs to; None where each record stands for itself."""
+        """The column that names whom a record belongs to; None where each record is a unit of its own."""
         ...
 
     @property
     def parallel(self) -> bool:
-        """Whether plans over different parts of the recorded partition run side by side."""
+        """Whether plans over different strata of the recorded partition compose in parallel."""
         ...
 
     def bind(self, relations: frozenset[str], unit: str | None) -> None:
-        """Say what the costs to come hold for.
+        """State what the costs to come hold for.
 
         Args:
             relations: the neighbouring relations that they hold for, at least one.
-            unit: the name of the unit column; None where each record stands for itself.
+            unit: the name of the unit column; None where each record is a unit of its own.
 
         Raises:
             LedgerError: the account is for another relation or unit.
@@ -65,37 +67,40 @@ class Account(Protocol):
         ...
 
     def reserve(
-        self, scope: str | None, cost: PrivacySpend, details: Details, draws: Draws | None = None
+        self, scope: str | None, cost: Cost, details: Details, draws: DrawCounts | None = None
     ) -> int:
-        """Set a plan's whole cost aside and return the entry's number.
+        """Reserve a plan's whole cost and return the entry's number.
 
         Args:
-            scope: the part of the account's partition that the plan draws from; None for all of it.
-            cost: the plan's certified (ε, δ).
+            scope: the stratum of the account's partition that the plan draws from; None for the whole data
+                set.
+            cost: the plan's certified (ε, δ). A run passes an `Amount`, which counts ε in 10⁻¹² and δ in
+                10⁻¹⁸ and is kept as it is. A `PrivacySpend` is accepted and rounded up. `Amount.of_cost`
+                converts both: a wrapper that reads the cost calls it, and one that forwards it need not.
             details: public facts for the history.
             draws: the draws that the cost pays for, which `draw` counts; None for an entry that is charged
                 as a whole.
 
         Raises:
             BudgetExceeded: it does not fit; nothing is changed.
-            LedgerError: the scope is a part of another partition than the account's.
+            LedgerError: the scope belongs to another partition than the account's.
         """
         ...
 
     @property
     def durable(self) -> bool:
-        """Whether every process sees the same entries, so that a copied checkpoint is found by its lease."""
+        """Whether all processes see the same entries, so that a lease exposes a copied checkpoint."""
         ...
 
     def charge(self, entry: int) -> None:
-        """The plan is about to draw: from now on nothing of it comes back."""
+        """Charge the whole entry, before the plan draws. From now on nothing of it comes back."""
         ...
 
     def draw(self, entry: int, lease: str, part: int) -> None:
-        """Charge one block of one of the entry's disjoint parts, before it is drawn.
+        """Charge one draw from one of the entry's disjoint parts, before it is made.
 
         Raises:
-            BudgetExceeded: the part has no block left.
+            BudgetExceeded: the part has no draw left.
             LedgerError: another run holds the lease, or the charge could not be recorded.
         """
         ...
@@ -104,13 +109,13 @@ class Account(Protocol):
         self,
         entry: int,
         scope: str | None,
-        cost: PrivacySpend,
+        cost: Cost,
         details: Details,
         *,
         known: Collection[str],
-        draws: Draws,
+        draws: DrawCounts,
     ) -> tuple[int, tuple[int, ...]]:
-        """Replace an entry's lease, so that this run alone may draw what is left, if anything is.
+        """Replace an entry's lease, so that only this run makes the draws that are left.
 
         Args:
             entry: its number.
@@ -118,42 +123,43 @@ class Account(Protocol):
             cost: as it was reserved.
             details: as it was reserved.
             known: leases of the checkpoint, one of which the entry must have.
-            draws: the blocks that the checkpoint leaves, and the new lease; one of `known` changes nothing.
+            draws: the draws that the checkpoint leaves, and the new lease; one of `known` changes nothing.
 
         Returns:
-            The entry's number, which an account in memory may change, and the blocks left in each part.
+            The entry's number, which an account in memory may change, and the draws left in each disjoint
+            part.
 
         Raises:
-            LedgerError: the checkpoint is stale, or the entry is not the one that it names.
-            BudgetExceeded: an account in memory has not the room for it.
+            LedgerError: the checkpoint is stale, or names another entry.
+            BudgetExceeded: an account in memory has no room for it.
         """
         ...
 
     def settle(self, entry: int, lease: str | None = None) -> None:
-        """A plan that drew is over: all of it stays spent, and it draws no more.
+        """Close an entry that drew: all of it stays spent, and it draws no more.
 
-        With a lease that is not the entry's, nothing changes: another run goes on with it.
+        Nothing changes if the entry has another lease: another run resumed it.
         """
         ...
 
     def cancel(self, entry: int) -> None:
-        """A plan that never drew gives everything back."""
+        """Give back the whole cost of a plan that never drew."""
         ...
 
 
 def bound(account: Account, relations: frozenset[str], unit: str | None) -> str | None:
     """Bind an account to what the costs to come hold for, and return its relation; None while it is open.
 
-    What the account says of itself is compared too: a wrapper may accept anything.
+    The account's own statement is compared too: a wrapper's `bind` may accept anything.
 
     Raises:
-        LedgerError: the account is for another relation or unit, or it is durable and the unit has no name.
+        LedgerError: the account is for another relation or unit, or it is durable and the unit is unnamed.
     """
     if unit == UNNAMED_UNIT and account.durable:
         raise LedgerError(
-            f"unit={unit!r} names no column: records that were made by hand have units of a column that "
-            "nobody named, which a durable account cannot compare. Name it with unit= (and rename a column "
-            f"that is called {unit!r})"
+            f"unit={unit!r} names no column: records made by hand have units of a column that nobody named, "
+            "which a durable account cannot compare. Name it with unit= (and rename a column that is called "
+            f"{unit!r})"
         )
     account.bind(relations, unit)
     relation, kept = account.relation, account.unit
@@ -165,28 +171,44 @@ def bound(account: Account, relations: frozenset[str], unit: str | None) -> str 
 def other_kind(
     account: str, relations: Iterable[str], unit: str | None, others: Iterable[str], other_unit: str | None
 ) -> str:
-    """The one sentence that refuses a plan of another relation or unit than the account's."""
-    advice = ""
-    if None not in (unit, other_unit) and UNNAMED_UNIT in (unit, other_unit):
-        advice = (
+    """The refusal of a plan for another relation or unit than the account's, with what to do about it."""
+    kept, asked = frozenset(relations), frozenset(others)
+    return (
+        f"{account} holds for relation={_listed(kept)}, unit={unit!r} and cannot be used with "
+        f"relation={_listed(asked)}, unit={other_unit!r}"
+        + _unit_advice(unit, other_unit)
+        + ("" if kept & asked or not kept else _RELATION_ADVICE)
+    )
+
+
+_RELATION_ADVICE = (
+    "; the population decides the relation: with population= (--population) it is add-remove, without it "
+    "zero-out, and draws of fixed size have replace-one"
+)
+
+
+def _unit_advice(unit: str | None, other: str | None) -> str:
+    if None not in (unit, other) and UNNAMED_UNIT in (unit, other):
+        return (
             f"; {UNNAMED_UNIT!r} is a unit column whose name was not recorded: name a plan's with unit=, and "
             "an old account's with dpfewshot ledger name-unit"
         )
-    return (
-        f"{account} holds for relation={_listed(relations)}, unit={unit!r} and cannot be used with "
-        f"relation={_listed(others)}, unit={other_unit!r}{advice}"
-    )
+    if unit == other:
+        return ""
+    if unit is None:
+        return "; each record is a unit of this account: leave out unit= (--unit), or use another account"
+    return f"; name the account's unit column when you read the records: unit={unit!r} (--unit {unit})"
 
 
 def _listed(relations: Iterable[str]) -> str:
     return " or ".join(repr(relation) for relation in sorted(relations))
 
 
-def exceeded_message(cost: PrivacySpend, limit: Units, spent: Units) -> str:
-    """The one sentence of a refusal. All of its numbers are public."""
-    budget, used = limit.as_spend(), spent.as_spend()
+def exceeded_message(cost: Amount, limit: Amount, spent: Amount) -> str:
+    """The refusal of a plan that does not fit. All of its numbers are public."""
+    needed, budget, used = cost.as_spend(), limit.as_remainder(), spent.as_spend()
     return (
-        f"the plan needs epsilon={float(cost.epsilon):.6g}, delta={float(cost.delta):.3g}, but of the budget "
+        f"the plan needs epsilon={needed.epsilon:.6g}, delta={needed.delta:.3g}, but of the budget "
         f"epsilon={budget.epsilon:.6g}, delta={budget.delta:.3g} already "
         f"epsilon={used.epsilon:.6g}, delta={used.delta:.3g} is spent"
     )

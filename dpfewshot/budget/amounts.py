@@ -1,87 +1,137 @@
-"""Amounts of (ε, δ) as integers, so that ten times 0.1 can be spent from 1.0 and never a hair more.
+"""Exact amounts of (ε, δ), so that ten times 0.1 fit in 1.0 and nothing more does.
 
-ε counts in units of 10⁻¹², δ in units of 10⁻¹⁸. A cost is rounded up to a unit, a budget down. Conversions
-are exact fractions: no decimal context of the caller's can round them.
+An amount counts ε in 10⁻¹² and δ in 10⁻¹⁸. From the plan to the ledger's row it stays an integer. It is
+converted once at each border, always to the side that protects:
+
+| from | to | rounded |
+|---|---|---|
+| a budget | amount | down |
+| a certified ε, a cost | amount | up |
+| amount | the accountant's target | down |
+| amount | a spend, for display and JSON | up |
+| amount | a budget or a remainder, for display and JSON | down |
+
+A float that users write or read stands for its shortest decimal: 0.1 is a tenth. A float that the accountant
+computes with stands for its exact binary value.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Final, NamedTuple
 
 from dpfewshot.errors import InvalidPlan
+from dpfewshot.exact.rounding import rounded_down
 from dpfewshot.values import PrivacyBudget, PrivacySpend, as_float
 
-EPSILON_UNITS: Final = 10**12
-"""Units of one ε."""
+EPSILON_SCALE: Final = 10**12
+"""What an amount counts for ε = 1."""
 
-DELTA_UNITS: Final = 10**18
-"""Units of one δ."""
+DELTA_SCALE: Final = 10**18
+"""What an amount counts for δ = 1."""
 
 
-class Units(NamedTuple):
-    """(ε, δ) in whole units: sums of these are exact."""
+class Amount(NamedTuple):
+    """An exact (ε, δ): ε in 10⁻¹², δ in 10⁻¹⁸."""
 
     epsilon: int
     delta: int
 
     @classmethod
-    def of_budget(cls, budget: PrivacyBudget) -> Units:
-        """A budget, rounded down to a unit."""
-        return cls(*_scaled(budget.epsilon, budget.delta, math.floor))
+    def of_budget(cls, budget: PrivacyBudget) -> Amount:
+        """The budget, rounded down."""
+        return cls(
+            math.floor(_decimal(budget.epsilon) * EPSILON_SCALE),
+            math.floor(_decimal(budget.delta) * DELTA_SCALE),
+        )
 
     @classmethod
-    def of_cost(cls, cost: PrivacySpend) -> Units:
-        """A cost, rounded up to a unit.
+    def of_cost(cls, cost: Amount | PrivacySpend) -> Amount:
+        """The cost, rounded up; an amount as it is. The one conversion of costs that users state.
 
         Raises:
-            InvalidPlan: a cost that is negative or not finite, which would give budget back, or no number.
+            InvalidPlan: the cost is negative, which would give budget back, or not a finite number.
         """
-        epsilon, delta = as_float("a cost's epsilon", cost.epsilon), as_float("a cost's delta", cost.delta)
-        if not (0 <= epsilon < math.inf and 0 <= delta < math.inf):
-            raise InvalidPlan(f"a cost must be finite and at least 0, not ({epsilon}, {delta})")
-        return cls(*_scaled(epsilon, delta, math.ceil))
+        if isinstance(cost, Amount):
+            epsilon, delta = Fraction(cost.epsilon), Fraction(cost.delta)
+        else:
+            epsilon = _finite("a cost's epsilon", cost.epsilon) * EPSILON_SCALE
+            delta = _finite("a cost's delta", cost.delta) * DELTA_SCALE
+        if epsilon < 0 or delta < 0:
+            raise InvalidPlan(f"a cost must be at least 0, not ({cost.epsilon}, {cost.delta})")
+        return cls(math.ceil(epsilon), math.ceil(delta))
+
+    @classmethod
+    def certified(cls, epsilon: float, delta: int) -> Amount:
+        """What the accountant certified: its ε ≥ 0, rounded up, at a δ in 10⁻¹⁸.
+
+        Raises:
+            InvalidPlan: ε is not finite.
+        """
+        if not math.isfinite(epsilon):
+            raise InvalidPlan(f"the certified epsilon is {epsilon}: no account can hold it")
+        return cls(math.ceil(Fraction(epsilon) * EPSILON_SCALE), delta)
+
+    def as_target(self) -> PrivacyBudget:
+        """The largest floats that are not above: what the accountant certifies for them holds here."""
+        return PrivacyBudget(rounded_down(Fraction(self.epsilon, EPSILON_SCALE)), self.target_delta)
+
+    @property
+    def target_delta(self) -> float:
+        """The largest float δ that is not above."""
+        return rounded_down(Fraction(self.delta, DELTA_SCALE))
 
     def as_spend(self) -> PrivacySpend:
-        """The nearest floats, for display."""
-        return PrivacySpend(self.epsilon / EPSILON_UNITS, self.delta / DELTA_UNITS)
+        """Floats for display, whose decimals are not below."""
+        return PrivacySpend(_not_below(self.epsilon, EPSILON_SCALE), _not_below(self.delta, DELTA_SCALE))
 
-    def plus(self, other: Units) -> Units:
+    def as_remainder(self) -> PrivacySpend:
+        """Floats for display, whose decimals are not above: what may still be spent."""
+        return PrivacySpend(_not_above(self.epsilon, EPSILON_SCALE), _not_above(self.delta, DELTA_SCALE))
+
+    def as_budget(self) -> PrivacyBudget:
+        """The limit of an account for display: `of_budget` of it is at most this amount."""
+        remainder = self.as_remainder()
+        return PrivacyBudget(remainder.epsilon, remainder.delta)
+
+    def plus(self, other: Amount) -> Amount:
         """The sum of each."""
-        return Units(self.epsilon + other.epsilon, self.delta + other.delta)
+        return Amount(self.epsilon + other.epsilon, self.delta + other.delta)
 
-    def at_least(self, other: Units) -> Units:
+    def at_least(self, other: Amount) -> Amount:
         """The greater of each."""
-        return Units(max(self.epsilon, other.epsilon), max(self.delta, other.delta))
+        return Amount(max(self.epsilon, other.epsilon), max(self.delta, other.delta))
 
-    def minus(self, other: Units) -> Units:
-        """What is left of this after the other, at least zero."""
-        return Units(max(self.epsilon - other.epsilon, 0), max(self.delta - other.delta, 0))
+    def minus(self, other: Amount) -> Amount:
+        """What remains of this after the other, at least zero of each."""
+        return Amount(max(self.epsilon - other.epsilon, 0), max(self.delta - other.delta, 0))
 
-    def fits(self, limit: Units) -> bool:
-        """Whether neither part is above the limit's."""
+    def fits(self, limit: Amount) -> bool:
+        """Whether neither is above the limit's."""
         return self.epsilon <= limit.epsilon and self.delta <= limit.delta
 
 
-def _scaled(epsilon: float, delta: float, rounded: Callable[[Fraction], int]) -> tuple[int, int]:
-    # repr is the shortest decimal that names the float: 0.1, as the user wrote, not 0.1000000000000000055
-    return (
-        rounded(Fraction(repr(epsilon)) * EPSILON_UNITS),
-        rounded(Fraction(repr(delta)) * DELTA_UNITS),
-    )
+NOTHING: Final = Amount(0, 0)
 
 
-def in_whole_units(budget: PrivacyBudget) -> PrivacyBudget:
-    """The largest budget whose cost, rounded up, still fits the budget, rounded down.
+def _finite(name: str, number: object) -> Fraction:
+    value = as_float(name, number)
+    if not math.isfinite(value):
+        raise InvalidPlan(f"{name} must be finite, not {value}")
+    return _decimal(value)
 
-    A plan that is calibrated to it can be reserved whole: δ = 1/896 has more digits than a unit.
-    """
-    limit = Units.of_budget(budget)
-    epsilon, delta = budget.epsilon, budget.delta
-    while Units.of_cost(PrivacySpend(epsilon, 0.0)).epsilon > limit.epsilon:
-        epsilon = min(limit.epsilon / EPSILON_UNITS, math.nextafter(epsilon, 0.0))
-    while Units.of_cost(PrivacySpend(0.0, delta)).delta > limit.delta:
-        delta = min(limit.delta / DELTA_UNITS, math.nextafter(delta, 0.0))
-    return PrivacyBudget(epsilon, delta)
+
+def _decimal(number: float) -> Fraction:
+    """The shortest decimal that names a float: 0.1, as the user wrote, not 0.1000000000000000055."""
+    return Fraction(repr(number))
+
+
+def _not_below(count: int, scale: int) -> float:
+    nearest = count / scale
+    return nearest if _decimal(nearest) * scale >= count else math.nextafter(nearest, math.inf)
+
+
+def _not_above(count: int, scale: int) -> float:
+    nearest = count / scale
+    return nearest if _decimal(nearest) * scale <= count else math.nextafter(nearest, 0.0)

@@ -1,4 +1,4 @@
-"""The draws of one reservation: how many are left, and which run may make them (docs/proofs/resuming.md)."""
+"""How many draws a reservation has left, and which run may make them (docs/proofs/resuming.md)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dpfewshot.errors import BudgetExceeded, LedgerError
 
 WHAT_TO_DO = (
-    "go on from the newest checkpoint and its own ledger, or name another file to start anew; "
+    "resume from the newest checkpoint and its own ledger, or name another file to start anew; "
     "Demonstrations.from_jsonl reads the demonstrations that this one holds"
 )
 """The advice of every refusal to resume."""
@@ -19,44 +19,45 @@ NOT_COUNTED = "this entry counts no draws: charge it as a whole with charge()"
 
 
 @dataclass(frozen=True)
-class Draws:
-    """The draws that are left of a reservation.
+class DrawCounts:
+    """The draws that a reservation has left.
 
     Attributes:
-        blocks: left in each of the disjoint parts.
-        lease: a random public value that names the run which may draw. Every resume replaces it.
+        left: in each of the disjoint parts.
+        lease: a random public value that names the one run that may draw. Every resume replaces it.
     """
 
-    blocks: tuple[int, ...]
+    left: tuple[int, ...]
     lease: str
 
-    def after_one(self, entry: int, lease: str, part: int) -> Draws:
-        """What is left after one block of a part.
+    def after_one(self, entry: int, lease: str, part: int) -> DrawCounts:
+        """What is left after one draw.
 
         Args:
             entry: the reservation's number, for the message.
             lease: of the run that draws.
-            part: which of the disjoint parts.
+            part: the disjoint part that it draws from.
 
         Raises:
             LedgerError: another run resumed the reservation.
-            BudgetExceeded: the part has no block left.
+            BudgetExceeded: the part has no draw left.
         """
         if lease != self.lease:
             raise LedgerError(f"entry {entry} was resumed by another run: this run draws no more")
-        if not 0 <= part < len(self.blocks) or self.blocks[part] < 1:
-            raise BudgetExceeded("the plan's tokens are all used: a further plan needs further budget")
-        return Draws((*self.blocks[:part], self.blocks[part] - 1, *self.blocks[part + 1 :]), self.lease)
+        if not 0 <= part < len(self.left) or self.left[part] < 1:
+            raise BudgetExceeded("all draws of the plan are used: a further plan needs further budget")
+        return DrawCounts((*self.left[:part], self.left[part] - 1, *self.left[part + 1 :]), self.lease)
 
-    def resumed(self, entry: int, known: Collection[str], told: Draws) -> Draws:
-        """What a resuming run may draw: in every part the least that either count leaves.
+    def resumed(self, entry: int, known: Collection[str], told: DrawCounts) -> DrawCounts:
+        """What a resuming run may draw: in every disjoint part the least that either count leaves.
 
-        Who is in which disjoint part is private and not stored, so all parts count as far as the furthest.
+        Which units are in which disjoint part is private and not stored, so every part counts as far as the
+        one that drew most.
 
         Args:
             entry: the reservation's number, for the message.
             known: leases of the checkpoint; one of them must be the present one.
-            told: the blocks that the checkpoint leaves, and the new lease.
+            told: the draws that the checkpoint leaves, and the new lease.
 
         Raises:
             LedgerError: the checkpoint is stale, or a count is below 0.
@@ -66,10 +67,10 @@ class Draws:
                 f"entry {entry} was resumed since this checkpoint was written, from another copy of it: "
                 + WHAT_TO_DO
             )
-        least = min((*self.blocks, *told.blocks))
+        least = min((*self.left, *told.left))
         if least < 0:
             raise LedgerError(f"entry {entry} cannot have {least} draws left: {WHAT_TO_DO}")
-        return Draws((least,) * len(self.blocks), told.lease)
+        return DrawCounts((least,) * len(self.left), told.lease)
 
 
 def new_lease() -> str:

@@ -1,4 +1,4 @@
-"""The account that lives in memory, as long as its process."""
+"""The account in memory, which lives as long as its process."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NoReturn, SupportsIndex
 
-from dpfewshot.budget.account import Details, exceeded_message, other_kind
-from dpfewshot.budget.amounts import Units
-from dpfewshot.budget.draws import COUNTED, NOT_COUNTED, WHAT_TO_DO, Draws
+from dpfewshot.budget.account import Cost, Details, exceeded_message, other_kind
+from dpfewshot.budget.amounts import NOTHING, Amount
+from dpfewshot.budget.draws import COUNTED, NOT_COUNTED, WHAT_TO_DO, DrawCounts
 from dpfewshot.budget.scopes import check_partition, partition_after, total_over_scopes
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.runtime.forking import start_afresh_in_children
@@ -22,8 +22,8 @@ from dpfewshot.values import PrivacyBudget, PrivacySpend
 @dataclass
 class _Entry:
     scope: str | None
-    cost: Units
-    draws: Draws | None = None
+    cost: Amount
+    draws: DrawCounts | None = None
     charged: bool = False
     settled: bool = False
 
@@ -31,12 +31,11 @@ class _Entry:
 class MemoryAccount:
     """An account that lives as long as its process: for notebooks, and for several releases that share it.
 
-    A forked child has a copy, of which its parent and its siblings know nothing: there every call raises
-    `LedgerError`.
+    A forked child holds a copy that its parent cannot see, so in a child every call raises `LedgerError`.
 
     Args:
         budget: what may be spent in all.
-        parallel: whether plans over different parts of the recorded partition run side by side, so that
+        parallel: whether plans over different strata of the recorded partition compose in parallel, so that
             the greatest counts. False: every plan counts for the whole data set, and any partition may spend.
     """
 
@@ -46,9 +45,9 @@ class MemoryAccount:
         self._partition: str | None = None
         self._relations: frozenset[str] | None = None
         self._unit: str | None = None
-        self._limit = Units.of_budget(budget)
+        self._limit = Amount.of_budget(budget)
         self._entries: dict[int, _Entry] = {}
-        # numbers that no other account has: a checkpoint may name those of a process that is gone
+        # unique across accounts: a checkpoint may name the entry of a process that has ended
         self._numbers = itertools.count(int.from_bytes(os.urandom(6), "big"))
         self._mutex = threading.Lock()
         self._process = os.getpid()
@@ -56,12 +55,12 @@ class MemoryAccount:
         start_afresh_in_children(self)
 
     def after_fork(self) -> None:
-        """In a child: refuse every call. The number alone would not do: containers give out 1 many times."""
+        """Refuse every call in a child. The process number alone would not do: every container has a 1."""
         self._is_a_copy = True
 
     @property
     def _lock(self) -> threading.Lock:
-        """What every call takes first; refused in a child, where another thread may hold it for ever."""
+        """The lock that every call takes first; refused in a child, where nobody may ever release it."""
         if self._is_a_copy or os.getpid() != self._process:
             raise LedgerError(
                 "this budget lives in the memory of the process that made it, and each forked child would "
@@ -70,7 +69,7 @@ class MemoryAccount:
         return self._mutex
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        """Refuse copies, in this process and for another one: each would spend the budget again."""
+        """Refuse to be copied or pickled: each copy would spend the budget again."""
         raise LedgerError(
             "this budget lives in one object, and a copy would spend it again: share the object, or give "
             'the synthesizer a ledger="sqlite:///budget.db" and a dataset=NAME'
@@ -78,7 +77,7 @@ class MemoryAccount:
 
     @property
     def durable(self) -> bool:
-        """False: other processes see nothing of it."""
+        """False: other processes cannot see it."""
         return False
 
     @property
@@ -96,26 +95,26 @@ class MemoryAccount:
     def remaining(self) -> PrivacySpend:
         """What a plan over the whole data set may still reserve."""
         with self._lock:
-            return self._limit.minus(self._total()).as_spend()
+            return self._limit.minus(self._total()).as_remainder()
 
     @property
     def relation(self) -> str | None:
-        """The neighbouring relation that all who share the account have in common; None while it is open."""
+        """The one neighbouring relation that all sharers hold for; None while several are possible."""
         relations = tuple(self._relations or ())
         return relations[0] if len(relations) == 1 else None
 
     @property
     def unit(self) -> str | None:
-        """The unit column of all who share the account; None for single records, and until one is bound."""
+        """The unit column of all sharers; None where each record is a unit, and until one is bound."""
         return self._unit
 
     @property
     def parallel(self) -> bool:
-        """Whether plans over different parts of the recorded partition run side by side."""
+        """Whether plans over different strata of the recorded partition compose in parallel."""
         return self._parallel
 
     def bind(self, relations: frozenset[str], unit: str | None) -> None:
-        """Say what the costs to come hold for. See `Account.bind`."""
+        """State what the costs to come hold for. See `Account.bind`."""
         with self._lock:
             common = relations if self._relations is None else relations & self._relations
             if not common or (self._relations is not None and unit != self._unit):
@@ -125,32 +124,33 @@ class MemoryAccount:
             self._relations, self._unit = common, unit
 
     def reserve(
-        self, scope: str | None, cost: PrivacySpend, details: Details, draws: Draws | None = None
+        self, scope: str | None, cost: Cost, details: Details, draws: DrawCounts | None = None
     ) -> int:
-        """Set a plan's cost aside. `details` is for durable accounts; this one keeps no history."""
+        """Reserve a plan's cost. `details` is for durable accounts; this one keeps no history."""
         del details
+        amount = Amount.of_cost(cost)
         with self._lock:
             scope = scope if self._parallel else None
             if scope is not None:
                 check_partition(self._partition, scope)
             number = next(self._numbers)
-            self._entries[number] = _Entry(scope, Units.of_cost(cost), draws)
+            self._entries[number] = _Entry(scope, amount, draws)
             total = self._total()
             if not total.fits(self._limit):
                 del self._entries[number]
-                raise BudgetExceeded(exceeded_message(cost, self._limit, self._total()))
+                raise BudgetExceeded(exceeded_message(amount, self._limit, self._total()))
             if scope is not None:
                 self._partition = partition_after(self._partition, scope)
             return number
 
     def charge(self, entry: int) -> None:
-        """Mark an entry as drawn."""
+        """Charge an entry as a whole."""
         with self._lock:
             found = self._open(entry, counted=False)
             found.charged = True
 
     def draw(self, entry: int, lease: str, part: int) -> None:
-        """Count one block of an entry's part as drawn."""
+        """Charge one draw from one of an entry's disjoint parts."""
         with self._lock:
             found = self._open(entry, counted=True)
             assert found.draws is not None  # noqa: S101 - `_open` looked
@@ -161,29 +161,29 @@ class MemoryAccount:
         self,
         entry: int,
         scope: str | None,
-        cost: PrivacySpend,
+        cost: Cost,
         details: Details,
         *,
         known: Collection[str],
-        draws: Draws,
+        draws: DrawCounts,
     ) -> tuple[int, tuple[int, ...]]:
-        """Replace an entry's lease. An entry of a process that is gone is set aside anew, whole."""
+        """Replace an entry's lease. An entry of a process that has ended is reserved anew, whole."""
         with self._lock:
             unknown = entry not in self._entries
         if unknown:
             entry, known = self.reserve(scope, cost, details, draws), (draws.lease,)
         elif draws.lease in known:
-            return entry, draws.blocks
+            return entry, draws.left
         with self._lock:
             found = self._entries[entry]
-            left = None if found.draws is None else found.draws.resumed(entry, known, draws)
-            if left is None or (found.settled and any(left.blocks)):
+            resumed = None if found.draws is None else found.draws.resumed(entry, known, draws)
+            if resumed is None or (found.settled and any(resumed.left)):
                 raise LedgerError(f"entry {entry} draws no more: {WHAT_TO_DO}")
-            found.draws, found.charged = left, True
-            return entry, left.blocks
+            found.draws, found.charged = resumed, True
+            return entry, resumed.left
 
     def settle(self, entry: int, lease: str | None = None) -> None:
-        """Mark an entry that drew as finished, unless another run resumed it."""
+        """Close an entry that drew, unless another run resumed it."""
         with self._lock:
             found = self._entries.get(entry)
             if found is None or not found.charged:
@@ -192,7 +192,7 @@ class MemoryAccount:
                 found.settled = True
 
     def cancel(self, entry: int) -> None:
-        """Forget an entry that never drew; one that did stays."""
+        """Give back an entry that never drew; one that drew stays."""
         with self._lock:
             if entry in self._entries and not self._entries[entry].charged:
                 del self._entries[entry]
@@ -206,8 +206,8 @@ class MemoryAccount:
             raise LedgerError(NOT_COUNTED if counted else COUNTED)
         return found
 
-    def _total(self) -> Units:
-        sums: dict[str | None, Units] = defaultdict(lambda: Units(0, 0))
+    def _total(self) -> Amount:
+        sums: dict[str | None, Amount] = defaultdict(lambda: NOTHING)
         for entry in self._entries.values():
             sums[entry.scope] = sums[entry.scope].plus(entry.cost)
         return total_over_scopes(sums)

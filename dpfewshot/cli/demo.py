@@ -11,11 +11,15 @@ import click
 from dpfewshot.cli.backends import open_backend
 from dpfewshot.cli.options import describe
 from dpfewshot.runtime.files import write_errors
-from dpfewshot.values import delta_text, epsilon_text
+from dpfewshot.values import PrivacyBudget, delta_text, epsilon_text
 
 if TYPE_CHECKING:
+    from dpfewshot.backends.protocol import LogprobBackend
     from dpfewshot.demonstrations import Demonstrations
     from dpfewshot.synthesizer import Synthesizer
+
+PROMPTS_PER_TOKEN = 45
+MAX_TOKENS = 18
 
 NEXT_STEPS = """
 What next:
@@ -41,7 +45,6 @@ def demo(
     Example:
       dpfewshot demo
     """
-    from dpfewshot.cli.demo_synthesizer import PROMPTS_PER_TOKEN, demo_synthesizer
     from dpfewshot.sample_data import support_tickets, write_jsonl
 
     if save_records is not None:
@@ -60,6 +63,29 @@ def demo(
         click.echo(json.dumps(_document(synthesizer, demonstrations)))
     else:
         click.echo(_closing(synthesizer, time.monotonic() - started))
+
+
+def demo_synthesizer(backend: LogprobBackend, *, epsilon: float = 4.0) -> Synthesizer:
+    """The demo's synthesizer: one draw of about 45 of 300 tickets serves all tokens of a demonstration.
+
+    Two cores finish it in a minute: each prompt is read once, and every further token costs one decode step
+    (docs/decisions/blocks.md).
+    """
+    from dpfewshot.planning.planner import default_delta
+    from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
+    from dpfewshot.synthesizer import Synthesizer
+
+    tickets = support_tickets()
+    return Synthesizer(
+        SUPPORT_TICKETS,
+        tickets,
+        backend,
+        budget=PrivacyBudget(epsilon=epsilon, delta=default_delta(None, tickets)),
+        prompts_per_token=PROMPTS_PER_TOKEN,
+        max_tokens=MAX_TOKENS,
+        resample_every=MAX_TOKENS,
+        record_token_cap=32,
+    )
 
 
 def _document(synthesizer: Synthesizer, demonstrations: Demonstrations) -> dict[str, object]:

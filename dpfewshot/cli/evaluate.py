@@ -80,7 +80,7 @@ def evaluate(*, output: str | None, public_data: bool, as_json: bool, **options:
 
     _check(options)
     results = Results(output)
-    experiment = _experiment(options, private=not public_data)
+    experiment = _experiment(options, confidential=not public_data)
     planned = list(_trials(options))
     with tqdm(total=len(planned), desc="evaluating", unit="trial", disable=None, leave=False) as bar:
         for trial in planned:
@@ -108,7 +108,7 @@ def _check(options: Mapping[str, Any]) -> None:
         raise InvalidPlan("--user-model names a GGUF file, for --backend llama-cpp alone")
 
 
-def _experiment(options: Mapping[str, Any], *, private: bool) -> Experiment:
+def _experiment(options: Mapping[str, Any], *, confidential: bool) -> Experiment:
     from dpfewshot.evaluation import Experiment
     from dpfewshot.records import read_records
     from dpfewshot.tasks import by_name
@@ -131,7 +131,7 @@ def _experiment(options: Mapping[str, Any], *, private: bool) -> Experiment:
         user=user,
         user_name=None if other is None else _model_name(other),
         labels=options["labels"] or None,
-        private=private,
+        confidential=confidential,
     )
 
 
@@ -148,11 +148,11 @@ def _model_name(model: str) -> str:
 
 
 def _trials(options: Mapping[str, Any]) -> Iterator[Trial]:
-    from dpfewshot.evaluation import RandomPrivate, Synthetic, Trial, ZeroPrivate, ZeroShot
+    from dpfewshot.evaluation import InstructionOnly, NonPrivateSample, Synthetic, Trial, ZeroShot
     from dpfewshot.mechanisms.by_name import by_name
 
     top_k = top_k_of(options["top_k"])
-    settings = [
+    conditions = [
         Synthetic(
             name,
             dataclasses.replace(by_name(name), top_k=top_k),  # type: ignore[type-var]
@@ -170,22 +170,22 @@ def _trials(options: Mapping[str, Any]) -> Iterator[Trial]:
     for shots in options["shots"]:
         for repetition in range(options["repetitions"]):
             if options["baselines"]:
-                yield Trial(ZeroPrivate(options["max_tokens"]), 0.0, shots, repetition)
-                yield Trial(RandomPrivate(), None, shots, repetition)
+                yield Trial(InstructionOnly(options["max_tokens"]), 0.0, shots, repetition)
+                yield Trial(NonPrivateSample(), None, shots, repetition)
             for epsilon in epsilons:
-                for setting in settings:
-                    yield Trial(setting, epsilon, shots, repetition)
+                for condition in conditions:
+                    yield Trial(condition, epsilon, shots, repetition)
 
 
 def _table(summaries: Sequence[Summary]) -> str:
     """For people."""
-    header = f"{'setting':<20}{'epsilon':>9}{'shots':>7}{'accuracy':>10}{'95 % interval':>18}"
+    header = f"{'condition':<20}{'epsilon':>9}{'shots':>7}{'accuracy':>10}{'95 % interval':>18}"
     lines = [f"{header}{'runs':>6}{'items':>7}"]
     for one in summaries:
         epsilon = "none" if one.epsilon is None else f"{one.epsilon:g}"
         interval = f"{one.low:.1%} to {one.high:.1%}"
         lines.append(
-            f"{one.setting:<20}{epsilon:>9}{one.shots:>7}{one.accuracy:>10.1%}{interval:>18}"
+            f"{one.title:<20}{epsilon:>9}{one.shots:>7}{one.accuracy:>10.1%}{interval:>18}"
             f"{one.repetitions:>6}{one.items:>7}"
         )
     return "\n".join(lines)

@@ -43,7 +43,7 @@ def conclude(findings: list[Finding], output: str | None, *, as_json: bool) -> N
 
 
 def _in_words(finding: Finding) -> Iterator[str]:
-    if finding.private:
+    if finding.confidential:
         yield PRIVATE
     yield f"{finding.title}: {finding.verdict}"
     yield f"  {finding.statement}"

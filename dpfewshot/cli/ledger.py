@@ -204,7 +204,7 @@ def _words(row: dict[str, Any]) -> Iterator[object]:
         yield f"epsilon={row['epsilon']:.6g} delta={row['delta']:.3g}"
     draws = draws_in(row["details"])
     if draws is not None:
-        yield f"blocks left: {', '.join(map(str, draws.blocks))}"
+        yield f"blocks left: {', '.join(map(str, draws.left))}"
 
 
 @contextmanager

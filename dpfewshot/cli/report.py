@@ -59,7 +59,7 @@ def report(
             "there is nothing to report: give at least one of --demonstrations, --ledger, --plan, "
             "--evaluation and --audit"
         )
-    contents = select(_sources(options), private=private)
+    contents = select(_sources(options), confidential=private)
     with write_errors(output):
         write_whole(output, page(contents, title=title, made=datetime.now(UTC).date()))
     click.echo(json.dumps(_document(contents, output)) if as_json else _in_words(contents, output))
@@ -88,7 +88,7 @@ def _document(contents: Contents, output: str) -> dict[str, object]:
     promise = contents.promise
     return {
         "output": output,
-        "private": contents.private,
+        "private": contents.confidential,
         "epsilon": promise.epsilon if promise else None,
         "delta": promise.delta if promise else None,
         "relation": promise.relation if promise else None,
@@ -107,7 +107,7 @@ def _in_words(contents: Contents, output: str) -> str:
             f"neighbours {promise.relation}"
         )
     lines = [f"{output}: {bound}"]
-    if contents.private:
+    if contents.confidential:
         lines.append("PRIVATE: this report is for the trusted side alone")
     elif left_out.any:
         lines.append(

@@ -1,30 +1,47 @@
 """Are the demonstrations any good? Accuracy in use, with intervals, beside the papers' baselines.
 
-What is measured on private records is private: see `Cell.private`.
+What is measured on private records is confidential: see `Cell.confidential`.
 """
 
 from dpfewshot.evaluation.cells import Cell, Results
+from dpfewshot.evaluation.conditions import (
+    Condition,
+    InstructionOnly,
+    NonPrivateSample,
+    Request,
+    Synthetic,
+    ZeroShot,
+)
 from dpfewshot.evaluation.scoring import Score, score
-from dpfewshot.evaluation.settings import RandomPrivate, Request, Setting, Synthetic, ZeroPrivate, ZeroShot
 from dpfewshot.evaluation.summaries import Difference, Summary, difference, summarise
 from dpfewshot.evaluation.trials import Experiment, Trial, evaluate
+from dpfewshot.runtime.deprecation import deprecated_names
 
 __all__ = [
     "Cell",
+    "Condition",
     "Difference",
     "Experiment",
-    "RandomPrivate",
+    "InstructionOnly",
+    "NonPrivateSample",
     "Request",
     "Results",
     "Score",
-    "Setting",
     "Summary",
     "Synthetic",
     "Trial",
-    "ZeroPrivate",
     "ZeroShot",
     "difference",
     "evaluate",
     "score",
     "summarise",
 ]
+
+__getattr__ = deprecated_names(
+    __name__,
+    {
+        "RandomPrivate": "dpfewshot.evaluation.conditions:NonPrivateSample",
+        "Setting": "dpfewshot.evaluation.conditions:Condition",
+        "ZeroPrivate": "dpfewshot.evaluation.conditions:InstructionOnly",
+    },
+)

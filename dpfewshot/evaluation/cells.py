@@ -5,17 +5,25 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from dpfewshot.errors import InvalidRecords
+from dpfewshot.runtime.deprecation import renamed_fields
 from dpfewshot.runtime.files import write_errors
+
+STORED_AS = {"condition": "setting", "description": "settings", "confidential": "private"}
+"""Keys of a line that differ from the attributes' names."""
+
+_OLD_CLASSES = {"ZeroPrivate(": "InstructionOnly(", "RandomPrivate(": "NonPrivateSample("}
+"""Names of conditions in the descriptions of stored cells, which have others now."""
 
 Key: TypeAlias = tuple[str, str, str, str, str, float | None, int, int, int]
 """What a cell is told from others by."""
 
 
+@renamed_fields(private="confidential", setting="condition", settings="description")
 @dataclass(frozen=True)
 class Cell:
     """One evaluation: one set of demonstrations, used on the test items.
@@ -24,8 +32,8 @@ class Cell:
         task: its name.
         model: the name of the model that used the demonstrations.
         writer: the name of the model that wrote them.
-        setting: the name of how they were made.
-        settings: everything public that they were made with, written out. Cells of other settings are others.
+        condition: the name of how they were made.
+        description: everything public that they were made with. Cells with another one are other cells.
         epsilon_asked: of the budget; 0 for baselines that read no record, None without privacy.
         epsilon: certified upper bound of all of them together, at most the budget's; None without privacy.
         delta: likewise.
@@ -38,14 +46,14 @@ class Cell:
         batch_calibrated: likewise, with calibration by the test texts; None for extraction, and in cells of
             before it was kept.
         population: n, the units of each label, or of "" where labels are free.
-        private: whether test items and records are private, so that this cell is too.
+        confidential: whether records or test items are private, and so this cell is for the operator alone.
         details: further facts: seconds.
     """
 
     task: str
     model: str
     writer: str
-    setting: str
+    condition: str
     epsilon_asked: float | None
     epsilon: float | None
     delta: float | None
@@ -56,8 +64,8 @@ class Cell:
     outcomes: str
     uncalibrated: str | None
     population: Mapping[str, int]
-    private: bool = True
-    settings: str = ""
+    confidential: bool = True
+    description: str = ""
     batch_calibrated: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
@@ -68,8 +76,8 @@ class Cell:
             self.task,
             self.model,
             self.writer,
-            self.setting,
-            self.settings,
+            self.condition,
+            self.description,
             self.epsilon_asked,
             self.shots,
             self.repetition,
@@ -83,7 +91,8 @@ class Cell:
 
     def as_dict(self) -> dict[str, Any]:
         """For one line of JSON."""
-        return asdict(self) | {"correct": self.outcomes.count("1")}
+        line = {STORED_AS.get(name, name): value for name, value in asdict(self).items()}
+        return line | {"correct": self.outcomes.count("1")}
 
     @classmethod
     def from_dict(cls, line: Mapping[str, Any]) -> Cell:
@@ -92,15 +101,22 @@ class Cell:
         Raises:
             ValueError: the mapping is none.
         """
-        known = {one.name for one in fields(cls)}
+        attributes = {STORED_AS.get(one.name, one.name): one.name for one in fields(cls)}
         try:
-            cell = cls(**{name: value for name, value in line.items() if name in known})
+            cell = cls(**{attributes[key]: value for key, value in line.items() if key in attributes})
+            cell = replace(cell, description=_with_new_names(cell.description))
             kept = (cell.outcomes, cell.uncalibrated or cell.outcomes, cell.batch_calibrated or cell.outcomes)
             if cell.items < 1 or any(len(one) != cell.items or set(one) - {"0", "1"} for one in kept):
                 raise ValueError("outcomes do not fit the items")
         except (TypeError, AttributeError) as error:
             raise ValueError("not a cell") from error
         return cell
+
+
+def _with_new_names(description: str) -> str:
+    for old, new in _OLD_CLASSES.items():
+        description = description.replace(old, new)
+    return description
 
 
 class Results:

@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot.errors import InvalidRecords
-from dpfewshot.evaluation.cells import Cell
+from dpfewshot.evaluation.cells import STORED_AS, Cell
+from dpfewshot.evaluation.conditions import title_of
+from dpfewshot.runtime.deprecation import renamed_fields
 
 RESAMPLES = 2000
 """Bootstrap samples."""
@@ -31,12 +33,13 @@ Calibration: TypeAlias = Literal["contextual", "none", "batch"]
 """Of classifications: by texts that say nothing, without any, or by the test texts themselves."""
 
 
+@renamed_fields(private="confidential", setting="condition")
 @dataclass(frozen=True)
 class Summary:
-    """The accuracy of one setting, over its repetitions.
+    """The accuracy of one condition, over its repetitions.
 
     Attributes:
-        task, model, writer, setting, shots, items, private: as of its cells.
+        task, model, writer, condition, shots, items, confidential: as of its cells.
         epsilon: the budget's; 0 for baselines that read no record, None without privacy.
         delta, relation: of that ε, the greatest δ of the cells; None without privacy.
         accuracy: the mean over repetitions and items, in 0..1.
@@ -49,7 +52,7 @@ class Summary:
     task: str
     model: str
     writer: str
-    setting: str
+    condition: str
     epsilon: float | None
     delta: float | None
     relation: str | None
@@ -59,17 +62,22 @@ class Summary:
     high: float
     repetitions: int
     items: int
-    private: bool
+    confidential: bool
     calibration: Calibration | None = None
+
+    @property
+    def title(self) -> str:
+        """The condition's name for people."""
+        return title_of(self.condition)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return asdict(self)
+        return {STORED_AS.get(name, name): value for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How much more accurate one setting is than another, in -1..1, with its 95 % bootstrap interval."""
+    """How much more accurate one condition is than another, in -1..1, with its 95 % bootstrap interval."""
 
     mean: float
     low: float
@@ -80,7 +88,7 @@ def summarise(cells: Iterable[Cell], *, calibration: Calibration = "contextual")
     """One summary for each group of cells that differ in their repetition alone, in order of first cell.
 
     Args:
-        cells: of any tasks, models and settings.
+        cells: of any tasks, models and conditions.
         calibration: which of the classifications that a cell keeps are taken.
 
     Raises:
@@ -104,7 +112,7 @@ def difference(
     """The accuracy of the first group of cells less that of the second, item by item.
 
     Args:
-        first: repetitions of one setting.
+        first: repetitions of one condition.
         second: of another, on the same items. Where they are the same repetitions, in the same order, they
             are compared one by one: those have the same labels.
         calibration: as of `summarise`.
@@ -129,7 +137,7 @@ def _summary(group: Sequence[Cell], calibration: Calibration) -> Summary:
         task=first.task,
         model=first.model,
         writer=first.writer,
-        setting=first.setting,
+        condition=first.condition,
         epsilon=first.epsilon_asked,
         delta=max(deltas, default=None),
         relation=first.relation,
@@ -139,7 +147,7 @@ def _summary(group: Sequence[Cell], calibration: Calibration) -> Summary:
         high=min(1.0, high),
         repetitions=len(group),
         items=first.items,
-        private=any(cell.private for cell in group),
+        confidential=any(cell.confidential for cell in group),
         calibration=None if first.uncalibrated is None else calibration,
     )
 
@@ -157,7 +165,7 @@ def _kept(cell: Cell, calibration: Calibration) -> str:
     of = {"contextual": cell.outcomes, "none": cell.uncalibrated, "batch": cell.batch_calibrated}
     outcomes = of.get(calibration)
     if outcomes is None:
-        raise InvalidRecords(f"a cell of {cell.setting!r} has no outcomes with calibration={calibration!r}")
+        raise InvalidRecords(f"a cell of {cell.condition!r} has no outcomes with calibration={calibration!r}")
     return outcomes
 
 

@@ -10,30 +10,33 @@ from dataclasses import dataclass, field
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidRecords
 from dpfewshot.evaluation.cells import Cell, Key, Results
+from dpfewshot.evaluation.conditions import Condition, Request, populations
 from dpfewshot.evaluation.scoring import score
-from dpfewshot.evaluation.settings import Request, Setting, populations
+from dpfewshot.runtime.deprecation import renamed_fields
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
 
+@renamed_fields(setting="condition")
 @dataclass(frozen=True)
 class Trial:
     """One cell to come.
 
     Attributes:
-        setting: how the demonstrations are made.
+        condition: how the demonstrations are made.
         epsilon: the budget's; 0 for a baseline that reads no record, None without privacy.
         shots: how many; 0 for zero-shot.
         repetition: from 0; each has labels, draws and noise of its own.
     """
 
-    setting: Setting
+    condition: Condition
     epsilon: float | None
     shots: int = 4
     repetition: int = 0
 
 
+@renamed_fields(private="confidential")
 @dataclass(frozen=True)
 class Experiment:
     """What all trials have in common.
@@ -48,7 +51,7 @@ class Experiment:
         user: the model that uses them; None is the same.
         user_name: as results carry it.
         labels: public labels to generate for; the task's own by default.
-        private: whether records and test items are private.
+        confidential: whether records and test items are private.
 
     Raises:
         InvalidPlan: labels are free, and none is given.
@@ -64,7 +67,7 @@ class Experiment:
     user: LogprobBackend | None = None
     user_name: str | None = None
     labels: tuple[str, ...] | None = None
-    private: bool = True
+    confidential: bool = True
 
     def __post_init__(self) -> None:
         if not (self.labels or self.task.labels):
@@ -83,7 +86,7 @@ class Experiment:
         return self.user_name or self.writer_name
 
     def request(self, trial: Trial) -> Request:
-        """What a trial asks of its setting."""
+        """What a trial asks of its condition."""
         return Request(
             task=self.task,
             records=self.records,
@@ -95,7 +98,7 @@ class Experiment:
         )
 
     def labels_of(self, trial: Trial) -> tuple[str, ...]:
-        """The labels of a trial, in order: the same for every setting of a repetition.
+        """The labels of a trial, in order: the same for every condition of a repetition.
 
         Every label is there once before one is there twice. Their order is that of a hash of repetition and
         label: public, and another one for each repetition.
@@ -107,10 +110,10 @@ class Experiment:
         order = sorted(self.labels or self.task.labels or (), key=place)
         return tuple(order[shot % len(order)] for shot in range(trial.shots))
 
-    def settings_of(self, trial: Trial) -> str:
+    def description_of(self, trial: Trial) -> str:
         """Everything public that a trial's demonstrations are made with, written out."""
         shown = None if self.labels is None else list(self.labels)
-        return f"{trial.setting!r}, delta={self.delta!r}, labels={shown!r}"
+        return f"{trial.condition!r}, delta={self.delta!r}, labels={shown!r}"
 
     def key(self, trial: Trial) -> Key:
         """Of the cell that a trial makes."""
@@ -118,8 +121,8 @@ class Experiment:
             self.task.name,
             self.model,
             self.writer_name,
-            trial.setting.name,
-            self.settings_of(trial),
+            trial.condition.name,
+            self.description_of(trial),
             trial.epsilon,
             trial.shots,
             trial.repetition,
@@ -157,7 +160,7 @@ def evaluate(
 @redacts_errors(BackendError, "the evaluation")
 def _carried_out(experiment: Experiment, trial: Trial) -> Cell:
     started = time.perf_counter()
-    made = trial.setting.demonstrations(experiment.request(trial))
+    made = trial.condition.demonstrations(experiment.request(trial))
     written = time.perf_counter()
     scored = score(experiment.task, experiment.user or experiment.writer, made, experiment.test)
     used = time.perf_counter()
@@ -166,8 +169,8 @@ def _carried_out(experiment: Experiment, trial: Trial) -> Cell:
         task=experiment.task.name,
         model=experiment.model,
         writer=experiment.writer_name,
-        setting=trial.setting.name,
-        settings=experiment.settings_of(trial),
+        condition=trial.condition.name,
+        description=experiment.description_of(trial),
         epsilon_asked=trial.epsilon,
         epsilon=None if spent is None else spent.epsilon,
         delta=None if spent is None else spent.delta,
@@ -179,7 +182,7 @@ def _carried_out(experiment: Experiment, trial: Trial) -> Cell:
         uncalibrated=scored.uncalibrated,
         batch_calibrated=scored.batch_calibrated,
         population=populations(experiment.task, experiment.records),
-        private=experiment.private,
+        confidential=experiment.confidential,
         details={
             "seconds_writing": round(written - started, 2),
             "seconds_using": round(used - written, 2),

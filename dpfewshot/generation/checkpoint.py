@@ -1,6 +1,6 @@
-"""A run's checkpoint: what it released, and which draws were paid for, each on disk before it matters.
+"""A run's checkpoint: what it released and which draws were paid for, each on disk before it matters.
 
-One JSON line each, appended and never changed:
+The file has one JSON line for each, which is appended and never changed:
 
     {"checkpoint": "run", "version": 2, "plan": "5c0f...", "file": [64768, 1234567]}
     {"checkpoint": "reserved", "part": 0, "entry": 7, "lease": "9e1b...", "blocks": [15]}
@@ -11,11 +11,12 @@ One JSON line each, appended and never changed:
     {"checkpoint": "returned", "part": 1}
     {"checkpoint": "resuming", "part": 0, "lease": "04d7..."}
 
-A draw's line is on disk before the draw, so that a later run counts at least the draws there were
-(docs/proofs/resuming.md). Where the account then refuses it, another line takes it back. A ledger counts too,
-and accepts the newest lease: a stale copy is refused. A budget in memory knows nothing of earlier
-processes: without a ledger, a copy is known by the file's device and number. One run at a time holds the
-file. It has released text and public facts alone.
+"part" is a stratum's number in the plan, "of" one of its disjoint parts, and "blocks" are draws left. The
+line of a draw is on disk before the draw, so that a later run counts at least the draws that were made
+(docs/proofs/resuming.md). If the account then refuses the draw, another line takes it back. A ledger counts
+draws too and accepts only the newest lease, so it refuses a stale copy. A budget in memory knows nothing of
+earlier processes: without a ledger, the file's device and inode tell a copy. One run at a time holds the
+file, which contains only released text and public facts.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import os
 import stat
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,13 +47,13 @@ _LARGEST: Final = 2**63 - 1
 
 
 @dataclass
-class KeptReservation:
-    """What a part reserved.
+class CheckpointedReservation:
+    """What is left of a stratum's reservation.
 
     Attributes:
         entry: the account's number for it.
-        leases: the one that the account granted last, and those that were asked for since.
-        blocks: what is left of it in each of the disjoint parts.
+        leases: the last one that the account granted, then those requested since.
+        blocks: draws left in each disjoint part.
     """
 
     entry: int
@@ -62,22 +63,22 @@ class KeptReservation:
 
 @dataclass
 class Progress:
-    """What the lines of a checkpoint say, one after another.
+    """The state that a checkpoint's lines add up to.
 
     Attributes:
         finished: the demonstrations, in order.
-        reserved: by the number of the plan's part.
-        label: of the demonstration in the making; None where there is none.
+        reserved: by the number of the stratum.
+        label: of the unfinished demonstration, if there is one.
         released: its tokens so far.
     """
 
     finished: list[Demonstration] = field(default_factory=list)
-    reserved: dict[int, KeptReservation] = field(default_factory=dict)
+    reserved: dict[int, CheckpointedReservation] = field(default_factory=dict)
     label: str | None = None
     released: list[int] = field(default_factory=list)
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Take up a line after the first.
+        """Apply a line; not the first, which names the plan.
 
         Raises:
             KeyError, IndexError, TypeError, ValueError: it is not a line of a checkpoint.
@@ -85,16 +86,16 @@ class Progress:
         match line.get("checkpoint"):
             case "reserved":
                 blocks = [_count(left) for left in line["blocks"]]
-                kept = KeptReservation(_count(line["entry"]), [_words(line["lease"])], blocks)
-                self.reserved[_count(line["part"])] = kept
+                reservation = CheckpointedReservation(_count(line["entry"]), [_text(line["lease"])], blocks)
+                self.reserved[_count(line["part"])] = reservation
             case "resuming":
-                self.reserved[_count(line["part"])].leases.append(_words(line["lease"]))
+                self.reserved[_count(line["part"])].leases.append(_text(line["lease"]))
             case "returned":
                 del self.reserved[_count(line["part"])]
             case "draw":
                 blocks, of = self.reserved[_count(line["part"])].blocks, _count(line["of"])
-                blocks[of] = max(0, blocks[of] - 1)  # of more lines than blocks none is left
-                self.label = self.label if line["label"] is None else _words(line["label"])
+                blocks[of] = max(0, blocks[of] - 1)  # more lines than draws leave none
+                self.label = self.label if line["label"] is None else _text(line["label"])
             case "not drawn":
                 self.reserved[_count(line["part"])].blocks[_count(line["of"])] += 1
             case "token":
@@ -106,24 +107,65 @@ class Progress:
                 raise ValueError("unknown line")
 
 
+class NoCheckpoint:
+    """Records nothing: what a run without a checkpoint writes to.
+
+    Attributes:
+        resumable: whether a later run can resume what this one reserved.
+    """
+
+    resumable = False
+
+    @property
+    def progress(self) -> Progress:
+        """Always that of a new run."""
+        return Progress()
+
+    def reserved(self, stratum: int, reservation: Reservation) -> None:
+        """See `Checkpoint.reserved`."""
+
+    def returned(self, stratum: int) -> None:
+        """See `Checkpoint.returned`."""
+
+    def draw(self, stratum: int, part: int, label: str | None) -> None:
+        """See `Checkpoint.draw`."""
+
+    def not_drawn(self, stratum: int, part: int) -> None:
+        """See `Checkpoint.not_drawn`."""
+
+    def token(self, token: int) -> None:
+        """See `Checkpoint.token`."""
+
+    def finish(self, demonstration: Demonstration) -> None:
+        """See `Checkpoint.finish`."""
+
+    def close(self) -> None:
+        """See `Checkpoint.close`."""
+
+
+NO_CHECKPOINT: Final = NoCheckpoint()
+
+
 class Checkpoint:
     """The file, open and locked until `close`, until this is collected, or until the process ends.
 
     Args:
-        path: made if it is not there.
-        plan: says what is being made: all public settings. Another plan's checkpoint is refused.
-        copies: whether a copy may be opened, since a ledger finds the stale ones.
+        path: created if it does not exist.
+        identity: public settings that all runs of one checkpoint share; other ones are refused.
+        copies: whether a copy of the file may be opened, because a ledger detects stale ones.
 
     Attributes:
-        progress: what was done, by earlier processes and by this one.
+        progress: of earlier processes and of this one.
 
     Raises:
         InvalidPlan: the checkpoint is of another plan.
         LedgerError: it cannot be read or written, is damaged, a copy, or held by another run.
     """
 
+    resumable = True
+
     def __init__(
-        self, path: str | os.PathLike[str], plan: Mapping[str, object], *, copies: bool = False
+        self, path: str | os.PathLike[str], identity: Mapping[str, object], *, copies: bool = False
     ) -> None:
         self.path = Path(path).absolute()
         self.progress = Progress()
@@ -135,61 +177,69 @@ class Checkpoint:
             raise LedgerError(f"{self.path}: cannot be opened: {error.strerror}") from None
         self._close = weakref.finalize(self, os.close, self._file)
         try:
-            self._open(_fingerprint(plan), copies=copies)
+            self._open(_fingerprint(identity), copies=copies)
         except BaseException:
             self._close()
             raise
 
     def close(self) -> None:
-        """Let another run have it."""
+        """Close and unlock the file."""
         self._close()
 
-    def reserved(self, part: int, entry: int, lease: str, blocks: list[int]) -> None:
-        """A part has so many blocks under this lease, in each of its disjoint parts."""
-        self._write(
-            {"checkpoint": "reserved", "part": part, "entry": entry, "lease": lease, "blocks": blocks}
-        )
-
-    def keep(self, part: int, reservation: Reservation) -> None:
-        """A part has what is left of a reservation."""
-        self.reserved(part, reservation.entry, reservation.lease, list(reservation.draws_left))
-
-    def resuming(self, part: int, lease: str) -> None:
-        """A part is about to ask the account for a new lease, which may be granted without an answer."""
-        self._write({"checkpoint": "resuming", "part": part, "lease": lease})
-
-    def returned(self, part: int) -> None:
-        """A part is about to give back what it reserved, for nothing was drawn."""
-        self._write({"checkpoint": "returned", "part": part})
-
-    def draw(self, part: int, of: int, label: str | None) -> None:
-        """A block is about to be drawn.
+    def reserved(self, stratum: int, reservation: Reservation, blocks: Sequence[int] | None = None) -> None:
+        """Record what is left of a reservation.
 
         Args:
-            part: of the plan.
-            of: which of its disjoint parts.
-            label: of the run's demonstration; None where the draw is for another caller.
+            stratum: its number in the plan.
+            reservation: of the account.
+            blocks: draws left in each disjoint part; the reservation's by default.
         """
-        self._write({"checkpoint": "draw", "part": part, "of": of, "label": label})
+        self._write(
+            {
+                "checkpoint": "reserved",
+                "part": stratum,
+                "entry": reservation.entry,
+                "lease": reservation.lease,
+                "blocks": list(reservation.draws_left if blocks is None else blocks),
+            }
+        )
 
-    def not_drawn(self, part: int, of: int) -> None:
-        """The block of the last `draw` was not drawn: the account gave no leave."""
-        self._write({"checkpoint": "not drawn", "part": part, "of": of})
+    def resuming(self, stratum: int, lease: str) -> None:
+        """Record a lease before the account is asked for it: it may be granted and the answer lost."""
+        self._write({"checkpoint": "resuming", "part": stratum, "lease": lease})
+
+    def returned(self, stratum: int) -> None:
+        """Record that an unused reservation is about to go back to the account."""
+        self._write({"checkpoint": "returned", "part": stratum})
+
+    def draw(self, stratum: int, part: int, label: str | None) -> None:
+        """Record a draw before it is made.
+
+        Args:
+            stratum: its number in the plan.
+            part: of the disjoint parts.
+            label: of the run's demonstration; None if the draw serves another caller.
+        """
+        self._write({"checkpoint": "draw", "part": stratum, "of": part, "label": label})
+
+    def not_drawn(self, stratum: int, part: int) -> None:
+        """Take back the last `draw`: the account refused it."""
+        self._write({"checkpoint": "not drawn", "part": stratum, "of": part})
 
     def token(self, token: int) -> None:
-        """A token of the run's demonstration was released."""
-        # not forced to the disk: a power failure may cost it, and it was paid for
+        """Record a released token of the run's demonstration."""
+        # Not forced to disk: a power failure may lose the token, but not its charge.
         self._write({"checkpoint": "token", "id": token}, durable=False)
 
     def finish(self, demonstration: Demonstration) -> None:
-        """The run's demonstration is done."""
-        self._check_alive()
+        """Record the run's demonstration."""
+        self._check_open()
         with self._lock:
             self._append(json_line(demonstration).encode(errors="replace"), durable=True)
             self.progress.add(demonstration.as_line())
 
-    def _open(self, plan: str, *, copies: bool) -> None:
-        if not stat.S_ISREG(os.fstat(self._file).st_mode):  # reading a pipe would wait for ever
+    def _open(self, identity: str, *, copies: bool) -> None:
+        if not stat.S_ISREG(os.fstat(self._file).st_mode):  # reading a pipe could block forever
             raise LedgerError(f"{self.path}: is not a regular file: name another one")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -203,27 +253,27 @@ class Checkpoint:
         whole = content[: content.rfind(b"\n") + 1]
         started = content[: len(_START)] == _START[: len(content)]
         if whole or not started:
-            self._read(content[: len(whole) or None].splitlines(), plan, copies=copies)
-        if len(whole) < len(content):  # a line that was not written to its end: what it says did not happen
+            self._read(content[: len(whole) or None].splitlines(), identity, copies=copies)
+        if len(whole) < len(content):  # an incomplete line: what it says did not happen
             os.ftruncate(self._file, len(whole))
         if not whole:
-            self._write_first(plan)
+            self._write_first(identity)
 
-    def _write_first(self, plan: str) -> None:
-        first = {"checkpoint": "run", "version": VERSION, "plan": plan, "file": self._identity()}
-        self._append(_encoded(first), durable=True)
+    def _write_first(self, identity: str) -> None:
+        first = {"checkpoint": "run", "version": VERSION, "plan": identity, "file": self._identity()}
+        self._append(json.dumps(first).encode() + b"\n", durable=True)
         folder = os.open(self.path.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)  # the file's name too
+            os.fsync(folder)  # its name too
         finally:
             os.close(folder)
 
     def _identity(self) -> list[int]:
-        """Which file this is, as a copy is not."""
+        """Device and inode, which a copy does not share."""
         status = os.fstat(self._file)
         return [status.st_dev, status.st_ino]
 
-    def _read(self, lines: list[bytes], plan: str, *, copies: bool) -> None:
+    def _read(self, lines: list[bytes], identity: str, *, copies: bool) -> None:
         number = 1
         try:
             first = _first(lines[0])
@@ -235,32 +285,32 @@ class Checkpoint:
             ) from None
         if not copies and first["file"] != self._identity():
             raise LedgerError(
-                f"{self.path}: this checkpoint is a copy, and without a ledger nobody knows what its "
-                "original drew since. Use the original; or name another file to start anew: "
-                "Demonstrations.from_jsonl reads the demonstrations that are here"
+                f"{self.path}: this checkpoint is a copy, and without a ledger it is unknown what its "
+                "original drew since. Use the original, or name another file to start anew; "
+                "Demonstrations.from_jsonl reads the demonstrations that this one holds"
             )
-        if first["plan"] != plan:
+        if first["plan"] != identity:
             raise InvalidPlan(
                 f"{self.path}: this checkpoint is of another plan: the task, labels, settings, budget, data "
-                "set or the model's vocabulary differ. Give what it was made with, or name another file"
+                "set or the model's vocabulary differ. Use what it was made with, or name another file"
             )
 
-    def _check_alive(self) -> None:
-        """The descriptor of a closed file may be somebody else's by now."""
+    def _check_open(self) -> None:
+        """Refuse a closed file, whose descriptor may belong to another one by now."""
         if not self._close.alive:
             raise LedgerError(
-                f"{self.path}: this checkpoint is closed, or it is the parent's of this process"
+                f"{self.path}: this checkpoint is closed, or belongs to the parent of this process"
             )
 
     def _write(self, line: Mapping[str, object], *, durable: bool = True) -> None:
-        self._check_alive()
+        self._check_open()
         with self._lock:
-            self._append(_encoded(line), durable=durable)
+            self._append(json.dumps(line).encode() + b"\n", durable=durable)
             self.progress.add(line)
 
     def _append(self, data: bytes, *, durable: bool) -> None:
         if self._broken:
-            raise LedgerError(f"{self.path}: a write failed before: start again to go on from what is there")
+            raise LedgerError(f"{self.path}: an earlier write failed: start again to resume what is there")
         before = os.fstat(self._file).st_size
         try:
             whole, reason = os.write(self._file, data) == len(data), "the disk is full"
@@ -288,15 +338,11 @@ def _count(value: object) -> int:
     return value
 
 
-def _words(value: object) -> str:
+def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError("not words of a checkpoint")
     return value
 
 
-def _encoded(line: Mapping[str, object]) -> bytes:
-    return json.dumps(line).encode() + b"\n"
-
-
-def _fingerprint(plan: Mapping[str, object]) -> str:
-    return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
+def _fingerprint(identity: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

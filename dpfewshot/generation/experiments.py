@@ -7,13 +7,12 @@ from dataclasses import replace
 from dpfewshot.budget.reservation import Accountant
 from dpfewshot.generation.generation import Generation
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.generation.telemetry import Silence
 
 
 def unaccounted(set_up: SetUp) -> Generation:
-    """Generate as a synthesizer does, charge nothing, and say `private=False`.
+    """A generation like a synthesizer's that charges nothing, logs nothing, and says `private=False`.
 
     Args:
-        set_up: `Synthesizer.set_up`, or one that `SetUp.over` or `dataclasses.replace` made of it.
+        set_up: `Synthesizer.set_up`, or one that `SetUp.over` or `dataclasses.replace` derived from it.
     """
-    return Generation(replace(set_up, certified=False), Accountant(None), Silence())
+    return Generation(replace(set_up, certified=False), Accountant(None))

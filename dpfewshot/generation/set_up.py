@@ -1,72 +1,79 @@
-"""A plan, and what it is made for: everything that draws is made here, and from the plan alone."""
+"""A plan and what it is made for. Everything that draws is made here, from the plan alone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 
 from dpfewshot.accounting import epsilon
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.budget.amounts import Units
+from dpfewshot.budget.account import Details
+from dpfewshot.budget.amounts import Amount
+from dpfewshot.budget.scopes import scope_name
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.exact.rounding import rounded_up
-from dpfewshot.generation.strata import Part, Share, divide
+from dpfewshot.generation.token_loop import TokenLoop
+from dpfewshot.generation.units import labels_of, units_by_scope
 from dpfewshot.mechanisms import Mechanism, Release
-from dpfewshot.mechanisms.noiseless import started
+from dpfewshot.mechanisms.noiseless import start_release
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import FIXED_SIZE
-from dpfewshot.prompts.writer import PromptWriter
-from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler
+from dpfewshot.prompts.writer import Body, PromptWriter
+from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler, Unit, disjoint_parts
 from dpfewshot.tasks import Task
-from dpfewshot.values import LABEL_COLUMN, PrivacySpend, Record
+from dpfewshot.values import LABEL_COLUMN, Record
 
 
 @dataclass(frozen=True)
 class SetUp:
-    """What `Synthesizer` generates from, to read: nothing that is done with it changes a generation.
+    """What `Synthesizer` generates from. It is there to read: no use of it changes a generation.
 
     Attributes:
-        task: its name names the partition.
+        task: its name and labels name the account's partition.
         backend: the trusted language model.
-        mechanism: the only one who turns private numbers into a token.
+        mechanism: turns private numbers into tokens; nothing else does.
         plan: fixed beforehand.
-        shares: who serves which labels, in the order of the plan's parts; private.
+        units: the private units of each stratum, by its scope, in the plan's order.
         certified: whether the guarantee holds.
-        source: for tests alone.
-        label_column: what the records' labels are of: it names the partition too.
+        random_source: for tests alone; None is the operating system's generator.
+        label_column: names the account's partition too: labels of another column are other ones.
 
     Raises:
-        InvalidPlan: it is certified, and the plan does not state what it draws.
+        InvalidPlan: the plan is for other units; or the set-up is certified, and the plan does not state what
+            it draws.
     """
 
     task: Task
     backend: LogprobBackend = field(repr=False)
     mechanism: Mechanism
     plan: GenerationPlan
-    shares: tuple[Share, ...]
+    units: Mapping[str | None, tuple[Unit, ...]] = field(repr=False)
     certified: bool
-    source: RandomSource | None = field(default=None, repr=False)
+    random_source: RandomSource | None = field(default=None, repr=False)
     label_column: str = LABEL_COLUMN
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shares", tuple(self.shares))
+        object.__setattr__(self, "units", MappingProxyType(dict(self.units)))
+        strata = self.plan.strata
+        served = all(stratum.labels == labels_of(stratum.scope, stratum.labels) for stratum in strata)
+        if [stratum.scope for stratum in strata] != list(self.units) or not served:
+            raise InvalidPlan("the plan's strata are those of other units")
         if not self.certified:
             return
-        if not all(self._states(part) for part in self.plan.strata):
+        if not all(self._states(stratum) for stratum in strata):
             raise InvalidPlan("the plan's epsilon is that of other draws, or of other noise")
-        if not all(_pays(part) for part in self.plan.strata):
+        if not all(_pays(stratum) for stratum in strata):
             raise InvalidPlan("the plan's epsilon is less than its draws cost")
-        served = [(share.scope, share.labels) for share in self.shares]
-        if served != [(part.scope, part.labels) for part in self.plan.strata]:
-            raise InvalidPlan("the plan's parts are those of other units")
 
     def check_invariance(self) -> None:
-        """Refuse to draw where the backend no longer states what the guarantee needs: asked before each draw.
+        """Refuse a draw if the backend no longer states what the guarantee needs.
 
         Raises:
-            BackendNotBatchInvariant: the set-up is certified, and the backend found out otherwise meanwhile.
+            BackendNotBatchInvariant: the set-up is certified, and the backend has found itself not invariant.
         """
         if self.certified and not self.backend.batch_invariant:
             raise BackendNotBatchInvariant(
@@ -79,54 +86,80 @@ class SetUp:
         """Writes the prompts."""
         return PromptWriter(self.task, self.backend, self.plan.settings.record_token_cap)
 
-    def parts(self) -> list[Part]:
-        """New ones, in the plan's order: nothing is reserved or drawn from them."""
-        disjoint = self.plan.settings.disjoint_parts
-        return [
-            Part(share, part, disjoint, self.source)
-            for share, part in zip(self.shares, self.plan.strata, strict=True)
-        ]
+    @cached_property
+    def loop(self) -> TokenLoop:
+        """Generates token by token."""
+        return TokenLoop(self.backend)
 
-    def sampler(self, part: StratumPlan) -> Sampler:
-        """Who draws the units of a part, and puts them in prompts."""
+    def bodies(self, stratum: StratumPlan) -> list[list[list[Body]]]:
+        """For each disjoint part of a stratum, for each unit, its records in tokens. Private.
+
+        Every call assigns the units to the parts anew.
+        """
+        parts = self.plan.settings.disjoint_parts
+        bodies = [[self.writer.body(record) for record in unit] for unit in self.units[stratum.scope]]
+        if parts == 1:
+            return [bodies]
+        members = disjoint_parts(len(bodies), parts, self.random_source)
+        return [[bodies[unit] for unit in part] for part in members]
+
+    def sampler(self, stratum: StratumPlan) -> Sampler:
+        """Draws the units of a stratum and groups them into prompts."""
         settings = self.plan.settings
         prompts, records = settings.prompts_per_token, settings.records_per_prompt
         if settings.sampling == FIXED_SIZE:
-            return FixedSizeSampler(prompts, records, self.source)
-        return PoissonSampler(part.sampling_rate, prompts, records, self.source)
+            return FixedSizeSampler(prompts, records, self.random_source)
+        return PoissonSampler(stratum.sampling_rate, prompts, records, self.random_source)
 
-    def release(self, part: StratumPlan) -> Release:
-        """The mechanism at work on one demonstration of a part, with the noise that is planned for it."""
-        return started(self.mechanism, part.draws, part.noise_multiplier, self.source)
+    def release(self, stratum: StratumPlan) -> Release:
+        """The mechanism, started for one demonstration of a stratum with the noise of its plan."""
+        return start_release(self.mechanism, stratum.draws, stratum.noise_multiplier, self.random_source)
+
+    def account_scope(self, stratum: StratumPlan) -> str | None:
+        """The name of a stratum in the account's partition; None for the whole data set."""
+        if stratum.scope is None:
+            return None
+        return scope_name(self.task.name, self.task.labels or (), stratum.scope, self.label_column)
+
+    def account_details(self, stratum: StratumPlan) -> Details:
+        """Public facts of a stratum's plan for the account's history."""
+        labels = {"task_labels": json.dumps(self.task.labels), "label_column": self.label_column}
+        return {
+            "mechanism": self.mechanism.name,
+            "disjoint_parts": self.plan.settings.disjoint_parts,
+            "records_per_prompt": self.plan.settings.records_per_prompt,
+            **({} if self.task.labels is None else labels),
+            **stratum.details,
+        }
 
     def over(self, records: Sequence[Record], backend: LogprobBackend, plan: GenerationPlan) -> SetUp:
-        """The same set-up for other records, another model and another plan, of which nothing is certified.
+        """The same set-up for other records, another model and another plan. It is not certified.
 
         Args:
-            records: in place of the private ones, divided as those are.
-            backend: in place of the language model.
-            plan: in place of the plan, for the same labels.
+            records: replace the private ones, and are divided in the same way.
+            backend: replaces the language model.
+            plan: replaces the plan, for the same task.
         """
-        labels = [label for part in plan.strata for label in part.labels]
-        shares = tuple(divide(self.task, records, labels))
-        return replace(self, backend=backend, plan=plan, shares=shares, certified=False)
+        labels = [label for stratum in plan.strata for label in stratum.labels]
+        units = units_by_scope(self.task, records, labels)
+        return replace(self, backend=backend, plan=plan, units=units, certified=False)
 
-    def _states(self, part: StratumPlan) -> bool:
-        """Whether the part's event is that of what the sampler, the mechanism and the loop do."""
-        settings, draws = self.plan.settings, part.draws
+    def _states(self, stratum: StratumPlan) -> bool:
+        """Whether the stratum's event describes what the sampler, the mechanism and the loop do."""
+        settings, draws = self.plan.settings, stratum.draws
         return (
-            draws.sampling_rate == rounded_up(part.sampling_rate)
+            draws.sampling_rate == rounded_up(stratum.sampling_rate)
             and draws.prompts == settings.prompts_per_token
             and draws.row_change is settings.row_change
             and draws.tokens_per_draw == settings.resample_every
             and (draws.fixed_size is not None) == (settings.sampling == FIXED_SIZE)
-            and part.event == self.mechanism.event(draws, part.noise_multiplier)
+            and stratum.event == self.mechanism.event(draws, stratum.noise_multiplier)
         )
 
 
-def _pays(part: StratumPlan) -> bool:
-    """Whether the part's cost is what its event costs, in whole units, or more."""
-    if part.spend is None or part.event is None:
+def _pays(stratum: StratumPlan) -> bool:
+    """Whether the stratum's cost is at least what its event costs."""
+    if stratum.cost is None or stratum.event is None:
         return False
-    least = PrivacySpend(epsilon(part.event, part.spend.delta).upper, part.spend.delta)
-    return Units.of_cost(least).fits(Units.of_cost(part.spend))
+    certified = epsilon(stratum.event, stratum.cost.target_delta).upper
+    return Amount.certified(certified, stratum.cost.delta).fits(stratum.cost)

@@ -1,150 +1,273 @@
-"""The parts of a data set: which units serve which labels, and what each part has at work."""
+"""A stratum's run: its units in tokens, what is reserved for it, and how each of its draws is charged."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from dpfewshot.budget.reservation import Reservation
-from dpfewshot.errors import InvalidPlan, InvalidRecords
-from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.budget.amounts import Amount
+from dpfewshot.budget.draws import new_lease
+from dpfewshot.budget.permit import Permit
+from dpfewshot.budget.reservation import Accountant, Reservation
+from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.generation.cancellation import Worker
+from dpfewshot.generation.checkpoint import NO_CHECKPOINT, Checkpoint, NoCheckpoint
+from dpfewshot.generation.request import GenerationRequest
+from dpfewshot.generation.set_up import SetUp
+from dpfewshot.generation.telemetry import Observers
 from dpfewshot.planning.plan import StratumPlan
-from dpfewshot.prompts.writer import Body, PromptWriter
+from dpfewshot.prompts.writer import Body
 from dpfewshot.runtime.forking import start_afresh_in_children
-from dpfewshot.sampling import Unit, disjoint_parts, units, units_by_label
-from dpfewshot.tasks import Task
-from dpfewshot.values import Record, Relation
-
-
-@dataclass(frozen=True)
-class Share:
-    """The units that serve some labels.
-
-    Attributes:
-        scope: the label whose units they are, or None where labels are free and all units serve.
-        labels: the labels that are generated from them.
-        units: private.
-    """
-
-    scope: str | None
-    labels: tuple[str, ...]
-    units: tuple[Unit, ...] = field(repr=False)
-
-
-@dataclass(eq=False, slots=True)
-class _Written:
-    """The records in tokens, where no one who shows attributes shows them.
-
-    Attributes:
-        bodies: private: for each of the disjoint parts, for each unit, its records.
-    """
-
-    bodies: list[list[list[Body]]] = field(repr=False)
+from dpfewshot.values import PrivacySpend
 
 
 @dataclass(eq=False)
-class Part:
-    """A share with its plan, its records in tokens once they are needed, and what it reserved.
+class Bookkeeping:
+    """Where draws are paid for and recorded. The strata of a generation share it.
 
-    A forked child reserves for itself: the parent goes on with the blocks that it reserved.
+    Attributes:
+        accountant: charges the budget.
+        observers: are told what becomes public.
+        checkpoint: of the run in progress.
     """
 
-    share: Share
+    accountant: Accountant
+    observers: Observers
+    checkpoint: Checkpoint | NoCheckpoint = NO_CHECKPOINT
+
+
+@dataclass(eq=False, slots=True)
+class _Bodies:
+    """Hides private tokens from tools that print the attributes of objects.
+
+    Attributes:
+        parts: for each disjoint part, for each unit, its records in tokens.
+    """
+
+    parts: list[list[list[Body]]] = field(repr=False)
+
+
+@dataclass(eq=False)
+class StratumRun:
+    """One stratum of a plan while it generates.
+
+    A forked child reserves for itself; the parent keeps the draws that it reserved.
+
+    Attributes:
+        number: its position in the plan, which names it in checkpoints.
+        plan: fixed beforehand.
+        set_up: what generates.
+        books: shared with the plan's other strata.
+        reservation: what is left of its plan; None until it is needed.
+        lock: held by the thread that generates.
+        worker: the thread of asynchronous callers.
+    """
+
+    number: int
     plan: StratumPlan
-    parts: int = 1
-    source: RandomSource | None = field(default=None, repr=False)
-    reservation: Reservation | None = None
-    lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
-    worker: Worker = field(default_factory=Worker, repr=False)
-    _written: _Written | None = field(default=None, repr=False)
+    set_up: SetUp = field(repr=False)
+    books: Bookkeeping = field(repr=False)
+    reservation: Reservation | None = field(default=None, init=False)
+    lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
+    worker: Worker = field(default_factory=Worker, init=False, repr=False)
+    _bodies: _Bodies | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         start_afresh_in_children(self)
 
     def after_fork(self) -> None:
-        """Another thread of the parent may have held the lock."""
+        """Drop what is the parent's. Another of its threads may have held the lock."""
         self.lock = threading.RLock()
         self.reservation = None
         self.worker.after_fork()
 
-    def bodies(self, writer: PromptWriter, part: int) -> list[list[Body]]:
-        """For each unit of one of the disjoint parts, its records in tokens.
+    @property
+    def certified(self) -> bool:
+        """Whether the guarantee holds. It never does where no account is charged."""
+        return self.set_up.certified and self.books.accountant.keeps_account
 
-        The units are put in parts when they are first needed, and stay there.
+    @property
+    def cost(self) -> Amount | None:
+        """What the account is charged for all draws; None if nothing is certified."""
+        return self.plan.cost if self.certified else None
+
+    @property
+    def spend(self) -> PrivacySpend | None:
+        """`cost`, as results state it."""
+        return self.plan.spend if self.certified else None
+
+    def bodies(self, part: int) -> list[list[Body]]:
+        """For each unit of one disjoint part, its records in tokens. Private.
+
+        Units are assigned to parts at the first call, and stay there.
         """
-        if self._written is None:
-            written = [[writer.body(record) for record in unit] for unit in self.share.units]
-            if self.parts == 1:
-                self._written = _Written([written])
-            else:
-                members = disjoint_parts(len(written), self.parts, self.source)
-                self._written = _Written([[written[unit] for unit in each] for each in members])
-        return self._written.bodies[part]
+        if self._bodies is None:
+            self._bodies = _Bodies(self.set_up.bodies(self.plan))
+        return self._bodies.parts[part]
 
+    def draws_left(self, others: Sequence[str] = ()) -> int:
+        """Draws that a demonstration may take so that later ones still have theirs.
 
-def divide(task: Task, records: Sequence[Record], labels: Sequence[str] | None) -> list[Share]:
-    """Who serves which of the labels to generate.
+        Args:
+            others: labels of the demonstrations to come.
+        """
+        settings = self.set_up.plan.settings
+        if self.reservation is None:
+            return settings.draws_per_demonstration
+        left = max(self.reservation.draws_left)
+        if settings.disjoint_parts > 1:  # most other demonstrations draw from other parts
+            return left
+        needed = sum(label in self.plan.labels for label in others) * settings.draws_per_demonstration
+        return max(0, left - needed)
 
-    Args:
-        task: with its own labels, units are parted by label; with free labels all units serve all.
-        records: private.
-        labels: the labels to generate, public input; None for the task's own.
+    @contextmanager
+    def reserved(self) -> Iterator[Reservation]:
+        """The reservation. Unless a draw is asked for, it goes back to the account at the end."""
+        reservation = self.reservation or self.reserve()
+        try:
+            yield reservation
+        finally:
+            if not reservation.asked:
+                self._give_back(reservation)
+            elif reservation.used_up:
+                reservation.close()
 
-    Raises:
-        InvalidRecords: a record's label is not the task's.
-        InvalidTask: a label to generate is not the task's.
-        InvalidPlan: no label to generate, or one twice.
-    """
-    _check_labels(task, records)
-    planned = tuple(labels if labels is not None else task.labels or ())
-    if not planned or len(set(planned)) < len(planned):
-        raise InvalidPlan(f"task {task.name!r} has free labels: pass labels=, each once, as public input")
-    if task.labels is None:
-        return [Share(None, planned, tuple(units(records)))]
-    for label in planned:
-        task.check_label(label)
-    by_label = units_by_label(records)
-    return [Share(label, (label,), tuple(by_label.get(label, ()))) for label in planned]
+    def reserve(self) -> Reservation:
+        """Reserve the plan: in the account, then in the checkpoint.
 
+        Raises:
+            BudgetExceeded: the account does not allow it.
+            LedgerError: it cannot be recorded; what was reserved is given back.
+        """
+        reservation = self.books.accountant.reserve(
+            self.cost,
+            scope=self.set_up.account_scope(self.plan),
+            draws=self.plan.steps,
+            tokens_per_draw=self.plan.draws.tokens_per_draw,
+            noise_multiplier=self.plan.noise_multiplier,
+            disjoint_parts=self.set_up.plan.settings.disjoint_parts,
+            details=self.set_up.account_details(self.plan),
+        )
+        try:
+            self.books.checkpoint.reserved(self.number, reservation)
+            self.books.observers.reserved(self.plan.scope, self.spend, self.plan.steps)
+        except BaseException:
+            with suppress(LedgerError):
+                reservation.close()  # nothing else refers to it
+            raise
+        self.reservation = reservation
+        return reservation
 
-def check_every_label_has_units(task: Task, records: Sequence[Record], relation: str) -> None:
-    """Refuse records that were filtered by label, where that can be seen from public numbers.
+    def charge(self, part: int, request: GenerationRequest) -> Permit:
+        """Charge one draw: first in the checkpoint, so that a later run counts it, then in the account.
 
-    A unit belongs to the label of most of its records. Where records of a label were left out beforehand, a
-    unit may belong to another label than in the next run, and bear the costs of both, of which an account
-    counts only the greater. Where populations are counted, the counts are public; so is one of 0. With
-    `population=` they are private, and nothing is looked at (docs/how-to/records.md).
+        Args:
+            part: of the disjoint parts.
+            request: that the draw serves.
 
-    Args:
-        task: with its own labels, or free ones, which no plan is parted by.
-        records: private, with units.
-        relation: the neighbouring relation.
+        Raises:
+            Stopped: the request was cancelled.
+            BackendNotBatchInvariant: the backend no longer states what the guarantee needs.
+            BudgetExceeded, LedgerError: it cannot be charged; nothing may be drawn.
+        """
+        request.stop.check()
+        self.set_up.check_invariance()
+        assert self.reservation is not None  # noqa: S101 - `reserved` holds it
+        checkpoint = self.books.checkpoint
+        checkpoint.draw(self.number, part, request.label if request.checkpointed else None)
+        try:
+            return self.reservation.draw(part)
+        except (BudgetExceeded, LedgerError):
+            with suppress(LedgerError):  # without this line the draw counts as made
+                checkpoint.not_drawn(self.number, part)
+            raise
 
-    Raises:
-        InvalidPlan: a label of the task has no unit.
-    """
-    if task.labels is None or relation == Relation.ADD_REMOVE:
-        return
-    there = units_by_label(records)
-    absent = [label for label in task.labels if label not in there]
-    if absent:
-        raise InvalidPlan(
-            f"no unit belongs to the label {absent[0]!r} of task {task.name!r}. Give the records of all "
-            "labels, also to generate for some: a unit belongs to the label of most of its records, so that "
-            "filtering them first lets one unit bear the costs of several labels. If there are none of that "
-            "label, leave it out of the task, or use a --sequential account"
+    def close(self) -> None:
+        """Settle or give back the reservation; what a checkpoint records stays for a later run.
+
+        Raises:
+            LedgerError: it could not be given back and stays spent, until this is called again.
+        """
+        if self.reservation is None:
+            return
+        if self.books.checkpoint.resumable:
+            self.reservation.hand_over()
+        else:
+            self.reservation.close()
+
+    def fits(self, checkpoint: Checkpoint) -> bool:
+        """Whether a checkpoint's reservation of this stratum is one that its plan can have made."""
+        recorded = checkpoint.progress.reserved.get(self.number)
+        return recorded is None or (
+            len(recorded.blocks) == self.set_up.plan.settings.disjoint_parts
+            and max(recorded.blocks) <= self.plan.steps
         )
 
+    def resume(self, checkpoint: Checkpoint) -> Reservation | None:
+        """What a checkpoint reserved for this stratum, granted anew by the account; None if nothing.
 
-def _check_labels(task: Task, records: Sequence[Record]) -> None:
-    if task.labels is None:
-        return
-    known = frozenset(task.labels)
-    for number, record in enumerate(records, start=1):
-        if record.label not in known:
-            raise InvalidRecords(
-                f"record {number} has a label that task {task.name!r} does not have; "
-                f"it has {', '.join(task.labels)}"
+        The run does not use it yet: another stratum may still fail to resume.
+
+        Raises:
+            BudgetExceeded: an account in memory has no room for it.
+            LedgerError: the checkpoint is stale, of another account, or cannot be written.
+        """
+        recorded, lease = checkpoint.progress.reserved.get(self.number), new_lease()
+        if recorded is None:
+            return None
+        known = tuple(recorded.leases)
+        if len(checkpoint.progress.finished) >= self.set_up.plan.demonstrations:
+            lease = known[-1]  # nothing more is drawn: any copy may be read again
+        else:
+            checkpoint.resuming(self.number, lease)  # on disk first: the answer to it may be lost
+        try:
+            return self.books.accountant.resume(
+                recorded.entry,
+                self.cost,
+                scope=self.set_up.account_scope(self.plan),
+                # Which unit is in which part is private and not stored: all count as drawn as far as any.
+                draws=min(recorded.blocks),
+                tokens_per_draw=self.plan.draws.tokens_per_draw,
+                noise_multiplier=self.plan.noise_multiplier,
+                details=self.set_up.account_details(self.plan),
+                known=known,
+                lease=lease,
+                disjoint_parts=self.set_up.plan.settings.disjoint_parts,
             )
+        except LedgerError as error:
+            raise LedgerError(f"{checkpoint.path}: {error}") from None
+
+    def hand_over(self, checkpoint: Checkpoint, *, finished: bool) -> None:
+        """Leave the reservation to the checkpoint's next run, or settle it.
+
+        Args:
+            checkpoint: records what is left.
+            finished: whether the run is done, so that no later run draws.
+
+        Raises:
+            LedgerError: it cannot be recorded or settled.
+        """
+        if self.reservation is None:
+            return
+        try:
+            if finished:
+                checkpoint.reserved(
+                    self.number, self.reservation, blocks=[0] * len(self.reservation.draws_left)
+                )
+                self.reservation.close()
+        finally:
+            self.reservation.hand_over()  # even after an error: no draw escapes the checkpoint's count
+
+    def _give_back(self, reservation: Reservation) -> None:
+        """Return an unused reservation; keep it if the account cannot take it back now."""
+        checkpoint = self.books.checkpoint
+        checkpoint.returned(self.number)  # on disk first: no later run may resume what went back
+        self.reservation = None
+        try:
+            reservation.close()
+        except LedgerError:
+            self.reservation = reservation
+            checkpoint.reserved(self.number, reservation)
+            raise

@@ -1,90 +1,136 @@
-"""What services see of a run: log records and OpenTelemetry, of public settings and released facts alone.
+"""What services see of a generation: observers, of which one logs and one tells OpenTelemetry.
 
-No duration, size of a draw, or text of an error is in a field or an attribute. When something happened is in
-every log and trace by nature, and times are for the operator alone (docs/guarantee.md): logs and traces go to
-the trusted side, and OpenTelemetry is off unless it is asked for.
+Observers are told public settings and released facts alone: no duration, size of a draw, or text of an error.
+Every log and every trace shows when something happened, and times are for the operator alone
+(docs/guarantee.md). So logs and traces go to the trusted side, and OpenTelemetry is off by default.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from contextvars import copy_context
-from threading import Thread, current_thread
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
 
-from dpfewshot.errors import MissingExtra
+from dpfewshot.errors import InvalidPlan, MissingExtra
+from dpfewshot.runtime.redaction import is_failure
 from dpfewshot.values import Demonstration, PrivacySpend
 
-if TYPE_CHECKING:
-    from opentelemetry.trace import Span
-
 LOGGER = logging.getLogger("dpfewshot")
-LOGGER.addHandler(logging.NullHandler())  # a library is silent until its program says otherwise
+LOGGER.addHandler(logging.NullHandler())  # a library is silent until its program configures logging
 
 Facts = Mapping[str, str | int | float | bool]
+"""Public, by name. Every event has `mechanism` and `relation`."""
 
 
 class Observer:
-    """Tells the logger of everything that a run makes public.
+    """Is told what a generation makes public. Subclass it and override what you need.
 
-    Args:
-        public: the run's mechanism and relation, which are in every record.
+    Methods are called on the generating thread while no exception is being handled. They must be thread-safe:
+    labels generate side by side. What a method raises is dropped, since what it was told of has happened and
+    is paid for.
     """
 
-    def __init__(self, public: Facts) -> None:
+    def reserved(self, facts: Facts) -> None:
+        """A stratum's plan was reserved: `scope`, `blocks` (its draws), `epsilon`, `delta`.
+
+        `epsilon` and `delta` are absent here and in `released` if nothing is certified.
+        """
+
+    def started(self, facts: Facts) -> None:
+        """A generation starts: `label`. One of the methods below ends it, on the same thread."""
+
+    def released(self, facts: Facts) -> None:
+        """It released a demonstration: `label`, `tokens`, `private`, `epsilon`, `delta`."""
+
+    def failed(self, facts: Facts) -> None:
+        """It failed: `label`, and `error`, the exception's type."""
+
+    def stopped(self, facts: Facts) -> None:
+        """It was cancelled or interrupted: `label`."""
+
+
+class Observers:
+    """Tells observers of everything that a generation makes public.
+
+    Args:
+        public: the mechanism and the relation, which every event has.
+        observers: are told in this order.
+
+    Raises:
+        InvalidPlan: one of them is not an `Observer`.
+    """
+
+    def __init__(self, public: Facts, observers: Iterable[Observer]) -> None:
         self._public = dict(public)
+        self._observers = tuple(observers)
+        for observer in self._observers:
+            if not isinstance(observer, Observer):
+                raise InvalidPlan("observers must be dpfewshot.generation.telemetry.Observer objects")
 
-    def reserved(self, scope: str | None, spend: PrivacySpend | None, blocks: int) -> None:
-        """A part of the plan was reserved, before anything of it was drawn."""
-        facts = self._public | {"scope": scope or "the whole data set", "blocks": blocks} | _amounts(spend)
-        _log(logging.INFO, "a plan was reserved", facts)
+    def reserved(self, scope: str | None, spend: PrivacySpend | None, draws: int) -> None:
+        """Tell that a stratum's plan was reserved, before its first draw."""
+        self._tell("reserved", {"scope": scope or "the whole data set", "blocks": draws, **_amounts(spend)})
 
-    @contextmanager
-    def generating(self, label: str) -> Iterator[Callable[[Demonstration], None]]:
-        """Around the making of a demonstration; call what it yields with what was released."""
+    def generation(self, label: str, generate: Callable[[], Demonstration]) -> Demonstration:
+        """Generate a demonstration; tell when it starts and how it ends."""
+        self._tell("started", {"label": label})
         try:
-            yield self._released
-        except Exception as error:
-            facts = self._public | {"label": label, "error": type(error).__name__}
-            _log_apart(logging.WARNING, "a demonstration failed", facts)
-            raise
+            demonstration = generate()
+        except BaseException as raised:  # noqa: BLE001 - raised again below
+            error = raised
+        else:
+            self._tell("released", _facts(demonstration))
+            return demonstration
+        # Outside of the handler: an observer that prints the exception at hand finds none.
+        try:
+            if is_failure(error):
+                self._tell("failed", {"label": label, "error": type(error).__name__})
+            else:
+                self._tell("stopped", {"label": label})
+            raise error
+        finally:
+            del error  # it holds this frame
 
-    def _released(self, demonstration: Demonstration) -> None:
-        _log(logging.INFO, "a demonstration was released", _facts(demonstration))
+    def _tell(self, event: str, facts: Facts) -> None:
+        for observer in self._observers:
+            with suppress(Exception):
+                getattr(observer, event)({**self._public, **facts})
 
 
-class Silence(Observer):
-    """Tells nobody: nothing is released."""
+class LogObserver(Observer):
+    """Logs to the logger "dpfewshot", with the facts as fields. Every synthesizer has one."""
 
-    def __init__(self) -> None:
-        super().__init__({})
-
-    def reserved(self, scope: str | None, spend: PrivacySpend | None, blocks: int) -> None:
+    def reserved(self, facts: Facts) -> None:
         """See `Observer.reserved`."""
+        LOGGER.info("a plan was reserved", extra=facts)
 
-    @contextmanager
-    def generating(self, label: str) -> Iterator[Callable[[Demonstration], None]]:  # noqa: ARG002
-        """See `Observer.generating`."""
-        yield lambda _demonstration: None
+    def released(self, facts: Facts) -> None:
+        """See `Observer.released`."""
+        LOGGER.info("a demonstration was released", extra=facts)
+
+    def failed(self, facts: Facts) -> None:
+        """See `Observer.failed`."""
+        LOGGER.warning("a demonstration failed", extra=facts)
 
 
-class Telemetry(Observer):
-    """Tells OpenTelemetry too: a span a demonstration, and counters of what was released and reserved.
+class OpenTelemetryObserver(Observer):
+    """Makes a span for each demonstration, and counts what was released and reserved.
 
     Raises:
         MissingExtra: opentelemetry-api is not installed.
     """
 
-    def __init__(self, public: Facts) -> None:
-        super().__init__(public)
+    def __init__(self) -> None:
         try:
-            from opentelemetry import metrics, trace
+            from opentelemetry import context, metrics, trace
         except ImportError:
-            raise MissingExtra("opentelemetry=True", "opentelemetry") from None
+            raise MissingExtra("OpenTelemetryObserver", "opentelemetry") from None
+        self._context = context
         self._trace = trace
         self._tracer = trace.get_tracer("dpfewshot")
+        self._running = threading.local()
         meter = metrics.get_meter("dpfewshot")
         self._demonstrations = meter.create_counter(
             "dpfewshot.demonstrations", "{demonstration}", "Demonstrations released."
@@ -94,68 +140,45 @@ class Telemetry(Observer):
             "dpfewshot.epsilon.reserved", "1", "Epsilon of the plans reserved, scope by scope."
         )
 
-    def reserved(self, scope: str | None, spend: PrivacySpend | None, blocks: int) -> None:
+    def reserved(self, facts: Facts) -> None:
         """See `Observer.reserved`."""
-        super().reserved(scope, spend, blocks)
-        if spend is None:
-            return
-        with suppress(Exception):
-            self._epsilon.add(spend.epsilon, _named(self._public | {"scope": scope or "the whole data set"}))
+        if "epsilon" in facts:
+            self._epsilon.add(float(facts["epsilon"]), _named(facts, "mechanism", "relation", "scope"))
 
-    @contextmanager
-    def generating(self, label: str) -> Iterator[Callable[[Demonstration], None]]:
-        """See `Observer.generating`."""
-        span = self._tracer.start_span(
-            "dpfewshot.generate", attributes=_named(self._public | {"label": label})
-        )
-        # not the exception itself, whose stack is nobody's business here: its type alone
-        with (
-            _ending(span),
-            self._trace.use_span(span, record_exception=False, set_status_on_exception=False),
-        ):
-            try:
-                with super().generating(label) as released:
-                    yield lambda demonstration: self._count(released, demonstration, span)
-            except Exception as error:
-                span.set_attribute("error.type", type(error).__name__)
-                span.set_status(self._trace.StatusCode.ERROR)
-                raise
+    def started(self, facts: Facts) -> None:
+        """See `Observer.started`."""
+        span = self._tracer.start_span("dpfewshot.generate", attributes=_named(facts))
+        token = self._context.attach(self._trace.set_span_in_context(span))
+        self._running.span = span, token
 
-    def _count(
-        self, released: Callable[[Demonstration], None], demonstration: Demonstration, span: Span
-    ) -> None:
-        released(demonstration)
-        counted = _named(self._public | {"label": demonstration.label})
-        with suppress(Exception):
-            span.set_attributes(_named(_facts(demonstration)))
+    def released(self, facts: Facts) -> None:
+        """See `Observer.released`."""
+        counted = _named(facts, "mechanism", "relation", "label")
+        try:
             self._demonstrations.add(1, counted)
-            self._tokens.add(demonstration.token_count, counted)
+            self._tokens.add(int(facts["tokens"]), counted)
+        finally:
+            self._end(_named(facts))
 
+    def failed(self, facts: Facts) -> None:
+        """See `Observer.failed`."""
+        self._end({"error.type": facts["error"]}, failed=True)
 
-def _log(level: int, message: str, facts: Facts) -> None:
-    """Log what happened. It has happened, and is paid for: a logger that fails loses its record alone."""
-    with suppress(Exception):
-        LOGGER.log(level, message, extra=facts)
+    def stopped(self, facts: Facts) -> None:  # noqa: ARG002 - the span knows the label
+        """See `Observer.stopped`."""
+        self._end({})
 
-
-def _log_apart(level: int, message: str, facts: Facts) -> None:
-    """Log in a thread that handles no error: a handler that fails prints the one at hand, texts and all."""
-    with suppress(Exception):
-        thread = Thread(
-            target=copy_context().run, args=(_log, level, message, facts), name=current_thread().name
-        )
-        thread.start()
-        thread.join()
-
-
-@contextmanager
-def _ending(span: Span) -> Iterator[None]:
-    """End the span in the end; a processor that fails loses the span alone."""
-    try:
-        yield
-    finally:
-        with suppress(Exception):
+    def _end(self, attributes: dict[str, Any], *, failed: bool = False) -> None:
+        span, token = vars(self._running).pop("span", (None, None))
+        if span is None:  # `started` failed
+            return
+        try:
+            span.set_attributes(attributes)
+            if failed:
+                span.set_status(self._trace.StatusCode.ERROR)
             span.end()
+        finally:
+            self._context.detach(token)
 
 
 def _facts(demonstration: Demonstration) -> dict[str, str | int | float | bool]:
@@ -173,5 +196,9 @@ def _amounts(spend: PrivacySpend | None) -> dict[str, float]:
     return {} if spend is None else {"epsilon": spend.epsilon, "delta": spend.delta}
 
 
-def _named(facts: Facts) -> dict[str, str | int | float | bool]:
-    return {f"dpfewshot.{name}": value for name, value in facts.items()}
+def _named(facts: Facts, *names: str) -> dict[str, str | int | float | bool]:
+    return {f"dpfewshot.{name}": facts[name] for name in names or facts}
+
+
+NO_OBSERVERS = Observers({}, ())
+"""Tells nobody: nothing is released."""

@@ -19,7 +19,7 @@ from dpfewshot.sampling import Sampler
 
 @dataclass(frozen=True)
 class TokenLoop:
-    """The loop over tokens, for one backend. How many tokens share a draw is what the draw was charged for.
+    """Generates with one backend. The permit of a draw says how many tokens share it.
 
     Attributes:
         backend: the trusted language model.
@@ -36,31 +36,31 @@ class TokenLoop:
         *,
         prompts: LabelPrompts,
         max_tokens: int,
-        begun: Sequence[int] = (),
+        prior_tokens: Sequence[int] = (),
         on_token: Callable[[int], None] = lambda _token: None,
     ) -> list[int]:
-        """The released tokens of one demonstration; the last one may be the one that ends it.
+        """Return the released tokens of one demonstration, with the one that ends it if there is one.
 
         Args:
             units: private: for each unit, the bodies of its records.
             sampler: draws units into subsets.
-            release: the mechanism at work, the only one who turns private numbers into a token.
-            charge: charges one draw and gives leave for its tokens.
-            prompts: how the prompts of the label are written.
-            max_tokens: T_max, with those in `begun`.
-            begun: tokens that were released for it before, fewer than `max_tokens` and none that ends it.
+            release: the started mechanism; nothing else turns private numbers into a token.
+            charge: charges one draw and returns the permit for its tokens.
+            prompts: write the prompts of the label.
+            max_tokens: T_max, `prior_tokens` included.
+            prior_tokens: of an interrupted run: fewer than `max_tokens`, and none ends the demonstration.
             on_token: called with each released token before the next is drawn; what it raises ends the loop.
 
         Raises:
-            BudgetExceeded: the reservation has no block left.
+            BudgetExceeded: the reservation has no draw left.
             BackendError: the model failed, for a cause that is not one record.
             LedgerError: the charge could not be recorded.
         """
         sizes = [len(unit) for unit in units]
-        released = list(begun)
-        suffix = [*prompts.public_suffix, *begun]
+        released = list(prior_tokens)
+        suffix = [*prompts.public_suffix, *prior_tokens]
         with closing_block(
-            self.backend, prompts.prefix, [suffix], max_tokens - len(begun), public=True
+            self.backend, prompts.prefix, [suffix], max_tokens - len(prior_tokens), public=True
         ) as public:
             while len(released) < max_tokens:
                 public_row = _answer(public, 1, None)[0]  # finds a dead server before anything is charged
@@ -87,7 +87,7 @@ class TokenLoop:
         return released
 
     def text_of(self, released: Sequence[int]) -> str:
-        """The demonstration's text, without the token that ended it."""
+        """The demonstration's text, without the token that ends it."""
         return text_of(self.backend, released, self.ends)
 
     @cached_property
@@ -97,11 +97,11 @@ class TokenLoop:
 
 
 def _answer(block: PromptBlock, rows: int, support: Tokens | None) -> Logprobs:
-    """What the block answers, as the aggregation needs it: float32, contiguous, of the right shape."""
+    """Log-probabilities of the block's prompts: float32, contiguous, of the right shape."""
     answer = block.next_token_logprobs(support)
-    with np.errstate(all="ignore"):  # a warning would tell that a record's value is beyond float32
+    with np.errstate(all="ignore"):  # a warning would reveal that a record's value exceeds float32
         logprobs = np.ascontiguousarray(answer, dtype=np.float32)
     columns = logprobs.shape[-1] if support is None else len(support)
     if logprobs.shape != (rows, columns):
-        raise BackendError("the backend answered with an array of another shape than was asked for")
+        raise BackendError("the backend returned an array of the wrong shape")
     return logprobs

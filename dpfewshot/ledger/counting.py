@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dpfewshot.budget.account import Details
-from dpfewshot.budget.draws import Draws
+from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.history import as_json, hash_of
 
@@ -22,18 +22,18 @@ LEASE: Final = "lease"
 VERIFY: Final = "run dpfewshot ledger verify, which says what was changed"
 
 
-def columns(draws: Draws | None) -> dict[str, str | None]:
+def columns(draws: DrawCounts | None) -> dict[str, str | None]:
     """The entry's columns for its draws; empty for an entry that counts none."""
     if draws is None:
         return {"blocks": None, "lease": None, "draws_hash": None}
     return {
-        "blocks": json.dumps(draws.blocks),
+        "blocks": json.dumps(draws.left),
         "lease": draws.lease,
         "draws_hash": hash_of(_named(draws)),
     }
 
 
-def draws_of(row: Mapping[str, Any]) -> Draws | None:
+def draws_of(row: Mapping[str, Any]) -> DrawCounts | None:
     """The draws that an entry's columns say; None where it counts none.
 
     Raises:
@@ -42,7 +42,7 @@ def draws_of(row: Mapping[str, Any]) -> Draws | None:
     if row["blocks"] is None and row["lease"] is None:
         return None
     try:
-        draws = Draws(tuple(json.loads(row["blocks"])), row["lease"])
+        draws = DrawCounts(tuple(json.loads(row["blocks"])), row["lease"])
         agrees = hash_of(_named(draws)) == row["draws_hash"]
     except (TypeError, ValueError):
         agrees = False
@@ -51,7 +51,7 @@ def draws_of(row: Mapping[str, Any]) -> Draws | None:
     return draws
 
 
-def details_of(details: Details, draws: Draws | None) -> str:
+def details_of(details: Details, draws: DrawCounts | None) -> str:
     """The details of the act that reserves, as the history keeps them.
 
     Raises:
@@ -62,19 +62,19 @@ def details_of(details: Details, draws: Draws | None) -> str:
     return as_json({**details, **granted(draws)})
 
 
-def granted(draws: Draws | None) -> dict[str, object]:
+def granted(draws: DrawCounts | None) -> dict[str, object]:
     """What an act says of the draws that it grants, or that it ends."""
     return {} if draws is None else {LEASE: _named(draws)}
 
 
-def draws_in(details: Mapping[str, Any]) -> Draws | None:
+def draws_in(details: Mapping[str, Any]) -> DrawCounts | None:
     """The draws that an act's details say; None where they say none."""
     match details.get(LEASE):
         case {"id": str(lease), "blocks": [*blocks]} if all(isinstance(left, int) for left in blocks):
-            return Draws(tuple(blocks), lease)
+            return DrawCounts(tuple(blocks), lease)
         case _:
             return None
 
 
-def _named(draws: Draws) -> dict[str, object]:
-    return {"id": draws.lease, "blocks": list(draws.blocks)}
+def _named(draws: DrawCounts) -> dict[str, object]:
+    return {"id": draws.lease, "blocks": list(draws.left)}

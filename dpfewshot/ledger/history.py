@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from importlib import metadata as installed
 from typing import Any, Final
 
-from dpfewshot.budget.amounts import Units
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import on_one_line
 
@@ -83,7 +83,7 @@ def act_now(
     *,
     entry: int | None = None,
     scope: str | None = None,
-    amounts: Units | None = None,
+    amount: Amount | None = None,
     details: str = "{}",
 ) -> Act:
     """An act of this process at this moment."""
@@ -93,8 +93,8 @@ def act_now(
         actor=_actor(),
         entry=entry,
         scope=scope,
-        epsilon=amounts.epsilon if amounts else None,
-        delta=amounts.delta if amounts else None,
+        epsilon=amount.epsilon if amount else None,
+        delta=amount.delta if amount else None,
         details=details,
         package_version=package_version(),
     )
@@ -117,8 +117,9 @@ def as_shown(row: Mapping[str, Any]) -> dict[str, object]:
     """A row for readers: amounts as numbers, details as an object."""
     shown = dict(row)
     if row["epsilon"] is not None:
-        amounts = Units(row["epsilon"], row["delta"]).as_spend()
-        shown |= {"epsilon": amounts.epsilon, "delta": amounts.delta}
+        amount = Amount(row["epsilon"], row["delta"])
+        budget = row["act"] in (CREATE, CHANGE_BUDGET)
+        shown |= asdict(amount.as_remainder() if budget else amount.as_spend())
     return shown | {"details": json.loads(row["details"])}
 
 

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from dpfewshot.errors import LedgerError, MissingExtra
-from dpfewshot.ledger.ledger_account import LedgerAccount, as_budget, check_unit, limit_of
+from dpfewshot.ledger.ledger_account import LedgerAccount, check_unit, limit_of
 from dpfewshot.ledger.names import dataset_name, same_spelling, similar
 from dpfewshot.runtime.redaction import redacts_errors_of_methods
 from dpfewshot.values import PrivacyBudget, Relation
@@ -114,7 +114,7 @@ class BudgetLedger:
             raise LedgerError(
                 f"the data set {dataset!r} has an account already, with parallel={account.parallel}"
             )
-        if account.budget != as_budget(limit_of(budget)):
+        if account.budget != limit_of(budget).as_budget():
             raise LedgerError(
                 f"the data set {dataset!r} has an account already, with {account.budget}, not {budget}"
             )

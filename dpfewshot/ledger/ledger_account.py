@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from dpfewshot.budget.account import Details, other_kind
-from dpfewshot.budget.amounts import Units
-from dpfewshot.budget.draws import Draws
+from dpfewshot.budget.account import Cost, Details, other_kind
+from dpfewshot.budget.amounts import Amount
+from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import details_of
 from dpfewshot.ledger.history import CANCEL, CHARGE, SETTLE, as_json, as_shown
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dpfewshot.ledger.store import Store
     from dpfewshot.ledger.stored_account import StoredAccount
 
-_LARGEST_UNITS: Final = 2**63 - 1
+_LARGEST: Final = 2**63 - 1
 
 
 @redacts_errors_of_methods(LedgerError, "the ledger")
@@ -60,7 +60,7 @@ class LedgerAccount:
     @property
     def budget(self) -> PrivacyBudget:
         """What may be spent in all."""
-        return as_budget(self._store.standing(self._stored).limit)
+        return self._store.standing(self._stored).limit.as_budget()
 
     @property
     def spent(self) -> PrivacySpend:
@@ -71,7 +71,7 @@ class LedgerAccount:
     def remaining(self) -> PrivacySpend:
         """What a plan over the whole data set may still reserve."""
         standing = self._store.standing(self._stored)
-        return standing.limit.minus(standing.spent).as_spend()
+        return standing.limit.minus(standing.spent).as_remainder()
 
     @property
     def entries(self) -> int:
@@ -94,7 +94,7 @@ class LedgerAccount:
     def summary(self) -> dict[str, object]:
         """Budget, spend and entries at one moment, as `dpfewshot ledger show --json` prints them."""
         standing = self._store.standing(self._stored)
-        budget, spent = as_budget(standing.limit), standing.spent.as_spend()
+        budget, spent = standing.limit.as_budget(), standing.spent.as_spend()
         return {
             "dataset": self.dataset,
             "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
@@ -114,7 +114,7 @@ class LedgerAccount:
         return True
 
     def reserve(
-        self, scope: str | None, cost: PrivacySpend, details: Details, draws: Draws | None = None
+        self, scope: str | None, cost: Cost, details: Details, draws: DrawCounts | None = None
     ) -> int:
         """Set a plan's whole cost aside, on disk, and return the entry's number.
 
@@ -126,7 +126,8 @@ class LedgerAccount:
             LedgerError: the scope is a part of another partition than the account's, or the account does
                 not agree with its history.
         """
-        return self._store.reserve(self._stored, scope, cost, details_of(details, draws), draws)
+        kept = details_of(details, draws)
+        return self._store.reserve(self._stored, scope, Amount.of_cost(cost), kept, draws)
 
     def charge(self, entry: int) -> None:
         """The plan is about to draw; on disk when this returns. A second time changes nothing.
@@ -151,11 +152,11 @@ class LedgerAccount:
         self,
         entry: int,
         scope: str | None,
-        cost: PrivacySpend,
+        cost: Cost,
         details: Details,
         *,
         known: Collection[str],
-        draws: Draws,
+        draws: DrawCounts,
     ) -> tuple[int, tuple[int, ...]]:
         """Replace an entry's lease, which the history records; whoever holds an older one draws no more.
 
@@ -164,8 +165,8 @@ class LedgerAccount:
                 or by a version that counted no draws.
         """
         if draws.lease in known:
-            return entry, draws.blocks
-        words = scope, cost, as_json(details)
+            return entry, draws.left
+        words = scope, Amount.of_cost(cost), as_json(details)
         return entry, self._store.resume(self._stored, entry, words, known, draws)
 
     def settle(self, entry: int, lease: str | None = None) -> None:
@@ -224,22 +225,16 @@ class LedgerAccount:
         return self._store.book(self._stored).as_dict()
 
 
-def limit_of(budget: PrivacyBudget) -> Units:
+def limit_of(budget: PrivacyBudget) -> Amount:
     """A budget in whole units.
 
     Raises:
         LedgerError: it is outside of what the columns hold.
     """
-    limit = Units.of_budget(budget)
-    if min(limit) < 1 or max(limit) > _LARGEST_UNITS:
+    limit = Amount.of_budget(budget)
+    if min(limit) < 1 or max(limit) > _LARGEST:
         raise LedgerError(f"a ledger keeps epsilon from 1e-12 to 9e6 and delta from 1e-18, not {budget}")
     return limit
-
-
-def as_budget(limit: Units) -> PrivacyBudget:
-    """A limit as a budget, for display."""
-    amounts = limit.as_spend()
-    return PrivacyBudget(amounts.epsilon, amounts.delta)
 
 
 def check_unit(unit: str | None) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, func, insert, select, update
 
-from dpfewshot.budget.amounts import Units
-from dpfewshot.budget.draws import NOT_COUNTED, Draws
+from dpfewshot.budget.amounts import NOTHING, Amount
+from dpfewshot.budget.draws import NOT_COUNTED, DrawCounts
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import LEASE, columns, draws_in, draws_of
 from dpfewshot.ledger.history import (
@@ -24,7 +24,6 @@ from dpfewshot.ledger.history import (
     hash_of,
 )
 from dpfewshot.ledger.tables import entries, history
-from dpfewshot.values import PrivacySpend
 
 
 def rows_of(connection: Connection, table: Table, condition: Any) -> list[dict[str, Any]]:
@@ -44,7 +43,7 @@ def change_entry(connection: Connection, entry: int, **values: str | None) -> No
     connection.execute(update(entries).where(entries.c.id == entry).values(**values))
 
 
-def open_draws(row: dict[str, Any] | None, entry: int) -> Draws:
+def open_draws(row: dict[str, Any] | None, entry: int) -> DrawCounts:
     """The draws of an entry that may still draw."""
     state = row["state"] if row else "never made"
     if row is None or state not in OPEN:
@@ -61,25 +60,25 @@ def grants_of(connection: Connection, account: int, entry: int) -> list[dict[str
     return rows_of(connection, history, of_entry & history.c.act.in_((RESERVE, RESUME)))
 
 
-def granted_by(act: dict[str, Any]) -> Draws | None:
+def granted_by(act: dict[str, Any]) -> DrawCounts | None:
     """The draws that an act granted."""
     return draws_in(json.loads(act["details"]))
 
 
-def reserved_with(reserved: dict[str, Any], scope: str | None, cost: PrivacySpend, details: str) -> bool:
+def reserved_with(reserved: dict[str, Any], scope: str | None, cost: Amount, details: str) -> bool:
     """Whether the act that reserved an entry has these words, under its hash."""
     told = json.loads(reserved["details"])
     told.pop(LEASE, None)
     return (
         hash_of(reserved) == reserved["hash"]
         and reserved["scope"] == scope
-        and Units(reserved["epsilon"], reserved["delta"]) == Units.of_cost(cost)
+        and Amount(reserved["epsilon"], reserved["delta"]) == cost
         and told == json.loads(details)
     )
 
 
 def add_entry(
-    connection: Connection, account: int, scope: str | None, cost: Units, draws: Draws | None
+    connection: Connection, account: int, scope: str | None, cost: Amount, draws: DrawCounts | None
 ) -> int:
     """Insert an entry; its number."""
     values = {"account_id": account, "scope": scope, "epsilon": cost.epsilon, "delta": cost.delta}
@@ -87,7 +86,7 @@ def add_entry(
     return int(connection.execute(statement).scalar_one())
 
 
-def sums_of(connection: Connection, account: int) -> tuple[defaultdict[str | None, Units], int]:
+def sums_of(connection: Connection, account: int) -> tuple[defaultdict[str | None, Amount], int]:
     """What each scope has spent, and how many entries that is."""
     counting = (entries.c.account_id == account) & (entries.c.state != CANCELLED)
     rows = connection.execute(
@@ -95,10 +94,10 @@ def sums_of(connection: Connection, account: int) -> tuple[defaultdict[str | Non
         .where(counting)
         .group_by(entries.c.scope)
     )
-    sums: defaultdict[str | None, Units] = defaultdict(lambda: Units(0, 0))
+    sums: defaultdict[str | None, Amount] = defaultdict(lambda: NOTHING)
     entries_counted = 0
     for scope, epsilon, delta, count in rows:
-        sums[scope] = Units(int(epsilon), int(delta))  # PostgreSQL's sum is an exact Decimal
+        sums[scope] = Amount(int(epsilon), int(delta))  # PostgreSQL's sum is an exact Decimal
         entries_counted += count
     return sums, entries_counted
 

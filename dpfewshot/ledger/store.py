@@ -10,8 +10,8 @@ from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from dpfewshot.budget.account import exceeded_message
-from dpfewshot.budget.amounts import Units
-from dpfewshot.budget.draws import COUNTED, WHAT_TO_DO, Draws
+from dpfewshot.budget.amounts import Amount
+from dpfewshot.budget.draws import COUNTED, WHAT_TO_DO, DrawCounts
 from dpfewshot.budget.scopes import check_partition, partition_after, total_over_scopes
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.ledger.counting import VERIFY, columns, draws_of, granted
@@ -51,15 +51,15 @@ from dpfewshot.ledger.stored_account import StoredAccount, change_account, find,
 from dpfewshot.ledger.tables import accounts, entries, history
 from dpfewshot.ledger.tip import check_tip
 from dpfewshot.ledger.verification import Book
-from dpfewshot.values import UNNAMED_UNIT, PrivacySpend
+from dpfewshot.values import UNNAMED_UNIT
 
 
 @dataclass(frozen=True)
 class Standing:
     """An account at one moment: what may be spent, what counts as spent, and the last row of its history."""
 
-    limit: Units
-    spent: Units
+    limit: Amount
+    spent: Amount
     entries: int
     partition: str | None
     head: str
@@ -103,11 +103,11 @@ class Store:
             return find(connection, dataset)
 
     def find_or_add(
-        self, dataset: str, limit: Units, relation: str, unit: str | None, *, parallel: bool
+        self, dataset: str, limit: Amount, relation: str, unit: str | None, *, parallel: bool
     ) -> StoredAccount:
         """The account of a data set, new or as another process made it first."""
         words: dict[str, Any] = {"dataset": dataset, "relation": relation, "unit": unit, "parallel": parallel}
-        act = act_now(CREATE, amounts=limit, details=as_json(words))
+        act = act_now(CREATE, amount=limit, details=as_json(words))
         dialect = sqlite if self._database.place.is_sqlite else postgresql
         statement = (
             dialect.insert(accounts)
@@ -139,7 +139,7 @@ class Store:
             row = connection.execute(select(accounts).where(accounts.c.id == account.number)).one()
             sums, count = sums_of(connection, account.number)
             _, head = tip_of(connection, account.number)
-        return Standing(Units(row.epsilon, row.delta), total_over_scopes(sums), count, row.partition, head)
+        return Standing(Amount(row.epsilon, row.delta), total_over_scopes(sums), count, row.partition, head)
 
     def book(self, account: StoredAccount) -> Book:
         """Everything that is stored of an account, at one moment."""
@@ -173,7 +173,7 @@ class Store:
                 record(connection, account.number, act_now(NAME_UNIT, details=as_json({"unit": unit})))
         return named
 
-    def change_budget(self, account: StoredAccount, limit: Units) -> None:
+    def change_budget(self, account: StoredAccount, limit: Amount) -> None:
         """Replace what may be spent.
 
         Raises:
@@ -183,15 +183,15 @@ class Store:
             lock(connection, account)
             check_tip(connection, account.number, sums_of(connection, account.number)[0])
             change_account(connection, account.number, epsilon=limit.epsilon, delta=limit.delta)
-            record(connection, account.number, act_now(CHANGE_BUDGET, amounts=limit))
+            record(connection, account.number, act_now(CHANGE_BUDGET, amount=limit))
 
     def reserve(
         self,
         account: StoredAccount,
         scope: str | None,
-        cost: PrivacySpend,
+        cost: Amount,
         details: str,
-        draws: Draws | None,
+        draws: DrawCounts | None,
     ) -> int:
         """Add an entry if its cost fits, and return its number.
 
@@ -199,7 +199,6 @@ class Store:
             BudgetExceeded: it does not fit.
             LedgerError: the scope is a part of another partition, or the account was tampered with.
         """
-        units = Units.of_cost(cost)
         scope = scope if account.parallel else None
         with self._database.write() as connection:
             limit, partition = lock(connection, account)
@@ -208,14 +207,14 @@ class Store:
             sums, _ = sums_of(connection, account.number)
             check_tip(connection, account.number, sums)
             spent = total_over_scopes(sums)
-            sums[scope] = sums[scope].plus(units)
+            sums[scope] = sums[scope].plus(cost)
             # what fits is at most the limit in every scope, so that no column and no sum overflows
             if not total_over_scopes(sums).fits(limit):
                 raise BudgetExceeded(exceeded_message(cost, limit, spent))
             if scope is not None and partition != partition_after(partition, scope):
                 change_account(connection, account.number, partition=partition_after(partition, scope))
-            entry = add_entry(connection, account.number, scope, units, draws)
-            act = act_now(RESERVE, entry=entry, scope=scope, amounts=units, details=details)
+            entry = add_entry(connection, account.number, scope, cost, draws)
+            act = act_now(RESERVE, entry=entry, scope=scope, amount=cost, details=details)
             record(connection, account.number, act)
             return entry
 
@@ -238,9 +237,9 @@ class Store:
         self,
         account: StoredAccount,
         entry: int,
-        words: tuple[str | None, PrivacySpend, str],
+        words: tuple[str | None, Amount, str],
         known: Collection[str],
-        told: Draws,
+        told: DrawCounts,
     ) -> tuple[int, ...]:
         """Replace an entry's lease, which one of `known` must be; the blocks that are left.
 
@@ -266,7 +265,7 @@ class Store:
             if row is None or before is None:
                 raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
             left = before.resumed(entry, known, told)
-            if row["state"] not in OPEN and (row["state"] != SETTLED or any(left.blocks)):
+            if row["state"] not in OPEN and (row["state"] != SETTLED or any(left.left)):
                 raise LedgerError(f"entry {entry} was {row['state']}: {WHAT_TO_DO}")
             if not reserved_with(acts[0], scope if account.parallel else None, cost, details):
                 raise LedgerError(f"entry {entry} was reserved for another plan: {WHAT_TO_DO}")
@@ -275,7 +274,7 @@ class Store:
             resumed = {**granted(left), "previous": before.lease, "reserve": acts[0]["hash"]}
             act = act_now(RESUME, entry=entry, scope=acts[0]["scope"], details=as_json(resumed))
             record(connection, account.number, act)
-        return left.blocks
+        return left.left
 
     def move(self, account: StoredAccount, entry: int, act: str, lease: str | None = None) -> None:
         """Charge, settle or cancel an entry. Where it is so already, nothing changes.

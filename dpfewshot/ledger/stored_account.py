@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select, update
 
-from dpfewshot.budget.amounts import Units
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import VERIFY
 from dpfewshot.ledger.tables import accounts
@@ -30,7 +30,7 @@ def find(connection: Connection, dataset: str) -> StoredAccount | None:
     return None if row is None else _stored(row)
 
 
-def lock(connection: Connection, account: StoredAccount) -> tuple[Units, str | None]:
+def lock(connection: Connection, account: StoredAccount) -> tuple[Amount, str | None]:
     """Nobody else acts on the account until this transaction ends. Its limit, and its partition.
 
     Raises:
@@ -44,7 +44,7 @@ def lock(connection: Connection, account: StoredAccount) -> tuple[Units, str | N
             f"the account of the data set {account.dataset!r} is not as it was opened: its ledger was "
             f"replaced, its unit was named, or it was tampered with. Open it again, or {VERIFY}"
         )
-    return Units(row.epsilon, row.delta), row.partition
+    return Amount(row.epsilon, row.delta), row.partition
 
 
 def _stored(row: Row[Any]) -> StoredAccount:

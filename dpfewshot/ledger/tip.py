@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, func, select
 
-from dpfewshot.budget.amounts import Units
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.scopes import partition_after
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import VERIFY
@@ -27,7 +27,7 @@ from dpfewshot.ledger.history import (
 )
 from dpfewshot.ledger.tables import accounts, history
 
-Sums = Mapping[str | None, Units]
+Sums = Mapping[str | None, Amount]
 
 
 def check_tip(connection: Connection, account: int, sums: Sums) -> None:
@@ -118,7 +118,7 @@ def _acts(
     return [{name: row[name] for name in row if name != "account_id"} for row in found]
 
 
-def _reserved(connection: Connection, of_account: ColumnElement[bool]) -> dict[str | None, Units]:
+def _reserved(connection: Connection, of_account: ColumnElement[bool]) -> dict[str | None, Amount]:
     """What the history reserved and did not give back, for each scope; nothing for one that is free."""
     given_back = select(history.c.entry).where(of_account & (history.c.act == CANCEL))
     rows = connection.execute(
@@ -126,9 +126,9 @@ def _reserved(connection: Connection, of_account: ColumnElement[bool]) -> dict[s
         .where(of_account & (history.c.act == RESERVE) & history.c.entry.not_in(given_back))
         .group_by(history.c.scope)
     )
-    sums = ((scope, Units(int(epsilon), int(delta))) for scope, epsilon, delta in rows)
+    sums = ((scope, Amount(int(epsilon), int(delta))) for scope, epsilon, delta in rows)
     return {scope: units for scope, units in sums if any(units)}
 
 
-def _units(row: Mapping[str, Any]) -> Units:
-    return Units(row["epsilon"], row["delta"])
+def _units(row: Mapping[str, Any]) -> Amount:
+    return Amount(row["epsilon"], row["delta"])

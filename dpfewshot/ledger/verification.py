@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpfewshot.budget.amounts import Units
-from dpfewshot.budget.draws import Draws
+from dpfewshot.budget.amounts import NOTHING, Amount
+from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.budget.scopes import partition_after, total_over_scopes
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import draws_in, draws_of
@@ -117,9 +117,9 @@ class _Replay:
 
     account: Row = field(default_factory=dict)
     entries: dict[int, Row] = field(default_factory=dict)
-    draws: dict[int, Draws | None] = field(default_factory=dict)
+    draws: dict[int, DrawCounts | None] = field(default_factory=dict)
     reserved_by: dict[int, str] = field(default_factory=dict)
-    sums: defaultdict[str | None, Units] = field(default_factory=lambda: defaultdict(lambda: Units(0, 0)))
+    sums: defaultdict[str | None, Amount] = field(default_factory=lambda: defaultdict(lambda: NOTHING))
 
     def follow(self, row: Row) -> str | None:
         """Take one act in; a sentence where it could not have happened."""
@@ -171,7 +171,7 @@ class _Replay:
     def _resume(self, row: Row) -> str | None:
         entry, granted, details = row["entry"], self.draws[row["entry"]], json.loads(row["details"])
         state, after = self.entries[entry]["state"], draws_in(details)
-        if state not in OPEN and (state != SETTLED or after is None or any(after.blocks)):
+        if state not in OPEN and (state != SETTLED or after is None or any(after.left)):
             return f"what was {state} was resumed"
         if granted is None or details.get("previous") != granted.lease:
             return f"entry {entry} was resumed by who held no lease of it"
@@ -180,23 +180,23 @@ class _Replay:
         self.entries[entry]["state"] = CHARGED if state in OPEN else SETTLED
         return self._grant(row, granted)
 
-    def _grant(self, row: Row, before: Draws, lease: str | None = None) -> str | None:
-        """Draws that an act leaves: never more than there were."""
+    def _grant(self, row: Row, before: DrawCounts, lease: str | None = None) -> str | None:
+        """DrawCounts that an act leaves: never more than there were."""
         after = draws_in(json.loads(row["details"]))
         if after is None or (lease is not None and after.lease != lease) or not within(after, before):
-            return f"entry {row['entry']} had {before.blocks} blocks left, and then {after and after.blocks}"
+            return f"entry {row['entry']} had {before.left} blocks left, and then {after and after.left}"
         self.draws[row["entry"]] = after
         return None
 
 
-def within(after: Draws, before: Draws) -> bool:
+def within(after: DrawCounts, before: DrawCounts) -> bool:
     """Whether no part has more blocks left after than before, or fewer than none."""
-    same = len(after.blocks) == len(before.blocks)
-    return same and all(0 <= left <= had for left, had in zip(after.blocks, before.blocks, strict=True))
+    same = len(after.left) == len(before.left)
+    return same and all(0 <= left <= had for left, had in zip(after.left, before.left, strict=True))
 
 
-def _units(row: Row) -> Units:
-    return Units(row["epsilon"], row["delta"])
+def _units(row: Row) -> Amount:
+    return Amount(row["epsilon"], row["delta"])
 
 
 def _amounts(row: Row) -> Row:
@@ -226,7 +226,7 @@ def _disagreements(book: Book) -> Iterator[str]:
         yield "the account has no history"
 
 
-def _other_draws(row: Row, granted: Draws | None) -> Iterator[str]:
+def _other_draws(row: Row, granted: DrawCounts | None) -> Iterator[str]:
     """Between what was granted last and nothing, an entry may have any blocks left: draws are no acts."""
     try:
         left = draws_of(row)
@@ -238,4 +238,4 @@ def _other_draws(row: Row, granted: Draws | None) -> Iterator[str]:
     elif left is not None and granted is not None:
         drew = row["state"] == CHARGED
         if left.lease != granted.lease or not within(left, granted) or not (drew or left == granted):
-            yield f"entry {row['id']} has {left.blocks} blocks left, its history grants {granted.blocks}"
+            yield f"entry {row['id']} has {left.left} blocks left, its history grants {granted.left}"

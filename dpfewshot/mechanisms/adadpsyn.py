@@ -21,23 +21,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot import _core
-from dpfewshot.accounting.events import Event
+from dpfewshot.accounting.events import Event, PublishedAccounting
 from dpfewshot.accounting.gaussian_queries import RADIUS_QUERIES, adadpsyn_queries, common_factor
-from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.mechanisms.adadpsyn_presets import published
+from dpfewshot.mechanisms.base import BaseMechanism, BaseRelease, Predictions
 from dpfewshot.mechanisms.clipping import squared_clip_sensitivity
 from dpfewshot.mechanisms.decoding import Decoding
 from dpfewshot.mechanisms.noise import gaussian_event, noise_scale
 from dpfewshot.mechanisms.protocol import Draws, Release, RowChange
 from dpfewshot.mechanisms.simplex import nearest_distribution
-from dpfewshot.mechanisms.vocabulary import check_top_k, likeliest
+from dpfewshot.mechanisms.vocabulary import check_top_k
 from dpfewshot.values import check_whole
 
 LARGEST_RADIUS = math.sqrt(2) / 2
@@ -45,7 +46,7 @@ LARGEST_RADIUS = math.sqrt(2) / 2
 
 
 @dataclass(frozen=True)
-class AdaDPSyn:
+class AdaDPSyn(BaseMechanism):
     """Gao et al., Algorithm 1: the step that releases one token is `_Release.token`.
 
     Args:
@@ -68,6 +69,8 @@ class AdaDPSyn:
         InvalidPlan: temperature or top_p outside its range. `check` refuses the rest.
     """
 
+    name: ClassVar[str] = "adadpsyn"
+    published_accounting: ClassVar[PublishedAccounting] = PublishedAccounting.RENYI
     radius_multiplier: float = 10.0
     mean_multiplier: float = 1.15
     coverage_multiplier: float = 5.0
@@ -101,11 +104,6 @@ class AdaDPSyn:
             rounds=row.rounds,
             noise_margin=row.noise_margin,
         )
-
-    @property
-    def name(self) -> str:
-        """As output lines carry it."""
-        return "adadpsyn"
 
     def check(self, vocabulary_size: int) -> None:
         """Refuse settings outside their ranges.
@@ -153,9 +151,8 @@ class AdaDPSyn:
         self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
     ) -> Release:
         """See `Mechanism.start`."""
-        return _Release(
-            self.scaled(noise_multiplier), draws.prompts, draws.row_change, noise_multiplier, random_source
-        )
+        scaled = self.scaled(noise_multiplier)
+        return _Release(self.top_k, noise_multiplier, scaled, draws.prompts, draws.row_change, random_source)
 
 
 _RANGES = (
@@ -169,27 +166,20 @@ _RANGES = (
 
 
 @dataclass(frozen=True)
-class _Release:
+class _Release(BaseRelease):
     """The step at work. `settings` holds the multipliers as they are used."""
 
+    top_k: int | None
+    noise_multiplier: float
     settings: AdaDPSyn
     prompts: int
     row_change: RowChange
-    noise_multiplier: float
     random_source: RandomSource | None
 
-    def support(self, public_logprobs: NDArray[np.float32], excluded: frozenset[int]) -> list[int]:
-        return likeliest(public_logprobs, excluded, self.settings.top_k)
-
-    def token(
-        self,
-        logprobs: NDArray[np.float32],
-        public_logprobs: NDArray[np.float32],  # noqa: ARG002 - the first centre is a private mean
-        permit: Permit,
-    ) -> int:
+    def choose(self, predictions: Predictions) -> int:
         """Algorithm 1: a good radius, a mean that is refined within it, and the mean's token."""
-        permit.use(self.noise_multiplier)
-        mean = self._refined_mean(logprobs, self._good_radius(logprobs))
+        rows = predictions.private
+        mean = self._refined_mean(rows, self._good_radius(rows))
         return Decoding(self.settings.temperature, self.settings.top_p).choose(mean, self.random_source)
 
     def _good_radius(self, logprobs: NDArray[np.float32]) -> float:

@@ -16,6 +16,9 @@ from dpfewshot.exact.rounding import rounded_down
 from dpfewshot.mechanisms.protocol import RowChange
 from dpfewshot.mechanisms.vocabulary import check_top_k
 
+NO_NUCLEUS = "the draw from the softmax is what protects: a nucleus would change it"
+"""Why the mechanisms that draw from a softmax have no top_p."""
+
 COLDEST, HOTTEST = 1e-3, 1e3
 """Temperatures that are given lie between; one that follows from a budget may be any."""
 

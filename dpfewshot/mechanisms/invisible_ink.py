@@ -1,36 +1,45 @@
-r"""InvisibleInk (Vinod, Pillutla, Thakurta 2025): only what the records add to the public prompt is clipped.
+r"""InvisibleInk (Vinod, Pillutla, Thakurta 2025): clips only what the records add to the public prompt.
 
-The paper's symbols: φ_i are the log-probabilities of the prompt with subset i, φ_pub those of the public
-prompt, B is the constant number of prompts, and φ̄ = φ_pub + (1/B) Σ clip_[-C,C](φ_i - φ_pub) (DClip). The
-candidates are {y: φ_pub(y) ≥ b - 2C/B}, b the k-th largest of φ_pub (Top-k+), and the token is a draw from
+The paper's symbols: φ_i are the log-probabilities of the prompt with subset i and φ_pub those of the public
+prompt; B is the constant number of prompts; φ̄ = φ_pub + (1/B) Σ clip_[-C,C](φ_i - φ_pub) (DClip). The
+candidates are {y: φ_pub(y) ≥ b - 2C/B} with b the k-th largest of φ_pub (Top-k+). The token is a draw from
 softmax(φ̄/τ), which is the exponential mechanism.
 
-The noise multiplier (docs/proofs/invisible-ink.md): σ = B·τ/C with one record per prompt, B·τ/(2C) with
-N > 1, so that a token costs ρ = 1/(2σ²). τ is given, and C follows from the σ that was calibrated.
+Noise multiplier (docs/proofs/invisible-ink.md): σ = B·τ/C with one record per prompt, B·τ/(2C) with N > 1, so
+that a token costs ρ = 1/(2σ²). τ is given, and C follows from the calibrated σ.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.accounting.events import Event
-from dpfewshot.budget.permit import Permit
 from dpfewshot.exact.random_source import RandomSource
-from dpfewshot.mechanisms.exact import check_support, check_temperature, softmax_rate, solved_clip
+from dpfewshot.mechanisms.base import BaseMechanism, BaseRelease, Predictions
+from dpfewshot.mechanisms.exact import (
+    NO_NUCLEUS,
+    check_support,
+    check_temperature,
+    softmax_rate,
+    solved_clip,
+)
 from dpfewshot.mechanisms.noise import softmax_event
 from dpfewshot.mechanisms.protocol import Draws, Release
 from dpfewshot.mechanisms.vocabulary import likeliest
 
 
 @dataclass(frozen=True)
-class InvisibleInk:
-    """A draw from the public softmax, moved by the mean of clipped differences from it.
+class InvisibleInk(BaseMechanism):
+    """A draw from the public softmax, shifted by the mean of the clipped differences from it.
 
     Args:
         top_k: k of Top-k+, which keeps k candidates and those close behind; None is the whole vocabulary.
@@ -40,32 +49,25 @@ class InvisibleInk:
         InvalidPlan: temperature outside its range.
     """
 
+    name: ClassVar[str] = "invisible-ink"
+    refused_settings: ClassVar[Mapping[str, str]] = MappingProxyType({"top_p": NO_NUCLEUS})
     top_k: int | None = 100
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
         check_temperature(self.temperature)
 
-    @property
-    def name(self) -> str:
-        """As output lines carry it."""
-        return "invisible-ink"
-
     def check(self, vocabulary_size: int) -> None:
         """Refuse a k outside 1 to V, and a vocabulary too wide for the exact choice."""
         check_support(self.top_k, vocabulary_size)
 
     def event(self, draws: Draws, noise_multiplier: float) -> Event:
-        """Tokens of bounded range 2/σ: pure releases that subsampling amplifies, or zCDP ones that add up.
+        """Tokens of bounded range 2/σ: amplified by sampling as pure releases, or added up as zCDP ones.
 
         Raises:
-            InvalidPlan: draws of fixed size.
+            InvalidPlan: fixed-size draws.
         """
         return softmax_event(draws, noise_multiplier, self.name)
-
-    def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> None:  # noqa: ARG002 - as the protocol has it
-        """None: no noise is added."""
-        return
 
     def start(
         self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
@@ -77,8 +79,8 @@ class InvisibleInk:
 
 
 @dataclass(frozen=True)
-class _Release:
-    """Subtract, clip, sum, add the public row, draw: all of it compiled, in integers."""
+class _Release(BaseRelease):
+    """Subtracts, clips, sums, adds the public row and draws: compiled, in integers."""
 
     top_k: int | None
     noise_multiplier: float
@@ -88,9 +90,9 @@ class _Release:
     random_source: RandomSource | None
 
     def support(self, public_logprobs: NDArray[np.float32], excluded: frozenset[int]) -> list[int]:
-        """Top-k+: the k likeliest, and whom one prompt could lift to them; at most what the core takes.
+        """Top-k+: the k likeliest, and those that one prompt could lift to them; at most the core's limit.
 
-        Tokens without a finite public log-probability are no candidates, unless no other is left.
+        A token without a finite public log-probability is a candidate only if no other is left.
         """
         allowed = np.isfinite(public_logprobs)
         allowed[list(excluded)] = False
@@ -105,13 +107,10 @@ class _Release:
         kept: list[int] = np.sort(ranked[: min(reaching, _core.WIDEST)]).tolist()
         return kept
 
-    def token(
-        self, logprobs: NDArray[np.float32], public_logprobs: NDArray[np.float32], permit: Permit
-    ) -> int:
-        permit.use(self.noise_multiplier)
+    def choose(self, predictions: Predictions) -> int:
         return _core.sample_of_clipped_differences(
-            logprobs,
-            _finite(public_logprobs),
+            predictions.private,
+            _finite(predictions.public),
             self.clip,
             self.prompts,
             self.rate.numerator,
@@ -121,7 +120,7 @@ class _Release:
 
 
 def _finite(public_logprobs: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The public row, or a flat one where it knows nothing of some candidate."""
+    """The public row, or a flat one if it lacks a finite value for some candidate."""
     if np.isfinite(public_logprobs).all():
         return public_logprobs
     return np.full_like(public_logprobs, -math.log(len(public_logprobs)))

@@ -11,19 +11,19 @@ calibrated. `dpfewshot.planning.solve` finds any one of c, τ and s from the oth
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import cast
-
-import numpy as np
-from numpy.typing import NDArray
+from types import MappingProxyType
+from typing import ClassVar, Self, cast
 
 from dpfewshot import _core
 from dpfewshot.accounting.events import Event
-from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.mechanisms.base import BaseMechanism, BaseRelease, Predictions
 from dpfewshot.mechanisms.exact import (
+    NO_NUCLEUS,
     check_clip,
     check_support,
     check_temperature,
@@ -33,11 +33,10 @@ from dpfewshot.mechanisms.exact import (
 )
 from dpfewshot.mechanisms.noise import softmax_event
 from dpfewshot.mechanisms.protocol import Draws, Release
-from dpfewshot.mechanisms.vocabulary import likeliest
 
 
 @dataclass(frozen=True)
-class PrivatePrediction:
+class PrivatePrediction(BaseMechanism):
     """A draw from the softmax of the mean of clipped logits.
 
     Exactly one of `clip` and `temperature` is given; the budget decides the other.
@@ -53,6 +52,8 @@ class PrivatePrediction:
         InvalidPlan: a setting outside its range, or both or neither of clip and temperature.
     """
 
+    name: ClassVar[str] = "private-prediction"
+    refused_settings: ClassVar[Mapping[str, str]] = MappingProxyType({"top_p": NO_NUCLEUS})
     top_k: int | None = 100
     clip: float | None = 10.0
     temperature: float | None = None
@@ -70,10 +71,12 @@ class PrivatePrediction:
         if self.temperature is not None:
             check_temperature(self.temperature)
 
-    @property
-    def name(self) -> str:
-        """As output lines carry it."""
-        return "private-prediction"
+    @classmethod
+    def from_settings(cls, **settings: object) -> Self:
+        """The mechanism with some settings: a temperature alone replaces the default clip."""
+        if "temperature" in settings:
+            settings.setdefault("clip", None)
+        return super().from_settings(**settings)
 
     def check(self, vocabulary_size: int) -> None:
         """Refuse a K outside 1 to V, and a vocabulary too wide for the exact choice."""
@@ -86,10 +89,6 @@ class PrivatePrediction:
             InvalidPlan: draws of fixed size.
         """
         return softmax_event(draws, noise_multiplier, self.name)
-
-    def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> None:  # noqa: ARG002 - as the protocol has it
-        """None: no noise is added."""
-        return
 
     def start(
         self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
@@ -106,8 +105,8 @@ class PrivatePrediction:
 
 
 @dataclass(frozen=True)
-class _Release:
-    """Clip, sum, draw: all of it compiled, in integers."""
+class _Release(BaseRelease):
+    """Clips, sums and draws: compiled, in integers."""
 
     top_k: int | None
     noise_multiplier: float
@@ -115,16 +114,7 @@ class _Release:
     rate: Fraction
     random_source: RandomSource | None
 
-    def support(self, public_logprobs: NDArray[np.float32], excluded: frozenset[int]) -> list[int]:
-        return likeliest(public_logprobs, excluded, self.top_k)
-
-    def token(
-        self,
-        logprobs: NDArray[np.float32],
-        public_logprobs: NDArray[np.float32],  # noqa: ARG002 - logits are clipped by themselves
-        permit: Permit,
-    ) -> int:
-        permit.use(self.noise_multiplier)
+    def choose(self, predictions: Predictions) -> int:
         return _core.sample_of_clipped_logits(
-            logprobs, self.clip, self.rate.numerator, self.rate.denominator, self.random_source
+            predictions.private, self.clip, self.rate.numerator, self.rate.denominator, self.random_source
         )

@@ -15,23 +15,23 @@ from dpfewshot.exact.random_source import RandomSource
 
 
 class RowChange(Enum):
-    """What one unit can do to the rows of a draw (docs/proofs/sampling.md, Lemma 1)."""
+    """How one unit can change the rows of a draw (docs/proofs/sampling.md, Lemma 1)."""
 
     ADDED = "one row more or less"
     """One record per prompt, add-remove or zero-out: a unit has a row of its own, or none."""
 
     REPLACED = "one row becomes another"
-    """Several records per prompt, or draws of fixed size: a row changes into any other, or into nothing."""
+    """Several records per prompt, or fixed-size draws: one row becomes any other row, or an absent one."""
 
     @property
     def rows(self) -> int:
-        """How many rows a change is made of: one that comes or goes, or one out and one in."""
+        """The rows in one change: 1 where a row comes or goes, 2 where one goes and another comes."""
         return 1 if self is RowChange.ADDED else 2
 
 
 @dataclass(frozen=True)
 class FixedSize:
-    """Draws of fixed size without replacement.
+    """Fixed-size draws without replacement.
 
     Attributes:
         sample_size: m, units in a draw.
@@ -47,11 +47,11 @@ class Draws:
     """The draws of a plan, all public.
 
     Attributes:
-        sampling_rate: q in (0, 1], rounded up, each unit's probability of being in a draw.
-        steps: how many draws.
+        sampling_rate: q in (0, 1], rounded up: the probability that a unit is in a draw.
+        steps: the number of draws.
         tokens_per_draw: R, tokens that share one draw.
-        prompts: M, the constant number of prompts that means are taken over.
-        row_change: what one unit can do to the rows.
+        prompts: M, the constant number of prompts that a mean is taken over.
+        row_change: how one unit can change the rows of a draw.
         fixed_size: m of n, where draws are not Poisson.
     """
 
@@ -67,7 +67,7 @@ class Release(Protocol):
     """A mechanism at work on one demonstration: the only place where private numbers become a token."""
 
     def support(self, public_logprobs: NDArray[np.float32], excluded: frozenset[int]) -> list[int]:
-        """The candidate tokens, ascending, as a function of public numbers.
+        """The candidate tokens, ascending: a function of public numbers.
 
         Args:
             public_logprobs: of the prompt without records, shape (V,).
@@ -83,7 +83,7 @@ class Release(Protocol):
         Args:
             logprobs: private, one row a prompt, shape (prompts, support). A row of NaN is an absent prompt.
             public_logprobs: of the prompt without records, shape (support,).
-            permit: used up by one token before anything is drawn.
+            permit: loses one token before anything is drawn.
         """
         ...
 
@@ -93,7 +93,7 @@ class Mechanism(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that output lines and plans carry."""
+        """The name in output lines and plans."""
         ...
 
     @property
@@ -113,7 +113,7 @@ class Mechanism(Protocol):
         """The privacy event of a whole plan.
 
         Raises:
-            InvalidPlan: draws for which nothing is proved.
+            InvalidPlan: the mechanism has no proof for such draws.
         """
         ...
 
@@ -127,11 +127,11 @@ class Mechanism(Protocol):
     def start(
         self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
     ) -> Release:
-        """What releases the tokens of one demonstration, with its noise fixed.
+        """The release of one demonstration's tokens.
 
         Args:
-            draws: as they were planned.
-            noise_multiplier: as it was planned, above 0.
+            draws: as planned.
+            noise_multiplier: as planned, σ > 0.
             random_source: for tests alone.
         """
         ...

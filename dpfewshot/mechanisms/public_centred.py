@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,15 +30,15 @@ from numpy.typing import NDArray
 from dpfewshot import _core
 from dpfewshot.accounting.events import Event
 from dpfewshot.accounting.gaussian_queries import common_factor
-from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.mechanisms.base import BaseMechanism, BaseRelease, Predictions
 from dpfewshot.mechanisms.clipping import squared_clip_sensitivity
 from dpfewshot.mechanisms.decoding import Decoding
 from dpfewshot.mechanisms.noise import gaussian_event, noise_scale
 from dpfewshot.mechanisms.protocol import Draws, Release
 from dpfewshot.mechanisms.simplex import nearest_distribution
-from dpfewshot.mechanisms.vocabulary import check_top_k, likeliest
+from dpfewshot.mechanisms.vocabulary import check_top_k
 from dpfewshot.values import as_float
 
 LEAST_CLIP = 2.0**-10
@@ -62,7 +62,7 @@ class ClippingQuantile:
 
 
 @dataclass(frozen=True)
-class PublicCentred:
+class PublicCentred(BaseMechanism):
     """Gaussian noise on the sum of clipped differences to the public distribution.
 
     Args:
@@ -81,6 +81,7 @@ class PublicCentred:
             the rest.
     """
 
+    name: ClassVar[str] = "public-centred"
     top_k: int | None = 100
     clip: float = 0.7
     refinements: tuple[float, ...] = (0.3, 0.1)
@@ -93,11 +94,6 @@ class PublicCentred:
         # plain numbers of its own: a list of the caller's could grow between the plan and the draws
         object.__setattr__(self, "clip", as_float("clip", self.clip))
         object.__setattr__(self, "refinements", tuple(as_float("clip", one) for one in self.refinements))
-
-    @property
-    def name(self) -> str:
-        """As output lines carry it."""
-        return "public-centred"
 
     def check(self, vocabulary_size: int) -> None:
         """Refuse settings outside their ranges.
@@ -143,7 +139,7 @@ class PublicCentred:
     ) -> Release:
         """See `Mechanism.start`."""
         multipliers = self.multipliers(noise_multiplier)
-        return _Release(self, draws, noise_multiplier, multipliers, random_source, self.clip)
+        return _Release(self.top_k, noise_multiplier, self, draws, multipliers, random_source, self.clip)
 
 
 class Multipliers(NamedTuple):
@@ -159,30 +155,26 @@ def _check_range(name: str, value: float, least: float, most: float) -> None:
 
 
 @dataclass
-class _Release:
+class _Release(BaseRelease):
     """One demonstration. Its clipping norm is a function of what was released before."""
 
+    top_k: int | None
+    noise_multiplier: float
     settings: PublicCentred
     draws: Draws
-    noise_multiplier: float
     multipliers: Multipliers
     random_source: RandomSource | None
     clip: float = field(repr=False)
 
-    def support(self, public_logprobs: NDArray[np.float32], excluded: frozenset[int]) -> list[int]:
-        return likeliest(public_logprobs, excluded, self.settings.top_k)
-
-    def token(
-        self, logprobs: NDArray[np.float32], public_logprobs: NDArray[np.float32], permit: Permit
-    ) -> int:
+    def choose(self, predictions: Predictions) -> int:
         """The token of the noisy sum; then C moves towards its quantile."""
-        permit.use(self.noise_multiplier)
-        public = _core.sum_of_probabilities(public_logprobs[np.newaxis])  # of a bad public row, 0
-        total = self._noisy_sum(logprobs, public, self.clip)
+        rows = predictions.private
+        public = _core.sum_of_probabilities(predictions.public[np.newaxis])  # 0 for a row that is not finite
+        total = self._noisy_sum(rows, public, self.clip)
         for radius in self.settings.refinements:
-            total = self._noisy_sum(logprobs, nearest_distribution(total, self.draws.prompts), radius)
+            total = self._noisy_sum(rows, nearest_distribution(total, self.draws.prompts), radius)
         if self.settings.adapt is not None:
-            share = self._share_within(logprobs, public)
+            share = self._share_within(rows, public)
             moved = math.exp(-self.settings.adapt.learning_rate * (share - self.settings.adapt.quantile))
             self.clip = min(max(self.clip * moved, LEAST_CLIP), MOST_CLIP)
         return Decoding(self.settings.temperature, self.settings.top_p).choose(total, self.random_source)

@@ -1,80 +1,73 @@
 r"""Tang et al. (ICLR 2024), Algorithm 1 with exponential noise: report noisy max.
 
 The paper's symbols: P_i is the next-token distribution of the prompt with subset i (line 10), restricted to
-the K likeliest public tokens (lines 7-9); lines 14-15 divide each by its largest entry, add exponential
-noise to every coordinate of the sum, and release the argmax. Here ε₀ is what a token costs on its draw, and
-the noise multiplier is b = 1/ε₀.
+the K likeliest public tokens (lines 7-9). Lines 14-15 divide each P_i by its largest entry, add exponential
+noise to every coordinate of the sum, and release the argmax. Here ε₀ is the cost of one token on its draw,
+and the noise multiplier is b = 1/ε₀.
 
-The noise's mean (docs/proofs/report-noisy-max.md): a row becomes integers in 0..grid. With one record per
-prompt a unit moves all coordinates in one direction, and a mean of b·grid is enough. With N > 1 they move
-either way, and it takes 2b·grid, which is the paper's scale for both.
+Mean of the noise (docs/proofs/report-noisy-max.md): a row becomes integers in 0..grid. With one record per
+prompt a unit moves all coordinates in one direction, and mean b·grid is enough. With N > 1 they move in
+either direction, which takes 2b·grid: the paper's scale for both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-
-import numpy as np
-from numpy.typing import NDArray
+from types import MappingProxyType
+from typing import ClassVar
 
 from dpfewshot import _core
 from dpfewshot.accounting.events import Event, PoissonRandomizedResponse, Tightest
-from dpfewshot.budget.permit import Permit
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.exact.rounding import rounded_up
+from dpfewshot.mechanisms.base import BaseMechanism, BaseRelease, Predictions
 from dpfewshot.mechanisms.exact import check_support
 from dpfewshot.mechanisms.noise import pure_event
 from dpfewshot.mechanisms.protocol import Draws, Release, RowChange
-from dpfewshot.mechanisms.vocabulary import likeliest
+
+_WINNER_ALONE = "its analysis covers the winner alone, not the noisy vector"
 
 
 @dataclass(frozen=True)
-class ReportNoisyMax:
+class ReportNoisyMax(BaseMechanism):
     """Sum of max-normalised next-token probabilities plus exponential noise, then the largest.
 
-    Only the winner is covered: the noisy scores themselves would cost more than ε₀, so there is no
-    temperature and no nucleus to take a token from.
+    The analysis covers the winner alone: the noisy scores themselves would cost more than ε₀, so there is no
+    temperature and no nucleus. Nor is there a comparable noise on the mean probability: it is b/M (2b/M with
+    N > 1) on max-normalised vectors, in which an unsure prompt's favourite counts 1, however improbable.
 
     Args:
         top_k: K, how many of the public prompt's likeliest tokens are candidates (RVP); None is the
             whole vocabulary.
     """
 
+    name: ClassVar[str] = "report-noisy-max"
+    refused_settings: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"temperature": _WINNER_ALONE, "top_p": _WINNER_ALONE}
+    )
     top_k: int | None = 100
-
-    @property
-    def name(self) -> str:
-        """As output lines carry it."""
-        return "report-noisy-max"
 
     def check(self, vocabulary_size: int) -> None:
         """Refuse a K outside 1 to V, and a vocabulary too wide for the exact choice."""
         check_support(self.top_k, vocabulary_size)
 
     def event(self, draws: Draws, noise_multiplier: float) -> Event:
-        """A pure release of ε₀ = 1/b on each draw; R tokens on it are one at R·ε₀.
+        """A pure release of ε₀ = 1/b on each draw: R tokens are one release at R·ε₀.
 
-        Without sampling, all tokens at ε₀ compose more tightly than blocks of R·ε₀: where R > 1 both
-        hold, and the tighter one counts.
+        Without amplification by sampling, all tokens at ε₀ compose more tightly than draws at R·ε₀. Where
+        R > 1 both descriptions hold, and the tighter one counts.
 
         Raises:
-            InvalidPlan: draws of fixed size.
+            InvalidPlan: fixed-size draws.
         """
         epsilon = rounded_up(1 / Fraction(noise_multiplier))
-        blocks = pure_event(draws, epsilon, self.name)
+        by_draw = pure_event(draws, epsilon, self.name)
         if draws.tokens_per_draw == 1:
-            return blocks
-        tokens = PoissonRandomizedResponse(1.0, epsilon, draws.steps * draws.tokens_per_draw)
-        return Tightest((blocks, tokens))
-
-    def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> None:  # noqa: ARG002 - as the protocol has it
-        """None: the noise is on max-normalised vectors, and beside noise on probabilities it misleads.
-
-        Its standard deviation is b/M, with N > 1 2b/M, where a certain vote counts 1. An unsure prompt's
-        favourite counts 1 as well, however small its probability.
-        """
-        return
+            return by_draw
+        by_token = PoissonRandomizedResponse(1.0, epsilon, draws.steps * draws.tokens_per_draw)
+        return Tightest((by_draw, by_token))
 
     def start(
         self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
@@ -85,30 +78,21 @@ class ReportNoisyMax:
 
 
 def noise_rate(noise_multiplier: float, row_change: RowChange) -> Fraction:
-    """The exponential noise's rate in grid steps, exactly: ε₀/grid for monotone changes, else half of it."""
+    """The exponential noise's rate per grid step, exact: ε₀/grid for monotone changes, else half of it."""
     directions = 1 if row_change is RowChange.ADDED else 2
     return 1 / (Fraction(noise_multiplier) * directions * _core.grid)
 
 
 @dataclass(frozen=True)
-class _Release:
-    """Quantise, sum, and choose by permute-and-flip, which is noise and argmax: all of it compiled."""
+class _Release(BaseRelease):
+    """Quantises, sums and permutes-and-flips, which equals noise and argmax: compiled, in integers."""
 
     top_k: int | None
     noise_multiplier: float
     rate: Fraction
     random_source: RandomSource | None
 
-    def support(self, public_logprobs: NDArray[np.float32], excluded: frozenset[int]) -> list[int]:
-        return likeliest(public_logprobs, excluded, self.top_k)
-
-    def token(
-        self,
-        logprobs: NDArray[np.float32],
-        public_logprobs: NDArray[np.float32],  # noqa: ARG002 - the sum is not centred
-        permit: Permit,
-    ) -> int:
-        permit.use(self.noise_multiplier)
+    def choose(self, predictions: Predictions) -> int:
         return _core.noisy_argmax_of_max_normalised(
-            logprobs, self.rate.numerator, self.rate.denominator, self.random_source
+            predictions.private, self.rate.numerator, self.rate.denominator, self.random_source
         )

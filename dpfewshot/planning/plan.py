@@ -7,6 +7,7 @@ from fractions import Fraction
 
 from dpfewshot.accounting import Event
 from dpfewshot.accounting.events import check_relation
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws
 from dpfewshot.planning.settings import Settings
@@ -37,17 +38,17 @@ class StratumPlan:
         sampling_rate: q = M·N·P/n, exact: the probability that a unit is in a draw of its stratum.
         draws: the draws from each of the P disjoint parts, as the mechanism sees them.
         noise_multiplier: σ; 0 without privacy.
-        spend: the certified (ε, δ) of all draws; None without privacy.
+        cost: the certified (ε, δ) of all draws, exact; None without privacy.
         noise_on_mean: standard deviation of the noise on a mean probability; None where noise is not
             added to probabilities.
-        event: what `spend` was computed for; None without privacy.
+        event: what `cost` was computed for; None without privacy.
     """
 
     stratum: Stratum
     sampling_rate: Fraction
     draws: Draws
     noise_multiplier: float
-    spend: PrivacySpend | None
+    cost: Amount | None
     noise_on_mean: float | None
     event: Event | None
 
@@ -70,6 +71,11 @@ class StratumPlan:
     def steps(self) -> int:
         """The number of draws from each of the P disjoint parts."""
         return self.draws.steps
+
+    @property
+    def spend(self) -> PrivacySpend | None:
+        """The cost in floats that are not below it; None without privacy."""
+        return None if self.cost is None else self.cost.as_spend()
 
     @property
     def details(self) -> dict[str, str | int | float]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 
-from dpfewshot.accounting import Event, PoissonGaussian, calibrate, epsilon
-from dpfewshot.accounting.reference.published import fixed_size_renyi_multiplier
-from dpfewshot.budget.amounts import Units, in_whole_units
+from dpfewshot.accounting import Event, calibrate, epsilon
+from dpfewshot.accounting.events import PublishedAccounting
+from dpfewshot.accounting.reference.published import published_multiplier
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.mechanisms import Draws, FixedSize, Mechanism
@@ -15,7 +16,7 @@ from dpfewshot.planning.plan import GenerationPlan, Stratum, StratumPlan
 from dpfewshot.planning.settings import FIXED_SIZE, PUBLISHED, Settings
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.sampling import units
-from dpfewshot.values import PrivacyBudget, PrivacySpend, Record, Relation
+from dpfewshot.values import PrivacyBudget, Record, Relation
 
 SMALLEST_EPSILON = 1e-3
 """Below this the noise scale leaves the range of the integer grid."""
@@ -81,18 +82,18 @@ def plan_stratum(
     sampling_rate = _sampling_rate(settings, stratum.scope, stratum.population)
     demonstrations = len(stratum.labels) * settings.shots_per_label
     draws = _draws(settings, sampling_rate, stratum.population, demonstrations)
-    sigma, spend, event = 0.0, None, None
+    sigma, cost, event = 0.0, None, None
     if budget is not None and settings.accounting == PUBLISHED:
-        sigma = published_multiplier(mechanism.name, draws, budget)  # and no spend: it is not certified
+        sigma = _published_noise(mechanism, draws, budget)  # and no cost: it is not certified
     elif budget is not None:
-        sigma, spend = _least_noise(lambda noise: mechanism.event(draws, noise), budget)
+        sigma, cost = _least_noise(lambda noise: mechanism.event(draws, noise), budget)
         event = mechanism.event(draws, sigma)
     return StratumPlan(
         stratum=stratum,
         sampling_rate=sampling_rate,
         draws=draws,
         noise_multiplier=sigma,
-        spend=spend,
+        cost=cost,
         noise_on_mean=mechanism.noise_on_mean(draws, sigma) if sigma else 0.0,
         event=event,
     )
@@ -111,33 +112,34 @@ def _draws(settings: Settings, sampling_rate: Fraction, population: int, demonst
     )
 
 
-def published_multiplier(mechanism: str, draws: Draws, budget: PrivacyBudget) -> float:
-    """The σ that a paper's own accounting gives for its draws of fixed size.
-
-    Tang et al. analyse Poisson draws and ran draws of fixed size; AdaDPSyn bounds Rényi moments.
+def _published_noise(mechanism: Mechanism, draws: Draws, budget: PrivacyBudget) -> float:
+    """The σ that the paper's own accounting gives for its fixed-size draws.
 
     Raises:
         InvalidPlan: the mechanism's paper has no such accounting.
     """
+    accounting: PublishedAccounting | None = getattr(mechanism, "published_accounting", None)
     size = draws.fixed_size
-    if size is None or mechanism not in {"gaussian", "adadpsyn"}:
+    if size is None or accounting is None:
         raise InvalidPlan("accounting='published' is there for the mechanisms gaussian and adadpsyn")
-    epsilon, delta = budget.epsilon, budget.delta
-    if mechanism == "gaussian":
-        rate = size.sample_size / size.population
-        return calibrate(lambda s: PoissonGaussian(rate, s, draws.steps), epsilon=epsilon, delta=delta)
-    return fixed_size_renyi_multiplier(
-        size.sample_size, size.population, draws.steps, epsilon=epsilon, delta=delta
+    return published_multiplier(
+        accounting,
+        size.sample_size,
+        size.population,
+        draws.steps,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
     )
 
 
-def _least_noise(event: Callable[[float], Event], budget: PrivacyBudget) -> tuple[float, PrivacySpend]:
+def _least_noise(event: Callable[[float], Event], budget: PrivacyBudget) -> tuple[float, Amount]:
+    """The smallest certified σ that fits the budget, and what it costs."""
     if budget.epsilon < SMALLEST_EPSILON:
         raise InvalidPlan(f"epsilon must be at least {SMALLEST_EPSILON}, not {budget.epsilon}")
-    share = in_whole_units(budget)
-    sigma = calibrate(event, epsilon=share.epsilon, delta=share.delta)
-    certified = PrivacySpend(epsilon(event(sigma), delta=share.delta).upper, share.delta)
-    return sigma, Units.of_cost(certified).as_spend()  # what an account will write down
+    limit = Amount.of_budget(budget)
+    target = limit.as_target()
+    sigma = calibrate(event, epsilon=target.epsilon, delta=target.delta)
+    return sigma, Amount.certified(epsilon(event(sigma), delta=target.delta).upper, limit.delta)
 
 
 def _sampling_rate(settings: Settings, scope: str | None, population: int) -> Fraction:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """All repetitions of one setting at one ε.
+    """All repetitions of one condition at one ε.
 
     Attributes:
         summary: with contextual calibration, where that is there.
@@ -30,13 +30,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Panel:
-    """What one chart shows: every setting of one task, model and number of shots, and those without shots.
+    """What one chart shows: every condition of one task, model and number of shots, and those without shots.
 
     Attributes:
         task: its name.
         model: which read the demonstrations.
         shots: demonstrations in the prompt; 0 where nothing else was measured.
-        series: of each setting its rows, by growing ε.
+        series: of each condition its rows, by growing ε.
     """
 
     task: str
@@ -46,12 +46,12 @@ class Panel:
 
     @property
     def rows(self) -> list[Row]:
-        """All rows, setting by setting."""
+        """All rows, condition by condition."""
         return [row for rows in self.series.values() for row in rows]
 
     @property
     def uncertified(self) -> list[str]:
-        """The settings of which an ε is the noise's alone."""
+        """The conditions of which an ε is the noise's alone."""
         return [
             name
             for name, rows in self.series.items()
@@ -77,7 +77,7 @@ def panels(cells: Sequence[Cell]) -> list[Panel]:
         of_model = [row for row in rows if (row.summary.task, row.summary.model) == (task, model)]
         for shots in sorted({row.summary.shots for row in of_model} - {0}) or [0]:
             shown = [row for row in of_model if row.summary.shots in {0, shots}]
-            found.append(Panel(task, model, shots, _by_setting(shown)))
+            found.append(Panel(task, model, shots, _by_condition(shown)))
     return found
 
 
@@ -97,13 +97,13 @@ def _rows(cells: Sequence[Cell]) -> list[Row]:
     ]
 
 
-def _by_setting(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """By the setting's name, and the writer's where there are several."""
+def _by_condition(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """By the condition's name, and the writer's where there are several."""
     writers = len({row.summary.writer for row in rows if row.summary.shots}) > 1
     series: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_whom = f" by {row.summary.writer}" if writers and row.summary.shots else ""
-        series[row.summary.setting + by_whom].append(row)
+        series[row.summary.title + by_whom].append(row)
     return {
         name: sorted(these, key=lambda row: epsilon_order(row.summary.epsilon))
         for name, these in series.items()

@@ -80,7 +80,7 @@ def attack_chart(promise: Promise) -> Drawing:
 
 
 def accuracy_chart(panel: Panel, name: str) -> Drawing:
-    """Accuracy against ε with 95 % intervals, a series a setting.
+    """Accuracy against ε with 95 % intervals, a series a condition.
 
     Args:
         panel: what to draw.
@@ -92,8 +92,8 @@ def accuracy_chart(panel: Panel, name: str) -> Drawing:
     plot = Plot(
         name,
         f"{panel.task}, {panel.model}: accuracy against epsilon",
-        f"{plural(len(panel.series), 'setting')}: {', '.join(panel.series)}. The highest is {best.setting} "
-        f"with {100 * best.accuracy:.1f} % at epsilon {epsilon_mark(best.epsilon)}.",
+        f"{plural(len(panel.series), 'condition')}: {', '.join(panel.series)}. The highest is "
+        f"{best.title} with {100 * best.accuracy:.1f} % at epsilon {epsilon_mark(best.epsilon)}.",
         across=(-0.5, len(epsilons) - 0.5),
         up=(max(0.0, lowest - 0.03), min(1.0, highest + 0.03)),
         axes=("epsilon (∞: no privacy)", "accuracy"),

@@ -13,6 +13,7 @@ from dpfewshot.report.accuracy import Panel, panels
 from dpfewshot.report.promise import Promise
 from dpfewshot.report.sources import PlanDocument
 from dpfewshot.report.spending import Spending, spending_of
+from dpfewshot.runtime.deprecation import renamed_arguments, renamed_fields
 from dpfewshot.values import PrivacySpend
 
 if TYPE_CHECKING:
@@ -56,29 +57,30 @@ class LeftOut:
         return asdict(self)
 
 
+@renamed_fields(private="confidential", private_cells="confidential_cells")
 @dataclass(frozen=True)
 class Contents:
     """What stands in a report.
 
     Attributes:
-        private: whether it may hold what is for the trusted side alone.
+        confidential: whether it may hold what is for the trusted side alone.
         promise: (ε, δ) of everything released; None where there is no such bound.
         spending: of the ledger's account.
         demonstrations: those that are shown.
         plan: as `dpfewshot plan --json` prints it, with its parts.
         panels: accuracy, one chart each.
-        private_cells: how many of its cells were measured on private data.
+        confidential_cells: how many of its cells were measured on private data.
         findings: of audits.
         left_out: what was given and is not shown.
     """
 
-    private: bool
+    confidential: bool
     promise: Promise | None
     spending: Spending | None
     demonstrations: Demonstrations
     plan: PlanDocument | None
     panels: Sequence[Panel]
-    private_cells: int
+    confidential_cells: int
     findings: Sequence[Finding]
     left_out: LeftOut
 
@@ -106,30 +108,31 @@ class Contents:
         return max([2, *(len(panel.series) for panel in self.panels)])
 
 
-def select(sources: Sources, *, private: bool) -> Contents:
+@renamed_arguments(private="confidential")
+def select(sources: Sources, *, confidential: bool) -> Contents:
     """Choose what is shown.
 
     Args:
         sources: what there is.
-        private: whether what is computed from private records outside of ε is shown too.
+        confidential: whether what is computed from private records outside of ε is shown too.
 
     Raises:
         LedgerError: the account does not agree with its history.
     """
     given = _released(sources)
-    shown = Demonstrations((one for one in given if private or one.private), plan_spend=given.plan_spend)
-    public = [cell for cell in sources.cells if cell.private is False]
-    cells = sources.cells if private else public
-    findings = [finding for finding in sources.findings if private or finding.private is False]
-    spending = None if sources.book is None else spending_of(sources.book, private=private)
+    shown = Demonstrations((one for one in given if confidential or one.private), plan_spend=given.plan_spend)
+    public = [cell for cell in sources.cells if cell.confidential is False]
+    cells = sources.cells if confidential else public
+    findings = [finding for finding in sources.findings if confidential or finding.confidential is False]
+    spending = None if sources.book is None else spending_of(sources.book, confidential=confidential)
     return Contents(
-        private=private,
+        confidential=confidential,
         promise=_promise(spending, shown, sources.plan),
         spending=spending,
         demonstrations=shown,
         plan=sources.plan,
         panels=panels(cells),
-        private_cells=len(cells) - len(public),
+        confidential_cells=len(cells) - len(public),
         findings=findings,
         left_out=LeftOut(
             demonstrations=len(given) - len(shown),

@@ -151,7 +151,7 @@ def _charts(contents: Contents) -> dict[str, object]:
     if contents.promise is not None:
         charts["attack_chart"] = attack_chart(contents.promise)
     if contents.spending is not None:
-        charts["budget_chart"] = budget_chart(contents.spending, dates=contents.private)
+        charts["budget_chart"] = budget_chart(contents.spending, dates=contents.confidential)
     return charts
 
 

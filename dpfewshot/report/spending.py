@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from dpfewshot.budget.amounts import Units
+from dpfewshot.budget.amounts import NOTHING, Amount
 from dpfewshot.budget.scopes import total_over_scopes
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger import LedgerAccount
@@ -89,7 +89,7 @@ class Spending:
         parts: the sums that count towards what is spent, the largest first.
         versions: of dpfewshot, which wrote the history.
         head: the hash of the last act.
-        costs: of the plans that count, in the ledger's units.
+        costs: of the plans that count, as their demonstrations state them.
     """
 
     dataset: str
@@ -103,14 +103,16 @@ class Spending:
     parts: tuple[Part, ...]
     versions: tuple[str, ...]
     head: str
-    costs: frozenset[Units]
+    costs: frozenset[PrivacySpend]
 
     def has_paid_for(self, one: Demonstration) -> bool:
         """Whether a plan of the account cost what the demonstration says that its plan cost."""
         if one.spent is None:
             return False
         free = one.spent == PrivacySpend(0.0, 0.0)
-        return free or (one.relation == self.relation and Units.of_cost(one.spent) in self.costs)
+        # a line of an older version may have been rounded to the nearest float
+        paid = one.spent in self.costs or Amount.of_cost(one.spent).as_spend() in self.costs
+        return free or (one.relation == self.relation and paid)
 
     @property
     def given_back(self) -> int:
@@ -137,12 +139,12 @@ def read_book(account: LedgerAccount) -> Book:
     return Book(exported["account"], exported["entries"], exported["history"])
 
 
-def spending_of(book: Book, *, private: bool) -> Spending:
+def spending_of(book: Book, *, confidential: bool) -> Spending:
     """What an account spent.
 
     Args:
         book: everything that is stored of it.
-        private: whether plans that were given back are shown too.
+        confidential: whether plans that were given back are shown too.
 
     Raises:
         LedgerError: it does not agree with its history.
@@ -153,7 +155,7 @@ def spending_of(book: Book, *, private: bool) -> Spending:
             "reported of it: dpfewshot ledger verify says what is wrong"
         )
     states = {row["id"]: row["state"] for row in book.entries}
-    history = [row for row in book.history if private or states.get(row["entry"]) != CANCELLED]
+    history = [row for row in book.history if confidential or states.get(row["entry"]) != CANCELLED]
     moments = tuple(_moments(history))
     return Spending(
         dataset=book.account["dataset"],
@@ -167,7 +169,7 @@ def spending_of(book: Book, *, private: bool) -> Spending:
         parts=_parts(book),
         versions=tuple(dict.fromkeys(row["package_version"] for row in history)),
         head=book.head,
-        costs=frozenset(_units(entry) for entry in book.entries if entry["state"] != CANCELLED),
+        costs=frozenset(_amount(entry).as_spend() for entry in book.entries if entry["state"] != CANCELLED),
     )
 
 
@@ -177,7 +179,7 @@ def _plans(history: History, states: Mapping[int, str]) -> Iterator[ReservedPlan
         yield ReservedPlan(
             number=number,
             scope=row["scope"],
-            spend=_units(row).as_spend(),
+            spend=_amount(row).as_spend(),
             details={name: value for name, value in json.loads(row["details"]).items() if name != LEASE},
             at=datetime.fromisoformat(row["at"]),
             state=states[row["entry"]],
@@ -185,34 +187,34 @@ def _plans(history: History, states: Mapping[int, str]) -> Iterator[ReservedPlan
 
 
 def _moments(history: History) -> Iterator[Moment]:
-    costs: dict[int, Units] = {}
-    sums: dict[str | None, Units] = defaultdict(lambda: Units(0, 0))
-    budget = Units(0, 0)
+    costs: dict[int, Amount] = {}
+    sums: dict[str | None, Amount] = defaultdict(lambda: NOTHING)
+    budget = NOTHING
     for row in history:
         act, scope = row["act"], row["scope"]
         if act in {CREATE, CHANGE_BUDGET}:
-            budget = _units(row)
+            budget = _amount(row)
         elif act == RESERVE:
-            costs[row["entry"]] = _units(row)
-            sums[scope] = sums[scope].plus(_units(row))
+            costs[row["entry"]] = _amount(row)
+            sums[scope] = sums[scope].plus(_amount(row))
         elif act == CANCEL:
             sums[scope] = sums[scope].minus(costs[row["entry"]])
         else:
             continue
         spent = total_over_scopes(sums).as_spend()
-        yield Moment(len(costs), datetime.fromisoformat(row["at"]), spent, budget.as_spend())
+        yield Moment(len(costs), datetime.fromisoformat(row["at"]), spent, budget.as_remainder())
 
 
 def _parts(book: Book) -> tuple[Part, ...]:
     counts: dict[str | None, int] = defaultdict(int)
-    sums: dict[str | None, Units] = defaultdict(lambda: Units(0, 0))
+    sums: dict[str | None, Amount] = defaultdict(lambda: NOTHING)
     for entry in book.entries:
         if entry["state"] != CANCELLED:
             counts[entry["scope"]] += 1
-            sums[entry["scope"]] = sums[entry["scope"]].plus(_units(entry))
-    parts = [Part(scope, counts[scope], units.as_spend()) for scope, units in sums.items()]
+            sums[entry["scope"]] = sums[entry["scope"]].plus(_amount(entry))
+    parts = [Part(scope, counts[scope], amount.as_spend()) for scope, amount in sums.items()]
     return tuple(sorted(parts, key=lambda part: -part.spend.epsilon))
 
 
-def _units(row: Mapping[str, Any]) -> Units:
-    return Units(row["epsilon"], row["delta"])
+def _amount(row: Mapping[str, Any]) -> Amount:
+    return Amount(row["epsilon"], row["delta"])

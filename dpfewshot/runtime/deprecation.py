@@ -5,9 +5,13 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from dpfewshot.runtime.lazy import imported
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def deprecated_names(module_name: str, renamed: Mapping[str, str]) -> Callable[[str], Any]:
@@ -29,6 +33,52 @@ def deprecated_names(module_name: str, renamed: Mapping[str, str]) -> Callable[[
         return imported(module, new)
 
     return find
+
+
+def renamed_arguments(**renamed: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let a function take keyword arguments by their old names.
+
+    Args:
+        renamed: the new name of each old one.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        name = function.__qualname__.removesuffix(".__init__")
+
+        @wraps(function)
+        def accepting(*arguments: P.args, **named: P.kwargs) -> T:
+            for old in renamed.keys() & named.keys():
+                warn_renamed(f"{name}({old}=)", f"{renamed[old]}=")
+                named[renamed[old]] = named.pop(old)
+            return function(*arguments, **named)
+
+        return accepting
+
+    return decorate
+
+
+def renamed_fields(**renamed: str) -> Callable[[type[T]], type[T]]:
+    """Let a dataclass be made, and its fields be read, by their old names.
+
+    Args:
+        renamed: the new name of each old one.
+    """
+
+    def decorate(owner: type[T]) -> type[T]:
+        owner.__init__ = renamed_arguments(**renamed)(owner.__init__)  # type: ignore[method-assign]
+        for old, new in renamed.items():
+            setattr(owner, old, property(_reader(owner.__name__, old, new)))
+        return owner
+
+    return decorate
+
+
+def _reader(owner: str, old: str, new: str) -> Callable[[object], Any]:
+    def read(instance: object) -> Any:
+        warn_renamed(f"{owner}.{old}", f"{owner}.{new}")
+        return getattr(instance, new)
+
+    return read
 
 
 def warn_renamed(old: str, new: str) -> None:

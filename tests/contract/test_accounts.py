@@ -12,7 +12,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.budget.account import Account
-from dpfewshot.budget.draws import Draws
+from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, LedgerError
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
@@ -266,7 +266,7 @@ def test_reopening_sees_the_same(ledger_url: str) -> None:
 
 def test_an_account_counts_the_draws_of_each_part(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
-    entry = account.reserve(None, spend(0.5), {}, Draws((2, 1), "first"))
+    entry = account.reserve(None, spend(0.5), {}, DrawCounts((2, 1), "first"))
     for part in (0, 1, 0):
         account.draw(entry, "first", part)
     for part in (0, 1, 2, -1):
@@ -281,16 +281,19 @@ def test_an_account_counts_the_draws_of_each_part(make_account: MakeAccount) -> 
 
 def test_a_resume_replaces_the_lease_and_the_smaller_count_holds(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
-    entry = account.reserve("a", spend(0.5), {"steps": 5}, Draws((5, 5), "first"))
+    entry = account.reserve("a", spend(0.5), {"steps": 5}, DrawCounts((5, 5), "first"))
     account.draw(entry, "first", 0)
     words = entry, "a", spend(0.5), {"steps": 5}
-    assert account.resume(*words, known=["older", "first"], draws=Draws((5, 5), "second")) == (entry, (4, 4))
-    assert account.resume(*words, known=["second"], draws=Draws((2, 3), "third")) == (entry, (2, 2))
+    assert account.resume(*words, known=["older", "first"], draws=DrawCounts((5, 5), "second")) == (
+        entry,
+        (4, 4),
+    )
+    assert account.resume(*words, known=["second"], draws=DrawCounts((2, 3), "third")) == (entry, (2, 2))
     for stale in ("first", "second", ""):
         with pytest.raises(LedgerError, match=f"entry {entry} was resumed by another run"):
             account.draw(entry, stale, 0)
     with pytest.raises(LedgerError, match="start anew"):
-        account.resume(*words, known=["first", "second"], draws=Draws((5, 5), "fourth"))
+        account.resume(*words, known=["first", "second"], draws=DrawCounts((5, 5), "fourth"))
     account.cancel(entry)  # who resumes may have drawn: nothing comes back
     account.settle(entry, "second")  # nor does a stale run end what another goes on with
     account.draw(entry, "third", 1)
@@ -299,22 +302,22 @@ def test_a_resume_replaces_the_lease_and_the_smaller_count_holds(make_account: M
 
 def test_without_blocks_a_resume_fences_off_too(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
-    entry = account.reserve(None, spend(0.5), {}, Draws((5,), "first"))
-    kept = account.resume(entry, None, spend(0.5), {}, known=["first"], draws=Draws((0,), "first"))
+    entry = account.reserve(None, spend(0.5), {}, DrawCounts((5,), "first"))
+    kept = account.resume(entry, None, spend(0.5), {}, known=["first"], draws=DrawCounts((0,), "first"))
     assert kept == (entry, (0,))
     account.draw(entry, "first", 0)  # a lease that it has: nothing changed
     account.settle(entry)
-    found = account.resume(entry, None, spend(0.5), {}, known=["first"], draws=Draws((0,), "second"))
+    found = account.resume(entry, None, spend(0.5), {}, known=["first"], draws=DrawCounts((0,), "second"))
     assert found == (entry, (0,))
     with pytest.raises(LedgerError, match="start anew"):
-        account.resume(entry, None, spend(0.5), {}, known=["first"], draws=Draws((0,), "third"))
+        account.resume(entry, None, spend(0.5), {}, known=["first"], draws=DrawCounts((0,), "third"))
     with pytest.raises(LedgerError):
         account.draw(entry, "second", 0)
 
 
 def test_an_entry_is_charged_by_the_draw_or_as_a_whole_and_not_both(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
-    counted = account.reserve(None, spend(0.1), {}, Draws((1,), "lease"))
+    counted = account.reserve(None, spend(0.1), {}, DrawCounts((1,), "lease"))
     whole = account.reserve(None, spend(0.1), {})
     with pytest.raises(LedgerError, match=r"draw\(\)"):
         account.charge(counted)
@@ -326,7 +329,7 @@ def test_an_entry_is_charged_by_the_draw_or_as_a_whole_and_not_both(make_account
 
 def test_threads_race_for_the_last_blocks(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
-    entry = account.reserve(None, spend(0.5), {}, Draws((5,), "lease"))
+    entry = account.reserve(None, spend(0.5), {}, DrawCounts((5,), "lease"))
     outcomes: list[type[Exception] | None] = []
 
     def race() -> None:
@@ -344,12 +347,12 @@ def test_of_runs_that_resume_at_once_one_goes_on(ledger_url: str) -> None:
     outcomes: list[type[Exception] | None] = []
     with BudgetLedger.open(ledger_url) as ledger:
         entry = ledger.create("tickets", PrivacyBudget(1.0, 1e-5)).reserve(
-            None, spend(0.5), {}, Draws((5,), "first")
+            None, spend(0.5), {}, DrawCounts((5,), "first")
         )
 
     def race(number: int) -> None:
         with BudgetLedger.open(ledger_url) as own:
-            told = Draws((5,), f"run {number}")
+            told = DrawCounts((5,), f"run {number}")
             outcomes.append(
                 _outcome(
                     own.account("tickets").resume, entry, None, spend(0.5), {}, known=["first"], draws=told

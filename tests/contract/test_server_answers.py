@@ -14,7 +14,7 @@ from dpfewshot.backends.servers import transport
 from dpfewshot.backends.servers.connection import Connection
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError
-from dpfewshot.generation.generation import Course
+from dpfewshot.generation.request import GenerationRequest
 from tests.support import servers
 from tests.support.crash_reporter import collected
 from tests.support.scripted_servers import VLLM, LlamaServer, SGLang
@@ -171,7 +171,7 @@ def test_no_key_is_in_an_attribute():
 
 
 def test_what_is_half_made_can_be_shown():
-    for kind in (OpenAICompatible, Connection, Course):
+    for kind in (OpenAICompatible, Connection, GenerationRequest):
         assert kind.__name__ in repr(kind.__new__(kind))
 
 

@@ -135,12 +135,7 @@ def test_threads_of_a_child_wait_for_the_checked_connection(tmp_path):
                 thread.start()
             for thread in threads:
                 thread.join()
-            parts = made._generation.parts
-            return all(
-                body is not None
-                for part in parts
-                for unit in part.bodies(made.set_up.writer, 0)
-                for body in unit
-            )
+            runs = made._generation.runs.values()
+            return all(body is not None for run in runs for unit in run.bodies(0) for body in unit)
 
         assert in_child(every_record_is_written)

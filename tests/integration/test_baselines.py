@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot import baselines
 from dpfewshot.backends import Scripted
 from dpfewshot.backends.end_tokens import ending_tokens, text_of
 from dpfewshot.backends.protocol import Logprobs, ReplayedBlock, Tokens
@@ -19,7 +20,7 @@ FREE = dpf.Task("movies", "Write a review.", "Genre", "Review")
 
 
 def zero_private(backend: Any = None, **options: Any) -> list[dpf.Demonstration]:
-    return dpf.zero_private_demonstrations(TASK, backend or Sentence(), **options)
+    return dpf.instruction_only_demonstrations(TASK, backend or Sentence(), **options)
 
 
 # ---- ε = 0 -----------------------------------------------------------------------------------------------
@@ -36,7 +37,7 @@ def test_a_demonstration_of_each_label_says_what_it_is() -> None:
             "delta": 0.0,
             "relation": "add-remove",
             "private": True,
-            "mechanism": "zero-private",
+            "mechanism": "instruction-only",
             "tokens": 5,
         }
 
@@ -51,7 +52,7 @@ def test_the_prompt_is_the_instruction_the_label_and_what_was_written() -> None:
 
     pieces = (TASK.preamble(), "Kind:", " refund", "\nTicket:", "yes")
     backend = Watching(pieces, lambda _prompt: [0.0] * (len(pieces) - 1) + [1.0])
-    dpf.zero_private_demonstrations(TASK, backend, ["refund"], max_tokens=3)
+    dpf.instruction_only_demonstrations(TASK, backend, ["refund"], max_tokens=3)
     assert prompts == [[0, 1, 2, 3], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 4]]
 
 
@@ -64,7 +65,7 @@ def test_a_demonstration_is_never_empty_and_never_longer_than_asked_for() -> Non
 
 def test_end_tokens_of_the_model_end_it_too() -> None:
     backend = Scripted(["a", "<end>"], lambda _prompt: [0.4, 0.6], end_token_ids=[1])
-    assert dpf.zero_private_demonstrations(TASK, backend, ["refund"])[0].text == "a"
+    assert dpf.instruction_only_demonstrations(TASK, backend, ["refund"])[0].text == "a"
 
 
 def test_several_shots_differ_unless_they_are_told_not_to() -> None:
@@ -83,10 +84,10 @@ def test_an_injected_source_repeats_it_and_no_guarantee_is_lost() -> None:
 
 
 def test_free_labels_are_public_input() -> None:
-    made = dpf.zero_private_demonstrations(FREE, Sentence(), ["drama", "noir"], shots=2, temperature=0.0)
+    made = dpf.instruction_only_demonstrations(FREE, Sentence(), ["drama", "noir"], shots=2, temperature=0.0)
     assert [one.label for one in made] == ["drama", "noir"] * 2
     with pytest.raises(dpf.InvalidPlan, match="labels="):
-        dpf.zero_private_demonstrations(FREE, Sentence())
+        dpf.instruction_only_demonstrations(FREE, Sentence())
 
 
 def test_a_backend_that_keeps_a_cache_is_told_that_all_is_public_and_is_closed() -> None:
@@ -191,7 +192,7 @@ def test_endings_are_looked_for_once_where_a_backend_can_be_remembered(
 
 def test_records_as_they_stand() -> None:
     records = tickets(60)
-    made = dpf.random_private_demonstrations(TASK, records, shots=5)
+    made = dpf.non_private_sample(TASK, records, shots=5)
     assert [one.label for one in made] == ["refund", "delivery"] * 5
     for one in made:
         assert Record(one.text, one.label) in records
@@ -202,28 +203,39 @@ def test_records_as_they_stand() -> None:
             "delta": None,
             "relation": "add-remove",
             "private": False,
-            "mechanism": "random-private",
+            "mechanism": "non-private-sample",
             "tokens": 0,
         }
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("random_private_demonstrations", "non_private_sample"),
+        ("zero_private_demonstrations", "instruction_only_demonstrations"),
+    ],
+)
+def test_the_old_names_warn(old: str, new: str) -> None:
+    for module in (dpf, baselines):
+        with pytest.warns(DeprecationWarning, match=new):
+            assert getattr(module, old) is getattr(dpf, new)
+    assert old not in dpf.__all__
+
+
 def test_none_is_drawn_twice() -> None:
-    made = dpf.random_private_demonstrations(TASK, tickets(20), ["delivery"], shots=10)
+    made = dpf.non_private_sample(TASK, tickets(20), ["delivery"], shots=10)
     assert len({one.text for one in made}) == 10
 
 
 def test_draws_differ_and_an_injected_source_repeats_them() -> None:
-    assert len({dpf.random_private_demonstrations(TASK, tickets())[0].text for _ in range(20)}) > 1
-    made = [
-        dpf.random_private_demonstrations(TASK, tickets(), random_source=random.Random(1).randbytes)
-        for _ in "ab"
-    ]
+    assert len({dpf.non_private_sample(TASK, tickets())[0].text for _ in range(20)}) > 1
+    made = [dpf.non_private_sample(TASK, tickets(), random_source=random.Random(1).randbytes) for _ in "ab"]
     assert made[0] == made[1]
 
 
 def test_free_labels_and_rows_in_memory() -> None:
     rows = [{"text": f"{SECRET} {i}", "label": f"label {i % 3}"} for i in range(9)]
-    made = dpf.random_private_demonstrations(FREE, rows, ["label 2"], shots=3)
+    made = dpf.non_private_sample(FREE, rows, ["label 2"], shots=3)
     assert {one.text for one in made} == {f"{SECRET} {i}" for i in (2, 5, 8)}
 
 
@@ -238,5 +250,5 @@ def test_what_cannot_be_drawn_is_refused_without_a_word_of_the_records() -> None
         (TASK, [*records, Record("a", SECRET)], {}, dpf.InvalidRecords),
     ):
         with pytest.raises(error) as caught:
-            dpf.random_private_demonstrations(task, given, **options)  # type: ignore[arg-type]
+            dpf.non_private_sample(task, given, **options)  # type: ignore[arg-type]
         assert SECRET not in str(caught.value)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dpfewshot.budget.draws import Draws
+from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.cli.application import run
 from dpfewshot.ledger import BudgetLedger
 from dpfewshot.values import PrivacySpend
@@ -81,9 +81,9 @@ def test_stored_words_cannot_forge_a_line_of_the_history(command: Command, path:
 def test_history_shows_what_a_resume_left(command: Command, path: Path) -> None:
     with BudgetLedger.open(f"sqlite:///{path}") as ledger:
         found = ledger.account("tickets")
-        entry = found.reserve("trec: Number", PrivacySpend(0.25, 1e-6), {}, Draws((4, 4), "first"))
+        entry = found.reserve("trec: Number", PrivacySpend(0.25, 1e-6), {}, DrawCounts((4, 4), "first"))
         words = entry, "trec: Number", PrivacySpend(0.25, 1e-6), {}
-        found.resume(*words, known=["first"], draws=Draws((3, 3), "second"))
+        found.resume(*words, known=["first"], draws=DrawCounts((3, 3), "second"))
     assert command("history")[1].splitlines()[-1].split("  ")[2:] == [
         "resume", "entry 2", "trec: Number", "blocks left: 3, 3"
     ]  # fmt: skip

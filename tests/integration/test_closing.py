@@ -11,6 +11,7 @@ import pytest
 
 import dpfewshot as dpf
 from tests.support.scripts import TASK, Sentence, tickets
+from tests.support.seeded import with_random_source
 
 BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
 CERTIFIED: dict[str, Any] = {"budget": BUDGET}
@@ -25,7 +26,7 @@ WAYS: dict[str, Callable[[dpf.Synthesizer, Path], object]] = {
 
 
 def synthesizer(backend: Any = None, **options: Any) -> dpf.Synthesizer:
-    return dpf.Synthesizer(
+    return with_random_source(options.pop("random_source", None))(
         TASK,
         tickets(),
         backend or Sentence(),
@@ -38,7 +39,7 @@ def synthesizer(backend: Any = None, **options: Any) -> dpf.Synthesizer:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("drawn", [False, True])
-@pytest.mark.parametrize("options", [CERTIFIED, {"budget": dpf.NO_PRIVACY}, {"source": os.urandom}])
+@pytest.mark.parametrize("options", [CERTIFIED, {"budget": dpf.NO_PRIVACY}, {"random_source": os.urandom}])
 def test_a_closed_synthesizer_refuses(way: str, drawn: bool, options: dict[str, Any], tmp_path: Path) -> None:
     backend, checkpoint = Sentence(), tmp_path / "run.jsonl"
     made = synthesizer(backend, **options)
@@ -61,6 +62,13 @@ def test_a_checkpoint_that_holds_everything_is_refused_too(tmp_path: Path) -> No
         made.generate_all(checkpoint=tmp_path / "run.jsonl")
 
 
+def test_a_with_block_closes_it() -> None:
+    with synthesizer() as made:
+        made.generate("refund")
+    with pytest.raises(dpf.BudgetExceeded, match="closed"):
+        made.generate("refund")
+
+
 def test_who_waits_for_a_turn_is_refused_when_it_comes() -> None:
     made = synthesizer()
     refused: list[Exception] = []
@@ -71,8 +79,7 @@ def test_who_waits_for_a_turn_is_refused_when_it_comes() -> None:
         except dpf.BudgetExceeded as error:
             refused.append(error)
 
-    [part, _] = made._generation.parts
-    with part.lock:
+    with made._generation.runs["refund"].lock:
         waiting = threading.Thread(target=ask)
         waiting.start()
         made.close()

@@ -9,6 +9,7 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.accounting import FixedSizeGaussian, PoissonGaussian, Relation
 from dpfewshot.budget.memory import MemoryAccount
+from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.mechanisms.by_name import MECHANISMS, by_name
 from tests.support.scripts import TASK, Sentence, tickets
 
@@ -58,15 +59,13 @@ def test_parts_that_use_everybody_are_persistent_batches() -> None:
 def test_a_record_never_serves_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     made = synthesizer(disjoint_parts=10, shots_per_label=10, resample_every=8)
     used: list[set[int]] = []
-    release = made._generation.loop.release
+    release = TokenLoop.release
 
-    def spy(units: Any, *rest: Any, **named: Any) -> list[int]:
+    def spy(loop: TokenLoop, units: Any, *rest: Any, **named: Any) -> list[int]:
         used.append({id(bodies) for bodies in units})
-        return release(units, *rest, **named)
+        return release(loop, units, *rest, **named)
 
-    monkeypatch.setattr(
-        type(made._generation.loop), "release", lambda _self, *rest, **named: spy(*rest, **named)
-    )
+    monkeypatch.setattr(TokenLoop, "release", spy)
     for _ in range(10):
         made.generate("refund")
     assert len(used) == 10

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.budget.draws import Draws
+from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.cli.generate import _Lines
 from dpfewshot.ledger import LedgerAccount
@@ -465,7 +465,7 @@ def test_of_more_draws_than_blocks_none_is_left(make: Any, path: Path) -> None:
 
 def test_a_count_below_nothing_is_refused_by_every_account() -> None:
     with pytest.raises(dpf.LedgerError, match="-5 draws"):
-        Draws((8,), "lease").resumed(1, ["lease"], Draws((-5,), "new"))
+        DrawCounts((8,), "lease").resumed(1, ["lease"], DrawCounts((-5,), "new"))
 
 
 def test_a_pipe_is_no_checkpoint(make: Any, path: Path) -> None:

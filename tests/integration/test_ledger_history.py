@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dpfewshot.budget.draws import Draws
+from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
 from dpfewshot.ledger import history as history_module
@@ -200,10 +200,12 @@ def test_an_honest_account_goes_on(ledger_url: str, scope: str | None) -> None:
 def drew(url: str) -> LedgerAccount:
     """An account with an entry that drew, was resumed, and has a block left of two."""
     account = BudgetLedger.open(url).create("tickets", BUDGET)
-    entry = account.reserve("trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 4}, Draws((4,), "first"))
+    entry = account.reserve(
+        "trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 4}, DrawCounts((4,), "first")
+    )
     account.draw(entry, "first", 0)
     words = entry, "trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 4}
-    account.resume(*words, known=["first"], draws=Draws((2,), "second"))
+    account.resume(*words, known=["first"], draws=DrawCounts((2,), "second"))
     account.draw(entry, "second", 0)
     return account
 
@@ -224,7 +226,7 @@ def test_the_history_shows_resumes_and_no_row_for_a_draw(ledger_url: str) -> Non
 
 
 def stored(blocks: int, lease: str) -> str:
-    words = columns(Draws((blocks,), lease))
+    words = columns(DrawCounts((blocks,), lease))
     assignments = ", ".join(f"{name} = '{word}'" for name, word in words.items())
     return f"UPDATE dpfewshot_entry SET {assignments}"  # noqa: S608 - of the test's own words
 
@@ -272,10 +274,10 @@ def test_a_resume_is_bound_to_the_words_of_its_reservation(ledger_url: str) -> N
     )
     for other in others:
         with pytest.raises(LedgerError, match="reserved for another plan"):
-            account.resume(**(words | other), known=["second"], draws=Draws((1,), "third"))
+            account.resume(**(words | other), known=["second"], draws=DrawCounts((1,), "third"))
     for entry in (2, 2**70):
         with pytest.raises(LedgerError):
-            account.resume(**(words | {"entry": entry}), known=["second"], draws=Draws((1,), "third"))
+            account.resume(**(words | {"entry": entry}), known=["second"], draws=DrawCounts((1,), "third"))
     with pytest.raises(LedgerError, match="cannot be called 'lease'"):
         account.reserve(None, PrivacySpend(0.1, 0.0), {"lease": "mine"})
     assert len(account.history()) == 4

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from dpfewshot.budget.draws import Draws
+from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.budget.scopes import scope_name
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.ledger import BudgetLedger, history
@@ -123,7 +123,7 @@ def test_an_entry_of_before_counts_no_draws_and_cannot_be_resumed(old: str) -> N
         with pytest.raises(LedgerError, match="did not grant the draws"):
             account.resume(
                 1, "trec: Location", PrivacySpend(0.3, 1e-18), {"steps": 15},
-                known=["first", ""], draws=Draws((15,), "second"),
+                known=["first", ""], draws=DrawCounts((15,), "second"),
             )  # fmt: skip
         with pytest.raises(LedgerError, match="counts no draws"):
             account.draw(1, "first", 0)

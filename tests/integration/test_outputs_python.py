@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import dpfewshot as dpf
+from dpfewshot.generation.telemetry import OpenTelemetryObserver
 from dpfewshot.sampling import PoissonSampler
 from dpfewshot.values import Relation
 from tests.support.neighbours import (
@@ -59,7 +60,7 @@ class Here:
             sampling="fixed-size" if self.relation.name == Relation.REPLACE_ONE else "poisson",
             ledger=ledger,
             dataset="tickets",
-            opentelemetry=True,
+            observers=[OpenTelemetryObserver()],
         )
 
 
@@ -110,7 +111,7 @@ FURTHER: dict[str, Call] = {
 OPERATOR_ALONE = {
     "as_records": "it gives back the records; a load error names a line",
     "read_records": "likewise",
-    "random_private_demonstrations": "they are private records as they stand, and say private=False",
+    "non_private_sample": "they are private records as they stand, and say private=False",
 }
 """The functions of the package that take private records and promise nothing."""
 
@@ -199,7 +200,7 @@ def test_every_function_that_takes_records_is_tried_or_named() -> None:
         if inspect.isfunction(function := getattr(dpf, name))
         and {"records", "source", "path"} & set(inspect.signature(function).parameters)
     }
-    assert takes - {"zero_private_demonstrations"} == {"release_labels", *OPERATOR_ALONE}
+    assert takes - {"instruction_only_demonstrations"} == {"release_labels", *OPERATOR_ALONE}
 
 
 def test_control_a_span_with_the_size_of_a_draw(monkeypatch: pytest.MonkeyPatch) -> None:

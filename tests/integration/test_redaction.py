@@ -21,10 +21,11 @@ from dpfewshot.audit.influence import influences
 from dpfewshot.audit.membership import membership_inference, trials_of_records
 from dpfewshot.backends.protocol import PromptBlock, ReplayedBlock
 from dpfewshot.cli.application import run
-from dpfewshot.evaluation import Experiment, RandomPrivate, Results, Trial
+from dpfewshot.evaluation import Experiment, NonPrivateSample, Results, Trial
 from dpfewshot.generation.cancellation import Stopped
 from dpfewshot.generation.generation import Generation
 from dpfewshot.generation.set_up import SetUp
+from dpfewshot.generation.strata import StratumRun
 from dpfewshot.ledger.database import Database
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.runtime.redaction import redacts_errors
@@ -321,7 +322,7 @@ def test_a_record_that_makes_a_library_panic_is_a_null() -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "place"), [(SetUp, "sampler"), (Generation, "_charge"), (Generation, "demonstration")]
+    ("owner", "place"), [(SetUp, "sampler"), (StratumRun, "charge"), (Generation, "demonstration")]
 )
 def test_a_fault_of_this_package_says_nothing(
     owner: type, place: str, monkeypatch: pytest.MonkeyPatch
@@ -499,7 +500,7 @@ PRIVATE_CALLS: dict[str, Callable[[], object]] = {
     "Synthesizer, a wrong setting": lambda: dpf.Synthesizer(
         TASK, rows()[:-1], Sentence(), budget=BUDGET, max_tokens="8"
     ),
-    "random_private_demonstrations": lambda: dpf.random_private_demonstrations(TASK, rows()),
+    "non_private_sample": lambda: dpf.non_private_sample(TASK, rows()),
     "release_labels": lambda: dpf.release_labels(rows(), count=1, epsilon=1.0, delta=1e-6),
     "release_labels, no ledger": lambda: dpf.release_labels(
         rows()[:-1], count=1, epsilon=1.0, delta=1e-6, account=Locked(BUDGET)
@@ -512,7 +513,7 @@ PRIVATE_CALLS: dict[str, Callable[[], object]] = {
         TASK, Untokenisable(), trials_of_records(RECORDS[:2], RECORDS[2:], each=2), loss="record"
     ),
     "evaluate": lambda: evaluation.evaluate(
-        experiment(Untokenisable()), [Trial(RandomPrivate(), None, shots=2)], Results("none.jsonl")
+        experiment(Untokenisable()), [Trial(NonPrivateSample(), None, shots=2)], Results("none.jsonl")
     ),
     "Classifier": lambda: dpf.icl.Classifier(TASK, Untokenisable(), [DEMONSTRATION]).predict([SECRET, "b"]),
     "Classifier, streamed": lambda: list(

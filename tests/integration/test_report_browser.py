@@ -79,9 +79,9 @@ def opened(browser: Browser, path: Path, scheme: str = "light", width: int = DES
     return seen
 
 
-def written(folder: Path, given: Sources, *, private: bool = False) -> Path:
+def written(folder: Path, given: Sources, *, confidential: bool = False) -> Path:
     path = folder / "report.html"
-    text = page(select(given, private=private), title="Support tickets", made=date(2026, 1, 31))
+    text = page(select(given, confidential=confidential), title="Support tickets", made=date(2026, 1, 31))
     path.write_text(text, encoding="utf-8")
     return path
 
@@ -95,12 +95,12 @@ def keep(seen: Seen, name: str) -> None:
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: "-".join(map(str, view)))
 def test_every_view(browser, samples, tmp_path, view) -> None:
-    scheme, width, private = view
-    path = written(tmp_path, samples, private=private)
+    scheme, width, confidential = view
+    path = written(tmp_path, samples, confidential=confidential)
     seen = opened(browser, path, scheme, width)
-    keep(seen, f"{'private-' if private else ''}{scheme}-{width}")
+    keep(seen, f"{'private-' if confidential else ''}{scheme}-{width}")
     assert seen.requests == [path.as_uri()]
-    assert seen.page.locator("svg.chart").count() == (9 if private else 7)
+    assert seen.page.locator("svg.chart").count() == (9 if confidential else 7)
     assert seen.page.evaluate(INVISIBLE) == []
     assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
     assert (seen.page.evaluate(background()) == "rgb(20, 23, 27)") == (scheme == "dark")

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dpfewshot as dpf
-from dpfewshot.budget.draws import Draws
+from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.budget.reservation import Reservation
 from dpfewshot.generation.checkpoint import Checkpoint
@@ -293,7 +293,7 @@ def test_of_two_copies_on_two_file_systems_one_goes_on(
     copy = seems_original(Path(shutil.copy(path, elsewhere / "run.jsonl")))
     interrupted(copy, 2, **shared)
     late = synthesizer(**shared)
-    with pytest.raises(dpf.LedgerError, match=r"run\.jsonl: entry 1 was .*go on from the newest.*start anew"):
+    with pytest.raises(dpf.LedgerError, match=r"run\.jsonl: entry 1 was .*from the newest.*start anew"):
         late.generate_all(checkpoint=path)
     assert late._backend.draws == 0  # type: ignore[attr-defined]
     assert len(synthesizer(**shared).generate_all(checkpoint=copy)) == 2
@@ -372,7 +372,7 @@ def test_blocks_that_a_ledger_forgot_are_not_drawn_again(path: Path, tmp_path: P
     with closing(sqlite3.connect(tmp_path / "budget.db")) as ledger, ledger:
         [(lease, blocks)] = ledger.execute("SELECT lease, blocks FROM dpfewshot_entry").fetchall()
         assert blocks == "[4]"
-        forgot = columns(Draws((8,), lease))
+        forgot = columns(DrawCounts((8,), lease))
         ledger.execute("UPDATE dpfewshot_entry SET blocks = :blocks, draws_hash = :draws_hash", forgot)
     later = synthesizer(**account)
     later.generate_all(checkpoint=path)

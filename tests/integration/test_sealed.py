@@ -2,21 +2,24 @@
 
 import copy
 import dataclasses
+import inspect
 import logging
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from enum import Enum
 from fractions import Fraction
 from typing import Any
 
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.reservation import Accountant
 from dpfewshot.generation.experiments import unaccounted
-from dpfewshot.generation.generation import Course, Generation
+from dpfewshot.generation.generation import Generation
+from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.generation.telemetry import Observer
 from dpfewshot.mechanisms.by_name import MECHANISMS, by_name
 from tests.support.scripts import TASK, Sentence, tickets
 
@@ -40,8 +43,8 @@ def reached(thing: object, path: str, seen: set[int]) -> Iterator[tuple[str, obj
     if isinstance(thing, list | tuple):
         for each in thing:
             yield from reached(each, f"{path}[]", seen)
-    if not type(thing).__module__.startswith(OURS):
-        return
+    if not type(thing).__module__.startswith(OURS) or isinstance(thing, Enum):
+        return  # an enumeration's members are what they are by identity
     for name in dir(thing):
         if not name.startswith("_") and not callable(getattr(thing, name)):
             yield path, thing, name
@@ -53,7 +56,15 @@ def test_no_public_name_can_be_set(mechanism: str) -> None:
     made = synthesizer(mechanism=by_name(mechanism, top_k=8), resample_every=8, prompts_per_token=200)
     found = list(reached(made, "synthesizer", set()))
     classes = {type(thing).__name__ for _, thing, _ in found}
-    assert {"SetUp", "GenerationPlan", "StratumPlan", "Draws", "Settings", "Share", "Accountant"} <= classes
+    assert {
+        "SetUp",
+        "GenerationPlan",
+        "StratumPlan",
+        "Draws",
+        "Settings",
+        "TokenLoop",
+        "Accountant",
+    } <= classes
     for path, thing, name in found:
         value = getattr(thing, name)
         kept = value is getattr(thing, name)  # what is made anew for each reader may be changed
@@ -64,9 +75,12 @@ def test_no_public_name_can_be_set(mechanism: str) -> None:
 
 def test_what_draws_is_not_reached() -> None:
     for path, thing, name in reached(synthesizer(), "synthesizer", set()):
-        assert type(getattr(thing, name)).__name__ not in {"Generation", "Part", "Reservation", "Permit"}, (
-            path
-        )
+        assert type(getattr(thing, name)).__name__ not in {
+            "Generation",
+            "StratumRun",
+            "Reservation",
+            "Permit",
+        }, path
 
 
 def changed(set_up: SetUp, change: str) -> dict[str, Any]:
@@ -117,12 +131,13 @@ def test_a_certified_set_up_states_what_it_draws(change: str) -> None:
 def test_a_certified_set_up_costs_what_it_states() -> None:
     set_up = synthesizer().set_up
     part, *others = set_up.plan.strata
-    assert part.spend is not None
-    for spend in (None, dpf.PrivacySpend(part.spend.epsilon * (1 - 1e-6), part.spend.delta)):
-        plan = replace(set_up.plan, strata=(replace(part, spend=spend), *others))
+    assert part.cost is not None
+    epsilon, delta = part.cost
+    for cost in (None, Amount(epsilon - 1, delta), Amount(epsilon, delta - 10**8)):
+        plan = replace(set_up.plan, strata=(replace(part, cost=cost), *others))
         with pytest.raises(dpf.InvalidPlan, match="less than its draws cost"):
             replace(set_up, plan=plan)
-    more = replace(part, spend=dpf.PrivacySpend(2 * part.spend.epsilon, part.spend.delta))
+    more = replace(part, cost=Amount(2 * epsilon, delta))
     assert replace(set_up, plan=replace(set_up.plan, strata=(more, *others))).certified
 
 
@@ -135,9 +150,10 @@ def test_a_certified_set_up_charges_the_units_that_it_draws() -> None:
         )
         with pytest.raises(dpf.InvalidPlan, match="other units"):
             replace(set_up, plan=plan)
-    for shares in (set_up.shares[::-1], set_up.shares[:1]):
+    units = list(set_up.units.items())
+    for others_units in (units[::-1], units[:1]):
         with pytest.raises(dpf.InvalidPlan, match="other units"):
-            replace(set_up, shares=shares)
+            replace(set_up, units=dict(others_units))
 
 
 def test_the_writer_of_a_set_up_cannot_be_exchanged() -> None:
@@ -157,21 +173,28 @@ def test_an_experiment_says_that_it_is_not_private(caplog: pytest.LogCaptureFixt
     altered = replace(made.set_up, **changed(made.set_up, "tokens of a draw"), certified=False)
     with caplog.at_level(logging.DEBUG, "dpfewshot"):
         for set_up in (made.set_up, altered):
-            one = unaccounted(set_up).release("refund", 8, Course())
+            one = unaccounted(set_up).release(GenerationRequest("refund", 8))
             assert not one.private
             assert one.spent is None
     assert made.accountant.spent.epsilon == 0
     assert not caplog.records
 
 
+def test_no_argument_sets_the_random_source() -> None:
+    assert not {"source", "random_source"} & set(inspect.signature(dpf.Synthesizer).parameters)
+    assert synthesizer().set_up.random_source is None
+
+
 def test_what_no_account_pays_for_is_not_private() -> None:
-    generation = Generation(synthesizer().set_up, Accountant(None), Observer({}))
+    generation = Generation(synthesizer().set_up, Accountant(None))
     assert generation.set_up.certified
-    assert not generation.release("refund", 8, Course()).private
+    assert not generation.release(GenerationRequest("refund", 8)).private
 
 
 def test_a_set_up_is_frozen() -> None:
     set_up = synthesizer().set_up
-    assert all(dataclasses.is_dataclass(each) for each in (set_up, set_up.plan, *set_up.shares))
+    assert all(dataclasses.is_dataclass(each) for each in (set_up, set_up.plan))
     with pytest.raises(dataclasses.FrozenInstanceError):
         set_up.plan = set_up.plan  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        set_up.units["refund"] = ()  # type: ignore[index]

@@ -23,7 +23,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.budget.memory import MemoryAccount
-from dpfewshot.generation.telemetry import LOGGER
+from dpfewshot.generation.telemetry import LOGGER, Facts, Observer, OpenTelemetryObserver
 from tests.support.scripts import TASK, Sentence, tickets
 
 # newer Pythons warn of what is tested here: a fork beside threads
@@ -96,7 +96,7 @@ def test_a_cancelled_coroutine_stops_at_the_next_token_and_its_charge_stands(led
         backend = Gated()
         made = synthesizer(backend, shots_per_label=2, **ledger)
         await cancelled(asyncio.create_task(made.agenerate("refund")), backend)
-        [reservation] = [part.reservation for part in made._generation.parts if part.reservation]
+        [reservation] = [run.reservation for run in made._generation.runs.values() if run.reservation]
         assert reservation.draws_left == (15,)
         assert made.accountant.spent.epsilon > 3.9
         backend.open()
@@ -110,8 +110,7 @@ def test_a_cancelled_coroutine_stops_at_the_next_token_and_its_charge_stands(led
 def test_cancelled_before_the_first_draw_gives_everything_back(ledger: dict[str, str]) -> None:
     async def scenario() -> None:
         made = synthesizer(**ledger)
-        part = made._generation.parts[0]
-        with part.lock:  # another thread's turn
+        with made._generation.runs["refund"].lock:  # another thread's turn
             waiting = asyncio.create_task(made.agenerate("refund"))
             queued = asyncio.create_task(made.agenerate("refund"))
             await asyncio.sleep(0.05)
@@ -273,7 +272,7 @@ def test_a_child_reserves_for_itself_whatever_its_parent_holds(ledger: dict[str,
     done = threading.Event()
 
     def hold() -> None:
-        with made._generation.parts[0].lock, made._generation.parts[1].lock:
+        with made._generation.no_draws():
             held.set()
             done.wait(30)
 
@@ -426,7 +425,7 @@ def test_telemetry_that_fails_loses_no_demonstration(
         raise LookupError(SECRET)
 
     monkeypatch.setattr(SimpleSpanProcessor if place == "on_end" else Counter, place, fails)
-    assert synthesizer(opentelemetry=True).generate("refund").private
+    assert synthesizer(observers=[OpenTelemetryObserver()]).generate("refund").private
 
 
 @pytest.fixture
@@ -452,7 +451,7 @@ def telemetry(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
 
 def test_spans_and_metrics_are_functions_of_released_facts(telemetry: tuple[Any, Any]) -> None:
     exporter, reader = telemetry
-    made = synthesizer(opentelemetry=True)
+    made = synthesizer(observers=[OpenTelemetryObserver()])
     demonstrations = asyncio.run(made.agenerate_all())
     spans = exporter.get_finished_spans()
     assert [dict(span.attributes) for span in spans] == [
@@ -487,7 +486,7 @@ def test_a_failed_span_quotes_nothing(telemetry: tuple[Any, Any]) -> None:
     backend.fails = dpf.BackendError(f"cannot evaluate {SECRET}")
     backend.open()
     with pytest.raises(dpf.BackendError):
-        synthesizer(backend, opentelemetry=True).generate("refund")
+        synthesizer(backend, observers=[OpenTelemetryObserver()]).generate("refund")
     [span] = exporter.get_finished_spans()
     assert span.attributes["error.type"] == "BackendError"
     assert SECRET not in span.to_json()
@@ -503,7 +502,95 @@ def test_telemetry_is_off_unless_it_is_asked_for(telemetry: tuple[Any, Any]) -> 
 def test_telemetry_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(dpf.MissingExtra, match=r"dpfewshot\[opentelemetry\]"):
-        synthesizer(opentelemetry=True)
+        OpenTelemetryObserver()
+
+
+def test_the_old_way_to_ask_for_telemetry_warns(telemetry: tuple[Any, Any]) -> None:
+    exporter, _ = telemetry
+    with pytest.warns(DeprecationWarning, match="OpenTelemetryObserver"):
+        made = synthesizer(opentelemetry=True)
+    made.generate("refund")
+    assert exporter.get_finished_spans()
+
+
+class Recording(Observer):
+    """Keeps what it is told, and the exception that was being handled meanwhile."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.at_hand: list[object] = []
+
+    def _keep(self, event: str, facts: Facts) -> None:
+        self.told.append((event, dict(facts)))
+        self.at_hand.append(sys.exc_info()[1])
+
+    def reserved(self, facts: Facts) -> None:
+        self._keep("reserved", facts)
+
+    def started(self, facts: Facts) -> None:
+        self._keep("started", facts)
+
+    def released(self, facts: Facts) -> None:
+        self._keep("released", facts)
+
+    def failed(self, facts: Facts) -> None:
+        self._keep("failed", facts)
+
+    def stopped(self, facts: Facts) -> None:
+        self._keep("stopped", facts)
+
+
+RUN = {"mechanism": "gaussian", "relation": "zero-out"}
+
+
+def test_an_observer_is_told_public_facts_alone() -> None:
+    seen = Recording()
+    made = synthesizer(observers=[seen])
+    one = made.generate("refund")
+    assert one.spent is not None
+    spent = {"epsilon": one.spent.epsilon, "delta": one.spent.delta}
+    assert seen.told == [
+        ("started", {**RUN, "label": "refund"}),
+        ("reserved", {**RUN, "scope": "refund", "blocks": 8, **spent}),
+        ("released", {**RUN, "label": "refund", "tokens": 5, "private": True, **spent}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "event", "facts"),
+    [
+        (dpf.BackendError(f"cannot evaluate {SECRET}"), "failed", {"error": "BackendError"}),
+        (KeyboardInterrupt(SECRET), "stopped", {}),
+    ],
+)
+def test_an_observer_sees_no_error(error: Any, event: str, facts: dict[str, str]) -> None:
+    backend, seen = Gated(), Recording()
+    backend.fails = error
+    backend.open()
+    with pytest.raises(type(error)):
+        synthesizer(backend, observers=[seen]).generate("refund")
+    assert seen.told[-1] == (event, {**RUN, "label": "refund", **facts})
+    assert not any(seen.at_hand)
+    assert SECRET not in str(seen.told)
+
+
+def test_an_observer_that_fails_loses_its_own_record_alone() -> None:
+    class Failing(Recording):
+        def _keep(self, event: str, facts: Facts) -> None:
+            super()._keep(event, facts)
+            facts.clear()  # type: ignore[attr-defined]
+            raise LookupError(SECRET)
+
+    failing, sound = Failing(), Recording()
+    assert synthesizer(observers=[failing, sound]).generate("refund").private
+    assert sound.told == failing.told
+    assert len(sound.told) == 3
+
+
+def test_what_is_not_an_observer_is_refused() -> None:
+    for wrong in (print, Recording):
+        with pytest.raises(dpf.InvalidPlan, match=r"telemetry\.Observer"):
+            synthesizer(observers=[wrong])
 
 
 BAR = """

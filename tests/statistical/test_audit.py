@@ -64,7 +64,7 @@ def count_hits(backend: Votes, units: list[list[list[int]]], noise: float, audit
     sampler = PoissonSampler(Fraction(1, 2), 1, 1)
     hits = 0
     for _ in range(audit.runs):
-        one = Reservation(None, 0, blocks=1, tokens_per_draw=audit.block, noise_multiplier=noise)
+        one = Reservation(None, 0, draws=1, tokens_per_draw=audit.block, noise_multiplier=noise)
         release = Gaussian(top_k=None).start(draws, noise)
         released = [
             0,

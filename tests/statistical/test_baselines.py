@@ -18,7 +18,7 @@ def test_at_temperature_one_tokens_come_with_the_models_probabilities() -> None:
     backend = Scripted(texts, lambda _prompt: law.tolist())
 
     def p_value(shots: int, temperature: float | None, top_k: int | None, kept: int) -> float:
-        made = dpf.zero_private_demonstrations(
+        made = dpf.instruction_only_demonstrations(
             TASK, backend, ["refund"], shots=shots, max_tokens=1, temperature=temperature, top_k=top_k
         )
         drawn = [one.text for one in made]
@@ -34,7 +34,7 @@ def test_at_temperature_one_tokens_come_with_the_models_probabilities() -> None:
 def test_records_are_drawn_uniformly_in_every_order() -> None:
     records = [Record(str(i), "refund") for i in range(4)]
     draws = [
-        tuple(one.text for one in dpf.random_private_demonstrations(TASK, records, ["refund"], shots=2))
+        tuple(one.text for one in dpf.non_private_sample(TASK, records, ["refund"], shots=2))
         for _ in range(6_000)
     ]
     observed = [draws.count(pair) for pair in itertools.permutations("0123", 2)]

@@ -142,14 +142,14 @@ def test_the_game_spends_nothing_and_says_nothing_of_a_record():
     finding = played(synthesizer, plays=100)
     assert synthesizer.accountant.spent.epsilon == 0
     assert synthesizer.generate("refund").private
-    assert finding.private
+    assert finding.confidential
     assert SECRET not in json.dumps(finding.as_dict())
 
 
 def test_only_a_certified_epsilon_is_tested():
     sound = set_up()
     with pytest.raises(InvalidPlan, match="certified"):
-        played(set_up(source=bytes))
+        played(set_up(random_source=bytes))
     with pytest.raises(InvalidPlan, match="plays"):
         canary_game(sound, plays=10)
     with pytest.raises(InvalidPlan, match="no label"):

@@ -79,7 +79,7 @@ def cells() -> list[Cell]:
     """Of two tasks in public, and of one in private."""
     found = []
     for task, lift in (("trec", 0), ("mit-d", 30)):
-        for setting, epsilon, right in (
+        for condition, epsilon, right in (
             ("zero-shot", 0.0, 80),
             ("gaussian", 1.0, 90),
             ("gaussian", 4.0, 110),
@@ -90,29 +90,29 @@ def cells() -> list[Cell]:
             ("best", 4.0, 121),
             ("no-noise", None, 125),
         ):
-            found += [cell(task, setting, epsilon, repetition, right + lift) for repetition in range(3)]
-    return [*found, dataclasses.replace(found[0], task="our own tickets", private=True)]
+            found += [cell(task, condition, epsilon, repetition, right + lift) for repetition in range(3)]
+    return [*found, dataclasses.replace(found[0], task="our own tickets", confidential=True)]
 
 
-def cell(task: str, setting: str, epsilon: float | None, repetition: int, right: int) -> Cell:
+def cell(task: str, condition: str, epsilon: float | None, repetition: int, right: int) -> Cell:
     """One of 200 items, of which about that many are right; more in later repetitions."""
     outcomes = "".join("1" if (7 * item) % 200 < right + 4 * repetition else "0" for item in range(200))
     return Cell(
         task=task,
         model="gemma-270m",
         writer="gemma-270m",
-        setting=setting,
+        condition=condition,
         epsilon_asked=epsilon,
         epsilon=epsilon,
         delta=1e-5 if epsilon else None,
         relation="zero-out" if epsilon else None,
-        shots=0 if setting == "zero-shot" else 4,
+        shots=0 if condition == "zero-shot" else 4,
         repetition=repetition,
         items=200,
         outcomes=outcomes,
         uncalibrated=outcomes[::-1] if task == "trec" else None,
         population={"Refund": 300},
-        private=False,
+        confidential=False,
     )
 
 

@@ -8,16 +8,17 @@ from dpfewshot import PrivacyBudget, Synthesizer
 from dpfewshot.accounting import PoissonGaussian
 from dpfewshot.backends import Scripted
 from dpfewshot.budget.permit import Permit
-from dpfewshot.generation import strata as parts
+from dpfewshot.generation import units as division
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import Gaussian, Mechanism, Release, RowChange
-from dpfewshot.mechanisms.noiseless import started
+from dpfewshot.mechanisms.noiseless import start_release
 from dpfewshot.sampling import PoissonSampler
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 from tests.support.draws import sliced
 from tests.support.notes import FIRST, MOOD, NOTES, Reader
 from tests.support.scripts import TASK
+from tests.support.seeded import with_random_source
 
 SECRET = "swordfish"
 TOKENS = 120
@@ -128,7 +129,7 @@ def set_up_of_unequal_labels():
 def set_up(mechanism=None, *, units=10, prompts=10, backend=None, max_tokens=1, epsilon=4.0, **settings):
     """A synthesizer for so many units of each label."""
     records = [Record(f"{SECRET} {i}", TASK.labels[i % 2]) for i in range(2 * units)]
-    return Synthesizer(
+    return with_random_source(settings.pop("random_source", None))(
         TASK,
         records,
         backend or Indifferent(),
@@ -171,7 +172,7 @@ def start_as_for_one_record(monkeypatch):
     """Give rows that change the noise of rows that come or go."""
 
     def release(self, part):
-        return started(
+        return start_release(
             self.mechanism, replace(part.draws, row_change=RowChange.ADDED), part.noise_multiplier, None
         )
 
@@ -180,8 +181,10 @@ def start_as_for_one_record(monkeypatch):
 
 def count_records_as_units(monkeypatch):
     """Draw each record by itself, whomever it belongs to."""
-    sound = parts.units
-    monkeypatch.setattr(parts, "units", lambda records: [(one,) for unit in sound(records) for one in unit])
+    sound = division.units
+    monkeypatch.setattr(
+        division, "units", lambda records: [(one,) for unit in sound(records) for one in unit]
+    )
 
 
 def draw_twice_as_long(monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpfewshot.budget.amounts import Units, in_whole_units
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.budget.scopes import (
     partition_of,
@@ -21,8 +21,8 @@ from dpfewshot.report.promise import factor_text, percent_text
 from dpfewshot.values import PrivacyBudget, PrivacySpend, delta_text, epsilon_text
 
 
-def of(epsilon: int, delta: int = 0) -> Units:
-    return Units(epsilon, delta)
+def of(epsilon: int, delta: int = 0) -> Amount:
+    return Amount(epsilon, delta)
 
 
 TYPES = ["Location", "Number"]
@@ -61,17 +61,17 @@ def test_what_is_printed_is_an_upper_bound_too(epsilon: float, delta: float) -> 
 
 
 def test_decimal_amounts_add_up() -> None:
-    tenth = Units.of_cost(PrivacySpend(0.1, 0.0))
+    tenth = Amount.of_cost(PrivacySpend(0.1, 0.0))
     total = of(0)
     for _ in range(10):
         total = total.plus(tenth)
-    assert total == Units.of_cost(PrivacySpend(1.0, 0.0))
+    assert total == Amount.of_cost(PrivacySpend(1.0, 0.0))
 
 
 @pytest.mark.parametrize("cost", [(-1.0, 0.0), (0.0, -1e-9), (math.inf, 0.0), (0.0, math.nan)])
 def test_a_cost_cannot_give_budget_back(cost: tuple[float, float]) -> None:
     with pytest.raises(InvalidPlan):
-        Units.of_cost(PrivacySpend(*cost))
+        Amount.of_cost(PrivacySpend(*cost))
 
 
 HOSTILE = [
@@ -87,10 +87,10 @@ def test_the_callers_decimal_context_changes_no_amount(context: decimal.Context)
     budgets = [PrivacyBudget(spend.epsilon, spend.delta) for spend in spends]
 
     def all_of_them() -> list[object]:
-        amounts = [Units.of_cost(spend) for spend in spends]
-        found: list[object] = [*amounts, *(Units.of_budget(budget) for budget in budgets)]
-        found += [in_whole_units(budget) for budget in budgets[::2]]
-        found += [units.as_spend() for units in amounts]
+        amounts = [Amount.of_cost(spend) for spend in spends]
+        found: list[object] = [*amounts, *(Amount.of_budget(budget) for budget in budgets)]
+        found += [Amount.of_budget(budget).as_target() for budget in budgets[::2]]
+        found += [each for amount in amounts for each in (amount.as_spend(), amount.as_remainder())]
         for number in (0.12345, 0.5, 0.98765, 1e-17, 1.0):
             found += [
                 epsilon_text(number),
@@ -135,7 +135,7 @@ def test_what_is_no_number_is_refused_at_once(number: Any) -> None:
     for make in (
         lambda: PrivacyBudget(number, 1e-5),
         lambda: PrivacyBudget(1.0, number),
-        lambda: Units.of_cost(PrivacySpend(number, 0.0)),
+        lambda: Amount.of_cost(PrivacySpend(number, 0.0)),
     ):
         with pytest.raises(InvalidPlan, match=r"must be a number|too large"):
             make()
@@ -167,24 +167,80 @@ def test_a_partition_without_labels_gives_way_to_the_task_and_adds(task: str, wr
             account.reserve(other, PrivacySpend(0.1, 0.0), {})
 
 
+ANY_AMOUNT = st.builds(Amount, st.integers(0, 10**19), st.integers(0, 10**18))
+SOME_AMOUNT = st.builds(Amount, st.integers(1, 10**19), st.integers(1, 10**18 - 1))
+
+
+def shown(float_: float, scale: int) -> Fraction:
+    """What a float says in print and JSON."""
+    return Fraction(repr(float_)) * scale
+
+
 @given(st.floats(0, 1e6), st.floats(0, 1))
-def test_a_cost_is_rounded_up_by_less_than_a_unit(epsilon: float, delta: float) -> None:
-    spend = Units.of_cost(PrivacySpend(epsilon, delta)).as_spend()
-    assert epsilon <= spend.epsilon * (1 + 1e-15)
-    assert spend.epsilon - epsilon <= 1.1e-12 + 1e-15 * epsilon
-    assert delta <= spend.delta * (1 + 1e-15) <= (delta + 1.1e-18) * (1 + 1e-14)
+def test_a_cost_is_rounded_up_by_less_than_one(epsilon: float, delta: float) -> None:
+    amount = Amount.of_cost(PrivacySpend(epsilon, delta))
+    assert 0 <= amount.epsilon - shown(epsilon, 10**12) < 1
+    assert 0 <= amount.delta - shown(delta, 10**18) < 1
+    assert Amount.of_cost(amount) == amount
+
+
+@given(st.floats(1e-3, 1e4), st.floats(1e-15, 0.9999))
+def test_a_budget_is_rounded_down_by_less_than_one(epsilon: float, delta: float) -> None:
+    amount = Amount.of_budget(PrivacyBudget(epsilon, delta))
+    assert 0 <= shown(epsilon, 10**12) - amount.epsilon < 1
+    assert 0 <= shown(delta, 10**18) - amount.delta < 1
+
+
+@given(st.floats(0, 1e6), st.integers(0, 10**18))
+def test_what_is_certified_is_rounded_up_to_the_last_bit(epsilon: float, delta: int) -> None:
+    """The accountant's ε is the float's exact value, which its shortest decimal may lie below."""
+    amount = Amount.certified(epsilon, delta)
+    assert 0 <= amount.epsilon - Fraction(epsilon) * 10**12 < 1
+    assert amount.delta == delta
+
+
+@pytest.mark.parametrize("epsilon", [math.inf, math.nan])
+def test_no_account_holds_what_has_no_bound(epsilon: float) -> None:
+    with pytest.raises(InvalidPlan):
+        Amount.certified(epsilon, 1)
+
+
+@given(ANY_AMOUNT)
+def test_what_is_shown_as_spent_is_never_less_and_what_remains_never_more(amount: Amount) -> None:
+    spend, rest = amount.as_spend(), amount.as_remainder()
+    assert shown(rest.epsilon, 10**12) <= amount.epsilon <= shown(spend.epsilon, 10**12)
+    assert shown(rest.delta, 10**18) <= amount.delta <= shown(spend.delta, 10**18)
+    assert spend.epsilon <= math.nextafter(rest.epsilon, math.inf)
+    assert spend.delta <= math.nextafter(rest.delta, math.inf)
+
+
+@given(st.builds(Amount, st.integers(0, 10**15), st.integers(0, 10**15)))
+def test_floats_hold_amounts_of_fifteen_digits(amount: Amount) -> None:
+    """ε up to 1000 and δ up to 0.001: what is shown reads back as the same amount."""
+    assert Amount.of_cost(amount.as_spend()) == amount
+    assert amount.as_spend() == amount.as_remainder()
+
+
+@given(SOME_AMOUNT)
+def test_what_the_accountant_certifies_for_the_target_fits_the_limit(limit: Amount) -> None:
+    target = limit.as_target()
+    assert Fraction(target.epsilon) * 10**12 <= limit.epsilon
+    assert Fraction(target.delta) * 10**18 <= limit.delta
+    assert Amount.certified(target.epsilon, limit.delta).fits(limit)
+    assert target.epsilon == pytest.approx(limit.epsilon / 10**12, rel=1e-15)
+    assert target.delta == pytest.approx(limit.delta / 10**18, rel=1e-15)
 
 
 @given(st.floats(1e-3, 1e4), st.one_of(st.integers(2, 10**7).map(lambda n: 1 / n), st.floats(1e-15, 0.9999)))
-def test_a_plan_in_whole_units_always_fits_its_budget(epsilon: float, delta: float) -> None:
+def test_a_cost_that_was_calibrated_to_a_budget_fits_it(epsilon: float, delta: float) -> None:
     budget = PrivacyBudget(epsilon, delta)
-    share = in_whole_units(budget)
-    assert share.epsilon == pytest.approx(epsilon, rel=1e-8)
-    assert share.delta == pytest.approx(delta, rel=1e-2)
-    written = Units.of_cost(PrivacySpend(share.epsilon, share.delta)).as_spend()
-    MemoryAccount(budget).reserve(None, written, {})
-    assert written.epsilon <= epsilon
-    assert written.delta <= delta
+    limit = Amount.of_budget(budget)
+    cost = Amount.certified(limit.as_target().epsilon, limit.delta)
+    account = MemoryAccount(budget)
+    account.reserve(None, cost, {})
+    assert account.spent == cost.as_spend()
+    assert account.spent.epsilon <= epsilon
+    assert account.spent.delta <= delta
 
 
 def test_a_fingerprint_is_the_whole_hash() -> None:

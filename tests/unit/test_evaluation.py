@@ -13,11 +13,11 @@ from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.evaluation import (
     Cell,
     Experiment,
-    RandomPrivate,
+    InstructionOnly,
+    NonPrivateSample,
     Results,
     Synthetic,
     Trial,
-    ZeroPrivate,
     ZeroShot,
     difference,
     evaluate,
@@ -66,7 +66,7 @@ def cell(outcomes: str, repetition: int = 0, **changes: object) -> Cell:
         task="mood",
         model="reader",
         writer="reader",
-        setting="gaussian",
+        condition="gaussian",
         epsilon_asked=1.0,
         epsilon=0.99,
         delta=1e-5,
@@ -108,14 +108,14 @@ def test_an_extracted_label_counts_whatever_its_case_and_spaces() -> None:
     assert (found.outcomes, found.uncalibrated) == ("110", None)
 
 
-def test_labels_of_a_trial_are_fair_and_the_same_for_every_setting() -> None:
+def test_labels_of_a_trial_are_fair_and_the_same_for_every_condition() -> None:
     task = dataclasses.replace(TASK, labels=tuple("abcdef"))
     run = experiment(task=task, test=[dpf.Record("sun", "a")])
     orders = set()
     for repetition in range(5):
         twelve = run.labels_of(Trial(ZeroShot(), 0.0, 12, repetition))
         assert sorted(twelve[:6]) == sorted(twelve[6:]) == list("abcdef")
-        assert run.labels_of(Trial(RandomPrivate(), None, 4, repetition)) == twelve[:4]
+        assert run.labels_of(Trial(NonPrivateSample(), None, 4, repetition)) == twelve[:4]
         orders.add(twelve)
     assert len(orders) == 5
 
@@ -129,30 +129,30 @@ def test_cells_state_what_the_plan_reserved_not_a_sum_over_demonstrations() -> N
     assert one.delta is not None
     assert one.delta <= 1e-5
     assert (one.relation, one.shots, one.population) == ("zero-out", 4, {"glad": 20, "sad": 20})
-    assert one.private
+    assert one.confidential
 
 
 @pytest.mark.parametrize(
-    ("setting", "epsilon", "shots", "stated"),
+    ("condition", "epsilon", "shots", "stated"),
     [
         (ZeroShot(), 0.0, 0, 0.0),
-        (ZeroPrivate(3), 0.0, 4, 0.0),
-        (RandomPrivate(), None, 4, None),
+        (InstructionOnly(3), 0.0, 4, 0.0),
+        (NonPrivateSample(), None, 4, None),
         (synthetic(), None, 4, None),
     ],
 )
 def test_baselines_state_what_they_cost(
-    setting: Synthetic, epsilon: float | None, shots: int, stated: float | None
+    condition: Synthetic, epsilon: float | None, shots: int, stated: float | None
 ) -> None:
     results = Results()
-    evaluate(experiment(), [Trial(setting, epsilon, shots)], results)
+    evaluate(experiment(), [Trial(condition, epsilon, shots)], results)
     assert results.cells[0].epsilon == stated
 
 
-def test_random_private_demonstrations_are_records_with_their_own_labels() -> None:
+def test_non_private_samples_are_records_with_their_own_labels() -> None:
     task = dataclasses.replace(TASK, labels=None)
     run = experiment(task=task, labels=("glad",), test=[dpf.Record("sun", "glad")])
-    made = RandomPrivate().demonstrations(run.request(Trial(RandomPrivate(), None, 8)))
+    made = NonPrivateSample().demonstrations(run.request(Trial(NonPrivateSample(), None, 8)))
     assert {(one.text, one.label) for one in made} <= {("sun sun", "glad"), ("rain rain", "sad")}
     assert len(made) == 8
     assert made.spent is None
@@ -189,7 +189,7 @@ def test_other_settings_are_measured_anew_and_never_taken_for_the_old_ones(tmp_p
     assert len(made) == 4
     evaluate(experiment(delta=1e-6), [Trial(synthetic(), 1.0, 2)], results, on_cell=made.append)
     evaluate(experiment(labels=("sad",)), [Trial(synthetic(), 1.0, 2)], results, on_cell=made.append)
-    assert len({one.settings for one in made}) == len(made) == 6
+    assert len({one.description for one in made}) == len(made) == 6
     assert "sun" not in (tmp_path / "results.jsonl").read_text()
 
 
@@ -239,8 +239,25 @@ def test_summaries_are_of_cells_that_differ_in_their_repetition_alone() -> None:
     cells = [cell("1100"), cell("1110", 1), cell("0000", epsilon_asked=None, epsilon=None, delta=None)]
     first, second = summarise(cells)
     assert (first.accuracy, first.repetitions, first.epsilon) == (0.625, 2, 1.0)
+    assert first.title == first.condition == first.as_dict()["setting"] == "gaussian"
     assert first.low <= first.accuracy <= first.high
     assert (second.accuracy, second.low, second.high, second.epsilon) == (0.0, 0.0, 0.0, None)
+
+
+def test_two_baselines_have_titles_beside_their_stored_names() -> None:
+    cells = [
+        cell("1", condition=name)
+        for name in (
+            InstructionOnly().name,
+            f"{InstructionOnly().name}, public examples",
+            NonPrivateSample().name,
+        )
+    ]
+    assert [(one.as_dict()["setting"], one.title) for one in summarise(cells)] == [
+        ("zero-private", "instruction-only"),
+        ("zero-private, public examples", "instruction-only, public examples"),
+        ("random-private", "non-private sample"),
+    ]
 
 
 def test_without_calibration_the_other_outcomes_count() -> None:
@@ -266,7 +283,7 @@ def test_outcomes_that_a_cell_does_not_have_are_not_made_up() -> None:
     assert (extracted.accuracy, extracted.calibration) == (0.5, None)
 
 
-def test_the_difference_of_a_setting_to_itself_is_nothing() -> None:
+def test_the_difference_of_a_condition_to_itself_is_nothing() -> None:
     same = [cell("1100101")]
     found = difference(same, same)
     assert (found.mean, found.low, found.high) == (0.0, 0.0, 0.0)
@@ -275,7 +292,7 @@ def test_the_difference_of_a_setting_to_itself_is_nothing() -> None:
 
 
 def test_the_same_repetitions_are_compared_one_by_one() -> None:
-    """Their labels are the same: what those do to both settings is no difference."""
+    """Their labels are the same: what those do to both conditions is no difference."""
     first = [cell("11111111"), cell("00000000", 1), cell("11110000", 2)]
     found = difference(first, first)
     assert (found.mean, found.low, found.high) == (0.0, 0.0, 0.0)

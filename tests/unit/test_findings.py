@@ -7,13 +7,13 @@ import pytest
 from dpfewshot.audit import Figure, Finding, as_document
 
 
-def _finding(*, private=True):
+def _finding(*, confidential=True):
     return Finding(
         kind="membership",
         title="Membership inference",
         statement="An attacker tells members from others no better than by chance.",
         verdict="informative",
-        private=private,
+        confidential=confidential,
         figures=(Figure("AUC", 0.51, low=0.47, high=0.55, reference=0.5), Figure("members", 100)),
         details={"attack": "LOSS"},
     )
@@ -23,9 +23,9 @@ def test_a_finding_survives_json():
     assert Finding.from_dict(json.loads(json.dumps(_finding().as_dict()))) == _finding()
 
 
-def test_a_document_is_private_as_soon_as_one_finding_is():
-    assert as_document([_finding(), _finding(private=False)])["private"] is True
-    assert as_document([_finding(private=False)])["private"] is False
+def test_a_document_is_confidential_as_soon_as_one_finding_is():
+    assert as_document([_finding(), _finding(confidential=False)])["private"] is True
+    assert as_document([_finding(confidential=False)])["private"] is False
 
 
 def test_a_figure_is_found_by_name():

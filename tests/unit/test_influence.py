@@ -65,13 +65,13 @@ def test_the_finding_averages_over_prompts_and_positions() -> None:
     assert finding.figure("mean influence").value == pytest.approx(1.5)
     assert finding.figure("largest influence").value == 4
     assert [figure.value for figure in finding.figures[2:]] == [2.5, 0.5]
-    assert (finding.private, finding.verdict, finding.details["texts"]) == (True, "informative", 4)
+    assert (finding.confidential, finding.verdict, finding.details["texts"]) == (True, "informative", 4)
     low, high = finding.figure("mean influence").low, finding.figure("mean influence").high
     assert low == 0  # no influence is negative
     assert high == pytest.approx(1.5 + 12.7062 * 0.5)  # t of one degree of freedom; a standard error of 1/2
-    alone = influence_finding([np.array([[1.0]])], private=False)
+    alone = influence_finding([np.array([[1.0]])], confidential=False)
     assert alone.figure("mean influence").low is None
-    assert not alone.private
+    assert not alone.confidential
 
 
 def test_what_has_no_influence_to_measure_is_refused() -> None:

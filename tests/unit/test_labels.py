@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import dpfewshot as dpf
 from dpfewshot.budget.account import Details
-from dpfewshot.budget.draws import Draws
+from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.budget.permit import Permit
 from dpfewshot.labels import _NoisyMax, _StabilityHistogram, smallest_threshold, votes_of
 from dpfewshot.values import PrivacySpend, Record
@@ -39,7 +39,7 @@ class Watched(dpf.MemoryAccount):
         self.calls: list[tuple[Any, ...]] = []
 
     def reserve(
-        self, scope: str | None, cost: PrivacySpend, details: Details, draws: Draws | None = None
+        self, scope: str | None, cost: PrivacySpend, details: Details, draws: DrawCounts | None = None
     ) -> int:
         self.calls.append(("reserve", scope, cost, dict(details)))
         return super().reserve(scope, cost, details, draws)

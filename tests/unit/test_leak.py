@@ -27,7 +27,7 @@ def records(*texts, unit=None):
 def test_a_long_run_of_one_record_is_a_leak_however_it_is_written():
     finding = leak_check(released("Hello", f"Well, {OWN.upper()}!"), records(OWN, COMMON))
     assert finding.verdict == "failed"
-    assert finding.private
+    assert finding.confidential
     assert finding.details["leaks"] == [1]
     assert finding.figure("longest run of words of a record").value == len(OWN.split())
 

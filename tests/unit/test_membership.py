@@ -104,7 +104,7 @@ def test_a_candidate_that_the_model_cannot_read_is_named_by_its_position_alone(l
 def test_a_finding_is_private_and_shows_no_text() -> None:
     trials = trials_of_records(INSIDE[:3], OUTSIDE)
     finding = membership_inference(FORMAT, Reader(memorises), trials)
-    assert finding.private
+    assert finding.confidential
     assert "note0" not in f"{finding}{trials}"
     assert finding.details["non_members"] == 15
 

@@ -6,6 +6,7 @@ from fractions import Fraction
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.mechanisms import Gaussian
 from dpfewshot.planning.plan import GenerationPlan, Stratum
 from dpfewshot.planning.planner import plan_stratum
@@ -25,9 +26,9 @@ def plan_of_unequal_parts(*, reverse: bool) -> GenerationPlan:
     )
     nine, seven = replace(refund.draws, steps=9), replace(delivery.draws, steps=7)
     parts = [
-        replace(refund, spend=PrivacySpend(1.0, 1e-5), noise_multiplier=3.0, noise_on_mean=0.02, draws=nine),
+        replace(refund, cost=Amount(10**12, 10**13), noise_multiplier=3.0, noise_on_mean=0.02, draws=nine),
         replace(
-            delivery, spend=PrivacySpend(3.0, 1e-7), noise_multiplier=0.5, noise_on_mean=0.4, draws=seven
+            delivery, cost=Amount(3 * 10**12, 10**11), noise_multiplier=0.5, noise_on_mean=0.4, draws=seven
         ),
     ]
     return GenerationPlan(

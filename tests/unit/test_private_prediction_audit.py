@@ -87,7 +87,7 @@ def test_measured_losses_are_below_their_claims() -> None:
     runs = [one_run() for _ in range(5)]
     finding = private_prediction_audit(runs, SETTING, delta=DELTA)
     assert finding.verdict == "passed"
-    assert finding.private
+    assert finding.confidential
     token, run = finding.figures
     assert token.reference == pytest.approx(2 * 4.0 / (PROMPTS * SETTING.temperature))
     assert 0.5 * token.reference < token.value <= token.reference

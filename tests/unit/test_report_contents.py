@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dpfewshot.budget.amounts import Units
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidReport, LedgerError
 from dpfewshot.ledger.counting import columns
@@ -28,19 +28,19 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Sources:
     return sources(tmp_path_factory.mktemp("samples"))
 
 
-def promised(given: Sources, *, private: bool = False) -> tuple[float, float, str] | None:
-    promise = select(given, private=private).promise
+def promised(given: Sources, *, confidential: bool = False) -> tuple[float, float, str] | None:
+    promise = select(given, confidential=confidential).promise
     return None if promise is None else (promise.epsilon, promise.delta, promise.relation)
 
 
 def test_the_account_comes_first_since_it_covers_all(given: Sources) -> None:
     assert promised(given) == (2.0, pytest.approx(1e-6 / 3), "zero-out")
-    assert "account of tickets" in select(given, private=False).promise.covers
+    assert "account of tickets" in select(given, confidential=False).promise.covers
 
 
 @pytest.mark.slow
 def test_demonstrations_of_another_account_are_noticed(given: Sources) -> None:
-    contents = select(given, private=True)
+    contents = select(given, confidential=True)
     assert (contents.unpaid, contents.unprotected) == (0, 1)
     [one, *_] = given.demonstrations
     for other in (
@@ -49,9 +49,10 @@ def test_demonstrations_of_another_account_are_noticed(given: Sources) -> None:
         dataclasses.replace(one, relation="add-remove"),
     ):
         more = dataclasses.replace(given, demonstrations=Demonstrations([one, other]))
-        assert select(more, private=False).unpaid == 1
+        assert select(more, confidential=False).unpaid == 1
     free = dataclasses.replace(one, spent=PrivacySpend(0.0, 0.0), relation="add-remove")
-    assert select(dataclasses.replace(given, demonstrations=Demonstrations([free])), private=True).unpaid == 0
+    costless = dataclasses.replace(given, demonstrations=Demonstrations([free]))
+    assert select(costless, confidential=True).unpaid == 0
 
 
 def test_without_an_account_the_sum_over_the_lines_and_it_says_that_it_is_loose() -> None:
@@ -59,8 +60,8 @@ def test_without_an_account_the_sum_over_the_lines_and_it_says_that_it_is_loose(
     epsilon, delta, relation = promised(given)
     assert (epsilon, delta, relation) == (pytest.approx(6.0), pytest.approx(1e-6), "zero-out")
     assert epsilon >= 6.0
-    assert select(given, private=False).loose
-    assert promised(given, private=True) == promised(given)  # one without a guarantee takes no other's
+    assert select(given, confidential=False).loose
+    assert promised(given, confidential=True) == promised(given)  # one without a guarantee takes no other's
 
 
 def test_a_document_of_one_run_has_the_bound_of_its_plan(tmp_path: Path) -> None:
@@ -69,14 +70,14 @@ def test_a_document_of_one_run_has_the_bound_of_its_plan(tmp_path: Path) -> None
     path.write_text(json.dumps({"plan": plan_document(), "demonstrations": lines}), encoding="utf-8")
     given = Sources(plan=read_plan(path))
     assert promised(given) == (1.25, 1e-6, "zero-out")
-    contents = select(given, private=False)
+    contents = select(given, confidential=False)
     assert (len(contents.demonstrations), contents.left_out.demonstrations, contents.loose) == (6, 1, False)
 
 
 def test_a_plan_alone_states_what_it_would_spend(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(plan_document()), encoding="utf-8")
-    promise = select(Sources(plan=read_plan(path)), private=False).promise
+    promise = select(Sources(plan=read_plan(path)), confidential=False).promise
     assert (promise.epsilon, "planning itself spends nothing" in promise.covers) == (1.25, True)
     path.write_text(json.dumps(plan_document() | {"epsilon": None, "delta": None}), encoding="utf-8")
     assert promised(Sources(plan=read_plan(path))) is None
@@ -87,7 +88,7 @@ def test_no_bound_for_two_relations_or_none() -> None:
     mixed = Demonstrations([one, dataclasses.replace(other, relation="add-remove")])
     assert promised(Sources(demonstrations=mixed)) is None
     bare = Demonstration("text", "label", 1, False, None, "zero-out", "gaussian")
-    assert promised(Sources(demonstrations=Demonstrations([bare])), private=True) is None
+    assert promised(Sources(demonstrations=Demonstrations([bare])), confidential=True) is None
 
 
 def test_a_sum_of_deltas_beyond_one_is_one() -> None:
@@ -98,7 +99,7 @@ def test_a_sum_of_deltas_beyond_one_is_one() -> None:
 
 def test_released_spending_has_plans_that_count_in_their_order(tmp_path: Path) -> None:
     spent, book = (made := account(tmp_path)).spent, read_book(made)
-    released, private = (spending_of(book, private=private) for private in (False, True))
+    released, private = (spending_of(book, confidential=private) for private in (False, True))
     assert [plan.number for plan in released.plans] == [1, 2, 3, 4, 5, 6]
     assert (len(private.plans), private.given_back, released.given_back) == (7, 1, 0)
     assert [moment.spent.epsilon for moment in released.moments] == [0, 1, 1, 1, 2, 2, 2, 2]
@@ -112,7 +113,7 @@ def test_an_account_that_somebody_changed_is_not_reported(tmp_path: Path) -> Non
     book = read_book(account(tmp_path))
     book.entries[0]["epsilon"] -= 1
     with pytest.raises(LedgerError, match="ledger verify"):
-        spending_of(book, private=False)
+        spending_of(book, confidential=False)
 
 
 def long_book(plans: int) -> Book:
@@ -120,7 +121,7 @@ def long_book(plans: int) -> Book:
     words = {"relation": "zero-out", "unit": None, "parallel": True}
     history, entries, before = [], [], "0" * 64
 
-    def act(name: str, units: Units | None = None, entry: int | None = None, details: str = "{}") -> None:
+    def act(name: str, units: Amount | None = None, entry: int | None = None, details: str = "{}") -> None:
         nonlocal before
         amounts = units or (None, None)
         at = f"2026-01-01T00:00:00.{len(history):06}+00:00"
@@ -128,15 +129,15 @@ def long_book(plans: int) -> Book:
         history.append(row)
         before = row["hash"]
 
-    act("create", Units(10**15, 10**15), details=json.dumps({"dataset": "tickets", **words}))
+    act("create", Amount(10**15, 10**15), details=json.dumps({"dataset": "tickets", **words}))
     for number in range(1, plans + 1):
-        act("reserve", Units(10**10, 1), number)
+        act("reserve", Amount(10**10, 1), number)
         act("charge", None, number)
         entries.append(
             {"id": number, "scope": None, "epsilon": 10**10, "delta": 1, "state": "charged", **columns(None)}
         )
         if number == plans // 2:
-            act("change-budget", Units(10**15 + 1, 10**15))
+            act("change-budget", Amount(10**15 + 1, 10**15))
     row = {"dataset": "tickets", **words, "epsilon": 10**15 + 1, "delta": 10**15, "partition": None}
     return Book(row, entries, history)
 
@@ -144,7 +145,7 @@ def long_book(plans: int) -> Book:
 @pytest.mark.slow
 def test_ten_thousand_acts_make_a_chart_of_some_hundred_points() -> None:
     book = long_book(5_000)
-    spending = spending_of(book, private=False)
+    spending = spending_of(book, confidential=False)
     assert spending.spent.epsilon == pytest.approx(50.0)
     points = thinned(spending.moments)
     assert 300 < len(points) < 500
@@ -152,14 +153,14 @@ def test_ten_thousand_acts_make_a_chart_of_some_hundred_points() -> None:
     assert {moment.budget for moment in points} == {moment.budget for moment in spending.moments}
     assert [moment.spent.epsilon for moment in points] == sorted(moment.spent.epsilon for moment in points)
     assert len(budget_chart(spending, dates=False).__html__()) < 50_000
-    text = page(select(Sources(book=book), private=True), title="Tickets", made=date(2026, 1, 31))
+    text = page(select(Sources(book=book), confidential=True), title="Tickets", made=date(2026, 1, 31))
     assert "The last 50 of 5,000 plans." in text
     assert "steps are drawn" in text
     assert len(text) < 100_000
 
 
 def test_panels_have_the_settings_of_a_task_and_the_baselines() -> None:
-    found = panels([cell for cell in cells() if not cell.private])
+    found = panels([cell for cell in cells() if not cell.confidential])
     assert [(panel.task, panel.shots) for panel in found] == [("trec", 4), ("mit-d", 4)]
     assert list(found[0].series) == ["zero-shot", "gaussian", "adadpsyn", "best", "no-noise"]
     [row] = found[0].series["zero-shot"]
@@ -224,12 +225,12 @@ def test_several_writers_are_told_apart() -> None:
 def test_an_epsilon_that_was_only_asked_for_is_not_called_a_bound() -> None:
     experiment = [dataclasses.replace(cell, epsilon=None, delta=None, relation=None) for cell in cells()[3:6]]
     given = Sources(cells=[*cells()[:3], *experiment, *cells()[24:27]])
-    [panel] = select(given, private=False).panels
+    [panel] = select(given, confidential=False).panels
     assert panel.uncertified == ["gaussian"]
-    text = page(select(given, private=False), title="Tickets", made=date(2026, 1, 31))
+    text = page(select(given, confidential=False), title="Tickets", made=date(2026, 1, 31))
     assert text.count("not certified") == 1
     assert "No bound holds for <bdi>gaussian</bdi>" in text
-    [certified, _] = select(Sources(cells=cells()), private=False).panels
+    [certified, _] = select(Sources(cells=cells()), confidential=False).panels
     assert certified.uncertified == []
 
 
@@ -238,4 +239,4 @@ def test_a_finding_that_does_not_say_is_private(tmp_path: Path) -> None:
     for finding in document["findings"]:
         del finding["private"]
     (tmp_path / "findings.json").write_text(json.dumps(document), encoding="utf-8")
-    assert all(finding.private for finding in read_findings(tmp_path / "findings.json"))
+    assert all(finding.confidential for finding in read_findings(tmp_path / "findings.json"))

@@ -18,7 +18,7 @@ from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import MissingExtra
 from dpfewshot.ledger import BudgetLedger
 from dpfewshot.report import Sources, page, read_book, select
-from dpfewshot.report.text import one_line, visible
+from dpfewshot.report.text import visible
 from dpfewshot.values import PrivacyBudget
 from tests.support.report_samples import SECRET, account, demonstrations, sources
 
@@ -27,7 +27,7 @@ POISON = (
     "\u202e\u2066\u0007" + "w" * 500
 )
 UNWRITABLE = "\ud800\x00"
-CELL_TEXTS = ("task", "model", "writer", "setting", "relation")
+CELL_TEXTS = ("task", "model", "writer", "condition", "relation")
 
 
 class Structure(HTMLParser):
@@ -53,8 +53,8 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Sources:
     return sources(tmp_path_factory.mktemp("samples"))
 
 
-def rendered(given: Sources, *, private: bool = False, title: str = "Tickets") -> str:
-    return page(select(given, private=private), title=title, made=date(2026, 1, 31))
+def rendered(given: Sources, *, confidential: bool = False, title: str = "Tickets") -> str:
+    return page(select(given, confidential=confidential), title=title, made=date(2026, 1, 31))
 
 
 def poisoned(value: object) -> object:
@@ -97,12 +97,12 @@ def hostile(given: Sources, tmp_path_factory: pytest.TempPathFactory) -> Sources
     )
 
 
-@pytest.mark.parametrize("private", [False, True])
-def test_no_text_changes_the_structure(given: Sources, hostile: Sources, private: bool) -> None:
+@pytest.mark.parametrize("confidential", [False, True])
+def test_no_text_changes_the_structure(given: Sources, hostile: Sources, confidential: bool) -> None:
     # a poisoned relation is another than the account's, and the page says so: of the harmless one too
     other = Demonstrations(dataclasses.replace(one, relation="another") for one in given.demonstrations)
-    clean = Structure(rendered(dataclasses.replace(given, demonstrations=other), private=private))
-    text = rendered(hostile, private=private, title=f"Tickets{POISON}{UNWRITABLE}")
+    clean = Structure(rendered(dataclasses.replace(given, demonstrations=other), confidential=confidential))
+    text = rendered(hostile, confidential=confidential, title=f"Tickets{POISON}{UNWRITABLE}")
     found = Structure(text)
     assert found.elements == clean.elements
     assert found.links == clean.links
@@ -119,7 +119,7 @@ def test_the_comparison_can_fail(given: Sources) -> None:
 
 
 def test_nothing_is_loaded_and_nothing_runs(given: Sources) -> None:
-    text = rendered(given, private=True)
+    text = rendered(given, confidential=True)
     found = Structure(text)
     assert not {tag for tag, _ in found.elements} & {
         "script",
@@ -156,7 +156,7 @@ def test_by_default_nothing_private_is_in_it(given: Sources) -> None:
 
 
 def test_what_is_private_is_shown_when_asked_for_and_says_so(given: Sources) -> None:
-    text = rendered(given, private=True)
+    text = rendered(given, confidential=True)
     for there in (SECRET, "our own tickets", "cancelled", given.book.head, "1 cell of it was measured on"):
         assert there in text
     assert "<title>PRIVATE: " in text
@@ -166,15 +166,15 @@ def test_what_is_private_is_shown_when_asked_for_and_says_so(given: Sources) -> 
 
 
 def test_a_finding_or_a_cell_is_public_only_where_it_says_so(given: Sources) -> None:
-    cells = [dataclasses.replace(cell, private=0) for cell in given.cells]  # neither true nor false
-    findings = [dataclasses.replace(finding, private=None) for finding in given.findings]
-    contents = select(dataclasses.replace(given, cells=cells, findings=findings), private=False)
+    cells = [dataclasses.replace(cell, confidential=0) for cell in given.cells]  # neither true nor false
+    findings = [dataclasses.replace(finding, confidential=None) for finding in given.findings]
+    contents = select(dataclasses.replace(given, cells=cells, findings=findings), confidential=False)
     assert (len(contents.panels), len(contents.findings)) == (0, 0)
 
 
 def test_a_failed_audit_stands_before_the_promise(given: Sources) -> None:
     assert "An audit failed:" not in rendered(given)  # it is private
-    text = rendered(given, private=True)
+    text = rendered(given, confidential=True)
     assert text.index("An audit failed:") < text.index("What was promised")
 
 
@@ -248,4 +248,3 @@ def test_visible_text() -> None:
         == "ordinary, “quoted” text\nand 日本語 नि 👩‍👧 می‌خواهم"
     )
     assert visible("a\u200bb\u2028\U000e0041") == "a⟨U+200B⟩b⟨U+2028⟩⟨U+E0041⟩"
-    assert one_line("a\n b" + "c" * 50, 8) == "a bcccc…"

@@ -18,7 +18,7 @@ def account() -> MemoryAccount:
 @pytest.fixture
 def reservation(account: MemoryAccount) -> Reservation:
     return Accountant(account).reserve(
-        COST, scope=None, blocks=2, tokens_per_draw=1, noise_multiplier=1.0, details={}
+        COST, scope=None, draws=2, tokens_per_draw=1, noise_multiplier=1.0, details={}
     )
 
 

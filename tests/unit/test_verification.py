@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from dpfewshot.budget.amounts import Units
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.ledger.history import NOTHING_BEFORE, Act, act_now, chained
 from dpfewshot.ledger.verification import Book, check
 
 WORDS = {"dataset": "tickets", "relation": "zero-out", "unit": None, "parallel": True}
-CREATED = act_now("create", amounts=Units(10, 10), details=json.dumps(WORDS))
+CREATED = act_now("create", amount=Amount(10, 10), details=json.dumps(WORDS))
 
 
 def book(*acts: Act, entries: tuple[dict[str, Any], ...] = ()) -> Book:
@@ -25,14 +25,14 @@ def book(*acts: Act, entries: tuple[dict[str, Any], ...] = ()) -> Book:
 
 
 def reserve(entry: int, epsilon: int) -> Act:
-    return act_now("reserve", entry=entry, amounts=Units(epsilon, 0))
+    return act_now("reserve", entry=entry, amount=Amount(epsilon, 0))
 
 
 def lease(name: str, blocks: int) -> dict[str, Any]:
     return {"lease": {"id": name, "blocks": [blocks]}}
 
 
-GRANTED = act_now("reserve", entry=1, amounts=Units(1, 0), details=json.dumps(lease("a", 3)))
+GRANTED = act_now("reserve", entry=1, amount=Amount(1, 0), details=json.dumps(lease("a", 3)))
 
 
 def resume(previous: str, blocks: int, name: str, reserved: str | None = None) -> Act:

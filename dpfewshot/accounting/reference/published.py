@@ -14,7 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from dpfewshot.accounting.events import FixedSizeGaussian, ZeroConcentrated
+from dpfewshot.accounting.calibration import calibrate
+from dpfewshot.accounting.events import (
+    FixedSizeGaussian,
+    PoissonGaussian,
+    PublishedAccounting,
+    ZeroConcentrated,
+)
 from dpfewshot.errors import InvalidPlan
 
 ICLINF_ORDERS: Final = range(2, 101)
@@ -54,6 +60,34 @@ def fixed_size_renyi_epsilon(event: FixedSizeGaussian, delta: float) -> OrderedE
         delta: δ in (0, 1).
     """
     return _least_over(_ADADPSYN_ORDERS, lambda order: event.steps * fixed_size_renyi(event, order), delta)
+
+
+def published_multiplier(
+    accounting: PublishedAccounting,
+    sample_size: int,
+    population: int,
+    steps: int,
+    *,
+    epsilon: float,
+    delta: float,
+) -> float:
+    """The noise multiplier that a paper's own accounting gives for fixed-size draws.
+
+    Args:
+        accounting: the paper's.
+        sample_size: m, units in a draw.
+        population: n ≥ m.
+        steps: T draws.
+        epsilon: the target, ε > 0.
+        delta: δ in (0, 1).
+
+    Raises:
+        InvalidPlan: a value outside its range, or no multiplier fits.
+    """
+    if accounting is PublishedAccounting.RENYI:
+        return fixed_size_renyi_multiplier(sample_size, population, steps, epsilon=epsilon, delta=delta)
+    rate = sample_size / population
+    return calibrate(lambda noise: PoissonGaussian(rate, noise, steps), epsilon=epsilon, delta=delta)
 
 
 def fixed_size_renyi_multiplier(

@@ -12,13 +12,24 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.baselines import random_private_demonstrations, zero_private_demonstrations
+from dpfewshot.baselines import instruction_only_demonstrations, non_private_sample
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.mechanisms import Mechanism
 from dpfewshot.sampling import units, units_by_label
 from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.tasks import Task
 from dpfewshot.values import NO_PRIVACY, Demonstration, PrivacyBudget, PrivacySpend, Record
+
+INSTRUCTION_ONLY, NON_PRIVATE_SAMPLE = "zero-private", "random-private"
+"""The names of two baselines in results: older than the classes' names, and stored."""
+
+_TITLES = {INSTRUCTION_ONLY: "instruction-only", NON_PRIVATE_SAMPLE: "non-private sample"}
+
+
+def title_of(condition: str) -> str:
+    """A condition's name for people, from its name in results."""
+    first, *rest = condition.split(", ")
+    return ", ".join([_TITLES.get(first, first), *rest])
 
 
 def populations(task: Task, records: Sequence[Record]) -> dict[str, int]:
@@ -30,7 +41,7 @@ def populations(task: Task, records: Sequence[Record]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a setting.
+    """What is asked of a condition.
 
     Attributes:
         task: of the demonstrations.
@@ -65,7 +76,7 @@ class Request:
         return Demonstrations([left[label].pop(0) for label in self.labels], plan_spend=plan_spend)
 
 
-class Setting(Protocol):
+class Condition(Protocol):
     """A way to make demonstrations."""
 
     @property
@@ -91,7 +102,7 @@ class ZeroShot:
 
 
 @dataclass(frozen=True)
-class ZeroPrivate:
+class InstructionOnly:
     """ε = 0: what the model writes from the instruction alone.
 
     Args:
@@ -100,11 +111,11 @@ class ZeroPrivate:
     """
 
     max_tokens: int = 40
-    name: str = "zero-private"
+    name: str = INSTRUCTION_ONLY
 
     def demonstrations(self, request: Request) -> Demonstrations:
         """As many as were asked for."""
-        made = zero_private_demonstrations(
+        made = instruction_only_demonstrations(
             request.task,
             request.backend,
             sorted(set(request.labels)),
@@ -116,21 +127,19 @@ class ZeroPrivate:
 
 
 @dataclass(frozen=True)
-class RandomPrivate:
+class NonPrivateSample:
     """Private records as they stand, without any privacy. Where labels are free, with labels of their own."""
 
-    name: str = "random-private"
+    name: str = NON_PRIVATE_SAMPLE
 
     def demonstrations(self, request: Request) -> Demonstrations:
         """As many as were asked for."""
         if request.task.labels is not None:
             labels, shots = sorted(set(request.labels)), request.shots_per_label
-            return request.in_order(
-                random_private_demonstrations(request.task, request.records, labels, shots=shots)
-            )
+            return request.in_order(non_private_sample(request.task, request.records, labels, shots=shots))
         # One label for all makes the draw one from all records; their own labels are put back afterwards.
         together = [Record(f"{index}", "any") for index in range(len(request.records))]
-        drawn = random_private_demonstrations(request.task, together, ["any"], shots=len(request.labels))
+        drawn = non_private_sample(request.task, together, ["any"], shots=len(request.labels))
         picked = [request.records[int(one.text)] for one in drawn]
         return Demonstrations(
             Demonstration(

@@ -1,0 +1,29 @@
+"""One request to a generation: which demonstration, how long, and whom to tell of its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from dpfewshot.generation.cancellation import StopSignal
+
+
+@dataclass(frozen=True, repr=False)
+class GenerationRequest:
+    """Options for generating one demonstration.
+
+    Attributes:
+        label: a planned one.
+        max_tokens: of the whole demonstration, `prior_tokens` included.
+        prior_tokens: released by an interrupted run: fewer than `max_tokens`, none of which ends it.
+        on_token: called with each further token.
+        stop: checked before each draw.
+        checkpointed: whether the run that the checkpoint follows makes the request.
+    """
+
+    label: str
+    max_tokens: int
+    prior_tokens: Sequence[int] = ()
+    on_token: Callable[[int], None] = lambda _token: None
+    stop: StopSignal = field(default_factory=StopSignal)
+    checkpointed: bool = False

@@ -1,0 +1,101 @@
+"""Divides private records into the units of each stratum, by a rule that looks at each unit alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dpfewshot.errors import InvalidPlan, InvalidRecords
+from dpfewshot.sampling import Unit, units, units_by_label
+from dpfewshot.tasks import Task
+from dpfewshot.values import Record, Relation
+
+
+def planned_labels(task: Task, labels: Sequence[str] | None) -> tuple[str, ...]:
+    """The labels to generate.
+
+    Args:
+        task: its own labels are the default.
+        labels: public input; required where the task's labels are free.
+
+    Raises:
+        InvalidTask: the task does not have one of the labels.
+        InvalidPlan: there is no label, or one is repeated.
+    """
+    planned = tuple(labels if labels is not None else task.labels or ())
+    if not planned or len(set(planned)) < len(planned):
+        raise InvalidPlan(f"task {task.name!r} has free labels: pass labels=, each once, as public input")
+    if task.labels is not None:
+        for label in planned:
+            task.check_label(label)
+    return planned
+
+
+def units_by_scope(
+    task: Task, records: Sequence[Record], labels: Sequence[str]
+) -> dict[str | None, tuple[Unit, ...]]:
+    """The private units of each stratum, by its scope: a label, or None for the whole data set.
+
+    Args:
+        task: with labels of its own, each label has its units; with free labels, all units serve all labels.
+        records: private.
+        labels: the planned ones.
+
+    Raises:
+        InvalidRecords: a record has a label that the task does not have.
+    """
+    check_record_labels(task, records)
+    if task.labels is None:
+        return {None: tuple(units(records))}
+    by_label = units_by_label(records)
+    return {label: tuple(by_label.get(label, ())) for label in labels}
+
+
+def labels_of(scope: str | None, labels: Sequence[str]) -> tuple[str, ...]:
+    """Those of the planned labels that a scope's units serve."""
+    return tuple(labels) if scope is None else (scope,)
+
+
+def check_every_label_has_units(task: Task, records: Sequence[Record], relation: Relation) -> None:
+    """Refuse records that were filtered by label, where public numbers show it.
+
+    A unit belongs to the label of most of its records. If records of a label are left out beforehand, a unit
+    may belong to different labels in different runs and bear the costs of both, but an account counts only
+    the greater. Counted populations are public, and so is a count of 0. With `population=`, counts are
+    private, and nothing is checked (docs/how-to/records.md).
+
+    Args:
+        task: tasks with free labels are not partitioned, and pass.
+        records: private, with units.
+        relation: the neighbouring relation.
+
+    Raises:
+        InvalidPlan: a label of the task has no unit.
+    """
+    if task.labels is None or relation == Relation.ADD_REMOVE:
+        return
+    present = units_by_label(records)
+    absent = [label for label in task.labels if label not in present]
+    if absent:
+        raise InvalidPlan(
+            f"no unit belongs to the label {absent[0]!r} of task {task.name!r}. Pass the records of all "
+            "labels, also to generate for some: a unit belongs to the label of most of its records, so that "
+            "filtering them first lets one unit bear the costs of several labels. If that label has no "
+            "records, leave it out of the task, or use a --sequential account"
+        )
+
+
+def check_record_labels(task: Task, records: Sequence[Record]) -> None:
+    """Refuse records whose label the task does not have.
+
+    Raises:
+        InvalidRecords: names the record by its number alone.
+    """
+    if task.labels is None:
+        return
+    known = frozenset(task.labels)
+    for number, record in enumerate(records, start=1):
+        if record.label not in known:
+            raise InvalidRecords(
+                f"record {number} has a label that task {task.name!r} does not have; "
+                f"it has {', '.join(task.labels)}"
+            )

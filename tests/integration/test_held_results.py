@@ -1,0 +1,95 @@
+"""What docs/results/raw holds still loads, and the pages still say what it says."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dpfewshot as dpf
+from dpfewshot.audit import Finding
+from dpfewshot.evaluation import Experiment, Results, Trial, ZeroShot
+from dpfewshot.report import read_evaluation
+
+ROOT = Path(__file__).parents[2]
+RAW = ROOT / "docs" / "results" / "raw"
+
+
+def test_every_file_has_a_test() -> None:
+    assert {path.name for path in RAW.iterdir()} == {
+        "calibration.json",
+        "influence.json",
+        "membership.json",
+        "overhead.json",
+        "radius.json",
+        "utility.jsonl",
+    }
+
+
+def test_every_cell_loads_and_is_written_as_it_was() -> None:
+    path = RAW / "utility.jsonl"
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    cells = Results(path).cells
+    assert len(cells) == len(lines) > 400
+    for cell, line in zip(cells, lines, strict=True):
+        written = cell.as_dict()
+        described, before = written.pop("settings"), line.pop("settings")
+        assert written == {"batch_calibrated": None, **line}  # cells of extraction were kept without it
+        described = described.replace("InstructionOnly(", "ZeroPrivate(")
+        assert described.replace("NonPrivateSample(", "RandomPrivate(") == before
+    assert read_evaluation(path) == cells
+
+
+def test_a_stored_cell_is_not_measured_again() -> None:
+    results = Results(RAW / "utility.jsonl")
+    stored = next(cell for cell in results.cells if cell.condition == "zero-shot" and cell.task == "trec")
+    experiment = Experiment(
+        task=dpf.tasks.TREC,
+        records=[],
+        test=[dpf.Record("Where ?", "Location")] * stored.items,
+        writer=dpf.backends.Scripted(["a"], lambda _prompt: [1.0]),
+        writer_name=stored.writer,
+        delta=1e-5,
+        user_name=stored.model,
+    )
+    assert experiment.key(Trial(ZeroShot(), 0.0, shots=0)) in results
+    assert experiment.key(Trial(ZeroShot("other"), 0.0, shots=0)) not in results
+
+
+def findings_in(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        if "verdict" in value:
+            yield value
+        else:
+            for each in value.values():
+                yield from findings_in(each)
+
+
+@pytest.mark.parametrize(("name", "count"), [("influence.json", 38), ("membership.json", 30)])
+def test_every_finding_loads_and_is_written_as_it_was(name: str, count: int) -> None:
+    found = list(findings_in(json.loads((RAW / name).read_text(encoding="utf-8"))))
+    assert len(found) == count
+    for document in found:
+        assert Finding.from_dict(document).as_dict() == document
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "page"),
+    [("utility_page.py", "utility.md"), ("membership.py", "membership.md"), ("influence.py", "influence.md")],
+)
+def test_the_pages_tables_are_those_of_the_held_results(script: str, page: str) -> None:
+    made = subprocess.run(
+        [sys.executable, script],
+        cwd=ROOT / "bench",
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        check=True,
+        encoding="utf-8",
+    ).stdout
+    kept = (ROOT / "docs" / "results" / page).read_text(encoding="utf-8")
+    tables = [[line for line in text.splitlines() if line.startswith("|")] for text in (made, kept)]
+    assert tables[0] == tables[1]
