@@ -30,7 +30,7 @@ class LogprobBackend(Protocol):
 
     Token ids are 0 to V-1. Properties may be plain attributes. `batch_invariant` states that a prompt's
     answer is a function of that prompt and of public state alone. The privacy proof needs it
-    (docs/guarantee.md): if answers depended on the rest of the batch, one record would move every vector.
+    (docs/guarantee.md): if answers depended on the rest of the batch, one record would change every vector.
     """
 
     @property

@@ -74,7 +74,7 @@ class PromptWriter:
         task: its instruction and fields are used.
         tokenizer: the backend.
         record_token_cap: the most tokens of a record's text, and of its label if labels are free, in a
-            prompt. The rest is dropped, for each record by itself.
+            prompt. The rest is dropped, record by record.
     """
 
     task: Task

@@ -347,7 +347,7 @@ def test_threads_take_turns(backend):
         ({"decode_batch": 12}, "decode_batch"),
         ({"context_tokens": 0}, "context_tokens=0"),
         ({"kept_prompts": -1}, "kept_prompts"),
-        ({"context_tokens": 257}, "context_tokens=257: at most 256, the model's context"),
+        ({"context_tokens": 257}, "context_tokens=257: at most 256, the tokens that"),
         ({"device": "cuda:77"}, "no such device"),
         ({"device": "abacus"}, "no such device"),
         ({"dtype": "int8"}, "float32, bfloat16, float16"),
@@ -383,7 +383,10 @@ def test_models_that_cannot_be_evaluated_are_refused(tmp_path):
         (tmp_path, "cannot load"),
         (text, "cannot load"),
         (save_tiny_model(tmp_path / "recurrent", "Mamba", **mamba), "not a decoder-only transformer"),
-        (save_tiny_model(tmp_path / "window", "Mistral", **SIZES, sliding_window=32), "32 tokens that"),
+        (
+            save_tiny_model(tmp_path / "window", "Mistral", **SIZES, sliding_window=32),
+            "at most 32, the tokens that",
+        ),
     ):
         with pytest.raises(BackendError, match=message):
             HuggingFace(model, **SMALL)

@@ -81,7 +81,7 @@ def check_empty_prompt(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Fi
 
 
 def check_long_prompt(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Finding:
-    """Check that a prompt longer than the context gives a row of NaN, even in blocks, and moves no other row.
+    """Check that a prompt longer than the context gives a row of NaN, even in blocks, and changes no other.
 
     Passes without a test if the backend has no `context_tokens`.
     """

@@ -106,7 +106,7 @@ class HuggingFace(StreamBackend):
         """Choose how prompts take their steps, and allocate the memory."""
         if longest is not None and self.context_tokens > longest:
             raise BackendError(
-                f"context_tokens={self.context_tokens}: at most {longest}, the model's context"
+                f"context_tokens={self.context_tokens}: at most {longest}, the tokens that it attends to"
             )
         failed = list(self._failures())
         if failed and self._decode_batch > 1:

@@ -33,7 +33,7 @@ class Asker:
         3. The canary is asked again, unless the server refused the prompt. If the canary gets an answer, the
            prompt is at fault and gives a row of NaN.
 
-    Everything else fails the draw, with an error that tells of public requests alone. The canary is also
+    Everything else fails the draw, with an error about public requests alone. The canary is also
     asked each minute, always alone.
 
     Args:
@@ -148,7 +148,7 @@ class Asker:
         if self._dialect.identity is None:
             self._dialect.identity = identity
         elif identity != self._dialect.identity:
-            raise Changed  # only the canary's answer tells that the server changed
+            raise Changed  # only the canary's answer proves a change of model
         return rows
 
 

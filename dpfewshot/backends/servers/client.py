@@ -97,8 +97,8 @@ class Client:
         content_type = [] if body is None else [(b"Content-Type", b"application/json")]
         headers = [*self._withheld["headers"], *content_type]
         found = await self._withheld["pool"].request(method, url, headers=headers, content=body)
-        told = {name.lower(): value for name, value in found.headers}.get(b"retry-after", b"")
-        return Response(found.status, float(told) if told.isdigit() else 0.0, found.content)
+        delay = {name.lower(): value for name, value in found.headers}.get(b"retry-after", b"")
+        return Response(found.status, float(delay) if delay.isdigit() else 0.0, found.content)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -48,7 +48,7 @@ class Dialect(ABC):
     """How to start the server so that answers are batch-invariant."""
 
     distorted: ClassVar[Mapping[str, Any]]
-    """Sampling settings that must not move a log-probability."""
+    """Sampling settings that must not change a log-probability."""
 
     prompts_per_request: ClassVar[int] = 1
 
@@ -79,8 +79,8 @@ class Dialect(ABC):
         Raises:
             BackendError: one is not a positive integer.
         """
-        told = {"vocabulary": self.vocabulary_size, "context": self.context_tokens, "slots": self.slots}
-        for name, number in told.items():
+        sizes = {"vocabulary": self.vocabulary_size, "context": self.context_tokens, "slots": self.slots}
+        for name, number in sizes.items():
             if number is not None and not (type(number) is int and number > 0):
                 raise BackendError(f"{self.name} reports a size of its {name} that is not a positive integer")
 

@@ -6,7 +6,7 @@
     ├── Absent       it has no such page or model
     ├── Changed      the answer names a different model than before
     └── Unanswered   retries or time are used up
-        └── Overloaded   and the last answer told of the server's load
+        └── Overloaded   and the last status reported overload
     Malformed        an answer of an undocumented form; retried
 
 None quotes a server's answer to a private request: servers quote prompts in their errors.
@@ -58,7 +58,7 @@ class Unanswered(Fault):
 
 
 class Overloaded(Unanswered):
-    """Retries or time are used up, and the last status (429, 503) told of other requests, not of this one."""
+    """Retries or time are used up, and the last status (429, 503) reported overload."""
 
 
 class Malformed(Exception):
@@ -68,7 +68,7 @@ class Malformed(Exception):
 def error_of_load(server: str) -> BackendError:
     """Return the error for 429 or 503 when no other request was in flight."""
     return BackendError(
-        f"{server} is overloaded or enforces a quota: make sure that nobody else uses it", retryable=True
+        f"{server} is overloaded or enforces a quota: reserve it for this backend", retryable=True
     )
 
 

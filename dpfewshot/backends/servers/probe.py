@@ -130,8 +130,8 @@ def check_untouched(row: Logprobs, distorted: Logprobs) -> None:
     Raises:
         BackendError: they do.
     """
-    told = np.isfinite(row) & np.isfinite(distorted)
-    stretched = np.std(distorted[told] - row[told]) > STRETCHED * np.std(row[told])
+    known = np.isfinite(row) & np.isfinite(distorted)
+    stretched = np.std(distorted[known] - row[known]) > STRETCHED * np.std(row[known])
     if stretched or not np.abs(np.exp(distorted) - np.exp(row)).max() <= MOVED:
         raise BackendError(
             "the server's log-probabilities are from after sampling (temperature and penalties change them): "

@@ -180,9 +180,9 @@ class Transport:
                     _raise_lasting(outcome, public=public)
                 attempt += 1
                 overloaded = overloaded or outcome.status in OVERLOAD
-                spent = attempt >= ATTEMPTS and not patient and not (overloaded and self._gate.is_alone)
+                exhausted = attempt >= ATTEMPTS and not patient and not (overloaded and self._gate.is_alone)
                 delay = _delay(attempt, outcome)
-                if spent or loop.time() + delay >= enough:
+                if exhausted or loop.time() + delay >= enough:
                     raise Overloaded(outcome.cause) if overloaded else Unanswered(outcome.cause)
                 await asyncio.sleep(delay)
 

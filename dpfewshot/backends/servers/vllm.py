@@ -68,10 +68,10 @@ class VLLM(WithServedTokenizer):
         self._most = await self._most_logprobs()
         prompt = [next(iter(self.end_token_ids))]
         url, body = self.request([prompt], None, {})
-        told = await self._transport.post(url, body, _told)
-        self.whole = told == set(range(len(told)))
+        ids = await self._transport.post(url, body, _ids)
+        self.whole = ids == set(range(len(ids)))
         if self.whole:
-            self.vocabulary_size = len(told)
+            self.vocabulary_size = len(ids)
         elif self.allow_truncated:
             self.vocabulary_size = await self.written_vocabulary()
         else:
@@ -131,8 +131,8 @@ class VLLM(WithServedTokenizer):
         try:
             await self._transport.post(url, body, lambda answer: answer, public=True)
         except Refused as refusal:
-            told = ALLOWED.search(refusal.message)
-            return int(told.group(1)) if told else USUAL_MOST
+            stated = ALLOWED.search(refusal.message)
+            return int(stated.group(1)) if stated else USUAL_MOST
         return MORE_THAN_ANY
 
     def _truncated(self) -> str:
@@ -143,7 +143,7 @@ class VLLM(WithServedTokenizer):
         )
 
 
-def _told(answer: Any) -> set[int]:
+def _ids(answer: Any) -> set[int]:
     """Return the ids whose log-probabilities the first choice holds."""
     return {token for token, _ in _top(field(answer, "choices", 0))}
 
