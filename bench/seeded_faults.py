@@ -129,9 +129,9 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/sampling.py",
-        "        parts[label].append(tuple(record for record in unit if record.label == label))",
+        "        members[label].append(tuple(record for record in unit if record.label == label))",
         "        for label in counts:\n"
-        "            parts[label].append(tuple(record for record in unit if record.label == label))",
+        "            members[label].append(tuple(record for record in unit if record.label == label))",
         "a unit is in one part of the partition",
         "tests/unit/test_sampling.py",
     ),
