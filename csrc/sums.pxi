@@ -86,19 +86,6 @@ def sum_around(const float[:, ::1] logprobs, const int64_t[::1] centre, double c
     return sum_of(&quantiser, logprobs)
 
 
-def sum_of_centred(const float[:, ::1] logprobs, const float[::1] public_logprobs, double clip):
-    """`sum_around` the public row's own probabilities, which come as float32 log-probabilities.
-
-    Raises:
-        ValueError: also where the public row holds a NaN or +inf, or nothing finite.
-    """
-    _check_width(logprobs, public_logprobs)
-    centre = sum_of_probabilities(np.asarray(public_logprobs)[np.newaxis])
-    if centre.size and not centre.any():
-        raise ValueError("the public row must hold finite log-probabilities or -inf, not all of them -inf")
-    return sum_around(logprobs, centre, clip)
-
-
 def sum_of_clipped_logits(const float[:, ::1] logits, double clip):
     """Σ max(-c, row - max row + c) in steps of 1/logit_grid: coordinates in ±floor(c · logit_grid).
 

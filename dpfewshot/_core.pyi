@@ -22,9 +22,6 @@ def sum_of_max_normalised(logprobs: NDArray[np.float32]) -> NDArray[np.int64]: .
 def sum_around(
     logprobs: NDArray[np.float32], centre: NDArray[np.int64], clip: float
 ) -> NDArray[np.int64]: ...
-def sum_of_centred(
-    logprobs: NDArray[np.float32], public_logprobs: NDArray[np.float32], clip: float
-) -> NDArray[np.int64]: ...
 def sum_of_clipped_logits(logits: NDArray[np.float32], clip: float) -> NDArray[np.int64]: ...
 def sum_of_clipped_differences(
     logprobs: NDArray[np.float32], public_logprobs: NDArray[np.float32], clip: float

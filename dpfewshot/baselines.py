@@ -12,7 +12,7 @@ from contextlib import closing
 
 import numpy as np
 
-from dpfewshot.backends.endings import ending_tokens, text_of
+from dpfewshot.backends.end_tokens import ending_tokens, text_of
 from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, open_block
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.exact.choice import uniform_below

@@ -1,4 +1,4 @@
-"""`pytest --dpfewshot-backend package.module:factory`: the conformance suite, one test a check.
+"""`pytest --dpfewshot-backend NAME`: the conformance suite, one test a check.
 
 pytest loads this module in every run of an environment that has dpfewshot, so it imports nothing of
 dpfewshot until the option is given. PYTEST_DONT_REWRITE
@@ -21,9 +21,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Name a backend to check, on the command line or in `addopts`."""
     parser.getgroup("dpfewshot").addoption(
         OPTION,
-        metavar="MODULE:FACTORY",
-        help="Check the backend that FACTORY of MODULE makes: one test for each check of the conformance "
-        "suite, all named conformance[...].",
+        metavar="NAME",
+        help="Check an installed backend, or the one that package.module:factory makes: one test for each "
+        "check of the conformance suite, all named conformance[...].",
     )
 
 

@@ -1,14 +1,19 @@
-"""`package.module:factory` strings, with which a command line names a backend of the user's own."""
+"""Backends by name: an installed package's entry point, or `package.module:factory`."""
 
 from __future__ import annotations
 
 import importlib
 import sys
+from importlib.metadata import EntryPoint, entry_points
+from operator import attrgetter
 from pathlib import Path
 from typing import cast
 
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, DPFewShotError
+
+GROUP = "dpfewshot.backends"
+"""The entry point group in which a package registers its backends."""
 
 MEMBERS = (
     "vocabulary_size",
@@ -18,31 +23,67 @@ MEMBERS = (
     "detokenize",
     "next_token_logprobs",
 )
-"""What a `LogprobBackend` has."""
+"""The members of a `LogprobBackend`."""
 
 
 def backend_from(target: str) -> LogprobBackend:
-    """Call `factory` of `package.module`, which takes no arguments and returns a backend.
+    """Make the backend that a name or an address stands for, by calling its factory without arguments.
 
-    A backend's class serves as well. The working folder is searched too, after all else.
+    The factory is a function or a class.
 
     Args:
-        target: "package.module:factory".
+        target: the name of an entry point in the group `dpfewshot.backends`, or "package.module:factory".
+            Modules are looked for in the working folder too, after `sys.path`.
 
     Raises:
-        BackendError: says which part of the way is missing. What the factory raised is its cause.
+        BackendError: the factory cannot be found, or fails, or returns no backend. The message says why;
+            the factory's own exception is the cause.
     """
-    module_name, colon, name = target.partition(":")
-    if not (module_name and colon and name):
-        raise BackendError(f"a backend of your own is written package.module:factory, not {target!r}")
+    if ":" not in target:
+        entry = _registered(target)
+        return _made(entry.module, entry.attr, target)
+    module_name, _, name = target.partition(":")
+    if not (module_name and name):
+        raise BackendError(f"write a factory as package.module:factory, not {target!r}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
+    return _made(module_name, name, target)
+
+
+def registered_names() -> list[str]:
+    """Return the names of the backends that installed packages register."""
+    return sorted({entry.name for entry in entry_points(group=GROUP)})
+
+
+def _registered(name: str) -> EntryPoint:
+    found = {entry.value: entry for entry in entry_points(group=GROUP, name=name)}
+    if not found:
+        names = ", ".join(registered_names()) or "none is registered here"
+        raise BackendError(
+            f"unknown backend {name!r}; choose an installed one ({names}), or write package.module:factory"
+        )
+    if len(found) > 1:
+        raise BackendError(
+            f"several packages register a backend {name!r}; choose {' or '.join(sorted(found))}"
+        )
+    return next(iter(found.values()))
+
+
+def _made(module_name: str, name: str, target: str) -> LogprobBackend:
+    """Call the factory `name` of a module; messages call it `target`."""
     module = _imported(module_name)
-    factory = getattr(module, name, None)
+    try:
+        factory = attrgetter(name)(module)
+    except AttributeError:
+        raise BackendError(
+            f"module {module_name!r} has no {name!r}: name a function or class that makes a backend"
+        ) from None
     if not callable(factory):
-        what = "has no" if factory is None else "cannot call its"
-        raise BackendError(f"module {module_name!r} {what} {name!r}: name a function that makes a backend")
+        raise BackendError(
+            f"{name!r} of module {module_name!r} is not callable: name a function or class that makes a "
+            "backend"
+        )
     try:
         backend = factory()
     except DPFewShotError:
@@ -52,8 +93,8 @@ def backend_from(target: str) -> LogprobBackend:
     missing = [member for member in MEMBERS if not hasattr(backend, member)]
     if missing:
         raise BackendError(
-            f"{target} returned {type(backend).__name__}, which is no LogprobBackend: it has no "
-            f"{', '.join(missing)}"
+            f"{target} returned {type(backend).__name__}, which is no LogprobBackend: "
+            f"it lacks {', '.join(missing)}"
         )
     return cast("LogprobBackend", backend)
 
@@ -63,9 +104,7 @@ def _imported(name: str) -> object:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise BackendError(
-                f"there is no module {error.name!r} here: check its name, or install it"
-            ) from error
+            raise BackendError(f"no module {error.name!r} here: check its name, or install it") from error
         raise BackendError(
             f"module {name!r} needs {error.name!r}, which is not installed in this environment"
         ) from error

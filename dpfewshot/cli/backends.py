@@ -105,7 +105,7 @@ def backend_options(command: Callable[..., None]) -> Callable[..., None]:
         default=LLAMA_CPP,
         show_default=True,
         metavar="NAME",
-        help=f"{', '.join(_KNOWN)}, or package.module:factory for one of your own.",
+        help=f"{', '.join(_KNOWN)}, the name of an installed backend, or package.module:factory.",
     )(command)
 
 
@@ -125,9 +125,7 @@ def open_backend(options: Mapping[str, Any], *, prompts: int = 20) -> LogprobBac
     name = options.get("backend", LLAMA_CPP)
     given = {key: options[key] for key in _OPTIONS if options.get(key) is not None}
     if name not in _KNOWN and ":" not in name:
-        raise BackendError(
-            f"--backend must be one of {', '.join(_KNOWN)}, or package.module:factory, not {name!r}"
-        )
+        _check_registered(name)
     known = _KNOWN.get(name, frozenset())
     strange = [_flag(key) for key in given if key not in known]
     if strange:
@@ -137,6 +135,16 @@ def open_backend(options: Mapping[str, Any], *, prompts: int = 20) -> LogprobBac
         )
         raise BackendError(f"--backend {name} has no {', '.join(strange)}: it takes {takes}")
     return _MAKERS.get(name, _own)(name, given, prompts)
+
+
+def _check_registered(name: str) -> None:
+    """Refuse a name that neither dpfewshot nor an installed package gives to a backend."""
+    from dpfewshot.backends.factory import registered_names
+
+    names = registered_names()
+    if name not in names:
+        known = ", ".join([*_KNOWN, *names])
+        raise BackendError(f"unknown --backend {name!r}; choose {known}, or package.module:factory")
 
 
 def _llama_cpp(_: str, given: dict[str, Any], prompts: int) -> LogprobBackend:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dpfewshot.backends.endings import ending_tokens, text_of
+from dpfewshot.backends.end_tokens import ending_tokens, text_of
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, PromptBlock, Tokens, closing_block
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BackendError

@@ -9,7 +9,7 @@ from typing import Final, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfewshot.backends.endings import ending_tokens, text_of
+from dpfewshot.backends.end_tokens import ending_tokens, text_of
 from dpfewshot.backends.protocol import LogprobBackend, failing_as_backend
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.icl.few_shot import FewShotPrompt, no_answer

@@ -263,7 +263,14 @@ def test_tokens_named_by_text_are_never_taken_for_ids(connect, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dialect": "gopher"}, "dialect='gopher'"),
+        (
+            {"dialect": "gopher"},
+            r"^unknown dialect 'gopher'; choose 'auto', 'llama-server', 'vllm', 'sglang', 'openai'$",
+        ),
+        (
+            {"dialect": "llama-cpp-python"},
+            r"^dialect 'llama-cpp-python' was removed; LlamaCpp\(.*choose 'auto', 'll",
+        ),
         ({"concurrency": 0}, "concurrency=0"),
         ({"timeout": 0.0}, "timeout=0"),
         ({"base_url": "localhost:8000"}, "base_url"),

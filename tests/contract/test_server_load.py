@@ -53,7 +53,7 @@ def busy(answer, most=1):
     ("seconds", "is_null"), [(0.4, False), (1.4, True)], ids=["answered in time", "too slow by itself"]
 )
 def test_a_long_record_in_the_only_slot_moves_no_other_row(connect, tells_slots, seconds, is_null):
-    """The abandoned request goes on in the slot, as it does in llama-cpp-python's server."""
+    """The abandoned request goes on in the slot, as on a server that does not see that its client is gone."""
     script = LlamaServer(slots=1, tells_slots=tells_slots)
     backend = connect(script, LITTLE)
     alone = backend.next_token_logprobs(SHORT, SUPPORT)

@@ -19,7 +19,7 @@ from dpfewshot.backends.servers import asking, transport
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError
 from tests.support import colours
-from tests.support.servers import forward, llama_cpp_python_server, llama_server, scripted
+from tests.support.servers import forward, llama_server, scripted
 
 pytestmark = pytest.mark.model
 
@@ -400,32 +400,3 @@ def test_a_float32_model_has_the_probabilities_of_the_same_model_in_process(tmp_
                 local.next_token_logprobs(prompts)
             )
     assert np.abs(difference).max() < 1e-3
-
-
-def test_llama_cpp_pythons_server(prompts, monkeypatch):
-    """The same build and model as in process, told by text; what it cannot tell is -inf.
-
-    A likely end, and a likely token that ends within a character, have their answers at once.
-    """
-    monkeypatch.setattr(transport, "ATTEMPTS", 1)
-    with llama_cpp_python_server(packaged_model_path()) as url:
-        with pytest.raises(BackendError, match="allow_truncated"):
-            OpenAICompatible(url, "smollm2")
-        with OpenAICompatible(url, "smollm2", allow_truncated=True, verify=False) as served:
-            assert "llama-cpp-python at" in served.describe()
-            assert served._connection.concurrency == 1
-            assert not served.end_token_ids & set(served.tokenize("a<|im_end|>b"))
-            special = [*prompts[0], *served.tokenize(" <|im_end|>")]
-            found = served.next_token_logprobs([prompts[2], special, prompts[2]])
-            globe = served.tokenize("\U0001f30d")
-            said = [1, *served.tokenize("user\nSay yes."), 2, *served.tokenize("\n"), 1]
-            ended = [*said, *served.tokenize("assistant\nYes.")]
-            likely = served.next_token_logprobs([ended, *(globe * number for number in range(8, 20))])
-    assert np.isnan(found[1]).all()
-    assert not np.isnan(likely).any()
-    assert found[0].tobytes() == found[2].tobytes()  # nothing of the last prompt is reused
-    with LlamaCpp(packaged_model_path(), threads=1) as local:
-        expected = local.next_token_logprobs(prompts[2:])
-    told = np.isfinite(found[0])
-    assert told.sum() > 0.95 * local.vocabulary_size
-    assert np.exp(expected[0][told]).sum() > 0.95

@@ -10,7 +10,7 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot import baselines
 from dpfewshot.backends import Scripted
-from dpfewshot.backends.endings import ending_tokens, text_of
+from dpfewshot.backends.end_tokens import ending_tokens, text_of
 from dpfewshot.backends.protocol import Logprobs, ReplayedBlock, Tokens
 from dpfewshot.values import Record
 from tests.support.scripts import TASK, WORDS, Sentence, tickets

@@ -125,10 +125,26 @@ def test_llama_cpp_has_room_for_nearly_every_draw(choose: Chosen, monkeypatch: p
     assert found["decode_batch"] == 1
 
 
+def test_an_installed_backend_is_named_like_our_own(choose: Chosen, tmp_path: Path) -> None:
+    info = tmp_path / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[dpfewshot.backends]\ntheirs = own_backends:Sound\n")
+    sys.path.append(str(tmp_path))
+    assert type(choose("--backend", "theirs")).__name__ == "Sound"
+    with pytest.raises(BackendError, match="theirs has no --model: it takes no options"):
+        choose("--backend", "theirs", "--model", "m")
+    with pytest.raises(BackendError, match="choose llama-cpp, openai, hugging-face, theirs, or package"):
+        choose("--backend", "others")
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--backend", "crystal-ball"], "must be one of llama-cpp, openai, hugging-face, or package.module"),
+        (
+            ["--backend", "crystal-ball"],
+            "unknown --backend 'crystal-ball'; choose llama-cpp, openai, hugging-face, or package.module:f",
+        ),
         (["--backend", "openai", "--model", "m"], "openai needs --base-url"),
         (["--backend", "openai"], "openai needs --base-url, --model"),
         (["--backend", "hugging-face"], "hugging-face needs --model"),

@@ -171,7 +171,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def session(relation: Neighbouring, neighbour: str | None, verbs: Sequence[Verb]) -> dict[str, Outputs]:
     """What the verbs put out, one after another in one folder; the base's where no neighbour is named."""
-    named = ("--relation", relation.name, *relation.of_unit("--unit"))
+    named = ("--relation", str(relation.name), *relation.of_unit("--unit"))
     create = Verb(CREATE[0], (*CREATE[1], *named))
     with TemporaryDirectory() as name:
         folder = Path(name)

@@ -63,13 +63,6 @@ def llama_server(model, slots=1):
     return running([sys.executable, "-c", LLAMA_SERVER, str(model), str(port), str(slots)], port, "/health")
 
 
-def llama_cpp_python_server(model):
-    port = free_port()
-    settings = {"model": model, "port": port, "logits_all": "true", "n_ctx": 256, "n_threads": 1}
-    options = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
-    return running([sys.executable, "-m", "llama_cpp.server", *options], port, "/v1/models")
-
-
 def _status(port, page):
     try:
         connection = HTTPConnection("127.0.0.1", port, timeout=5)

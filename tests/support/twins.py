@@ -116,13 +116,6 @@ def sum_around(logprobs, centre, clip: float) -> Integers:
     return sum_of(logprobs, rule)
 
 
-def sum_of_centred(logprobs, public_logprobs, clip: float) -> Integers:
-    centre = probabilities(public_logprobs)
-    if centre is None:
-        raise ValueError("the public row is bad")
-    return sum_around(logprobs, centre, clip)
-
-
 def radius_steps(radius: float) -> int:
     if not 0 <= radius <= math.sqrt(2):
         raise ValueError(f"the radius is out of its range: {radius}")

@@ -54,9 +54,10 @@ def test_threads_at_once_share_no_noise() -> None:
 
 def test_threads_at_once_compute_the_same_sums() -> None:
     rows = np.random.default_rng(0).normal(0, 4, (40, 5_000)).astype(np.float32)
-    wanted = _core.sum_of_centred(rows, rows[0], 0.3)
+    centre = _core.sum_of_probabilities(rows[:1])
+    wanted = _core.sum_around(rows, centre, 0.3)
     with ThreadPoolExecutor(4) as pool:
-        sums = list(pool.map(lambda _: _core.sum_of_centred(rows, rows[0], 0.3), range(40)))
+        sums = list(pool.map(lambda _: _core.sum_around(rows, centre, 0.3), range(40)))
     assert all((found == wanted).all() for found in sums)
 
 
@@ -90,7 +91,7 @@ def progress_during(call: Callable[[int], object], size: int) -> int:
 
 
 LONG_ENOUGH = 0.15  # seconds
-CENTRE = np.linspace(0, 5, 16_384, dtype=np.float32)
+CENTRE = _core.sum_of_probabilities(np.linspace(0, 5, 16_384, dtype=np.float32)[np.newaxis])
 
 
 def zeros(rows: int) -> NDArray[np.float32]:
@@ -103,7 +104,7 @@ def zeros(rows: int) -> NDArray[np.float32]:
     [
         (lambda size: _core.rounded_normals(SCALE, size), 4_000_000),
         (lambda size: _core.poisson_subsets(size, 1, 2, 7), 6_000_000),
-        (lambda size: _core.sum_of_centred(zeros(size), CENTRE, 0.1), 12_000),
+        (lambda size: _core.sum_around(zeros(size), CENTRE, 0.1), 12_000),
         (lambda size: _core.log_softmax(zeros(size)), 3_000),
         (
             lambda size: _core.noisy_argmax_of_probabilities(np.zeros((2, size), dtype=np.float32), SCALE),

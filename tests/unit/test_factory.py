@@ -1,4 +1,4 @@
-"""`package.module:factory`: what is wrong with it is said in one sentence."""
+"""Backends by entry point and by `package.module:factory`: errors say in one sentence what is wrong."""
 
 import sys
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dpfewshot.backends import Scripted, backend_from
+from dpfewshot.backends.factory import registered_names
 from dpfewshot.errors import BackendError, MissingExtra
 
 SECRET = "swordfish"
@@ -56,16 +57,20 @@ def test_a_function_or_a_class_of_the_working_folder(name: str) -> None:
 @pytest.mark.parametrize(
     ("target", "says"),
     [
-        ("factories", "is written package.module:factory"),
-        (":make", "is written package.module:factory"),
+        (
+            "factories",
+            "unknown backend 'factories'; choose an installed one (none is registered here), or write p",
+        ),
+        (":make", "write a factory as package.module:factory, not ':make'"),
+        ("factories:", "write a factory as package.module:factory, not 'factories:'"),
         ("nowhere:make", "no module 'nowhere'"),
         ("factories.inner:make", "no module 'factories.inner'"),
         ("needy:make", "'needy' needs 'no_such_dependency'"),
         ("broken:make", "importing module 'broken' raised ValueError"),
         ("factories:nothing", "has no 'nothing'"),
-        ("factories:NUMBER", "cannot call its 'NUMBER'"),
+        ("factories:NUMBER", "'NUMBER' of module 'factories' is not callable"),
         ("factories:fail", "factories:fail raised RuntimeError"),
-        ("factories:Half", "Half, which is no LogprobBackend: it has no end_token_ids, batch_invariant"),
+        ("factories:Half", "Half, which is no LogprobBackend: it lacks end_token_ids, batch_invariant"),
     ],
 )
 def test_what_is_wrong_is_said(target: str, says: str) -> None:
@@ -78,3 +83,59 @@ def test_what_is_wrong_is_said(target: str, says: str) -> None:
 def test_an_error_that_speaks_for_itself_is_left_alone() -> None:
     with pytest.raises(MissingExtra, match="this needs"):
         backend_from("factories:lack")
+
+
+def install(folder: Path, distribution: str, entries: str) -> None:
+    """Put a distribution's metadata into a folder of `sys.path`, as pip does."""
+    info = folder / f"{distribution}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[dpfewshot.backends]\n{entries}\n")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A folder of installed distributions; the module lies beside their metadata."""
+    folder = tmp_path / "site"
+    install(
+        folder, "their-backends", "theirs = factories:make\nfailing = factories:fail\nlost = nowhere:make"
+    )
+    sys.path += [str(folder), str(tmp_path)]
+    return folder
+
+
+@pytest.mark.usefixtures("site")
+def test_an_installed_backend_is_found_by_its_name() -> None:
+    assert isinstance(backend_from("theirs"), Scripted)
+    assert registered_names() == ["failing", "lost", "theirs"]
+
+
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        (
+            "other",
+            "unknown backend 'other'; choose an installed one (failing, lost, theirs), or write package",
+        ),
+        ("failing", "failing raised RuntimeError"),
+        ("lost", "no module 'nowhere'"),
+    ],
+)
+def test_what_is_wrong_with_an_installed_backend_is_said(name: str, says: str) -> None:
+    with pytest.raises(BackendError) as raised:
+        backend_from(name)
+    assert says in str(raised.value)
+    assert SECRET not in str(raised.value)
+
+
+def test_a_name_that_two_packages_register_is_refused(site: Path) -> None:
+    """Private records must not go to whichever package is found first."""
+    install(site, "other-backends", "theirs = elsewhere:make")
+    with pytest.raises(
+        BackendError, match="register a backend 'theirs'; choose elsewhere:make or factories:make"
+    ):
+        backend_from("theirs")
+    install(site, "copied-backends", "failing = factories:fail")  # the same factory is no contradiction
+    with pytest.raises(BackendError, match="failing raised RuntimeError"):
+        backend_from("failing")

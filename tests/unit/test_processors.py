@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dpfewshot.backends.llama_cpp import processors
+from dpfewshot.backends import processors
 
 
 @pytest.mark.parametrize(

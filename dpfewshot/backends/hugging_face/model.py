@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfewshot.backends.end_tokens import END_NAMES
-from dpfewshot.backends.llama_cpp.model import short_spin
+from dpfewshot.backends.processors import short_spin
 from dpfewshot.errors import BackendError, MissingExtra
 
 if TYPE_CHECKING:

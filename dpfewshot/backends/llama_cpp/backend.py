@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from dpfewshot import __version__
 from dpfewshot.backends import conformance
 from dpfewshot.backends.llama_cpp.model import LlamaModel
-from dpfewshot.backends.llama_cpp.processors import usable_processors
 from dpfewshot.backends.llama_cpp.step_check import VERSION, check_steps
 from dpfewshot.backends.llama_cpp.streams import CELL_BLOCK, KVStreams, LogSoftmax
 from dpfewshot.backends.llama_cpp.verdicts import (
@@ -20,6 +19,7 @@ from dpfewshot.backends.llama_cpp.verdicts import (
     processor,
     steering_variables,
 )
+from dpfewshot.backends.processors import usable_processors
 from dpfewshot.backends.streams.backend import StreamBackend, check_settings
 from dpfewshot.backends.streams.pools import groups_within
 from dpfewshot.errors import BackendError

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import os
-from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from dpfewshot.backends.llama_cpp.weights import converted
+from dpfewshot.backends.processors import short_spin
 from dpfewshot.errors import BackendError, MissingExtra
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from dpfewshot.backends.protocol import Tokens
@@ -21,9 +19,6 @@ GGUF_MAGIC = b"GGUF"
 
 ALL_LAYERS = 2**31 - 1
 """More layers than any model has."""
-
-SPINS = "2000"
-"""How often OpenMP's threads look again before they sleep."""
 
 # llama.cpp prints paths and, at some levels, prompt text. The object must outlive every call of the library.
 _drop_message = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
@@ -49,24 +44,6 @@ def load_library() -> Any:
     llama_cpp.llama_log_set(_drop_message, None)
     llama_cpp.llama_backend_init()
     return llama_cpp
-
-
-@contextmanager
-def short_spin() -> Iterator[None]:
-    """Have OpenMP's threads sleep soon at a barrier, unless the user chose how they wait.
-
-    libgomp reads the variable once, when it is loaded. With its default a thread spins for
-    milliseconds at each of the hundreds of barriers of a decode call: where another process wants
-    the same cores, calls took twenty times as long. An idle machine shows no difference.
-    """
-    if "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ:
-        yield
-        return
-    os.environ["GOMP_SPINCOUNT"] = SPINS
-    try:
-        yield
-    finally:
-        del os.environ["GOMP_SPINCOUNT"]
 
 
 class LlamaModel:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from dpfewshot.backends.servers.dialect import Dialect
-from dpfewshot.backends.servers.llama_cpp_python import LlamaCppPython
 from dpfewshot.backends.servers.llama_server import LlamaServer
 from dpfewshot.backends.servers.openai_completions import OpenAICompletions
 from dpfewshot.backends.servers.sglang import SGLang
@@ -14,23 +13,30 @@ from dpfewshot.backends.servers.vllm import VLLM
 from dpfewshot.errors import BackendError
 
 DIALECTS: dict[str, type[Dialect]] = {
-    dialect.name: dialect for dialect in (LlamaServer, VLLM, SGLang, LlamaCppPython, OpenAICompletions)
+    dialect.name: dialect for dialect in (LlamaServer, VLLM, SGLang, OpenAICompletions)
 }
 """Every dialect by its name."""
+
+REMOVED = {
+    "llama-cpp-python": "LlamaCpp(model=...) runs the same library in process, on the whole vocabulary; "
+}
+"""What replaces each dialect of an earlier release."""
 
 OWNERS: dict[str, type[Dialect]] = {"llamacpp": LlamaServer, "vllm": VLLM, "sglang": SGLang}
 """What `/v1/models` names as the owner of a model."""
 
 
 def dialect_named(name: str) -> type[Dialect]:
-    """A dialect by its name.
+    """Return a dialect by its name.
 
     Raises:
-        BackendError: there is none of that name.
+        BackendError: the name is unknown.
     """
-    if name not in DIALECTS:
-        raise BackendError(f"dialect={name!r} is none: take 'auto', {', '.join(map(repr, DIALECTS))}")
-    return DIALECTS[name]
+    if name in DIALECTS:
+        return DIALECTS[name]
+    reason = f"dialect {name!r} was removed" if name in REMOVED else f"unknown dialect {name!r}"
+    remedy = REMOVED.get(name, "")
+    raise BackendError(f"{reason}; {remedy}choose 'auto', {', '.join(map(repr, DIALECTS))}")
 
 
 async def detect(transport: Transport) -> type[Dialect]:
@@ -43,11 +49,8 @@ async def detect(transport: Transport) -> type[Dialect]:
     for owner in _owners(listed):
         if owner in OWNERS:
             return OWNERS[owner]
-    if await transport.get(f"{transport.root}/get_model_info") is not None:
-        return SGLang
-    interface = await transport.get(f"{transport.root}/openapi.json")
-    pages = interface.get("paths", {}) if isinstance(interface, dict) else {}
-    return LlamaCppPython if "/extras/tokenize" in pages else OpenAICompletions
+    is_sglang = await transport.get(f"{transport.root}/get_model_info") is not None
+    return SGLang if is_sglang else OpenAICompletions
 
 
 def _owners(listed: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""A language model behind a server: vLLM, llama-server, SGLang, llama-cpp-python's, or one like OpenAI's."""
+"""A language model behind a server: vLLM, llama-server, SGLang, or any other with OpenAI's completions."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class OpenAICompatible:
 
     Args:
         base_url: where the OpenAI-compatible pages are, such as "http://localhost:8000/v1".
-        model: the model's name on the server; llama-server and llama-cpp-python's serve the one they have.
+        model: the model's name on the server; llama-server ignores it and serves its only model.
         api_key: sent as a bearer token; in no message, log or representation.
-        dialect: "auto", or one of "llama-server", "vllm", "sglang", "llama-cpp-python", "openai".
+        dialect: "auto", or one of "llama-server", "vllm", "sglang", "openai".
         concurrency: requests under way at once at most, at least 1. Fewer where the server says that it
             computes fewer.
         timeout: seconds in which a request is tried again; an answer is waited for five times as long.

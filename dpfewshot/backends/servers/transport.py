@@ -118,12 +118,6 @@ class Transport:
             finally:
                 _patient.reset(token)
 
-    @asynccontextmanager
-    async def together(self, kind: Hashable) -> AsyncIterator[None]:
-        """Requests within are one: none of another task comes between them, unless it may be beside them."""
-        async with self._gate.together(kind):
-            yield
-
     async def get(self, url: str) -> Any:
         """The JSON at a URL, as `post`; None if there is no such page."""
         try:
