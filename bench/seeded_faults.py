@@ -105,8 +105,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/planning/plan.py",
-        "return max((stratum.spend.epsilon for stratum in self.strata if stratum.spend), default=None)",
-        "return min((stratum.spend.epsilon for stratum in self.strata if stratum.spend), default=None)",
+        "return functools.reduce(Amount.at_least, costs) if costs else None",
+        "return min(costs) if costs else None",
         "a plan states the greatest epsilon of its parts",
         "tests/unit/test_plans.py",
     ),
@@ -143,7 +143,7 @@ SAMPLING_AND_NOISE = (
         "tests/statistical/test_samplers.py tests/integration/test_draws.py tests/property",
     ),
     Fault(
-        "dpfewshot/planning/planner.py",
+        "dpfewshot/planning/plan.py",
         "sampling_rate=rounded_up(sampling_rate)",
         "sampling_rate=float(sampling_rate) * (1 - 2**-40)",
         "q is accounted no smaller than it is drawn",
@@ -200,8 +200,8 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/mechanisms/noise.py",
-        "block_multiplier = noise_multiplier / math.sqrt(draws.tokens_per_draw)",
-        "block_multiplier = noise_multiplier",
+        "shared_multiplier = noise_multiplier / math.sqrt(draws.tokens_per_draw)",
+        "shared_multiplier = noise_multiplier",
         "R tokens on a draw cost R releases",
         "tests/contract/test_mechanisms.py tests/unit/test_gaussian.py",
     ),
@@ -373,7 +373,7 @@ ENDS = (
         "tests/integration/test_service.py",
     ),
     Fault(
-        "dpfewshot/planning/planner.py",
+        "dpfewshot/planning/population.py",
         "count = len(units(records))",
         "count = len(list(records))",
         "the command line's delta follows from what is declared public",

@@ -27,14 +27,9 @@ from dpfewshot.generation.units import check_every_label_has_units, labels_of, p
 from dpfewshot.ledger.opening import open_account
 from dpfewshot.mechanisms import Gaussian, Mechanism
 from dpfewshot.planning.compare import Compared, compare
-from dpfewshot.planning.plan import GenerationPlan, Stratum
-from dpfewshot.planning.planner import (
-    Population,
-    check_context,
-    plan_generation,
-    public_stratum,
-    relation_of,
-)
+from dpfewshot.planning.plan import GenerationPlan
+from dpfewshot.planning.planner import Planner
+from dpfewshot.planning.population import Population, public_stratum, relation_of
 from dpfewshot.planning.settings import CERTIFIED, POISSON, Settings
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records import as_records
@@ -128,8 +123,8 @@ class Synthesizer:
     ) -> None:
         self._task = task
         self._backend = backend
-        self._mechanism: Mechanism = mechanism or Gaussian(top_k=min(TOP_K, backend.vocabulary_size))
-        self._settings = Settings(
+        mechanism = mechanism or Gaussian(top_k=min(TOP_K, backend.vocabulary_size))
+        settings = Settings(
             prompts_per_token=prompts_per_token,
             records_per_prompt=records_per_prompt,
             max_tokens=max_tokens,
@@ -140,38 +135,36 @@ class Synthesizer:
             disjoint_parts=disjoint_parts,
             accounting=accounting,
         )
-        self._mechanism.check(backend.vocabulary_size)
+        mechanism.check(backend.vocabulary_size)
         _check_invariance(backend, allowed=allow_batch_variance)
         limit = None if isinstance(budget, NoPrivacy) else budget
         sound = backend.batch_invariant and self._random_source is None and accounting == CERTIFIED
         certified = limit is not None and sound
-        self._writer = PromptWriter(task, backend, record_token_cap)
-        self._relation = relation_of(sampling, population)
+        relation = relation_of(sampling, population)
         records = as_records(records, unit=unit)
         planned = planned_labels(task, labels)
         units = units_by_scope(task, records, planned)
-        self._strata = [
-            public_stratum(self._settings, population, scope, labels_of(scope, planned), len(members))
+        strata = tuple(
+            public_stratum(settings, population, scope, labels_of(scope, planned), len(members))
             for scope, members in units.items()
-        ]
-        check_context(getattr(backend, "context_tokens", None), self._writer, self._settings, self._strata)
-        self._limit = limit
+        )
+        writer = PromptWriter(task, backend, record_token_cap)
+        self._planner = Planner(writer, settings, limit, strata, relation)
+        self._planner.check_context(getattr(backend, "context_tokens", None))
+        plan = self._planner.plan(mechanism)
         self._tokens_per_second: float | None = None
-        plan = self._planned(self._mechanism, self._settings, self._strata)
         if opentelemetry:
             warn_renamed("opentelemetry=True", "observers=[OpenTelemetryObserver()]")
             observers = [*observers, OpenTelemetryObserver()]
-        public = {"mechanism": self._mechanism.name, "relation": self._relation}
+        public = {"mechanism": mechanism.name, "relation": relation}
         told = Observers(public, [LogObserver(), *observers])
         unit = unit_of(records)
         account = open_account(
-            limit if certified else None, ledger, dataset, relation=self._relation, unit=unit, create=create
+            limit if certified else None, ledger, dataset, relation=relation, unit=unit, create=create
         )
         if account is not None and ledger is not None and account.parallel and unit is not None:
-            check_every_label_has_units(task, records, self._relation)
-        set_up = SetUp(
-            task, backend, self._mechanism, plan, units, certified, self._random_source, records.label
-        )
+            check_every_label_has_units(task, records, relation)
+        set_up = SetUp(task, backend, mechanism, plan, units, certified, self._random_source, records.label)
         self._generation = Generation(set_up, Accountant(account), told)
         self._identity = {
             "budget": None if limit is None else dataclasses.asdict(limit),
@@ -184,8 +177,7 @@ class Synthesizer:
     @property
     def plan(self) -> GenerationPlan:
         """Everything that is decided before anything is spent: σ, q, steps, ε, δ, tokens."""
-        plan, speed = self._generation.plan, self._tokens_per_second
-        return plan.with_speed(speed) if speed else plan
+        return self._estimated(self._generation.plan)
 
     @property
     def set_up(self) -> SetUp:
@@ -206,17 +198,17 @@ class Synthesizer:
         Args:
             target_noise: upper limit for the noise on a mean probability.
         """
-        return compare(
-            self._planned,
-            self._settings,
-            self._strata,
-            vocabulary_size=self._backend.vocabulary_size,
-            target_noise=target_noise,
+        rows = compare(
+            self._planner, vocabulary_size=self._backend.vocabulary_size, target_noise=target_noise
         )
+        return [dataclasses.replace(row, plan=self._estimated(row.plan)) for row in rows]
 
     def probe(self, seconds: float = 2.0) -> GenerationPlan:
-        """Measure the backend on a public prompt and put the estimated seconds into the plan."""
-        prompts = self._writer.for_label(self.plan.strata[0].labels[0])
+        """Measure the backend on a public prompt; return the plan with the estimated seconds.
+
+        The plan that generates stays as it is. From now on `plan` and `compare` state the estimate too.
+        """
+        prompts = self._planner.writer.for_label(self._planner.labels[0])
         prompt = [*prompts.prefix, *prompts.public_suffix]
         tokens, started = 0, time.perf_counter()
         while (elapsed := time.perf_counter() - started) < seconds:
@@ -314,23 +306,16 @@ class Synthesizer:
             return release_all(self._generation, on_demonstration, stop)
 
     def _at_most(self, max_tokens: int | None) -> int:
-        planned = self._settings.max_tokens
+        planned = self._planner.settings.max_tokens
         tokens = planned if max_tokens is None else max_tokens
         check_whole("max_tokens", tokens)
         if tokens > planned:
             raise InvalidPlan(f"max_tokens must lie between 1 and the plan's {planned}, not {tokens}")
         return tokens
 
-    def _planned(self, mechanism: Mechanism, settings: Settings, strata: Sequence[Stratum]) -> GenerationPlan:
-        plan = plan_generation(
-            mechanism,
-            settings,
-            self._limit,
-            strata,
-            writer=self._writer,
-            relation=self._relation,
-        )
-        return plan.with_speed(self._tokens_per_second) if self._tokens_per_second else plan
+    def _estimated(self, plan: GenerationPlan) -> GenerationPlan:
+        """The plan with its duration, once the backend was measured."""
+        return plan if self._tokens_per_second is None else plan.with_speed(self._tokens_per_second)
 
 
 def _check_invariance(backend: LogprobBackend, *, allowed: bool) -> None:

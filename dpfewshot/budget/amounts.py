@@ -73,14 +73,12 @@ class Amount(NamedTuple):
             raise InvalidPlan(f"the certified epsilon is {epsilon}: no account can hold it")
         return cls(math.ceil(Fraction(epsilon) * EPSILON_SCALE), delta)
 
-    def as_target(self) -> PrivacyBudget:
+    def as_target(self) -> PrivacySpend:
         """The largest floats that are not above: what the accountant certifies for them holds here."""
-        return PrivacyBudget(rounded_down(Fraction(self.epsilon, EPSILON_SCALE)), self.target_delta)
-
-    @property
-    def target_delta(self) -> float:
-        """The largest float δ that is not above."""
-        return rounded_down(Fraction(self.delta, DELTA_SCALE))
+        return PrivacySpend(
+            rounded_down(Fraction(self.epsilon, EPSILON_SCALE)),
+            rounded_down(Fraction(self.delta, DELTA_SCALE)),
+        )
 
     def as_spend(self) -> PrivacySpend:
         """Floats for display, whose decimals are not below."""

@@ -18,7 +18,7 @@ from dpfewshot.values import NO_PRIVACY, NoPrivacy, PrivacyBudget, Record, delta
 if TYPE_CHECKING:
     from dpfewshot.backends import LogprobBackend
     from dpfewshot.planning.plan import GenerationPlan
-    from dpfewshot.planning.planner import Population
+    from dpfewshot.planning.population import Population
     from dpfewshot.synthesizer import Synthesizer
 
 MECHANISM_NAMES = (
@@ -259,8 +259,8 @@ def budget_of(
 
 
 def delta_of(delta: float | None, population: Population, records: Sequence[Record]) -> float:
-    """What --delta names, or its default (`planning.default_delta`)."""
-    from dpfewshot.planning.planner import default_delta
+    """What --delta names, or its default (`planning.population.default_delta`)."""
+    from dpfewshot.planning.population import default_delta
 
     return default_delta(population, records) if delta is None else delta
 

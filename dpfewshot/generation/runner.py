@@ -88,7 +88,7 @@ def identity(generation: Generation, further: Mapping[str, object]) -> dict[str,
     return {
         **further,
         "task": asdict(generation.set_up.task),
-        "plan": generation.plan.as_dict() | {"estimated_seconds": None},
+        "plan": generation.plan.figures(),
         # the repr of a user's own mechanism may contain an address
         "mechanism": repr(mechanism) if is_dataclass(mechanism) else generation.set_up.mechanism.name,
         "certified": generation.certified,

@@ -163,5 +163,5 @@ def _pays(stratum: StratumPlan) -> bool:
     """Whether the stratum's cost is at least what its event costs."""
     if stratum.cost is None or stratum.event is None:
         return False
-    certified = epsilon(stratum.event, stratum.cost.target_delta).upper
+    certified = epsilon(stratum.event, stratum.cost.as_target().delta).upper
     return Amount.certified(certified, stratum.cost.delta).fits(stratum.cost)

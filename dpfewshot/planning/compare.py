@@ -1,24 +1,21 @@
-"""Every mechanism and setting side by side, for the sizes of a data set and a budget.
+"""Every mechanism and setting side by side, for one planner's strata and budget.
 
-Noise on the mean probability is what mechanisms that add noise to probabilities can be compared by before
-anything is drawn. Those that do not (they draw from a softmax, or take the noisiest of several scores) are
-shown with their cost alone.
+The noise on a mean probability compares mechanisms that add noise to probabilities before anything is drawn.
+The others draw from a softmax, or take the largest of several noisy scores: they are shown with their cost
+alone.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Mechanism
 from dpfewshot.mechanisms.by_name import MECHANISMS, by_name
-from dpfewshot.planning.plan import GenerationPlan, Stratum
-from dpfewshot.planning.settings import Settings
-
-Planner = Callable[[Mechanism, Settings, Sequence[Stratum]], GenerationPlan]
+from dpfewshot.planning.plan import GenerationPlan
+from dpfewshot.planning.planner import Planner
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,7 @@ class Compared:
 
     Attributes:
         plan: σ, noise on the mean, tokens.
-        meets_target: whether its noise on the mean is at most the target; None where that says nothing.
+        meets_target: whether its noise on the mean is at most the target; None if it has no such noise.
         cheapest: whether it needs the fewest tokens of those that meet the target.
     """
 
@@ -36,82 +33,67 @@ class Compared:
     cheapest: bool = False
 
 
-def compare(
-    planned: Planner,
-    settings: Settings,
-    strata: Sequence[Stratum],
-    *,
-    vocabulary_size: int,
-    target_noise: float,
-) -> list[Compared]:
-    """Plan every mechanism with a fresh draw for each token and with one for each demonstration.
+def compare(planner: Planner, *, vocabulary_size: int, target_noise: float) -> list[Compared]:
+    """Plan every mechanism with a fresh draw for each token and with one draw for each demonstration.
 
-    Where the noise is above the target at the given M, M is raised to the least that meets it, if the
-    population allows, as a row of its own.
+    Where the noise is above the target at the given M, a further row raises M to the smallest that meets it,
+    if the population allows.
 
     Args:
-        planned: plans a mechanism with settings for some parts of the data.
-        settings: where the comparison starts.
-        strata: all parts of the data.
+        planner: has the settings that the comparison starts from.
         vocabulary_size: V of the backend.
-        target_noise: the greatest standard deviation of the noise on a mean probability.
+        target_noise: the greatest standard deviation of the noise on a mean probability, > 0.
 
     Raises:
         InvalidPlan: the target is not above 0, or the starting settings allow no plan at all. A mechanism
-            that they do not suit (draws of fixed size are for Gaussian noise) is left out.
+            that they do not suit (fixed-size draws need Gaussian noise) is left out.
     """
     if not target_noise > 0:
         raise InvalidPlan(f"the target noise must be a positive number, not {target_noise}")
     plans: list[GenerationPlan] = []
     refusals: list[InvalidPlan] = []
     for name in MECHANISMS:
-        attempt = functools.partial(planned, by_name(name, top_k=min(100, vocabulary_size)))
-        for tokens_per_draw in sorted({1, settings.max_tokens}):
+        mechanism = by_name(name, top_k=min(100, vocabulary_size))
+        for tokens_per_draw in sorted({1, planner.settings.max_tokens}):
             try:
-                start = dataclasses.replace(settings, resample_every=tokens_per_draw)
-                plans += _least_and_given(attempt, start, strata, target_noise)
-            except InvalidPlan as refusal:  # these draws are not for this mechanism, or not for blocks
+                plans += _given_and_least(
+                    _with(planner, resample_every=tokens_per_draw), mechanism, target_noise
+                )
+            except InvalidPlan as refusal:  # the mechanism does not suit these draws
                 refusals.append(refusal)
     if not plans:
         raise refusals[0]
     return _marked(plans, target_noise)
 
 
-def _least_and_given(
-    planned: Callable[[Settings, Sequence[Stratum]], GenerationPlan],
-    settings: Settings,
-    strata: Sequence[Stratum],
-    target_noise: float,
-) -> Iterator[GenerationPlan]:
-    """The plan at the given M, and the one at the least M that meets the target, if that is more."""
-    given = planned(settings, strata)
+def _with(planner: Planner, **settings: Any) -> Planner:
+    return replace(planner, settings=replace(planner.settings, **settings))
+
+
+def _given_and_least(planner: Planner, mechanism: Mechanism, target_noise: float) -> Iterator[GenerationPlan]:
+    """The plan at the given M, and the one at the smallest larger M that meets the target."""
+    given = planner.plan(mechanism)
     yield given
     if given.noise_on_mean is not None and given.noise_on_mean > target_noise:
-        prompts = _least_prompts(planned, settings, strata, target_noise)
+        prompts = _least_prompts(planner, mechanism, target_noise)
         if prompts is not None:
-            yield planned(dataclasses.replace(settings, prompts_per_token=prompts), strata)
+            yield _with(planner, prompts_per_token=prompts).plan(mechanism)
 
 
-def _least_prompts(
-    planned: Callable[[Settings, Sequence[Stratum]], GenerationPlan],
-    settings: Settings,
-    strata: Sequence[Stratum],
-    target_noise: float,
-) -> int | None:
-    """The least M whose noise meets the target, within two per cent; None if the population allows none.
+def _least_prompts(planner: Planner, mechanism: Mechanism, target_noise: float) -> int | None:
+    """The smallest M whose noise meets the target, within two per cent; None if the population allows none.
 
-    At the given M it does not.
-
-    The smallest part has the most noise, so it decides for all.
+    The given M does not meet it. The smallest stratum has the most noise, so it decides for all.
     """
-    smallest = min(strata, key=lambda stratum: stratum.population)
+    smallest = min(planner.strata, key=lambda stratum: stratum.population)
+    planner = replace(planner, strata=(smallest,))
 
     def meets(prompts: int) -> bool:
-        plan = planned(dataclasses.replace(settings, prompts_per_token=prompts), [smallest])
-        return plan.noise_on_mean is not None and plan.noise_on_mean <= target_noise
+        noise = _with(planner, prompts_per_token=prompts).plan(mechanism).noise_on_mean
+        return noise is not None and noise <= target_noise
 
-    low = settings.prompts_per_token
-    high = smallest.population // (settings.records_per_prompt * settings.disjoint_parts)
+    low = planner.settings.prompts_per_token
+    high = smallest.population // (planner.settings.records_per_prompt * planner.settings.disjoint_parts)
     if high <= low or not meets(high):
         return None
     while high - low > max(1, low // 50):
@@ -127,4 +109,4 @@ def _marked(plans: list[GenerationPlan], target_noise: float) -> list[Compared]:
     ]
     fitting = [row for row in rows if row.meets_target]
     best = min(fitting, key=lambda row: row.plan.prompt_tokens, default=None)
-    return [dataclasses.replace(row, cheapest=row is best) for row in rows]
+    return [replace(row, cheapest=row is best) for row in rows]

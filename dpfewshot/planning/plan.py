@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import functools
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from fractions import Fraction
+from typing import Any, Self
 
 from dpfewshot.accounting import Event
 from dpfewshot.accounting.events import check_relation
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.mechanisms import Draws
-from dpfewshot.planning.settings import Settings
+from dpfewshot.exact.rounding import rounded_up
+from dpfewshot.mechanisms import Draws, FixedSize
+from dpfewshot.planning import document
+from dpfewshot.planning.settings import FIXED_SIZE, Settings
 from dpfewshot.values import PrivacySpend, Relation
 
 
@@ -34,13 +39,13 @@ class StratumPlan:
     """The plan of one stratum.
 
     Attributes:
-        stratum: whose units it draws.
-        sampling_rate: q = M·N·P/n, exact: the probability that a unit is in a draw of its stratum.
+        stratum: whose units are drawn.
+        sampling_rate: q = M·N·P/n, exact: the probability that a unit is in a draw from its disjoint part.
         draws: the draws from each of the P disjoint parts, as the mechanism sees them.
         noise_multiplier: σ; 0 without privacy.
         cost: the certified (ε, δ) of all draws, exact; None without privacy.
-        noise_on_mean: standard deviation of the noise on a mean probability; None where noise is not
-            added to probabilities.
+        noise_on_mean: standard deviation of the noise on a mean probability; None if the mechanism adds no
+            noise to probabilities.
         event: what `cost` was computed for; None without privacy.
     """
 
@@ -79,7 +84,7 @@ class StratumPlan:
 
     @property
     def details(self) -> dict[str, str | int | float]:
-        """What an account's history keeps of it: public numbers."""
+        """The public numbers that an account's history keeps of the plan."""
         return {
             "noise_multiplier": self.noise_multiplier,
             "sampling_rate": str(self.sampling_rate),
@@ -87,22 +92,94 @@ class StratumPlan:
             "tokens_per_step": self.draws.tokens_per_draw,
         }
 
+    def as_dict(self) -> dict[str, object]:
+        """The plan as JSON; `from_dict` reads it back.
+
+        "exact" has what the figures round: the rate as numerator and denominator, the cost as ε in 10⁻¹² and
+        δ in 10⁻¹⁸, and the event that it was computed for.
+        """
+        exact = {
+            "sampling_rate": [self.sampling_rate.numerator, self.sampling_rate.denominator],
+            "cost": None if self.cost is None else list(self.cost),
+            "event": document.event_as_dict(self.event),
+        }
+        return self.figures() | {"exact": exact}
+
+    def figures(self) -> dict[str, object]:
+        """The plan as JSON without "exact"."""
+        return {
+            "scope": self.scope,
+            "labels": list(self.labels),
+            "population": self.population,
+            "sampling_rate": float(self.sampling_rate),
+            "noise_multiplier": self.noise_multiplier,
+            "steps": self.steps,
+            "epsilon": self.spend.epsilon if self.spend else None,
+            "delta": self.spend.delta if self.spend else None,
+            "noise_on_mean": self.noise_on_mean,
+        }
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any], settings: Settings) -> Self:
+        """The plan that `as_dict` made this from. See `GenerationPlan.from_dict`.
+
+        Raises:
+            InvalidPlan: it is not such a plan.
+        """
+        told = document.check("a part of the plan", told, document.STRATUM)
+        stratum = Stratum(told["scope"], document.texts(told["labels"]), told["population"])
+        exact = told.get("exact", _recovered(told, settings))
+        exact = document.check("'exact' of a part of the plan", exact, document.EXACT)
+        rate = document.rate(exact["sampling_rate"])
+        return cls(
+            stratum=stratum,
+            sampling_rate=rate,
+            draws=replace(draws_at(settings, stratum, rate), steps=told["steps"]),
+            noise_multiplier=told["noise_multiplier"],
+            cost=document.cost(exact["cost"]),
+            noise_on_mean=told["noise_on_mean"],
+            event=document.event_from_dict(exact["event"]),
+        )
+
+
+def _recovered(told: Mapping[str, Any], settings: Settings) -> dict[str, object]:
+    """What is "exact" of a document from before there was such a member: from its settings and floats."""
+    cost = None
+    if told["epsilon"] is not None and told["delta"] is not None:
+        cost = list(Amount.of_cost(PrivacySpend(told["epsilon"], told["delta"])))
+    return {"sampling_rate": [settings.units_wanted, told["population"]], "cost": cost, "event": None}
+
+
+def draws_at(settings: Settings, stratum: Stratum, sampling_rate: Fraction) -> Draws:
+    """The draws from each disjoint part of a stratum, as a mechanism sees them."""
+    demonstrations = len(stratum.labels) * settings.shots_per_label
+    each = -(-demonstrations // settings.disjoint_parts)
+    fixed = settings.sampling == FIXED_SIZE
+    return Draws(
+        sampling_rate=rounded_up(sampling_rate),
+        steps=each * settings.draws_per_demonstration,
+        tokens_per_draw=settings.resample_every,
+        prompts=settings.prompts_per_token,
+        row_change=settings.row_change,
+        fixed_size=FixedSize(settings.units_per_draw, stratum.population) if fixed else None,
+    )
+
 
 @dataclass(frozen=True)
 class GenerationPlan:
     """Everything that is decided before anything is spent.
 
     The noise multiplier and the sampling rate are those of the stratum that is hardest to protect; `strata`
-    has each one's. ε and δ bound all strata together: they are disjoint, so the greatest counts.
+    has the others. ε and δ bound all strata together: they are disjoint, so the greatest counts.
 
     Attributes:
         mechanism: its name.
         relation: the neighbouring relation, "add-remove", "zero-out" or "replace-one".
         settings: what the user chose.
-        strata: one a label, or one in all where labels are free.
-        prompt_tokens: tokens that the language model evaluates for one demonstration, at most on
-            average over draws, computed from caps.
-        estimated_seconds: for all demonstrations, once `Synthesizer.probe` measured the backend.
+        strata: one for each label, or a single one if labels are free.
+        prompt_tokens: the tokens that the language model evaluates for one demonstration, at most on average
+            over draws, computed from caps.
+        estimated_seconds: for all demonstrations; None until `Synthesizer.probe` measured the backend.
     """
 
     mechanism: str
@@ -133,29 +210,35 @@ class GenerationPlan:
         return max(stratum.steps for stratum in self.strata)
 
     @property
+    def cost(self) -> Amount | None:
+        """The certified (ε, δ) of everything in the plan, exact; None without privacy."""
+        costs = [stratum.cost for stratum in self.strata if stratum.cost is not None]
+        return functools.reduce(Amount.at_least, costs) if costs else None
+
+    @property
     def epsilon(self) -> float | None:
-        """The certified ε of everything in the plan; None without privacy."""
-        return max((stratum.spend.epsilon for stratum in self.strata if stratum.spend), default=None)
+        """The certified ε of everything in the plan, rounded up; None without privacy."""
+        return None if self.cost is None else self.cost.as_spend().epsilon
 
     @property
     def delta(self) -> float | None:
-        """The δ of everything in the plan; None without privacy."""
-        return max((stratum.spend.delta for stratum in self.strata if stratum.spend), default=None)
+        """The δ of everything in the plan, rounded up; None without privacy."""
+        return None if self.cost is None else self.cost.as_spend().delta
 
     @property
     def noise_on_mean(self) -> float | None:
-        """The largest noise on a mean probability; None where noise is not added to probabilities."""
+        """The largest noise on a mean probability; None if the mechanism adds no noise to probabilities."""
         noises = [stratum.noise_on_mean for stratum in self.strata]
         return None if None in noises else max(noise for noise in noises if noise is not None)
 
     @property
     def demonstrations(self) -> int:
-        """How many demonstrations are planned."""
+        """The number of demonstrations planned."""
         return self.settings.shots_per_label * sum(len(stratum.labels) for stratum in self.strata)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a careful reader should know before it is spent."""
+        """What to know before anything is spent."""
         return tuple(
             f"delta={stratum.spend.delta:.3g} is not below 1/{stratum.population} for "
             f"{stratum.scope or 'the data set'}: it allows a mechanism that publishes one random record; "
@@ -174,16 +257,23 @@ class GenerationPlan:
             if label in stratum.labels:
                 return stratum
         raise InvalidPlan(
-            f"the plan has no label {label!r}: pass it in labels= when you make the synthesizer"
+            f"the plan has no label {label!r}: pass it in labels= when you create the synthesizer"
         )
 
     def with_speed(self, tokens_per_second: float) -> GenerationPlan:
-        """The same plan with an estimate of its duration."""
+        """A copy of this plan with the estimated duration."""
         seconds = self.demonstrations * self.prompt_tokens / tokens_per_second
         return replace(self, estimated_seconds=seconds)
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """The plan as JSON; `from_dict` reads it back."""
+        parts = [stratum.as_dict() for stratum in self.strata]
+        return self.figures() | {"accounting": self.settings.accounting, "parts": parts}
+
+    def figures(self) -> dict[str, object]:
+        """The plan as JSON, with numbers as they are displayed: what checkpoints compare."""
+        settings = asdict(self.settings)
+        del settings["accounting"]
         return {
             "mechanism": self.mechanism,
             "relation": self.relation,
@@ -192,30 +282,33 @@ class GenerationPlan:
             "noise_multiplier": self.noise_multiplier,
             "sampling_rate": self.sampling_rate,
             "steps": self.steps,
-            "prompts_per_token": self.settings.prompts_per_token,
-            "records_per_prompt": self.settings.records_per_prompt,
-            "max_tokens": self.settings.max_tokens,
-            "shots_per_label": self.settings.shots_per_label,
-            "resample_every": self.settings.resample_every,
-            "record_token_cap": self.settings.record_token_cap,
-            "sampling": self.settings.sampling,
-            "disjoint_parts": self.settings.disjoint_parts,
+            **settings,
             "prompt_tokens": self.prompt_tokens,
             "estimated_seconds": self.estimated_seconds,
             "warnings": list(self.warnings),
-            "parts": [_stratum_as_dict(stratum) for stratum in self.strata],
+            "parts": [stratum.figures() for stratum in self.strata],
         }
 
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> Self:
+        """The plan that `as_dict` made this from: σ, q and amounts are exact.
 
-def _stratum_as_dict(stratum: StratumPlan) -> dict[str, object]:
-    return {
-        "scope": stratum.scope,
-        "labels": list(stratum.labels),
-        "population": stratum.population,
-        "sampling_rate": float(stratum.sampling_rate),
-        "noise_multiplier": stratum.noise_multiplier,
-        "steps": stratum.steps,
-        "epsilon": stratum.spend.epsilon if stratum.spend else None,
-        "delta": stratum.spend.delta if stratum.spend else None,
-        "noise_on_mean": stratum.noise_on_mean,
-    }
+        An event outside of `dpfewshot.accounting.events` is not stored and comes back as None. Documents of
+        older versions have no "exact": their costs are those displayed, and their events are None.
+
+        Raises:
+            InvalidPlan: it is not such a plan; names the member.
+        """
+        told = document.check("the plan", told, document.PLAN)
+        chosen = {field.name: told[field.name] for field in fields(Settings) if field.name in told}
+        settings = Settings(**{"record_token_cap": 100, **chosen})
+        if not told["parts"]:
+            raise InvalidPlan("the plan has no part in 'parts'")
+        return cls(
+            mechanism=told["mechanism"],
+            relation=document.relation(told["relation"]),
+            settings=settings,
+            strata=tuple(StratumPlan.from_dict(part, settings) for part in told["parts"]),
+            prompt_tokens=told["prompt_tokens"],
+            estimated_seconds=told["estimated_seconds"],
+        )

@@ -11,28 +11,31 @@ from dpfewshot.values import check_whole
 POISSON = "poisson"
 FIXED_SIZE = "fixed-size"
 SAMPLINGS = (POISSON, FIXED_SIZE)
-"""How units are drawn. Draws of fixed size are there to reproduce papers."""
+"""How units are drawn. Fixed-size draws exist to reproduce papers."""
 
 CERTIFIED = "certified"
 PUBLISHED = "published"
 ACCOUNTINGS = (CERTIFIED, PUBLISHED)
-"""Who sets the noise: our accountant, or the paper's own for draws of fixed size, to reproduce it."""
+"""What sets the noise: the certified accountant, or a paper's own accounting of fixed-size draws."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user chose: public, and the same for every part of a plan.
+    """What the user chose: public, and the same for every stratum of a plan.
 
     Attributes:
         prompts_per_token: M ≥ 1.
         records_per_prompt: N ≥ 1.
-        max_tokens: T_max ≥ 1, tokens of one demonstration at most.
-        shots_per_label: demonstrations of each label ≥ 1.
+        max_tokens: T_max ≥ 1, the most tokens of one demonstration.
+        shots_per_label: demonstrations of each label, ≥ 1.
         resample_every: R in 1..T_max, tokens that share one draw.
-        record_token_cap: tokens of one record that enter a prompt at most.
+        record_token_cap: ≥ 1, the most tokens of one record that enter a prompt.
         sampling: "poisson" or "fixed-size".
-        disjoint_parts: P ≥ 1, parts of each label's units, each of which serves demonstrations of its own.
+        disjoint_parts: P ≥ 1, disjoint parts of each stratum's units, each serving its own demonstrations.
         accounting: "certified" or "published".
+
+    Raises:
+        InvalidPlan: a value outside its range, or values that do not go together.
     """
 
     prompts_per_token: int
@@ -57,9 +60,8 @@ class Settings:
             )
         if self.sampling == FIXED_SIZE and self.disjoint_parts > 1:
             raise InvalidPlan(
-                "disjoint_parts needs Poisson draws: parts are assigned by chance, so their size is private"
+                "disjoint_parts needs Poisson draws: parts are assigned at random, so their size is private"
             )
-
         if self.accounting == PUBLISHED and (self.sampling != FIXED_SIZE or self.resample_every > 1):
             raise InvalidPlan(
                 "accounting='published' reproduces papers: it needs sampling='fixed-size', resample_every=1"
@@ -69,6 +71,16 @@ class Settings:
     def draws_per_demonstration(self) -> int:
         """⌈T/R⌉, the draws of one demonstration."""
         return -(-self.max_tokens // self.resample_every)
+
+    @property
+    def units_per_draw(self) -> int:
+        """M·N, the units in one draw, on average if draws are Poisson."""
+        return self.prompts_per_token * self.records_per_prompt
+
+    @property
+    def units_wanted(self) -> int:
+        """M·N·P, the units that a stratum needs at least."""
+        return self.units_per_draw * self.disjoint_parts
 
     @property
     def row_change(self) -> RowChange:

@@ -21,6 +21,7 @@ from dpfewshot.mechanisms.exact import (
     solved_clip,
     solved_temperature,
 )
+from dpfewshot.values import check_whole
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ def solve(
         check_clip(clip)
     if temperature is not None:
         check_temperature(temperature)
-    if prompts is not None and prompts < 1:
-        raise InvalidPlan(f"prompts must be at least 1, not {prompts}")
+    if prompts is not None:
+        check_whole("prompts", prompts)
     sigma = calibrate(lambda noise: _event(1 / Fraction(noise), tokens), epsilon=epsilon, delta=delta)
     match clip, temperature, prompts:
         case None, float() | int() as tau, int() as s:

@@ -10,7 +10,7 @@ import pytest
 
 from dpfewshot.cli.application import run
 from dpfewshot.cli.demo import demo_synthesizer
-from dpfewshot.planning.planner import default_delta
+from dpfewshot.planning.population import default_delta
 from dpfewshot.values import Record
 from tests.support.neighbours import LABELS, Certain, Row, write
 

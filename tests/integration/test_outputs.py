@@ -252,7 +252,7 @@ def names(found: Sequence[str]) -> set[str]:
 
 def test_control_a_default_delta_that_counts_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "dpfewshot.planning.planner.default_delta", lambda _, records: min(1e-5, 1 / (100 * len(records)))
+        "dpfewshot.planning.population.default_delta", lambda _, records: min(1e-5, 1 / (100 * len(records)))
     )
     for relation in ("add-remove", "zero-out"):
         leaks = names(found(relation, "more records", BRIEF))
@@ -274,7 +274,7 @@ def test_control_a_log_line_with_the_size_of_a_draw(monkeypatch: pytest.MonkeyPa
 def test_control_an_error_that_quotes_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     def body(writer: PromptWriter, record: object) -> list[int]:
         try:
-            return writer._capped(record.text)  # type: ignore[attr-defined]
+            return writer.tokenizer.tokenize(f" {record.text}")
         except ValueError as error:
             raise DPFewShotError(str(error)) from None
 

@@ -1,18 +1,24 @@
 """What a plan says of all its parts together: never less than any of them takes."""
 
+import json
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dpfewshot as dpf
+from dpfewshot.accounting import events
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.mechanisms import Gaussian
-from dpfewshot.planning.plan import GenerationPlan, Stratum
+from dpfewshot.planning.plan import GenerationPlan, Stratum, StratumPlan, draws_at
 from dpfewshot.planning.planner import plan_stratum
 from dpfewshot.planning.settings import Settings
-from dpfewshot.values import PrivacyBudget, PrivacySpend
-from tests.support.scripts import TASK, Sentence, tickets
+from dpfewshot.values import PrivacyBudget, PrivacySpend, Relation
+from tests.support import factory
+from tests.support.scripts import Sentence
 
 SETTINGS = Settings(20, 1, 8, 1, 1, 100)
 BUDGET = PrivacyBudget(4.0, 1e-5)
@@ -20,10 +26,7 @@ BUDGET = PrivacyBudget(4.0, 1e-5)
 
 def plan_of_unequal_parts(*, reverse: bool) -> GenerationPlan:
     """Two parts of which neither has all the greater figures."""
-    refund, delivery = (
-        plan_stratum(Gaussian(), SETTINGS, BUDGET, Stratum(label, (label,), population))
-        for label, population in (("refund", 100), ("delivery", 4000))
-    )
+    refund, delivery = factory.stratum_plan("refund", 100), factory.stratum_plan("delivery", 4000)
     nine, seven = replace(refund.draws, steps=9), replace(delivery.draws, steps=7)
     parts = [
         replace(refund, cost=Amount(10**12, 10**13), noise_multiplier=3.0, noise_on_mean=0.02, draws=nine),
@@ -31,9 +34,7 @@ def plan_of_unequal_parts(*, reverse: bool) -> GenerationPlan:
             delivery, cost=Amount(3 * 10**12, 10**11), noise_multiplier=0.5, noise_on_mean=0.4, draws=seven
         ),
     ]
-    return GenerationPlan(
-        "gaussian", "add-remove", SETTINGS, tuple(parts[::-1] if reverse else parts), prompt_tokens=10
-    )
+    return factory.plan(*(parts[::-1] if reverse else parts), relation="add-remove")
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -51,13 +52,168 @@ def test_a_plan_states_the_greatest_of_its_parts(reverse: bool) -> None:
 
 def test_a_plan_states_what_the_account_is_charged_when_labels_differ() -> None:
     """Populations a hundred times apart: their certified ε differ, and the account holds the greater one."""
-    made = dpf.Synthesizer(
-        TASK, tickets(), Sentence(sure=0.999999), budget=BUDGET, mechanism=Gaussian(top_k=8),
-        max_tokens=8, prompts_per_token=40, population={"refund": 50, "delivery": 5000},
-    )  # fmt: skip
+    made = factory.synthesizer(
+        Sentence(sure=0.999999), prompts_per_token=40, population={"refund": 50, "delivery": 5000}
+    )
     spends = {part.scope: part.spend for part in made.plan.strata}
     assert spends["refund"] != spends["delivery"]
     demonstrations = made.generate_all()
     assert {one.label: one.spent for one in demonstrations} == spends
     assert all(spend.epsilon <= made.plan.epsilon for spend in spends.values())
     assert made.accountant.spent == PrivacySpend(made.plan.epsilon, made.plan.delta)
+
+
+RATES = st.floats(2.0**-30, 1.0)
+NOISES = st.floats(2.0**-6, 2.0**20)
+EVENTS = st.one_of(
+    st.builds(events.PoissonGaussian, RATES, NOISES, st.integers(1, 9)),
+    st.builds(events.PoissonBoundedRange, RATES, st.floats(1e-9, 200.0), st.integers(1, 9)),
+    st.builds(events.ZeroConcentrated, st.floats(1e-9, 1e3), st.integers(1, 9)),
+)
+NESTED = st.recursive(
+    EVENTS,
+    lambda inner: st.builds(
+        lambda kind, several: kind(tuple(several)),
+        st.sampled_from([events.Composition, events.Tightest]),
+        st.lists(inner, min_size=1, max_size=2),
+    ),
+    max_leaves=3,
+)
+SOME_SETTINGS = st.builds(
+    Settings,
+    prompts_per_token=st.integers(1, 9),
+    records_per_prompt=st.integers(1, 3),
+    max_tokens=st.integers(5, 9),
+    shots_per_label=st.integers(1, 3),
+    resample_every=st.integers(1, 5),
+    record_token_cap=st.integers(1, 200),
+    disjoint_parts=st.integers(1, 3),
+)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> GenerationPlan:
+    """Plans of any σ, cost and event: as a planner makes them, but for the search of σ."""
+    chosen = draw(SOME_SETTINGS)
+    strata = []
+    for label in draw(st.lists(st.text(), min_size=1, max_size=3, unique=True)):
+        population = draw(st.integers(chosen.units_wanted, 10**9))
+        stratum = Stratum(draw(st.sampled_from([label, None])), (label,), population)
+        rate = Fraction(chosen.units_wanted, population)
+        cost = draw(st.none() | st.builds(Amount, st.integers(0, 2**63 - 1), st.integers(0, 10**18)))
+        strata.append(
+            StratumPlan(
+                stratum,
+                rate,
+                draws_at(chosen, stratum, rate),
+                draw(NOISES),
+                cost,
+                draw(st.none() | st.floats(0.0, 1e6)),
+                None if cost is None else draw(NESTED),
+            )
+        )
+    return GenerationPlan(
+        draw(st.text()),
+        draw(st.sampled_from([Relation.ADD_REMOVE, Relation.ZERO_OUT])),
+        chosen,
+        tuple(strata),
+        prompt_tokens=draw(st.integers(0, 10**9)),
+        estimated_seconds=draw(st.none() | st.floats(0.0, 1e9)),
+    )
+
+
+@given(plans())
+def test_a_plan_survives_json_to_the_last_bit(plan: GenerationPlan) -> None:
+    text = json.dumps(plan.as_dict())
+    again = GenerationPlan.from_dict(json.loads(text))
+    assert again == plan
+    assert json.dumps(again.as_dict()) == text
+    for one, other in zip(plan.strata, again.strata, strict=True):
+        assert one.noise_multiplier.hex() == other.noise_multiplier.hex()
+        assert (one.cost, one.sampling_rate) == (other.cost, other.sampling_rate)
+
+
+@given(plans())
+def test_what_a_plan_displays_is_never_less_than_it_costs(plan: GenerationPlan) -> None:
+    for stratum in plan.strata:
+        if stratum.cost is not None:
+            told = stratum.figures()
+            assert Fraction(repr(told["epsilon"])) * 10**12 >= stratum.cost.epsilon
+            assert Fraction(repr(told["delta"])) * 10**18 >= stratum.cost.delta
+            assert plan.epsilon >= told["epsilon"]
+            assert plan.delta >= told["delta"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"sampling": "fixed-size"}, {"disjoint_parts": 2}])
+def test_a_planned_plan_survives_json(settings: dict[str, Any]) -> None:
+    chosen = replace(SETTINGS, **settings)
+    refund = Stratum("refund", ("refund",), 896)
+    stratum = plan_stratum(Gaussian(), chosen, PrivacyBudget(1.1, 1 / 896), refund)
+    relation = Relation.REPLACE_ONE if chosen.sampling == "fixed-size" else Relation.ZERO_OUT
+    plan = GenerationPlan("gaussian", relation, chosen, (stratum,), prompt_tokens=10)
+    assert GenerationPlan.from_dict(json.loads(json.dumps(plan.as_dict()))) == plan
+    without_privacy = replace(plan, strata=(plan_stratum(Gaussian(), chosen, None, refund),))
+    assert GenerationPlan.from_dict(json.loads(json.dumps(without_privacy.as_dict()))) == without_privacy
+
+
+def test_a_document_from_before_amounts_were_exact_is_read() -> None:
+    """Its floats have the digits of an amount below 1000 and 0.001."""
+    plan = plan_of_unequal_parts(reverse=False)
+    again = GenerationPlan.from_dict(plan.figures())
+    assert again == replace(plan, strata=tuple(replace(stratum, event=None) for stratum in plan.strata))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mechanism": None}, "'mechanism'"),
+        ({"relation": "same"}, "relation must be one of"),
+        ({"max_tokens": True}, "'max_tokens'"),
+        ({"max_tokens": 0}, "max_tokens must be a whole number"),
+        ({"parts": []}, "no part"),
+        ({"parts": [3]}, "a part of the plan is not an object"),
+        ({"labels": []}, "'labels'"),
+        ({"labels": [1]}, "'labels'"),
+        ({"exact": 3}, "is not an object"),
+        ({"exact": {}}, "no 'sampling_rate'"),
+        ({"sampling_rate": [1]}, "another kind"),
+        ({"sampling_rate": [3, 2]}, r"not in \(0, 1\]"),
+        ({"cost": [-1, 0]}, "another kind"),
+        ({"cost": [1.5, 0]}, "another kind"),
+        ({"event": {"event": "Nothing"}}, "unknown"),
+        ({"event": {"event": "PoissonGaussian"}}, "another kind"),
+        ({"event": {"event": "Composition", "events": 3}}, "another kind"),
+        ({"event": {"event": "ZeroConcentrated", "rho": -1, "steps": 1}}, "rho must be"),
+    ],
+)  # fmt: skip
+def test_a_document_that_is_no_plan_is_refused(changes: dict[str, Any], message: str) -> None:
+    document: dict[str, Any] = json.loads(json.dumps(plan_of_unequal_parts(reverse=False).as_dict()))
+    part = document["parts"][0]
+    for name, value in changes.items():
+        for holder in (part["exact"], part, document):
+            if name in holder:
+                holder[name] = value
+                break
+    with pytest.raises(dpf.InvalidPlan, match=message):
+        GenerationPlan.from_dict(document)
+
+
+def test_a_plan_that_is_no_object_is_refused() -> None:
+    with pytest.raises(dpf.InvalidPlan, match="not an object"):
+        GenerationPlan.from_dict([])  # type: ignore[arg-type]
+
+
+class OwnEvent:
+    """An event of somebody else's mechanism."""
+
+    steps = 1
+    relations = frozenset({Relation.ZERO_OUT})
+
+
+def test_an_event_that_is_not_of_the_vocabulary_is_left_out() -> None:
+    plan = plan_of_unequal_parts(reverse=False)
+    both = events.Composition((plan.strata[0].event, OwnEvent()))
+    for event in (OwnEvent(), both):
+        own = replace(plan, relation=Relation.ZERO_OUT, strata=(replace(plan.strata[0], event=event),))
+        again = GenerationPlan.from_dict(json.loads(json.dumps(own.as_dict())))
+        assert again.strata[0] == replace(own.strata[0], event=None)

@@ -1,0 +1,168 @@
+"""What the JSON documents of plans consist of: the kinds of their members, rates, amounts and events."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from fractions import Fraction
+from typing import Any, Final
+
+from dpfewshot.accounting import Event, events
+from dpfewshot.budget.amounts import Amount
+from dpfewshot.errors import InvalidPlan
+from dpfewshot.values import Relation
+
+_NUMBER: Final = (int, float)
+_MAYBE_NUMBER: Final = (int, float, type(None))
+_MAYBE_TEXT: Final = (str, type(None))
+
+PLAN: Final[Mapping[str, tuple[type, ...]]] = {
+    "mechanism": (str,),
+    "relation": (str,),
+    "epsilon": _MAYBE_NUMBER,
+    "delta": _MAYBE_NUMBER,
+    "prompts_per_token": (int,),
+    "records_per_prompt": (int,),
+    "max_tokens": (int,),
+    "shots_per_label": (int,),
+    "resample_every": (int,),
+    "sampling": (str,),
+    "prompt_tokens": (int,),
+    "estimated_seconds": _MAYBE_NUMBER,
+    "warnings": (list,),
+    "parts": (list,),
+}
+STRATUM: Final[Mapping[str, tuple[type, ...]]] = {
+    "scope": _MAYBE_TEXT,
+    "labels": (list,),
+    "population": (int,),
+    "sampling_rate": _NUMBER,
+    "noise_multiplier": _NUMBER,
+    "steps": (int,),
+    "epsilon": _MAYBE_NUMBER,
+    "delta": _MAYBE_NUMBER,
+    "noise_on_mean": _MAYBE_NUMBER,
+}
+EXACT: Final[Mapping[str, tuple[type, ...]]] = {
+    "sampling_rate": (list,),
+    "cost": (list, type(None)),
+    "event": (dict, type(None)),
+}
+
+_EVENTS: Final[Mapping[str, Any]] = {
+    kind.__name__: kind
+    for kind in (
+        events.PoissonGaussian,
+        events.PoissonRandomizedResponse,
+        events.PoissonBoundedRange,
+        events.FixedSizeGaussian,
+        events.ZeroConcentrated,
+        events.Composition,
+        events.Tightest,
+    )
+}
+
+
+def check(where: str, value: object, kinds: Mapping[str, tuple[type, ...]]) -> Mapping[str, Any]:
+    """The value, if it is an object whose members are of these kinds, and finite where they are numbers.
+
+    Raises:
+        InvalidPlan: names the member.
+    """
+    if not isinstance(value, Mapping):
+        raise InvalidPlan(f"{where} is not an object")
+    for name, allowed in kinds.items():
+        if name not in value:
+            raise InvalidPlan(f"{where} has no {name!r}")
+        found = value[name]
+        finite = not isinstance(found, float) or math.isfinite(found)
+        if not isinstance(found, allowed) or isinstance(found, bool) or not finite:
+            raise InvalidPlan(f"{where} has a {name!r} of another kind than expected")
+    return value
+
+
+def relation(value: str) -> Relation:
+    """The neighbouring relation of this name.
+
+    Raises:
+        InvalidPlan: there is none.
+    """
+    if value not in list(Relation):
+        raise InvalidPlan(f"the plan's relation must be one of {', '.join(Relation)}")
+    return Relation(value)
+
+
+def texts(value: list[Any]) -> tuple[str, ...]:
+    """A list of at least one label.
+
+    Raises:
+        InvalidPlan: it is something else.
+    """
+    if not value or not all(isinstance(each, str) for each in value):
+        raise InvalidPlan("a part of the plan has 'labels' of another kind than expected")
+    return tuple(value)
+
+
+def rate(value: list[Any]) -> Fraction:
+    """An exact rate from its numerator and denominator.
+
+    Raises:
+        InvalidPlan: it is not in (0, 1].
+    """
+    numerator, denominator = _pair(value)
+    if not 0 < numerator <= denominator:
+        raise InvalidPlan("a sampling rate of the plan is not in (0, 1]")
+    return Fraction(numerator, denominator)
+
+
+def cost(value: list[Any] | None) -> Amount | None:
+    """An exact amount from its ε in 10⁻¹² and δ in 10⁻¹⁸; None without privacy.
+
+    Raises:
+        InvalidPlan: it is something else.
+    """
+    return None if value is None else Amount(*_pair(value))
+
+
+def _pair(value: list[Any]) -> tuple[int, int]:
+    match value:
+        case [int(first), int(second)] if first >= 0 and second >= 0:
+            return first, second
+    raise InvalidPlan("'exact' of a part of the plan has a number of another kind than expected")
+
+
+def event_as_dict(event: Event | None) -> dict[str, object] | None:
+    """An event of the vocabulary (`dpfewshot.accounting.events`) as JSON; None for any other."""
+    kind: Any = type(event)
+    if kind not in _EVENTS.values():
+        return None
+    values = {field.name: getattr(event, field.name) for field in fields(kind)}
+    if "events" in values:
+        values["events"] = [event_as_dict(each) for each in values["events"]]
+        if None in values["events"]:
+            return None
+    return {"event": kind.__name__} | values
+
+
+def event_from_dict(value: object) -> Event | None:
+    """The event that `event_as_dict` made this from.
+
+    Raises:
+        InvalidPlan: it is no such event.
+    """
+    if value is None:
+        return None
+    match value:
+        case {"event": str(name), **members} if name in _EVENTS:
+            arguments: dict[str, Any] = {str(member): each for member, each in members.items()}
+            try:
+                if "events" in arguments:
+                    arguments["events"] = tuple(event_from_dict(each) for each in arguments["events"])
+                event: Event = _EVENTS[name](**arguments)
+            except InvalidPlan:
+                raise
+            except (TypeError, ValueError, AttributeError):
+                raise InvalidPlan("the plan has an event of another kind than expected") from None
+            return event
+    raise InvalidPlan("the plan names an event that is unknown here")

@@ -1,0 +1,87 @@
+"""The public numbers that a plan starts from: n, the neighbouring relation, and a default δ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dpfewshot.errors import InvalidPlan
+from dpfewshot.planning.plan import Stratum
+from dpfewshot.planning.settings import FIXED_SIZE, Settings
+from dpfewshot.sampling import units
+from dpfewshot.values import Record, Relation, check_whole
+
+Population = Mapping[str, int] | int | None
+"""Public constants n: by label, or one number if labels are free; None counts the units."""
+
+LARGEST_DEFAULT_DELTA = 1e-5
+"""The default δ for up to a thousand units."""
+
+
+def relation_of(sampling: str, population: Population) -> Relation:
+    """The neighbouring relation that a run is stated for."""
+    if sampling == FIXED_SIZE:
+        return Relation.REPLACE_ONE
+    return Relation.ZERO_OUT if population is None else Relation.ADD_REMOVE
+
+
+def public_stratum(
+    settings: Settings, population: Population, scope: str | None, labels: tuple[str, ...], counted: int
+) -> Stratum:
+    """A stratum with its public n.
+
+    Args:
+        settings: what the user chose.
+        population: public constants; None uses the count.
+        scope: the label whose units take part; None for all units.
+        labels: the labels to generate from them.
+        counted: how many units there are.
+
+    Raises:
+        InvalidPlan: `population` does not name the stratum with a whole number of at least 1, or differs from
+            the count in draws of fixed size.
+    """
+    public = _public_population(population, scope, counted)
+    if settings.sampling == FIXED_SIZE and public != counted:
+        raise InvalidPlan(f"fixed-size draws use the counted n={counted}, which population must equal")
+    return Stratum(scope, labels, public)
+
+
+def _public_population(population: Population, scope: str | None, counted: int) -> int:
+    """The public constant n of a stratum, or the count if none is given."""
+    if population is None:
+        return counted
+    if scope is None:
+        if isinstance(population, Mapping):
+            raise InvalidPlan(
+                "labels are free and draw from the whole data set: population must be one whole number"
+            )
+        check_whole("population", population)
+        return population
+    if not isinstance(population, Mapping):
+        raise InvalidPlan(
+            "population must name a number for each label, as in {'refund': 1200}; on the command line "
+            "repeat it, as in --population refund=1200 --population delivery=900"
+        )
+    count = population.get(scope)
+    check_whole(f"the population of label {scope!r} (--population LABEL=N)", count)
+    assert count is not None  # noqa: S101 - checked
+    return count
+
+
+def default_delta(population: Population, records: Iterable[Record]) -> float:
+    """The smaller of 10⁻⁵ and 1/(100 n), n all units: the δ of a command line that names none.
+
+    δ is printed and determines σ, so it depends only on what the neighbouring relation makes public. With a
+    population that is the population. Without one, and in draws of fixed size, it is the number of units: a
+    null, or a unit that replaces another, keeps its place in the count. The number of records is always
+    private: a unit may have any number of them, under any labels.
+
+    Args:
+        population: public constants; None counts the units.
+        records: private; only their units are counted, and only without a population.
+    """
+    if population is None:
+        count = len(units(records))
+    else:
+        count = sum(population.values()) if isinstance(population, Mapping) else population
+    return min(LARGEST_DEFAULT_DELTA, 1 / (100 * max(1, count)))
