@@ -149,7 +149,15 @@ def test_by_default_nothing_private_is_in_it(given: Sources) -> None:
     text = rendered(given)
     times = {row["at"][:16].replace("T", " ") for row in given.book.history}
     actors = {row["actor"] for row in given.book.history}
-    for private in (SECRET, "our own tickets", "PRIVATE:", "cancelled", given.book.head, *times, *actors):
+    for private in (
+        SECRET,
+        "our own tickets",
+        "PRIVATE:",
+        "cancelled",
+        given.book.chain_tip,
+        *times,
+        *actors,
+    ):
         assert private not in text
     assert "1 demonstration without a guarantee, 1 cell" in text
     assert "2026-01-31" in text  # the day when it was made
@@ -157,7 +165,13 @@ def test_by_default_nothing_private_is_in_it(given: Sources) -> None:
 
 def test_what_is_private_is_shown_when_asked_for_and_says_so(given: Sources) -> None:
     text = rendered(given, confidential=True)
-    for there in (SECRET, "our own tickets", "cancelled", given.book.head, "1 cell of it was measured on"):
+    for there in (
+        SECRET,
+        "our own tickets",
+        "cancelled",
+        given.book.chain_tip,
+        "1 cell of it was measured on",
+    ):
         assert there in text
     assert "<title>PRIVATE: " in text
     assert "Private: for the trusted side only." in text
