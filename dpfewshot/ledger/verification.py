@@ -178,7 +178,7 @@ class _Replay:
         if state not in OPEN and (state != SETTLED or after is None or any(after.left)):
             return f"what was {state} was resumed"
         if granted is None or details.get("previous") != granted.lease:
-            return f"entry {entry} was resumed by a run that held no lease of it"
+            return f"entry {entry} was resumed by a run without a lease of it"
         if details.get("reserve") != self.reserved_by[entry]:
             return f"entry {entry} was resumed for another event than the one that reserved it"
         self.entries[entry]["state"] = CHARGED if state in OPEN else SETTLED

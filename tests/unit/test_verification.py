@@ -76,7 +76,7 @@ def test_a_history_that_could_have_happened() -> None:
             [CREATED, reserve(1, 1), resume("a", 1, "b")],
             "entry 1 was resumed by a run that held no lease of it",
         ),
-        ([CREATED, GRANTED, resume("b", 1, "c")], "entry 1 was resumed by a run that held no lease of it"),
+        ([CREATED, GRANTED, resume("b", 1, "c")], "entry 1 was resumed by a run without a lease of it"),
         (
             [CREATED, GRANTED, resume("a", 1, "b", reserved="0" * 64)],
             "another event than the one that reserved",
