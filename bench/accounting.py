@@ -1,6 +1,6 @@
 """How fast the accountant is, alone and beside prv-accountant and dp-accounting.
 
-    python bench/accounting.py
+    python -m bench.accounting
 
 Settings: Tang et al. 2024, Table 9. First one calibration of each row. Then, in one run, one ε by three
 accountants at equal accuracy: each must return an upper bound that is at most `accuracy` above the ε of

@@ -1,6 +1,6 @@
 """The in-process backend's cost: the page docs/results/backends.md.
 
-    python bench/backends.py DATA > docs/results/backends.md
+    python -m bench.backends DATA > docs/results/backends.md
 
 DATA is a folder with `trec.train.jsonl.gz`, `trec.test.jsonl.gz`, `agnews.train_subset.jsonl.gz` and
 `agnews.test.jsonl.gz`. Needs the extra `bench` (llama-server comes from xllamacpp). Some ten minutes on two cores that
@@ -15,14 +15,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import backends_memory
-import backends_profile
-from backends_inputs import DATA_SETS, LONG, PROMPTS, SHORT, Inputs, Options, loaded
-from backends_speed import speed, verdict
-from backends_ways import InProcess
-from trec import prefix_tree_nodes
-
 import dpfewshot as dpf
+from bench import backends_memory, backends_profile
+from bench.backends_inputs import DATA_SETS, LONG, PROMPTS, SHORT, Inputs, Options, loaded
+from bench.backends_speed import speed, verdict
+from bench.backends_ways import InProcess
+from bench.trec import prefix_tree_nodes
 from dpfewshot.backends import LlamaCpp
 
 NODES_TARGET = 1.05
@@ -132,31 +130,31 @@ def main() -> int:
         for line in SECTIONS[name](options):
             print(line, flush=True)
             missed |= "MISSED" in line
-    print("What is missed, and why: [weights](../decisions/weights.md).")
+    print("Which targets are missed, and why: [weights](../decisions/weights.md).")
     return int(missed)
 
 
 HEADER = """# The in-process backend's cost
 
-    python bench/backends.py DATA > docs/results/backends.md
+    python -m bench.backends DATA > docs/results/backends.md
 
-SmolLM2-135M-Instruct (Q4_1), the Gaussian mechanism with K = 100. Records and released tokens are the same for every way of asking, so all of them
-evaluate the same prompts: M subsets of TREC's *Location* or AG News' *World*, after tokens of held-out texts. All ways took turns in one run.
-A range is median (least to most) over its rounds. Ratios count; times are of one machine.
+SmolLM2-135M-Instruct (Q4_1), the Gaussian mechanism with K = 100. Records and released tokens are the same for every method, so all methods
+evaluate the same prompts: M subsets of TREC's *Location* or AG News' *World*, after tokens of held-out texts. All methods took turns in one run.
+A range is median (least to most) over its rounds. Compare ratios; times belong to one machine.
 """
 
-COUNTS = """A step's tree holds each token once that its prompts, the public one among them, begin with alike. In process the prefix is evaluated once a
-demonstration and the public prompt grows by a token, so fewer than the tree's nodes can do; what two private records have in common is evaluated
-for each, since a schedule that shares it would depend on who else was drawn. "Prefix once a demonstration" is the stricter count, which asks for that
-sharing and gives nothing for the prefix. The "public tree" shares only what all prompts of a label begin with. Means over T = 15 tokens.
+COUNTS = """A step's tree contains once each token that its prompts, the public one included, share as a prefix. In process the prefix is evaluated once a
+demonstration and the public prompt grows by a token, so fewer evaluations than the tree's nodes can suffice. A prefix that two private records share is evaluated
+for each, since a schedule that shares it would depend on who else was drawn. "Prefix once a demonstration" is the stricter count: it requires that
+sharing and credits nothing for the prefix. The "public tree" shares only what all prompts of a label begin with. Means over T = 15 tokens.
 """
 
-REST = """A real `Synthesizer` with an SQLite ledger in a file, TREC's *Location*, ε = 4, δ = 1e-5, from the constructor to the text; the model is loaded before, and so
-are the libraries. "llama.cpp" is the time in its functions that evaluate, "backend beside it" what else the backend does to answer (log-softmax, batches),
+REST = """A real `Synthesizer` with an SQLite ledger in a file, TREC's *Location*, ε = 4, δ = 1e-5, from the constructor to the text; the model and
+the libraries are loaded before. "llama.cpp" is the time in its evaluating functions, "backend beside it" the backend's remaining work for an answer (log-softmax, batches),
 "all the rest" is everything else: records into tokens, plan, accounting, ledger, draws, aggregation, noise.
 """
 
-MEMORY = """The largest resident set of a process that loads the model and makes one demonstration of T = R = 4 tokens, every record in the draw.
+MEMORY = """The largest resident set of a process that loads the model and generates one demonstration of T = R = 4 tokens, with every record in the draw.
 """
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The most memory that a real generation took: `python bench/backends_memory.py SETTING`.
+"""The most memory that a real generation took: `python -m bench.backends_memory SETTING`.
 
 Prints the process' largest resident set in GiB, after one demonstration on one draw (R = T) of M prompts of about 200
 tokens: as many records as prompts, so that all are in the draw.
@@ -78,7 +78,7 @@ def largest_resident_set() -> float:
 
 def gigabytes(setting: Setting) -> float:
     """The same in a process of its own, GiB."""
-    arguments = [sys.executable, __file__, str(SETTINGS.index(setting))]
+    arguments = [sys.executable, "-m", "bench.backends_memory", str(SETTINGS.index(setting))]
     return float(subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True).stdout)  # noqa: S603
 
 

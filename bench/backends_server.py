@@ -1,4 +1,4 @@
-"""A llama-server in a process of its own, for bench/backends.py: `python bench/backends_server.py MODEL SLOTS THREADS`.
+"""A llama-server in a process of its own, for bench/backends.py: `python -m bench.backends_server MODEL SLOTS THREADS`.
 
 Prints its address, and serves until its standard input is closed.
 """

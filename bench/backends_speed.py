@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from importlib.util import find_spec
 
-from backends_inputs import DATA_SETS, LONG, PROMPTS, SHORT, Inputs, Options, loaded
-from backends_ways import InProcess, Server, Step
-
+from bench.backends_inputs import DATA_SETS, LONG, PROMPTS, SHORT, Inputs, Options, loaded
+from bench.backends_ways import InProcess, Server, Step
 from dpfewshot.backends import packaged_model_path
 from dpfewshot.backends.llama_cpp.model import load_library
 from dpfewshot.backends.llama_cpp.weights import converted
@@ -35,9 +34,9 @@ BLOCK = "in process, one draw (R = T)"
 BLOCK_CONVERTED = f"{BLOCK}, {WEIGHTS}"
 
 
-SPEED = """Tang et al.'s published code asks for the public prompt's 100 likeliest tokens, then for every private prompt in a request of its own with a bias on
-these tokens, all requests at once. Here it asks a real llama-server with as many threads, over connections that stay open. Four slots and the
-prompt cache are llama-server's default; with them an answer depends on what was asked before, which the proof forbids: a
+SPEED = """Tang et al.'s published code requests the public prompt's 100 likeliest tokens, then every private prompt in a request of its own with a bias on
+these tokens, all requests at once. Here it queries a real llama-server with as many threads, over connections that stay open. Four slots and the
+prompt cache are llama-server's default; with them an answer depends on earlier requests, which the proof forbids: a
 Synthesizer can only use one slot without the cache. Steps with a fresh draw are measured at the 8th and 33rd token, whose mean stands for that of 40,
 and at the 8th for 15, as a step's work grows evenly; blocks are measured whole. "bf16": weights converted when the model is loaded
 ([why](../decisions/weights.md)), for our process or for the server.

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from backends_inputs import Inputs
 from numpy.typing import NDArray
 
+from bench.backends_inputs import Inputs
 from dpfewshot.backends import LlamaCpp
 from dpfewshot.backends.protocol import PromptBlock
 from dpfewshot.budget.permit import Permit
@@ -117,10 +117,13 @@ class Server:
     """
 
     def __init__(self, model: Path, slots: int, threads: int, *, cache_prompt: bool) -> None:
-        script = Path(__file__).with_name("backends_server.py")
-        arguments = [sys.executable, str(script), str(model), str(slots), str(threads)]
-        self._process = subprocess.Popen(  # noqa: S603 - our own script
-            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        arguments = ["-m", "bench.backends_server", str(model), str(slots), str(threads)]
+        self._process = subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         address = next(line for line in self._process.stdout or () if line.startswith("address "))
         self._address = address.split("//")[-1].strip()

@@ -1,6 +1,6 @@
 """Why demonstrations do not help on AG News and TREC: what the labels' bias does, into docs/results/raw/calibration.json.
 
-    python bench/calibration.py DATA STORE
+    python -m bench.calibration DATA STORE
 
 Uses the demonstrations that bench/utility.py keeps in STORE. Each is used without calibration, with contextual calibration
 (Zhao et al., 2021: divide by what texts that say nothing get) and with `icl.batch_calibrated` by the test texts, and the
@@ -14,12 +14,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from batched import Batched
 from numpy.typing import NDArray
-from utility import REPETITIONS, backend, experiment, ours, settings_of
-from utility_data import DATA_SETS
-from utility_settings import Stored
 
+from bench.batched import Batched
+from bench.utility import REPETITIONS, backend, experiment, ours, settings_of
+from bench.utility_data import DATA_SETS
+from bench.utility_settings import Stored
 from dpfewshot.evaluation import Condition, Experiment, NonPrivateSample, Trial, ZeroShot
 from dpfewshot.icl import Classifier, batch_calibrated
 from dpfewshot.runtime.files import write_whole

@@ -1,6 +1,6 @@
 """The compiled core beside its references, in one run: ratios, their spread, and whether each target holds.
 
-    python bench/core.py
+    python -m bench.core
 
 Rounds alternate between the two sides, so that what else the machine does falls on both. A ratio is the
 median over rounds, with the smallest and the largest. OpenDP is skipped, aloud, where it is not installed.

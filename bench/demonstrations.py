@@ -1,6 +1,6 @@
 """Every mechanism's demonstrations of TREC, by the packaged model: the page docs/results/demonstrations.md.
 
-    python bench/demonstrations.py trec.train.jsonl.gz > docs/results/demonstrations.md
+    python -m bench.demonstrations trec.train.jsonl.gz > docs/results/demonstrations.md
 
 M = 80, N = 1, T = R = 15, ε = 4 and δ = 1e-5 for each label, whose records are disjoint. About a quarter of an hour on two
 cores; progress goes to standard error.
@@ -95,11 +95,11 @@ def section(
 
 HEADER = """# Demonstrations of TREC, by mechanism
 
-    python bench/demonstrations.py trec.train.jsonl.gz > docs/results/demonstrations.md
+    python -m bench.demonstrations trec.train.jsonl.gz > docs/results/demonstrations.md
 
 SmolLM2-135M-Instruct (Q4_1) in process, TREC's training questions, M = 80, N = 1, T = R = 15 (one draw a demonstration), each label under a budget of
-ε = 4, δ = 1e-5. What stands here is what came out, once. The model is small; how true the mechanisms are to what it would say without noise is
-[measured apart](mechanisms.md).
+ε = 4, δ = 1e-5. The page shows the output of one run. The model is small; [mechanisms](mechanisms.md) measures how close each mechanism stays to the
+model's noiseless output.
 """
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Puts faults into a copy of the project, one at a time: some test must notice each.
 
     make soak                          # all of bench/seeded_faults.py, and more
-    python bench/faults.py             # some minutes
-    python bench/faults.py labels.py   # those whose file or property holds a word
+    python -m bench.faults             # some minutes
+    python -m bench.faults labels.py   # those whose file or property holds a word
 
 Exits with 1 if a fault survives, if its text does not stand in its file exactly once, or if its tests do not
 pass without it.
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from seeded_faults import FAULTS, Fault
+from bench.seeded_faults import FAULTS, Fault
 
 ROOT = Path(__file__).parents[1]
 COPIED = (

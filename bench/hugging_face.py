@@ -1,6 +1,6 @@
 """HuggingFace on one device: is it invariant, how fast are batched steps, how far is half precision off.
 
-    python bench/hugging_face.py cuda [model] >> docs/results/hugging-face.md
+    python -m bench.hugging_face cuda [model] >> docs/results/hugging-face.md
 
 The model is the packaged one, or a GGUF file, a folder or a name on the hub.
 """

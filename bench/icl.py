@@ -1,7 +1,7 @@
 """Classification and extraction beside sending each whole prompt, and three ways to score labels: docs/results/icl.md.
 
-    python bench/icl.py speed FOLDER [MODEL.gguf] > docs/results/icl.md
-    python bench/icl.py scores FOLDER [MODEL.gguf] >> docs/results/icl.md
+    python -m bench.icl speed FOLDER [MODEL.gguf] > docs/results/icl.md
+    python -m bench.icl scores FOLDER [MODEL.gguf] >> docs/results/icl.md
 
 FOLDER holds agnews.train_subset.jsonl.gz and the like; the model is the packaged one unless another is named.
 Some minutes each on a core of one's own; progress goes to standard error.
@@ -211,18 +211,18 @@ def among_labels(scores: Scores) -> Scores:
 
 SPEED = """# In-context learning: cost and scores
 
-    python bench/icl.py speed FOLDER > docs/results/icl.md
-    python bench/icl.py scores FOLDER gemma-3-270m-Q4_K_M.gguf >> docs/results/icl.md
+    python -m bench.icl speed FOLDER > docs/results/icl.md
+    python -m bench.icl scores FOLDER gemma-3-270m-Q4_K_M.gguf >> docs/results/icl.md
 
 `icl.Classifier` and `icl.Extractor` over `LlamaCpp`, one thread, on a shared two-core machine: ratios of processor time.
 
 ## Beside sending each whole prompt
 
 The same prompts to the same model: by blocks (instruction and demonstrations are kept, a text is evaluated once), and each sent whole to
-`next_token_logprobs`. {texts} texts of low, middle and high length, {rounds} rounds in turn; the prefix is there already. "Tokens" is how many times as
-many tokens whole prompts evaluate, which the ratio would be if each took the same time. Where labels have one token each it is (prefix + text)/text:
+`next_token_logprobs`. {texts} texts of low, medium and high length, {rounds} rounds in turn; the prefix is already evaluated. "Tokens" is the ratio of evaluated tokens, which
+the speed ratio would equal if each token took the same time. Where labels have one token each it is (prefix + text)/text:
 it grows with the demonstrations and falls with the length of the text. Where a label has several, as TREC's Abbreviation, a whole prompt is sent for
-each of them; extraction sends one for each token that is written.
+each of them; extraction sends one for each token that it writes.
 
 ### {model}
 
@@ -232,8 +232,8 @@ each of them; extraction sends one for each token that is written.
 SCORES = """
 ## Which probability is a label's?
 
-Accuracy on the first {texts} test items, 4 demonstrations, {model}; {texts} items tell no difference below about 0.1. The first two sets of words
-are made so that the first label begins the others: see [the decision](../decisions/label-scores.md).
+Accuracy on the first {texts} test items, 4 demonstrations, {model}; {texts} items show no difference below about 0.1. The first two sets of words
+are chosen so that the first label begins the others: see [the decision](../decisions/label-scores.md).
 
 | words | a label's score | uncalibrated | calibrated |
 |---|---|---|---|"""

@@ -1,6 +1,6 @@
 """ICLInf: how much one demonstration moves an answer, and private prediction's measured loss beside its claim.
 
-    python bench/influence.py DATA gemma-3-270m.gguf > docs/results/influence.md
+    python -m bench.influence DATA gemma-3-270m.gguf > docs/results/influence.md
 
 DATA is a folder with trec.train.jsonl.gz and trec.test.jsonl.gz. Every finished cell is kept in
 docs/results/raw/influence.json and not run again; delete the file to start afresh. Without arguments nothing is

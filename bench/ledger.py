@@ -1,7 +1,7 @@
 """The ledger: acts per second, its share of a real generation, and processes that were killed or raced.
 
     make soak                       # all of it, into docs/results/ledger.md: a quarter of an hour
-    python bench/ledger.py --kills 44 --races 1 --seconds 1
+    python -m bench.ledger --kills 44 --races 1 --seconds 1
 
 A cycle is reserve, charge and settle of one plan, on one account that all processes share.
 """
@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import dpfewshot as dpf
+from bench.ledger_rounds import BOUNDARIES, in_a_child, kill_rounds, new_ledgers, race
 from dpfewshot.budget.draws import DrawCounts
-from dpfewshot.budget.reservation import Accountant
 from dpfewshot.values import PrivacySpend
-from tests.support.ledger_rounds import BOUNDARIES, in_a_child, kill_rounds, new_ledgers, race
 
 PROCESSES = (1, 8, 32)
 DRAWS = 300
@@ -45,7 +44,7 @@ def main() -> None:
     chosen = parser.parse_args()
     print("# The ledger, measured\n\n    make soak\n")
     print("Two shared cores; SQLite and PostgreSQL 15 on the same disk, every commit synchronous. ", end="")
-    print(f"Load average when this began: {os.getloadavg()[0]:.0f}; above 2 others were at work too.\n")
+    print(f"Load average when this began: {os.getloadavg()[0]:.0f}; above 2, other work ran as well.\n")
     with new_ledgers() as ledgers:
         print_lines(rate_lines(ledgers, chosen.seconds))
         print_lines(draw_lines(ledgers))
@@ -64,7 +63,7 @@ def print_lines(lines: Iterator[str]) -> None:
 def rate_lines(ledgers: dict[str, Callable[[], str]], seconds: float) -> Iterator[str]:
     """Cycles per second, and how long one takes, with more and more processes."""
     yield "## Reserve, charge, settle\n"
-    yield "| database | processes | cycles per second | median, ms | p99, ms | acts refused as locked |"
+    yield "| database | processes | cycles per second | median, ms | p99, ms | refused as locked |"
     yield "|---|---|---|---|---|---|"
     for name, make in ledgers.items():
         for processes in PROCESSES:
@@ -115,13 +114,15 @@ def cycles(url: str, seconds: float) -> dict[str, Any]:
 def forked(processes: int, act: Callable[[], Any]) -> list[Any]:
     """What each of several children answers."""
     with tempfile.TemporaryDirectory() as folder:
-        children = [
-            in_a_child(lambda number=number: Path(folder, str(number)).write_text(json.dumps(act())))
-            for number in range(processes)
-        ]
+        paths = [Path(folder, str(number)) for number in range(processes)]
+        children = [in_a_child(functools.partial(_write_answer, path, act)) for path in paths]
         for child in children:
             os.waitpid(child, 0)
-        return [json.loads(path.read_text()) for path in Path(folder).iterdir()]
+        return [json.loads(path.read_text()) for path in paths]
+
+
+def _write_answer(path: Path, act: Callable[[], Any]) -> None:
+    path.write_text(json.dumps(act()))
 
 
 def kill_lines(ledgers: dict[str, Callable[[], str]], rounds: int) -> Iterator[str]:
@@ -162,10 +163,11 @@ def race_lines(
 def share_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
     """How much of a real generation's time is the ledger's: `dpfewshot demo`, one demonstration a label."""
     from dpfewshot.cli.backends import open_backend
-    from dpfewshot.cli.demo import PROMPTS_PER_TOKEN, demo_synthesizer
+    from dpfewshot.cli.demo import MAX_TOKENS, PROMPTS_PER_TOKEN
+    from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 
     yield "## Share of a generation\n\n`dpfewshot demo` with a ledger: one demonstration a label, packaged model.\n"
-    yield "| database | acts | ledger, s | generation, s | share |"
+    yield "| database | ledger events | ledger, s | generation, s | share |"
     yield "|---|---|---|---|---|"
     backend = open_backend({}, prompts=PROMPTS_PER_TOKEN)
     for name, make in ledgers.items():
@@ -173,8 +175,10 @@ def share_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
         took: Timed = []
         for act in ("reserve", "draw", "settle", "cancel"):
             setattr(account, act, timed(getattr(account, act), took))
-        made = demo_synthesizer(backend)
-        made._generation.books.accountant = Accountant(account)  # noqa: SLF001 - the demo's own budget is in memory
+        made = dpf.Synthesizer(
+            SUPPORT_TICKETS, support_tickets(), backend, budget=dpf.PrivacyBudget(4.0, 1e-5), ledger=account,
+            prompts_per_token=PROMPTS_PER_TOKEN, max_tokens=MAX_TOKENS, resample_every=MAX_TOKENS, record_token_cap=32,
+        )  # fmt: skip
         start = time.perf_counter()
         made.generate_all()
         made.close()

@@ -1,6 +1,6 @@
 """Every mechanism on the same vectors at equal (ε, δ): the page docs/results/mechanisms.md.
 
-    python bench/mechanisms.py DATA [CACHE] > docs/results/mechanisms.md
+    python -m bench.mechanisms DATA [CACHE] > docs/results/mechanisms.md
 
 DATA is a folder with the data sets (see bench/vectors.py, which evaluates the language model; that takes an hour on two
 cores, and what is in CACHE is not evaluated again). Everything after that takes some minutes. Thinning, repeats and the
@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from vectors import DATA_SETS, DataSet, Text, collect_all, collected
 
+from bench.vectors import DATA_SETS, DataSet, Text, collect_all, collected
 from dpfewshot import _core
 from dpfewshot.accounting import calibrate
 from dpfewshot.accounting.reference.published import fixed_size_renyi_multiplier

@@ -1,6 +1,6 @@
 """Membership inference against 1-shot prompts: private records and synthetic demonstrations.
 
-    python bench/membership.py DATA gemma-3-270m.gguf > docs/results/membership.md
+    python -m bench.membership DATA gemma-3-270m.gguf > docs/results/membership.md
 
 DATA is a folder with trec.train.jsonl.gz and agnews.train_subset.jsonl.gz. Every finished cell is kept in
 docs/results/raw/membership.json and not run again; delete the file to start afresh. Without arguments nothing is

@@ -1,4 +1,4 @@
-"""What privacy costs in time (Tang et al., Table 22), into docs/results/raw/overhead.json: `python bench/overhead.py`.
+"""What privacy costs in time (Tang et al., Table 22), into docs/results/raw/overhead.json: `python -m bench.overhead`.
 
 Seconds a token with each mechanism, beside the same prompts without noise and beside one prompt without records: in
 turns, in one process, on the packaged model and made-up tickets. Ratios with their spread over rounds; an absolute time

@@ -1,6 +1,6 @@
 """How far apart the prompts' distributions are: AdaDPSyn's Table 1, into docs/results/raw/radius.json.
 
-    python bench/radius.py DATA
+    python -m bench.radius DATA
 
 For each token of a demonstration without noise, the radius of the smallest ball around one of the prompts' distributions
 (on the 100 likeliest public tokens) that holds 80 % of them, which GoodRadius looks for; its mean over the tokens of four
@@ -16,11 +16,11 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
-from batched import Batched
 from numpy.typing import NDArray
-from utility import backend, experiment
-from utility_data import DATA_SETS, DataSet
 
+from bench.batched import Batched
+from bench.utility import backend, experiment
+from bench.utility_data import DATA_SETS, DataSet
 from dpfewshot.budget.permit import Permit
 from dpfewshot.evaluation import Trial, ZeroShot
 from dpfewshot.generation.token_loop import TokenLoop

@@ -1,6 +1,6 @@
 """The papers' privacy figures beside ours: `make reproduce` writes docs/results/accounting.md.
 
-    python bench/reproduce.py > docs/results/accounting.md
+    python -m bench.reproduce > docs/results/accounting.md
 
 The printed figures are literals here: Tang et al. 2024, Table 9; the ablation of Gao et al. 2025 (AdaDPSyn),
 whose Tables 13 to 17 are the mechanism's presets; Li et al. (ICLInf), Tables 4 to 6. Takes some seconds.

@@ -200,8 +200,8 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/mechanisms/noise.py",
-        "block_multiplier = noise_multiplier / math.sqrt(draws.tokens_per_draw)",
-        "block_multiplier = noise_multiplier",
+        "shared_multiplier = noise_multiplier / math.sqrt(draws.tokens_per_draw)",
+        "shared_multiplier = noise_multiplier",
         "R tokens on a draw cost R releases",
         "tests/contract/test_mechanisms.py tests/unit/test_gaussian.py",
     ),

@@ -1,6 +1,6 @@
 """TREC with the packaged model, all six labels: the run recorded in docs/results/trec.md.
 
-    python bench/trec.py trec.train.jsonl.gz > docs/results/trec.md
+    python -m bench.trec trec.train.jsonl.gz > docs/results/trec.md
 
 M = 80, N = 1, T = 15, a fresh draw every token; ε = 4 at δ = 1e-5, and once more at δ = 1/n_y to stand
 beside the paper. Takes about half an hour on two cores; progress goes to standard error.
@@ -127,7 +127,7 @@ def main(path: str) -> None:
 
 HEADER = """# TREC, all six labels
 
-    python bench/trec.py trec.train.jsonl.gz > docs/results/trec.md
+    python -m bench.trec trec.train.jsonl.gz > docs/results/trec.md
 
 TREC's training questions ({n:,} records), SmolLM2-135M-Instruct (Q4_1) in process, Gaussian mechanism, K = 100, M = 80,
 N = 1, T = 15, a fresh draw every token, ε = 4, neighbours zero-out. Each label has a budget of its own: their records are
@@ -137,16 +137,16 @@ disjoint, so all six together are (4, δ). On the command line, one label is
       --prompts-per-token 80 --max-tokens 15
 
 Abbreviation has 86 records, so M = 80 means q = 0.93: almost every record is in every draw, and the plan pays for it with
-five times the noise. It is run with the others' M to show that; a smaller M would not help, as noise on the mean grows.
+five times the noise. It uses the others' M to show that; a smaller M would not help, since noise on the mean grows.
 
 "Least of a prefix tree" counts, for each draw, the nodes of the tree of its prompts after the common prefix, and the prefix
-and each released token once. It is a lower bound that may share what two private records have in common; the backend may not,
+and each released token once. This lower bound may share what two private records have in common; the backend may not,
 because such a schedule would depend on who else was drawn.
 """
 
 FOOTER = """
 The paper's σ for TREC at ε = 4 is 0.69, with n = 835 (Location) and δ = 1/835; its sensitivity is √2 for one record per
-prompt, so its noise on the mean is 0.69·√2/80 = 0.0122, where sensitivity 1 needs 0.0086. Times are of a shared two-core
+prompt, so its noise on the mean is 0.69·√2/80 = 0.0122, where sensitivity 1 needs 0.0086. Times come from a shared two-core
 machine and mean little by themselves."""
 
 if __name__ == "__main__":

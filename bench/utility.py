@@ -1,6 +1,6 @@
 """Accuracy on the papers' five tasks, beside the papers' baselines: raw cells and docs/results/utility.md.
 
-    python bench/utility.py DATA STORE [--user qwen] [--task NAME ...] [--page]
+    python -m bench.utility DATA STORE [--user qwen] [--task NAME ...] [--page]
 
 DATA holds the data sets; STORE is a folder outside of the project that keeps every demonstration, so that an interrupted
 run goes on and a second model uses the same ones. Cells go to docs/results/raw/utility.jsonl, one line each, and a cell
@@ -15,11 +15,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from batched import Batched
-from utility_data import DATA_SETS, DataSet
-from utility_settings import FreshNoise, Stored, WithExamples
-
 import dpfewshot as dpf
+from bench.batched import Batched
+from bench.utility_data import DATA_SETS, DataSet
+from bench.utility_settings import FreshNoise, Stored, WithExamples
 from dpfewshot.evaluation import (
     Cell,
     Condition,

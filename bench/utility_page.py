@@ -1,4 +1,4 @@
-"""docs/results/utility.md from the raw cells: `python bench/utility_page.py > docs/results/utility.md`."""
+"""docs/results/utility.md from the raw cells: `python -m bench.utility_page > docs/results/utility.md`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from utility import DELTA, HEADLINE_REPETITIONS, ITEMS, MODELS, RAW, REPETITIONS
-from utility_data import DATA_SETS
-from utility_tables import (
+from bench.utility import DELTA, HEADLINE_REPETITIONS, ITEMS, MODELS, RAW, REPETITIONS
+from bench.utility_data import DATA_SETS
+from bench.utility_tables import (
     WRITER,
     by_mechanism,
     by_records,
@@ -19,7 +19,6 @@ from utility_tables import (
     settings_table,
     sweep,
 )
-
 from dpfewshot.evaluation import Results
 from dpfewshot.evaluation.conditions import title_of
 
@@ -62,7 +61,7 @@ def opening() -> str:
 {ITEMS} test items (the first ones), repetitions with labels, draws and noise of their own ({HEADLINE_REPETITIONS} at ε = 0, 1 and without privacy, {REPETITIONS} else and with Qwen), four demonstrations in
 the prompt, each of another label. Accuracy in per cent with 95 % intervals: items are resampled, repetitions have a t error ([why](../decisions/intervals.md)).
 Classification is by label probability: with Gemma calibrated by the test texts themselves, as `icl.batch_calibrated` does, with Qwen not calibrated; the other
-calibrations are beside. Extraction is greedy decoding, right if the whole label is, but for case and spaces. **Gemma 3 270M** (base, Q4_K_M unpacked to bfloat16) writes
+calibrations are shown beside it. Extraction is greedy decoding, correct if the whole label matches, ignoring case and spaces. **Gemma 3 270M** (base, Q4_K_M unpacked to bfloat16) writes
 all demonstrations. The raw cells, with the outcome of every item: [{raw.name}](raw/{raw.name}).
 
 **ε** is that of the whole plan, all four demonstrations together, an upper bound for neighbours *zero-out*, at δ = {DELTA:g}. Classes are disjoint, so labels compose in
@@ -71,18 +70,18 @@ parallel; where labels are free (MIT), the four shots compose in sequence. The p
 - **Speed.** Prompts were evaluated many to a call (`bench/batched.py`): their rounding depends on each other, which the guarantee does not allow. The noise is that of the
   certified plan; the demonstrations measured here are not certified themselves, and say `private=False`.
 - **Fresh draws.** Tang et al. and AdaDPSyn draw records anew for each token. At equal M that takes 12 to 25 times the tokens of one draw a demonstration
-  ([mechanisms](mechanisms.md)), which two cores have no time for. Their rows have the noise of such a plan, on the vectors of *one* draw a demonstration. That stands in
-  for their utility, untested, and holds no guarantee. Ours is as it would be released.
+  ([mechanisms](mechanisms.md)), too much for two cores. Their rows have the noise of such a plan, on the vectors of *one* draw a demonstration. That approximates
+  their utility, untested, and carries no guarantee. Ours is as it would be released.
 - **Their accounting is ours**: Poisson draws, numerical composition. As published, the noise of both would be larger.
 
 | task | M × N of Tang et al. | M × N of ours | T |
 |---|---|---|---|
 {rows}
 
-AdaDPSyn has the M, N and settings of its Tables 13 to 17. Directors and genres to generate for are public lists (in `bench/utility_data.py`). n, the records of each label:
+AdaDPSyn has the M, N and settings of its Tables 13 to 17. The directors and genres to generate for are public lists (in `bench/utility_data.py`). n, the records of each label:
 {populations()}
 
-`zero-shot`: no demonstration. ε = 0, `few-shot`: demonstrations from the instruction alone. σ = 0: ours without noise. `private`: four random private records as they stand.
+`zero-shot`: no demonstration. ε = 0, `few-shot`: demonstrations from the instruction alone. σ = 0: ours without noise. `private`: four random private records, unchanged.
 """
 
 
@@ -143,8 +142,7 @@ def radii() -> str:
     return f"""## How far apart the prompts' distributions are (AdaDPSyn, Table 1)
 
 Radius of the smallest ball around one prompt's distribution that holds 80 % of them, and of the ball around the distribution without records; L2, at most √2 = 1.414; mean over
-the tokens of four demonstrations without noise, on the 100 likeliest public tokens (`bench/radius.py`, Gemma 3 270M). Noise in proportion to such a radius is what
-AdaDPSyn and our rounds gain.
+the tokens of four demonstrations without noise, on the 100 likeliest public tokens (`bench/radius.py`, Gemma 3 270M). AdaDPSyn and our rounds gain by scaling noise to such a radius.
 
 | task | M × N | tokens | radius | around the public prompt |
 |---|---|---|---|---|
@@ -164,8 +162,8 @@ def overhead() -> str:
     )
     return f"""## What privacy costs in time (Tang et al., Table 22)
 
-Seconds a token over those of the same {found["prompts"]} prompts without noise, in turns, {found["rounds"]} rounds (`bench/overhead.py`, SmolLM2-135M, {found["tokens"]} tokens on one draw). What
-noise costs does not show beside the spread of a shared machine; reading records instead of one prompt does.
+Seconds a token over those of the same {found["prompts"]} prompts without noise, in turns, {found["rounds"]} rounds (`bench/overhead.py`, SmolLM2-135M, {found["tokens"]} tokens on one draw). The
+cost of noise does not show beside the spread of a shared machine; that of reading records instead of one prompt does.
 
 | | ratio | least to most |
 |---|---|---|

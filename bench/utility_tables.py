@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from utility import (
+from bench.utility import (
     EPSILONS,
     HEADLINE,
     HEADLINE_REPETITIONS,
@@ -15,8 +15,7 @@ from utility import (
     of_several_records,
     ours,
 )
-from utility_data import DATA_SETS
-
+from bench.utility_data import DATA_SETS
 from dpfewshot.evaluation import Cell, difference, summarise
 from dpfewshot.evaluation.conditions import INSTRUCTION_ONLY, NON_PRIVATE_SAMPLE
 from dpfewshot.evaluation.summaries import Calibration, Difference, Summary, grouped
@@ -164,7 +163,7 @@ def calibrations(cells: Sequence[Cell]) -> str:
     if not rows:
         return ""
     head = [
-        "By calibration (texts that say nothing; the test texts):\n",
+        "By calibration (content-free texts; the test texts):\n",
         "| task | setting | ε | none | contextual | batch |",
         "|---|---|---|---|---|---|",
     ]

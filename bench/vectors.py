@@ -1,6 +1,6 @@
 """Next-token vectors of real data sets, teacher-forced on held-out texts: what bench/mechanisms.py compares on.
 
-    python bench/vectors.py DATA CACHE
+    python -m bench.vectors DATA CACHE
 
 DATA holds trec, mit_d and agnews (`NAME.train.jsonl.gz` or `.train_subset.`, and `.test.`); CACHE is a folder outside
 of the project. For each text: a Poisson draw of more prompts than any setting needs (each setting thins it, and a

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """The compiled core: everything between private log-probabilities and a released token.
 
-Thin wrappers, included below: the meaning is in the .pxd beside this file, and in the pure twins that the
-tests hold against it. Every function works without the GIL and keeps nothing between calls; `Distances`
-keeps those of one draw, for as long as it is held.
+The .pxi files included below are thin wrappers of the algorithms in the .pxd files. Tests compare both with pure
+Python twins. Every function computes without the GIL and keeps no state between calls; a `Distances` object holds the
+distances of one draw.
 """
 
 from libc.math cimport NAN, log
@@ -34,13 +34,13 @@ cdef int64_t LARGEST_SCALE = (<int64_t>1) << 48
 cdef int64_t COUNT_GRID = (<int64_t>1) << 16
 
 grid = GRID
-"""The grid steps of 1: integers stand for multiples of 1/grid."""
+"""The grid steps in 1: integers stand for multiples of 1/grid."""
 
 logit_grid = LOGIT_GRID
-"""The grid steps of 1 nat, for clipped logits and differences."""
+"""The grid steps in 1 nat, for clipped logits and differences."""
 
 count_grid = COUNT_GRID
-"""The grid steps of 1, for counts of rows: coarser still."""
+"""The grid steps in 1, for counts of rows: coarser still."""
 
 LARGEST_LOGIT_CLIP = 1000.0
 LARGEST_CENTRED_CLIP = math.sqrt(2)

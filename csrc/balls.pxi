@@ -1,7 +1,7 @@
-# Balls: how many rows lie in one around a centre, and how well a radius gathers the rows of a draw.
+# Balls: how many rows lie in the ball around a centre, and how well a radius gathers the rows of a draw.
 #
-# A row is its probabilities as integers, exactly as in the sums; one that is absent there lies in no ball
-# and has none. A radius r is floor(r · grid) steps, and squared distances are compared as integers.
+# A row is its probabilities as integers, exactly as in the sums. A row that is absent there lies in no ball and
+# has none of its own. A radius r is floor(r · grid) steps, and squared distances are compared as integers.
 
 
 cdef struct Sides:
@@ -59,13 +59,13 @@ def count_within(const float[:, ::1] logprobs, const int64_t[::1] centre, double
         radius: r in 0..√2.
 
     Raises:
-        ValueError: the radius or a coordinate of the centre is out of its range, or the widths differ.
+        ValueError: the radius or a coordinate of the centre is outside its range, or the widths differ.
     """
     return sides_of(logprobs, centre, radius).inside
 
 
 def balance_within(const float[:, ::1] logprobs, const int64_t[::1] centre, double radius):
-    """How many more rows lie within the radius of the centre than outside. Otherwise `count_within`."""
+    """How many more rows lie within the radius of the centre than outside. Arguments as in `count_within`."""
     cdef Sides sides = sides_of(logprobs, centre, radius)
     return sides.inside - sides.outside
 
@@ -75,7 +75,7 @@ def noisy_count_within(
 ):
     """count_grid · `count_within` + round(N(0, scale²)), an int; the noise is in steps of 1/count_grid.
 
-    A row more or less, or one that turns into another, changes the count by at most 1.
+    One row more or less, or one row replaced, changes the count by at most 1.
     """
     return noisy_counts([count_within(logprobs, centre, radius)], scale, source)[0]
 
@@ -85,7 +85,7 @@ def noisy_balance_within(
 ):
     """count_grid · `balance_within` + round(N(0, scale²)), an int; the noise is in steps of 1/count_grid.
 
-    A row more or less changes the balance by at most 1, one that turns into another by at most 2.
+    One row more or less changes the balance by at most 1, one row replaced by at most 2.
     """
     return noisy_counts([balance_within(logprobs, centre, radius)], scale, source)[0]
 
@@ -95,9 +95,9 @@ cdef noisy_counts(counts, scale, source):
 
 
 cdef class Distances:
-    """The squared distances between the rows of a draw, worked out once and kept here: private.
+    """The squared distances between the rows of a draw, computed once and kept here: private.
 
-    Nothing but noisy scores leaves it on the path of a mechanism.
+    Mechanisms read only noisy scores from it.
 
     Args:
         logprobs: float32, (prompts, support).
@@ -123,15 +123,15 @@ cdef class Distances:
     def scores(self, radii, size):
         """For each radius r the sum of the t largest of min(B_r(row), t): Gao et al.'s t · L(r).
 
-        B_r(row) is how many rows lie within r of the row, itself included; rows that are missing from t
-        count 0. For tests.
+        B_r(row) is the number of rows within r of the row, itself included. If there are fewer than t rows,
+        the missing ones count 0. For tests.
 
         Args:
             radii: each r in 0..√2.
             size: t, a constant, 1 to 2^20.
 
         Raises:
-            ValueError: a radius or t is out of its range.
+            ValueError: a radius or t is outside its range.
         """
         if not 1 <= size <= LARGEST_COUNT:
             raise ValueError(f"the size of the cluster must lie in 1..{LARGEST_COUNT}, not {size}")
@@ -140,8 +140,8 @@ cdef class Distances:
     def noisy_scores(self, radii, size, scale, source=None):
         """count_grid · `scores` + round(N(0, scale²)), a list of ints.
 
-        The noise is in steps of 1/count_grid, drawn afresh for every radius. A row more or less, or one
-        that turns into another, changes a score by at most 2t - 1.
+        The noise is in steps of 1/count_grid, drawn afresh for every radius. One row more or less, or one row
+        replaced, changes a score by at most 2t - 1.
         """
         return noisy_counts(self.scores(radii, size), scale, source)
 
@@ -161,7 +161,7 @@ cdef class Distances:
 
 
 cdef Py_ssize_t present_rows(const float[:, ::1] logprobs, int32_t* integers) noexcept nogil:
-    # The rows that are there, one after the other; returns how many.
+    # Copies the present rows, one after the other; returns their number.
     cdef Py_ssize_t width = logprobs.shape[1]
     cdef Py_ssize_t row, present = 0
     for row in range(logprobs.shape[0]):
@@ -173,7 +173,7 @@ cdef Py_ssize_t present_rows(const float[:, ::1] logprobs, int32_t* integers) no
 cdef void add_distances(
     const int32_t* integers, Py_ssize_t rows, Py_ssize_t width, int64_t[:, ::1] squared
 ) noexcept nogil:
-    # Stretch by stretch of the columns, so that all rows' pieces stay near the processor.
+    # In stretches of columns, so that the pieces of all rows fit the processor's cache.
     cdef Py_ssize_t start, count, i, j
     for start in range(0, width, 1024):
         count = min(width - start, 1024)

@@ -1,7 +1,8 @@
 # Exact choices among integer scores: docs/proofs/exact-choice.md.
 #
-# Both rest on exp(-gap * rate), gap the distance to the best score, rate a rational number. The fast path
-# knows it to GUARD units of 2^-64; where that cannot tell, `dpfewshot/exact/choice.py` decides.
+# Both need exp(-gap * rate), where gap is the distance to the best score and rate a rational number. The fast
+# path computes it to within CHOICE_GUARD units of 2^-64. Where that does not suffice,
+# `dpfewshot/exact/choice.py` decides.
 
 from libc.stdint cimport int64_t, uint64_t
 
@@ -25,7 +26,7 @@ cdef struct Weight:
 cdef inline uint64_t exponential_of_gap(
     const Exponentials* tables, const Rate* rate, uint64_t gap
 ) noexcept nogil:
-    # exp(-gap * rate) in units of 2^-64, to less than CHOICE_GUARD.
+    # exp(-gap * rate) in units of 2^-64, with an error below CHOICE_GUARD.
     cdef uint128 product = <uint128>gap * rate.mantissa
     cdef uint128 whole = product >> rate.shift
     if whole >= WHOLES:
@@ -35,7 +36,7 @@ cdef inline uint64_t exponential_of_gap(
 
 
 cdef inline int keep(const Exponentials* tables, const Rate* rate, uint64_t gap, uint64_t v) noexcept nogil:
-    # Whether v, the first 64 digits of a uniform number, lies below: 1, 0, or -1 where they cannot tell.
+    # 1 if the uniform number with first 64 digits v lies below exp(-gap * rate), 0 if not, -1 if undecided.
     cdef uint64_t bound = exponential_of_gap(tables, rate, gap)
     if v >= bound:
         return 0 if v - bound >= CHOICE_GUARD else -1
@@ -43,7 +44,7 @@ cdef inline int keep(const Exponentials* tables, const Rate* rate, uint64_t gap,
 
 
 cdef inline Weight weight_of(const Exponentials* tables, const Rate* rate, uint64_t gap) noexcept nogil:
-    # CHOICE_GUARD is less than one unit of the weights, so that a unit to each side of the floor holds it.
+    # CHOICE_GUARD is less than one unit of the weights, so one unit on each side of the floor encloses it.
     cdef Weight weight
     cdef uint64_t one = <uint64_t>1 << WEIGHT_DIGITS
     cdef uint64_t whole = exponential_of_gap(tables, rate, gap) >> (64 - WEIGHT_DIGITS)

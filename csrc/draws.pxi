@@ -1,8 +1,8 @@
-# Draws alone: of rounded normals and uniform integers for tests, of Poisson subsets for sampling.py.
+# Draws: rounded normals and uniform integers for tests, Poisson subsets for sampling.py.
 
 
 cdef int64_t undecided(Normal* normal, uint64_t u, uint64_t x, uint64_t v) except? -1:
-    # The rest of the digits, in Python: -2 where the proposal is rejected.
+    # Python draws the remaining digits: -2 if the proposal is rejected.
     source = None if normal.entropy.source == NULL else <object>normal.entropy.source
     magnitude = exact_normal.decide_words(u, x, v, normal.steps_per_cell, source)
     return -2 if magnitude is None else min(magnitude, LARGEST_NOISE)
@@ -76,7 +76,7 @@ def uniform_integers(uint64_t bound, Py_ssize_t count, source=None):
 
 
 def poisson_subsets(Py_ssize_t units, uint64_t numerator, uint64_t denominator, uint64_t subsets, source=None):
-    """For each unit, the subset that it is in, uniform on 0..subsets-1, or -1 where it is not drawn.
+    """For each unit its subset, uniform on 0..subsets-1, or -1 if the unit is not drawn.
 
     A unit is drawn with probability numerator/denominator exactly, independently of every other.
     """

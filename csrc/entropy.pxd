@@ -1,7 +1,7 @@
 # Uniform 64-bit words from the operating system's CSPRNG, fetched in bulk.
 #
-# An `Entropy` lives on the stack of one call and is wiped when that call ends. Nothing outlives the
-# call, so no two threads share a word of it and there is no buffer that a fork could copy.
+# An `Entropy` lives on the stack of one call and is wiped when that call ends. Nothing outlives the call, so
+# threads share no word of it and a fork copies no buffer.
 
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
 from libc.errno cimport EINTR, errno
@@ -42,8 +42,8 @@ cdef inline int refill_from_source(Entropy* entropy, size_t wanted) except -1:
 
 
 cdef inline int after_failed_getrandom(int error) except -1:
-    # A long request may be cut short by a signal: let Python handle it and ask again. Any other
-    # failure stops the release: there is no other source of noise.
+    # A signal may interrupt a long request: let Python handle it, then ask again. Any other failure stops the
+    # release, since there is no other source of noise.
     if error == EINTR:
         PyErr_CheckSignals()
     else:

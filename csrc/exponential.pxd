@@ -20,7 +20,7 @@ cdef inline uint64_t high_half(uint64_t a, uint64_t b) noexcept nogil:
 
 @cython.cdivision(True)
 cdef inline uint64_t exponential_of_minus(const Exponentials* tables, uint64_t exponent) noexcept nogil:
-    # exp(-exponent / 2^63) in units of 2^-64, for an exponent below 80/64 in value: off by less than 4.2.
+    # exp(-exponent / 2^63) in units of 2^-64, with an error below 4.2, for exponent / 2^63 below 80/64.
     cdef uint64_t rest = (exponent << 7) >> 6  # below 1/64, in units of 2^-64
     # 1 - exp(-r) = r (1 - r/2 (1 - r/3 (...))), to the eighth order: the next term is below 2^-72.
     cdef uint64_t series = rest / 8

@@ -2,8 +2,8 @@
 #
 # |N| is (cell + x) / 8: the cell is drawn with weight exp(-cell^2 / 128), x is uniform on [0, 1), and the
 # pair is kept with probability exp(-x (2 cell + x) / 128). Each decision compares the first 64 digits of a
-# uniform number with an integer enclosure of a real one; no floating point takes part. Where 64 digits
-# cannot tell, `dpfewshot/exact/normal.py`, which states the algorithm for any number of digits, decides.
+# uniform number with an integer enclosure of a real one, without floating point. Where 64 digits do not
+# suffice, `dpfewshot/exact/normal.py` decides: it states the algorithm for any number of digits.
 
 from libc.stdint cimport int64_t, uint64_t
 
@@ -25,7 +25,7 @@ cdef struct Normal:
 cdef struct NormalTables:
     uint64_t cells[CELLS]  # floor(2^64 P(cell <= k)); the last ones are 2^64 - 1
     Exponentials exponentials
-    unsigned char first_cell[256]  # by a word's leading byte: the lowest cell that it may fall in
+    unsigned char first_cell[256]  # by a word's leading byte: the lowest cell that it can fall in
 
 
 cdef inline int64_t signed_magnitude(Normal* normal, uint64_t magnitude) except? -1 nogil:
@@ -41,7 +41,7 @@ cdef inline int64_t signed_magnitude(Normal* normal, uint64_t magnitude) except?
 cdef inline int propose(
     Normal* normal, const NormalTables* tables, uint64_t u, uint64_t x, uint64_t v, uint64_t* magnitude
 ) noexcept nogil:
-    # 1: kept, with its magnitude; 0: rejected; -1: 64 digits cannot tell.
+    # 1: kept, with its magnitude; 0: rejected; -1: 64 digits do not decide.
     cdef uint64_t cell = tables.first_cell[u >> 56]
     while u > tables.cells[cell]:
         cell += 1

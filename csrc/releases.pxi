@@ -1,4 +1,4 @@
-# Releases: exact noise or an exact choice, and the index that they lead to.
+# Releases: exact noise or an exact choice, and the resulting index.
 
 
 cdef int rate_open(Rate* rate, fraction) except -1:
@@ -12,7 +12,7 @@ cdef int rate_open(Rate* rate, fraction) except -1:
 cdef int decide(
     const Rate* rate, Entropy* entropy, uint64_t gap, uint64_t value, int digits
 ) except -1 with gil:
-    # The rest of the digits, in Python.
+    # Python draws the remaining digits.
     source = None if entropy.source == NULL else <object>entropy.source
     return exact_choice.decide_words(value, digits, gap, <object>rate.fraction, source)
 
@@ -52,7 +52,7 @@ cdef Py_ssize_t flip(const int64_t* scores, Py_ssize_t width, const Rate* rate, 
 cdef Py_ssize_t draw_softmax(
     const int64_t* scores, Py_ssize_t width, const Rate* rate, Entropy* entropy, uint64_t* cumulative
 ) except -1 nogil:
-    # Propose by integer weights that are a little too high, and keep what lies below the exact one.
+    # Propose by integer weights that are slightly too high, and keep proposals below the exact weight.
     cdef int64_t best = largest_score(scores, width)
     cdef uint64_t total = 0
     cdef uint64_t gap, position
@@ -77,7 +77,7 @@ cdef _check_support(Py_ssize_t width):
 
 
 def weight_enclosure(uint64_t gap, numerator, denominator):
-    """(low, high) around 2^44 exp(-gap · numerator/denominator), as the fast path has it. For tests."""
+    """The fast path's enclosure (low, high) of 2^44 exp(-gap · numerator/denominator). For tests."""
     cdef Rate rate
     fraction = (int(numerator), int(denominator))
     rate_open(&rate, fraction)
@@ -169,11 +169,11 @@ def noisy_sum_around(
     """prompts · centre + `sum_around` + round(N(0, scale²)), int64 of shape (support,).
 
     Args:
-        prompts: M, the constant number of prompts, 1 to 2^20: the centre is added as often after the noise,
-            so that an absent prompt counts for the centre.
+        prompts: M, the constant number of prompts, 1 to 2^20. M times the centre is added after the noise, so
+            an absent prompt counts as the centre.
 
     Raises:
-        ValueError: M is out of its range; else as `sum_around`.
+        ValueError: M is outside its range, or as in `sum_around`.
     """
     if not 1 <= prompts <= LARGEST_COUNT:
         raise ValueError(f"the number of prompts must lie in 1..{LARGEST_COUNT}, not {prompts}")
@@ -194,8 +194,8 @@ def noisy_argmax_of_probabilities(const float[:, ::1] logprobs, scale, source=No
 def noisy_argmax_of_max_normalised(const float[:, ::1] logprobs, numerator, denominator, source=None):
     """Report noisy max: the largest of `sum_of_max_normalised` + exponential noise.
 
-    The noise has mean denominator/numerator grid steps. One row more changes the query by at most `grid`
-    in each coordinate, and all in one direction.
+    The noise has mean denominator/numerator grid steps. One more row changes each coordinate of the query by at
+    most `grid`, all in one direction.
     """
     return permute_and_flip(sum_of_max_normalised(logprobs), numerator, denominator, source)
 
@@ -219,14 +219,14 @@ def sample_of_clipped_differences(
 ):
     """A token of InvisibleInk: softmax of B·public row + `sum_of_clipped_differences`, times the rate.
 
-    At temperature τ the rate is 1/(B·τ·logit_grid). The public row is rounded to the grid, and cut at
-    ±2^20 nats.
+    At temperature τ the rate is 1/(B·τ·logit_grid). The public row is rounded to the grid and clipped
+    to ±2^20 nats.
 
     Args:
         prompts: B, the constant number of prompts, 1 to 2^20.
 
     Raises:
-        ValueError: B is out of its range; else as `sum_of_clipped_differences` and `sample_softmax`.
+        ValueError: B is outside its range, or as in `sum_of_clipped_differences` and `sample_softmax`.
     """
     if not 1 <= prompts <= LARGEST_COUNT:
         raise ValueError(f"the number of prompts must lie in 1..{LARGEST_COUNT}, not {prompts}")

@@ -1,9 +1,9 @@
 /* Passes over one row of float32 log-probabilities, in plain C that a compiler can vectorise.
  *
- * Every result is a function of the row alone, and the same bits on every instruction set: additions and
- * products are rounded one by one (the build forbids their contraction), sums of floats run over a fixed
- * number of lanes, and all other sums are of integers. No privacy bound rests on that, nor on the accuracy
- * of any float here: values are clamped before they become integers, and the bounds are facts of integers.
+ * Every result is a function of the row alone, with the same bits on every instruction set: additions and products
+ * are rounded one by one (the build forbids contraction), sums of floats use a fixed number of lanes, and all other
+ * sums are of integers. No privacy bound depends on that, or on the accuracy of any float here: values are clamped
+ * before they become integers, and the bounds are facts about integers.
  */
 #ifndef DPFEWSHOT_ROWS_H
 #define DPFEWSHOT_ROWS_H
@@ -38,13 +38,13 @@ static inline float dpf_float(int32_t bits)
     return value;
 }
 
-/* The float's place in the order -NaN < -inf < ... < +inf < +NaN, as an integer; its own inverse. */
+/* The float's place in the order -NaN < -inf < ... < +inf < +NaN, as an integer. Its own inverse. */
 static inline int32_t dpf_place(int32_t bits)
 {
     return bits ^ ((bits >> 31) & INT32_MAX);
 }
 
-/* The largest entry. 0, and no number, for a row with a NaN or +inf, or without any finite entry. */
+/* Finds the largest entry. Returns 0 for a row with a NaN or +inf, or without a finite entry. */
 DPF_CLONES static int dpf_largest(const float *restrict row, ptrdiff_t width, float *restrict largest)
 {
     const int32_t infinity = 0x7f800000, minus_infinity = ~0x7f800000;
@@ -58,8 +58,8 @@ DPF_CLONES static int dpf_largest(const float *restrict row, ptrdiff_t width, fl
     return top < infinity && top > minus_infinity && bottom >= minus_infinity;
 }
 
-/* exp(y - largest) for a stretch of a row, relatively within 3e-7 + 6e-8 |y - largest|; exactly 1 at the
- * largest; all that is below exp(-87) becomes that. Cephes' expf: 2^n exp(r), |r| <= ln(2)/2. */
+/* exp(y - largest) for a stretch of a row, with a relative error of at most 3e-7 + 6e-8 |y - largest|. Exactly 1 at
+ * the largest; values below exp(-87) become exp(-87). Cephes' expf: 2^n exp(r), |r| <= ln(2)/2. */
 static inline void dpf_stretch(const float *restrict row, int width, float largest, float *restrict exponentials)
 {
     const float shifter = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
@@ -79,7 +79,7 @@ static inline void dpf_stretch(const float *restrict row, int width, float large
     }
 }
 
-/* floor(2^30 exp(row - largest)), in 0..2^30 whatever the floats are; returns the integers' sum. */
+/* floor(2^30 exp(row - largest)), in 0..2^30 whatever the floats are. Returns the integers' sum. */
 DPF_CLONES static int64_t dpf_exponentials(const float *restrict row, ptrdiff_t width, float largest,
                                            int32_t *restrict integers)
 {
@@ -89,7 +89,7 @@ DPF_CLONES static int64_t dpf_exponentials(const float *restrict row, ptrdiff_t 
         int count = width - start < DPF_STRETCH ? (int)(width - start) : DPF_STRETCH;
         dpf_stretch(row + start, count, largest, exponentials);
         for (int i = 0; i < count; i++) {
-            int32_t bits = dpf_bits(exponentials[i]); /* of 0 to 1: ordered as the floats are */
+            int32_t bits = dpf_bits(exponentials[i]); /* for floats in 0..1, ordered as they are */
             bits = bits < 0x3f800000 ? bits : 0x3f800000;
             bits = bits > 0 ? bits : 0;
             integers[start + i] = (int32_t)(dpf_float(bits) * 1073741824.0f);
@@ -127,7 +127,7 @@ DPF_CLONES static void dpf_scale(int32_t *restrict integers, ptrdiff_t width, ui
         integers[i] = (int32_t)(((uint64_t)(uint32_t)integers[i] * multiplier) >> shift);
 }
 
-/* The same, added to the total at once. */
+/* As dpf_scale, but adds the results to the total. */
 DPF_CLONES static void dpf_add_scaled(const int32_t *restrict integers, ptrdiff_t width, uint32_t multiplier,
                                       int shift, int64_t *restrict total)
 {
@@ -142,7 +142,7 @@ DPF_CLONES static void dpf_subtract(int32_t *restrict integers, const int32_t *r
         integers[i] -= centre[i];
 }
 
-/* Exact: the halves of each square are summed apart. */
+/* The exact squared norm: the two halves of each square are summed separately. */
 DPF_CLONES static dpf_uint128 dpf_squared_norm(const int32_t *restrict integers, ptrdiff_t width)
 {
     uint64_t low = 0, high = 0;
@@ -167,7 +167,7 @@ DPF_CLONES static int64_t dpf_squared_distance(const int32_t *restrict one, cons
     return sum;
 }
 
-/* factor * integer, cut towards zero, for a factor of 0 to 1. */
+/* factor * integer, rounded towards zero, for a factor in 0..1. */
 DPF_CLONES static void dpf_shrink(const int32_t *restrict integers, ptrdiff_t width, double factor,
                                   int32_t *restrict shrunk)
 {
@@ -188,7 +188,7 @@ DPF_CLONES static void dpf_clipped_logits(const float *restrict row, ptrdiff_t w
     }
 }
 
-/* grid * (row - public_row), cut towards zero, in -bound..bound. */
+/* grid * (row - public_row), rounded towards zero, in -bound..bound. */
 DPF_CLONES static void dpf_clipped_differences(const float *restrict row, const float *restrict public_row,
                                                ptrdiff_t width, double grid, int32_t bound,
                                                int32_t *restrict integers)

@@ -1,4 +1,4 @@
-# The vectorised passes over one row, in plain C: rows.h says what each does.
+# The vectorised passes over one row, in plain C. rows.h documents each.
 
 from libc.stdint cimport int32_t, int64_t, uint32_t
 

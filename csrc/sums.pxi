@@ -1,4 +1,4 @@
-# Noiseless sums over rows, one loop for all kinds of vectors, and log-softmax on a support.
+# Noiseless sums over rows, in one loop for all kinds of vectors, and log-softmax on a support.
 
 
 cdef int add_rows(const Quantiser* quantiser, const float[:, ::1] rows, int64_t* total) except -1 nogil:
@@ -51,9 +51,11 @@ def _narrow_centre(rows, centre):
 def sum_of_probabilities(const float[:, ::1] logprobs):
     """Σ grid · softmax(row) over the rows, int64 of shape (support,): the noiseless query.
 
-    A row's integers are rounded down: non-negative, and of sum at most `grid`. A row that holds a NaN or +inf, or nothing
-    finite, is the zero vector. Log-probabilities come as float32 of shape (prompts, support). Private: for
-    tests and for the σ=0 baseline.
+    A row's integers are rounded down: non-negative, with a sum of at most `grid`. A row with a NaN or +inf, or
+    without a finite entry, is the zero vector. Private: for tests and for the σ = 0 baseline.
+
+    Args:
+        logprobs: float32, (prompts, support).
     """
     cdef Quantiser quantiser = Quantiser(PROBABILITIES, 0, NULL, NULL)
     return sum_of(&quantiser, logprobs)
@@ -77,7 +79,7 @@ def sum_around(const float[:, ::1] logprobs, const int64_t[::1] centre, double c
         clip: C in (0, √2]; the integers' norm is at most floor(C · grid).
 
     Raises:
-        ValueError: C or a coordinate of the centre is out of its range, or the widths differ.
+        ValueError: C or a coordinate of the centre is outside its range, or the widths differ.
     """
     cdef const int32_t[::1] narrow = _narrow_centre(logprobs, centre)
     cdef Quantiser quantiser = Quantiser(CENTRED, _steps(clip, LARGEST_CENTRED_CLIP, GRID), NULL, NULL)
@@ -94,7 +96,7 @@ def sum_of_clipped_logits(const float[:, ::1] logits, double clip):
         clip: c in (0, 1000], in nats.
 
     Raises:
-        ValueError: c is out of its range.
+        ValueError: c is outside its range.
     """
     cdef Quantiser quantiser = Quantiser(
         CLIPPED_LOGITS, _steps(clip, LARGEST_LOGIT_CLIP, LOGIT_GRID), NULL, NULL
@@ -111,7 +113,7 @@ def sum_of_clipped_differences(const float[:, ::1] logprobs, const float[::1] pu
         clip: C in (0, 1000], in nats.
 
     Raises:
-        ValueError: C is out of its range, the widths differ, or the public row is not finite.
+        ValueError: C is outside its range, the widths differ, or the public row is not finite.
     """
     _check_width(logprobs, public_logprobs)
     if not np.isfinite(public_logprobs).all():
@@ -133,7 +135,7 @@ cdef void cut_log_softmax(
     if largest_of(row, width, &largest):
         normaliser = log(exponential_sum(row, width, largest))
     for i in range(kept):
-        # The largest first: beside a logit of 10^10 the logarithm would lose its digits.
+        # Subtract the largest first: next to a logit of 10^10 the logarithm would lose its digits.
         cut[i] = <float>(<double>row[support[i]] - <double>largest - normaliser)
 
 
@@ -145,8 +147,8 @@ def log_softmax(logits, support=None):
         support: token ids; None is the whole vocabulary, in order.
 
     Returns:
-        float32, (prompts, support), or one row. A row that holds a NaN or +inf, or nothing finite, is all
-        NaN, which the sums above take for the zero vector.
+        float32, (prompts, support), or one row. A row with a NaN or +inf, or without a finite entry, is all NaN,
+        which the sums above treat as the zero vector.
 
     Raises:
         ValueError: a token id outside of the vocabulary.

@@ -1,4 +1,4 @@
-# Exact discrete draws: integers below a bound, and with them rational Bernoulli trials.
+# Exact discrete draws: uniform integers below a bound, which also give rational Bernoulli trials.
 
 cimport cython
 from libc.stdint cimport uint64_t

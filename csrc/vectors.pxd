@@ -1,8 +1,8 @@
-# Log-probabilities to integers, each row by a rule of that row and of public numbers alone.
+# Log-probabilities to integers: each row by a rule that sees that row and public numbers alone.
 #
-# Each rule has a bound, and the bound holds for the integers whatever the floating-point unit did: the floats
-# are clamped before they become integers, and all else is integer arithmetic or is checked by it. A row with
-# a NaN or +inf, without any finite entry, or that fails its check is the zero vector, as is an absent prompt.
+# Each rule has a bound, which holds for the integers whatever the floating-point unit does: floats are clamped
+# before they become integers, and integer arithmetic does, or checks, the rest. A row with a NaN or +inf, without
+# a finite entry, or that fails its check is the zero vector, as is an absent prompt.
 
 cimport cython
 from libc.math cimport sqrt
@@ -19,8 +19,8 @@ cdef extern from *:
     #define DPF_GRID ((int64_t)1 << 30)
     #define DPF_LOGIT_GRID ((int64_t)1 << 20)
     """
-    int64_t GRID "DPF_GRID"  # the steps of 1, for probabilities
-    int64_t LOGIT_GRID "DPF_LOGIT_GRID"  # the steps of 1 nat, for logits: coarser, since they are larger
+    int64_t GRID "DPF_GRID"  # the steps in 1, for probabilities
+    int64_t LOGIT_GRID "DPF_LOGIT_GRID"  # the steps in 1 nat, for logits: coarser, since they are larger
 
 cdef enum Vectors:
     PROBABILITIES
@@ -31,7 +31,7 @@ cdef enum Vectors:
 
 cdef struct Quantiser:
     Vectors kind
-    int32_t bound  # the clipping norm in grid steps, where the kind clips
+    int32_t bound  # the clipping norm in grid steps, for kinds that clip
     const int32_t* centre  # of CENTRED: coordinates in 0..GRID
     const float* public_row  # of CLIPPED_DIFFERENCES: finite
 
@@ -45,8 +45,8 @@ cdef struct Normaliser:
 cdef inline bint normalise(
     const float* row, Py_ssize_t width, float largest, int32_t* integers, Normaliser* normaliser
 ) noexcept nogil:
-    # Integers e, and (m, k) with (m e_i >> k) = floor(GRID e_i / sum(e)), up to the 31 digits of m, which is
-    # rounded down: the results are non-negative, and their sum is at most GRID, by integer arithmetic alone.
+    # Integers e, and (m, k) with (m e_i >> k) = floor(GRID e_i / sum(e)) up to the 31 digits of m. m is rounded
+    # down, so by integer arithmetic alone the results are non-negative and their sum is at most GRID.
     cdef int64_t total = exponentials_of(row, width, largest, integers)
     cdef uint128 multiplier
     if total < GRID:  # the largest entry alone gives GRID
@@ -72,9 +72,8 @@ cdef inline bint probabilities_of(const float* row, Py_ssize_t width, int32_t* i
 
 @cython.cdivision(True)
 cdef inline bint clip_norm(int32_t* integers, Py_ssize_t width, int64_t bound, int32_t* shrunk) noexcept nogil:
-    # The integers scaled down to the L2 norm `bound`, as they are where that holds already. Cutting towards
-    # zero shortens a vector, so the first factor does; the check does not rely on it, and the factors after
-    # it fall to nothing.
+    # Scales the integers down to the L2 norm `bound`, unless it holds already. Rounding towards zero shortens a
+    # vector, so the first factor suffices. The check does not rely on that: further factors fall to 0.
     cdef uint128 allowed = <uint128>bound * bound
     cdef uint128 squared = squared_norm(integers, width)
     cdef double factor

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.support.postgresql import Server
+    from bench.postgresql import Server
 
 SLOW = {
     "statistical",
@@ -55,9 +55,12 @@ def cuda():
 
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[Server]:
-    """A PostgreSQL of our own; whoever crashes it starts it again."""
-    from tests.support.postgresql import running_server
+    """A PostgreSQL of our own; a test that crashes it starts it again. Skips, aloud, without PostgreSQL."""
+    from bench.postgresql import MISSING, running_server, server_programs
 
+    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'dpfewshot[postgresql]'")
+    if server_programs() is None:
+        pytest.skip(MISSING)
     with running_server() as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""Certified (ε, δ) of an event: the questions that plans, budgets and reviewers ask."""
+"""Certified ε at a δ, and δ at an ε, of any event: what plans, budgets and reviewers ask."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dpfewshot.accounting.events import (
     PoissonGaussian,
     Tightest,
     ZeroConcentrated,
+    flattened,
 )
 from dpfewshot.accounting.pairs.registry import dominating_pairs
 from dpfewshot.accounting.pld.compose import ComposedCurve
@@ -25,17 +26,17 @@ from dpfewshot.accounting.renyi import moment_delta, moment_epsilon, moments
 from dpfewshot.errors import AccountingError, InvalidPlan
 
 FINE: Final = 4e-5
-"""The relative excess of ε that the grid may cause, in what is reported."""
+"""Relative excess of a reported ε that the grid may cause."""
 
-_FAR: Final = 30.0  # where the sum of total variations is this much above δ, ε is rarely 0
-_LAST_DIGITS: Final = 1e-9  # relative, by which bounds of one number may cross
-_LOOSE: Final = 0.9  # where lower / upper is less, the lower bound is computed on a finer grid
+_FAR: Final = 30.0  # ε is rarely 0 where the sum of total variations exceeds δ by this factor
+_LAST_DIGITS: Final = 1e-9  # relative, by which the two bounds of one number may cross
+_LOOSE: Final = 0.9  # of lower / upper: below this a finer grid improves the lower bound
 
 
 def epsilon(event: Event, delta: float) -> EpsilonBounds:
-    """The ε ≥ 0 of `event` at `delta`, for all of its neighbours.
+    """Bounds of the ε ≥ 0 of `event` at `delta`, for every relation that the event covers.
 
-    A zCDP event says only what its moments are: `lower` is then that of a Gaussian with these moments.
+    A zCDP event states only bounds on its moments: `lower` is then that of a Gaussian with these moments.
 
     Args:
         event: one event or a Composition.
@@ -47,32 +48,32 @@ def epsilon(event: Event, delta: float) -> EpsilonBounds:
     _check_delta(delta)
     if isinstance(event, Tightest):
         return min((epsilon(each, delta) for each in event.events), key=lambda bounds: bounds.upper)
-    parts = _parts(event)
-    if parts.rho > 0:
-        lower = parts.with_gaussian(lambda event: epsilon(event, delta).lower)
+    split = _split(event)
+    if split.rho > 0:
+        lower = split.with_gaussian(lambda event: epsilon(event, delta).lower)
         upper = epsilon_upper(event, delta)
         return EpsilonBounds(*_ordered("ε", lower, upper))
-    upper, curve = _largest_epsilon(parts, delta, FINE)
+    upper, curve = _largest_epsilon(split, delta, FINE)
     lower = lower_epsilon(curve, delta)
     if lower < _LOOSE * upper:
-        _, curve = _largest_epsilon(parts, delta, FINE / 25)
+        _, curve = _largest_epsilon(split, delta, FINE / 25)
         lower = max(lower, lower_epsilon(curve, delta))
     return EpsilonBounds(*_ordered("ε", lower, upper))
 
 
 def epsilon_upper(event: Event, delta: float, tolerance: float = FINE) -> float:
-    """The certified upper bound alone, its grid as fine as the relative `tolerance` of ε asks for."""
+    """The certified upper bound alone, on a grid that causes a relative excess of about `tolerance`."""
     _check_delta(delta)
     if isinstance(event, Tightest):
         return min(epsilon_upper(each, delta, tolerance) for each in event.events)
-    parts = _parts(event)
-    if parts.rho > 0:
-        return max(moment_epsilon(moments(parts.rho, steps), delta) for steps in parts.directions())
-    return _largest_epsilon(parts, delta, tolerance)[0]
+    split = _split(event)
+    if split.rho > 0:
+        return max(moment_epsilon(moments(split.rho, steps), delta) for steps in split.directions())
+    return _largest_epsilon(split, delta, tolerance)[0]
 
 
 def delta(event: Event, epsilon: float) -> DeltaBounds:
-    """The δ of `event` at `epsilon`, for all of its neighbours.
+    """Bounds of the δ of `event` at `epsilon`, for every relation that the event covers.
 
     Args:
         event: one event or a Composition.
@@ -85,13 +86,13 @@ def delta(event: Event, epsilon: float) -> DeltaBounds:
         raise InvalidPlan(f"epsilon must be a finite number of at least 0, not {epsilon}")
     if isinstance(event, Tightest):
         return min((delta(each, epsilon) for each in event.events), key=lambda bounds: bounds.upper)
-    parts = _parts(event)
-    if parts.rho > 0:
-        lower = parts.with_gaussian(lambda event: delta(event, epsilon).lower)
-        upper = max(moment_delta(moments(parts.rho, steps), epsilon) for steps in parts.directions())
+    split = _split(event)
+    if split.rho > 0:
+        lower = split.with_gaussian(lambda event: delta(event, epsilon).lower)
+        upper = max(moment_delta(moments(split.rho, steps), epsilon) for steps in split.directions())
         return DeltaBounds(*_ordered("δ", lower, upper))
     best = DeltaBounds(0.0, 0.0)
-    for steps in parts.directions():
+    for steps in split.directions():
         bounds = direction_delta(steps, epsilon)
         lower, upper = _ordered("δ", bounds.lower, bounds.upper)
         best = DeltaBounds(max(best.lower, lower), max(best.upper, upper))
@@ -99,15 +100,15 @@ def delta(event: Event, epsilon: float) -> DeltaBounds:
 
 
 def _ordered(name: str, lower: float, upper: float) -> tuple[float, float]:
-    """Both bounds of one number. They come from one curve by two roads, so this is a check of both.
+    """Both bounds of one number. They are computed in two ways, so their order checks both.
 
     Raises:
-        AccountingError: the lower one is above the upper one, by more than the last digits.
+        AccountingError: the lower bound exceeds the upper one by more than the last digits.
     """
     if not lower <= upper * (1 + _LAST_DIGITS):
         raise AccountingError(
-            f"the lower bound of {name}, {lower}, is above its upper bound, {upper}: the accountant has a "
-            "fault here, and certifies nothing; please report the event, which holds public numbers alone"
+            f"the lower bound of {name}, {lower}, is above its upper bound, {upper}: this is a fault of the "
+            "accountant, which certifies nothing here; please report the event: it holds public numbers only"
         )
     return min(lower, upper), upper
 
@@ -117,14 +118,14 @@ def _check_delta(delta: float) -> None:
         raise InvalidPlan(f"delta must lie between 0 and 1, not {delta}")
 
 
-class _Parts(NamedTuple):
-    """An event taken apart: Σ steps·ρ of what is known by moments alone, and what has curves."""
+class _Split(NamedTuple):
+    """An event by what is known of it: Σ steps·ρ of its zCDP events, and the events that have a curve."""
 
     rho: float
     events: tuple[Event, ...]
 
     def directions(self) -> list[list[Step]]:
-        """The steps with the unit removed and with it added; one list where they are the same."""
+        """The steps with the unit removed and with it added; one list where both are the same."""
         pairs = [dominating_pairs(each) for each in self.events]
         counts = [each.steps for each in self.events]
         removed = list(zip((pair[0] for pair in pairs), counts, strict=True))
@@ -132,9 +133,9 @@ class _Parts(NamedTuple):
         return [removed] if removed == added else [removed, added]
 
     def with_gaussian(self, lower: Callable[[Event], float]) -> float:
-        """`lower` of the same with the Gaussian mechanism that is exactly ρ-zCDP, up to rounding down.
+        """`lower` with a Gaussian mechanism in place of the zCDP events: exactly ρ-zCDP, rounded down.
 
-        0 where that needs noise of which the accountant knows nothing.
+        0 if that mechanism's noise is outside the accountant's range.
         """
         noise = math.nextafter((2 * self.rho) ** -0.5, math.inf) * (1 + 1e-15)
         if not LEAST_NOISE <= noise <= MOST_NOISE:
@@ -142,25 +143,19 @@ class _Parts(NamedTuple):
         return lower(Composition((PoissonGaussian(1.0, noise, 1), *self.events)))
 
 
-def _parts(event: Event) -> _Parts:
-    leaves = _flattened(event)
+def _split(event: Event) -> _Split:
+    leaves = flattened(event)
+    if any(isinstance(leaf, Tightest) for leaf in leaves):
+        raise InvalidPlan("a Tightest cannot be part of a composition: compose each of its descriptions")
     rho = math.fsum(leaf.steps * leaf.rho for leaf in leaves if isinstance(leaf, ZeroConcentrated))
     with_curve = tuple(leaf for leaf in leaves if not isinstance(leaf, ZeroConcentrated))
-    return _Parts(rho * (1 + 1e-15) if rho else 0.0, with_curve)
+    return _Split(rho * (1 + 1e-15) if rho else 0.0, with_curve)
 
 
-def _flattened(event: Event) -> list[Event]:
-    if isinstance(event, Tightest):
-        raise InvalidPlan("what several events describe cannot be a part of a composition")
-    if isinstance(event, Composition):
-        return [leaf for each in event.events for leaf in _flattened(each)]
-    return [event]
-
-
-def _largest_epsilon(parts: _Parts, delta: float, tolerance: float) -> tuple[float, ComposedCurve | None]:
+def _largest_epsilon(split: _Split, delta: float, tolerance: float) -> tuple[float, ComposedCurve | None]:
     """The larger upper bound of the two directions, and the curve that it was read from."""
     best: tuple[float, ComposedCurve | None] = 0.0, None
-    for steps in parts.directions():
+    for steps in split.directions():
         total = total_variation(steps)
         if total < _FAR * delta and direction_epsilon(steps, Goal(delta, ROUGH), 0.0)[0] == 0:
             continue

@@ -14,19 +14,19 @@ from dpfewshot.errors import InvalidPlan
 
 LEAST_NOISE: Final = events.LEAST_NOISE
 MOST_NOISE: Final = 2.0**40
-"""The search stays within these noise multipliers: of a token, of which a draw may hold many."""
+"""Range of the search: noise multipliers of a token, of which one draw may hold many."""
 
-_COARSE: Final = 2e-3  # relative excess of ε while the search is still far away
-_CLOSE_ENOUGH: Final = 5e-5  # of ε below its target, relative
-_NARROW_ENOUGH: Final = 1e-6  # of the bracket in log σ
+_COARSE: Final = 2e-3  # relative excess of ε while the search is far from the target
+_CLOSE_ENOUGH: Final = 5e-5  # relative distance of ε below its target
+_NARROW_ENOUGH: Final = 1e-6  # width of the bracket in log σ
 _LEAST_EXCESS: Final = 1e-300
 _EVALUATIONS: Final = 60
-_STALL: Final = 4  # every so many turns, halve the bracket instead of interpolating
+_STALL: Final = 4  # every fourth turn halves the bracket in place of interpolating
 
 
 @dataclass(frozen=True, slots=True)
 class _Bracket:
-    """log σ that is too small and log σ that fits, each with log(ε / target) there."""
+    """A log σ that is too small and one that fits, each with log(ε / target) there."""
 
     small: float
     excess: float
@@ -34,7 +34,7 @@ class _Bracket:
     slack: float
 
     def proposal(self) -> float:
-        """By interpolation, aimed a little into the fitting side, and the middle where that fails."""
+        """The next log σ: interpolated, a little into the fitting side, or the middle where that fails."""
         width = self.fits - self.small
         if not (math.isfinite(self.excess) and math.isfinite(self.slack)):
             return self.small + width / 2
@@ -43,19 +43,19 @@ class _Bracket:
 
 
 def calibrate(event_at: Callable[[float], Event], *, epsilon: float, delta: float) -> float:
-    """The smallest noise multiplier σ at which `event_at(σ)` is certified to be (epsilon, delta)-DP.
+    """The smallest noise multiplier σ at which `event_at(σ)` is certified (epsilon, delta)-DP.
 
-    By construction `epsilon(event_at(σ), delta).upper <= epsilon` holds for the returned σ; a σ that
-    is smaller by a relative 10⁻⁴ or so no longer fits, unless σ is LEAST_NOISE.
+    The returned σ satisfies `epsilon(event_at(σ), delta).upper <= epsilon` by construction. A σ smaller by
+    a relative 10⁻⁴ or so does not fit, unless σ is LEAST_NOISE.
 
     Args:
-        event_at: gives the event at a noise multiplier; more noise must not cost more. A multiplier that it
-            refuses does not fit.
+        event_at: the event at a noise multiplier; more noise must not cost more. A multiplier that it refuses
+            does not fit.
         epsilon: the target, ε > 0, finite.
         delta: the target, 0 < δ < 1.
 
     Raises:
-        InvalidPlan: a target outside its range, or one that no noise up to MOST_NOISE reaches.
+        InvalidPlan: a target outside its range, or no noise up to MOST_NOISE reaches it.
     """
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise InvalidPlan(f"epsilon must be a positive number, not {epsilon}")
@@ -76,11 +76,11 @@ class _Search:
     delta: float
 
     def coarse(self, log_sigma: float) -> float:
-        """From afar."""
+        """At the tolerance of a first search."""
         return self._excess(log_sigma, _COARSE)
 
     def fine(self, log_sigma: float) -> float:
-        """As `epsilon` reports it."""
+        """At the tolerance of a reported ε."""
         return self._excess(log_sigma, FINE)
 
     def _excess(self, log_sigma: float, tolerance: float) -> float:
@@ -88,10 +88,10 @@ class _Search:
             event = self.event_at(_noise(log_sigma))
         except InvalidPlan:
             if log_sigma >= math.log(MOST_NOISE):
-                raise  # nothing fits, and this says why
+                raise  # nothing fits, and this error says why
             return math.inf
         spent = epsilon_upper(event, self.delta, tolerance)
-        if tolerance > FINE and not math.isfinite(spent):  # a coarse grid may leave more than δ beyond it
+        if tolerance > FINE and not math.isfinite(spent):  # a coarse grid may leave a mass above δ beyond it
             spent = epsilon_upper(event, self.delta, FINE)
         found = math.log(spent / self.epsilon) if spent > 0 else -math.inf
         return max(found, _LEAST_EXCESS) if spent > self.epsilon else min(found, 0.0)
@@ -102,7 +102,7 @@ def _noise(log_sigma: float) -> float:
 
 
 def _bracket(excess: Callable[[float], float], start: float, step: float) -> _Bracket:
-    """Walk from `start` in doubling steps until the target lies between."""
+    """Walk from `start` in growing steps until the last two points enclose the target."""
     at, value = start, excess(start)
     lowest, highest = math.log(LEAST_NOISE), math.log(MOST_NOISE)
     direction = 1.0 if value > 0 else -1.0

@@ -264,6 +264,13 @@ class Tightest:
         return _shared_relations(self.events)
 
 
+def flattened(event: Event) -> list[Event]:
+    """The events of a composition, nested ones included; any other event by itself."""
+    if isinstance(event, Composition):
+        return [leaf for each in event.events for leaf in flattened(each)]
+    return [event]
+
+
 def check_relation(event: Event, relation: Relation) -> None:
     """Refuse to state an event's ε for a neighbouring relation that the event does not cover.
 

@@ -1,11 +1,11 @@
-"""From Rényi moments to (ε, δ): for events that are known through zCDP alone, and for plans with such.
+"""(ε, δ) from Rényi moments: for zCDP events, of which only moments are known, and plans that hold some.
 
 With K(s) = s·D_{1+s} the log moment of the privacy loss at order α = 1 + s, every s > 0 certifies
 
     log δ ≤ K(s) - s·ε + s·log s - (1+s)·log(1+s)
 
-(Canonne, Kamath, Steinke 2020, Proposition 12, in the letters of docs/proofs/zcdp.md). Orders are
-continuous: the best is searched for, and each is valid, so the search needs no proof.
+(Canonne, Kamath, Steinke 2020, Proposition 12, in the notation of docs/proofs/zcdp.md). Orders are
+continuous. Every order is valid, so the search for the best one needs no proof.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpfewshot.accounting.pld.discretise import Cumulants, discretise
 from dpfewshot.accounting.pld.tilting import Step, aligned
 
 _LOG_ORDERS: Final = np.linspace(math.log(1e-7), math.log(1e7), 141)
-_CELLS: Final = 4000  # of a step's grid, where steps with curves are mixed in
+_CELLS: Final = 4000  # of the grid of a step that has a curve
 _OUTSIDE: Final = 1e-9, 1e-30  # masses below and above that grid
 _MOST_CELLS: Final = 2**18
 _ROUNDING: Final = 1e-12  # relative, of a sum of moments
@@ -30,11 +30,11 @@ _ROUNDING: Final = 1e-12  # relative, of a sum of moments
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """The moments of a composition: ρ-zCDP with `rho`, and discretised steps beside it.
+    """The moments of a composition: of its zCDP events together, and of its discretised steps.
 
     Attributes:
         rho: Σ steps·ρ.
-        cumulants: of the steps with a curve; empty where there are none.
+        cumulants: of the steps that have a curve; may be empty.
     """
 
     rho: float
@@ -42,7 +42,7 @@ class Moments:
 
     @property
     def infinite_mass(self) -> float:
-        """P-mass at an infinite loss, which counts fully for δ."""
+        """P-mass at an infinite loss, all of which counts towards δ."""
         return sum(loss.steps * loss.infinite_mass for loss in self.cumulants.losses)
 
     def excess(self, order: float) -> float:
@@ -57,7 +57,7 @@ class Moments:
 
 
 def moments(rho: float, steps: Sequence[Step]) -> Moments:
-    """Discretise the steps that have a curve, as the certified accountant does."""
+    """The moments of ρ-zCDP and of `steps`, which are discretised as for a composed curve."""
     ranges = [pair.loss_range(*_OUTSIDE) for pair, _ in steps]
     widths = [max(high - low, 1e-6 * abs(high)) for low, high in ranges]
     spacing = max(aligned(steps, max(widths) / _CELLS), max(widths) / _MOST_CELLS) if widths else 1.0
@@ -74,7 +74,7 @@ def moment_epsilon(found: Moments, delta: float) -> float:
     if allowed <= 0:
         return math.inf
     if not found.cumulants.losses and math.sqrt(found.rho / 2) <= delta:
-        return 0.0  # Pinsker: D_1 ≤ ρ, so the total variation is at most the root of ρ/2
+        return 0.0  # Pinsker: D_1 ≤ ρ, so the total variation is at most √(ρ/2)
     value = _least(lambda order: (found.excess(order) - math.log(allowed)) / order)
     return max(value + _ROUNDING * (1 + abs(value)), 0.0)
 
@@ -89,7 +89,7 @@ def moment_delta(found: Moments, epsilon: float) -> float:
 
 
 def _least(function: Callable[[float], float]) -> float:
-    """The least value that a search over orders finds."""
+    """The smallest value found over orders: a grid search, then a refinement."""
     values = [function(math.exp(at)) for at in _LOG_ORDERS]
     best = int(np.argmin(values))
     low, high = _LOG_ORDERS[max(best - 1, 0)], _LOG_ORDERS[min(best + 1, len(values) - 1)]

@@ -1,4 +1,4 @@
-"""Audits: what can be learnt about the records from what is released, measured on the trusted side."""
+"""Audits: measure, on the trusted side, what releases reveal about the records."""
 
 from dpfewshot.audit.findings import Figure, Finding, as_document
 from dpfewshot.audit.game import canary_game

@@ -1,9 +1,9 @@
-"""From what was counted to a bound: how much less noise than was planned, or how much more ε, must there be?
+"""Bounds from counts: the most noise, and the least ε, that an attacker's success is consistent with.
 
-A plan claims, for neighbours and for every ε' ≥ 0, that P[S | D'] ≤ e^ε'·P[S | D] + δ(ε'), and the same the
-other way round. All of that together is the trade-off curve of Dong, Roth, Su (2022): what an attacker may
-reach at most. Data sets that differ in m units are m steps of such neighbours apart. Where the counts are
-beyond what m steps allow, the claim is refuted (docs/proofs/audit.md).
+A plan claims P[S | D'] ≤ e^ε'·P[S | D] + δ(ε') for neighbours, in both directions and for every ε' ≥ 0.
+Together these claims are the trade-off curve of Dong, Roth, Su (2022), which bounds every attacker. Data sets
+that differ in m units are m neighbouring steps apart. Counts beyond what m steps allow refute the claim
+(docs/proofs/audit.md).
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from dpfewshot.audit.intervals import clopper_pearson
 from dpfewshot.errors import InvalidPlan
 
 _POINTS = 7
-"""Pairs (ε', δ(ε')) that a curve is made of. With fewer it is less tight, and holds as well."""
+"""Pairs (ε', δ(ε')) of a curve. Fewer pairs make it looser; it stays valid."""
 
 _FAR = 1e-3
-"""δ at the curve's largest ε': events of a probability that some thousand plays can tell are above it."""
+"""δ at the curve's largest ε': below the probability of any event that a few thousand plays can resolve."""
 
 _CLOSE = 0.02
-"""Of the logarithm of the noise, as a share of its range: how exactly the bound is found."""
+"""Tolerance of the bound, as a share of the range of the logarithm of the noise."""
 
 _NO_CLAIM = 10.0
-_FARTHEST = 60.0  # no counts speak of an e^ε that is larger
+_LARGEST_EPSILON = 60.0  # no counts can support a larger e^ε
 
 _LEAST, _MOST = 1 / 4, 8.0
-"""The range of noise, beside what was planned, in which a bound is looked for."""
+"""The searched range of noise, as multiples of the planned noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How often an event was seen, and the Clopper-Pearson bounds on its probability.
+    """The observed frequency of an event, with Clopper-Pearson bounds on its probability.
 
     Attributes:
-        seen: plays in which it happened.
-        plays: in all, at least 1.
-        beta: the probability that a bound is wrong, each by itself.
+        seen: the number of plays in which it happened.
+        plays: the number of plays, at least 1.
+        beta: the probability that a bound is wrong, for each bound by itself.
     """
 
     seen: int
@@ -50,8 +50,8 @@ class Rate:
     beta: float
 
     @property
-    def share(self) -> float:
-        """The estimate."""
+    def estimate(self) -> float:
+        """The observed frequency."""
         return self.seen / self.plays
 
     @property
@@ -67,12 +67,12 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What an attacker reached, who looks for one outcome.
+    """How often an attacker saw the outcome that it takes for canaries.
 
     Attributes:
-        false_positives: how often it happened without the canaries.
-        true_positives: how often with them.
-        canaries: m, how many units apart the two data sets are.
+        false_positives: without canaries.
+        true_positives: with canaries.
+        canaries: m, the number of units in which the two data sets differ.
     """
 
     false_positives: Rate
@@ -80,15 +80,15 @@ class Counts:
     canaries: int
 
     def claimed(self, claim: TradeOff) -> float:
-        """How often the outcome may happen with the canaries, at most."""
+        """The largest true-positive rate that the claim allows."""
         return claim.most(self.false_positives.high, self.canaries)
 
 
 class TradeOff:
-    """What an event claims: how likely an outcome may be with a unit, given how likely it is without.
+    """An event's claim: the largest probability of an outcome with a unit, given the one without.
 
     Args:
-        event: of a whole plan.
+        event: the event of a whole plan.
     """
 
     def __init__(self, event: Event) -> None:
@@ -96,10 +96,10 @@ class TradeOff:
         self._deltas = np.array([delta(event, float(each)).upper for each in self._epsilons])
 
     def most(self, probability: float, units: int) -> float:
-        """The largest probability of an outcome, `units` steps of neighbours away.
+        """Return the largest probability of an outcome after `units` neighbouring steps.
 
         Args:
-            probability: of the outcome where nobody was added.
+            probability: of the outcome before the first step.
             units: m ≥ 1.
         """
         for _ in range(units):
@@ -108,7 +108,9 @@ class TradeOff:
 
     def _next(self, probability: float) -> float:
         there = np.exp(self._epsilons) * probability + self._deltas
-        missed = np.maximum(1 - probability - self._deltas, 0.0)  # not S, with the two data sets exchanged
+        missed = np.maximum(
+            1 - probability - self._deltas, 0.0
+        )  # the complement of S, with D and D' exchanged
         return min(float(there.min()), float((1 - np.exp(-self._epsilons) * missed).min()), 1.0)
 
 
@@ -118,21 +120,21 @@ def noise_at_most(
     planned_claim: TradeOff,
     counts: Counts,
 ) -> float:
-    """The least noise multiplier whose claim the counts refute, infinite where they refute none.
+    """Return the least noise multiplier whose claim the counts refute, or infinity if they refute none.
 
     Args:
-        event_at: the plan's event at a noise multiplier.
-        planned: σ > 0; the answer is looked for around it.
-        planned_claim: what the event claims there.
+        event_at: returns the plan's event at a noise multiplier.
+        planned: σ > 0; the search is around it.
+        planned_claim: the claim at σ.
         counts: of one outcome.
     """
     from scipy.optimize import brentq
 
     def room(noise: float) -> float:
-        """How far the counts are below the claim; negative where they refute it."""
+        """The distance from the counts to the claim; negative if they refute it."""
         try:
             claim = planned_claim if noise == planned else TradeOff(event_at(noise))
-        except InvalidPlan:  # no claim at all
+        except InvalidPlan:  # this little noise has no claim
             return _NO_CLAIM
         return _probit(counts.claimed(claim)) - _probit(counts.true_positives.low)
 
@@ -141,14 +143,14 @@ def noise_at_most(
     if (room(end) < 0) == refuted:
         return end if refuted else math.inf
     share = float(brentq(lambda share: room(planned * (end / planned) ** share), 0.0, 1.0, xtol=_CLOSE))
-    share += -_CLOSE if refuted else _CLOSE  # to the side of more noise
+    share += -_CLOSE if refuted else _CLOSE  # round towards more noise
     return float(planned * (end / planned) ** max(share, 0.0))
 
 
 def epsilon_at_least(delta: float, counts: Counts) -> float:
-    """The least ε at which (ε, δ)-DP allows the counts: nothing else is assumed.
+    """Return the least ε at which (ε, δ)-DP allows the counts, from the definition alone.
 
-    m units apart, P[S | D'] ≤ e^{mε}·P[S | D] + δ·(e^{mε} - 1)/(e^ε - 1), and the same for what is not S.
+    At m units, P[S | D'] ≤ e^{mε}·P[S | D] + δ·(e^{mε} - 1)/(e^ε - 1), and the same for the complement of S.
 
     Args:
         delta: δ in (0, 1).
@@ -163,11 +165,11 @@ def epsilon_at_least(delta: float, counts: Counts) -> float:
         slack = delta * sum(math.exp(step * epsilon) for step in range(units))
         return min(math.exp(units * epsilon) * least + slack - most for least, most in outcomes)
 
-    return 0.0 if room(0.0) >= 0 else float(brentq(room, 0.0, _FARTHEST / units, xtol=1e-6))
+    return 0.0 if room(0.0) >= 0 else float(brentq(room, 0.0, _LARGEST_EPSILON / units, xtol=1e-6))
 
 
 def _probit(probability: float) -> float:
-    """On this scale a claim is nearly a line in the logarithm of the noise, which saves evaluations."""
+    """On this scale a claim is nearly linear in the logarithm of the noise, which saves evaluations."""
     from scipy.special import ndtri
 
     return float(ndtri(min(max(probability, 1e-9), 1 - 1e-9)))

@@ -1,4 +1,4 @@
-"""What an audit found: the values that every audit returns, the command line prints and the report draws."""
+"""Findings: the values that audits return, the command line prints and the report draws."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Figure:
     """One measured number.
 
     Attributes:
-        name: what was measured, in the field's terms.
-        value: the estimate, finite.
-        low: the lower end of its interval or confidence bound, where it has one.
-        high: the upper end.
-        reference: what it is held against: the paper's figure, or the theoretical one.
+        name: the measured quantity.
+        value: the estimate.
+        low: lower end of its interval, or lower bound, if any.
+        high: upper end, or upper bound, if any.
+        reference: the theoretical or published value to compare with.
 
     Raises:
-        ValueError: a number that is not finite, which no JSON can carry.
+        ValueError: a number is not finite, which JSON cannot carry.
     """
 
     name: str
@@ -46,16 +46,16 @@ class Finding:
     """The outcome of one audit.
 
     Attributes:
-        kind: which audit it was.
-        title: of a section or a table, for people.
-        statement: what was found, in one sentence for people.
-        verdict: "passed" or "failed" where the audit tests a claim; "informative" where it measures.
-        confidential: whether it was computed from private records: then it is for the operator alone.
-        figures: the numbers.
-        details: what else there is to know, of a kind that JSON carries.
+        kind: the audit.
+        title: a heading for people.
+        statement: the outcome in one sentence.
+        verdict: "passed" or "failed" if the audit tests a claim; "informative" if it only measures.
+        confidential: whether it was computed from private records, and so is for the operator alone.
+        figures: the measured numbers.
+        details: further facts, as JSON values.
 
     Raises:
-        ValueError: a kind or a verdict that there is not.
+        ValueError: an unknown kind or verdict.
     """
 
     kind: Kind
@@ -72,13 +72,13 @@ class Finding:
             ("verdict", self.verdict, get_args(Verdict)),
         ):
             if value not in known:
-                raise ValueError(f"the {name} of a finding is one of {', '.join(known)}, not {value!r}")
+                raise ValueError(f"a finding's {name} must be one of {', '.join(known)}, not {value!r}")
 
     def figure(self, name: str) -> Figure:
-        """The figure of that name.
+        """Return the figure with this name.
 
         Raises:
-            KeyError: there is none.
+            KeyError: no figure has it.
         """
         for figure in self.figures:
             if figure.name == name:
@@ -86,7 +86,7 @@ class Finding:
         raise KeyError(name)
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON; `from_dict` reads it again."""
+        """Return JSON values, which `from_dict` reads."""
         return {
             "kind": self.kind,
             "title": self.title,
@@ -99,10 +99,10 @@ class Finding:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:
-        """The finding that `as_dict` wrote.
+        """Read what `as_dict` wrote.
 
         Raises:
-            KeyError, TypeError, ValueError: the mapping is not one.
+            KeyError, TypeError, ValueError: the mapping is not a finding.
         """
         fields = dict(document)
         figures = tuple(Figure(**figure) for figure in fields.pop("figures"))
@@ -110,7 +110,7 @@ class Finding:
 
 
 def as_document(findings: Iterable[Finding]) -> dict[str, object]:
-    """What `dpfewshot audit --json` prints: private as soon as one finding is."""
+    """Return what `dpfewshot audit --json` prints; "private" is true if any finding is confidential."""
     listed = list(findings)
     return {
         "findings": [finding.as_dict() for finding in listed],

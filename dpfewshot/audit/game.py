@@ -1,8 +1,7 @@
-"""The canary game: does what comes out tell of a record more than the plan's ε allows?
+"""The canary game: do releases reveal more about a record than the plan's ε allows?
 
-It plays against a synthesizer as it is set up: its plan, mechanism and draws, by the code that its own
-demonstrations come from. It cannot prove that a set-up is sound; it can show that one is not
-(docs/proofs/audit.md).
+The game plays against a synthesizer's own plan, mechanism and draws, through the code that generates its
+demonstrations. It can refute a set-up, never prove one sound (docs/proofs/audit.md).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.values import Record
 
 BETA = 1e-3
-"""How often a sound set-up fails by chance, at most."""
+"""The largest probability that a sound set-up fails by chance."""
 
 _BOUNDS = 12
 _LEAST_PLAYS = 100
@@ -41,60 +40,62 @@ def canary_game(
 ) -> Finding:
     """Play with and without canaries, and bound ε from below.
 
-    Nothing is charged and nothing released: the tokens of the game are thrown away. Its result comes from
-    the private records too (their number, the model's answers to them): keep it.
+    The game charges nothing and discards its tokens. Its result is confidential: it depends on the number of
+    private records and on the model's answers to them.
 
     Args:
-        synthesizer: the set-up, with a budget. Its account is not touched.
-        label: a planned label; by default one of the part with the fewest units.
-        plays: of each game, with canaries and again without, at least 100.
+        synthesizer: the set-up, with a budget. Its account is not used.
+        label: a planned label; by default, one of the stratum with the fewest units.
+        plays: the number of plays of each game, with canaries and again without, at least 100.
         beta: β, the probability that a sound set-up fails.
-        batches: draws of records whose prompts the backend is asked, each four times for
+        batches: the number of draws of records whose prompts the backend answers, each four times for
             the mechanism's candidates and four times for all tokens.
 
     Returns:
-        A private finding of the kind "canary". It failed if the lower bound is above the plan's ε, if units
-        are not drawn as the proof has it, or if the backend answers a prompt otherwise in other company.
+        A confidential finding of kind "canary". It fails if the lower bound exceeds the plan's ε, if units
+        are not drawn as the proof requires, or if the backend's answer to a prompt depends on other prompts.
 
     Raises:
-        InvalidPlan: a plan without a certified ε, a label that is not planned, or a setting out of range.
+        InvalidPlan: the plan has no certified ε or no such label, or an argument is out of range.
         BackendError: the model or its server failed.
     """
     if plays < _LEAST_PLAYS or batches < 1 or not 0 < beta < 1:
         raise InvalidPlan("a canary game needs plays >= 100, batches >= 1 and 0 < beta < 1")
     set_up = synthesizer.set_up
     label = _smallest(set_up.plan) if label is None else label
-    part = set_up.plan.stratum_of(label)
-    if part.spend is None or not set_up.certified:
-        raise InvalidPlan("the canary game tests a certified epsilon, and this plan has none (private=False)")
+    stratum = set_up.plan.stratum_of(label)
+    if stratum.spend is None or not set_up.certified:
+        raise InvalidPlan(
+            "the canary game tests a certified epsilon, which this plan does not have (private=False)"
+        )
     with tqdm(desc="canary game", unit="play", disable=None, leave=False) as bar:
         table = Table(set_up, label, plays, beta / _BOUNDS, bar.update)
         bar.total = table.ticks
         of_one_draw = [table.one_token(), table.one_block()]
         demonstration, draws = table.one_demonstration()
-    units = set_up.bodies(part)[0]
+    units = set_up.bodies(stratum)[0]
     return verdict_of(
         set_up.mechanism,
-        part,
+        stratum,
         Counted(
             label=label,
             relation=set_up.plan.relation,
             beta=beta,
             games=(*(one for one in of_one_draw if one is not None), demonstration),
             draws=draws,
-            answers=sum((_asked(set_up, part, label, units) for _ in range(batches)), Answers()),
+            answers=sum((_asked(set_up, stratum, label, units) for _ in range(batches)), Answers()),
         ),
     )
 
 
 def _smallest(plan: GenerationPlan) -> str:
-    return min(plan.strata, key=lambda part: part.population).labels[0]
+    return min(plan.strata, key=lambda stratum: stratum.population).labels[0]
 
 
-def _asked(set_up: SetUp, part: StratumPlan, label: str, units: Sequence[Sequence[Body]]) -> Answers:
-    """One draw of records, whose prompts are asked with and without others."""
+def _asked(set_up: SetUp, stratum: StratumPlan, label: str, units: Sequence[Sequence[Body]]) -> Answers:
+    """Draw records once, and ask their prompts alone and among others."""
     prompts = set_up.writer.for_label(label)
-    drawn = set_up.sampler(part).draw([len(unit) for unit in units])
+    drawn = set_up.sampler(stratum).draw([len(unit) for unit in units])
     subsets = [[units[unit][record] for unit, record in subset] for subset in drawn]
     suffixes = [each for subset in subsets if (each := prompts.suffix(subset, []))]
     return asked_in_company(
@@ -102,18 +103,18 @@ def _asked(set_up: SetUp, part: StratumPlan, label: str, units: Sequence[Sequenc
         prompts,
         suffixes,
         _canaries(set_up, label),
-        tokens=part.draws.tokens_per_draw,
+        tokens=stratum.draws.tokens_per_draw,
         top_k=set_up.mechanism.top_k,
     )
 
 
 def _canaries(set_up: SetUp, label: str) -> tuple[list[int], list[int]]:
-    """Two prompts unlike all others: of one word again and again, and of what the vocabulary begins with."""
+    """Two prompts unlike any other: one repeated word, and the first tokens of the vocabulary."""
     cap = set_up.plan.settings.record_token_cap
     writer, backend = set_up.writer, set_up.backend
     texts = ("canary " * cap, backend.detokenize(range(min(cap, backend.vocabulary_size))))
     prompts = writer.for_label(label)
     first, last = (prompts.suffix([writer.body(Record(text=text, label=label))], []) for text in texts)
     if first is None or last is None:
-        raise BackendError("the backend cannot make tokens of plain text")
+        raise BackendError("the backend cannot tokenize plain text")
     return first, last

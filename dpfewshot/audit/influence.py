@@ -1,12 +1,12 @@
-"""ICLInf (Li et al.): how much one demonstration of a prompt moves what the model answers.
+"""ICLInf (Li et al.): how much one demonstration in a prompt moves the model's answer.
 
 The influence of demonstration i of D on a text x is the largest change of a log-probability over answers y,
 
     max_y |log p(y | D, x) - log p(y | D without i, x)|
 
-which is the largest privacy loss that an answer drawn from p has for whose record demonstration i is: with
-records in the prompt no smaller ε holds at δ = 0. Answers are the labels, as a classifier tells them, or
-every token of the vocabulary (the paper's full logits), as they are to whoever sees the whole distribution.
+If demonstration i is a record, this is the largest privacy loss of an answer drawn from p: no smaller ε holds
+at δ = 0. Answers are a classifier's labels, or every token of the vocabulary (the paper's full logits), for
+observers of the whole distribution.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ LogDistributions = NDArray[np.float64]
 
 
 def influence_of(with_it: LogDistributions, without_it: LogDistributions) -> NDArray[np.float64]:
-    """max_y |log p(y) - log p'(y)| of each pair of distributions, in nats.
+    """Return max_y |log p(y) - log p'(y)| for each pair of distributions, in nats.
 
     Args:
         with_it: log-probabilities with the demonstration, shape (texts, answers).
         without_it: the same without it.
 
     Returns:
-        Shape (texts,). What neither can answer does not count; what only one of them can is infinite.
+        Shape (texts,). Answers impossible in both are ignored; an answer possible in only one gives infinity.
     """
     both_never = np.isneginf(with_it) & np.isneginf(without_it)
     gaps = np.subtract(with_it, without_it, out=np.zeros(with_it.shape), where=~both_never)
@@ -60,23 +60,23 @@ def influences(
     *,
     over: Answers = "labels",
 ) -> NDArray[np.float64]:
-    """The influence of every demonstration of a prompt on every text, each left out in turn.
+    """Return the influence of every demonstration on every text, leaving each out in turn.
 
     Args:
         task: a task, or the prompt's format.
         backend: any language model.
-        demonstrations: in the order in which they stand; the first is the furthest from the text.
-        texts: what is asked about.
-        over: the "labels" of the task; "calibrated labels", with contextual calibration of either prompt by
-            itself; or the next token, from the whole "vocabulary".
+        demonstrations: in prompt order; the first is the furthest from the text.
+        texts: the texts to label.
+        over: the task's "labels"; "calibrated labels", with contextual calibration of each prompt by itself;
+            or "vocabulary", the next token out of all.
 
     Returns:
         Nats, shape (demonstrations, texts).
 
     Raises:
-        InvalidPlan: no demonstration, no text, or another kind of answers.
-        InvalidTask: labels are free, and labels were asked for; or a demonstration's label is none.
-        BackendError: the model failed, or has no answer for a text.
+        InvalidPlan: there is no demonstration or no text, or `over` is unknown.
+        InvalidTask: `over` needs labels and the task's are free; or a demonstration has an unknown label.
+        BackendError: the model failed, or cannot evaluate a text.
     """
     if over not in get_args(Answers):
         raise InvalidPlan(f"over must be one of {', '.join(get_args(Answers))}, not {over!r}")
@@ -95,21 +95,21 @@ def influences(
 def influence_finding(
     measured: Sequence[NDArray[np.float64]], *, over: Answers = "labels", confidential: bool = True
 ) -> Finding:
-    """Influences of several prompts, as one finding: mean and largest, and the mean of each position.
+    """Summarise the influences of several prompts: mean, largest, and mean by position.
 
     Args:
-        measured: of each prompt, what `influences` returned; all with the same number of demonstrations.
-        over: what was asked for.
+        measured: the result of `influences` for each prompt, all with the same number of demonstrations.
+        over: as given to `influences`.
         confidential: whether demonstrations or texts were private.
 
     Raises:
-        InvalidPlan: nothing was measured, or prompts have different numbers of demonstrations.
-        BackendError: an influence is infinite: the backend gives an answer no probability.
+        InvalidPlan: there is no prompt, or prompts have different numbers of demonstrations.
+        BackendError: an influence is infinite: the backend gives some answer probability 0.
     """
     if len({len(each) for each in measured}) != 1:
-        raise InvalidPlan("give at least one prompt, and prompts of one number of demonstrations")
+        raise InvalidPlan("give at least one prompt, all with the same number of demonstrations")
     if not all(np.isfinite(each).all() for each in measured):
-        raise BackendError("an influence is infinite: the backend gives no probability to some answer")
+        raise BackendError("an influence is infinite: the backend gives some answer probability 0")
     of_positions = np.array([each.mean(axis=1) for each in measured])  # (prompts, positions)
     mean, largest = float(of_positions.mean()), float(max(each.max() for each in measured))
     low, high = _interval(of_positions.mean(axis=1))
@@ -187,7 +187,7 @@ def _log(probabilities: NDArray[np.float64]) -> LogDistributions:
 
 
 def _interval(of_prompts: NDArray[np.float64]) -> tuple[float, float] | tuple[None, None]:
-    """95 % for the mean over prompts, Student's t, cut at 0; none for one prompt."""
+    """Student's t 95 % interval of the mean over prompts, cut at 0; none for a single prompt."""
     if len(of_prompts) < 2:  # noqa: PLR2004 - a spread needs two
         return None, None
     mean, reach = float(of_prompts.mean()), student_t_reach(of_prompts, 0.025)

@@ -1,10 +1,10 @@
-"""The leak check: do released texts repeat private records, more than they would by chance?
+"""The leak check: do released texts repeat private records more than chance explains?
 
-Overlap by itself says little: everybody writes "thank you for your help". So runs of words are held against
-those that texts without any record have, and against records that took no part. What one unit alone has
-written, and a demonstration repeats at length, is a leak whatever the rest says.
+Overlap alone says little: everybody writes "thank you for your help". So the check compares runs of words
+with those of texts generated without records, and with those of held-out records. A demonstration that
+repeats a long run of one unit alone is always a leak.
 
-The result is private: it tells which demonstration is close to a record. It quotes neither.
+The result is confidential: it says which demonstration is close to a record. It quotes neither.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import Demonstration, Record
 
 LONG_RUN = 10
-"""Words (or tokens) that hardly stand in the same order by chance."""
+"""A run of this many words (or tokens) hardly repeats by chance."""
 
 Pieces = tuple[Hashable, ...]
 Cut = Callable[[str], Pieces]
@@ -39,27 +39,27 @@ def leak_check(
     held_out: Iterable[Record] | object | None = None,
     long_run: int = LONG_RUN,
 ) -> Finding:
-    """Look for private text and personal data in what was released.
+    """Search released texts for private text and personal data.
 
     Args:
-        demonstrations: what was released.
-        records: the private records that it was made from.
-        backend: whose tokens runs are counted in; words without it.
-        baseline: texts of the same model without any record, as `instruction_only_demonstrations`.
-        held_out: records of the same kind that took no part.
-        long_run: how many words (tokens) of one unit alone make a leak, at least 2.
+        demonstrations: the released texts.
+        records: the private records behind them.
+        backend: its tokens are the unit of runs; without it, words are.
+        baseline: texts of the same model by `instruction_only_demonstrations`.
+        held_out: records of the same kind that were not used.
+        long_run: the number of words (tokens) of one unit alone that make a leak, at least 2.
 
     Returns:
-        A private finding of the kind "leak". It failed if a demonstration repeats a long run, or personal
-        data, that one unit alone has.
+        A confidential finding of kind "leak". It fails if a demonstration repeats a long run, or personal
+        data, of one unit alone.
 
     Raises:
-        InvalidPlan: no demonstration, or `long_run` below 2.
-        InvalidRecords: records that cannot be used.
+        InvalidPlan: there is no demonstration, or `long_run` is below 2.
+        InvalidRecords: the records cannot be used.
     """
     released = list(demonstrations)
     if not released or long_run < 2:  # noqa: PLR2004 - one word is no run
-        raise InvalidPlan("a leak check needs demonstrations, and a long_run of at least 2")
+        raise InvalidPlan("a leak check needs demonstrations and long_run >= 2")
     cut = _words if backend is None else lambda text: tuple(backend.tokenize(" " + text.strip()))
     private, others = as_records(records), [] if held_out is None else as_records(held_out)
     texts, plain = [one.text for one in released], [one.text for one in baseline]
@@ -89,14 +89,14 @@ def leak_check(
 
 @dataclass(frozen=True)
 class Overlap:
-    """What one text has in common with records.
+    """What one text has in common with the records.
 
     Attributes:
-        longest_run: pieces in a row that a record has too.
-        longest_of_one: the same, of runs that one unit alone has.
-        duplicate: whether it is a record, word for word.
+        longest_run: the most consecutive pieces that occur in a record.
+        longest_of_one: the same, counting only runs of one unit alone.
+        duplicate: whether the text equals a record, word for word.
         found: personal data by kind.
-        of_one_unit: those among them that one unit alone has.
+        of_one_unit: the part of it that one unit alone has.
     """
 
     longest_run: int
@@ -106,11 +106,11 @@ class Overlap:
     of_one_unit: Counter[str] = field(default_factory=Counter)
 
     def is_leak(self, long_run: int) -> bool:
-        """Whether it repeats what one unit alone has."""
+        """Whether the text repeats something of one unit alone."""
         return self.longest_of_one >= long_run or self.of_one_unit.total() > 0
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON: counts alone."""
+        """Return JSON values: counts only."""
         return {
             "longest_run": self.longest_run,
             "longest_run_of_one_unit": self.longest_of_one,
@@ -125,7 +125,7 @@ def _words(text: str) -> Pieces:
 
 
 def _overlaps(texts: Sequence[str], records: Sequence[Record], cut: Cut) -> list[Overlap]:
-    """Of each text with all records."""
+    """Compare each text with all records."""
     written = [cut(text) for text in texts]
     runs = {run for pieces in written for run in _all_runs(pieces)}
     holders: defaultdict[Pieces, set[Hashable]] = defaultdict(set)
@@ -168,7 +168,7 @@ def _all_runs(pieces: Pieces) -> Iterable[Pieces]:
 
 
 def _known_runs(pieces: Pieces, runs: set[Pieces]) -> Iterable[Pieces]:
-    """The runs of a record that a text has too. What begins like none of them goes no further."""
+    """The runs of a record that occur in a text. A run that occurs in none is not extended."""
     for start in range(len(pieces)):
         for end in range(start + 1, len(pieces) + 1):
             if pieces[start:end] not in runs:
@@ -192,4 +192,4 @@ def _totals(overlaps: Sequence[Overlap]) -> Iterator[Figure]:
 def _statement(leaks: int, released: int, run: str) -> str:
     found = f"{leaks} of {released} demonstrations repeat"
     none = f"None of {released} demonstrations repeats"
-    return f"{found if leaks else none} {run} or more, or personal data, that one unit alone has."
+    return f"{found if leaks else none} {run} or more, or personal data, of one unit alone."

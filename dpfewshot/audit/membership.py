@@ -1,10 +1,10 @@
 """Membership inference against a 1-shot prompt: the LOSS attack (Tang et al., Appendix F; Duan et al. 2023).
 
-A prompt holds one demonstration. The attacker has candidate records, asks the prompted model about each, and
-takes for a member what it is least surprised by: the score is minus the loss, the negative log-likelihood of
-the candidate's label, or of the whole candidate. Members are the record that stands in the prompt itself, or
-those that a synthetic demonstration was made from. All candidates of a trial have the demonstration's label:
-otherwise an attacker who merely saw which label the prompt shows would pass for one who knows its record.
+A prompt holds one demonstration. The attacker asks the prompted model about each candidate record and guesses
+that those with the lowest loss are members: the score is minus the negative log-likelihood of the candidate's
+label, or of the whole candidate. Members are the record in the prompt itself, or the records behind a
+synthetic demonstration. All candidates of a trial have the demonstration's label; otherwise, recognising the
+label alone would look like membership inference.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _Labelled = TypeVar("_Labelled", Demonstration, Record)
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One prompt and the candidates that the attacker asks it about. Its repr shows nothing of them.
+    """One prompt and the attacker's candidates. Its repr shows none of them.
 
     Attributes:
-        demonstration: what stands in the prompt.
-        members: records that it was made from, or that it is.
-        non_members: records that it has nothing to do with, drawn like the members.
+        demonstration: the demonstration in the prompt.
+        members: the records behind it, or the record that it is.
+        non_members: unrelated records, drawn like the members.
     """
 
     demonstration: Demonstration = field(repr=False)
@@ -49,18 +49,18 @@ class Trial:
 
 
 _TOGETHER = 30
-"""Candidates whose tokens are asked for together: two groups of streams that step as one."""
+"""Candidates evaluated together: two groups of parallel streams."""
 
 
 def trials_of_demonstrations(
     demonstrations: Iterable[Demonstration], members: Iterable[Record], non_members: Iterable[Record]
 ) -> list[Trial]:
-    """One trial a demonstration, with a share of the candidates of its label that no other trial has.
+    """Return one trial for each demonstration, and divide the candidates of a label among its trials.
 
     Args:
-        demonstrations: synthetic ones.
-        members: records that they were made from.
-        non_members: records that they were not made from. A fair draw should have told them from the members.
+        demonstrations: synthetic demonstrations.
+        members: the records behind them.
+        non_members: other records. A fair draw should have separated them from the members.
 
     Raises:
         InvalidPlan: a label has fewer members, or fewer non-members, than demonstrations.
@@ -69,7 +69,7 @@ def trials_of_demonstrations(
     inside, outside = _by_label(members), _by_label(non_members)
     for label, ones in shown.items():
         if min(len(inside[label]), len(outside[label])) < len(ones):
-            raise InvalidPlan("every demonstration needs a member and a non-member of its label for itself")
+            raise InvalidPlan("every demonstration needs its own member and non-member with its label")
     return [
         Trial(one, tuple(inside[label][place :: len(ones)]), tuple(outside[label][place :: len(ones)]))
         for label, ones in shown.items()
@@ -80,15 +80,15 @@ def trials_of_demonstrations(
 def trials_of_records(
     records: Iterable[Record], non_members: Iterable[Record], *, each: int = 5
 ) -> list[Trial]:
-    """One trial a record, which stands in the prompt as it is: what synthetic demonstrations are to prevent.
+    """Return one trial for each record, verbatim in the prompt: what synthetic demonstrations prevent.
 
     Args:
         records: each is the only member of its trial.
-        non_members: other records; those of a label serve its trials in turn.
-        each: how many non-members a trial has.
+        non_members: other records; the trials of a label take turns with them.
+        each: the number of non-members of a trial.
 
     Raises:
-        InvalidPlan: a label has fewer non-members than `each`.
+        InvalidPlan: a label has fewer than `each` non-members.
     """
     inside, outside = _by_label(records), _by_label(non_members)
     if any(len(outside[label]) < each for label in inside):
@@ -105,24 +105,24 @@ def trials_of_records(
 def membership_inference(
     task: Task | PromptFormat, backend: LogprobBackend, trials: Sequence[Trial], *, loss: Loss = "label"
 ) -> Finding:
-    """The attack's area under the ROC curve, averaged over trials, with a 95 % interval.
+    """Measure the attack's area under the ROC curve, averaged over trials, with a 95 % interval.
 
     Args:
         task: a task, or the prompt's format.
-        backend: any language model: it stands for the one that the attacker asks. It reads the candidates.
-        trials: independent ones, at least two.
-        loss: "label", of the candidate's label after its text, as in the papers: among the labels, where the
-            task has them; or "record", of the candidate's text and label after the prompt, which is what an
-            attacker can ask who is given the likelihood of a whole text.
+        backend: the attacked language model. It reads the candidates.
+        trials: at least two, independent.
+        loss: "label", the loss of the candidate's label after its text, as in the papers (relative to the
+            task's labels, if it has any); or "record", the loss of text and label after the prompt, for
+            attackers who see the likelihood of whole texts.
 
     Returns:
-        A private finding. Where all demonstrations are differentially private, the area is held against the
-        largest that their ε and δ allow, and the finding failed if the whole interval is above it.
+        A confidential finding. If all demonstrations are differentially private, its reference is the largest
+        area that their ε and δ allow, and it fails if the whole interval is above that.
 
     Raises:
-        InvalidPlan: fewer than two trials, one without members or non-members, or another loss.
-        InvalidTask: a label that the task does not have.
-        BackendError: the model failed, or has no answer for a candidate.
+        InvalidPlan: there are fewer than two trials, one lacks members or non-members, or `loss` is unknown.
+        InvalidTask: the task does not have a candidate's label.
+        BackendError: the model failed, or cannot evaluate a candidate.
     """
     if loss not in get_args(Loss):
         raise InvalidPlan(f"loss must be one of {', '.join(get_args(Loss))}, not {loss!r}")
@@ -130,12 +130,12 @@ def membership_inference(
     area = average_area([_area_of_trial(words, backend, trial, loss) for trial in trials])
     spent = _largest_spend(trials)
     reference = largest_area(spent.epsilon, spent.delta) if spent else None
-    held = "guessing is 0.5" if reference is None else f"their privacy allows {reference:.3f}"
+    held = "guessing has 0.5" if reference is None else f"their (ε, δ) allows {reference:.3f}"
     return Finding(
         kind="membership",
         title=f"Membership inference, 1-shot, {loss} loss",
         statement=(
-            f"In {len(trials)} trials a member was told from a non-member with AUC {area.value:.3f} "
+            f"In {len(trials)} trials, the attack told members from non-members with AUC {area.value:.3f} "
             f"({area.low:.3f} to {area.high:.3f}); {held}."
         ),
         verdict="informative" if reference is None else "failed" if area.low > reference else "passed",
@@ -163,7 +163,7 @@ def _area_of_trial(words: PromptFormat, backend: LogprobBackend, trial: Trial, l
 def _label_losses(
     words: PromptFormat, backend: LogprobBackend, shown: Demonstration, candidates: Sequence[Record]
 ) -> list[float]:
-    """-log p(label) among the labels, without calibration, which an attacker can undo."""
+    """-log p(label) relative to all labels. Without calibration: an attacker could undo it."""
     columns = [words.words.index(words.word(record.label)) for record in candidates]
     classifier = Classifier(words, backend, [shown], calibrated=False)
     probabilities = classifier.predict_proba([record.text for record in candidates])
@@ -192,7 +192,7 @@ def _record_losses(
 def _negative_log_likelihoods(
     prompt: FewShotPrompt, given: Sequence[list[int]], written: Sequence[list[int]]
 ) -> list[float]:
-    """-log p(tokens | prefix and what is given) of each candidate, in nats, one token after the other."""
+    """-log p(written | prefix, given) of each candidate, in nats, token by token."""
     _check_room(prompt, given, written)
     losses: list[float] = []
     for start in range(0, len(written), _TOGETHER):
@@ -204,19 +204,19 @@ def _negative_log_likelihoods(
 
 
 def _check_room(prompt: FewShotPrompt, given: Sequence[list[int]], written: Sequence[list[int]]) -> None:
-    """Refuse candidates too long to be asked about together: a backend would say how long, or blame others.
+    """Refuse candidates that exceed the context: a backend's error could reveal lengths or name others.
 
     Raises:
-        BackendError: names the position of the longest.
+        BackendError: names the position of the longest candidate.
     """
     context = getattr(prompt.backend, "context_tokens", None)
     together = len(prompt.prefix) + max(map(len, given)) + max(map(len, written))
-    if context is not None and together >= context:  # a token in front may come on top
+    if context is not None and together >= context:  # the backend may prepend a token
         raise no_answer(max(range(len(written)), key=lambda place: len(given[place]) + len(written[place])))
 
 
 def _summed(prompt: FewShotPrompt, given: Sequence[list[int]], written: Sequence[list[int]]) -> list[float]:
-    """Of some candidates, whose tokens are asked for together; one that has ended repeats its last."""
+    """Evaluate some candidates in parallel; one that has ended repeats its last token."""
     longest = max(map(len, written))
     losses = [0.0] * len(written)
     with prompt.block(given, longest) as block:
@@ -232,7 +232,7 @@ def _summed(prompt: FewShotPrompt, given: Sequence[list[int]], written: Sequence
 
 
 def _largest_spend(trials: Sequence[Trial]) -> PrivacySpend | None:
-    """The largest ε and δ of the demonstrations; None where one is not private."""
+    """The largest ε and δ of the demonstrations; None if one has no guarantee."""
     spends = [trial.demonstration.spent for trial in trials]
     known = [spent for spent in spends if spent is not None]
     if len(known) < len(spends) or not known:

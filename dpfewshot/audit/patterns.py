@@ -1,6 +1,6 @@
-"""Personal data by its shape: what looks like an address, an account, a number: by checksum where it has one.
+"""Personal data by pattern: addresses, accounts and numbers, with their checksums where they have one.
 
-Shapes find what is written as such, no names and no facts.
+Patterns find neither names nor facts.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ _IBAN_MODULUS = 97
 
 
 def found_in(text: str) -> Iterator[tuple[str, str]]:
-    """Every kind that is found, with the stretch in a form that is the same however it is spaced.
+    """Yield the kind of each match and its text, normalised so that spacing does not matter.
 
-    A stretch counts once, for the first kind that it is of: "e-mail", "IBAN", "card", "IP address", "phone",
-    "long number" (seven digits and more).
+    A match counts once, as the first that fits of "e-mail", "IBAN", "card", "IP address", "phone" and
+    "long number" (at least seven digits).
     """
     for kind, (pattern, normal) in _KINDS.items():
         kept: list[str] = []
         position = 0
         for match in pattern.finditer(text):
-            stretch = normal(match.group())
-            if stretch is not None:
-                yield kind, stretch
-                kept += [text[position : match.start()], " "]  # a further kind must not see it again
+            found = normal(match.group())
+            if found is not None:
+                yield kind, found
+                kept += [text[position : match.start()], " "]  # later kinds must not match it again
                 position = match.end()
         text = "".join([*kept, text[position:]])
 
 
-def _email(stretch: str) -> str | None:
-    return stretch.casefold()
+def _email(text: str) -> str | None:
+    return text.casefold()
 
 
-def _iban(stretch: str) -> str | None:
-    """ISO 13616: the check digits make the number 1 modulo 97."""
-    compact = re.sub(r"[\s-]", "", stretch).upper()
+def _iban(text: str) -> str | None:
+    """ISO 13616: with its check digits, the number is 1 modulo 97."""
+    compact = re.sub(r"[\s-]", "", text).upper()
     if len(compact) not in _IBAN_LENGTHS:
         return None
     digits = "".join(str(int(letter, 36)) for letter in compact[4:] + compact[:4])
     return compact if int(digits) % _IBAN_MODULUS == 1 else None
 
 
-def _card(stretch: str) -> str | None:
+def _card(text: str) -> str | None:
     """ISO/IEC 7812: Luhn's checksum."""
-    digits = _digits(stretch)
+    digits = _digits(text)
     if len(digits) not in _CARD_LENGTHS or len(set(digits)) == 1:
         return None
     doubled = [
@@ -58,28 +58,28 @@ def _card(stretch: str) -> str | None:
     return digits if sum(doubled) % 10 == 0 else None
 
 
-def _address(stretch: str) -> str | None:
+def _address(text: str) -> str | None:
     try:
-        return str(ipaddress.ip_address(stretch))
+        return str(ipaddress.ip_address(text))
     except ValueError:
         return None
 
 
-def _phone(stretch: str) -> str | None:
-    """E.164 with its plus, or national with its zero, or long enough for an area code."""
-    digits = _digits(stretch)
-    marked = stretch.lstrip("(").startswith(("+", "0"))
+def _phone(text: str) -> str | None:
+    """E.164 with a plus, national with a zero, or long enough to include an area code."""
+    digits = _digits(text)
+    marked = text.lstrip("(").startswith(("+", "0"))
     return digits if len(digits) in (_MARKED_DIGITS if marked else _BARE_DIGITS) else None
 
 
-def _long_number(stretch: str) -> str | None:
-    """Years and their ranges are none."""
-    digits = _digits(stretch)
-    return None if re.fullmatch(r"(?:19|20)\d\d[ -](?:19|20)\d\d", stretch) else digits
+def _long_number(text: str) -> str | None:
+    """Ranges of years do not count."""
+    digits = _digits(text)
+    return None if re.fullmatch(r"(?:19|20)\d\d[ -](?:19|20)\d\d", text) else digits
 
 
-def _digits(stretch: str) -> str:
-    return re.sub(r"\D", "", stretch)
+def _digits(text: str) -> str:
+    return re.sub(r"\D", "", text)
 
 
 _KINDS: Mapping[str, tuple[re.Pattern[str], Callable[[str], str | None]]] = {
@@ -90,4 +90,4 @@ _KINDS: Mapping[str, tuple[re.Pattern[str], Callable[[str], str | None]]] = {
     "phone": (re.compile(r"(?<!\w)\+?\(?\d(?:[ ()./-]{0,2}\d){7,14}(?![ -]?\d)"), _phone),
     "long number": (re.compile(r"\d(?:[ -]?\d){6,}"), _long_number),
 }
-"""In the order in which they are looked for: what has a checksum comes before what is only long."""
+"""In search order: kinds with a checksum come first."""

@@ -1,13 +1,16 @@
-"""The plays of the canary game: whole demonstrations of a set-up, from a model that gives canaries away.
+"""The plays of the canary game: a set-up generates demonstrations from a model that gives canaries away.
 
-Three games. In *one token* the canaries are in the draw for sure, and the mechanism releases a token: that is
-where noise that is too small shows best. *One block* is the same with all the tokens that share a draw, where
-there are several: that is where noise that does not grow with them shows. In *one demonstration* everything
-takes part, from the draws of records to the last token, as often as the plan has it: that is where a fault of
-later tokens shows.
+There are three games:
 
-Both go the way of `Synthesizer.generate`, from records to the text of a demonstration. Only the records and
-the model are others, and in the first two the sampling rate and the number of tokens.
+- *one token*: the draw surely holds the canaries, and the mechanism releases one token. This exposes too
+  little noise best.
+- *one block*: the same, with all tokens of a draw, if there are several. This exposes noise that does not
+  grow with their number.
+- *one demonstration*: everything as planned, from the draws of records to the last token. This exposes faults
+  of later tokens.
+
+All follow `Synthesizer.generate` from the records to the text of a demonstration. They replace the records
+and the model; the first two also the sampling rate and the number of tokens.
 """
 
 from __future__ import annotations
@@ -31,24 +34,24 @@ from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import POISSON, Settings
 
 _CLAIMED = 0.9
-"""What a sound release may reach at most: so many canaries that less noise would reach nearly 1."""
+"""Largest claimed detection rate: with this many canaries, less noise would be detected nearly always."""
 
 _CANDIDATES = 100
 _MOST_CANARIES = 200
-_RARE = 100  # a false positive in so many plays
+_RARE = 100  # plays for each false positive
 
 
 @dataclass(frozen=True)
 class Game:
-    """What is played, and what the plan claims of it.
+    """A game and the plan's claim about it.
 
     Attributes:
-        name: of the game.
-        mechanism: the one that generates.
-        draws: that take part in a play.
-        planned: σ of the plan.
-        tokens: of a play.
-        candidates: how many tokens the public prompt holds possible.
+        name: the game's name.
+        mechanism: the mechanism that generates.
+        draws: the draws of one play.
+        planned: the plan's σ.
+        tokens: the number of tokens of one play.
+        candidates: the number of tokens that the public prompt considers possible.
     """
 
     name: str
@@ -59,24 +62,24 @@ class Game:
     candidates: int
 
     def event(self, noise_multiplier: float) -> Event:
-        """What is played, if it had that much noise."""
+        """The event of one play at this noise."""
         return self.mechanism.event(self.draws, noise_multiplier)
 
     @cached_property
     def claim(self) -> TradeOff:
-        """What the plan claims.
+        """The plan's claim.
 
         Raises:
-            InvalidPlan: nothing, as the mechanism has no such release.
+            InvalidPlan: the mechanism has no such release.
         """
         return TradeOff(self.event(self.planned))
 
     def most_canaries(self, by_chance: float, at_most: int = _MOST_CANARIES) -> int:
-        """As many as leave the claim below what is reached for sure, at least one.
+        """Return the largest canary count whose claimed detection rate stays below 0.9, at least 1.
 
         Args:
-            by_chance: a bound on how often an attacker sees canaries where there are none.
-            at_most: there is no room for more.
+            by_chance: an upper bound on the attacker's false-positive rate.
+            at_most: the largest count to try.
         """
         reached, canaries = self.claim.most(by_chance, 1), 1
         while canaries < at_most and (further := self.claim.most(reached, 1)) <= _CLAIMED:
@@ -86,12 +89,12 @@ class Game:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a game ended.
+    """The outcome of a game.
 
     Attributes:
-        game: that was played.
-        threshold: from so many telling tokens on, the attacker says that the canaries are there.
-        counts: how often it was said.
+        game: the game.
+        threshold: the least number of telling tokens at which the attacker claims canaries.
+        counts: how often the attacker did.
     """
 
     game: Game
@@ -100,28 +103,28 @@ class Outcome:
 
     @property
     def claimed(self) -> float:
-        """How often the attacker may be right about canaries that are there, at most."""
+        """The largest true-positive rate that the plan allows."""
         return self.counts.claimed(self.game.claim)
 
     @property
     def room(self) -> float:
-        """How far the attacker is from what is allowed; negative where the plan is refuted."""
+        """The distance from the attacker's rate to the claimed one; negative if the plan is refuted."""
         return self.claimed - self.counts.true_positives.low
 
     def noise_at_most(self) -> float:
-        """The least noise multiplier that the counts refute; infinite where they refute none."""
+        """The least noise multiplier that the counts refute, or infinity if they refute none."""
         return noise_at_most(self.game.event, self.game.planned, self.game.claim, self.counts)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One world of a game.
+    """One world of a game: with canaries, or without.
 
     Attributes:
-        model: that knows its records.
-        generation: over them.
-        label: of the demonstrations.
-        tokens: of a demonstration.
+        model: the model that knows the world's records.
+        generation: generates from them.
+        label: the demonstrations' label.
+        tokens: the number of tokens of a demonstration.
         tick: called after each play.
     """
 
@@ -132,7 +135,7 @@ class Stage:
     tick: Callable[[], object]
 
     def play(self, plays: int) -> list[int]:
-        """How many tokens of each demonstration are the mark or a hint."""
+        """Generate demonstrations, and count the marks and hints in each."""
         return [self._telling() for _ in range(plays)]
 
     def _telling(self) -> int:
@@ -143,12 +146,12 @@ class Stage:
 
 @dataclass(frozen=True)
 class Table:
-    """Where the games are played.
+    """Plays the games.
 
     Attributes:
-        set_up: the user's.
-        label: of the demonstrations.
-        plays: with the canaries, and again without.
+        set_up: the user's set-up.
+        label: the demonstrations' label.
+        plays: the number of plays with canaries, and again without.
         beta: the probability that one bound is wrong.
         tick: called after each play.
     """
@@ -160,35 +163,35 @@ class Table:
     tick: Callable[[], object]
 
     def one_token(self) -> Outcome | None:
-        """A token of a draw that holds all canaries; None where the mechanism has no such release."""
+        """Play one token of a draw with all canaries; None if the mechanism has no such release."""
         return self._of_one_draw("one token", 1)
 
     def one_block(self) -> Outcome | None:
-        """All tokens of a draw that holds all canaries; None where it serves one, or there is no release."""
-        tokens = self._part.draws.tokens_per_draw
+        """Play all tokens of a draw with all canaries; None if there is one token or no such release."""
+        tokens = self._stratum.draws.tokens_per_draw
         return self._of_one_draw("one block", tokens) if tokens > 1 else None
 
     def _of_one_draw(self, name: str, tokens: int) -> Outcome | None:
-        """Some tokens of one draw.
+        """Play some tokens of one draw.
 
-        Where one record more adds a row, there is nobody else, and many tokens that noise may choose. Where
-        it changes one, each canary takes the place of a decoy, and there are two tokens to choose from.
+        If a further record adds a row, there are no other records, and noise chooses among many tokens. If it
+        changes a row, each canary replaces a decoy, and noise chooses between two tokens.
         """
-        part = self._part
-        adds = part.draws.row_change is RowChange.ADDED
-        draws = replace(part.draws, sampling_rate=1.0, steps=1, tokens_per_draw=tokens, fixed_size=None)
+        stratum = self._stratum
+        adds = stratum.draws.row_change is RowChange.ADDED
+        draws = replace(stratum.draws, sampling_rate=1.0, steps=1, tokens_per_draw=tokens, fixed_size=None)
         game = self._game(name, draws, tokens, self._candidates if adds else 2)
         try:
             canaries = game.most_canaries(self._one_of(self._candidates if adds and tokens == 1 else _RARE))
         except InvalidPlan:
             return None
         plan = self._with(
-            replace(part, sampling_rate=Fraction(1), draws=draws),
+            replace(stratum, sampling_rate=Fraction(1), draws=draws),
             replace(
                 self.set_up.plan.settings,
                 sampling=POISSON,
                 disjoint_parts=1,
-                records_per_prompt=1,  # each canary has a prompt, and as much noise as was planned
+                records_per_prompt=1,  # each canary has its own prompt; the noise is as planned
                 max_tokens=tokens,
                 resample_every=tokens,
             ),
@@ -199,57 +202,57 @@ class Table:
         return self._outcome(game, canaries, threshold, [stage.play(self.plays) for stage in stages])
 
     def one_demonstration(self) -> tuple[Outcome, tuple[Expected, ...]]:
-        """A whole demonstration from all units of a label, and the canaries before them.
+        """Play whole demonstrations from all units of a label, preceded by the canaries.
 
         Returns:
-            How it ended, and how units were drawn for it.
+            The outcome, and how units were drawn.
         """
-        part, tokens = self._part, self.set_up.plan.settings.max_tokens
-        draws = replace(part.draws, steps=-(-tokens // part.draws.tokens_per_draw))
+        stratum, tokens = self._stratum, self.set_up.plan.settings.max_tokens
+        draws = replace(stratum.draws, steps=-(-tokens // stratum.draws.tokens_per_draw))
         game = self._game("one demonstration", draws, tokens, self._candidates)
-        replaced = draws.fixed_size is not None  # n stays what it is: canaries take the place of others
+        replaced = draws.fixed_size is not None  # n is fixed: canaries replace other units
         room = len(self._crowd.sizes) if replaced else _MOST_CANARIES
         canaries = game.most_canaries(self._one_of(_RARE), room)
-        plan = self._with(part, replace(self.set_up.plan.settings, disjoint_parts=1))
+        plan = self._with(stratum, replace(self.set_up.plan.settings, disjoint_parts=1))
         there = self._crowd.joined_by(canaries, in_place=replaced)
         stages = [self._stage(world, plan, game) for world in (self._crowd.without(), there)]
         threshold = self._rehearsed(game, canaries, stages)
         outcome = self._outcome(game, canaries, threshold, [stage.play(self.plays) for stage in stages])
-        return outcome, stages[1].model.watch.against(part.draws, len(there.sizes), self.beta)
+        return outcome, stages[1].model.watch.against(stratum.draws, len(there.sizes), self.beta)
 
     @property
     def ticks(self) -> int:
-        """How many plays all games have."""
-        games = 2 if self._part.draws.tokens_per_draw == 1 else 3
+        """The number of plays of all games."""
+        games = 2 if self._stratum.draws.tokens_per_draw == 1 else 3
         return 2 * games * self.plays + 2 * (games - 1) * (self.plays // 4)
 
     @property
-    def _part(self) -> StratumPlan:
+    def _stratum(self) -> StratumPlan:
         return self.set_up.plan.stratum_of(self.label)
 
     @cached_property
     def _crowd(self) -> Crowd:
-        return Crowd.of(self.set_up, self._part)
+        return Crowd.of(self.set_up, self._stratum)
 
     @property
     def _candidates(self) -> int:
         return min(self.set_up.mechanism.top_k or _CANDIDATES, self.set_up.backend.vocabulary_size)
 
     def _game(self, name: str, draws: Draws, tokens: int, candidates: int) -> Game:
-        return Game(name, self.set_up.mechanism, draws, self._part.noise_multiplier, tokens, candidates)
+        return Game(name, self.set_up.mechanism, draws, self._stratum.noise_multiplier, tokens, candidates)
 
     def _one_of(self, many: int) -> float:
-        """What is known of an outcome that happens in one of so many plays."""
+        """The upper bound on the rate of an outcome that happens once in `many` plays."""
         return Rate(self.plays // many, self.plays, self.beta).high
 
-    def _with(self, part: StratumPlan, settings: Settings) -> GenerationPlan:
-        """The plan with other settings, and with another part, which lasts for all plays."""
+    def _with(self, stratum: StratumPlan, settings: Settings) -> GenerationPlan:
+        """The plan with other settings, and with a stratum whose draws last for all plays."""
         plan = self.set_up.plan
-        lasting = replace(part, draws=replace(part.draws, steps=self.ticks * plan.settings.max_tokens))
+        lasting = replace(stratum, draws=replace(stratum.draws, steps=self.ticks * plan.settings.max_tokens))
         return replace(
             plan,
             settings=settings,
-            strata=tuple(lasting if each is self._part else each for each in plan.strata),
+            strata=tuple(lasting if each is self._stratum else each for each in plan.strata),
         )
 
     def _stage(self, world: World, plan: GenerationPlan, game: Game) -> Stage:
@@ -258,7 +261,7 @@ class Table:
         return Stage(model, generation, self.label, game.tokens, self.tick)
 
     def _rehearsed(self, game: Game, canaries: int, stages: Sequence[Stage]) -> int:
-        """The number of telling tokens that tells the worlds apart best, from plays that are not counted."""
+        """The threshold that tells the worlds apart best, chosen in separate plays."""
         if game.tokens == 1:
             return 1
         rehearsed = [stage.play(self.plays // 4) for stage in stages]

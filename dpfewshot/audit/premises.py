@@ -1,7 +1,7 @@
-"""What the proof takes for granted, put to the test: how records are drawn, and that prompts do not meet.
+"""Tests of the proof's premises: how records are drawn, and that prompts do not affect each other.
 
-A game of tokens sees little of either: where a record moved all other prompts a little, its trace drowns
-in what the records say. So both are looked at directly.
+The games hardly see a violation of either: if one record moves all other prompts a little, the records'
+content hides it. So both are tested directly.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _LONGEST_BLOCK = 3
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A rate that was counted, beside what it has to be.
+    """An observed rate and the one that the proof requires.
 
     Attributes:
-        name: of what.
-        rate: as counted.
-        expected: as the proof needs it.
+        name: what was counted.
+        rate: the observed rate.
+        expected: the required rate.
     """
 
     name: str
@@ -38,23 +38,23 @@ class Expected:
 
     @property
     def holds(self) -> bool:
-        """Whether what was counted allows it."""
+        """Whether the interval of the observed rate contains the required one."""
         return self.rate.low <= self.expected * (1 + 1e-12) and self.expected <= self.rate.high * (1 + 1e-12)
 
 
 @dataclass
 class Watch:
-    """Notes who is drawn, and what for, as the language model sees it.
+    """Counts how units are drawn, as seen by the language model.
 
     Attributes:
-        draws: of records.
-        inside: draws that hold the first unit.
-        pairs: draws that hold two units or more.
-        together: of these, the draws whose first two units share a prompt.
-        compared: draws that were compared with the one before, every other one.
-        equal: of these, the draws of the same units as the one before.
-        twice: draws that hold a unit's records more than once.
-        longest: the most tokens that one draw served.
+        draws: the number of draws of records.
+        inside: draws with the first unit.
+        pairs: draws with at least two units.
+        together: the part of `pairs` in which the first two units share a prompt.
+        compared: draws compared with the previous one: every second draw.
+        equal: the part of `compared` with the same units as the previous draw.
+        twice: draws with more than one record of a unit.
+        longest: the most tokens of one draw.
     """
 
     draws: int = 0
@@ -69,10 +69,10 @@ class Watch:
     _before: frozenset[int] = frozenset()
 
     def drawn(self, prompts: Sequence[Sequence[int]]) -> None:
-        """A draw begins.
+        """Record the start of a draw.
 
         Args:
-            prompts: the units in each, by number.
+            prompts: the numbers of the units in each prompt.
         """
         prompt_of = {unit: place for place, units in enumerate(prompts) for unit in units}
         self.draws, self._served = self.draws + 1, 0
@@ -83,28 +83,28 @@ class Watch:
             self.pairs += 1
             self.together += prompt_of[first] == prompt_of[second]
         now = frozenset(prompt_of)
-        if self.draws % 2 == 0:  # each draw is in one pair alone, so pairs are independent
+        if self.draws % 2 == 0:  # disjoint pairs of draws are independent
             self.compared += 1
             self.equal += now == self._before
         self._before = now
 
     def served(self) -> None:
-        """The draw serves a further token."""
+        """Record another token of the same draw."""
         self._served += 1
         self.longest = max(self.longest, self._served)
 
     def against(self, draws: Draws, units: int, beta: float) -> tuple[Expected, ...]:
-        """What was noted beside what the proof needs.
+        """Compare the counts with what the proof requires.
 
-        A unit is in a draw with probability q, whoever else is there, by one of its records. Draws are
-        independent of each other. With N > 1 two drawn units share one of M prompts with probability 1/M, or
-        (N-1)/(MN-1) in draws of fixed size; with N = 1 they never do. A sample that is cut by position puts
+        A unit is in a draw with probability q, independently of all other units, with one of its records.
+        Draws are independent. With N > 1, two drawn units share one of M prompts with probability 1/M, or
+        (N-1)/(MN-1) in draws of fixed size; with N = 1 they never do. Slicing a sample by position puts
         neighbours together nearly always.
 
         Args:
-            draws: as they were planned.
-            units: how many there are.
-            beta: the probability that one of six bounds is wrong.
+            draws: the planned draws.
+            units: the number of units.
+            beta: the probability that one bound is wrong.
         """
         long = self.longest > draws.tokens_per_draw
         found = [
@@ -127,7 +127,7 @@ class Watch:
 
 
 def _repeating(draws: Draws, units: int) -> float:
-    """How likely two independent draws are of the same units."""
+    """The probability that two independent draws hold the same units."""
     if draws.fixed_size is not None:
         return 1 / math.comb(draws.fixed_size.population, draws.fixed_size.sample_size)
     q = draws.sampling_rate
@@ -143,7 +143,7 @@ def _sharing(draws: Draws) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """How many answers changed, and how many were compared."""
+    """The number of answers that were compared, and of those that changed."""
 
     changed: int = 0
     compared: int = 0
@@ -161,17 +161,17 @@ def asked_in_company(
     tokens: int,
     top_k: int | None,
 ) -> Answers:
-    """How many prompts of a draw are answered with other bits alone, or with canaries before and after them.
+    """Count the prompts of a draw whose answers change bits when asked alone, or between canaries.
 
-    Each step is asked as a generation asks it, for the candidates, and for all tokens besides.
+    Each step asks for the candidates, as a generation does, and for all tokens as well.
 
     Args:
-        backend: as it generates, asked as it is then: a block of all prompts of a draw.
-        prompts: of the label.
-        suffixes: private, one a prompt.
+        backend: asked as in a generation: with a block of all prompts of a draw.
+        prompts: the label's prompts.
+        suffixes: the private suffix of each prompt.
         canaries: the suffixes of two further prompts.
-        tokens: of a block; the first three are asked for.
-        top_k: how many of the likeliest public tokens are candidates; None is the whole vocabulary.
+        tokens: the tokens of a draw; the first three are asked for.
+        top_k: the number of likeliest public tokens that are candidates; None is the whole vocabulary.
 
     Raises:
         BackendError: the backend failed.
@@ -180,7 +180,7 @@ def asked_in_company(
     first, last = canaries
     public = _answers(backend, prompts, [prompts.public_suffix], [0] * (length - 1), public=True)
     if any(np.isnan(step).all() for step in public):
-        raise BackendError("the backend has no answer to a prompt without records")
+        raise BackendError("the backend cannot evaluate a prompt without records")
     said = [int(np.nanargmax(step[0])) for step in public][: length - 1]
     supports = [likeliest(step[0], frozenset(), top_k) for step in public]
 
@@ -206,7 +206,7 @@ def _answers(
     *,
     public: bool = False,
 ) -> list[Logprobs]:
-    """The answers to all prompts at each token of a block: for its support, where it has one, and for all."""
+    """The answers to all prompts at each token: for its support, if it has one, and for all tokens."""
     tokens = len(continuation) + 1
     answers = []
     with closing_block(backend, prompts.prefix, suffixes, tokens, public=public) as block:

@@ -1,14 +1,14 @@
 r"""Private prediction's empirical privacy loss against its theoretical one (Li et al., ICLInf, section 5).
 
-The paper's symbols: z_i are a prompt's logits, clipped to max(-c, z_i - max z_i + c); s is the constant
-number of prompts; a token is a draw from p = softmax(Σ z_i/(sτ)). p_(i) is that without record i's row. Then
+In the paper's symbols, z_i are prompt i's logits, clipped to max(-c, z_i - max z_i + c); s is the constant
+number of prompts; a token is drawn from p = softmax(Σ z_i/(sτ)); p_(i) omits record i's row. Then
 
-    loss of a token x for record i   log p(x) - log p_(i)(x)
-    worst loss of a token            max over x and i of its size: at most 2c/(sτ), the change's range
-    loss of a run for record i       the sum over its released tokens: at most ε, but for a chance of about δ
+    loss of token x for record i     log p(x) - log p_(i)(x)
+    worst loss of a token            its largest size over x and i: at most 2c/(sτ), the range of the change
+    loss of a run for record i       the sum over the released tokens: at most ε, except with probability ~δ
 
-Tokens are released by the same loop and mechanism that make demonstrations; the losses are computed from the
-formulas above in floating point, for records that stand one in each prompt, and the tokens are thrown away.
+The loop and mechanism of demonstrations release the tokens, which are then discarded. The losses follow from
+these formulas in floating point, with one record in each prompt.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
 _ROUNDING = 1e-6
-"""Relative: losses are computed from float32 rows, and claims rounded up."""
+"""Relative tolerance: losses come from float32 rows, and claims are rounded up."""
 
 
 def token_losses(
     rows: NDArray[np.float32], *, clip: float, temperature: float, prompts: int
 ) -> NDArray[np.float64]:
-    """The loss log p(x) - log p_(i)(x) for every record i and token x.
+    """Return the loss log p(x) - log p_(i)(x) for every record i and token x.
 
     Args:
-        rows: logits or log-probabilities, one row a prompt, shape (prompts, candidates). A row of NaN is an
+        rows: logits or log-probabilities, one row per prompt, shape (prompts, candidates). A row of NaN is an
             absent prompt.
         clip: c > 0, in nats.
         temperature: τ > 0.
-        prompts: s, the constant divisor, whatever the number of rows.
+        prompts: s, the constant divisor, independent of the number of rows.
 
     Returns:
         Shape (rows, candidates), in nats.
@@ -63,7 +63,7 @@ def token_losses(
 
 
 def clipped_logits(rows: NDArray[np.float32], clip: float) -> NDArray[np.float64]:
-    """max(-c, z - max z + c) of each row; zeros for an absent prompt."""
+    """Return max(-c, z - max z + c) for each row, and zeros for an absent prompt."""
     logits = rows.astype(np.float64)
     absent = ~np.isfinite(logits.max(axis=1, keepdims=True))
     kept = np.where(absent, 0.0, logits)
@@ -76,8 +76,8 @@ class PredictionLosses:
     """The losses of one run.
 
     Attributes:
-        worst: of each released token, the largest loss over candidates and records, shape (tokens,).
-        of_run: of each record, the sum of its losses over the released tokens, shape (records,).
+        worst: each released token's largest loss over candidates and records, shape (tokens,).
+        of_run: each record's sum of losses over the released tokens, shape (records,).
     """
 
     worst: NDArray[np.float64]
@@ -86,7 +86,7 @@ class PredictionLosses:
 
 @dataclass
 class _Watched:
-    """A release that notes what each token could have said, and what it did say."""
+    """A release that records the losses of each token, possible and released."""
 
     release: Release
     setting: Setting
@@ -124,24 +124,26 @@ def prediction_losses(
     top_k: int | None = 100,
     record_token_cap: int = 100,
 ) -> PredictionLosses:
-    """Release tokens from one batch of records, each in a prompt of its own, and measure their losses.
+    """Release tokens from one batch of records, one in each prompt, and measure their losses.
 
     Args:
-        task: instruction, fields and labels.
-        records: the batch, private: at most s of them.
+        task: the demonstrations' task.
+        records: the private batch, 1 to s records.
         backend: a trusted language model.
-        label: which to generate.
+        label: the label to generate.
         setting: c, τ and s.
-        max_tokens: tokens of the run at most; fewer where one ends the demonstration.
-        top_k: how many of the likeliest public tokens are candidates; None is all.
-        record_token_cap: tokens of one record's text that enter a prompt at most.
+        max_tokens: the most tokens of the run; an end token stops it earlier.
+        top_k: the number of likeliest public tokens that are candidates; None is all.
+        record_token_cap: the most tokens of a record's text in a prompt.
 
     Raises:
-        InvalidPlan: no record, or more than s of them.
-        BackendError: the model failed, for a cause that is not one record.
+        InvalidPlan: there is no record, or more than s.
+        BackendError: the model failed for a cause other than a single record.
     """
     if not 1 <= len(records) <= setting.prompts:
-        raise InvalidPlan(f"a batch has 1 to {setting.prompts} records, the setting's prompts")
+        raise InvalidPlan(
+            f"a batch must have 1 to {setting.prompts} records, as many as the setting has prompts"
+        )
     writer = PromptWriter(task, backend, record_token_cap)
     bodies = [[writer.body(record)] for record in records]
     noise_multiplier = setting.prompts * setting.temperature / setting.clip
@@ -160,22 +162,22 @@ def prediction_losses(
 
 
 def private_prediction_audit(runs: Sequence[PredictionLosses], setting: Setting, *, delta: float) -> Finding:
-    """Hold measured losses against what the setting's event claims.
+    """Compare measured losses with the claims of the setting's event.
 
-    The claims are a token's range ε₀ = √(8ρ), and for a run of T tokens the lesser of T·ε₀ and the certified
-    ε of T tokens at δ. The first can never be exceeded; the second by a sound release with a chance of about
-    δ for each record of a run.
+    A token's claim is the range ε₀ = √(8ρ). A run's, for T tokens, is the lesser of T·ε₀ and the certified ε
+    of T tokens at δ. No loss ever exceeds the first; a sound release exceeds the second with probability
+    about δ for each record of a run.
 
     Args:
-        runs: of this setting, at least one.
-        setting: what was claimed.
-        delta: 0 < δ < 1, of a run's claim.
+        runs: at least one run with this setting.
+        setting: c, τ and s.
+        delta: δ of a run's claim, 0 < δ < 1.
 
     Returns:
-        A finding that failed where a loss is larger than its claim. Private.
+        A confidential finding, which fails if a loss exceeds its claim.
 
     Raises:
-        InvalidPlan: there are no runs.
+        InvalidPlan: there is no run.
     """
     if not runs:
         raise InvalidPlan("there are no runs to audit")
@@ -191,9 +193,9 @@ def private_prediction_audit(runs: Sequence[PredictionLosses], setting: Setting,
         kind="private-prediction",
         title="Private prediction: measured privacy loss",
         statement=(
-            f"In {len(runs)} runs of at most {tokens} tokens a token's loss was at most {token_loss:.4g}, "
-            f"where {of_token:.4g} is claimed, and a run's {run_loss:.4g}, where {of_run:.4g} is claimed "
-            f"at δ = {delta:g}."
+            f"In {len(runs)} runs of at most {tokens} tokens, the largest loss of a token was "
+            f"{token_loss:.4g} (claim: {of_token:.4g}), and of a run {run_loss:.4g} (claim: {of_run:.4g} at "
+            f"δ = {delta:g})."
         ),
         verdict="passed" if kept else "failed",
         confidential=True,

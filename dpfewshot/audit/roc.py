@@ -1,9 +1,9 @@
-"""The area under an attack's ROC curve, with an interval, and how large differential privacy lets it be.
+"""The area under an attack's ROC curve with its interval, and the largest area that (ε, δ) allows.
 
-The area is the chance that a member's score is above a non-member's, ties counting half: Mann and Whitney's U
-over the number of pairs. Both are compared under one prompt, which is a trial; the trials' areas are then
-averaged. Trials are independent, what is within one is not, so the interval is over trials: Student's t on
-the logit scale. Where all trials agree, their spread of 0 says nothing, and it is Clopper and Pearson's.
+The area is the probability that a member's score exceeds a non-member's, ties counting half: Mann and
+Whitney's U divided by the number of pairs. A trial compares both under one prompt; trials are averaged.
+Trials are independent, scores within one are not, so the interval is over trials: Student's t on the logit
+scale. Where all trials agree, their spread of 0 says nothing, and the interval is Clopper and Pearson's.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Area:
     """An area under a ROC curve, with its interval.
 
     Attributes:
-        value: in 0..1; one half is guessing.
-        low: the lower end of the interval.
-        high: the upper end.
+        value: in 0..1; guessing has 1/2.
+        low: the interval's lower end.
+        high: its upper end.
     """
 
     value: float
@@ -36,27 +36,27 @@ class Area:
 
 
 def roc_area(members: Sequence[float], non_members: Sequence[float]) -> float:
-    """The area under one trial's curve: the share of pairs whose member scores higher, ties counting half.
+    """Return the area under one trial's curve: the share of pairs whose member scores higher.
 
     Args:
-        members: the members' scores, higher for what looks like a member; infinite ones are allowed.
+        members: the members' scores, higher for likelier members; they may be infinite.
         non_members: the non-members' scores.
 
     Raises:
-        InvalidPlan: there are none of one kind, or a score is no number.
+        InvalidPlan: a list is empty, or a score is NaN.
     """
     if len(members) == 0 or len(non_members) == 0:
-        raise InvalidPlan("a trial needs a member and a non-member")
+        raise InvalidPlan("a trial needs at least one member and one non-member")
     scores = np.concatenate([members, non_members]).astype(np.float64)
     if np.isnan(scores).any():
-        raise InvalidPlan("a score is no number")
+        raise InvalidPlan("a score is not a number")
     ranks = stats.rankdata(scores)[: len(members)]
     wins = float(ranks.sum()) - len(members) * (len(members) + 1) / 2
     return wins / (len(members) * len(non_members))
 
 
 def average_area(areas: Sequence[float], *, confidence: float = 0.95) -> Area:
-    """The trials' mean area with its interval.
+    """Return the mean area of the trials with its interval.
 
     Args:
         areas: of independent trials, each in 0..1.
@@ -66,22 +66,22 @@ def average_area(areas: Sequence[float], *, confidence: float = 0.95) -> Area:
         InvalidPlan: fewer than two trials.
     """
     if len(areas) < 2:  # noqa: PLR2004 - a spread needs two
-        raise InvalidPlan("an interval over trials needs at least two of them")
+        raise InvalidPlan("an interval over trials needs at least two trials")
     array = np.asarray(areas, dtype=np.float64)
     spread = float(array.std(ddof=1))
     tail = (1 - confidence) / 2
     if spread > 0:
         low, high = _logit_interval(array, tail)
-    else:  # areas that are all 1: so many wins in so many trials, whatever is in a trial
+    else:  # exact where all areas are 1: that many wins in that many trials
         low, high = clopper_pearson(float(array.sum()), len(array), tail)
     return Area(float(array.mean()), low, high)
 
 
 def largest_area(epsilon: float, delta: float) -> float:
-    """The largest expected area that (ε, δ)-differential privacy allows (docs/how-to/attacks.md).
+    """Return the largest expected area that (ε, δ)-differential privacy allows (docs/how-to/attacks.md).
 
-    It is 1 - e^-ε·(1/2 - δ), where neighbours add, remove, zero out or replace one unit, and a fair draw
-    decided which of the candidates are members.
+    It is 1 - e^-ε·(1/2 - δ) if neighbours add, remove, zero out or replace one unit and a fair draw chose the
+    members among the candidates.
 
     Args:
         epsilon: ε ≥ 0.

@@ -1,4 +1,4 @@
-"""What the canary game counted, as a finding."""
+"""Turns the canary game's counts into a finding."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from dpfewshot.values import delta_text, epsilon_text
 
 @dataclass(frozen=True)
 class Counted:
-    """What was counted for one part of a plan.
+    """The counts for one stratum of a plan.
 
     Attributes:
-        label: of the demonstrations.
-        relation: the plan's neighbours.
+        label: the demonstrations' label.
+        relation: the plan's neighbouring relation.
         beta: the probability that a sound set-up fails.
-        games: each with its bounds; the last one is a whole demonstration.
-        draws: rates of the draws of records.
-        answers: of the backend, in other company.
+        games: the outcomes; the last is of whole demonstrations.
+        draws: the rates of the draws of records.
+        answers: the backend's answers that changed among other prompts.
     """
 
     label: str
@@ -38,34 +38,34 @@ class Counted:
     answers: Answers
 
     def faults(self) -> Iterator[str]:
-        """What cannot be in a sound set-up, in words."""
+        """Describe each observation that a sound set-up cannot produce."""
         for game in self.games:
             if game.room < 0:
-                seen = game.counts.true_positives.share
+                seen = game.counts.true_positives.estimate
                 yield (
-                    f"{game.game.name} gave canaries away in {seen:.1%} of the plays, where the plan allows "
+                    f"{game.game.name} revealed canaries in {seen:.1%} of the plays, but the plan allows "
                     f"{game.claimed:.1%}: there is less noise than planned, or records are drawn more often"
                 )
         for drawn in self.draws:
             if not drawn.holds:
                 yield (
-                    f"{drawn.name}: {drawn.rate.share:.4f}, where the proof has {drawn.expected:.4f}: "
+                    f"{drawn.name}: {drawn.rate.estimate:.4f}, but the proof requires {drawn.expected:.4f}: "
                     "units are not drawn as planned"
                 )
         if self.answers.changed:
             yield (
-                f"{self.answers.changed} of {self.answers.compared} answers of the backend changed with "
-                "other prompts beside them: it is not batch-invariant, so no epsilon holds"
+                f"{self.answers.changed} of {self.answers.compared} answers of the backend changed among "
+                "other prompts: it is not batch-invariant, so no epsilon holds"
             )
 
 
 def verdict_of(mechanism: Mechanism, plan: StratumPlan, counted: Counted) -> Finding:
-    """The finding: failed as soon as there is one fault.
+    """Return the finding, which fails if there is any fault.
 
     Args:
-        mechanism: the one that generates.
-        plan: of the part, with a certified (ε, δ).
-        counted: in the game.
+        mechanism: the mechanism that generates.
+        plan: the stratum's plan, with a certified (ε, δ).
+        counted: the game's counts.
     """
     assert plan.spend is not None  # noqa: S101 - the game refuses plans without
     claimed, delta = plan.spend.epsilon, plan.spend.delta
@@ -109,28 +109,28 @@ def verdict_of(mechanism: Mechanism, plan: StratumPlan, counted: Counted) -> Fin
 
 
 def _noise_at_most(games: tuple[Outcome, ...]) -> float | None:
-    """The tightest bound of the first game, and of the others where they refute the plan; None for none."""
+    """The least bound of the first game and of games that refute the plan; None if no count gives one."""
     bounds = [game.noise_at_most() for number, game in enumerate(games) if number == 0 or game.room < 0]
     least = min(bounds)
     return None if math.isinf(least) else least
 
 
 def _epsilon_of(mechanism: Mechanism, plan: StratumPlan, noise: float | None, delta: float) -> float:
-    """What the accountant says of the plan with the most noise that it can have."""
+    """The plan's ε with the most noise that the counts allow."""
     if noise is None:
         return 0.0
     try:
         return epsilon(mechanism.event(plan.draws, noise), delta).upper
-    except InvalidPlan:  # so little noise that there is no claim
+    except InvalidPlan:  # this little noise has no claim
         return 0.0
 
 
 def _statement(faults: list[str], least: float, claimed: float, delta: float, beta: float) -> str:
     promise = f"epsilon={epsilon_text(claimed)} at delta={delta_text(delta)}"
     if faults:
-        return f"The set-up does not keep its {promise}: {'; '.join(faults)}."
+        return f"The set-up violates its {promise}: {'; '.join(faults)}."
     return (
-        f"Nothing speaks against {promise}: the game puts epsilon at {least:.2f} or more, with "
+        f"The game does not refute {promise}: it bounds epsilon from below by {least:.2f}, with "
         f"confidence {1 - beta:g}."
     )
 
@@ -145,4 +145,4 @@ def _figures(counted: Counted) -> Iterator[Figure]:
 
 
 def _rate(name: str, rate: Rate, reference: float | None = None) -> Figure:
-    return Figure(name, rate.share, rate.low, rate.high, reference)
+    return Figure(name, rate.estimate, rate.low, rate.high, reference)

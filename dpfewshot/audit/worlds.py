@@ -1,4 +1,4 @@
-"""The records of the canary game, and a generation over them like the user's own."""
+"""The canary game's records, and a generation over them like the user's own."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dpfewshot.sampling import disjoint_parts
 from dpfewshot.values import Record
 
 _RECORDS = 3
-"""Of a canary, where units have several records: one of them is in a draw, or none."""
+"""Records of a canary if units may have several; a draw holds at most one of them."""
 
 
 @dataclass(frozen=True)
 class World:
-    """Whose records are there.
+    """A set of units.
 
     Attributes:
-        sizes: of each unit, how many records it has.
+        sizes: the number of records of each unit.
         named: whether records name their unit.
-        canaries: how many units, from the first one on, are canaries.
-        decoys: whether these are decoys instead.
+        canaries: the number of canaries; they are the first units.
+        decoys: whether these units are decoys instead.
     """
 
     sizes: Sequence[int]
@@ -34,11 +34,11 @@ class World:
     decoys: bool = False
 
     def model(self, candidates: int, top_k: int | None) -> WorstCaseModel:
-        """A model that knows these records.
+        """Return a model that knows these records.
 
         Args:
-            candidates: how many tokens the public prompt holds possible.
-            top_k: how many the mechanism takes; None is the whole vocabulary: there is no hint.
+            candidates: the number of tokens that the public prompt considers possible.
+            top_k: the number of candidates of the mechanism; None, the whole vocabulary, leaves no hints.
         """
         hints = candidates if candidates == top_k else 0
         return WorstCaseModel(candidates, hints, self.canaries, decoys=self.decoys)
@@ -46,13 +46,13 @@ class World:
     def generation(
         self, set_up: SetUp, plan: GenerationPlan, label: str, model: WorstCaseModel
     ) -> Generation:
-        """The set-up over these records. Nothing is charged.
+        """Return an uncharged generation over these records.
 
         Args:
-            set_up: the user's.
-            plan: what is generated.
-            label: of all records.
-            model: in place of the user's.
+            set_up: the user's set-up.
+            plan: what to generate.
+            label: the label of all records.
+            model: replaces the user's model.
         """
         return unaccounted(set_up.over(self._records(label), model, plan))
 
@@ -66,10 +66,10 @@ class World:
 
 @dataclass(frozen=True)
 class Crowd:
-    """The user's own units of a label, as far as worlds look like them.
+    """The properties of the user's units that the worlds copy.
 
     Attributes:
-        sizes: of each unit, how many records it has.
+        sizes: the number of records of each unit.
         named: whether records name their unit.
     """
 
@@ -77,9 +77,9 @@ class Crowd:
     named: bool
 
     @classmethod
-    def of(cls, set_up: SetUp, part: StratumPlan) -> Crowd:
-        """The units that serve a part of the plan, or one of its disjoint parts."""
-        sizes = [len(unit) for unit in set_up.units[part.scope]]
+    def of(cls, set_up: SetUp, stratum: StratumPlan) -> Crowd:
+        """The units of a stratum, or of the first of its disjoint parts."""
+        sizes = [len(unit) for unit in set_up.units[stratum.scope]]
         disjoint = set_up.plan.settings.disjoint_parts
         kept = disjoint_parts(len(sizes), disjoint)[0] if disjoint > 1 else range(len(sizes))
         named = any(
@@ -88,15 +88,15 @@ class Crowd:
         return cls([sizes[unit] for unit in kept], named)
 
     def alone(self, canaries: int, *, decoys: bool = False) -> World:
-        """Canaries and nobody else."""
+        """Only canaries."""
         return World(self._sizes(canaries), self.named, canaries, decoys)
 
     def without(self) -> World:
-        """Everybody, and no canary."""
+        """All units, without canaries."""
         return World(self.sizes, self.named)
 
     def joined_by(self, canaries: int, *, in_place: bool) -> World:
-        """Everybody and the canaries, which may take the place of others."""
+        """All units and the canaries, which may replace units."""
         others = self.sizes[canaries:] if in_place else self.sizes
         return World([*self._sizes(canaries), *others], self.named, canaries)
 

@@ -1,10 +1,9 @@
-"""The language model of the canary game: it gives a canary away as loudly as a model can.
+"""The canary game's language model: it reveals a canary as clearly as any model can.
 
-A guarantee holds for every model. A real one hides a canary behind what all other records say; this one is
-certain of one token, the mark, where a prompt holds a canary, and has no answer to any other private prompt,
-so that the mark is said by canaries and by noise alone. What it says outside of the public candidates, the
-hints, no sound release can pick. It forgets what it has written: every token is as telling as the first.
-And it notes who is drawn.
+A guarantee holds for every model. A real one hides a canary behind all other records. This one is certain of
+one token, the mark, if a prompt holds a canary, and cannot answer any other private prompt: only canaries and
+noise produce the mark. A sound release never picks its tokens outside the public candidates, the hints. It
+forgets what it wrote, so every token reveals as much as the first. It also records which units are drawn.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from dpfewshot.audit.premises import Watch
 from dpfewshot.backends.protocol import Logprobs, Tokens
 
 MARK, OTHER_MARK = 0, 1
-"""The token that a canary is certain of, and the one that a decoy is."""
+"""The token that a canary makes certain, and the one that a decoy does."""
 
 TELLING = "mh"
-"""The letters of the mark and of a hint in a text."""
+"""The letters of the mark and of a hint in a demonstration's text."""
 
 _HINT = 1e-30
-"""The probability of all hints together: nothing, until candidates are chosen by it."""
+"""The public probability of all hints together: negligible, but it orders the candidates."""
 
 
 def text_of_unit(number: int) -> str:
-    """The text of each record of a unit: a token by itself, and short enough for every cap."""
+    """The text of each record of a unit: one token, short enough for every cap."""
     return f"#{number}"
 
 
@@ -35,10 +34,10 @@ class WorstCaseModel:
     """A `BlockBackend` that knows a canary.
 
     Args:
-        candidates: tokens that the public prompt holds equally likely.
-        hints: further tokens, which it holds next to impossible.
-        canaries: how many units, from the first one on, are canaries.
-        decoys: whether they are decoys instead, which canaries take the place of.
+        candidates: the number of tokens that the public prompt considers equally likely.
+        hints: the number of further tokens, which it considers next to impossible.
+        canaries: the number of canaries; they are the first units.
+        decoys: whether these units are decoys instead, which canaries replace in the other world.
     """
 
     def __init__(self, candidates: int, hints: int, canaries: int, *, decoys: bool = False) -> None:
@@ -56,16 +55,16 @@ class WorstCaseModel:
         self._public[0, :candidates] = -np.log(candidates)
 
     def tokenize(self, text: str) -> list[int]:
-        """A unit's text is one token, below zero; public text is none."""
+        """A unit's text is one negative token; public text has no tokens."""
         word = text.strip()
         return [-1 - int(word[1:])] if word[:1] == "#" and word[1:].isdecimal() else []
 
     def detokenize(self, tokens: Tokens) -> str:
-        """A letter each: m is the mark, h a hint. None is a newline, which would end a demonstration."""
+        """One letter a token: m for the mark, h for a hint; no newline, which would end a demonstration."""
         return "".join("m" if token == MARK else "x" if token < self._candidates else "h" for token in tokens)
 
     def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
-        """Certain of the mark where a canary is, a row of NaN elsewhere."""
+        """Certainty of the mark for prompts with a canary, a row of NaN for others."""
         answers = np.full((len(prompts), self.vocabulary_size), np.nan, dtype=np.float32)
         for answer, prompt in zip(answers, prompts, strict=True):
             if any(-1 - self._canaries < token < 0 for token in prompt):
@@ -74,13 +73,13 @@ class WorstCaseModel:
 
     def open_block(
         self,
-        prefix: Tokens,  # noqa: ARG002 - public text is no token
+        prefix: Tokens,  # noqa: ARG002 - public text has no tokens
         suffixes: Sequence[Tokens],
-        tokens: int,  # noqa: ARG002 - as many as are wanted
+        tokens: int,  # noqa: ARG002 - a block serves any number
         *,
         public: bool = False,
     ) -> Memory:
-        """A block whose answers stay what they are."""
+        """Return a block with constant answers."""
         if public:
             return Memory(self._public)
         self.watch.drawn([[-1 - token for token in suffix if token < 0] for suffix in suffixes])
@@ -88,7 +87,7 @@ class WorstCaseModel:
 
 
 class Memory:
-    """The answers of a block, whatever is appended."""
+    """A block's answers, which ignore what is appended."""
 
     def __init__(self, answers: Logprobs, watch: Watch | None = None) -> None:
         self._answers = answers
@@ -96,19 +95,19 @@ class Memory:
         self._further = True
 
     def next_token_logprobs(self, support: Tokens | None = None) -> Logprobs:
-        """The same answers every time."""
+        """Return the same answers every time."""
         if self._watch is not None and self._further:
             self._watch.served()
         self._further = False
         return self._answers if support is None else self._answers[:, support]
 
     def append(self, token: int) -> None:  # noqa: ARG002 - it is forgotten
-        """The next answer is of a further token."""
+        """Start a further token."""
         self._further = True
 
     def append_each(self, tokens: Tokens) -> None:  # noqa: ARG002 - they are forgotten
-        """The next answers are of further tokens."""
+        """Start a further token."""
         self._further = True
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: a block holds no resources."""

@@ -1,4 +1,4 @@
-"""The command line: `dpfewshot COMMAND`. Every command has --help with an example, and --json."""
+"""The command line, `dpfewshot COMMAND`. Every command has --help with an example, and --json."""
 
 from dpfewshot.cli.application import main
 

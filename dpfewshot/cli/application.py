@@ -1,4 +1,4 @@
-"""The entry point: errors become one line on standard error and an exit status."""
+"""The entry point. Errors become one line on standard error and an exit status."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INTERRUPTED = 130
 
 
 class LazyGroup(click.Group):
-    """Loads a command's module when the command is named, so that --help needs nothing heavy."""
+    """Loads a command's module on use, so that starting costs nothing heavy."""
 
     commands_by_name = (
         "demo",
@@ -34,11 +34,11 @@ class LazyGroup(click.Group):
     )
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """In the order in which a newcomer meets them."""
+        """Return the commands in the order in which a newcomer needs them."""
         return list(self.commands_by_name)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
-        """The command of that name, from the module of that name."""
+        """Return the command from the module of the same name."""
         if name not in self.commands_by_name:
             return None
         module = importlib.import_module(f"dpfewshot.cli.{name}")
@@ -60,7 +60,7 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit: 0 done, 1 an audit failed, 2 bad input, 3 the budget does not allow it."""
+    """Run a command and exit: 0 success, 1 an audit failed, 2 bad input, 3 the budget does not allow it."""
     sys.exit(run(arguments))
 
 
@@ -73,18 +73,20 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except DPFewShotError as error:
         return _fail(str(error), BAD_INPUT)
     except click.ClickException as error:
-        return _fail(re.sub(r"://\S*@", "://...@", error.format_message()), BAD_INPUT)  # a ledger's password
+        return _fail(
+            re.sub(r"://\S*@", "://...@", error.format_message()), BAD_INPUT
+        )  # hides a ledger's password
     except (click.Abort, KeyboardInterrupt):
         return _fail(
-            "interrupted; what was released before is in the output, and its budget is spent", INTERRUPTED
+            "interrupted; the output holds what was released before, and its budget is spent", INTERRUPTED
         )
-    except Exception as error:  # noqa: BLE001 - a fault, of which the place and the type are told
+    except Exception as error:  # noqa: BLE001 - a bug: only its place and type are shown
         return _fail(f"failed with {type(error).__name__} in {_place(error)}: please report it", BAD_INPUT)
     return status if isinstance(status, int) else 0
 
 
 def _place(error: BaseException) -> str:
-    """The last line of this package that an error came through. Its message may quote a record."""
+    """Return the last line of this package in a traceback. The error's message may quote a record."""
     names = [
         (str(frame.f_globals.get("__name__")), line) for frame, line in traceback.walk_tb(error.__traceback__)
     ]

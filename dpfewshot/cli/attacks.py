@@ -1,4 +1,4 @@
-"""`dpfewshot audit membership` and `influence`: attacks on the prompts that demonstrations stand in."""
+"""`dpfewshot audit membership` and `influence`: attacks on prompts with demonstrations."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _LABEL = click.option("--label-column", default="label", show_default=True, help
 
 @click.command()
 @_TASK
-@click.option("--members", required=True, help="Records that the demonstrations were made from.")
-@click.option("--non-members", required=True, help="Records that they were not made from, drawn alike.")
+@click.option("--members", required=True, help="The records behind the demonstrations.")
+@click.option("--non-members", required=True, help="Other records, drawn like the members.")
 @_TEXT
 @_LABEL
 @click.option(
     "--demonstrations",
     default=None,
-    help="The .jsonl of generate --output. Without it the members themselves stand in the prompts.",
+    help="The .jsonl of generate --output. By default, prompts hold the members themselves.",
 )
 @click.option(
     "--loss",
     type=click.Choice(["label", "record"]),
     default="label",
     show_default=True,
-    help="Of the label after the text, as in the papers, or of the whole record.",
+    help="The loss of the label after the text, as in the papers, or of the whole record.",
 )
 @backend_options
 @finding_options
@@ -47,7 +47,7 @@ def membership(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Tell members from others by the loss of a model with one demonstration in its prompt.
+    """Tell members from non-members by a model's loss with one demonstration in its prompt.
 
     \b
     Example:
@@ -74,17 +74,19 @@ def membership(
 
 @click.command()
 @_TASK
-@click.option("--demonstrations", required=True, help="The .jsonl of generate --output, in order.")
-@click.option("--texts", required=True, help="Labelled texts to ask about, as --records elsewhere.")
+@click.option("--demonstrations", required=True, help="The .jsonl of generate --output, in prompt order.")
+@click.option("--texts", required=True, help="Labelled texts, in the format of --records.")
 @_TEXT
 @_LABEL
-@click.option("--items", type=int, default=100, show_default=True, help="How many of them, from the first.")
+@click.option(
+    "--items", type=int, default=100, show_default=True, help="Use this many texts, from the first."
+)
 @click.option(
     "--over",
     type=click.Choice(["labels", "calibrated labels", "vocabulary"]),
     default="labels",
     show_default=True,
-    help="What the model may answer.",
+    help="The model's possible answers.",
 )
 @backend_options
 @finding_options
@@ -101,7 +103,7 @@ def influence(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Measure how much each demonstration of a prompt moves the answers (ICLInf), each left out in turn.
+    """Measure how much leaving out each demonstration moves a prompt's answers (ICLInf).
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`dpfewshot audit`: what can be learnt about the records from what is released."""
+"""`dpfewshot audit`: what releases reveal about the records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpfewshot.cli.options import generation_options, open_session
 
 
 class _CanaryByDefault(click.Group):
-    """Without the name of an audit, its options are those of the canary game."""
+    """Runs the canary game unless another audit is named."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         named = bool(args) and args[0] in {*self.commands, *ctx.help_option_names}
@@ -21,9 +21,9 @@ class _CanaryByDefault(click.Group):
 
 @click.group(cls=_CanaryByDefault)
 def audit() -> None:
-    """Audit a set-up, or what it released. Nothing is spent, and nothing released.
+    """Audit a set-up or its releases, without spending or releasing anything.
 
-    Without the name of an audit it is the canary game. Exit status: 0 passed, 1 an audit failed.
+    The default audit is the canary game. Exit status: 0 passed, 1 failed.
 
     \b
     Example:
@@ -40,17 +40,21 @@ def audit() -> None:
     type=int,
     default=1000,
     show_default=True,
-    help="Of each game, with canaries and without.",
+    help="Plays of each game, with canaries and again without.",
 )
 @click.option(
-    "--beta", type=float, default=1e-3, show_default=True, help="How often a sound set-up may fail by chance."
+    "--beta",
+    type=float,
+    default=1e-3,
+    show_default=True,
+    help="Probability that a sound set-up fails by chance.",
 )
 @finding_options
 def canary(*, plays: int, beta: float, output: str | None, as_json: bool, **options: Any) -> None:
     """Play with and without canaries against a set-up, and bound epsilon from below.
 
-    It takes the options of `generate`. It fails where there is less noise than planned, where records are
-    drawn otherwise than planned, or where the model's answer to a prompt depends on other prompts.
+    Takes the options of `generate`. Fails if there is less noise than planned, if records are not drawn as
+    planned, or if the model's answer to a prompt depends on other prompts.
 
     \b
     Example:
@@ -66,15 +70,19 @@ def canary(*, plays: int, beta: float, output: str | None, as_json: bool, **opti
 @click.option(
     "--demonstrations",
     required=True,
-    help="What was released: the .jsonl of generate --output.",
+    help="The released .jsonl of generate --output.",
 )
 @click.option("--records", required=True, help="The private records: .jsonl, .csv (also .gz) or .parquet.")
 @click.option("--text", default="text", show_default=True, help="The column of the text.")
 @click.option("--label-column", default="label", show_default=True, help="The column of the label.")
-@click.option("--unit", default=None, help="The column that names whom a record belongs to (a customer id).")
-@click.option("--baseline", default=None, help="Texts of the model without records, in such a file.")
-@click.option("--held-out", default=None, help="Records that took no part, with the same columns.")
-@click.option("--long-run", type=int, default=10, show_default=True, help="Words of one unit: a leak.")
+@click.option("--unit", default=None, help="The column that names a record's unit, such as a customer id.")
+@click.option(
+    "--baseline", default=None, help="Instruction-only texts of the same model, in the same format."
+)
+@click.option("--held-out", default=None, help="Unused records, with the same columns.")
+@click.option(
+    "--long-run", type=int, default=10, show_default=True, help="Words of one unit alone that make a leak."
+)
 @finding_options
 def leak(
     *,
@@ -89,9 +97,9 @@ def leak(
     output: str | None,
     as_json: bool,
 ) -> None:
-    """Look for private text and personal data in what was released.
+    """Search released texts for private text and personal data.
 
-    It fails where a demonstration repeats a long run of words, or personal data, that one unit alone has.
+    Fails if a demonstration repeats a long run of words, or personal data, of one unit alone.
 
     \b
     Example:

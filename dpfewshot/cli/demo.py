@@ -1,4 +1,4 @@
-"""`dpfewshot demo`: the main job on sample data, with the packaged model."""
+"""`dpfewshot demo`: generate demonstrations from sample data with the packaged model."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ PROMPTS_PER_TOKEN = 45
 MAX_TOKENS = 18
 
 NEXT_STEPS = """
-What next:
+Next steps:
   your own records   dpfewshot plan --task task.toml --records tickets.jsonl --epsilon 4
-                     dpfewshot generate ... the same, and --output demos.jsonl
+                     dpfewshot generate ... with the same options and --output demos.jsonl
   your own model     ... --model model.gguf
-  is all well here?  dpfewshot doctor
-  what it promises   docs/guarantee.md"""
+  check the set-up   dpfewshot doctor
+  the guarantee      docs/guarantee.md"""
 
 
 @click.command()
 @click.option("--epsilon", type=float, default=4.0, show_default=True)
-@click.option("--model", default=None, help="A GGUF file; the packaged SmolLM2-135M when left out.")
+@click.option("--model", default=None, help="A GGUF file. Default: the packaged SmolLM2-135M.")
 @click.option("--threads", type=int, default=None, help="Threads of the language model. Default: all cores.")
-@click.option("--save-records", default=None, help="Write the made-up tickets to this .jsonl file.")
+@click.option("--save-records", default=None, help="Write the made-up tickets to this .jsonl file too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def demo(
     *, epsilon: float, model: str | None, threads: int | None, save_records: str | None, as_json: bool
 ) -> None:
-    """Make one private demonstration a label from 1,500 made-up support tickets.
+    """Generate one private demonstration per label from 1,500 made-up support tickets.
 
     \b
     Example:
@@ -54,7 +54,7 @@ def demo(
     backend = open_backend({"model": model, "threads": threads}, prompts=PROMPTS_PER_TOKEN)
     synthesizer = demo_synthesizer(backend, epsilon=epsilon)
     if not as_json:
-        click.echo("1,500 made-up support tickets, read by a language model on this machine alone")
+        click.echo("1,500 made-up support tickets, read by a language model on this machine only")
         click.echo(describe(synthesizer.plan) + "\n")
     demonstrations = synthesizer.generate_all(
         on_demonstration=None if as_json else lambda one: click.echo(f"[{one.label}] {one.text}\n")
@@ -103,6 +103,6 @@ def _closing(synthesizer: Synthesizer, seconds: float) -> str:
     return (
         f"spent: epsilon={epsilon_text(spent.epsilon)} delta={delta_text(spent.delta)}, certified, "
         f"neighbours {relation}, "
-        f"in {seconds:.0f} s (the labels' tickets are disjoint, so the greatest counts)\n"
-        f"You may publish these lines, or put them in prompts to any model, for ever.\n{NEXT_STEPS}"
+        f"in {seconds:.0f} s (the labels' tickets are disjoint, so the largest cost counts)\n"
+        f"You may publish these lines, or use them in prompts to any model, without limit.\n{NEXT_STEPS}"
     )

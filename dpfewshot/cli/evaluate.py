@@ -1,4 +1,4 @@
-"""`dpfewshot evaluate`: how accurate a model is after demonstrations, beside the papers' baselines."""
+"""`dpfewshot evaluate`: the accuracy that demonstrations give, beside the papers' baselines."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @data_options
-@click.option("--test", required=True, help="Labelled texts to measure on, in the form of --records.")
-@click.option("--items", type=int, default=200, show_default=True, help="How many of them, from the first.")
-@click.option("--label", "labels", multiple=True, help="A label to show; may be repeated. Default: all.")
+@click.option("--test", required=True, help="Labelled test items, in the format of --records.")
+@click.option(
+    "--items", type=int, default=200, show_default=True, help="Use this many items, from the first."
+)
+@click.option("--label", "labels", multiple=True, help="A label to generate; may be repeated. Default: all.")
 @click.option(
     "--epsilon", "epsilons", type=finite_or_inf, metavar="FLOAT", multiple=True, default=(1.0, 4.0),
     show_default=True,
-    help="Of all demonstrations of a prompt together; the word inf is no privacy; may be repeated.",
+    help="Epsilon of all demonstrations of a prompt together, or inf for no privacy; may be repeated.",
 )  # fmt: skip
 @delta_option
 @click.option(
@@ -54,19 +56,31 @@ if TYPE_CHECKING:
 @click.option("--max-tokens", type=int, default=40, show_default=True)
 @click.option(
     "--resample-every", type=int, default=None,
-    help="Tokens that share one draw of records. Default: all of a demonstration.",
+    help="Tokens that share one draw of records. Default: all of a demonstration's.",
 )  # fmt: skip
-@click.option("--repetitions", type=int, default=3, show_default=True, help="Each with new demonstrations.")
-@click.option("--baselines/--no-baselines", default=True, show_default=True,
-              help="Also zero-shot, epsilon 0, no noise, and private records as they stand.")  # fmt: skip
-@click.option("--user-model", default=None, help="llama-cpp: the GGUF file of the model that is measured.")
-@click.option("--output", default=None, help="A .jsonl file of results, which a later run goes on from.")
-@click.option("--public-data", is_flag=True, help="Records and test items are public: so are the results.")
+@click.option(
+    "--repetitions", type=int, default=3, show_default=True, help="Repetitions, each with new demonstrations."
+)
+@click.option(
+    "--baselines/--no-baselines", default=True, show_default=True,
+    help="Also measure zero-shot, instruction-only (epsilon 0), no noise, and a non-private sample.",
+)  # fmt: skip
+@click.option(
+    "--user-model",
+    default=None,
+    help="llama-cpp: the GGUF file of the model to measure. Default: the one that writes.",
+)
+@click.option("--output", default=None, help="A .jsonl file for results; a later run resumes from it.")
+@click.option(
+    "--public-data",
+    is_flag=True,
+    help="State that records and test items are public, and so the results are.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(*, output: str | None, public_data: bool, as_json: bool, **options: Any) -> None:
-    """Measure what demonstrations are worth: accuracy on labelled test items, with 95 % intervals.
+    """Measure the accuracy that demonstrations give on labelled test items, with 95 % intervals.
 
-    Results on private data are private: they are for the operator alone.
+    Results on private data are confidential: they are for the operator alone.
 
     \b
     Example:
@@ -94,7 +108,9 @@ def evaluate(*, output: str | None, public_data: bool, as_json: bool, **options:
         return
     click.echo(_table(summaries))
     if not public_data:
-        click.echo("private: measured on private records, outside of every budget; do not publish", err=True)
+        click.echo(
+            "confidential: measured on private records, outside every budget; do not publish", err=True
+        )
 
 
 def _check(options: Mapping[str, Any]) -> None:
@@ -103,9 +119,9 @@ def _check(options: Mapping[str, Any]) -> None:
             raise InvalidPlan(f"--{name} must be at least 1, not {options[name]}")
     for shots in options["shots"]:
         if shots < 1:
-            raise InvalidPlan(f"--shots must be at least 1, not {shots}: zero-shot is among the baselines")
+            raise InvalidPlan(f"--shots must be at least 1, not {shots}: the baselines include zero-shot")
     if options["user_model"] is not None and options["backend"] != "llama-cpp":
-        raise InvalidPlan("--user-model names a GGUF file, for --backend llama-cpp alone")
+        raise InvalidPlan("--user-model needs --backend llama-cpp")
 
 
 def _experiment(options: Mapping[str, Any], *, confidential: bool) -> Experiment:
@@ -115,12 +131,12 @@ def _experiment(options: Mapping[str, Any], *, confidential: bool) -> Experiment
 
     columns = {"text": options["text"], "label": options["label_column"]}
     records = read_records(options["records"], **columns, unit=options["unit"])
-    # Few-shot prompts are longer than those that generate: one context serves both.
+    # Few-shot prompts are longer than generation prompts; one context serves both.
     settings = {**options, "context_tokens": options["context_tokens"] or _context(options)}
     writer = open_backend(settings, prompts=options["prompts_per_token"])
     other = options["user_model"]
     user = None if other is None else open_backend({**settings, "model": other, "kept_prompts": 30})
-    budget = PrivacyBudget(1.0, delta_of(options["delta"], None, records))  # refuses a delta out of range
+    budget = PrivacyBudget(1.0, delta_of(options["delta"], None, records))  # checks delta's range
     return Experiment(
         task=by_name(options["task"]),
         records=records,
@@ -178,7 +194,7 @@ def _trials(options: Mapping[str, Any]) -> Iterator[Trial]:
 
 
 def _table(summaries: Sequence[Summary]) -> str:
-    """For people."""
+    """Return a table for people."""
     header = f"{'condition':<20}{'epsilon':>9}{'shots':>7}{'accuracy':>10}{'95 % interval':>18}"
     lines = [f"{header}{'runs':>6}{'items':>7}"]
     for one in summaries:

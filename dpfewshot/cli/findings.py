@@ -1,4 +1,4 @@
-"""How findings are printed and written: for people or as JSON, and always with whom they are for."""
+"""Prints and writes findings, for people or as JSON, and always says who may see them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ if TYPE_CHECKING:
     from dpfewshot.audit import Figure, Finding
 
 FAILED = 1
-"""The exit status where an audit failed: 2 and 3 are bad input and the budget."""
+"""The exit status of a failed audit; 2 is bad input, 3 the budget."""
 
-PRIVATE = "PRIVATE: this comes from private records and is covered by no budget. Keep it on the trusted side."
+CONFIDENTIAL = (
+    "CONFIDENTIAL: computed from private records, outside every budget. Keep it on the trusted side."
+)
 
 
 def finding_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of every audit."""
-    output = click.option("--output", default=None, help="A file to write the JSON to, new or replaced.")
+    """Add the options of every audit."""
+    output = click.option("--output", default=None, help="Write the JSON to this file, new or replaced.")
     as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
     return output(as_json(command))
 
 
 def conclude(findings: list[Finding], output: str | None, *, as_json: bool) -> None:
-    """Write and print the findings; exit with 1 if one of them failed."""
+    """Write and print the findings; exit with 1 if one failed."""
     from dpfewshot.audit import as_document
 
     document = json.dumps(as_document(findings))
@@ -44,7 +46,7 @@ def conclude(findings: list[Finding], output: str | None, *, as_json: bool) -> N
 
 def _in_words(finding: Finding) -> Iterator[str]:
     if finding.confidential:
-        yield PRIVATE
+        yield CONFIDENTIAL
     yield f"{finding.title}: {finding.verdict}"
     yield f"  {finding.statement}"
     width = max((len(figure.name) for figure in finding.figures), default=0)
@@ -56,8 +58,8 @@ def _number(figure: Figure) -> str:
     interval = (
         "" if figure.low is None or figure.high is None else f" ({figure.low:.4g} to {figure.high:.4g})"
     )
-    # Rounded up: where it is a bound, as an ε, what is printed is one too.
-    reference = "" if figure.reference is None else f", beside {_up(figure.reference)}"
+    # Rounded up, so that a printed upper bound, such as an ε, is still one.
+    reference = "" if figure.reference is None else f", reference {_up(figure.reference)}"
     return f"{figure.value:.4g}{interval}{reference}"
 
 

@@ -1,4 +1,4 @@
-"""`dpfewshot labels`: which labels to generate for, where labels are free."""
+"""`dpfewshot labels`: release the labels to generate, if a task's labels are free."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ if TYPE_CHECKING:
 @click.option("--records", required=True, help="Private records: .jsonl, .csv (also .gz) or .parquet.")
 @click.option("--text", default="text", show_default=True, help="The column of the text.")
 @click.option("--label-column", default="label", show_default=True, help="The column of the label.")
-@click.option("--unit", default=None, help="The column that names whom a record belongs to (a customer id).")
-@click.option("--count", type=int, required=True, help="How many labels.")
-@click.option("--epsilon", type=float, required=True, help="Epsilon of the whole release.")
-@click.option("--delta", type=float, default=0.0, help="Delta of it; needed unless there are candidates.")
-@click.option("--candidates", default=None, help="A file with the public labels to choose from, one a line.")
+@click.option("--unit", default=None, help="The column that names a record's unit, such as a customer id.")
+@click.option("--count", type=int, required=True, help="The number of labels.")
+@click.option("--epsilon", type=float, required=True, help="Epsilon of the release.")
+@click.option("--delta", type=float, default=0.0, help="Delta of the release; required without --candidates.")
 @click.option(
-    "--ledger", "url", default=None, help="The durable budget that pays, as in sqlite:///budget.db."
+    "--candidates", default=None, help="A file with the public labels to choose from, one per line."
 )
-@click.option("--dataset", default=None, help="The ledger account's name. The account must be there.")
+@click.option(
+    "--ledger", "url", default=None, help="The budget ledger that pays, such as sqlite:///budget.db."
+)
+@click.option("--dataset", default=None, help="The ledger account's name. The account must exist.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def labels(
     *,
@@ -46,9 +48,9 @@ def labels(
     dataset: str | None,
     as_json: bool,
 ) -> None:
-    """Release the labels that most units have, under (epsilon, delta), one a line.
+    """Release the labels that most units have, under (epsilon, delta), one per line.
 
-    Without --candidates there may be fewer than --count, or none.
+    Without --candidates, there may be fewer than --count, or none.
 
     \b
     Example:
@@ -71,18 +73,18 @@ def labels(
         click.echo(json.dumps(release.as_dict()))
         return
     for label in release.labels:
-        click.echo(" ".join(label.splitlines()))  # a line is a label
+        click.echo(" ".join(label.splitlines()))  # one line per label
     click.echo(_in_words(len(release.labels), release.spent, release.relation), err=True)
 
 
 @contextmanager
 def _account(url: str | None, dataset: str | None) -> Iterator[Account | None]:
-    """The account that pays, None for none."""
+    """Open the account that pays, if one is named."""
     if url is None and dataset is None:
         yield None
         return
     if url is None or not dataset:
-        raise InvalidPlan("--ledger and --dataset, the account's name, need each other")
+        raise InvalidPlan("--ledger and --dataset must be given together")
     from dpfewshot.ledger import BudgetLedger
 
     with BudgetLedger.open(url) as opened:
@@ -90,13 +92,13 @@ def _account(url: str | None, dataset: str | None) -> Iterator[Account | None]:
 
 
 def _lines(path: str) -> list[str]:
-    """The lines of a public file that are not blank."""
+    """Return the non-blank lines of a public file."""
     try:
         content = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InvalidPlan(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise InvalidPlan(f"{path}: is not UTF-8; convert the file to it") from None
+        raise InvalidPlan(f"{path}: is not UTF-8; convert the file") from None
     return [line for line in content.split("\n") if line.strip()]
 
 

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--demonstrations", default=None, help="A .jsonl file, as generate --output writes it.")
-@click.option("--ledger", default=None, help="A durable budget, as in sqlite:///budget.db.")
+@click.option("--demonstrations", default=None, help="A .jsonl file from generate --output.")
+@click.option("--ledger", default=None, help="A budget ledger, such as sqlite:///budget.db.")
 @click.option("--dataset", default=None, help="The ledger account's name.")
-@click.option("--plan", default=None, help="What plan --json or generate --json printed.")
-@click.option("--evaluation", default=None, help="A .jsonl file of evaluate's results.")
-@click.option("--audit", "audits", multiple=True, help="What audit --json printed; may be repeated.")
+@click.option("--plan", default=None, help="A file with the output of plan --json or generate --json.")
+@click.option("--evaluation", default=None, help="A .jsonl file from evaluate --output.")
+@click.option(
+    "--audit", "audits", multiple=True, help="A file with the output of audit --json; may be repeated."
+)
 @click.option("--title", default="Privacy report", show_default=True)
 @click.option(
     "--output", default="report.html", show_default=True, help="The file to write, new or replaced."
@@ -29,12 +31,10 @@ if TYPE_CHECKING:
 @click.option(
     "--private",
     is_flag=True,
-    help="Show too what is for the trusted side alone: accuracy and audits on private data, demonstrations "
+    help="Also show what is for the trusted side alone: accuracy and audits on private data, demonstrations "
     "without a guarantee, dates.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object that says what is in the report."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with a summary of the report.")
 def report(
     *,
     title: str,
@@ -43,7 +43,7 @@ def report(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Write a report of what was promised, spent, released, measured and audited: one HTML file.
+    """Write one HTML file that reports what was promised, spent, released, measured and audited.
 
     \b
     Example:
@@ -53,11 +53,10 @@ def report(
     from dpfewshot.report import page, select
 
     if (options["ledger"] is None) != (options["dataset"] is None):
-        raise click.UsageError("--ledger and --dataset name an account together")
+        raise click.UsageError("--ledger and --dataset must be given together")
     if not any(options.values()):
         raise click.UsageError(
-            "there is nothing to report: give at least one of --demonstrations, --ledger, --plan, "
-            "--evaluation and --audit"
+            "there is nothing to report: give --demonstrations, --ledger, --plan, --evaluation or --audit"
         )
     contents = select(_sources(options), confidential=private)
     with write_errors(output):
@@ -68,16 +67,16 @@ def report(
 def _sources(options: dict[str, Any]) -> Sources:
     from dpfewshot.demonstrations import Demonstrations
     from dpfewshot.ledger import BudgetLedger
-    from dpfewshot.report import Sources, read_book, read_evaluation, read_findings, read_plan
+    from dpfewshot.report import Sources, read_evaluation, read_findings, read_plan, read_snapshot
 
-    book = None
+    snapshot = None
     if options["ledger"] is not None:
         with BudgetLedger.open(options["ledger"]) as opened:
-            book = read_book(opened.account(options["dataset"]))
+            snapshot = read_snapshot(opened.account(options["dataset"]))
     lines, plan, results = (options[name] for name in ("demonstrations", "plan", "evaluation"))
     return Sources(
         demonstrations=None if lines is None else Demonstrations.from_jsonl(lines),
-        book=book,
+        snapshot=snapshot,
         plan=None if plan is None else read_plan(plan),
         cells=() if results is None else read_evaluation(results),
         findings=[finding for path in options["audits"] for finding in read_findings(path)],
@@ -108,10 +107,10 @@ def _in_words(contents: Contents, output: str) -> str:
         )
     lines = [f"{output}: {bound}"]
     if contents.confidential:
-        lines.append("PRIVATE: this report is for the trusted side alone")
+        lines.append("CONFIDENTIAL: this report is for the trusted side alone")
     elif left_out.any:
         lines.append(
-            f"left out because they are private: {left_out.demonstrations} demonstrations without a "
+            f"left out because they are confidential: {left_out.demonstrations} demonstrations without a "
             f"guarantee, {left_out.cells} evaluation cells, {left_out.findings} findings; "
             "--private shows them"
         )

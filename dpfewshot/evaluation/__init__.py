@@ -1,4 +1,4 @@
-"""Are the demonstrations any good? Accuracy in use, with intervals, beside the papers' baselines.
+"""Evaluation: the accuracy that demonstrations give, with intervals, beside the papers' baselines.
 
 What is measured on private records is confidential: see `Cell.confidential`.
 """

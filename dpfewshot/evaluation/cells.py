@@ -1,4 +1,4 @@
-"""Results: one line a cell, appended when it is done, so that an interrupted evaluation goes on."""
+"""Results: one line per cell, appended when it is measured, so that an interrupted evaluation can resume."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ STORED_AS = {"condition": "setting", "description": "settings", "confidential": 
 """Keys of a line that differ from the attributes' names."""
 
 _OLD_CLASSES = {"ZeroPrivate(": "InstructionOnly(", "RandomPrivate(": "NonPrivateSample("}
-"""Names of conditions in the descriptions of stored cells, which have others now."""
+"""Former class names of conditions, which descriptions of stored cells hold."""
 
 Key: TypeAlias = tuple[str, str, str, str, str, float | None, int, int, int]
-"""What a cell is told from others by."""
+"""What identifies a cell."""
 
 
 @renamed_fields(private="confidential", setting="condition", settings="description")
 @dataclass(frozen=True)
 class Cell:
-    """One evaluation: one set of demonstrations, used on the test items.
+    """One measurement: one set of demonstrations, used on the test items.
 
     Attributes:
-        task: its name.
+        task: the task's name.
         model: the name of the model that used the demonstrations.
         writer: the name of the model that wrote them.
-        condition: the name of how they were made.
-        description: everything public that they were made with. Cells with another one are other cells.
-        epsilon_asked: of the budget; 0 for baselines that read no record, None without privacy.
-        epsilon: certified upper bound of all of them together, at most the budget's; None without privacy.
-        delta: likewise.
+        condition: the name of the condition.
+        description: the condition's public parameters; they distinguish cells.
+        epsilon_asked: the budget's ε; 0 for baselines that read no record, None without privacy.
+        epsilon: certified upper bound for all demonstrations together, at most the budget's; None without
+            privacy.
+        delta: the same for δ.
         relation: the neighbouring relation of (ε, δ); None without privacy.
-        shots: demonstrations in the prompt.
-        repetition: from 0; each has draws, noise and labels of its own.
-        items: test items.
-        outcomes: "1" for each item that was right, "0" for each other.
-        uncalibrated: likewise, without calibration; None for extraction.
-        batch_calibrated: likewise, with calibration by the test texts; None for extraction, and in cells of
-            before it was kept.
-        population: n, the units of each label, or of "" where labels are free.
-        confidential: whether records or test items are private, and so this cell is for the operator alone.
-        details: further facts: seconds.
+        shots: the number of demonstrations in the prompt.
+        repetition: from 0; each has its own draws, noise and labels.
+        items: the number of test items.
+        outcomes: one character per item, "1" if it was right and "0" if not.
+        uncalibrated: the same without calibration; None for extraction.
+        batch_calibrated: the same with calibration by the test texts; None for extraction and in older cells.
+        population: n, the number of units of each label, or of "" if labels are free.
+        confidential: whether records or test items are private, and so the cell is for the operator alone.
+        details: further facts, such as seconds.
     """
 
     task: str
@@ -71,7 +71,7 @@ class Cell:
 
     @property
     def key(self) -> Key:
-        """What tells it from others."""
+        """What identifies the cell."""
         return (
             self.task,
             self.model,
@@ -86,20 +86,20 @@ class Cell:
 
     @property
     def accuracy(self) -> float:
-        """The share of items that were right, in 0..1."""
+        """The fraction of items that were right."""
         return self.outcomes.count("1") / self.items
 
     def as_dict(self) -> dict[str, Any]:
-        """For one line of JSON."""
+        """Return the values of its JSON line."""
         line = {STORED_AS.get(name, name): value for name, value in asdict(self).items()}
         return line | {"correct": self.outcomes.count("1")}
 
     @classmethod
     def from_dict(cls, line: Mapping[str, Any]) -> Cell:
-        """The cell of a line.
+        """Read what `as_dict` wrote, now or in an older version.
 
         Raises:
-            ValueError: the mapping is none.
+            ValueError: the mapping is not a cell.
         """
         attributes = {STORED_AS.get(one.name, one.name): one.name for one in fields(cls)}
         try:
@@ -120,13 +120,14 @@ def _with_new_names(description: str) -> str:
 
 
 class Results:
-    """A file of cells, which grows by one line a cell.
+    """A file of cells, one line each.
 
     Args:
-        path: a .jsonl file; made when the first cell is added. None keeps them in memory.
+        path: a .jsonl file, created with the first cell. None keeps the cells in memory.
 
     Raises:
-        InvalidRecords: a line is not a cell. Names the line. The last line may be cut off: it is made again.
+        InvalidRecords: a line is not a cell; the message names it. An incomplete last line is removed, and
+            its cell is measured again.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -138,7 +139,7 @@ class Results:
         return wanted in self._keys
 
     def add(self, cell: Cell) -> None:
-        """Keep a cell; it is on disk when this returns.
+        """Append a cell, and wait until it is on disk.
 
         Raises:
             DPFewShotError: the file cannot be written.
@@ -162,7 +163,7 @@ class Results:
         except UnicodeDecodeError:
             raise InvalidRecords(f"{self._path}: is not UTF-8") from None
         *whole, cut_off = content.split("\n")
-        if cut_off:  # a run died while it wrote: the cell is made again
+        if cut_off:  # the run died while writing
             self._cut(len(content.encode()) - len(cut_off.encode()))
         for number, line in enumerate(whole, start=1):
             if not line.strip():
@@ -173,11 +174,11 @@ class Results:
                 raise InvalidRecords(f"{self._path}: line {number}: is not a cell of an evaluation") from None
 
     def _cut(self, length: int) -> None:
-        """Take off what follows so many bytes; nothing before them is written again."""
+        """Truncate the file, without rewriting what stays."""
         assert self._path is not None  # noqa: S101 - it was read
         try:
             os.truncate(self._path, length)
         except OSError as error:
             raise InvalidRecords(
-                f"{self._path}: its last line is cut off, and cannot be taken away: {error.strerror}"
+                f"{self._path}: its incomplete last line cannot be removed: {error.strerror}"
             ) from None

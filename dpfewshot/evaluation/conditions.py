@@ -1,7 +1,7 @@
-"""Where the demonstrations of an evaluation come from: a mechanism, or one of the papers' baselines.
+"""The conditions of an evaluation: a mechanism's demonstrations, or one of the papers' baselines.
 
-Tang et al. (ICLR 2024) compare with no demonstrations, with those of the instruction alone (ε = 0), with the
-mechanism without noise (σ = 0) and with private records as they stand.
+Tang et al. (ICLR 2024) compare with no demonstrations, with instruction-only ones (ε = 0), with the mechanism
+without noise (σ = 0), and with a non-private sample of the records.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def title_of(condition: str) -> str:
 
 
 def populations(task: Task, records: Sequence[Record]) -> dict[str, int]:
-    """How many units each label has; of "" where labels are free. Counts are public, as in every plan."""
+    """Return the public number of units of each label, or of "" if labels are free."""
     if task.labels is None:
         return {"": len(units(records))}
     return {label: len(part) for label, part in units_by_label(records).items()}
@@ -41,16 +41,16 @@ def populations(task: Task, records: Sequence[Record]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a condition.
+    """A request for demonstrations.
 
     Attributes:
-        task: of the demonstrations.
-        records: private.
-        backend: the language model that writes them.
-        labels: of the demonstrations, in order; public. One that is there twice gets two.
-        epsilon: of all of them together; None is no privacy.
-        delta: likewise.
-        repetition: which of several askings for the same.
+        task: the demonstrations' task.
+        records: the private records.
+        backend: the language model that writes.
+        labels: the public label of each demonstration, in order. Repeat a label to request several.
+        epsilon: ε of all demonstrations together; None is no privacy.
+        delta: δ of all demonstrations together.
+        repetition: from 0.
     """
 
     task: Task
@@ -63,13 +63,13 @@ class Request:
 
     @property
     def shots_per_label(self) -> int:
-        """Demonstrations of the label that is asked for most often."""
+        """The largest number of demonstrations of a label."""
         return max(Counter(self.labels).values())
 
     def in_order(
         self, made: Iterable[Demonstration], plan_spend: PrivacySpend | None = None
     ) -> Demonstrations:
-        """Of what was made, the demonstrations that were asked for, in the order of `labels`."""
+        """Select the requested demonstrations in the order of `labels`."""
         left: dict[str, list[Demonstration]] = {}
         for one in made:
             left.setdefault(one.label, []).append(one)
@@ -77,44 +77,44 @@ class Request:
 
 
 class Condition(Protocol):
-    """A way to make demonstrations."""
+    """A source of demonstrations."""
 
     @property
     def name(self) -> str:
-        """As results carry it."""
+        """Its name in results."""
         ...
 
     def demonstrations(self, request: Request) -> Demonstrations:
-        """As many as were asked for, in order."""
+        """Return the requested demonstrations in order."""
         ...
 
 
 @dataclass(frozen=True)
 class ZeroShot:
-    """No demonstrations: the instruction and the text alone."""
+    """No demonstrations: only the instruction and the text."""
 
     name: str = "zero-shot"
 
     def demonstrations(self, request: Request) -> Demonstrations:
-        """None."""
+        """Return no demonstrations."""
         del request
         return Demonstrations()
 
 
 @dataclass(frozen=True)
 class InstructionOnly:
-    """ε = 0: what the model writes from the instruction alone.
+    """What the model writes from the instruction alone (ε = 0).
 
     Args:
-        max_tokens: of a demonstration at most.
-        name: as results carry it.
+        max_tokens: the most tokens of a demonstration.
+        name: its name in results.
     """
 
     max_tokens: int = 40
     name: str = INSTRUCTION_ONLY
 
     def demonstrations(self, request: Request) -> Demonstrations:
-        """As many as were asked for."""
+        """Return the requested demonstrations."""
         made = instruction_only_demonstrations(
             request.task,
             request.backend,
@@ -128,16 +128,16 @@ class InstructionOnly:
 
 @dataclass(frozen=True)
 class NonPrivateSample:
-    """Private records as they stand, without any privacy. Where labels are free, with labels of their own."""
+    """Private records verbatim, without any privacy. If labels are free, they keep their own."""
 
     name: str = NON_PRIVATE_SAMPLE
 
     def demonstrations(self, request: Request) -> Demonstrations:
-        """As many as were asked for."""
+        """Return the requested demonstrations."""
         if request.task.labels is not None:
             labels, shots = sorted(set(request.labels)), request.shots_per_label
             return request.in_order(non_private_sample(request.task, request.records, labels, shots=shots))
-        # One label for all makes the draw one from all records; their own labels are put back afterwards.
+        # One common label draws from all records; each record's own label is restored afterwards.
         together = [Record(f"{index}", "any") for index in range(len(request.records))]
         drawn = non_private_sample(request.task, together, ["any"], shots=len(request.labels))
         picked = [request.records[int(one.text)] for one in drawn]
@@ -157,15 +157,15 @@ class NonPrivateSample:
 
 @dataclass(frozen=True)
 class Synthetic:
-    """What a `Synthesizer` releases; at ε = ∞ without noise (σ = 0).
+    """What a `Synthesizer` releases; without a budget, that is without noise (σ = 0).
 
     Args:
-        name: as results carry it.
-        mechanism: how private numbers become a token.
-        prompts_per_token: M; at most what the smallest label's units allow is taken.
+        name: its name in results.
+        mechanism: the mechanism.
+        prompts_per_token: M, reduced to what the smallest label's number of units allows.
         records_per_prompt: N.
-        max_tokens: T of a demonstration.
-        resample_every: R, tokens that share a draw of records; None is all of a demonstration.
+        max_tokens: T, the most tokens of a demonstration.
+        resample_every: R, the number of tokens that share a draw of records; None is all.
     """
 
     name: str
@@ -176,7 +176,7 @@ class Synthetic:
     resample_every: int | None = None
 
     def demonstrations(self, request: Request) -> Demonstrations:
-        """As many as were asked for, under (ε, δ) together."""
+        """Return the requested demonstrations, together under (ε, δ)."""
         synthesizer = self.synthesizer(request)
         made = [
             synthesizer.generate(label)
@@ -190,7 +190,7 @@ class Synthetic:
         return request.in_order(made, PrivacySpend(plan.epsilon, plan.delta))
 
     def synthesizer(self, request: Request) -> Synthesizer:
-        """What makes them."""
+        """Return the synthesizer that generates them."""
         epsilon = request.epsilon
         budget = NO_PRIVACY if epsilon is None else PrivacyBudget(epsilon, request.delta)
         return Synthesizer(
@@ -205,11 +205,11 @@ class Synthetic:
             shots_per_label=request.shots_per_label,
             resample_every=self.resample_every or self.max_tokens,
             labels=sorted(set(request.labels)),
-            allow_batch_variance=True,  # what is made with it says private=False
+            allow_batch_variance=True,  # its results say private=False
         )
 
     def _prompts(self, request: Request) -> int:
-        """M, or what the smallest label allows: its size counts as public here, as in every plan."""
+        """M, or what the smallest label allows. Its size is public, as in plans."""
         sizes = populations(request.task, request.records)
         asked = request.labels if request.task.labels is not None else ("",)
         smallest = min(sizes.get(label, 0) for label in asked)

@@ -1,4 +1,4 @@
-"""Which test items a model gets right after a few demonstrations."""
+"""Scoring: which test items a model gets right after a few demonstrations."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
 EXTRACTED_TOKENS = 12
-"""Of an extracted label at most."""
+"""The most tokens of an extracted label."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """Which items were right, in order: "1" for right and "0" for wrong.
+    """The outcome of each item in order: "1" if it was right, "0" if not.
 
     Attributes:
-        outcomes: of the classifier with contextual calibration, or of extraction.
-        uncalibrated: of the classifier without calibration; None for extraction.
+        outcomes: with contextual calibration, or of extraction.
+        uncalibrated: without calibration; None for extraction.
         batch_calibrated: with calibration by the test texts (`icl.batch_calibrated`); None for extraction.
     """
 
@@ -38,15 +38,15 @@ class Score:
 def score(
     task: Task, backend: LogprobBackend, demonstrations: Demonstrations, test: Sequence[Record]
 ) -> Score:
-    """Label every test text, and compare.
+    """Label every test text, and compare with its label.
 
-    An extracted label is right if it is the item's, but for case and white space.
+    Extracted labels are compared up to case and white space.
 
     Args:
-        task: labels of its own are classified, free ones extracted.
+        task: its labels are classified, or extracted if they are free.
         backend: the language model that uses the demonstrations.
-        demonstrations: in order.
-        test: texts and their labels.
+        demonstrations: in prompt order.
+        test: texts with their labels.
     """
     texts = [record.text for record in test]
     if task.labels is None:
@@ -54,7 +54,7 @@ def score(
         return Score(_outcomes(map(_same, written, [record.label for record in test])))
     classifier = Classifier(task, backend, demonstrations)
     calibrated = classifier.predict_proba(texts)
-    plain = calibrated * classifier.content_free  # what calibration had divided by
+    plain = calibrated * classifier.content_free  # undo the division of calibration
     truth = np.array([classifier.labels.index(record.label) for record in test])
     return Score(
         *(

@@ -1,8 +1,9 @@
-"""Accuracies with bootstrap intervals, over repetitions and test items.
+"""Accuracies with bootstrap intervals over repetitions and test items.
 
-Both are samples: of test items there are hundreds, of repetitions few. Items are resampled. Three repetitions
-cannot be: intervals from three values drawn out of three hold the truth 3 times in 4, not 19 in 20. How much
-repetitions differ is estimated instead, beyond what chance in their items explains: a t variable's error.
+Both are samples: hundreds of items, few repetitions. The bootstrap resamples items. Resampling three
+repetitions would give intervals that contain the truth 3 times in 4, not 19 in 20. Instead, each bootstrap
+sample gets an error with a t distribution, whose scale is the variation of repetitions beyond that of their
+items.
 """
 
 from __future__ import annotations
@@ -21,32 +22,32 @@ from dpfewshot.evaluation.conditions import title_of
 from dpfewshot.runtime.deprecation import renamed_fields
 
 RESAMPLES = 2000
-"""Bootstrap samples."""
+"""The number of bootstrap samples."""
 
 COVERAGE = 0.95
-"""Of the intervals."""
+"""The intervals' nominal coverage."""
 
 _SEED = 1
-"""Of the bootstrap: the same cells have the same interval. Nothing here is released under a guarantee."""
+"""The bootstrap's seed: the same cells give the same interval. No privacy rests on it."""
 
 Calibration: TypeAlias = Literal["contextual", "none", "batch"]
-"""Of classifications: by texts that say nothing, without any, or by the test texts themselves."""
+"""The calibration of classifications: by content-free texts, none, or by the test texts."""
 
 
 @renamed_fields(private="confidential", setting="condition")
 @dataclass(frozen=True)
 class Summary:
-    """The accuracy of one condition, over its repetitions.
+    """The accuracy of one condition over its repetitions.
 
     Attributes:
-        task, model, writer, condition, shots, items, confidential: as of its cells.
-        epsilon: the budget's; 0 for baselines that read no record, None without privacy.
-        delta, relation: of that ε, the greatest δ of the cells; None without privacy.
+        task, model, writer, condition, shots, items, confidential: as in its cells.
+        epsilon: the budget's ε; 0 for baselines that read no record, None without privacy.
+        delta, relation: the largest δ of the cells and their relation; None without privacy.
         accuracy: the mean over repetitions and items, in 0..1.
         low: lower end of the 95 % bootstrap interval.
-        high: upper end.
-        repetitions: how many.
-        calibration: one of `Calibration`; None for extraction.
+        high: its upper end.
+        repetitions: their number.
+        calibration: of the classifications; None for extraction.
     """
 
     task: str
@@ -71,13 +72,13 @@ class Summary:
         return title_of(self.condition)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return JSON values."""
         return {STORED_AS.get(name, name): value for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How much more accurate one condition is than another, in -1..1, with its 95 % bootstrap interval."""
+    """The difference of two accuracies, in -1..1, with its 95 % bootstrap interval."""
 
     mean: float
     low: float
@@ -85,20 +86,20 @@ class Difference:
 
 
 def summarise(cells: Iterable[Cell], *, calibration: Calibration = "contextual") -> list[Summary]:
-    """One summary for each group of cells that differ in their repetition alone, in order of first cell.
+    """Return one summary for each group of cells that differ only in repetition, in order of first cell.
 
     Args:
         cells: of any tasks, models and conditions.
-        calibration: which of the classifications that a cell keeps are taken.
+        calibration: of the classifications to summarise.
 
     Raises:
-        InvalidRecords: a cell does not have them, or there is no such calibration.
+        InvalidRecords: a cell has no outcomes with this calibration.
     """
     return [_summary(group, calibration) for group in grouped(cells)]
 
 
 def grouped(cells: Iterable[Cell]) -> list[list[Cell]]:
-    """The cells that differ in their repetition alone, together."""
+    """Group cells that differ only in repetition."""
     groups: dict[tuple[object, ...], list[Cell]] = {}
     for cell in cells:
         *alike, _, items = cell.key
@@ -109,16 +110,16 @@ def grouped(cells: Iterable[Cell]) -> list[list[Cell]]:
 def difference(
     first: Sequence[Cell], second: Sequence[Cell], *, calibration: Calibration = "contextual"
 ) -> Difference:
-    """The accuracy of the first group of cells less that of the second, item by item.
+    """Return the first group's accuracy minus the second's, compared item by item.
 
     Args:
-        first: repetitions of one condition.
-        second: of another, on the same items. Where they are the same repetitions, in the same order, they
-            are compared one by one: those have the same labels.
-        calibration: as of `summarise`.
+        first: the repetitions of one condition.
+        second: those of another, on the same items. The same repetitions in the same order have the same
+            labels, and are compared pairwise.
+        calibration: as in `summarise`.
 
     Raises:
-        InvalidRecords: the items are not the same number; and as of `summarise`.
+        InvalidRecords: the numbers of items differ, or a cell has no outcomes with this calibration.
     """
     one, other = (_outcomes(group, calibration) for group in (first, second))
     if one.shape[1] != other.shape[1]:
@@ -153,13 +154,13 @@ def _summary(group: Sequence[Cell], calibration: Calibration) -> Summary:
 
 
 def _outcomes(group: Sequence[Cell], calibration: Calibration) -> NDArray[np.float64]:
-    """Right is 1, wrong 0: shape (repetitions, items)."""
+    """1 for right and 0 for wrong, shape (repetitions, items)."""
     rows = [_kept(cell, calibration) for cell in group]
     return np.array([[float(one) for one in row] for row in rows])
 
 
 def _kept(cell: Cell, calibration: Calibration) -> str:
-    """The outcomes of a cell with a calibration; of extraction, which has none, the only ones."""
+    """The outcomes of a cell with this calibration; extraction has only one kind."""
     if cell.uncalibrated is None:
         return cell.outcomes
     of = {"contextual": cell.outcomes, "none": cell.uncalibrated, "batch": cell.batch_calibrated}
@@ -170,11 +171,11 @@ def _kept(cell: Cell, calibration: Calibration) -> str:
 
 
 def _ends(by_item: NDArray[np.float64], groups: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
-    """The interval of a mean.
+    """Return the interval of a mean over items.
 
     Args:
-        by_item: what is averaged, of each item, shape (items,).
-        groups: the outcomes whose repetitions make its error, each of shape (repetitions, items).
+        by_item: the value of each item, shape (items,).
+        groups: the outcomes whose repetitions add an error, each of shape (repetitions, items).
     """
     generator = np.random.default_rng(_SEED)
     samples = by_item[generator.integers(by_item.size, size=(RESAMPLES, by_item.size))].mean(axis=1)
@@ -187,10 +188,10 @@ def _ends(by_item: NDArray[np.float64], groups: Sequence[NDArray[np.float64]]) -
 def _error_of_repetitions(
     outcomes: NDArray[np.float64], generator: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Samples of how far the mean of these repetitions is from that of all there could be; 0 of a single one.
+    """Sample the error of a mean over these repetitions; 0 for a single one.
 
-    The variance of an analysis of variance with two crossed random effects: that of the repetitions' means,
-    less the part that is the chance of their items.
+    The variance is that of an analysis of variance with two crossed random effects: the variance of the
+    repetitions' means minus the part that their items explain.
     """
     repetitions, items = outcomes.shape
     if repetitions == 1:

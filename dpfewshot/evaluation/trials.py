@@ -1,4 +1,4 @@
-"""An evaluation, trial by trial: demonstrations are made, used on the test items, and the cell is kept."""
+"""Runs an evaluation trial by trial: generate demonstrations, use them on the test items, keep the cell."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from dpfewshot.values import Record
 @renamed_fields(setting="condition")
 @dataclass(frozen=True)
 class Trial:
-    """One cell to come.
+    """A measurement to make.
 
     Attributes:
-        condition: how the demonstrations are made.
-        epsilon: the budget's; 0 for a baseline that reads no record, None without privacy.
-        shots: how many; 0 for zero-shot.
-        repetition: from 0; each has labels, draws and noise of its own.
+        condition: the source of the demonstrations.
+        epsilon: the budget's ε; 0 for a baseline that reads no record, None without privacy.
+        shots: the number of demonstrations; 0 for zero-shot.
+        repetition: from 0; each has its own labels, draws and noise.
     """
 
     condition: Condition
@@ -42,20 +42,20 @@ class Experiment:
     """What all trials have in common.
 
     Args:
-        task: of the demonstrations.
-        records: private, or those of a public benchmark.
-        test: texts and labels to measure on.
+        task: the demonstrations' task.
+        records: private records, or those of a public benchmark.
+        test: test items, texts with their labels.
         writer: the language model that writes demonstrations.
-        writer_name: as results carry it.
-        delta: of every budget.
-        user: the model that uses them; None is the same.
-        user_name: as results carry it.
-        labels: public labels to generate for; the task's own by default.
-        confidential: whether records and test items are private.
+        writer_name: its name in results.
+        delta: δ of every budget.
+        user: the model that uses the demonstrations; None is the writer.
+        user_name: its name in results.
+        labels: public labels to generate; by default, the task's own.
+        confidential: whether records or test items are private.
 
     Raises:
         InvalidPlan: labels are free, and none is given.
-        InvalidRecords: there is no test item, or one has a label that the task has not.
+        InvalidRecords: there is no test item, or one has a label that the task does not have.
     """
 
     task: Task
@@ -71,13 +71,14 @@ class Experiment:
 
     def __post_init__(self) -> None:
         if not (self.labels or self.task.labels):
-            raise InvalidPlan(f"task {self.task.name!r} has free labels: say which to generate for")
+            raise InvalidPlan(f"task {self.task.name!r} has free labels: say which to generate")
         if not self.test:
             raise InvalidRecords("there is no test item to measure on")
         known = self.task.labels
         if known is not None and any(item.label not in known for item in self.test):
             raise InvalidRecords(
-                f"a test item has a label that task {self.task.name!r} has not: it has {', '.join(known)}"
+                f"a test item has a label that task {self.task.name!r} does not have: its labels are "
+                f"{', '.join(known)}"
             )
 
     @property
@@ -86,7 +87,7 @@ class Experiment:
         return self.user_name or self.writer_name
 
     def request(self, trial: Trial) -> Request:
-        """What a trial asks of its condition."""
+        """Return a trial's request to its condition."""
         return Request(
             task=self.task,
             records=self.records,
@@ -98,10 +99,10 @@ class Experiment:
         )
 
     def labels_of(self, trial: Trial) -> tuple[str, ...]:
-        """The labels of a trial, in order: the same for every condition of a repetition.
+        """Return a trial's labels in order, the same for every condition of a repetition.
 
-        Every label is there once before one is there twice. Their order is that of a hash of repetition and
-        label: public, and another one for each repetition.
+        No label occurs twice before every label occurs once. A hash of repetition and label orders them:
+        public, and different in each repetition.
         """
 
         def place(label: str) -> bytes:
@@ -111,12 +112,12 @@ class Experiment:
         return tuple(order[shot % len(order)] for shot in range(trial.shots))
 
     def description_of(self, trial: Trial) -> str:
-        """Everything public that a trial's demonstrations are made with, written out."""
+        """Write out all public parameters of a trial's demonstrations."""
         shown = None if self.labels is None else list(self.labels)
         return f"{trial.condition!r}, delta={self.delta!r}, labels={shown!r}"
 
     def key(self, trial: Trial) -> Key:
-        """Of the cell that a trial makes."""
+        """Return the key of the trial's cell."""
         return (
             self.task.name,
             self.model,
@@ -137,16 +138,16 @@ def evaluate(
     *,
     on_cell: Callable[[Cell], None] | None = None,
 ) -> None:
-    """Carry out each trial whose cell the results do not hold yet.
+    """Run each trial whose cell is not in the results.
 
     Args:
         experiment: data and models.
-        trials: in this order.
-        results: gets each cell as soon as it is done.
-        on_cell: is told each cell that was made.
+        trials: in the order to run.
+        results: receives each cell as soon as it is measured.
+        on_cell: is called with each new cell.
 
     Raises:
-        DPFewShotError: a trial cannot be carried out. The cells before it are kept.
+        DPFewShotError: a trial fails. Earlier cells are kept.
     """
     for trial in trials:
         if experiment.key(trial) in results:

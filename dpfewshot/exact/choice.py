@@ -1,10 +1,10 @@
-"""Exact choices among integer scores, in integers of any length: the meaning of `csrc/choice.pxd`.
+"""Exact choices among integer scores, in integers of any length: the specification of `csrc/choice.pxd`.
 
 `permute_and_flip` is report noisy max with exponential noise (McKenna and Sheldon 2020; Ding et al. 2021
-prove the two equal); `sample_softmax` draws i with probability proportional to exp(scores[i]·rate). Both
-compare uniform numbers with exp(-gap·rate), gap the distance to the best score and the rate a fraction.
-Where the compiled code's 64 digits cannot tell, it asks `decide_words` here, which draws more until they
-can. Proofs: docs/proofs/exact-choice.md.
+prove the two equal). `sample_softmax` draws i with probability proportional to exp(scores[i]·rate). Both
+compare uniform numbers with exp(-gap·rate), where gap is the distance to the best score and the rate is a
+fraction. Where 64 digits do not decide, the compiled code asks `decide_words`, which draws as many as it
+takes. Proofs: docs/proofs/exact-choice.md.
 """
 
 from __future__ import annotations
@@ -19,8 +19,18 @@ from dpfewshot.exact.random_source import RandomSource
 LARGEST_RATE = 64
 
 
+def check_rate(numerator: int, denominator: int) -> None:
+    """Refuse a rate whose numerator or denominator is below 1.
+
+    Raises:
+        ValueError: says so.
+    """
+    if numerator < 1 or denominator < 1:
+        raise ValueError("the rate's numerator and denominator must be positive integers")
+
+
 def below_exponential(u: Uniform, numerator: int, denominator: int) -> bool:
-    """Whether u < exp(-numerator/denominator), drawing as many digits of u as that takes."""
+    """Whether u < exp(-numerator/denominator). Draws as many digits of u as the answer takes."""
     if numerator == 0:
         return True
     while True:
@@ -35,14 +45,14 @@ def below_exponential(u: Uniform, numerator: int, denominator: int) -> bool:
 def decide_words(
     value: int, digits: int, gap: int, fraction: tuple[int, int], random_source: RandomSource | None
 ) -> bool:
-    """`below_exponential` for the compiled code, which knows the first digits of the uniform number.
+    """`below_exponential` for the compiled code, which has drawn the uniform number's first digits.
 
     Args:
         value: those digits: the number lies in [value, value + 1) · 2^-digits.
-        digits: how many they are.
+        digits: their count.
         gap: the distance to the best score.
         fraction: the rate's numerator and denominator.
-        random_source: n to n uniform bytes; None is the operating system.
+        random_source: n to n uniform bytes; None is the operating system's generator.
     """
     numerator, denominator = fraction
     return below_exponential(
@@ -59,16 +69,16 @@ def permute_and_flip(
 ) -> int:
     """The index of the largest of score + exponential noise of mean denominator/numerator.
 
-    Each candidate's coin shows heads with probability exp(-(best - score)·rate); the first head in a
-    uniformly random order wins. The order has nothing to do with the coins, so the winner is uniform
-    among the heads, which is how it is drawn.
+    Each candidate's coin shows heads with probability exp(-(best - score)·rate), and the first head in a
+    uniformly random order wins. The order is independent of the coins, so the winner is drawn uniformly from
+    the heads.
 
     Args:
         scores: integers, at least one.
         numerator: of the rate, at least 1.
         denominator: of the rate, at least 1.
         random_source: n to n uniform bytes.
-        digits: how many digits of a uniform number are drawn at first: a multiple of 8.
+        digits: the digits of a uniform number that are drawn at first, a multiple of 8.
     """
     best = max(scores)
     heads = [
@@ -88,8 +98,8 @@ def sample_softmax(
 ) -> int:
     """An index, with probability proportional to exp(score · numerator/denominator).
 
-    An integer no less than 2^digits·exp(-gap·rate) is each candidate's proposal weight; a proposal is
-    kept with the probability that the weight lacks of being exact.
+    Each candidate's proposal weight is an integer of at least 2^digits·exp(-gap·rate). A proposal is kept
+    with probability 2^digits·exp(-gap·rate) over its weight, which makes the draw exact.
 
     Args:
         scores: integers, at least one.
@@ -123,17 +133,16 @@ def uniform_below(bound: int, random_source: RandomSource) -> int:
 def fixed_point(numerator: int, denominator: int) -> tuple[int, int]:
     """The compiled code's rate: (mantissa, shift) with mantissa ≤ 2^shift · rate < mantissa + 1.
 
-    The mantissa has 64 digits, fewer for rates below 2^-63, whose shift stays at 127. A rate of 64 or more
-    counts as 64: any gap but zero is then beyond what 64 digits tell from zero.
+    The mantissa has 64 digits, and fewer for rates below 2^-63, whose shift stays at 127. A rate of 64 or
+    more counts as 64: 64 digits cannot tell exp(-gap·64) from zero for any gap above 0.
 
     Raises:
-        ValueError: the numerator or the denominator is no positive integer.
+        ValueError: the numerator or the denominator is below 1.
     """
-    if numerator < 1 or denominator < 1:
-        raise ValueError("the rate's numerator and denominator must be positive integers")
+    check_rate(numerator, denominator)
     if numerator >= LARGEST_RATE * denominator:
         return 1 << 63, 57
     shift = min(127, 63 + denominator.bit_length() - numerator.bit_length())
-    if (numerator << shift) // denominator < 1 << 63 and shift < 127:  # noqa: PLR2004 (the widest shift)
+    if (numerator << shift) // denominator < 1 << 63 and shift < 127:  # noqa: PLR2004 - the widest shift
         shift += 1
     return (numerator << shift) // denominator, shift

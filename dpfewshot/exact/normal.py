@@ -1,12 +1,12 @@
-"""round(N(0, s²)) sampled exactly, in integers of any length: the meaning of `csrc/normal.pxd`.
+"""round(N(0, s²)) sampled exactly, in integers of any length: the specification of `csrc/normal.pxd`.
 
-The compiled sampler decides with the first 64 digits of its uniform numbers. About once in 2^40 draws
-those cannot tell, and it asks `decide` here, which draws more digits until they can. This module is
-also the compiled sampler's twin: `sample` is the whole algorithm, with as few first digits as a test likes.
+The compiled sampler decides with the first 64 digits of its uniform numbers. About once in 2^40 draws they do
+not suffice, and it asks `decide`, which draws more digits until they do. This module is also the compiled
+sampler's twin: `sample` is the whole algorithm, with as few first digits as a test needs.
 
-Method (docs/proofs/exact-normal.md): |N| has density proportional to exp(-t²/2) on t ≥ 0. Write
-t = (cell + x)/8. Draw the cell with weight exp(-cell²/128), x uniformly, and keep the pair with
-probability exp(-x(2·cell + x)/128): the product is exp(-t²/2). Compare Karney (2016), algorithm N.
+Method (docs/proofs/exact-normal.md): |N| has density proportional to exp(-t²/2) on t ≥ 0. Write t = (cell +
+x)/8. Draw the cell with weight exp(-cell²/128) and x uniformly, and keep the pair with probability
+exp(-x(2·cell + x)/128): the product is exp(-t²/2). Compare Karney (2016), algorithm N.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Interval = tuple[int, int]
 
 @dataclass
 class Uniform:
-    """A uniform number on [0, 1) whose digits are drawn when they are needed.
+    """A uniform number on [0, 1) whose digits are drawn on demand.
 
     It lies in [value, value + 1) · 2^-digits.
     """
@@ -44,7 +44,7 @@ class Uniform:
         return cls(int.from_bytes(random_source(digits // 8), "little"), digits, random_source)
 
     def refine(self) -> None:
-        """Draw one word of digits more."""
+        """Draw one more word of digits."""
         self.value = (self.value << WORD) | int.from_bytes(self.random_source(WORD // 8), "little")
         self.digits += WORD
 
@@ -91,7 +91,7 @@ def cell_thresholds(count: int, digits: int) -> tuple[Interval, ...]:
     weights: list[Interval] = []
     while len(weights) < count or weights[-1][1] > 1:
         weights.append(exponential_of_minus(len(weights) ** 2, EXPONENT_DENOMINATOR, working))
-    # The weights left out fall faster than 0.6^n from below one unit: three units hold their sum.
+    # The omitted weights start below one unit and fall faster than 0.6^n: their sum is below three units.
     total_low = sum(low for low, _ in weights)
     total_high = sum(high for _, high in weights) + 3
     below_low = itertools.accumulate(low for low, _ in weights[:count])
@@ -103,7 +103,7 @@ def cell_thresholds(count: int, digits: int) -> tuple[Interval, ...]:
 
 
 def _draw_cell(u: Uniform) -> int:
-    """The cell whose interval of the cumulative weights holds u."""
+    """The cell whose interval of cumulative weights contains u."""
     while True:
         # Beyond this cell the weights together are below 2^-digits: exp(-cell²/128) at 12·√digits.
         count = 8 + 12 * (math.isqrt(u.digits) + 1)
@@ -146,7 +146,7 @@ def _round(cell: int, x: Uniform, steps_per_cell: int) -> int:
 
 
 def decide(u: Uniform, x: Uniform, v: Uniform, steps_per_cell: int) -> int | None:
-    """One proposal: the rounded magnitude, or None where it is rejected."""
+    """The rounded magnitude of one proposal, or None if it is rejected."""
     cell = _draw_cell(u)
     return _round(cell, x, steps_per_cell) if _keep(cell, x, v) else None
 
@@ -165,7 +165,7 @@ def sample(scale: int, random_source: RandomSource = os.urandom, digits: int = W
     Args:
         scale: the standard deviation in grid steps: a positive multiple of 8.
         random_source: n to n uniform bytes; the operating system's by default.
-        digits: how many digits of each uniform number are drawn at first: a multiple of 8.
+        digits: the digits of each uniform number that are drawn at first, a multiple of 8.
 
     Raises:
         ValueError: a scale that is not a positive multiple of 8.
@@ -179,7 +179,11 @@ def sample(scale: int, random_source: RandomSource = os.urandom, digits: int = W
 
 
 def check_scale(scale: int) -> int:
-    """The grid steps of one cell, scale/8."""
+    """The grid steps of one cell, scale/8.
+
+    Raises:
+        ValueError: a scale that is not a positive multiple of 8.
+    """
     steps_per_cell, rest = divmod(scale, CELLS_PER_UNIT)
     if rest or steps_per_cell < 1:
         raise ValueError(f"the scale must be a positive multiple of {CELLS_PER_UNIT}, not {scale}")

@@ -1,4 +1,4 @@
-"""From exact rational numbers to floats, on the side that protects."""
+"""From exact rational numbers to floats, rounded in a stated direction."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from fractions import Fraction
 
 
 def rounded_up(value: Fraction) -> float:
-    """The least float that is not below."""
+    """The smallest float that is at least the value."""
     nearest = float(value)
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
 
 
 def rounded_down(value: Fraction) -> float:
-    """The largest float that is not above."""
+    """The largest float that is at most the value."""
     nearest = float(value)
     return nearest if Fraction(nearest) <= value else math.nextafter(nearest, -math.inf)

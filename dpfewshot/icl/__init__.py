@@ -1,6 +1,6 @@
-"""In-context learning: demonstrations at work. All of it is post-processing, with any language model.
+"""In-context learning: using demonstrations with any language model. All of it is post-processing.
 
-A text to be labelled may be confidential: it reaches the model, and no message, representation or log.
+Texts to label may be confidential: they reach the model, but no message, repr or log.
 """
 
 from dpfewshot.icl.calibration import batch_calibrated

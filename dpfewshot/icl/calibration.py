@@ -1,4 +1,4 @@
-"""Calibration by a batch of texts: what they get on average is the prompt's bias, not theirs."""
+"""Calibration by a batch of texts: their average prediction measures the prompt's bias."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from dpfewshot.errors import InvalidPlan
 
 
 def batch_calibrated(probabilities: ArrayLike) -> NDArray[np.float64]:
-    """Divide what each label gets by its geometric mean over the texts, and normalise for each text.
+    """Divide each label's probabilities by their geometric mean over the texts, and normalise each text.
 
-    Demonstrations can give a model a liking for some labels, which texts that say nothing, and so contextual
-    calibration, show only in part; a batch of real texts shows more of it. A liking that multiplies a
-    label's odds by the same number whatever the text is taken off exactly, so it makes no difference whether
-    the probabilities were calibrated before. After batch calibration (Zhou et al., ICLR 2024), which takes
-    the arithmetic mean and has no such invariance.
+    Demonstrations bias some labels; content-free text, and so contextual calibration, reveals only part of
+    the bias. A batch of real texts reveals more. A bias that multiplies a label's odds by the same factor for
+    every text is removed exactly, so earlier calibration makes no difference. This follows batch calibration
+    (Zhou et al., ICLR 2024), whose arithmetic mean has no such invariance.
 
-    The texts' labels should be about equally frequent: if most texts *are* of one label, it is held for a
-    liking and pushed down. A text's label depends on the others of its batch, which should be dozens.
+    Labels should be about equally frequent: if most texts *have* one label, it looks like bias and is
+    suppressed. Predictions depend on the rest of the batch, which should have dozens of texts.
 
     Args:
-        probabilities: of `Classifier.predict_proba`, shape (texts, labels); each in 0..1.
+        probabilities: the result of `Classifier.predict_proba`, shape (texts, labels); each in 0..1.
 
     Returns:
-        The same shape; rows sum to 1. No text is the same shape too.
+        The same shape; rows sum to 1. There may be no text.
 
     Raises:
-        InvalidPlan: not such numbers.
+        InvalidPlan: the shape or a value is wrong.
     """
     given = np.asarray(probabilities, dtype=np.float64)
     if given.ndim != 2 or not ((given >= 0) & (given <= 1)).all():  # noqa: PLR2004 - texts and labels

@@ -19,10 +19,10 @@ from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
 CONTENT_FREE: Final = ("N/A", "[MASK]", "")
-"""Texts that say nothing: what the model answers them is its bias (Zhao et al., section 5)."""
+"""Content-free texts: the model's answers to them are its bias (Zhao et al., section 5)."""
 
 _BATCH: Final = 32
-"""Texts that a list is cut into: enough for a server to work on at once, few enough to hold."""
+"""Texts of a batch: enough to keep a server busy, few enough to hold in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,34 +39,34 @@ class Prediction:
 
     @property
     def probability(self) -> float:
-        """Of the label."""
+        """The label's probability."""
         return max(self.probabilities)
 
 
 class Classifier:
-    """Labels texts by the probability that a language model gives each label after a few-shot prompt.
+    """Labels texts by the probability of each label after a few-shot prompt.
 
-    A label of several tokens is scored whole (see `LabelTree`). With contextual calibration the
-    probabilities p are divided by p_cf, those of texts that say nothing, and normalised: W = diag(p_cf)⁻¹,
-    b = 0 of Zhao et al. p_cf is the mean over `CONTENT_FREE`, normalised over the labels.
+    A label of several tokens is scored as a whole (see `LabelTree`). Contextual calibration divides the
+    probabilities p by p_cf, those of content-free texts, and normalises: W = diag(p_cf)⁻¹ and b = 0 of Zhao
+    et al. p_cf is the mean over `CONTENT_FREE`, normalised over the labels.
 
-    The prefix of instruction and demonstrations is evaluated once, where the backend can keep it. A
-    classifier does not change, so threads may share it.
+    The prefix of instruction and demonstrations is evaluated once if the backend can keep it. A classifier is
+    immutable, so threads may share it.
 
     Args:
-        task: a task with labels of its own, or the prompt's format.
-        backend: any language model. It need not be trusted with anything but the texts.
-        demonstrations: released ones, in the order in which they are to stand; none is zero-shot.
-        calibrated: whether to calibrate, which asks the model three short texts now.
+        task: a task with labels, or the prompt's format.
+        backend: any language model. It sees the texts, and needs no further trust.
+        demonstrations: released demonstrations in prompt order; without any, the prompt is zero-shot.
+        calibrated: whether to calibrate, which evaluates three short texts now.
 
     Attributes:
-        labels: in the order of the task.
-        format: the words of the prompt.
+        labels: in the task's order.
+        format: the prompt's wording.
         calibrated: as above.
 
     Raises:
-        InvalidTask: labels are free, two have the same tokens, or a demonstration's is none of them.
-        InvalidPlan: the demonstrations are longer than the backend's context.
+        InvalidTask: labels are free, two have the same tokens, or a demonstration has an unknown label.
+        InvalidPlan: the demonstrations exceed the backend's context.
         BackendError: the model or its server failed.
     """
 
@@ -80,7 +80,7 @@ class Classifier:
         self._prompt = FewShotPrompt(task, backend, demonstrations)
         self.format = self._prompt.format
         if self.format.labels is None:
-            raise InvalidTask("labels are free here: use Extractor, or give the labels to choose from")
+            raise InvalidTask("the task's labels are free: use Extractor, or give the labels to choose from")
         self.labels: tuple[str, ...] = self.format.labels
         self.calibrated = calibrated
         self._tree = self._prompt.label_tree()
@@ -88,23 +88,23 @@ class Classifier:
 
     @property
     def content_free(self) -> NDArray[np.float64]:
-        """p_cf, by which calibration divides: shape (labels,); ones without calibration."""
+        """p_cf, calibration's divisor, shape (labels,); ones without calibration."""
         return np.exp(self._bias) if self.calibrated else np.ones(len(self.labels))
 
     def __repr__(self) -> str:
         return f"Classifier(labels={self.labels}, calibrated={self.calibrated})"
 
     @overload
-    def predict(self, texts: str) -> str: ...  # type: ignore[overload-overlap]  # a str is its letters too
+    def predict(self, texts: str) -> str: ...  # type: ignore[overload-overlap]  # a str is an iterable of str
     @overload
     def predict(self, texts: Iterable[str]) -> list[str]: ...
     @redacts_errors(None)
     def predict(self, texts: str | Iterable[str]) -> str | list[str]:
-        """The likeliest label of one text, or of each of several.
+        """Return the likeliest label of one text, or a list for several.
 
         Raises:
-            InvalidRecords: a text is no string, or blank. Names its position, never the text.
-            BackendError: the model failed, or has no answer for a text, whose position is named.
+            InvalidRecords: a text is blank or not a string. The message names its position, never the text.
+            BackendError: the model failed, or cannot evaluate a text; the message names its position.
         """
         if isinstance(texts, str):
             return next(self.stream([texts])).label
@@ -112,10 +112,10 @@ class Classifier:
 
     @redacts_errors(None)
     def predict_proba(self, texts: str | Iterable[str]) -> NDArray[np.float64]:
-        """The probability of each label, for one text or several; errors as of `predict`.
+        """Return the probability of each label, for one text or several; errors are those of `predict`.
 
         Returns:
-            Shape (texts, labels), in the order of `labels`; rows sum to 1. One text is one row.
+            Shape (texts, labels), in the order of `labels`; rows sum to 1. A single text gives one row.
         """
         given = [texts] if isinstance(texts, str) else texts
         rows = [one.probabilities for one in self.stream(given, batch_size=_BATCH)]
@@ -123,13 +123,13 @@ class Classifier:
 
     @redacts_errors(None)
     def stream(self, texts: Iterable[str], *, batch_size: int = 1) -> Iterator[Prediction]:
-        """Predictions in the order of the texts, each as soon as it is there; errors as of `predict`.
+        """Yield predictions in the order of the texts; errors are those of `predict`.
 
         Args:
-            texts: read as predictions are asked for.
-            batch_size: texts that are read ahead and sent to the model together, at least 1. A server
-                works on several at once; a model in this process gains nothing. An error in one of
-                them comes before any prediction of theirs.
+            texts: read lazily.
+            batch_size: the number of texts to read ahead and send together, at least 1. A server evaluates
+                them in parallel; a model in this process gains nothing. An error in one text precedes all
+                predictions of its batch.
         """
         if batch_size < 1:
             raise InvalidPlan(f"batch_size must be at least 1, not {batch_size}")
@@ -140,18 +140,18 @@ class Classifier:
                 yield Prediction(self.labels[int(row.argmax())], tuple(row.tolist()))
 
     def _content_free(self) -> NDArray[np.float64]:
-        """Logarithms of p_cf, shape (labels,)."""
+        """Return log p_cf, shape (labels,)."""
         logprobs = self._logprobs([(None, self._prompt.question(text)) for text in CONTENT_FREE])
         bias: NDArray[np.float64] = np.logaddexp.reduce(logprobs) - np.log(len(CONTENT_FREE))
         if not np.isfinite(bias).all():
             raise BackendError(
-                "the backend gives a label no probability where the text says nothing, so it cannot be "
-                "calibrated: take calibrated=False, or a backend that tells all probabilities"
+                "the backend gives a label probability 0 for content-free text, so predictions cannot be "
+                "calibrated: use calibrated=False, or a backend that returns all probabilities"
             )
         return bias
 
     def _logprobs(self, questions: Sequence[tuple[int | None, list[int]]]) -> NDArray[np.float64]:
-        """Log-probabilities of the labels among themselves, shape (texts, labels)."""
+        """Return the labels' log-probabilities relative to each other, shape (texts, labels)."""
         tree = self._tree
         suffixes = [[*question, *beginning] for _, question in questions for beginning in tree.beginnings]
         with self._prompt.block(suffixes, 1) as block:

@@ -1,4 +1,4 @@
-"""Extraction: the label is what the model writes, token by token, each the likeliest one."""
+"""Extraction: the model writes the label by greedy decoding."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
 _BATCH: Final = 30
-"""Texts that a list is cut into: two groups of streams that step together."""
+"""Texts of a batch: two groups of parallel streams."""
 
 
 class Extractor:
-    """Writes the label of a text by greedy decoding, up to the end of its line.
+    """Extracts labels by greedy decoding up to the end of the line.
 
     Args:
         task: a task, or the prompt's format.
-        backend: any language model. It need not be trusted with anything but the texts.
-        demonstrations: released ones, in the order in which they are to stand.
-        max_tokens: tokens of a label at most, at least 1.
+        backend: any language model. It sees the texts, and needs no further trust.
+        demonstrations: released demonstrations in prompt order.
+        max_tokens: the most tokens of a label, at least 1.
 
     Attributes:
-        format: the words of the prompt.
+        format: the prompt's wording.
 
     Raises:
-        InvalidTask: a demonstration's label is none of the task's.
-        InvalidPlan: `max_tokens` below 1, or the demonstrations are longer than the backend's context.
+        InvalidTask: a demonstration has an unknown label.
+        InvalidPlan: `max_tokens` is below 1, or the demonstrations exceed the backend's context.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class Extractor:
         return f"Extractor({self.format.label_field!r}, max_tokens={self._max_tokens})"
 
     @overload
-    def predict(self, texts: str) -> str: ...  # type: ignore[overload-overlap]  # a str is its letters too
+    def predict(self, texts: str) -> str: ...  # type: ignore[overload-overlap]  # a str is an iterable of str
     @overload
     def predict(self, texts: Iterable[str]) -> list[str]: ...
     @redacts_errors(None)
     def predict(self, texts: str | Iterable[str]) -> str | list[str]:
-        """What the model writes for one text, or for each of several; it may be empty.
+        """Return what the model writes for one text, or a list for several; a label may be empty.
 
         Raises:
-            InvalidRecords: a text is no string, or blank. Names its position, never the text.
-            BackendError: the model failed, or has no answer for a text, whose position is named.
+            InvalidRecords: a text is blank or not a string. The message names its position, never the text.
+            BackendError: the model failed, or cannot evaluate a text; the message names its position.
         """
         if isinstance(texts, str):
             return next(self.stream([texts]))
@@ -74,13 +74,13 @@ class Extractor:
 
     @redacts_errors(None)
     def stream(self, texts: Iterable[str], *, batch_size: int = 1) -> Iterator[str]:
-        """What the model writes for each text, in order, each when it is there; errors as of `predict`.
+        """Yield what the model writes, in the order of the texts; errors are those of `predict`.
 
         Args:
-            texts: read as labels are asked for.
-            batch_size: texts that are read ahead and decoded together, at least 1. A model in this process
-                takes a step for several at once, and each gets the bits that it has alone. An error in one of
-                them comes before any label of theirs.
+            texts: read lazily.
+            batch_size: the number of texts to read ahead and decode together, at least 1. A model in this
+                process decodes them in parallel, each with the same bits as alone. An error in one text
+                precedes all labels of its batch.
         """
         if batch_size < 1:
             raise InvalidPlan(f"batch_size must be at least 1, not {batch_size}")
@@ -92,7 +92,7 @@ class Extractor:
                 yield text
 
     def _decoded(self, questions: Sequence[tuple[int, list[int]]]) -> list[list[int]]:
-        """Greedy decoding of all of them, until each has ended or has `max_tokens`."""
+        """Decode all questions greedily, each to its end or to `max_tokens`."""
         written: list[list[int]] = [[] for _ in questions]
         with self._prompt.block([tokens for _, tokens in questions], self._max_tokens) as block:
             for step in range(self._max_tokens):
@@ -100,7 +100,7 @@ class Extractor:
                     block.append_each([tokens[-1] for tokens in written])
                 rows = self._prompt.answers(block, len(questions))
                 for tokens, row, (position, _) in zip(written, rows, questions, strict=True):
-                    # One that has ended goes on with its end, until all have.
+                    # A label that has ended repeats its end until all have ended.
                     ended = bool(tokens) and tokens[-1] in self._ends
                     tokens.append(tokens[-1] if ended else _likeliest(row, position))
                 if all(tokens[-1] in self._ends for tokens in written):

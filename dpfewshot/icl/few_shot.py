@@ -1,4 +1,4 @@
-"""A few-shot prompt in the tokens of one backend: what stands before every text, evaluated once."""
+"""A few-shot prompt in one backend's tokens, with a prefix common to all texts."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from dpfewshot.values import Demonstration
 
 
 class FewShotPrompt:
-    """Everything before a text, and how texts and labels follow it.
+    """The public prefix of a prompt, and the tokens of the texts and labels that follow.
 
-    A text's tokens follow the prefix, and a label's tokens follow the text's, as they do where the whole
-    prompt is tokenised at once: each is tokenised behind the words that it follows.
+    Texts and labels are tokenised behind the words that precede them, so their tokens are the same as if the
+    whole prompt were tokenised at once.
 
     Args:
-        task: a task, or the format itself.
+        task: a task, or the prompt's format.
         backend: any language model.
-        demonstrations: what stands between instruction and text.
+        demonstrations: released demonstrations in prompt order.
 
     Attributes:
-        format: the words.
+        format: the prompt's wording.
         backend: as above.
-        prefix: the public tokens that every prompt begins with.
+        prefix: the public tokens at the start of every prompt.
 
     Raises:
-        InvalidTask: a demonstration's label is none of the task's.
-        InvalidPlan: the demonstrations are longer than the backend's context.
+        InvalidTask: a demonstration has an unknown label.
+        InvalidPlan: the demonstrations exceed the backend's context.
     """
 
     def __init__(
@@ -54,20 +54,20 @@ class FewShotPrompt:
         context = getattr(backend, "context_tokens", None)
         if context is not None and len(self.prefix) >= context:
             raise InvalidPlan(
-                f"the instruction and {len(shown)} demonstrations take {len(self.prefix)} tokens, and the "
-                f"backend has context_tokens={context}: take fewer or shorter ones, or a larger context"
+                f"the instruction and {len(shown)} demonstrations take {len(self.prefix)} tokens, but the "
+                f"backend has context_tokens={context}: use fewer or shorter ones, or a larger context"
             )
 
     def questions(self, texts: Iterable[str]) -> Iterator[tuple[int, list[int]]]:
-        """The position of each text and its tokens, see `question`; read as they are asked for.
+        """Lazily yield each text's position and its tokens (see `question`).
 
         Raises:
-            InvalidRecords: a text is no string, or blank; or all of them are one string.
-            BackendError: the backend cannot tokenise a text. Each names the position, never the text.
+            InvalidRecords: a text is blank or not a string, or `texts` is a single string.
+            BackendError: the backend cannot tokenise a text. Messages name the position, never the text.
         """
         if isinstance(texts, str):
             raise InvalidRecords(
-                "texts is one string, which would be read letter by letter: give a list of it"
+                "texts is a single string, which would be read letter by letter: pass a list"
             )
         for position, text in enumerate(texts):
             if not isinstance(text, str):
@@ -76,45 +76,45 @@ class FewShotPrompt:
                 raise InvalidRecords(f"texts[{position}] is blank: there is nothing to label")
             try:
                 tokens = self.question(text)
-            except BaseException as error:  # whatever it says may quote the text
+            except BaseException as error:  # its message may quote the text
                 if not is_failure(error) or may_pass(error):
                     raise
                 raise BackendError(f"the backend cannot tokenise texts[{position}]") from None
             yield position, tokens
 
     def question(self, text: str) -> list[int]:
-        """The tokens of a text and of the label's field, as they follow the prefix."""
+        """Return the tokens of a text and of the label's field, as they follow the prefix."""
         return self._following(self._text_field, self.format.question(text))
 
     def label(self, word: str) -> list[int]:
-        """The tokens of a label, as they follow its field."""
+        """Return the tokens of a label, as they follow its field."""
         return self._following(self._label_field, f"{self._label_field} {word}")
 
     def label_tree(self) -> LabelTree:
-        """The labels, each in the tokens in which it is written.
+        """Return the tree of all labels' tokens.
 
         Raises:
-            InvalidTask: two of them cannot be told apart in the backend's tokens.
+            InvalidTask: two labels have the same tokens.
         """
         return LabelTree([self.label(word) for word in self.format.words], self.backend.vocabulary_size)
 
     def block(self, suffixes: Sequence[Tokens], tokens: int) -> AbstractContextManager[PromptBlock]:
-        """The prompts that go on with these suffixes, whose failures say nothing of what was in them.
+        """Open a block of the prompts with these suffixes, whose errors reveal nothing of them.
 
-        Prompts that take several tokens are no `public` ones: those a backend steps one by one.
+        Blocks of several tokens are not `public`, because backends decode public prompts one by one.
         """
         return closing_block(self.backend, self.prefix, suffixes, tokens, public=tokens == 1)
 
     def answers(self, block: PromptBlock, rows: int, support: Tokens | None = None) -> NDArray[np.float64]:
-        """What a block answers, shape (rows, tokens of the support or V), in double precision.
+        """Return a block's answers in double precision, shape (rows, tokens of the support or V).
 
         Raises:
-            BackendError: it is of another shape.
+            BackendError: the backend's array has another shape.
         """
         logprobs = np.asarray(block.next_token_logprobs(support), dtype=np.float64)
         columns = self.backend.vocabulary_size if support is None else len(support)
         if logprobs.shape != (rows, columns):
-            raise BackendError("the backend answered with an array of another shape than was asked for")
+            raise BackendError("the backend answered with an array of the wrong shape")
         return logprobs
 
     def _opening(self, shown: Sequence[Demonstration]) -> str:
@@ -124,7 +124,7 @@ class FewShotPrompt:
             raise InvalidTask(f"a demonstration's label: {error}") from None
 
     def _following(self, field: str, whole: str) -> list[int]:
-        """The tokens of `whole` after those of the field that it begins with."""
+        """Return the tokens of `whole` after those of the field at its start."""
         before, tokens = self._fields[field], self.backend.tokenize(whole)
         if tokens[: len(before)] == before:
             return tokens[len(before) :]
@@ -132,9 +132,9 @@ class FewShotPrompt:
 
 
 def no_answer(position: int | None) -> BackendError:
-    """The error of a text that the backend cannot evaluate; None is one that says nothing."""
-    which = "a text that says nothing" if position is None else f"texts[{position}]"
+    """Return the error for a text that the backend cannot evaluate; None is a content-free one."""
+    which = "a content-free text" if position is None else f"texts[{position}]"
     return BackendError(
-        f"the backend has no answer for {which}: with the instruction and the demonstrations "
-        "it may be longer than the backend's context"
+        f"the backend has no answer for {which}: with the instruction and the demonstrations, "
+        "it may exceed the backend's context"
     )

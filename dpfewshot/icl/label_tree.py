@@ -1,4 +1,4 @@
-"""Labels of one or several tokens, and their probability as a whole."""
+"""The probability of labels of one or several tokens."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _NEVER_NOTHING = np.finfo(np.float64).tiny
 
 
 class LabelTree:
-    """Which tokens must be looked at, and after which beginnings of a label, to score every label whole.
+    """The prefixes and next tokens that are needed to score every label as a whole.
 
-    The probability of a label is that the text goes on with its tokens, and not with a longer label that
-    begins with them. So no two labels share any of it, and no end has to be asked for: what follows "Number"
-    counts for "Number" unless it is " of people", if that is a label too.
+    A label's probability is that its tokens come next, and not a longer label that starts with them. So
+    labels exclude each other, and need no end token: whatever follows "Number" counts for "Number", except "
+    of people" if "Number of people" is a label too.
 
     Args:
         labels: the tokens of each label.
         vocabulary_size: V.
 
     Attributes:
-        beginnings: beginnings of labels, the empty one first: the model is asked what follows each.
-        support: the tokens that labels are made of, ascending.
+        beginnings: the proper prefixes of labels, the empty one first; the model is asked what follows each.
+        support: the tokens of all labels, ascending.
 
     Raises:
-        InvalidTask: a label has no tokens, the same as another, or one that the model never says. Counts
-            from 1.
+        InvalidTask: a label has no tokens, those of another label, or one outside the vocabulary. The message
+            counts labels from 1.
     """
 
     def __init__(self, labels: Sequence[Sequence[int]], vocabulary_size: int) -> None:
@@ -39,7 +39,7 @@ class LabelTree:
             if not path or path in paths[: number - 1] or max(path) >= vocabulary_size:
                 raise InvalidTask(
                     f"label {number} has no tokens of its own in this backend's vocabulary: "
-                    "write it in other words (label_words)"
+                    "choose other words for it (label_words)"
                 )
             for end, token in enumerate(path):
                 following.setdefault(path[:end], set()).add(token)
@@ -54,14 +54,14 @@ class LabelTree:
         ]
 
     def logprobs(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The log-probability of each label.
+        """Return the log-probability of each label.
 
         Args:
             rows: log-probabilities of the support after each beginning, in nats, shape
                 (texts, beginnings, tokens of the support).
 
         Returns:
-            Shape (texts, labels), in nats; the probabilities of a text sum to at most 1.
+            Nats, shape (texts, labels); the probabilities of a text sum to at most 1.
         """
         scores = np.empty((len(rows), len(self._steps)))
         for label, (steps, longer) in enumerate(zip(self._steps, self._longer, strict=True)):

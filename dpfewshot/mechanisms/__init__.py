@@ -1,4 +1,9 @@
-"""The mechanisms: each file reads like its paper's algorithm."""
+"""The mechanisms: each file reads like its paper's algorithm.
+
+A mechanism states its privacy event and releases tokens. `protocol` says what that takes, and `base` holds
+what the package's own mechanisms share: to add one, subclass `BaseMechanism` and `BaseRelease`, and name it
+in `by_name`.
+"""
 
 from dpfewshot.mechanisms.adadpsyn import AdaDPSyn
 from dpfewshot.mechanisms.gaussian import Gaussian

@@ -1,19 +1,20 @@
 r"""AdaDPSyn: a projected mean whose radius, and with it the noise, follows the data (Gao et al., ICLR 2025).
 
-The paper's symbols: p_i is the next-token distribution of prompt i on the K likeliest public tokens, M the
-number of prompts, B_r(p_i) how many of them lie within r of p_i, L(r) the mean of the t = ⌈ρM⌉ largest
-min(B_r(p_i), t), c the centre, R the radius of the projection, λ the noise margin, T̂ the rounds; σ₀, σ₁ and
-σ₂ are the multipliers of the noise on L, on the means and on the coverage counts.
+The paper's symbols: p_i is the next-token distribution of prompt i on the K likeliest public tokens; M is the
+number of prompts; B_r(p_i) counts the prompts within r of p_i; L(r) is the mean of the t = ⌈ρM⌉ largest
+min(B_r(p_i), t); c is the centre, R the radius of the projection, λ the noise margin and T̂ the rounds. σ₀, σ₁
+and σ₂ are the noise multipliers of L, of the means and of the coverage counts.
 
-All queries of a step are asked of one draw. Each has a noise multiplier that is a constant, over its own
-sensitivity, so a step is one Gaussian release with (6/σ₀² + T̂/σ₂² + (T̂+1)/σ₁²)^-½, however early it stops
-(docs/proofs/adadpsyn.md). Only the ratios of σ₀, σ₁ and σ₂ count: the plan scales them to its budget.
+A step asks all its queries of one draw. Each query's noise multiplier, over its own sensitivity, is a
+constant. So a step is one Gaussian release at (6/σ₀² + T̂/σ₂² + (T̂+1)/σ₁²)^-½, however early it stops
+(docs/proofs/adadpsyn.md). Only the ratios of σ₀, σ₁ and σ₂ matter: the plan scales them to its budget.
 
-Three departures. The paper sums c + clip_R(p_i - c), which a row more moves by up to ‖c‖ + R; here the
-clipped differences are summed, an absent row being 0, and M·c is added afterwards (docs/proofs/
-projected-mean.md). With one record per prompt the noise of the means is over 1 and R, not √2 and 2R: a row
-comes or goes. A noisy mean becomes a centre by projection on the simplex, not by cutting what is negative
-and scaling the rest (docs/decisions/simplex.md).
+Three departures from the paper:
+- It sums c + clip_R(p_i - c), which one more row moves by up to ‖c‖ + R. Here the clipped differences are
+  summed, 0 for an absent row, and M·c is added afterwards (docs/proofs/projected-mean.md).
+- With one record per prompt the means have sensitivity 1 and R, not √2 and 2R: a row comes or goes.
+- A noisy mean becomes a centre by projection on the simplex. The paper cuts negative coordinates and rescales
+  the rest (docs/decisions/simplex.md).
 """
 
 from __future__ import annotations
@@ -42,28 +43,28 @@ from dpfewshot.mechanisms.vocabulary import check_top_k
 from dpfewshot.values import check_whole
 
 LARGEST_RADIUS = math.sqrt(2) / 2
-"""Half of the simplex's diameter, where both radii start."""
+"""Half the simplex's diameter, where both radii start."""
 
 
 @dataclass(frozen=True)
 class AdaDPSyn(BaseMechanism):
-    """Gao et al., Algorithm 1: the step that releases one token is `_Release.token`.
+    """Gao et al., Algorithm 1: the step that releases one token is `_Release.choose`.
+
+    The defaults are the paper's for TREC at ε = 4; `preset` has the others.
 
     Args:
-        radius_multiplier: σ₀, of the six questions of GoodRadius. Of the three only the ratios count.
+        radius_multiplier: σ₀, of the six queries of GoodRadius. Only the ratios of σ₀, σ₁ and σ₂ matter.
         mean_multiplier: σ₁, of the means.
         coverage_multiplier: σ₂, of the coverage counts.
-        rounds: T̂ ≥ 1, how often the radius may be reduced.
+        rounds: T̂ ≥ 1, the most reductions of the radius.
         noise_margin: λ ≥ 0, the share of the noise's norm that a reduced radius allows for.
-        cluster_share: ρ in (0, 1], the share of the prompts that GoodRadius wants to gather.
+        cluster_share: ρ in (0, 1], the share of the prompts that GoodRadius gathers.
         coverage_share: μ in [0, 1], the share of the prompts that a reduced ball must hold.
         top_k: K, how many of the public prompt's likeliest tokens are candidates (RVP); None is the
             whole vocabulary.
-        temperature: 0 releases the largest coordinate of the last noisy mean. Above, a token is drawn
+        temperature: 0 releases the largest coordinate of the last noisy mean. Above 0, a token is drawn
             from it.
-        top_p: the nucleus that such a draw is from.
-
-    The defaults are the paper's for TREC at ε = 4; `preset` has the others.
+        top_p: the nucleus of that draw, in (0, 1].
 
     Raises:
         InvalidPlan: temperature or top_p outside its range. `check` refuses the rest.
@@ -119,19 +120,19 @@ class AdaDPSyn(BaseMechanism):
                 raise InvalidPlan(f"{name} must lie between {least:g} and {most:g}, not {value}")
 
     def event(self, draws: Draws, noise_multiplier: float) -> Event:
-        """All queries of a step together are a Gaussian release on each draw; R tokens are one with σ/√R."""
+        """One Gaussian release on each draw for all queries of a step: R tokens are one release at σ/√R."""
         return gaussian_event(draws, noise_multiplier)
 
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float:
-        """σ₁·Δ/M of the first mean; the later ones have R or 2R in place of Δ."""
+        """σ₁·Δ/M of the first mean. Later means have R or 2R in place of Δ."""
         first = self.scaled(noise_multiplier).mean_multiplier
         return first * math.sqrt(draws.row_change.rows) / draws.prompts
 
     def scaled(self, noise_multiplier: float) -> AdaDPSyn:
-        """The same ratios, with which a step has the given noise multiplier, or a little more by rounding.
+        """The same ratios, scaled so that a step has noise multiplier σ, or slightly more by rounding.
 
         Args:
-            noise_multiplier: σ_eff > 0.
+            noise_multiplier: σ > 0 of a step.
         """
         queries = adadpsyn_queries(
             radius_multiplier=self.radius_multiplier,
@@ -167,7 +168,7 @@ _RANGES = (
 
 @dataclass(frozen=True)
 class _Release(BaseRelease):
-    """The step at work. `settings` holds the multipliers as they are used."""
+    """The step that releases one token. `settings` holds the scaled multipliers."""
 
     top_k: int | None
     noise_multiplier: float
@@ -177,13 +178,13 @@ class _Release(BaseRelease):
     random_source: RandomSource | None
 
     def choose(self, predictions: Predictions) -> int:
-        """Algorithm 1: a good radius, a mean that is refined within it, and the mean's token."""
+        """Algorithm 1: find a good radius, refine a mean within it, and take the mean's token."""
         rows = predictions.private
         mean = self._refined_mean(rows, self._good_radius(rows))
         return Decoding(self.settings.temperature, self.settings.top_p).choose(mean, self.random_source)
 
     def _good_radius(self, logprobs: NDArray[np.float32]) -> float:
-        """Algorithm 4, GoodRadius: halve [0, √2/2] by noisy values of L, down to a width below θ = 0.1."""
+        """Algorithm 4, GoodRadius: bisect [0, √2/2] by noisy values of L, to a width below θ = 0.1."""
         size = math.ceil(Fraction(str(self.settings.cluster_share)) * self.prompts)
         scale = noise_scale(self.settings.radius_multiplier, (2 * size) ** 2, _core.count_grid)
         distances = _core.Distances(logprobs)
@@ -198,7 +199,7 @@ class _Release(BaseRelease):
         return (low + high) / 2
 
     def _refined_mean(self, logprobs: NDArray[np.float32], radius: float) -> NDArray[np.int64]:
-        """Algorithms 3 and 5: M times the noisy mean, in grid steps, projected on a ball that shrinks."""
+        """Algorithms 3 and 5: M times the noisy mean, in grid steps, projected on a shrinking ball."""
         settings = self.settings
         squared = Fraction(self.row_change.rows)
         scale = noise_scale(settings.mean_multiplier, squared, _core.grid)
@@ -217,7 +218,7 @@ class _Release(BaseRelease):
         return total
 
     def _covers(self, logprobs: NDArray[np.float32], centre: NDArray[np.int64], radius: float) -> bool:
-        """Whether the ball holds μM rows, by a noisy count."""
+        """Whether the ball holds μM rows, according to a noisy count."""
         scale = noise_scale(self.settings.coverage_multiplier, 1, _core.count_grid)
         held = _core.noisy_count_within(logprobs, centre, radius, scale, self.random_source)
         return held >= self.settings.coverage_share * self.prompts * _core.count_grid

@@ -1,7 +1,7 @@
-"""The settings that Gao et al. (ICLR 2025) print, by task and ε: Tables 13 to 17, and what their runs used.
+"""The settings in Gao et al. (ICLR 2025), by task and ε: Tables 13 to 17, and those of their runs.
 
-The multipliers are the paper's, for its own accounting (`accounting.papers.fixed_size_renyi_multiplier`) and
-draws of fixed size. A plan scales them to its own budget, so only their ratios count here.
+The multipliers are for the paper's own accounting (`reference.published.fixed_size_renyi_multiplier`) and
+fixed-size draws. A plan scales them to its own budget, so only their ratios matter here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dpfewshot.errors import InvalidPlan
 
 @dataclass(frozen=True)
 class Preset:
-    """One row of a table, and the settings of its task.
+    """One row of a table, with the settings of its task.
 
     Attributes:
         mean_multiplier: σ₁.
@@ -60,16 +60,16 @@ def published(task: str, *, epsilon: float) -> Preset:
     """The paper's settings for a task at an ε.
 
     Args:
-        task: its name, as `tasks.by_name` takes it.
+        task: its name, as in `tasks.by_name`.
         epsilon: 1, 2, 4 or 8.
 
     Raises:
-        InvalidPlan: the paper has no such row. Names those that there are.
+        InvalidPlan: the paper has no such row. Lists the rows it has.
     """
     name = task.lower().replace("_", "-")
     if name not in _TABLES or epsilon not in EPSILONS:
         raise InvalidPlan(
             f"AdaDPSyn has no preset for task {task!r} at epsilon={epsilon}: "
-            f"there are {', '.join(_TABLES)}, each at epsilon={', '.join(map(str, EPSILONS))}"
+            f"the presets are {', '.join(_TABLES)}, each at epsilon={', '.join(map(str, EPSILONS))}"
         )
     return Preset(*_TABLES[name][EPSILONS.index(int(epsilon))], *_SETTINGS[name])

@@ -1,4 +1,4 @@
-"""How far one unit moves a sum of rows that are clipped to a norm, in integers."""
+"""The sensitivity of a sum of rows clipped to a norm, for rows of integers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dpfewshot.mechanisms.protocol import RowChange
 
 
 def squared_clip_sensitivity(clip: float, row_change: RowChange, grid: int) -> Fraction:
-    """Δ² of a sum of rows that are clipped to the norm C, exact: C², or (2C)² where a row is replaced.
+    """Δ² of a sum of rows clipped to the norm C, exact: C², or (2C)² where a row is replaced.
 
-    C counts as the integers have it, floor(C · grid) steps: the float may lie above.
+    C counts as the clipped integers have it, floor(C · grid) steps: the float may be larger.
 
     Args:
         clip: C > 0.
-        row_change: what one unit can do to the rows.
-        grid: grid steps of 1.
+        row_change: how one unit can change the rows.
+        grid: grid steps in 1.
     """
     steps = math.floor(Fraction(clip) * grid)
     return Fraction(row_change.rows * steps, grid) ** 2

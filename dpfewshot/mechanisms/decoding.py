@@ -1,8 +1,8 @@
-"""From a noisy mean to a token: the largest, or a draw at a temperature from the nucleus.
+"""From a noisy vector to a token: the largest coordinate, or a draw at a temperature from the nucleus.
 
-A mechanism whose analysis covers the whole noisy vector may do anything with it that does not look at
-the records again: post-processing. Where only the winner is covered (report noisy max) or the draw is the
-privacy (private prediction, InvisibleInk) there is nothing to decode, and these settings do not exist.
+A mechanism whose analysis covers the whole noisy vector may apply any post-processing to it. Where the
+analysis covers only the winner (report noisy max), or the draw itself gives the privacy (private prediction,
+InvisibleInk), there is nothing to decode and these settings do not exist.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ _UNIFORM = 2**53
 
 @dataclass(frozen=True)
 class Decoding:
-    """How a token is taken from a noisy vector.
+    """How a token follows from a noisy vector.
 
     Attributes:
-        temperature: 0 takes the largest coordinate; above, tokens are drawn with probability
-            proportional to their noisy probability to the power of 1/temperature.
-        top_p: the nucleus in (0, 1]: the fewest tokens whose noisy probabilities reach this share
-            (Holtzman et al. 2020). 1 keeps all.
+        temperature: in 0..100. 0 takes the largest coordinate; above 0, tokens are drawn with probability
+            proportional to their noisy probability to the power 1/temperature.
+        top_p: the nucleus in (0, 1]: the fewest tokens whose noisy probabilities reach this share (Holtzman
+            et al. 2020). 1 keeps all.
     """
 
     temperature: float = 0.0
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature <= 100:  # noqa: PLR2004 - hotter than that is uniform
+        if not 0 <= self.temperature <= 100:  # noqa: PLR2004 - hotter is uniform
             raise InvalidPlan(f"temperature must lie between 0 and 100, not {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise InvalidPlan(f"top_p must lie above 0 and be at most 1, not {self.top_p}")
 
     @property
     def takes_largest(self) -> bool:
-        """Whether no draw is needed: the noisy vector need not leave the compiled core."""
+        """Whether the noisy vector can stay in the compiled core, since nothing is drawn from it."""
         return self.temperature == 0
 
     def choose(self, noisy: NDArray[np.int64], random_source: RandomSource | None = None) -> int:
         """The index of the token.
 
         Args:
-            noisy: a released vector, shape (support,), in any unit; negative coordinates count as 0.
+            noisy: a released vector, shape (support,), on any scale; negative coordinates count as 0.
             random_source: for tests alone.
         """
         if self.takes_largest or noisy.max() <= 0:

@@ -1,4 +1,4 @@
-"""From a noise multiplier to integers and events: what the mechanisms share."""
+"""The integer noise scale and the events of a noise multiplier, which several mechanisms share."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ from dpfewshot.mechanisms.protocol import Draws
 
 @functools.lru_cache(maxsize=1024)
 def noise_scale(noise_multiplier: float, squared_sensitivity: Fraction | int, grid: int) -> int:
-    """The integer noise scale s ≥ σ·Δ₂ in grid steps, rounded up to a multiple of 8.
+    """The smallest multiple of 8 that is at least σ·Δ₂ in grid steps: the integer noise scale s.
 
-    Computed exactly: σ is the rational number that its float is, and s is the least multiple of 8 with
-    s² ≥ σ²·Δ₂².
+    Computed exactly: σ counts as the rational number that its float is, and s² ≥ σ²·Δ₂²·grid².
 
     Args:
         noise_multiplier: σ > 0.
-        squared_sensitivity: Δ₂² > 0 in units of the grid squared, exact.
-        grid: grid steps of 1.
+        squared_sensitivity: Δ₂² > 0, exact, where 1 has `grid` steps.
+        grid: grid steps in 1.
     """
     squared = Fraction(noise_multiplier) ** 2 * squared_sensitivity * grid**2
     scale = _ceiling_of_root(squared)
@@ -39,57 +38,57 @@ def noise_scale(noise_multiplier: float, squared_sensitivity: Fraction | int, gr
 
 
 def gaussian_event(draws: Draws, noise_multiplier: float) -> PoissonGaussian | FixedSizeGaussian:
-    """R Gaussian releases with multiplier σ on one draw are one with σ/√R (docs/proofs/blocks.md)."""
-    block_multiplier = noise_multiplier / math.sqrt(draws.tokens_per_draw)
-    if draws.tokens_per_draw > 1:  # rounding must not credit noise that is not there
-        block_multiplier = math.nextafter(math.nextafter(block_multiplier, 0.0), 0.0)
+    """R Gaussian releases at σ on one draw are one release at σ/√R (docs/proofs/blocks.md)."""
+    shared_multiplier = noise_multiplier / math.sqrt(draws.tokens_per_draw)
+    if draws.tokens_per_draw > 1:  # rounding must not credit noise that is not added
+        shared_multiplier = math.nextafter(math.nextafter(shared_multiplier, 0.0), 0.0)
     if draws.fixed_size is not None:
         size = draws.fixed_size
-        return FixedSizeGaussian(size.sample_size, size.population, block_multiplier, draws.steps)
-    return PoissonGaussian(draws.sampling_rate, block_multiplier, draws.steps)
+        return FixedSizeGaussian(size.sample_size, size.population, shared_multiplier, draws.steps)
+    return PoissonGaussian(draws.sampling_rate, shared_multiplier, draws.steps)
 
 
 def pure_event(draws: Draws, epsilon: float, name: str) -> PoissonRandomizedResponse:
-    """R releases on one draw, each ε₀-DP given the earlier ones, are one at R·ε₀.
+    """R releases on one draw, each ε₀-DP given the earlier ones, are one release at R·ε₀.
 
     Args:
         draws: Poisson.
         epsilon: ε₀ of a token, rounded up.
-        name: of the mechanism, for the refusal of draws of fixed size.
+        name: of the mechanism, for the message.
 
     Raises:
-        InvalidPlan: draws of fixed size, for which the accountant has Gaussian pairs only.
+        InvalidPlan: fixed-size draws, for which the accountant has Gaussian pairs only.
     """
     if draws.fixed_size is not None:
         raise InvalidPlan(
-            f"{name} takes Poisson draws: sampling='fixed-size' is there for the papers that ran a Gaussian "
+            f"{name} needs Poisson draws: sampling='fixed-size' reproduces the papers that ran a Gaussian "
             "mechanism that way"
         )
-    block_epsilon = draws.tokens_per_draw * epsilon
+    shared_epsilon = draws.tokens_per_draw * epsilon
     if draws.tokens_per_draw > 1:
-        block_epsilon = math.nextafter(block_epsilon, math.inf)
-    return PoissonRandomizedResponse(draws.sampling_rate, block_epsilon, draws.steps)
+        shared_epsilon = math.nextafter(shared_epsilon, math.inf)
+    return PoissonRandomizedResponse(draws.sampling_rate, shared_epsilon, draws.steps)
 
 
 def softmax_event(draws: Draws, noise_multiplier: float, name: str) -> Event:
-    """Tokens drawn from a softmax whose exponents change by a range of ε₀ = 2/σ at most.
+    """Tokens drawn from a softmax whose exponents change by a range of at most ε₀ = 2/σ.
 
-    Such a token has bounded range ε₀, which subsampling amplifies, and is ρ-zCDP with ρ = ε₀²/8 = 1/(2σ²),
-    which adds up without it (docs/proofs/private-prediction.md). Both hold, so the tighter one counts. Tokens
-    that share a draw are not of bounded range together: a block of them is (R·ε₀)-DP.
+    Such a token has bounded range ε₀, which subsampling amplifies. It is also ρ-zCDP with ρ = ε₀²/8 =
+    1/(2σ²); these ρ add up without amplification (docs/proofs/private-prediction.md). Both hold, so the
+    tighter one counts. R tokens that share a draw do not have bounded range together: they are (R·ε₀)-DP.
 
     Args:
         draws: Poisson.
         noise_multiplier: σ > 0.
-        name: of the mechanism.
+        name: of the mechanism, for the message.
 
     Raises:
-        InvalidPlan: draws of fixed size.
+        InvalidPlan: fixed-size draws.
     """
     epsilon = rounded_up(2 / Fraction(noise_multiplier))
     tokens = draws.steps * draws.tokens_per_draw
     amplified: Event = pure_event(draws, epsilon, name)
-    apart = draws.tokens_per_draw == 1 or draws.sampling_rate == 1  # of everybody every draw is the same
+    apart = draws.tokens_per_draw == 1 or draws.sampling_rate == 1  # at q = 1 all draws are the same
     if apart and epsilon <= WIDEST_RANGE:
         amplified = PoissonBoundedRange(draws.sampling_rate, epsilon, tokens)
     concentrated = ZeroConcentrated(rounded_up(Fraction(epsilon) ** 2 / 8), tokens)

@@ -1,12 +1,12 @@
-r"""Private prediction (Amin et al. 2024; audited by Li et al., ICLInf): a token is the softmax's own draw.
+r"""Private prediction (Amin et al. 2024; audited by Li et al., ICLInf): the token is the softmax's own draw.
 
 The papers' symbols: z_i are the logits of the prompt with subset i, clipped to max(-c, z_i - max z_i + c); s
-is the constant number of prompts, z̄ = (1/s) Σ z_i; the token is a draw from softmax(z̄/τ), which is the
-exponential mechanism. Nothing else is random: c/(s·τ) alone says how private a token is.
+is the constant number of prompts; z̄ = (1/s) Σ z_i. The token is a draw from softmax(z̄/τ), which is the
+exponential mechanism. Nothing else is random: c/(s·τ) alone determines the privacy of a token.
 
-The noise multiplier (docs/proofs/private-prediction.md): σ = s·τ/c with one record per prompt, s·τ/(2c) with
-N > 1, so that a token costs ρ = 1/(2σ²). Of c and τ one is given, and the other follows from the σ that was
-calibrated. `dpfewshot.planning.solve` finds any one of c, τ and s from the others (ICLInf, Algorithm 3).
+Noise multiplier (docs/proofs/private-prediction.md): σ = s·τ/c with one record per prompt, s·τ/(2c) with
+N > 1, so that a token costs ρ = 1/(2σ²). One of c and τ is given; the other follows from the calibrated σ.
+`dpfewshot.planning.solve` finds any one of c, τ and s from the others (ICLInf, Algorithm 3).
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from dpfewshot.mechanisms.protocol import Draws, Release
 class PrivatePrediction(BaseMechanism):
     """A draw from the softmax of the mean of clipped logits.
 
-    Exactly one of `clip` and `temperature` is given; the budget decides the other.
+    Give exactly one of `clip` and `temperature`; the budget decides the other.
 
     Args:
         top_k: K, how many of the public prompt's likeliest tokens are candidates; None is the whole
-            vocabulary, as in the papers. Clipping leaves every candidate a weight of exp(-2c/τ) beside the
-            best one's 1, so 50,000 of them outweigh it at c = 10, τ = 2: hence 100 by default.
+            vocabulary, as in the papers. Clipping leaves every candidate a weight of at least exp(-2c/τ) to
+            the best one's 1: at c = 10, τ = 2, 50,000 candidates outweigh it. Hence the default of 100.
         clip: c in (0, 1000], in nats; None lets it follow from the temperature.
         temperature: τ in 0.001..1000; None lets it follow from the clip.
 
@@ -83,10 +83,10 @@ class PrivatePrediction(BaseMechanism):
         check_support(self.top_k, vocabulary_size)
 
     def event(self, draws: Draws, noise_multiplier: float) -> Event:
-        """Tokens of bounded range 2/σ: pure releases that subsampling amplifies, or zCDP ones that add up.
+        """Tokens of bounded range 2/σ: amplified by sampling as pure releases, or added up as zCDP ones.
 
         Raises:
-            InvalidPlan: draws of fixed size.
+            InvalidPlan: fixed-size draws.
         """
         return softmax_event(draws, noise_multiplier, self.name)
 

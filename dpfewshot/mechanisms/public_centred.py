@@ -1,21 +1,21 @@
-r"""Public-centred: what the private prompts add to the public one, clipped and summed with Gaussian noise.
+r"""Public-centred: Gaussian noise on what the private prompts add to the public one, clipped and summed.
 
-Beyond the papers. With p the distribution of a prompt on the K likeliest public tokens, q that of the prompt
-without records, M the number of prompts and C the clipping norm, a token is the largest coordinate of
+Not in the papers. Let p_i be the distribution of prompt i on the K likeliest public tokens, q that of the
+prompt without records, M the number of prompts and C the clipping norm. A token is the largest coordinate of
 
     M·q + Σ clip_C(p_i - q) + N(0, (σΔ)² I),    Δ = C, or 2C where a row is replaced.
 
-Tang et al. sum the p_i themselves, with Δ = 1 or √2. Where a record changes little of what the model says
-anyway, differences are short: a small C cuts few of them, and the noise is in proportion to C. An absent
-prompt counts for the public one. The sensitivities are proved in docs/proofs/public-centred.md.
+Tang et al. sum the p_i themselves, with Δ = 1 or √2. Where records change the model's prediction little, the
+differences are short: a small C cuts few of them, and the noise is proportional to C. An absent prompt counts
+as the public one. Proof of the sensitivities: docs/proofs/public-centred.md.
 
-The prompts often agree with each other more than with the public one. So further rounds ask again, with the
-nearest distribution to the last noisy mean in the place of q and a smaller norm in that of C, as AdaDPSyn
-does without its search for the radius. The rounds share the noise multiplier: each has σ·√rounds.
+The prompts often agree with each other more than with the public one. So further rounds ask again, around
+the distribution nearest to the last noisy mean in place of q, with a smaller norm: AdaDPSyn without its
+search for the radius. The rounds share the noise multiplier: each has σ·√rounds.
 
-C may follow a quantile of the norms (Andrew, Thakkar, Ramaswamy, McMahan 2021, Algorithm 1): with b the noisy
-share of norms up to C, and γ the quantile, C becomes C·exp(-η(b - γ)). The count is paid for by a share of
-1/σ², so a token has the multiplier σ with it or without.
+C may adapt to a quantile of the norms (Andrew, Thakkar, Ramaswamy, McMahan 2021, Algorithm 1): with b the
+noisy share of norms up to C, and γ the quantile, C becomes C·exp(-η(b - γ)). A share of 1/σ² pays for the
+count, so a token has multiplier σ with or without it.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from dpfewshot.values import as_float
 
 LEAST_CLIP = 2.0**-10
 MOST_CLIP = math.sqrt(2)
-"""C stays within these: no two distributions are further apart than √2."""
+"""Range of C: no two distributions are further apart than √2."""
 
 
 @dataclass(frozen=True)
 class ClippingQuantile:
-    """How the clipping norm follows the norms of the differences.
+    """How the clipping norm adapts to the norms of the differences.
 
     Args:
-        quantile: γ in (0, 1), the share of the rows that C should leave as they are.
+        quantile: γ in (0, 1), the target share of rows that C does not clip.
         learning_rate: η > 0 of the geometric update of C after each token.
-        budget_share: the share of 1/σ² in (0, 1) that pays for the count.
+        budget_share: the share of 1/σ², in (0, 1), that pays for the count.
     """
 
     quantile: float = 0.7
@@ -68,16 +68,16 @@ class PublicCentred(BaseMechanism):
     Args:
         top_k: K, how many of the public prompt's likeliest tokens are candidates (RVP); None is the
             whole vocabulary.
-        clip: C in [2⁻¹⁰, √2], the L2 norm that a difference of distributions is cut to; where it adapts,
-            the one that a demonstration starts with.
-        refinements: the norms of further rounds, each around the last noisy mean; () is one round.
-        adapt: how the first round's C follows the norms; None leaves it as it is.
-        temperature: 0 releases the largest noisy coordinate. Above, a token is drawn from the noisy
+        clip: C in [2⁻¹⁰, √2], the L2 norm to which differences of distributions are clipped; if it adapts,
+            each demonstration starts with it.
+        refinements: the norms of further rounds, each around the last noisy mean; () is a single round.
+        adapt: how the first round's C adapts to the norms; None keeps it constant.
+        temperature: 0 releases the largest noisy coordinate. Above 0, a token is drawn from the noisy
             vector, all of which the analysis covers.
-        top_p: the nucleus that such a draw is from.
+        top_p: the nucleus of that draw, in (0, 1].
 
     Raises:
-        InvalidPlan: temperature or top_p outside its range, or a norm that is no number. `check` refuses
+        InvalidPlan: temperature or top_p outside its range, or a norm that is not a number. `check` refuses
             the rest.
     """
 
@@ -91,7 +91,7 @@ class PublicCentred(BaseMechanism):
 
     def __post_init__(self) -> None:
         Decoding(self.temperature, self.top_p)
-        # plain numbers of its own: a list of the caller's could grow between the plan and the draws
+        # copied as plain numbers: the caller's list could change between the plan and the draws
         object.__setattr__(self, "clip", as_float("clip", self.clip))
         object.__setattr__(self, "refinements", tuple(as_float("clip", one) for one in self.refinements))
 
@@ -110,16 +110,16 @@ class PublicCentred(BaseMechanism):
             _check_range("budget_share", self.adapt.budget_share, 0.001, 0.999)
 
     def event(self, draws: Draws, noise_multiplier: float) -> Event:
-        """A Gaussian release on each draw, all rounds and the count included; R tokens are one with σ/√R."""
+        """One Gaussian release on each draw for all rounds and the count: R tokens are one at σ/√R."""
         return gaussian_event(draws, noise_multiplier)
 
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float:
-        """σ·Δ/M of the first round, at the C that one starts with; refinements add less than that."""
+        """σ·Δ/M of the first round at its initial C. Refinements add less noise."""
         on_sum = self.multipliers(noise_multiplier).on_sum
         return on_sum * draws.row_change.rows * self.clip / draws.prompts
 
     def multipliers(self, noise_multiplier: float) -> Multipliers:
-        """The queries' noise multipliers, which together make one of at least `noise_multiplier`.
+        """The queries' noise multipliers, whose combined multiplier is at least `noise_multiplier`.
 
         Args:
             noise_multiplier: σ > 0.
@@ -143,7 +143,7 @@ class PublicCentred(BaseMechanism):
 
 
 class Multipliers(NamedTuple):
-    """Noise multipliers of one token's queries, each over its own sensitivity; ∞ is one that is not asked."""
+    """Noise multipliers of one token's queries, each over its own sensitivity; ∞ for a query not asked."""
 
     on_sum: float
     on_count: float
@@ -156,7 +156,7 @@ def _check_range(name: str, value: float, least: float, most: float) -> None:
 
 @dataclass
 class _Release(BaseRelease):
-    """One demonstration. Its clipping norm is a function of what was released before."""
+    """One demonstration's release. Its clipping norm is a function of earlier releases."""
 
     top_k: int | None
     noise_multiplier: float
@@ -167,7 +167,7 @@ class _Release(BaseRelease):
     clip: float = field(repr=False)
 
     def choose(self, predictions: Predictions) -> int:
-        """The token of the noisy sum; then C moves towards its quantile."""
+        """The token of the noisy sum. Then C moves towards its quantile."""
         rows = predictions.private
         public = _core.sum_of_probabilities(predictions.public[np.newaxis])  # 0 for a row that is not finite
         total = self._noisy_sum(rows, public, self.clip)
@@ -188,10 +188,10 @@ class _Release(BaseRelease):
         return _core.noisy_sum_around(logprobs, centre, clip, self.draws.prompts, scale, self.random_source)
 
     def _share_within(self, logprobs: NDArray[np.float32], centre: NDArray[np.int64]) -> float:
-        """The noisy share b of rows whose difference has a norm of at most C, in 0..1.
+        """The noisy share b, in 0..1, of rows whose difference has a norm of at most C.
 
-        It is ½ + (Σ ±½)/M: around a half, a row more moves the sum by ½ in place of 1. The core counts the
-        signs, which a row more moves by 1, and one that turns into another by 2.
+        It is ½ + (Σ ±½)/M: centred so, one more row moves the sum by ½ in place of 1. The core sums the
+        signs, which change by 1 with one more row and by 2 where a row is replaced.
         """
         moved = self.draws.row_change.rows
         scale = noise_scale(self.multipliers.on_count, moved**2, _core.count_grid)

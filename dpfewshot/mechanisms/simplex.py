@@ -1,4 +1,4 @@
-"""From a released noisy vector to a distribution near it, which the next query is asked around."""
+"""The distribution nearest to a released noisy vector, which the next query centres on."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dpfewshot import _core
 
 
 def nearest_distribution(noisy: NDArray[np.int64], prompts: int) -> NDArray[np.int64]:
-    """The distribution that is nearest in L2 to noisy/M, in grid steps, each in 0..grid.
+    """The distribution nearest in L2 to noisy/M, in grid steps, each in 0..grid.
 
-    Post-processing. With K = 100 candidates, cutting negative coordinates and scaling the rest to sum 1
-    drowns the mean in the half of the noise that is positive; the projection takes a constant off instead
-    (docs/decisions/simplex.md). Duchi, Shalev-Shwartz, Singer, Chandra 2008, Figure 1.
+    Post-processing, after Duchi, Shalev-Shwartz, Singer, Chandra 2008, Figure 1. With K = 100 candidates,
+    cutting negative coordinates and rescaling the rest drowns the mean in the positive half of the noise. The
+    projection subtracts a constant instead (docs/decisions/simplex.md).
 
     Args:
         noisy: a released sum over M prompts, in grid steps, shape (support,).

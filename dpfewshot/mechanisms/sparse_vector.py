@@ -1,16 +1,17 @@
 r"""Public tokens for free (Amin et al. 2024): the sparse vector technique around another mechanism.
 
-While a private test says that the records would say what the public prompt says, the public prompt's token
-comes out, and only the test is paid for. The paper's symbols: s is the constant number of prompts, the
-distance is ‖(1/s) Σ softmax(z_i) - softmax(z_pub)‖₁, θ the threshold, σ the scale of the threshold's noise.
-A token is public while distance + Lap(2σ) < θ + Lap(σ). Else the test halts: one token is released by the
-other mechanism, and a new test begins with fresh threshold noise. After r halts the demonstration ends.
+While a private test finds that the records and the public prompt predict alike, the public prompt's token is
+released, and only the test costs privacy. The paper's symbols: s is the constant number of prompts; the
+distance is ‖(1/s) Σ softmax(z_i) - softmax(z_pub)‖₁; θ is the threshold, σ the scale of the threshold's
+noise. A token is public while distance + Lap(2σ) < θ + Lap(σ). Otherwise the test halts: the wrapped
+mechanism releases one token, and a new test begins with fresh threshold noise. After r halts the
+demonstration ends.
 
-A draw of records serves r halts: r tests and r private tokens are what its permit was charged for. So a draw
-should serve a whole demonstration, which costs nothing where every unit is in every draw.
+A draw of records serves r halts: its permit was charged for r tests and r private tokens. So a draw should
+serve a whole demonstration, which costs nothing where every unit is in every draw.
 
-Here all of it is in integers: grid·s times the distance, sensitivity Δ = grid (with N > 1: 2·grid), discrete
-Laplace noise of scale 2Δ/ε for the threshold and 4Δ/ε for a distance (docs/proofs/sparse-vector.md). From its
+Here everything is an integer: grid·s times the distance, sensitivity Δ = grid (with N > 1: 2·grid), discrete
+Laplace noise of scale 2Δ/ε on the threshold and 4Δ/ε on a distance (docs/proofs/sparse-vector.md). From its
 start to its halt a test costs ε, however many public tokens it lets pass.
 """
 
@@ -44,18 +45,18 @@ _LARGEST_DISTANCE = 2.0
 
 @dataclass(frozen=True)
 class SparseVector:
-    """Public tokens while a private test passes, another mechanism's tokens where it halts.
+    """Public tokens while a private test passes, another mechanism's token where it halts.
 
-    Every unit must be in every draw, and a draw must serve more than r tokens (`resample_every`, best
-    `max_tokens`). A public token is the likeliest candidate of the public prompt.
+    Every unit must be in every draw, and a draw must serve more than r tokens: set `resample_every`, best to
+    `max_tokens`. A public token is the likeliest candidate of the public prompt.
 
-    At noise multiplier σ a private token is released with σ, and a test costs ε = √(w/(1-w))/σ: of the zCDP
-    cost 1/(2σ²) + ε²/2 of a token and its test, ε²/2 is the share w.
+    At noise multiplier σ a private token is released at σ, and a test costs ε = √(w/(1-w))/σ: ε²/2 is the
+    share w of the zCDP cost 1/(2σ²) + ε²/2 of a token and its test.
 
     Args:
         mechanism: releases the private tokens.
-        threshold: θ in (0, 2], in units of the L1 distance of two distributions.
-        releases: r ≥ 1, private tokens of one draw at most; the demonstration ends after them.
+        threshold: θ in (0, 2], an L1 distance of two distributions.
+        releases: r ≥ 1, the most private tokens of one draw; the demonstration ends after them.
         test_share: w in (0, 1).
 
     Raises:
@@ -78,23 +79,23 @@ class SparseVector:
 
     @property
     def name(self) -> str:
-        """As output lines carry it."""
+        """The wrapped mechanism's, after "sparse-vector"."""
         return f"sparse-vector {self.mechanism.name}"
 
     @property
     def top_k(self) -> int | None:
-        """The other mechanism's."""
+        """The wrapped mechanism's."""
         return self.mechanism.top_k
 
     def check(self, vocabulary_size: int) -> None:
-        """Refuse what the other mechanism refuses."""
+        """Refuse what the wrapped mechanism refuses."""
         self.mechanism.check(vocabulary_size)
 
     def event(self, draws: Draws, noise_multiplier: float) -> Event:
-        """On each draw r private tokens and r tests, on the same records, composed.
+        """R private tokens and r tests on each draw, on the same records, composed.
 
         Raises:
-            InvalidPlan: draws that do not hold every unit, or serve no more than r tokens.
+            InvalidPlan: draws that omit units, or serve no more than r tokens.
         """
         private = self._private_draws(draws)
         inner = self.mechanism.event(private, noise_multiplier)
@@ -102,7 +103,7 @@ class SparseVector:
         return _with_tests(inner, cost, private.steps)
 
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float | None:
-        """The other mechanism's, on a private token."""
+        """The wrapped mechanism's, on a private token."""
         return self.mechanism.noise_on_mean(draws, noise_multiplier)
 
     def start(
@@ -122,34 +123,34 @@ class SparseVector:
         return _Release(inner, test, noise_multiplier, draws.prompts, self.releases)
 
     def _private_draws(self, draws: Draws) -> Draws:
-        """The private tokens of the plan, each on a draw of everybody."""
+        """The draws of the plan's private tokens: one each, of every unit."""
         if draws.sampling_rate < 1 or draws.fixed_size is not None:
             raise InvalidPlan(
-                "the sparse vector needs every unit in every draw: one threshold noise is shared by several "
-                "tokens, so that sampling afresh for each of them amplifies nothing; "
+                "the sparse vector needs every unit in every draw: several tokens share one threshold noise, "
+                "so sampling afresh for each of them amplifies nothing; "
                 "give each demonstration a disjoint part of the records, or use "
                 f"{self.mechanism.name!r} without it"
             )
         if draws.tokens_per_draw <= self.releases:
             raise InvalidPlan(
-                f"releases={self.releases} for each draw of {draws.tokens_per_draw} tokens leave none that "
-                "could be free: set resample_every=max_tokens, since every unit is in every draw"
+                f"releases={self.releases} for each draw of {draws.tokens_per_draw} tokens leave no token "
+                "that could be free: set resample_every=max_tokens, since every unit is in every draw"
             )
         return replace(draws, steps=draws.steps * self.releases, tokens_per_draw=1)
 
     def _test_epsilon(self, noise_multiplier: float) -> Fraction:
-        """√(w/(1-w))/σ: the root is the number that its float is, all else is exact."""
+        """√(w/(1-w))/σ, exact but for the root, which counts as the rational number that its float is."""
         return Fraction(math.sqrt(self.test_share / (1 - self.test_share))) / Fraction(noise_multiplier)
 
 
 def threshold_rate(epsilon: Fraction, row_change: RowChange) -> Fraction:
-    """The threshold noise's rate ε/(2Δ), Δ = grid where a row comes or goes, 2·grid where one changes."""
+    """The threshold noise's rate ε/(2Δ): Δ = grid where a row comes or goes, 2·grid where one is replaced."""
     return epsilon / (2 * row_change.rows * _core.grid)
 
 
 def _with_tests(inner: Event, cost: float, tests: int) -> Event:
-    """Private tokens and tests in one plan: a cost of ε is ε-DP, and ε²/2-zCDP beside what is zCDP."""
-    if isinstance(inner, Tightest):  # each description of the tokens holds, so each holds beside the tests
+    """Private tokens and tests in one plan. A test is ε-DP, and composes with zCDP tokens as ε²/2-zCDP."""
+    if isinstance(inner, Tightest):  # each description of the tokens holds, so each composes with the tests
         return Tightest(tuple(_with_tests(each, cost, tests) for each in inner.events))
     if isinstance(inner, ZeroConcentrated):
         return Composition((inner, ZeroConcentrated(rounded_up(Fraction(cost) ** 2 / 2), tests)))
@@ -161,7 +162,7 @@ class AboveThreshold:
 
     Args:
         threshold: in grid steps.
-        rate: of the threshold's discrete Laplace noise, a grid step; a query's noise has half of it.
+        rate: of the threshold's discrete Laplace noise, per grid step. A query's noise has half of it.
         random_source: for tests alone.
     """
 
@@ -172,11 +173,11 @@ class AboveThreshold:
         self._noisy_threshold = 0
 
     def begin(self) -> None:
-        """Draw the threshold's noise: a new run."""
+        """Start a run: draw the threshold's noise."""
         self._noisy_threshold = self._threshold + self._noise(self._rate)
 
     def passes(self, query: int) -> bool:
-        """Whether the noisy query is below. Where it is not, the run is over.
+        """Whether the noisy query is below the noisy threshold. If not, the run is over.
 
         Args:
             query: private, in grid steps; a unit changes it by at most Δ.
@@ -189,7 +190,7 @@ class AboveThreshold:
 
 @dataclass
 class _Release:
-    """A test for every token; where it halts, the other mechanism's release."""
+    """A test for every token; where it halts, the wrapped mechanism's release."""
 
     inner: Release
     test: AboveThreshold = field(repr=False)
@@ -206,7 +207,7 @@ class _Release:
         self, logprobs: NDArray[np.float32], public_logprobs: NDArray[np.float32], permit: Permit
     ) -> int | None:
         permit.use(self.noise_multiplier)
-        if permit is not self._permit:  # a new draw, which was charged for r tests
+        if permit is not self._permit:  # a new draw, charged for r tests
             self._permit, self._left = permit, self.releases
             self.test.begin()
         if not self._left:
@@ -221,7 +222,7 @@ class _Release:
 
 
 def distance(logprobs: NDArray[np.float32], public: NDArray[np.int64], prompts: int) -> int:
-    """‖Σ p_i - s·p_public‖₁ in grid steps: private. A row more or less changes it by at most `grid`.
+    """‖Σ p_i - s·p_public‖₁ in grid steps: private. One row more or less changes it by at most `grid`.
 
     Args:
         logprobs: private, shape (prompts, support).

@@ -1,6 +1,6 @@
-"""The reduced vocabulary (RVP): candidates are the likeliest tokens of the prompt without records.
+"""The reduced vocabulary (RVP): the candidates are the likeliest tokens of the prompt without records.
 
-Tang et al., Algorithm 1, lines 7-9. The support depends on public numbers alone, so it costs nothing.
+Tang et al., Algorithm 1, lines 7-9. The support depends only on public numbers, so it costs no privacy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_top_k(top_k: int | None, vocabulary_size: int) -> None:
     """Refuse a K outside 1 to V.
 
     Raises:
-        InvalidPlan: K is no whole number of at least 1, or above the vocabulary.
+        InvalidPlan: K is not a whole number from 1 to the vocabulary's size.
     """
     if top_k is None:
         return

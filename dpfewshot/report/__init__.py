@@ -1,22 +1,25 @@
-"""What was promised, spent, released, measured and attacked, as one HTML file that needs no network.
+"""The report: what was promised, spent, released, measured and attacked, in one self-contained HTML file.
 
-Released facts are shown by default. What was computed from private records outside of the budget is shown
-only when it is asked for, and the page then says that it is private.
+By default it shows released facts only. On request it adds what was computed from private records outside the
+budget, and then says that it is confidential.
 """
 
 from dpfewshot.report.contents import Contents, Sources, select
 from dpfewshot.report.page import page
 from dpfewshot.report.sources import PlanDocument, read_evaluation, read_findings, read_plan
-from dpfewshot.report.spending import read_book
+from dpfewshot.report.spending import read_snapshot
+from dpfewshot.runtime.deprecation import deprecated_names
 
 __all__ = [
     "Contents",
     "PlanDocument",
     "Sources",
     "page",
-    "read_book",
     "read_evaluation",
     "read_findings",
     "read_plan",
+    "read_snapshot",
     "select",
 ]
+
+__getattr__ = deprecated_names(__name__, {"read_book": "dpfewshot.report.spending:read_snapshot"})

@@ -1,4 +1,4 @@
-"""Measured accuracy for charts: a panel for each task, model and number of shots."""
+"""Measured accuracy for charts: one panel for each task, model and number of shots."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Row:
     """All repetitions of one condition at one ε.
 
     Attributes:
-        summary: with contextual calibration, where that is there.
-        uncalibrated: the accuracy without it; None where there is no difference, as in extraction.
-        certified: whether its ε is a bound on what was released, and not just the noise's. Experiments may do
-            without a bound, as where a backend's answers depend on who is in a batch.
+        summary: with contextual calibration if there is one.
+        uncalibrated: the accuracy without calibration; None for extraction.
+        certified: whether ε bounds what was released, and is not only the noise's. Experiments may have no
+            bound, for example if a backend's answers depend on the batch.
     """
 
     summary: Summary
@@ -30,13 +30,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Panel:
-    """What one chart shows: every condition of one task, model and number of shots, and those without shots.
+    """The contents of a chart: all conditions of a task, model and number of shots, and those without shots.
 
     Attributes:
-        task: its name.
-        model: which read the demonstrations.
-        shots: demonstrations in the prompt; 0 where nothing else was measured.
-        series: of each condition its rows, by growing ε.
+        task: the task's name.
+        model: the name of the model that used the demonstrations.
+        shots: the number of demonstrations in the prompt; 0 if nothing else was measured.
+        series: the rows of each condition, by ascending ε.
     """
 
     task: str
@@ -46,12 +46,12 @@ class Panel:
 
     @property
     def rows(self) -> list[Row]:
-        """All rows, condition by condition."""
+        """All rows, by condition."""
         return [row for rows in self.series.values() for row in rows]
 
     @property
     def uncertified(self) -> list[str]:
-        """The conditions of which an ε is the noise's alone."""
+        """The conditions with an ε that is only the noise's."""
         return [
             name
             for name, rows in self.series.items()
@@ -60,17 +60,17 @@ class Panel:
 
     @property
     def summaries(self) -> list[Summary]:
-        """Of all rows."""
+        """The summaries of all rows."""
         return [row.summary for row in self.rows]
 
 
 def epsilon_order(epsilon: float | None) -> float:
-    """Where an ε stands among others; no privacy is last."""
+    """The sort key of an ε; no privacy is last."""
     return math.inf if epsilon is None else epsilon
 
 
 def panels(cells: Sequence[Cell]) -> list[Panel]:
-    """One panel for each task, model and number of shots, in the order in which they were measured."""
+    """Return one panel for each task, model and number of shots, in order of measurement."""
     rows = _rows(cells) if cells else []
     found = []
     for task, model in dict.fromkeys((row.summary.task, row.summary.model) for row in rows):
@@ -98,7 +98,7 @@ def _rows(cells: Sequence[Cell]) -> list[Row]:
 
 
 def _by_condition(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """By the condition's name, and the writer's where there are several."""
+    """Group rows by the condition's title, and by the writer if there are several."""
     writers = len({row.summary.writer for row in rows if row.summary.shots}) > 1
     series: dict[str, list[Row]] = defaultdict(list)
     for row in rows:

@@ -1,4 +1,4 @@
-"""The report's charts. Each says in words what it shows, for whoever does not see it."""
+"""The report's charts. Each has a description for readers who cannot see it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from dpfewshot.evaluation import Summary
 
 MOST_POINTS: Final = 400
-"""About how many points a line has at most: more would not be seen."""
+"""Approximate maximum of points on a line; more would not be visible."""
 
 _SHARES: Final = [(share / 100, f"{share} %") for share in range(0, 101, 20)]
 
 
 def budget_chart(spending: Spending, *, dates: bool) -> Drawing:
-    """What is spent of ε after each plan, below the budget.
+    """Draw the ε spent after each plan, and the budget.
 
     Args:
-        spending: of an account.
-        dates: whether plans stand where they happened in time, and not in their order.
+        spending: an account's spending.
+        dates: whether the axis is time, not the order of plans.
     """
     moments = thinned(spending.moments)
     places = [moment.at.timestamp() if dates else float(moment.plans) for moment in moments]
@@ -38,7 +38,7 @@ def budget_chart(spending: Spending, *, dates: bool) -> Drawing:
     plot = Plot(
         "budget-chart",
         "Budget spent",
-        f"A line that climbs in steps to an epsilon of {epsilon_text(spending.spent.epsilon)} after "
+        f"A line climbs in steps to an epsilon of {epsilon_text(spending.spent.epsilon)} after "
         f"{plural(len(spending.plans), 'plan')}, below a dashed line at the budget of "
         f"{epsilon_text(spending.budget.epsilon)}.",
         across=(first, last),
@@ -59,14 +59,14 @@ def budget_chart(spending: Spending, *, dates: bool) -> Drawing:
 
 
 def attack_chart(promise: Promise) -> Drawing:
-    """The best that any attacker can do: detection against false alarms."""
+    """Draw the best that any attacker can do: detections against false alarms."""
     f, t = promise.corner
     bound = [(0.0, promise.detection(0.0)), (f, t), (1.0 - promise.delta, 1.0), (1.0, 1.0)]
     plot = Plot(
         "attack-chart",
         "The best that any attack can do",
-        f"Detections against false alarms. The line of the bound bends where {percent_text(f)} false alarms "
-        f"stand against {percent_text(t)} detections; guessing is the diagonal. No attack lies above it.",
+        f"Detections against false alarms. The bound bends at {percent_text(f)} false alarms and "
+        f"{percent_text(t)} detections; the diagonal is guessing. No attack lies above the bound.",
         across=(0.0, 1.0),
         up=(0.0, 1.0),
         axes=("false alarms", "detections"),
@@ -80,10 +80,10 @@ def attack_chart(promise: Promise) -> Drawing:
 
 
 def accuracy_chart(panel: Panel, name: str) -> Drawing:
-    """Accuracy against ε with 95 % intervals, a series a condition.
+    """Draw accuracy against ε with 95 % intervals, one series per condition.
 
     Args:
-        panel: what to draw.
+        panel: the conditions to draw.
         name: the drawing's id.
     """
     epsilons = sorted({epsilon_order(each.epsilon) for each in panel.summaries})
@@ -113,10 +113,10 @@ def accuracy_chart(panel: Panel, name: str) -> Drawing:
 
 
 def interval_chart(figure: Figure, name: str) -> Drawing:
-    """One figure of an audit: its value, its interval, and what it is held against.
+    """Draw one figure of an audit: value, interval and reference.
 
     Args:
-        figure: what to draw.
+        figure: the figure to draw.
         name: the drawing's id.
     """
     numbers = [n for n in (figure.value, figure.low, figure.high, figure.reference) if n is not None]
@@ -143,14 +143,14 @@ def interval_chart(figure: Figure, name: str) -> Drawing:
 
 
 def epsilon_mark(epsilon: float | None) -> str:
-    """An ε at an axis or in a table; a round one is not padded."""
+    """Write an ε for an axis or a table, without padding zeros."""
     if epsilon is None or epsilon == float("inf"):
         return "∞"
     return f"{epsilon:g}" if float(f"{epsilon:g}") == epsilon else epsilon_text(epsilon)
 
 
 def interval_text(figure: Figure) -> str:
-    """The interval of a figure, which may be open at an end."""
+    """Write a figure's interval, which may be open at one end."""
     low, high = figure.low, figure.high
     if low is None:
         return "none" if high is None else f"at most {high:.4g}"
@@ -158,7 +158,7 @@ def interval_text(figure: Figure) -> str:
 
 
 def thinned(moments: Sequence[Moment]) -> list[Moment]:
-    """Some hundreds of moments: of neighbours that with the greatest spend, changes of budget, the ends."""
+    """Keep a few hundred moments: the largest spend of each group, changes of budget, and both ends."""
     size = -(-len(moments) // MOST_POINTS)
     groups = [range(start, min(start + size, len(moments))) for start in range(0, len(moments), size)]
     kept = {0, len(moments) - 1}
@@ -169,7 +169,7 @@ def thinned(moments: Sequence[Moment]) -> list[Moment]:
 
 def _series(plot: Plot, number: int, places: Sequence[float], rows: Sequence[Summary]) -> None:
     style = series_class(number)
-    if [row.epsilon for row in rows] in ([0.0], [None]):  # a baseline, to hold the others against
+    if [row.epsilon for row in rows] in ([0.0], [None]):  # a baseline to compare with
         level = rows[0].accuracy
         plot.line(plot.at([(plot.x.low, level), (plot.x.high, level)]), f"faint {style}", dash="4 4")
     elif len(rows) > 1:
@@ -181,7 +181,7 @@ def _series(plot: Plot, number: int, places: Sequence[float], rows: Sequence[Sum
 
 
 def _steps(points: Sequence[tuple[float, float]], last: float) -> list[tuple[float, float]]:
-    """Each value holds until the next."""
+    """Hold each value until the next."""
     corners = [points[0]]
     for (_, before), (x, value) in pairwise(points):
         corners += [(x, before), (x, value)]
@@ -196,5 +196,5 @@ def _dates(first: float, last: float) -> list[tuple[float, str]]:
 
 
 def _in_words(figure: Figure) -> str:
-    against = "" if figure.reference is None else f", held against {figure.reference:.4g}"
+    against = "" if figure.reference is None else f", reference {figure.reference:.4g}"
     return f"{figure.value:.4g}, interval: {interval_text(figure)}{against}"

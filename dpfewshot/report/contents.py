@@ -1,4 +1,4 @@
-"""What a report shows of what it was given: released facts, and only when asked for, what is private too."""
+"""Selects what a report shows: released facts, and confidential ones only on request."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ if TYPE_CHECKING:
     from dpfewshot.evaluation import Cell
 
 
+@renamed_fields(book="snapshot")
 @dataclass(frozen=True)
 class Sources:
-    """What a report may be made of; any part may be missing.
+    """The inputs of a report; each may be missing.
 
     Attributes:
-        demonstrations: what was released. Those without a guarantee are private.
-        book: of a ledger's account.
-        plan: the plan, with what it released where that is known.
-        cells: of an evaluation. Each says whether it is private.
-        findings: of audits. Each says whether it is private.
+        demonstrations: the released demonstrations. Those without a guarantee are confidential.
+        snapshot: the stored state of a ledger account.
+        plan: the plan, with its demonstrations if known.
+        cells: an evaluation's cells.
+        findings: the findings of audits.
     """
 
     demonstrations: Demonstrations | None = None
-    book: Snapshot | None = None
+    snapshot: Snapshot | None = None
     plan: PlanDocument | None = None
     cells: Sequence[Cell] = ()
     findings: Sequence[Finding] = ()
@@ -41,7 +42,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """How many of each were given and are private, and so not in the report."""
+    """The number of confidential inputs that the report leaves out."""
 
     demonstrations: int
     cells: int
@@ -53,25 +54,25 @@ class LeftOut:
         return self != LeftOut(0, 0, 0)
 
     def as_dict(self) -> dict[str, int]:
-        """For JSON."""
+        """Return JSON values."""
         return asdict(self)
 
 
 @renamed_fields(private="confidential", private_cells="confidential_cells")
 @dataclass(frozen=True)
 class Contents:
-    """What stands in a report.
+    """The contents of a report.
 
     Attributes:
-        confidential: whether it may hold what is for the trusted side alone.
-        promise: (ε, δ) of everything released; None where there is no such bound.
-        spending: of the ledger's account.
-        demonstrations: those that are shown.
-        plan: as `dpfewshot plan --json` prints it, with its parts.
-        panels: accuracy, one chart each.
-        confidential_cells: how many of its cells were measured on private data.
-        findings: of audits.
-        left_out: what was given and is not shown.
+        confidential: whether it may show what is for the trusted side alone.
+        promise: (ε, δ) of everything released; None if there is no such bound.
+        spending: the ledger account's spending.
+        demonstrations: the demonstrations to show.
+        plan: as `dpfewshot plan --json` prints it.
+        panels: accuracies, one chart each.
+        confidential_cells: the number of cells measured on private data.
+        findings: the findings to show.
+        left_out: the number of inputs not shown.
     """
 
     confidential: bool
@@ -86,35 +87,35 @@ class Contents:
 
     @property
     def loose(self) -> bool:
-        """Whether the promise is a sum over demonstrations that may be of one plan."""
+        """Whether the promise is a sum over demonstrations that may share a plan."""
         of_lines = self.spending is None and self.demonstrations.plan_spend is None
         return of_lines and len(self.demonstrations) > 1
 
     @property
     def unprotected(self) -> int:
-        """How many of the demonstrations have no guarantee."""
+        """The number of demonstrations without a guarantee."""
         return sum(not one.private for one in self.demonstrations)
 
     @property
     def unpaid(self) -> int:
-        """How many demonstrations with a guarantee are of no plan of the account, and so not in its bound."""
+        """The number of demonstrations with a guarantee that no plan of the account covers."""
         if self.spending is None:
             return 0
         return sum(one.private and not self.spending.has_paid_for(one) for one in self.demonstrations)
 
     @property
     def most_series(self) -> int:
-        """Of any chart."""
+        """The largest number of series in a chart."""
         return max([2, *(len(panel.series) for panel in self.panels)])
 
 
 @renamed_arguments(private="confidential")
 def select(sources: Sources, *, confidential: bool) -> Contents:
-    """Choose what is shown.
+    """Select what the report shows.
 
     Args:
-        sources: what there is.
-        confidential: whether what is computed from private records outside of ε is shown too.
+        sources: the inputs.
+        confidential: whether to show what was computed from private records outside the budget too.
 
     Raises:
         LedgerError: the account does not agree with its history.
@@ -124,7 +125,7 @@ def select(sources: Sources, *, confidential: bool) -> Contents:
     public = [cell for cell in sources.cells if cell.confidential is False]
     cells = sources.cells if confidential else public
     findings = [finding for finding in sources.findings if confidential or finding.confidential is False]
-    spending = None if sources.book is None else spending_of(sources.book, confidential=confidential)
+    spending = None if sources.snapshot is None else spending_of(sources.snapshot, confidential=confidential)
     return Contents(
         confidential=confidential,
         promise=_promise(spending, shown, sources.plan),
@@ -151,16 +152,16 @@ def _released(sources: Sources) -> Demonstrations:
 
 
 def _promise(spending: Spending | None, shown: Demonstrations, plan: PlanDocument | None) -> Promise | None:
-    """The account's bound, which covers every plan; else the demonstrations'; else the plan's."""
+    """The account's bound, which covers every plan; or else the demonstrations'; or else the plan's."""
     if spending is not None:
-        covers = f"everything that was released on the account of {spending.dataset}"
+        covers = f"everything released on the account of {spending.dataset}"
         return _of(spending.spent, spending.relation, covers)
     released = Demonstrations((one for one in shown if one.private), plan_spend=shown.plan_spend)
     if len(released):
         return _of(released.spent, released.relation, "all demonstrations of this report together")
     if plan is None or plan.plan["epsilon"] is None:
         return None
-    covers = "everything that the plan would release; planning itself spends nothing"
+    covers = "everything that the plan would release; planning spends nothing"
     return _of(plan.spend, plan.plan["relation"], covers)
 
 

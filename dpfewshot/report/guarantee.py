@@ -1,4 +1,4 @@
-"""The figures of the report's first section: what the promise means, in bets and accusations."""
+"""The report's first section: what the promise means for an attacker's bets and accusations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FALSE_ALARMS: Final = ((1e-3, "1 in 1,000"), (1e-2, "1 in 100"), (0.1, "1 in 10
 
 
 def guarantee(contents: Contents) -> dict[str, object]:
-    """What the template of that section needs, by name."""
+    """Return the section's template variables."""
     unit = UNKNOWN_UNIT if contents.spending is None else unit_text(contents.spending.unit)
     promise = contents.promise
     if promise is None:
@@ -36,5 +36,7 @@ def _one_in(promise: Promise) -> str:
 
 def _why_none(contents: Contents) -> str:
     if len(contents.demonstrations) > 0:
-        return "Its demonstrations carry none, or are of several kinds of neighbours, whose ε do not add up."
-    return "It was given neither a ledger, nor demonstrations with a guarantee, nor a plan with a budget."
+        return (
+            "Its demonstrations have none, or their neighbouring relations differ, so their ε do not add up."
+        )
+    return "Its inputs are neither a ledger, nor demonstrations with a guarantee, nor a plan with a budget."

@@ -1,4 +1,4 @@
-"""The HTML page: one file, no script, nothing fetched, and every text escaped."""
+"""The HTML page: one file, without scripts or external resources, with every text escaped."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ _MINUTE: Final = 60
 _LONGEST_FRACTION: Final = 100
 
 _ROWS: Final = 50
-"""Of a table; what is beyond is counted in words."""
+"""Rows of a table; the page states the number of the rest."""
 
 _CARDS: Final = 200
-"""Demonstrations that are shown."""
+"""Demonstrations shown."""
 
 _DETAILS: Final = 20_000
 """Characters of a finding's details."""
 
 
 def page(contents: Contents, *, title: str, made: date) -> str:
-    """The report as HTML.
+    """Render the report as HTML.
 
     Args:
-        contents: what is in it.
-        title: its heading.
-        made: the day, and no more of the time, that it names.
+        contents: the selected contents.
+        title: the heading.
+        made: the date to print; the page states no time.
 
     Raises:
         MissingExtra: Jinja2 is not installed.
@@ -109,12 +109,12 @@ def _environment() -> Environment:
 
 
 def _visible_text(value: object) -> object:
-    """Every text that a template prints, but our own markup."""
+    """Make every text that a template prints visible, except our own markup."""
     return visible(value) if type(value) is str else value
 
 
 def _policy(style: str) -> str:
-    """Nothing may be loaded or run; the one style sheet that applies is the one with this hash."""
+    """Return a policy that forbids loading and scripts, and allows only the style sheet with this hash."""
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
@@ -170,14 +170,14 @@ def _by_label(demonstrations: Demonstrations) -> list[tuple[str, list[Demonstrat
 
 
 def _short(value: object) -> str:
-    """A number to four digits; what is no number as it is, and nothing as a dash."""
+    """Write a number to four digits, other values unchanged, and None as a dash."""
     if value is None:
         return "–"
     return f"{value:.4g}" if isinstance(value, (int, float)) else _fraction(str(value))
 
 
 def _fraction(text: str) -> str:
-    """A fraction, as a ledger keeps q, as a number."""
+    """Write a fraction, such as a ledger's q, as a decimal."""
     above, _, below = text.partition("/")
     numbers = above.isdecimal() and below.isdecimal() and len(text) < _LONGEST_FRACTION and int(below)
     return f"{int(above) / int(below):.4g}" if numbers else text

@@ -1,12 +1,12 @@
-"""What (ε, δ) means for somebody who sees the releases: exact consequences, every figure rounded up.
+"""What (ε, δ) means for observers of the releases: exact consequences, every figure rounded up.
 
-Let S be any rule by which an attacker accuses, f = P[S | D'] its rate of false alarms and t = P[S | D] its
-rate of detection, for neighbours D and D'. (ε, δ) in both directions says exactly (Wasserman and Zhou 2010;
-Kairouz, Oh and Viswanath 2015)
+Let S be an attacker's rule for accusing, f = P[S | D'] its false-alarm rate and t = P[S | D] its detection
+rate, for neighbours D and D'. (ε, δ) in both directions is equivalent to (Wasserman and Zhou 2010; Kairouz,
+Oh and Viswanath 2015)
 
     t ≤ e^ε·f + δ   and   1 - f ≤ e^ε·(1 - t) + δ.
 
-So what is drawn and printed here holds for every attacker, whatever else he knows.
+So every figure here holds for all attackers, whatever else they know.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ _LARGEST_EXPONENT: Final = 700.0
 _MANY: Final = 1_000_000_000
 
 OTHER_WORLD: Final[dict[str, str]] = {
-    Relation.ADD_REMOVE: "is not there; how many there are in all is stated as a public number",
+    Relation.ADD_REMOVE: "is absent; the total number is a stated, public constant",
     Relation.ZERO_OUT: "is blanked out: it keeps its place in the count (and its label, unless labels are "
-    "free text), and nothing of it is read. Counts are treated as public",
-    Relation.REPLACE_ONE: "is exchanged for another with the same label. Counts are public",
+    "free text), but nothing of it is read. Counts are treated as public",
+    Relation.REPLACE_ONE: "is replaced by another with the same label. Counts are public",
 }
-"""What has become of a unit in the other of two worlds that nobody can tell apart beyond (ε, δ)."""
+"""What differs in the second of two worlds that observers cannot tell apart beyond (ε, δ)."""
 
 UNKNOWN_UNIT: Final = "one record, or one unit if the records had a unit column"
 
 
 @dataclass(frozen=True)
 class Promise:
-    """(ε, δ) of everything that it covers together.
+    """(ε, δ) of several releases together.
 
     Attributes:
         epsilon: ε ≥ 0, an upper bound.
         delta: 0 ≤ δ < 1, an upper bound.
         relation: the neighbouring relation.
-        covers: what it is the bound of, in words.
+        covers: the covered releases, in words.
     """
 
     epsilon: float
@@ -50,41 +50,41 @@ class Promise:
 
     @property
     def odds_factor(self) -> float:
-        """e^ε: what odds are multiplied or divided by, at most, but for δ."""
+        """e^ε, the largest change of any odds, except with probability δ."""
         return math.exp(min(self.epsilon, _LARGEST_EXPONENT))
 
     @property
     def best_guess(self) -> float:
-        """The share of right guesses between two worlds that are equally likely: (e^ε + δ)/(e^ε + 1)."""
+        """The largest rate of right guesses between two equally likely worlds: (e^ε + δ)/(e^ε + 1)."""
         return (self.odds_factor + self.delta) / (self.odds_factor + 1)
 
     @property
     def corner(self) -> tuple[float, float]:
-        """(f, t) of the rule that guesses right most often: where the two bounds meet."""
+        """(f, t) of the best guesser: the intersection of the two bounds."""
         return (1 - self.delta) / (1 + self.odds_factor), self.best_guess
 
     def belief(self, prior: float) -> float:
-        """The greatest belief afterwards of who held `prior` before, but for δ: odds times e^ε."""
+        """The largest posterior belief after `prior`, except with probability δ: the odds times e^ε."""
         return self.odds_factor * prior / (1 - prior + self.odds_factor * prior)
 
     def detection(self, false_alarms: float) -> float:
-        """The greatest rate of detection t at a rate of false alarms f."""
+        """The largest detection rate t at a false-alarm rate f."""
         first = self.odds_factor * false_alarms + self.delta
         second = 1 - (1 - self.delta - false_alarms) / self.odds_factor
         return max(0.0, min(1.0, first, second))
 
 
 def factor_text(factor: float) -> str:
-    """A factor to three digits, rounded up."""
+    """Write a factor to three digits, rounded up."""
     if factor > _MANY:
-        return "more than a thousand million"
+        return "more than a billion"
     with localcontext(own_context()):
         rounded = to_digits(Decimal(repr(factor)), 3, ROUND_CEILING)
         return f"{rounded:,.0f}" if rounded >= 1000 else f"{rounded.normalize():f}"  # noqa: PLR2004 - no digits after the point
 
 
 def percent_text(share: float) -> str:
-    """A share as a percentage, rounded up; what is close to 1 shows how close."""
+    """Write a share as a percentage, rounded up; near 100 % it keeps three digits of the difference."""
     share = min(max(share, 0.0), 1.0)
     with localcontext(own_context()):
         exact = Decimal(repr(share)) * 100
@@ -96,12 +96,12 @@ def percent_text(share: float) -> str:
 
 
 def other_world(relation: str) -> str:
-    """What has become of a unit in the other world, in words."""
+    """Describe the unit in the other world."""
     return OTHER_WORLD.get(relation, f"differs, in the sense of {relation!r}")
 
 
 def unit_text(unit: str | None) -> str:
-    """The privacy unit in words; `unit` as an account keeps it."""
+    """Describe the privacy unit; `unit` is as an account stores it."""
     if unit is None:
         return "one record"
     return f"everything of one unit ({'a customer, say' if unit == UNNAMED_UNIT else f'one {unit!r}'})"

@@ -1,4 +1,4 @@
-"""The files that a report is made of, read and checked. What they say is shown, never trusted as markup."""
+"""Reads and checks a report's input files. Their contents are shown, never trusted as markup."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dpfewshot.audit import Finding
 from dpfewshot.demonstrations import Demonstrations, from_line
-from dpfewshot.errors import InvalidReport
+from dpfewshot.errors import InvalidPlan, InvalidReport
+from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.values import PrivacySpend
 
 if TYPE_CHECKING:
@@ -20,37 +21,9 @@ if TYPE_CHECKING:
 
 File = str | os.PathLike[str]
 
-_NUMBER: Final = (int, float)
 _MAYBE_NUMBER: Final = (int, float, type(None))
 _MAYBE_TEXT: Final = (str, type(None))
 
-_PLAN: Final[Mapping[str, tuple[type, ...]]] = {
-    "mechanism": (str,),
-    "relation": (str,),
-    "epsilon": _MAYBE_NUMBER,
-    "delta": _MAYBE_NUMBER,
-    "prompts_per_token": (int,),
-    "records_per_prompt": (int,),
-    "max_tokens": (int,),
-    "shots_per_label": (int,),
-    "resample_every": (int,),
-    "sampling": (str,),
-    "prompt_tokens": (int,),
-    "estimated_seconds": _MAYBE_NUMBER,
-    "warnings": (list,),
-    "parts": (list,),
-}
-_PART: Final[Mapping[str, tuple[type, ...]]] = {
-    "scope": _MAYBE_TEXT,
-    "labels": (list,),
-    "population": (int,),
-    "sampling_rate": _NUMBER,
-    "noise_multiplier": _NUMBER,
-    "steps": (int,),
-    "epsilon": _MAYBE_NUMBER,
-    "delta": _MAYBE_NUMBER,
-    "noise_on_mean": _MAYBE_NUMBER,
-}
 _CELL: Final[Mapping[str, tuple[type, ...]]] = {
     "task": (str,),
     "model": (str,),
@@ -69,11 +42,11 @@ _CELL: Final[Mapping[str, tuple[type, ...]]] = {
 
 @dataclass(frozen=True)
 class PlanDocument:
-    """What `dpfewshot plan --json` prints, or `generate --json`, which has the plan's demonstrations too.
+    """What `dpfewshot plan --json` prints, or `generate --json`, which adds the plan's demonstrations.
 
     Attributes:
-        plan: as `GenerationPlan.as_dict` makes it.
-        demonstrations: what this plan released, with what the plan cost; None for a plan alone.
+        plan: the result of `GenerationPlan.as_dict`.
+        demonstrations: the plan's demonstrations, with the plan's cost; None for a plan alone.
     """
 
     plan: Mapping[str, Any]
@@ -81,7 +54,7 @@ class PlanDocument:
 
     @property
     def spend(self) -> PrivacySpend | None:
-        """What the plan reserves; None without privacy."""
+        """The amount that the plan reserves; None without privacy."""
         epsilon, delta = self.plan["epsilon"], self.plan["delta"]
         return None if epsilon is None or delta is None else PrivacySpend(float(epsilon), float(delta))
 
@@ -90,13 +63,14 @@ def read_plan(path: File) -> PlanDocument:
     """Read a plan, or a plan with its demonstrations.
 
     Raises:
-        InvalidReport: the file cannot be read or is no plan.
+        InvalidReport: the file cannot be read, or is not a plan.
     """
     document = _json(path, _text(path), "what dpfewshot plan --json prints")
     plan = document.get("plan", document)
-    _check(path, "the plan", plan, _PLAN)
-    for part in plan["parts"]:
-        _check(path, "a part of the plan", part, _PART)
+    try:
+        GenerationPlan.from_dict(plan)
+    except InvalidPlan as error:
+        raise InvalidReport(f"{path}: {error}") from None
     alone = PlanDocument(plan, None)
     lines = document.get("demonstrations")
     if lines is None:
@@ -104,17 +78,17 @@ def read_plan(path: File) -> PlanDocument:
     try:
         items = [from_line(line) for line in lines]
     except (TypeError, ValueError):
-        raise InvalidReport(f"{path}: one of the demonstrations is not one") from None
+        raise InvalidReport(f"{path}: one of the demonstrations is malformed") from None
     return PlanDocument(plan, Demonstrations(items, plan_spend=alone.spend))
 
 
 def read_evaluation(path: File) -> list[Cell]:
-    """Read the cells of a results file, one JSON line each, which an evaluation may be writing just now.
+    """Read the cells of a results file, to which an evaluation may be writing.
 
-    The file stays as it is; a last line that is cut off is left alone. A cell that does not say is private.
+    The file is not changed; an incomplete last line is ignored. A cell without `"private"` is confidential.
 
     Raises:
-        InvalidReport: the file cannot be read, or a line is no cell. Names the line.
+        InvalidReport: the file cannot be read, or a line is not a cell; the message names it.
     """
     return list(_cells(path))
 
@@ -123,7 +97,7 @@ def read_findings(path: File) -> list[Finding]:
     """Read what `dpfewshot audit --json` prints.
 
     Raises:
-        InvalidReport: the file cannot be read, or a finding is not one.
+        InvalidReport: the file cannot be read, or a finding is malformed.
     """
     document = _json(path, _text(path), "what dpfewshot audit --json prints")
     try:
@@ -164,7 +138,7 @@ def _check(path: File, where: str, value: object, types: Mapping[str, tuple[type
         found = value[name]
         finite = not isinstance(found, float) or math.isfinite(found)
         if not isinstance(found, allowed) or isinstance(found, bool) or not finite:
-            raise InvalidReport(f"{path}: {where} has a {name!r} of another kind than expected")
+            raise InvalidReport(f"{path}: {where} has a {name!r} of the wrong type")
 
 
 def _json(where: File, text: str, what: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""What a ledger's account spent, plan by plan, from its history.
+"""The spending of a ledger account, plan by plan, from its history.
 
-Released facts are the plans that count, in the order in which they were reserved, their public settings and
-costs, and the budgets there were. When something happened, which plans were given back, and the hashes, which
-cover the times, are for the operator alone (docs/decisions/report.md).
+Released facts are the plans that count, in order of reservation, with their public settings and costs, and
+all budgets. Times, cancelled plans, and the hashes, which cover the times, are for the operator alone
+(docs/decisions/report.md).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ History = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class ReservedPlan:
-    """One plan that was reserved.
+    """A reserved plan.
 
     Attributes:
-        number: its place in that order, from 1.
-        scope: the part of the data set that it drew from, or None for all of it.
+        number: its position in order of reservation, from 1.
+        scope: the stratum of the data set that it draws from; None for all of it.
         spend: its whole cost.
-        details: mechanism, σ, q, steps: public settings.
-        at: when.
-        state: what became of it: "reserved", "charged", "settled" or "cancelled".
+        details: its public settings: mechanism, σ, q, steps.
+        at: the time of reservation.
+        state: "reserved", "charged", "settled" or "cancelled".
     """
 
     number: int
@@ -49,13 +49,13 @@ class ReservedPlan:
 
 @dataclass(frozen=True)
 class Moment:
-    """The account after an act that changed what is spent, or what may be.
+    """The account after an event that changed its spending or its budget.
 
     Attributes:
-        plans: how many plans were reserved by then.
-        at: when.
-        spent: of the budget.
-        budget: as it was then.
+        plans: the number of plans reserved so far.
+        at: the time.
+        spent: the amount spent so far.
+        budget: the budget at that time.
     """
 
     plans: int
@@ -65,8 +65,8 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Part:
-    """All plans over one part of the data set, or over all of it: how many, and the sum of their costs."""
+class StratumTotal:
+    """The number and total cost of all plans over one stratum of the data set, or over all of it."""
 
     scope: str | None
     plans: int
@@ -78,18 +78,18 @@ class Spending:
     """An account as a report shows it.
 
     Attributes:
-        dataset: its name.
+        dataset: the account's name.
         relation: the neighbouring relation of every plan.
-        unit: the column that names whom a record belongs to; None where each stands for itself.
-        parallel: whether plans over different parts run side by side.
-        budget: what may be spent in all.
-        spent: what is reserved or charged.
-        plans: in the order in which they were reserved.
-        moments: the same, as sums.
-        parts: the sums that count towards what is spent, the largest first.
-        versions: of dpfewshot, which wrote the history.
-        head: the hash of the last act.
-        costs: of the plans that count, as their demonstrations state them.
+        unit: the column that names a record's unit; None if every record is a unit.
+        parallel: whether plans over different strata compose in parallel.
+        budget: the current budget.
+        spent: the amount reserved or charged.
+        plans: the plans in order of reservation.
+        moments: the running totals.
+        strata: the totals that count towards the amount spent, the largest first.
+        versions: the versions of dpfewshot that wrote the history.
+        chain_tip: the hash of the last event.
+        costs: the costs of the plans that count, as their demonstrations state them.
     """
 
     dataset: str
@@ -100,28 +100,28 @@ class Spending:
     spent: PrivacySpend
     plans: tuple[ReservedPlan, ...]
     moments: tuple[Moment, ...]
-    parts: tuple[Part, ...]
+    strata: tuple[StratumTotal, ...]
     versions: tuple[str, ...]
-    head: str
+    chain_tip: str
     costs: frozenset[PrivacySpend]
 
     def has_paid_for(self, one: Demonstration) -> bool:
-        """Whether a plan of the account cost what the demonstration says that its plan cost."""
+        """Whether a plan of the account has the cost that the demonstration states."""
         if one.spent is None:
             return False
         free = one.spent == PrivacySpend(0.0, 0.0)
-        # a line of an older version may have been rounded to the nearest float
+        # older versions may have rounded to the nearest float
         paid = one.spent in self.costs or Amount.of_cost(one.spent).as_spend() in self.costs
         return free or (one.relation == self.relation and paid)
 
     @property
     def given_back(self) -> int:
-        """How many of the plans were given back, without having drawn."""
+        """The number of plans that were cancelled before drawing."""
         return sum(plan.state == CANCELLED for plan in self.plans)
 
     @property
     def budgets(self) -> list[PrivacySpend]:
-        """Every budget there was, in order."""
+        """All budgets, in order."""
         found: list[PrivacySpend] = []
         for moment in self.moments:
             if found[-1:] != [moment.budget]:
@@ -129,47 +129,49 @@ class Spending:
         return found
 
 
-def read_book(account: LedgerAccount) -> Snapshot:
-    """Everything that is stored of an account, at one moment.
+def read_snapshot(account: LedgerAccount) -> Snapshot:
+    """Read everything that is stored of an account, at one moment.
 
     Raises:
-        LedgerError: it cannot be read.
+        LedgerError: the account cannot be read.
     """
     exported: dict[str, Any] = account.export()
     return Snapshot(exported["account"], exported["entries"], exported["history"])
 
 
-def spending_of(book: Snapshot, *, confidential: bool) -> Spending:
-    """What an account spent.
+def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
+    """Return an account's spending.
 
     Args:
-        book: everything that is stored of it.
-        confidential: whether plans that were given back are shown too.
+        snapshot: the stored state of the account.
+        confidential: whether to include cancelled plans.
 
     Raises:
-        LedgerError: it does not agree with its history.
+        LedgerError: the account contradicts its history.
     """
-    if not check(book).ok:
+    if not check(snapshot).ok:
         raise LedgerError(
-            f"the account of {book.account['dataset']!r} does not agree with its history, so nothing can be "
-            "reported of it: dpfewshot ledger verify says what is wrong"
+            f"the account of {snapshot.account['dataset']!r} contradicts its history and cannot be reported: "
+            "dpfewshot ledger verify says what is wrong"
         )
-    states = {row["id"]: row["state"] for row in book.entries}
-    history = [row for row in book.history if confidential or states.get(row["entry"]) != CANCELLED]
+    states = {row["id"]: row["state"] for row in snapshot.entries}
+    history = [row for row in snapshot.history if confidential or states.get(row["entry"]) != CANCELLED]
     moments = tuple(_moments(history))
     return Spending(
-        dataset=book.account["dataset"],
-        relation=book.account["relation"],
-        unit=book.account["unit"],
-        parallel=bool(book.account["parallel"]),
+        dataset=snapshot.account["dataset"],
+        relation=snapshot.account["relation"],
+        unit=snapshot.account["unit"],
+        parallel=bool(snapshot.account["parallel"]),
         budget=moments[-1].budget,
         spent=moments[-1].spent,
         plans=tuple(_plans(history, states)),
         moments=moments,
-        parts=_parts(book),
+        strata=_strata(snapshot),
         versions=tuple(dict.fromkeys(row["package_version"] for row in history)),
-        head=book.chain_tip,
-        costs=frozenset(_amount(entry).as_spend() for entry in book.entries if entry["state"] != CANCELLED),
+        chain_tip=snapshot.chain_tip,
+        costs=frozenset(
+            _amount(entry).as_spend() for entry in snapshot.entries if entry["state"] != CANCELLED
+        ),
     )
 
 
@@ -205,15 +207,15 @@ def _moments(history: History) -> Iterator[Moment]:
         yield Moment(len(costs), datetime.fromisoformat(row["at"]), spent, budget.as_remainder())
 
 
-def _parts(book: Snapshot) -> tuple[Part, ...]:
+def _strata(snapshot: Snapshot) -> tuple[StratumTotal, ...]:
     counts: dict[str | None, int] = defaultdict(int)
     sums: dict[str | None, Amount] = defaultdict(lambda: NOTHING)
-    for entry in book.entries:
+    for entry in snapshot.entries:
         if entry["state"] != CANCELLED:
             counts[entry["scope"]] += 1
             sums[entry["scope"]] = sums[entry["scope"]].plus(_amount(entry))
-    parts = [Part(scope, counts[scope], amount.as_spend()) for scope, amount in sums.items()]
-    return tuple(sorted(parts, key=lambda part: -part.spend.epsilon))
+    totals = [StratumTotal(scope, counts[scope], amount.as_spend()) for scope, amount in sums.items()]
+    return tuple(sorted(totals, key=lambda total: -total.spend.epsilon))
 
 
 def _amount(row: Mapping[str, Any]) -> Amount:

@@ -1,7 +1,7 @@
-"""Charts as inline SVG: what every one of them is made of.
+"""The elements of charts, as inline SVG.
 
-A drawing is a tree of elements, never glued text, so that no label can become markup. Colours are classes of
-the style sheet, which knows light and dark.
+A drawing is a tree of elements, never concatenated text, so no label can become markup. Colours are classes
+of the style sheet, which has a light and a dark set.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ LEFT: Final = 54
 RIGHT: Final = 22
 TOP: Final = 34
 BOTTOM: Final = 50
-"""Margins around a plot, where its axes and their words are."""
+"""Margins around a plot, for its axes and their labels."""
 
 DASHES: Final = ("", "7 4", "2 3", "9 3 2 3", "12 5")
 MARKERS: Final = ("circle", "square", "triangle", "diamond", "cross", "plus", "wedge")
-"""Seven markers, six colours and five dashes: 210 series before one looks like another."""
+"""Seven markers, six colours and five dashes distinguish 210 series."""
 
 _SHAPES: Final = {
     "square": "M-4-4H4V4H-4Z",
@@ -40,13 +40,13 @@ _SHAPES: Final = {
 
 @dataclass(frozen=True)
 class Scale:
-    """A straight map from values to places.
+    """A linear map from values to coordinates.
 
     Args:
         low: the value at `start`.
         high: the value at `end`, greater than `low`.
-        start: a place, in the drawing's units.
-        end: likewise.
+        start: a coordinate of the drawing.
+        end: a coordinate of the drawing.
     """
 
     low: float
@@ -55,19 +55,19 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        """The place of a value."""
+        """Return the coordinate of a value."""
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
 
 class Drawing:
-    """An SVG image with a title and a description for whoever does not see it.
+    """An SVG image with a title and a description for readers who cannot see it.
 
     Args:
-        name: its id, unlike any other on the page: letters, digits and hyphens.
-        title: what it is.
+        name: its id, unique on the page: letters, digits and hyphens.
+        title: its title.
         description: what it shows, in words.
-        width: in its own units, which are about pixels.
-        height: likewise.
+        width: in the drawing's units, roughly pixels.
+        height: in the same units.
     """
 
     def __init__(
@@ -80,27 +80,27 @@ class Drawing:
             SubElement(self.root, tag, {"id": identifier}).text = visible(words)
 
     def __html__(self) -> str:
-        """What a template shows of it: markup whose text is escaped already."""
+        """Return its markup, whose text is already escaped."""
         return tostring(self.root, encoding="unicode")
 
     def line(self, points: Iterable[tuple[float, float]], style: str, *, dash: str = "") -> None:
-        """A line through points."""
+        """Draw a line through points."""
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
         SubElement(self.root, "path", {"d": path, "class": f"line {style}"} | _dashed(dash))
 
     def area(self, points: Iterable[tuple[float, float]], style: str) -> None:
-        """A filled shape."""
+        """Draw a filled shape."""
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) + "Z"
         SubElement(self.root, "path", {"d": path, "class": style})
 
     def marker(self, x: float, y: float, series: int) -> None:
-        """The marker of a series at a place."""
+        """Draw a series' marker."""
         shape = _SHAPES[MARKERS[series % len(MARKERS)]]
         attributes = {"d": shape, "transform": f"translate({x:.1f} {y:.1f})"}
         SubElement(self.root, "path", attributes | {"class": f"marker {series_class(series)}"})
 
     def words(self, x: float, y: float, words: str, *, anchor: str = "middle", style: str = "") -> None:
-        """A line of text; `anchor` is "start", "middle" or "end"."""
+        """Write a line of text; `anchor` is "start", "middle" or "end"."""
         attributes = {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor}
         SubElement(self.root, "text", attributes | ({"class": style} if style else {})).text = visible(words)
 
@@ -109,12 +109,12 @@ class Plot(Drawing):
     """A drawing with two axes.
 
     Args:
-        name: as of a `Drawing`.
-        title: likewise.
-        description: likewise.
-        across: the values at the left and the right end.
+        name: as in `Drawing`.
+        title: as in `Drawing`.
+        description: as in `Drawing`.
+        across: the values at the left and right ends.
         up: the values at the bottom and the top.
-        axes: the words at the axes, across and up.
+        axes: the labels of the axes, horizontal and vertical.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Plot(Drawing):
     def ticks(
         self, across: Sequence[tuple[float, str]], up: Sequence[tuple[float, str]], *, both: bool = True
     ) -> None:
-        """The two axes with their values and grid lines, in both directions or across alone; drawn first."""
+        """Draw axes, values and grid lines before anything else; vertical lines only if `both`."""
         left, right, bottom, top = LEFT, WIDTH - RIGHT, HEIGHT - BOTTOM, TOP
         for value, words in up:
             self.line([(left, self.y(value)), (right, self.y(value))], "grid")
@@ -148,19 +148,19 @@ class Plot(Drawing):
         self.line([(left, top), (left, bottom), (right, bottom)], "axis")
 
     def at(self, points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-        """The places of points that are given as values."""
+        """Return the coordinates of points given as values."""
         return [(self.x(x), self.y(y)) for x, y in points]
 
 
 @dataclass(frozen=True)
 class Swatch:
-    """The line of a series, for a legend, with its marker where it has one; what it says stands beside it."""
+    """A series' line in a legend, with its marker if it has one; the text beside it names the series."""
 
     series: int
     marked: bool = True
 
     def __html__(self) -> str:
-        """What a template shows of it."""
+        """Return its markup."""
         root = Element("svg", {"viewBox": "0 0 36 14", "class": "swatch", "aria-hidden": "true"})
         line = {"d": "M1 7H35", "class": f"line {series_class(self.series)}"}
         SubElement(root, "path", line | _dashed(dash_of(self.series)))
@@ -171,17 +171,17 @@ class Swatch:
 
 
 def series_class(series: int) -> str:
-    """The colour of a series."""
+    """Return the style class with a series' colour."""
     return f"series-{series % SERIES + 1}"
 
 
 def dash_of(series: int) -> str:
-    """The dashes of a series' line."""
+    """Return the dash pattern of a series' line."""
     return DASHES[series % len(DASHES)]
 
 
 def round_values(low: float, high: float, count: int = 5) -> list[float]:
-    """About `count` round values from `low` to `high`, which is greater."""
+    """Return about `count` round values between `low` and `high` > `low`."""
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)

@@ -1,4 +1,4 @@
-"""Text that others wrote, so that a reader sees what is there."""
+"""Untrusted text, made visible."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import unicodedata
 from typing import Final
 
 _JOINERS: Final = "\u200c\u200d"
-"""Persian and emoji are written with them."""
+"""Persian and emoji need them."""
 
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
-"""Unicode's categories of what is not seen, or moves what is: control and format characters (among them those
-that turn the direction of writing), surrogates, private use, separators of lines."""
+"""Unicode categories of invisible or rearranging characters: control and format characters (among them
+changes of writing direction), surrogates, private use, line and paragraph separators."""
 
 
 def visible(text: str) -> str:
-    """The text with everything that is not seen written out, as in ⟨U+202E⟩; line ends stay."""
+    """Write out every invisible character, as in ⟨U+202E⟩; line ends stay."""
     return "".join(f"⟨U+{ord(each):04X}⟩" if _is_hidden(each) else each for each in text)
 
 
 def plural(count: int, noun: str) -> str:
-    """A number with its noun: "1 plan", "2,000 plans"."""
+    """Write a number with its noun: "1 plan", "2,000 plans"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 

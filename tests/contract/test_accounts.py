@@ -17,7 +17,7 @@ from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, LedgerError
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
 from dpfewshot.values import PrivacyBudget, PrivacySpend
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support import factory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -394,6 +394,4 @@ def test_a_wrapper_that_lacks_a_member_is_refused(missing: str) -> None:
 
 
 def made_on(account: object) -> dpf.Synthesizer:
-    return dpf.Synthesizer(
-        TASK, tickets(), Sentence(), budget=dpf.PrivacyBudget(1.0, 1e-5), ledger=account, max_tokens=6
-    )
+    return factory.synthesizer(budget=PrivacyBudget(1.0, 1e-5), ledger=account, max_tokens=6)

@@ -14,6 +14,7 @@ from dpfewshot.backends import BlockBackend, LlamaCpp, conformance, packaged_mod
 from dpfewshot.backends.hugging_face import HuggingFace
 from dpfewshot.backends.hugging_face.streams import HuggingFaceStreams
 from dpfewshot.errors import BackendError, MissingExtra
+from tests.support import inside
 from tests.support.tiny_models import PADDING, SIZES, save_tiny_model
 
 pytestmark = pytest.mark.model
@@ -65,7 +66,7 @@ def transformers_own(backend, prompt):
     """The log-probabilities that transformers gives one prompt, without a cache."""
     import torch
 
-    model = backend._model
+    model = inside.model(backend)
     with torch.inference_mode():
         logits = model.network(input_ids=torch.tensor([prompt])).logits[0, -1, : model.vocabulary_size]
     return torch.log_softmax(logits.double(), dim=0).numpy()
@@ -239,7 +240,7 @@ def test_special_and_added_tokens_in_text_stay_text(backend):
 
 
 def test_rows_that_only_pad_the_matrices_are_no_tokens(backend):
-    rows = backend._model.network.get_output_embeddings().weight.shape[0]
+    rows = inside.model(backend).network.get_output_embeddings().weight.shape[0]
     assert backend.vocabulary_size == rows - PADDING
     totals = np.exp(backend.next_token_logprobs(PROMPTS).astype(np.float64)).sum(axis=1)
     np.testing.assert_allclose(totals, 1, atol=1e-5)
@@ -290,7 +291,7 @@ def test_a_failure_of_pytorch_quotes_nothing_and_can_be_tried_again(backend, mon
         def fail(**_):
             raise RuntimeError("shape [1, 20] of a secret")
 
-        patch.setattr(backend._model, "network", fail)
+        patch.setattr(inside.model(backend), "network", fail)
         with pytest.raises(BackendError, match="PyTorch failed on cpu") as raised:
             block.next_token_logprobs()
     assert raised.value.retryable
@@ -305,13 +306,13 @@ def test_products_are_whole_whatever_the_process_chose(backend, monkeypatch):
     import torch
 
     seen = []
-    network = backend._model.network
+    network = inside.model(backend).network
 
     def watched(**options):
         seen.append(torch.get_float32_matmul_precision())
         return network(**options)
 
-    monkeypatch.setattr(backend._model, "network", watched)
+    monkeypatch.setattr(inside.model(backend), "network", watched)
     torch.set_float32_matmul_precision("high")
     try:
         backend.next_token_logprobs([[1]])

@@ -9,6 +9,7 @@ import dpfewshot as dpf
 from dpfewshot import icl
 from dpfewshot.backends import LlamaCpp, packaged_model_path
 from dpfewshot.icl.classifier import CONTENT_FREE
+from tests.support import inside
 from tests.support.colours import shown
 
 pytestmark = pytest.mark.model
@@ -80,10 +81,9 @@ def test_the_prefix_is_evaluated_once_and_a_text_once_for_all_labels(
     classifier.predict(QUESTIONS[0])
     before = backend.tokens_evaluated
     classifier.predict(QUESTIONS)
-    texts = sum(len(classifier._prompt.question(question)) for question in QUESTIONS)
-    labels = len(QUESTIONS) * sum(len(path) for path in classifier._tree.beginnings)
-    assert backend.tokens_evaluated - before == texts + labels
-    assert len(classifier._tree.beginnings) > 1
+    texts, labels = inside.evaluated_by(classifier, QUESTIONS)
+    assert backend.tokens_evaluated - before == texts + len(QUESTIONS) * labels
+    assert labels > 0
 
 
 def test_a_text_longer_than_the_context_is_named(backend: LlamaCpp, classifier: icl.Classifier) -> None:

@@ -15,6 +15,7 @@ from dpfewshot.backends.llama_cpp.model import load_library
 from dpfewshot.backends.llama_cpp.streams import KVStreams
 from dpfewshot.backends.streams.protocol import Tally
 from dpfewshot.errors import BackendError
+from tests.support import inside
 
 pytestmark = pytest.mark.model
 
@@ -96,7 +97,7 @@ class OneBatch:
     """The wrong way, as a control: all prompts in one decode call, in one unified KV buffer."""
 
     def __init__(self, backend):
-        self._model = model = backend._model
+        self._model = model = inside.model(backend)
         self._library = library = model.library
         parameters = library.llama_context_default_params()
         parameters.n_ctx, parameters.n_seq_max, parameters.n_batch, parameters.n_ubatch = 4096, 80, 4096, 512
@@ -183,7 +184,7 @@ def test_a_step_has_the_bits_of_llama_cpp_on_its_own(backend, prefix, suffixes):
     released = backend.tokenize(" What is the")
     found = answers(backend, prefix, suffixes[:2], released)[-1][0]
     whole = [*prefix, *suffixes[0]]
-    streams = KVStreams(backend._model, streams=1, cells=256, threads=2, tally=Tally())
+    streams = KVStreams(inside.model(backend), streams=1, cells=256, threads=2, tally=Tally())
     try:
         streams.extend(0, 0, whole)
         for index, token in enumerate(released):
@@ -354,7 +355,7 @@ def test_a_failed_decode_speaks_of_no_prompt_and_can_be_tried_again(backend, pre
     expected = answers(backend, prefix, suffixes[:2], [5])
     block = backend.open_block(prefix, suffixes[:2], 2)
     with monkeypatch.context() as patch:
-        patch.setattr(backend._model.library, "llama_decode", lambda *_: -3)
+        patch.setattr(inside.model(backend).library, "llama_decode", lambda *_: -3)
         with pytest.raises(BackendError, match="llama_decode failed with status -3") as raised:
             block.next_token_logprobs()
     assert raised.value.retryable
@@ -442,11 +443,11 @@ def test_more_prompts_than_a_context_has_streams_for_are_kept_in_several(prefix,
     settings = {"context_tokens": 256, "kept_prompts": 14, "decode_batch": 8, "threads": 2}
     with LlamaCpp(packaged_model_path(), **settings) as one:
         expected = answers(one, prefix, short_prompts[:8], [100])
-        assert len(one._pools[True]._pools) == 1
+        assert inside.contexts_of_blocks(one) == 1
     monkeypatch.setattr(load_library(), "llama_max_parallel_sequences", lambda: 24)
     with LlamaCpp(packaged_model_path(), **settings) as two:
         assert all(map(same_bits, expected, answers(two, prefix, short_prompts[:8], [100])))
-        assert len(two._pools[True]._pools) == 2
+        assert inside.contexts_of_blocks(two) == 2
         before = two.tokens_evaluated
         block = two.open_block(prefix, short_prompts[:8], 2)
         block.next_token_logprobs()
@@ -494,7 +495,7 @@ def test_on_a_gpu_the_suite_decides_what_the_backend_claims(monkeypatch, holds):
     expected = nullcontext() if holds else pytest.warns(RuntimeWarning, match="one by one")
     with expected, LlamaCpp(packaged_model_path(), **settings) as loaded:
         assert loaded.batch_invariant is holds
-        assert loaded._decode_batch == (8 if holds else 1)
+        assert inside.decode_batch(loaded) == (8 if holds else 1)
         assert "GPU" in loaded.describe()
 
 
@@ -526,7 +527,7 @@ def test_a_forked_child_is_refused(backend):
 
 def test_a_copy_takes_nothing_of_the_stream_with_it(backend):
     """A stream that an earlier prompt left is overwritten whole, beyond the new prompt's tokens too."""
-    streams = KVStreams(backend._model, streams=3, cells=256, threads=2, tally=Tally())
+    streams = KVStreams(inside.model(backend), streams=3, cells=256, threads=2, tally=Tally())
     try:
         streams.extend(1, 0, [1, 2, 3])
         streams.copy(1, 2)

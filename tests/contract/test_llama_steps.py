@@ -6,6 +6,8 @@ import warnings
 import numpy as np
 import pytest
 
+from tests.support import inside
+
 pytest.importorskip("llama_cpp", exc_type=ImportError)
 
 from dpfewshot.backends import LlamaCpp, conformance, packaged_model_path
@@ -74,7 +76,7 @@ def test_a_kernel_that_heeds_its_neighbours_is_found_and_done_without(cache, mon
         loaded = LlamaCpp(packaged_model_path(), **SETTINGS)
     with loaded:
         assert loaded.batch_invariant
-        assert loaded._decode_batch == 1
+        assert inside.decode_batch(loaded) == 1
         assert "one by one" in loaded.describe()
         assert (loaded.tokens_evaluated, loaded.dummy_tokens_evaluated) == (0, 0)
         prefix, suffixes, released = conformance.sample_prompts(loaded)
@@ -88,8 +90,8 @@ def test_a_kernel_that_heeds_its_neighbours_is_found_and_done_without(cache, mon
 
 def test_what_was_found_is_kept_for_this_file_build_and_settings(cache, trials, tmp_path, monkeypatch):
     with LlamaCpp(packaged_model_path(), **SETTINGS) as loaded:
-        assert loaded._decode_batch == 8
-        assert loaded._pools == {}, "the memory is given back"
+        assert inside.decode_batch(loaded) == 8
+        assert inside.open_pools(loaded) == 0, "the memory is given back"
     assert len(trials) == 1
     LlamaCpp(packaged_model_path(), **SETTINGS).close()
     assert len(trials) == 1

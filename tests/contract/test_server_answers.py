@@ -9,16 +9,16 @@ import time
 import numpy as np
 import pytest
 
-from dpfewshot import PrivacyBudget, Synthesizer
+from dpfewshot import PrivacyBudget
 from dpfewshot.backends.servers import transport
 from dpfewshot.backends.servers.connection import Connection
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError
 from dpfewshot.generation.request import GenerationRequest
-from tests.support import servers
+from tests.support import factory, inside, servers
 from tests.support.crash_reporter import collected
 from tests.support.scripted_servers import VLLM, LlamaServer, SGLang
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support.scripts import Sentence
 from tests.support.servers import Answers, scripted
 
 ODD = [1, 7, 3, 9]
@@ -43,15 +43,15 @@ def connected(server, **options):
 class Late(Answers):
     """A proxy that gives up on the odd prompt, and passes on what the server says after all."""
 
-    def _answer(self, body):
+    def write_answer(self, body):
         if (body or {}).get("prompt") != ODD:
-            super()._answer(body)
+            super().write_answer(body)
             return
-        self._say(504, b"{}")
+        self.say(504, b"{}")
         time.sleep(0.003)
-        self._say(200, json.dumps(self.server.answer(self.path, body)[2]).encode())
+        self.say(200, json.dumps(self.server.answer(self.path, body)[2]).encode())
 
-    def _say(self, status, data):
+    def say(self, status, data):
         self.wfile.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(data)) + data)
         self.wfile.flush()
 
@@ -59,10 +59,10 @@ class Late(Answers):
 class Doubling(Late):
     """A proxy that asked twice, and passes on both answers."""
 
-    def _say(self, status, data):
+    def say(self, status, data):
         if status == 200:
-            super()._say(status, data)
-            super()._say(status, data)
+            super().say(status, data)
+            super().say(status, data)
 
 
 @pytest.mark.parametrize("proxy", [Late, Doubling])
@@ -131,9 +131,7 @@ def test_a_value_of_a_backends_own_beyond_float32_is_told_to_nobody(way):
             rows = super().next_token_logprobs(prompts, support).astype(np.float64)
             return np.where(np.arange(rows.shape[1]) == 1, -1e300, rows) if private else rows
 
-    made = Synthesizer(
-        TASK, tickets(), Doubles(), budget=PrivacyBudget(8, 1e-5), max_tokens=4, prompts_per_token=40
-    )
+    made = factory.synthesizer(Doubles(), budget=PrivacyBudget(8, 1e-5), max_tokens=4, prompts_per_token=40)
     assert made.generate("refund").private
 
 
@@ -166,7 +164,7 @@ def test_no_key_is_in_an_attribute():
         with pytest.raises(BackendError) as raised:
             backend.next_token_logprobs([[1]], [-1])
         assert KEY not in collected(raised.value)
-        assert KEY not in repr(vars(backend)) + repr(vars(backend._connection._transport._client))
+        assert KEY not in repr(vars(backend)) + repr(vars(inside.client(backend)))
         assert f"Bearer {KEY}" in server.keys
 
 

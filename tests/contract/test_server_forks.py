@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 
-from dpfewshot import PrivacyBudget, Record, Synthesizer, Task
+from dpfewshot import PrivacyBudget, Record, Task
 from dpfewshot.backends import OpenAICompatible, Scripted
 from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.errors import BackendNotBatchInvariant
+from tests.support import factory, inside
 from tests.support.scripted_servers import VLLM
 from tests.support.servers import scripted
 
@@ -56,17 +58,10 @@ def in_child(work):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
 
 
-def synthesizer(backend, **settings):
-    return Synthesizer(
-        TASK,
-        RECORDS,
-        backend,
-        budget=BUDGET,
-        prompts_per_token=4,
-        max_tokens=3,
-        shots_per_label=2,
-        **settings,
-    )
+synthesizer = partial(
+    factory.synthesizer, records=RECORDS, task=TASK, budget=BUDGET, mechanism=None,
+    prompts_per_token=4, max_tokens=3, shots_per_label=2,
+)  # fmt: skip
 
 
 def test_a_server_that_turned_is_refused_in_the_child(tmp_path):
@@ -135,7 +130,6 @@ def test_threads_of_a_child_wait_for_the_checked_connection(tmp_path):
                 thread.start()
             for thread in threads:
                 thread.join()
-            runs = made._generation.runs.values()
-            return all(body is not None for run in runs for unit in run.bodies(0) for body in unit)
+            return all(body is not None for body in inside.bodies(made))
 
         assert in_child(every_record_is_written)

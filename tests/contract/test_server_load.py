@@ -12,6 +12,7 @@ import pytest
 from dpfewshot.backends.servers import transport
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError
+from tests.support import inside
 from tests.support.scripted_servers import VLLM, LlamaServer
 from tests.support.servers import scripted
 
@@ -35,7 +36,7 @@ def connect(monkeypatch):
         opened.append(server)
         backend = OpenAICompatible(server.__enter__().base_url, "served", verify=False, **options)
         opened.append(backend)
-        backend._connection._transport._timeout = timeout
+        inside.hurry(backend, timeout)
         return backend
 
     yield connected
@@ -117,15 +118,15 @@ def test_values_that_are_none_under_load_are_no_row(connect):
     script.seconds = lambda _: 0.002
     backend = connect(script)
     alone = backend.next_token_logprobs(SHORT, SUPPORT)
-    computed = script._computed
+    computed = script.computed
 
     def spoiled(prompt, body):
         found = computed(prompt, body)
-        if script._under_way > 1:
+        if script.under_way > 1:
             found[2]["completion_probabilities"][0]["top_logprobs"][5]["logprob"] = None
         return found
 
-    script._computed = spoiled
+    script.computed = spoiled
     assert backend.next_token_logprobs(SHORT, SUPPORT).tobytes() == alone.tobytes()
 
 
@@ -230,7 +231,7 @@ def test_a_text_that_waits_behind_others_is_tokenised(connect):
 
     script.tokenize = crowded
     script.slots = 8
-    backend._connection._transport._gate.limit = 8
+    inside.crowd(backend, 8)
     found = []
     threads = [threading.Thread(target=lambda: found.append(backend.tokenize("a text"))) for _ in range(6)]
     for thread in threads:

@@ -18,7 +18,7 @@ from dpfewshot.backends import LlamaCpp, LogprobBackend, conformance, packaged_m
 from dpfewshot.backends.servers import asking, transport
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError
-from tests.support import colours
+from tests.support import colours, inside
 from tests.support.servers import forward, llama_server, scripted
 
 pytestmark = pytest.mark.model
@@ -54,9 +54,9 @@ def through_proxy(proxy):
 
 
 @pytest.fixture
-def hurried(through_proxy, monkeypatch):
+def hurried(through_proxy):
     """Gives up early: a quota is waited for as long as a request may take."""
-    monkeypatch.setattr(through_proxy._connection._transport, "_timeout", 1.0)
+    inside.hurry(through_proxy, 1.0)
     return through_proxy
 
 
@@ -107,7 +107,7 @@ def test_llama_server_is_recognised_and_conforms(backend, prompts):
     assert backend.batch_invariant
     assert backend.context_tokens == 256
     assert backend.vocabulary_size == 49152
-    assert backend._connection.concurrency == 1  # the server has one slot
+    assert inside.connections(backend) == 1  # the server has one slot
     conformance.require(
         [
             conformance.check_vocabulary(backend),
@@ -165,7 +165,7 @@ def test_a_slow_neighbour_and_a_full_queue_in_front_of_a_real_server_change_no_r
             under_way.pop()
 
     with OpenAICompatible(proxy.base_url, "smollm2", verify=False, timeout=30) as queued:
-        queued._connection._transport._gate.limit = 8  # as many as of a server that does not tell its slots
+        inside.crowd(queued, 8)  # as many as of a server that does not tell its slots
         faults(queue)
         found = queued.next_token_logprobs([*prompts, prompts[0], *prompts[1:]], [5, 6])
     assert np.isnan(found[[0, 3]]).all()
@@ -321,7 +321,7 @@ def test_a_server_that_is_gone_fails_everything_and_says_nothing_of_prompts(
 
 def test_a_slow_server_is_given_up_in_time(proxy, prompts, faults):
     with OpenAICompatible(proxy.base_url, "smollm2", verify=False, timeout=30) as slow:
-        slow._connection._transport._timeout = 0.3
+        inside.hurry(slow, 0.3)
         faults(lambda *_: time.sleep(3))
         start = time.monotonic()
         with pytest.raises(BackendError, match="nothing in time"):

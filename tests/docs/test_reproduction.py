@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from bench import reproduce
+
 ROOT = Path(__file__).parents[2]
 NUMBER = re.compile(r"\d+\.\d{3,}")
-
-
-def script() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("reproduce", ROOT / "bench" / "reproduce.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 def difference(first: str, second: str) -> str | None:
@@ -41,7 +32,7 @@ def page() -> str:
 
 @pytest.mark.slow
 def test_the_page_is_what_the_script_writes(page: str) -> None:
-    assert difference(page, script().page()) is None
+    assert difference(page, reproduce.page()) is None
 
 
 def test_the_comparison_can_fail(page: str) -> None:

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.generation import set_up
+from bench.ledger_rounds import BOUNDARIES
+from bench.postgresql import Server
 from dpfewshot.ledger import LedgerAccount
+from dpfewshot.mechanisms import Gaussian
 from dpfewshot.values import PrivacySpend
-from tests.support.ledger_rounds import BOUNDARIES
-from tests.support.postgresql import Server
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support import factory
+from tests.support.processes import environment
 
 ROUNDS = 2 * len(BOUNDARIES)  # at least 20
 DEADLINE = 30.0
@@ -28,13 +29,13 @@ COST = PrivacySpend(0.25, 1e-6)
 
 KILLS = """
 import json, sys
-from tests.support.ledger_rounds import kill_rounds
+from bench.ledger_rounds import kill_rounds
 print(json.dumps(kill_rounds(sys.argv[1], int(sys.argv[2]), forgetful=sys.argv[3] == "forgetful")))
 """
 
 RACE = """
 import json, sys
-from tests.support.ledger_rounds import race
+from bench.ledger_rounds import race
 print(json.dumps(race(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), 20)))
 """
 
@@ -59,7 +60,7 @@ def in_a_process(script: str, *arguments: object) -> str:
     """What a script prints; pytest itself does not fork."""
     finished = subprocess.run(
         [sys.executable, "-P", "-c", script, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env=environment(),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -68,27 +69,21 @@ def in_a_process(script: str, *arguments: object) -> str:
     return finished.stdout
 
 
-def synthesizer(url: str, label: str = "refund", **settings: Any) -> dpf.Synthesizer:
+def opened(url: str) -> LedgerAccount:
+    return dpf.BudgetLedger.open(url).create("tickets", dpf.PrivacyBudget(8.0, 1e-5))
+
+
+def synthesizer(account: LedgerAccount, **settings: Any) -> dpf.Synthesizer:
     budget = dpf.PrivacyBudget(epsilon=2.0, delta=1e-6)
-    made = dpf.Synthesizer(
-        TASK,
-        tickets(),
-        Sentence(),
-        budget=budget,
-        ledger=url,
-        dataset="tickets",
-        create=True,
-        labels=[label],
-        **settings,
+    return factory.synthesizer(
+        budget=budget, ledger=account, labels=["refund"], **({"max_tokens": 40} | settings)
     )
-    made.accountant._account.change_budget(dpf.PrivacyBudget(epsilon=8.0, delta=1e-5))
-    return made
 
 
 @contextmanager
 def before_each_token(act: Callable[[int], None]) -> Iterator[list[int]]:
-    """Call something before each token that would be released; the list holds the released ones."""
-    real, released = set_up.started, []
+    """Calls `act` with the number of released tokens before each further one; yields a list as long."""
+    real, released = Gaussian.start, []
 
     class Interrupted:
         def __init__(self, release: Any) -> None:
@@ -101,7 +96,7 @@ def before_each_token(act: Callable[[int], None]) -> Iterator[list[int]]:
             return self._release.token(*numbers)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(set_up, "started", lambda *words: Interrupted(real(*words)))
+        patch.setattr(Gaussian, "start", lambda *words: Interrupted(real(*words)))
         yield released
 
 
@@ -135,7 +130,8 @@ def test_of_a_race_for_the_last_exactly_what_fits_succeeds(ledger_url: str) -> N
 def test_a_server_that_dies_during_a_demonstration_costs_no_privacy(
     postgresql_server: Server, postgresql_url: str
 ) -> None:
-    made = synthesizer(postgresql_url)
+    account = opened(postgresql_url)
+    made = synthesizer(account)
 
     def crash(released: int) -> None:
         if released == 2:
@@ -146,19 +142,19 @@ def test_a_server_that_dies_during_a_demonstration_costs_no_privacy(
     assert len(released) == 3  # the third draw was counted before the crash, the fourth was not
     with before_each_token(lambda _: None) as released:
         with pytest.raises(dpf.LedgerError):
-            made.accountant._account.reserve(None, COST, {})
+            account.reserve(None, COST, {})
         postgresql_server.start()
         assert made.accountant.spent == made.plan.strata[0].spend
-        made.accountant._account.charge(made.accountant._account.reserve(None, COST, {}))
+        account.charge(account.reserve(None, COST, {}))
     assert released == []
-    assert made.accountant._account.verify().ok
+    assert account.verify().ok
 
 
 def test_a_server_that_dies_between_reserve_and_charge_lets_nothing_out(
     postgresql_server: Server, postgresql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = synthesizer(postgresql_url)
-    account = made.accountant._account
+    account = opened(postgresql_url)
+    made = synthesizer(account)
     reserve = account.reserve
 
     def reserve_and_crash(*words: Any) -> int:
@@ -189,7 +185,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def account(path: Path) -> LedgerAccount:
-    return dpf.BudgetLedger.open(f"sqlite:///{path}").create("tickets", dpf.PrivacyBudget(8.0, 1e-5))
+    return opened(f"sqlite:///{path}")
 
 
 def lock(path: Path) -> Callable[[], None]:
@@ -213,7 +209,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_without_a_ledger_nothing_is_released(path: Path, fault: Callable[[Path], Any]) -> None:
-    made = synthesizer(f"sqlite:///{path}?timeout=0.2")
+    made = synthesizer(opened(f"sqlite:///{path}?timeout=0.2"))
     undo = fault(path)
     with before_each_token(lambda _: None) as released, pytest.raises(dpf.LedgerError):
         made.generate("refund")
@@ -224,7 +220,8 @@ def test_without_a_ledger_nothing_is_released(path: Path, fault: Callable[[Path]
 
 
 def test_nothing_is_drawn_while_the_ledger_is_locked(path: Path) -> None:
-    made = synthesizer(f"sqlite:///{path}?timeout=0.2")
+    account = opened(f"sqlite:///{path}?timeout=0.2")
+    made = synthesizer(account)
     undo: list[Callable[[], None]] = []
     with (
         before_each_token(lambda released: released == 1 and undo.append(lock(path))) as released,
@@ -234,18 +231,19 @@ def test_nothing_is_drawn_while_the_ledger_is_locked(path: Path) -> None:
     assert len(released) == 2  # the second draw was counted before the lock, the third was not
     undo[0]()
     assert made.generate("refund", max_tokens=2).token_count == 2
-    assert made.accountant._account.verify().ok
+    assert account.verify().ok
 
 
 def test_a_ledger_that_locks_after_the_last_draw_loses_no_demonstration(path: Path) -> None:
-    made = synthesizer(f"sqlite:///{path}?timeout=0.2", resample_every=40)
+    account = opened(f"sqlite:///{path}?timeout=0.2")
+    made = synthesizer(account, resample_every=40)
     undo: list[Callable[[], None]] = []
     with before_each_token(lambda released: released == 1 and undo.append(lock(path))) as released:
         assert made.generate("refund").token_count == len(released)
         made.close()  # cannot be settled: charged or settled, it counts the same
     undo[0]()
-    assert [row["act"] for row in made.accountant._account.history()][-2:] == ["reserve", "charge"]
-    assert made.accountant._account.verify().ok
+    assert [row["act"] for row in account.history()][-2:] == ["reserve", "charge"]
+    assert account.verify().ok
 
 
 @pytest.mark.parametrize("room", [4096, 65536])

@@ -14,7 +14,8 @@ import dpfewshot as dpf
 from dpfewshot.budget.account import Account
 from dpfewshot.cli.application import run
 from dpfewshot.values import unit_of
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support import factory
+from tests.support.scripts import TASK, tickets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,8 +40,8 @@ def make_account(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any
 
 
 def synthesizer(account: object, records: object = None, **options: Any) -> dpf.Synthesizer:
-    settings = {"budget": PLAN, "prompts_per_token": 10, "max_tokens": 3, "ledger": account} | options
-    return dpf.Synthesizer(settings.pop("task", TASK), records or tickets(), Sentence(), **settings)
+    settings = {"budget": PLAN, "prompts_per_token": 10, "max_tokens": 3} | options
+    return factory.synthesizer(records=records, ledger=account, **settings)
 
 
 def customers(count: int = 400, name: str = "customer") -> Any:

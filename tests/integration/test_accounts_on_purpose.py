@@ -19,6 +19,7 @@ from dpfewshot.errors import LedgerError
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
 from dpfewshot.ledger.names import dataset_name, similar
 from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.support import factory
 from tests.support.scripts import TASK, Sentence, tickets
 
 if TYPE_CHECKING:
@@ -41,9 +42,7 @@ def ledger(path: Path) -> Iterator[BudgetLedger]:
 
 
 def synthesizer(ledger: object, dataset: str, **further: Any) -> dpf.Synthesizer:
-    return dpf.Synthesizer(
-        TASK, tickets(), Sentence(), budget=BUDGET, ledger=ledger, dataset=dataset, max_tokens=3, **further
-    )
+    return factory.synthesizer(budget=BUDGET, ledger=ledger, dataset=dataset, max_tokens=3, **further)
 
 
 # ---- names ------------------------------------------------------------------------------------------
@@ -169,7 +168,7 @@ def test_create_makes_the_account_and_finds_it_again(path: Path) -> None:
 @pytest.mark.parametrize("ledger", [None, dpf.MemoryAccount(BUDGET)])
 def test_create_without_a_ledger_is_a_mistake(ledger: object) -> None:
     with pytest.raises(dpf.InvalidPlan, match="create=True"):
-        dpf.Synthesizer(TASK, tickets(), Sentence(), budget=BUDGET, ledger=ledger, max_tokens=3, create=True)
+        factory.synthesizer(budget=BUDGET, ledger=ledger, max_tokens=3, create=True)
 
 
 def test_looking_makes_no_file(path: Path) -> None:

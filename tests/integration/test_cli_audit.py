@@ -27,7 +27,7 @@ def test_a_sound_set_up_passes_and_says_that_it_is_private(records, tmp_path, ca
     output = tmp_path / "findings.json"
     assert run([*game(records, "tests.support.set_ups:Indifferent"), "--output", str(output)]) == 0
     captured = capfd.readouterr()
-    assert captured.out.startswith("PRIVATE")
+    assert captured.out.startswith("CONFIDENTIAL")
     assert "Canary game: passed" in captured.out
     assert SECRET not in captured.out + captured.err
     document = json.loads(output.read_text())
@@ -51,7 +51,7 @@ def test_leaks_are_found_and_not_quoted(records, tmp_path, capfd):
     assert run(leak) == 1
     assert run([*leak, "--long-run", "40", "--held-out", str(records), "--json"]) == 0
     captured = capfd.readouterr()
-    assert captured.out.startswith("PRIVATE")
+    assert captured.out.startswith("CONFIDENTIAL")
     assert SECRET not in captured.out + captured.err
 
 

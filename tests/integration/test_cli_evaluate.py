@@ -89,10 +89,10 @@ def test_a_second_run_adds_what_is_new_and_repeats_nothing(
 @pytest.mark.parametrize(
     ("extra", "complaint"),
     [
-        (["--shots", "0"], "zero-shot is among the baselines"),
+        (["--shots", "0"], "the baselines include zero-shot"),
         (["--items", "0"], "--items must be at least 1"),
         (["--repetitions", "0"], "--repetitions must be at least 1"),
-        (["--user-model", "other.gguf"], "--backend llama-cpp alone"),
+        (["--user-model", "other.gguf"], "--user-model needs --backend llama-cpp"),
         (["--epsilon", "0"], "epsilon must be a positive number"),
         (["--epsilon", "nan"], "no finite number"),
         (["--label", "private-label"], "no such label"),

@@ -4,14 +4,15 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dpfewshot as dpf
-from tests.support.scripts import TASK, Sentence, tickets
-from tests.support.seeded import with_random_source
+from tests.support import factory, inside
+from tests.support.scripts import Sentence
 
 BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
 CERTIFIED: dict[str, Any] = {"budget": BUDGET}
@@ -25,16 +26,7 @@ WAYS: dict[str, Callable[[dpf.Synthesizer, Path], object]] = {
 }
 
 
-def synthesizer(backend: Any = None, **options: Any) -> dpf.Synthesizer:
-    return with_random_source(options.pop("random_source", None))(
-        TASK,
-        tickets(),
-        backend or Sentence(),
-        mechanism=dpf.mechanisms.Gaussian(top_k=8),
-        max_tokens=8,
-        shots_per_label=2,
-        **(CERTIFIED | options),
-    )
+synthesizer = partial(factory.synthesizer, shots_per_label=2)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -79,7 +71,7 @@ def test_who_waits_for_a_turn_is_refused_when_it_comes() -> None:
         except dpf.BudgetExceeded as error:
             refused.append(error)
 
-    with made._generation.runs["refund"].lock:
+    with inside.turn(made, "refund"):
         waiting = threading.Thread(target=ask)
         waiting.start()
         made.close()

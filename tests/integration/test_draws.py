@@ -11,20 +11,10 @@ from dpfewshot.accounting import FixedSizeGaussian, PoissonGaussian, Relation
 from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.mechanisms.by_name import MECHANISMS, by_name
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support.factory import synthesizer
+from tests.support.scripts import tickets
 
 BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
-
-
-def synthesizer(**options: Any) -> dpf.Synthesizer:
-    settings: dict[str, Any] = {
-        "budget": BUDGET,
-        "mechanism": dpf.mechanisms.Gaussian(top_k=8),
-        "max_tokens": 8,
-        "prompts_per_token": 20,
-    }
-    records = settings.pop("records", options.pop("records", None)) or tickets()
-    return dpf.Synthesizer(TASK, records, options.pop("backend", Sentence()), **(settings | options))
 
 
 # ---- disjoint parts -------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import dpfewshot as dpf
+from tests.support.processes import environment
 
 httpx = pytest.importorskip("httpx", reason="httpx is not installed: pip install 'dpfewshot[examples]'")
 pytest.importorskip("fastapi", reason="fastapi is not installed: pip install 'dpfewshot[examples]'")
@@ -41,12 +41,7 @@ def service(server: str, ledger: str, opens: str) -> Iterator[str]:
             [sys.executable, "-m", *words, "tests.support.scripted_service:app"],
             cwd=ROOT,
             pass_fds=[listening.fileno()],
-            env={
-                **os.environ,
-                "LEDGER": ledger,
-                "SERVICE_OPENS": opens,
-                "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests"), *sys.path]),
-            },
+            env=environment(LEDGER=ledger, SERVICE_OPENS=opens),
         )
         try:
             yield f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -15,14 +15,13 @@ import pytest
 
 import dpfewshot as dpf
 from examples import nightly
+from tests.support.factory import demonstration
 from tests.support.scripts import TASK, Sentence, tickets
 
 # newer Pythons warn of what is tested here: a fork beside threads
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
-DEMONSTRATION = dpf.Demonstration(
-    "my parcel is late", "delivery", 5, True, dpf.PrivacySpend(2.0, 1e-6), "zero-out", "gaussian"
-)
+DEMONSTRATION = demonstration(label="delivery", spent=dpf.PrivacySpend(2.0, 1e-6), token_count=5)
 
 
 # ---- nightly ---------------------------------------------------------------------------------------------

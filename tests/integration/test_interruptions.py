@@ -22,14 +22,13 @@ from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.cli.generate import _Lines
 from dpfewshot.ledger import LedgerAccount
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support import factory
+from tests.support.scripts import Sentence
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 GONE = dpf.BackendError("the server is gone", retryable=True)
-ONE = dpf.Demonstration(
-    "my parcel is late", "refund", 5, True, dpf.PrivacySpend(4.0, 1e-5), "zero-out", "gaussian"
-)
+ONE = factory.demonstration()
 
 
 class Failing(Sentence):
@@ -64,16 +63,13 @@ def path(tmp_path: Path) -> Path:
 def make(tmp_path: Path) -> Callable[..., dpf.Synthesizer]:
     def made(backend: Any = None, **options: Any) -> dpf.Synthesizer:
         settings: dict[str, Any] = {
-            "budget": dpf.PrivacyBudget(epsilon=4.0, delta=1e-5),
-            "mechanism": dpf.mechanisms.Gaussian(top_k=8),
-            "max_tokens": 8,
             "prompts_per_token": 100,
             "labels": ["refund"],
             "ledger": f"sqlite:///{tmp_path}/budget.db?timeout=0.2",
             "dataset": "tickets",
             "create": True,
         }
-        return dpf.Synthesizer(TASK, tickets(), backend or Failing(), **(settings | options))
+        return factory.synthesizer(backend or Failing(), **(settings | options))
 
     return made
 
@@ -146,7 +142,7 @@ def test_a_failed_call_costs_one_demonstration_of_one_block_and_no_other(
     again = make(**options)
     with pytest.raises(dpf.BudgetExceeded):
         again.generate_all(checkpoint=path)
-    assert again._backend.asked == 0
+    assert again.set_up.backend.asked == 0
 
 
 def test_one_that_has_tokens_ends_with_them_and_all_are_there(make: Any, path: Path) -> None:

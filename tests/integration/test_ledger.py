@@ -23,7 +23,9 @@ from dpfewshot.budget.scopes import partition_of, scope_name
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
 from dpfewshot.values import PrivacyBudget, PrivacySpend
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support import factory
+from tests.support.processes import environment
+from tests.support.scripts import TASK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +95,7 @@ except MissingExtra as error:
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-P", "-W", "ignore::DeprecationWarning", "-c", script, *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,
@@ -269,8 +271,8 @@ def test_a_closed_ledger_refuses_its_accounts_too(url: str) -> None:
 
 
 def synthesizer(account: LedgerAccount, **settings: object) -> dpf.Synthesizer:
-    share = dpf.PrivacyBudget(0.5, 1e-6)
-    return dpf.Synthesizer(TASK, tickets(), Sentence(), budget=share, ledger=account, **settings)
+    defaults = {"budget": dpf.PrivacyBudget(0.5, 1e-6), "max_tokens": 40}
+    return factory.synthesizer(ledger=account, **(defaults | settings))
 
 
 def acts(account: LedgerAccount) -> list[tuple[object, object]]:
@@ -300,7 +302,7 @@ def test_a_plan_that_used_all_its_blocks_is_settled_by_itself(account: LedgerAcc
 def test_another_task_is_refused_before_it_draws(account: LedgerAccount) -> None:
     synthesizer(account).generate("refund")
     other = dataclasses.replace(TASK, name="mood")
-    made = dpf.Synthesizer(other, tickets(), Sentence(), budget=dpf.PrivacyBudget(0.1, 1e-6), ledger=account)
+    made = synthesizer(account, task=other, budget=dpf.PrivacyBudget(0.1, 1e-6))
     with pytest.raises(LedgerError, match="--sequential"):
         made.generate("refund")
     assert account.entries == 1

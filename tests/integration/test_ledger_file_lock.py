@@ -15,6 +15,7 @@ import pytest
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger import BudgetLedger, database, file_lock, store
 from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.support.processes import environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +44,7 @@ print(admitted)
 def spending(path: Path, check: str = "checked", most: int = 99) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-P", "-c", SPENDS, f"sqlite:///{path}", check, str(most)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -22,6 +22,7 @@ import dpfewshot as dpf
 from dpfewshot.generation.telemetry import OpenTelemetryObserver
 from dpfewshot.sampling import PoissonSampler
 from dpfewshot.values import Relation
+from tests.support import factory
 from tests.support.neighbours import (
     EPSILON,
     NEIGHBOURS,
@@ -48,10 +49,10 @@ class Here:
     def synthesizer(self, backend: dpf.backends.LogprobBackend | None = None) -> dpf.Synthesizer:
         ledger = dpf.BudgetLedger.open("sqlite:///budget.db")
         ledger.create("tickets", BUDGET, relation=self.relation.name, unit=self.relation.unit)
-        return dpf.Synthesizer(
-            TASK,
-            self.records,
+        return factory.synthesizer(
             backend or Certain(),
+            self.records,
+            task=TASK,
             budget=BUDGET,
             mechanism=dpf.mechanisms.Gaussian(top_k=None),
             prompts_per_token=PROMPTS,

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from dpfewshot.ledger.database import Database
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import Record
+from tests.support import factory
 from tests.support.crash_reporter import collected
 from tests.support.scripts import TASK, WORDS, Sentence
 
@@ -117,14 +119,7 @@ FAILURES: dict[str, tuple[Callable[[str], BaseException | None], type[BaseExcept
 }
 
 
-def synthesizer(backend: Sentence, **options: Any) -> dpf.Synthesizer:
-    settings: dict[str, Any] = {
-        "budget": BUDGET,
-        "mechanism": dpf.mechanisms.Gaussian(top_k=8),
-        "max_tokens": 8,
-        "prompts_per_token": 30,
-    }
-    return dpf.Synthesizer(TASK, RECORDS, backend, **(settings | options))
+synthesizer = partial(factory.synthesizer, records=RECORDS, prompts_per_token=30)
 
 
 def raised_by(call: Callable[[], object]) -> BaseException:
@@ -315,9 +310,7 @@ def test_a_record_that_makes_a_library_panic_is_a_null() -> None:
             return super().next_token_logprobs(prompts, support)
 
     records = [Record(f"{SECRET} {i % 9}", "refund") for i in range(400)] + RECORDS
-    made = dpf.Synthesizer(
-        TASK, records, Panicking(), budget=BUDGET, labels=["refund"], max_tokens=8, prompts_per_token=100
-    )
+    made = synthesizer(Panicking(), records=records, labels=["refund"], prompts_per_token=100)
     assert made.generate("refund").private
 
 
@@ -458,15 +451,7 @@ def rows() -> list[dict[str, str]]:
     return [{"text": record.text, "label": record.label} for record in RECORDS] + [{"text": SECRET}]
 
 
-DEMONSTRATION = dpf.Demonstration(
-    text="my parcel is late",
-    label="refund",
-    token_count=4,
-    private=True,
-    spent=dpf.PrivacySpend(1.0, 1e-5),
-    relation="zero-out",
-    mechanism="gaussian",
-)
+DEMONSTRATION = factory.demonstration()
 
 
 def experiment(backend: Sentence) -> Experiment:
@@ -617,7 +602,7 @@ def test_the_command_line_says_nothing(
     toml = "".join(f"{key} = {json.dumps(value)}\n" for key, value in task.items())
     (tmp_path / "task.toml").write_text(toml + 'labels = ["refund", "delivery"]\n')
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_backends", raising=False)
     arguments = "generate --backend own_backends:Failing --task task.toml --records records.jsonl"
     options = "--label refund --epsilon 4 --delta 1e-5 --prompts-per-token 30 --max-tokens 4 --top-k 8"

@@ -25,7 +25,8 @@ from dpfewshot.budget.reservation import Reservation
 from dpfewshot.generation.checkpoint import Checkpoint
 from dpfewshot.ledger import LedgerAccount
 from dpfewshot.ledger.counting import columns
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support import factory
+from tests.support.scripts import TASK, Sentence
 
 # newer Pythons warn of what is tested here: a fork beside threads
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -56,13 +57,7 @@ class Dying(Sentence):
 
 
 def synthesizer(backend: Any = None, **options: Any) -> dpf.Synthesizer:
-    settings: dict[str, Any] = {
-        "budget": BUDGET,
-        "mechanism": dpf.mechanisms.Gaussian(top_k=8),
-        "max_tokens": 8,
-        "prompts_per_token": 100,
-    }
-    return dpf.Synthesizer(TASK, tickets(), backend or Dying(), **(settings | options))
+    return factory.synthesizer(backend or Dying(), **({"prompts_per_token": 100} | options))
 
 
 @pytest.fixture
@@ -90,7 +85,7 @@ def test_a_finished_run_is_there_for_nothing(path: Path, ledger: dict[str, str])
     seen: list[dpf.Demonstration] = []
     assert again.generate_all(checkpoint=path, on_demonstration=seen.append) == first
     assert seen == []
-    assert again._backend.draws == 0  # type: ignore[attr-defined]
+    assert again.set_up.backend.draws == 0
     assert again.accountant.spent.epsilon <= 4.0
     assert dpf.Demonstrations.from_jsonl(path).items == first.items
 
@@ -107,7 +102,7 @@ def test_an_interrupted_demonstration_goes_on_from_its_tokens(
     demonstrations = later.generate_all(checkpoint=path)
     assert [one.text for one in demonstrations] == ["my parcel is late"] * 2
     assert [one.label for one in demonstrations] == ["refund", "delivery"]
-    assert later._backend.draws == 10 - answers  # type: ignore[attr-defined]
+    assert later.set_up.backend.draws == 10 - answers
     assert draws_in(path) == {0: 5 + (answers < 5), 1: 5 + (answers > 5)}
     assert later.accountant.spent.epsilon == pytest.approx(
         spent.epsilon, abs=0.1
@@ -295,7 +290,7 @@ def test_of_two_copies_on_two_file_systems_one_goes_on(
     late = synthesizer(**shared)
     with pytest.raises(dpf.LedgerError, match=r"run\.jsonl: entry 1 was .*from the newest.*start anew"):
         late.generate_all(checkpoint=path)
-    assert late._backend.draws == 0  # type: ignore[attr-defined]
+    assert late.set_up.backend.draws == 0
     assert len(synthesizer(**shared).generate_all(checkpoint=copy)) == 2
     with pytest.raises(dpf.LedgerError, match="start anew"):
         late.generate_all(checkpoint=path)
@@ -325,7 +320,7 @@ def test_a_backup_that_is_restored_again_and_again_goes_on_once(path: Path, shar
         made = synthesizer(Dying(2), **shared)
         with pytest.raises((dpf.LedgerError, dpf.BackendError)):
             made.generate_all(checkpoint=path)
-        drew.append(made._backend.draws)  # type: ignore[attr-defined]
+        drew.append(made.set_up.backend.draws)
     assert drew == [2] + [0] * 19
     assert acts(shared)["resume"] == 2  # of each label's reservation one
 
@@ -341,7 +336,7 @@ def test_a_checkpoint_goes_on_from_no_entry_but_its_own(path: Path, tmp_path: Pa
     made = synthesizer(**other)
     with pytest.raises(dpf.LedgerError, match=r"second\.db' did not grant the draws.*its own ledger"):
         made.generate_all(checkpoint=path)
-    assert made._backend.draws == 0  # type: ignore[attr-defined]
+    assert made.set_up.backend.draws == 0
     assert cheap.accountant.spent.epsilon < 0.11
 
 
@@ -359,7 +354,7 @@ def test_a_run_whose_checkpoint_was_taken_over_draws_no_more(
     made = synthesizer(TakenOver(), **shared)
     with pytest.raises(dpf.LedgerError, match="draws no more"):
         made.generate_all(checkpoint=path)
-    assert made._backend.draws == 4  # type: ignore[attr-defined]  # the fourth was counted before
+    assert made.set_up.backend.draws == 4  # the fourth was counted before
     assert len(others) == 2
     made.close()
     assert acts(shared)["settle"] == 2
@@ -376,7 +371,8 @@ def test_blocks_that_a_ledger_forgot_are_not_drawn_again(path: Path, tmp_path: P
         ledger.execute("UPDATE dpfewshot_entry SET blocks = :blocks, draws_hash = :draws_hash", forgot)
     later = synthesizer(**account)
     later.generate_all(checkpoint=path)
-    [resumed] = [row for row in later.accountant._account.history() if row["act"] == "resume"]  # type: ignore[union-attr]
+    with dpf.BudgetLedger.open(account["ledger"]) as ledger:
+        [resumed] = [row for row in ledger.account("tickets").history() if row["act"] == "resume"]
     assert resumed["details"]["lease"]["blocks"] == [4]
 
 
@@ -506,11 +502,7 @@ def test_what_is_stored_is_released_text_and_public_facts(path: Path) -> None:
     """Another data set of the same size gives the same kinds of lines, and none of either's text."""
     texts = [f"swordfish {number}" for number in range(400)]
     records = [dpf.Record(text, str(TASK.labels[i % 2])) for i, text in enumerate(texts)]  # type: ignore[index]
-    made = dpf.Synthesizer(
-        TASK, records, Dying(), budget=BUDGET, mechanism=dpf.mechanisms.Gaussian(top_k=8), max_tokens=8,
-        prompts_per_token=100,
-    )  # fmt: skip
-    made.generate_all(checkpoint=path)
+    synthesizer(records=records).generate_all(checkpoint=path)
     assert "swordfish" not in path.read_text()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert {frozenset(line) for line in lines} == {

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from enum import Enum
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,18 +22,12 @@ from dpfewshot.generation.generation import Generation
 from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms.by_name import MECHANISMS, by_name
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support import factory
 
 OURS = "dpfewshot."
 
 
-def synthesizer(**options: Any) -> dpf.Synthesizer:
-    settings: dict[str, Any] = {
-        "budget": dpf.PrivacyBudget(epsilon=1.0, delta=1e-5),
-        "mechanism": dpf.mechanisms.Gaussian(top_k=8),
-        "max_tokens": 8,
-    }
-    return dpf.Synthesizer(TASK, tickets(), Sentence(), **(settings | options))
+synthesizer = partial(factory.synthesizer, budget=dpf.PrivacyBudget(epsilon=1.0, delta=1e-5))
 
 
 def reached(thing: object, path: str, seen: set[int]) -> Iterator[tuple[str, object, str]]:

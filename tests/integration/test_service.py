@@ -24,7 +24,9 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.generation.telemetry import LOGGER, Facts, Observer, OpenTelemetryObserver
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support import factory, inside
+from tests.support.processes import environment
+from tests.support.scripts import Sentence, tickets
 
 # newer Pythons warn of what is tested here: a fork beside threads
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -57,14 +59,9 @@ class Gated(Sentence):
 
 
 def synthesizer(backend: Any = None, **options: Any) -> dpf.Synthesizer:
-    settings: dict[str, Any] = {
-        "budget": BUDGET,
-        "mechanism": dpf.mechanisms.Gaussian(top_k=8),
-        "max_tokens": 8,
-        "prompts_per_token": 100,
-    }
     records = [dpf.Record(f"{SECRET} {i}", one.label) for i, one in enumerate(tickets())]
-    return dpf.Synthesizer(TASK, records, backend or Sentence(sure=0.999999), **(settings | options))
+    settings = {"prompts_per_token": 100} | options
+    return factory.synthesizer(backend or Sentence(sure=0.999999), records, **settings)
 
 
 @pytest.fixture
@@ -96,8 +93,7 @@ def test_a_cancelled_coroutine_stops_at_the_next_token_and_its_charge_stands(led
         backend = Gated()
         made = synthesizer(backend, shots_per_label=2, **ledger)
         await cancelled(asyncio.create_task(made.agenerate("refund")), backend)
-        [reservation] = [run.reservation for run in made._generation.runs.values() if run.reservation]
-        assert reservation.draws_left == (15,)
+        assert inside.draws_left(made) == [(15,)]
         assert made.accountant.spent.epsilon > 3.9
         backend.open()
         assert (await made.agenerate("refund")).text == "my parcel is late"
@@ -110,7 +106,7 @@ def test_a_cancelled_coroutine_stops_at_the_next_token_and_its_charge_stands(led
 def test_cancelled_before_the_first_draw_gives_everything_back(ledger: dict[str, str]) -> None:
     async def scenario() -> None:
         made = synthesizer(**ledger)
-        with made._generation.runs["refund"].lock:  # another thread's turn
+        with inside.turn(made, "refund"):
             waiting = asyncio.create_task(made.agenerate("refund"))
             queued = asyncio.create_task(made.agenerate("refund"))
             await asyncio.sleep(0.05)
@@ -272,7 +268,7 @@ def test_a_child_reserves_for_itself_whatever_its_parent_holds(ledger: dict[str,
     done = threading.Event()
 
     def hold() -> None:
-        with made._generation.no_draws():
+        with inside.no_draws(made):
             held.set()
             done.wait(30)
 
@@ -594,14 +590,10 @@ def test_what_is_not_an_observer_is_refused() -> None:
 
 
 BAR = """
-import dpfewshot as dpf
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support.factory import synthesizer
+from tests.support.scripts import Sentence
 
-made = dpf.Synthesizer(
-    TASK, tickets(), Sentence(sure=0.999999), budget=dpf.PrivacyBudget(4.0, 1e-5),
-    mechanism=dpf.mechanisms.Gaussian(top_k=8), max_tokens=8, prompts_per_token=100,
-)
-made.generate_all()
+synthesizer(Sentence(sure=0.999999), prompts_per_token=100).generate_all()
 print("done")
 """
 
@@ -613,12 +605,7 @@ def shown(errors: int) -> subprocess.CompletedProcess[bytes]:
         stderr=errors,
         check=True,
         timeout=120,
-        env={
-            **os.environ,
-            "COLUMNS": "140",
-            "TQDM_MININTERVAL": "0",
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        },
+        env=environment(COLUMNS="140", TQDM_MININTERVAL="0"),
     )
 
 

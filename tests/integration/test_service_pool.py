@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from tests.support.scripts import TASK, Sentence
+from tests.support import factory
+from tests.support.scripts import Sentence
 
 httpx = pytest.importorskip("httpx", reason="httpx is not installed: pip install 'dpfewshot[examples]'")
 pytest.importorskip("fastapi", reason="fastapi is not installed: pip install 'dpfewshot[examples]'")
@@ -49,12 +50,9 @@ class SlowForLongRecords(Sentence):
 def synthesizer(backend: SlowForLongRecords, *, long: bool, shots: int = 4, **ledger: str) -> dpf.Synthesizer:
     """Everybody is in every draw; one record is long, or is not."""
     texts = [*["a ticket"] * (UNITS - 1), "late " * 60 if long else "a ticket"]
-    return dpf.Synthesizer(
-        TASK, [dpf.Record(text, "refund") for text in texts], backend,
-        budget=dpf.PrivacyBudget(epsilon=4, delta=1e-5), mechanism=dpf.mechanisms.Gaussian(top_k=8),
-        labels=["refund"], prompts_per_token=UNITS, max_tokens=1, shots_per_label=shots,
-        **ledger,
-    )  # fmt: skip
+    records = [dpf.Record(text, "refund") for text in texts]
+    settings = {"labels": ["refund"], "prompts_per_token": UNITS, "max_tokens": 1, "shots_per_label": shots}
+    return factory.synthesizer(backend, records, **settings, **ledger)
 
 
 @asynccontextmanager

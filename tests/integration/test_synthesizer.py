@@ -17,22 +17,11 @@ import dpfewshot as dpf
 from dpfewshot.backends import Scripted
 from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.values import Record
-from tests.support.scripts import TASK, WORDS, Sentence, tickets
-from tests.support.seeded import with_random_source
+from tests.support import inside
+from tests.support.factory import synthesizer
+from tests.support.scripts import WORDS, Sentence, tickets
 
 BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
-
-
-def synthesizer(backend: Any = None, records: Any = None, **options: Any) -> dpf.Synthesizer:
-    settings: dict[str, Any] = {
-        "budget": BUDGET,
-        "mechanism": dpf.mechanisms.Gaussian(top_k=8),
-        "max_tokens": 8,
-    }
-    kind = with_random_source(options.pop("random_source", None))
-    return kind(
-        TASK, tickets() if records is None else records, backend or Sentence(), **(settings | options)
-    )
 
 
 def test_a_demonstration_says_what_it_is() -> None:
@@ -50,7 +39,7 @@ def test_a_demonstration_says_what_it_is() -> None:
 
 def test_the_default_mechanism_serves_a_small_vocabulary() -> None:
     backend = Scripted(vocabulary=["a", "b", "\n"], next_token=lambda _prompt: [0.6, 0.3, 0.1])
-    made = dpf.Synthesizer(TASK, tickets(), backend, budget=BUDGET, max_tokens=3)
+    made = synthesizer(backend, mechanism=None, max_tokens=3)
     assert made.generate("refund").private
 
 
@@ -133,15 +122,9 @@ def test_all_tokens_of_a_block_share_their_records() -> None:
 
 def test_extraction_tasks_share_one_budget_over_all_labels() -> None:
     task = dpf.Task(name="film", instruction="Write.", label_field="Kind", text_field="Ticket")
-    made = dpf.Synthesizer(
-        task,
-        [Record(f"film {i}", f"genre {i}") for i in range(400)],
-        Sentence(sure=0.999999),
-        budget=BUDGET,
-        mechanism=dpf.mechanisms.Gaussian(top_k=8),
-        labels=["drama", "comedy"],
-        prompts_per_token=40,
-        max_tokens=8,
+    records = [Record(f"film {i}", f"genre {i}") for i in range(400)]
+    made = synthesizer(
+        Sentence(sure=0.999999), records, task=task, labels=["drama", "comedy"], prompts_per_token=40
     )
     assert made.plan.steps == 16
     assert made.plan.strata[0].scope is None
@@ -348,7 +331,7 @@ def test_nan_and_truncated_logprobs_are_zero_vectors_or_zero_coordinates() -> No
 def test_reprs_hold_no_private_text() -> None:
     made = synthesizer(records=[POISON] * 100, labels=["refund"])
     made.generate("refund")
-    things = [POISON, made, made.plan, made.accountant, made._generation, *made._generation.runs.values()]
+    things = [POISON, made, made.plan, made.accountant, *inside.objects(made)]
     assert not [thing for thing in things if "swordfish" in repr(thing) or "secret" in repr(thing)]
 
 

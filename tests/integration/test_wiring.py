@@ -20,6 +20,7 @@ import dpfewshot as dpf
 from dpfewshot import _core
 from dpfewshot.accounting import PoissonGaussian, epsilon
 from dpfewshot.mechanisms import RowChange
+from tests.support import factory
 from tests.support.scripts import TASK
 from tests.support.spies import (
     Asked,
@@ -71,10 +72,10 @@ def generated(
     records: Sequence[dpf.Record], *, task: dpf.Task = TASK, shots: int = 1, **options: Any
 ) -> Seen:
     journal: list[Any] = []
-    made = dpf.Synthesizer(
-        task,
-        records,
+    made = factory.synthesizer(
         Witness(journal),
+        records,
+        task=task,
         budget=BUDGET,
         mechanism=SpyingMechanism(dpf.mechanisms.Gaussian(top_k=3), journal),  # type: ignore[arg-type]
         max_tokens=TOKENS,

@@ -18,6 +18,7 @@ from dpfewshot.mechanisms import (
     RowChange,
     SparseVector,
 )
+from tests.support import inside
 
 multipliers = st.floats(2.0**-6, 2.0**40)
 counts = st.integers(1, 5000)
@@ -91,12 +92,13 @@ def test_sparse_vector(sigma: float, prompts: int, row_change: RowChange, share:
     mechanism, plan = SparseVector(ReportNoisyMax(), at, 1, share), draws(prompts, row_change, tokens=2)
     test = mechanism.start(plan, sigma).test
     sensitivity = row_change.rows * _core.grid
-    cost = sensitivity * test._rate + 2 * sensitivity * test._rate / 2
+    rate, threshold = inside.exponential_rate(test), inside.integer_threshold(test)
+    cost = sensitivity * rate + 2 * sensitivity * rate / 2
     private, tests = mechanism.event(plan, sigma).events
     assert private.epsilon >= 1 / Fraction(sigma)
     assert cost <= Fraction(tests.epsilon) <= cost * (1 + Fraction(1, 2**50))
     assert tests.epsilon**2 / (tests.epsilon**2 + sigma**-2) == pytest.approx(share, rel=1e-9)
-    assert test._threshold <= Fraction(at) * prompts * _core.grid < test._threshold + 1
+    assert threshold <= Fraction(at) * prompts * _core.grid < threshold + 1
 
 
 @given(st.fractions(min_value=Fraction(1, 10**9)))

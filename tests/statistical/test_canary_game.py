@@ -107,7 +107,7 @@ def test_a_set_up_of_unequal_labels_passes(label):
         (draw_all_at_the_largest_rate, set_up_of_unequal_labels, {"label": "delivery"}, "that hold a unit"),
         (count_records_as_units, set_up_of_customers, {}, "hold a unit twice"),
         (draw_twice_as_long, lambda: set_up(**SAMPLED), {}, "longer draws than planned"),
-        (start_as_for_one_record, lambda: set_up(**GROUPED), {"plays": 1000}, "gave canaries away"),
+        (start_as_for_one_record, lambda: set_up(**GROUPED), {"plays": 1000}, "revealed canaries"),
     ],
 )
 def test_what_is_wired_wrongly_is_caught(wire_wrongly, made, settings, says, monkeypatch):
@@ -125,7 +125,7 @@ def test_a_mechanism_that_forgets_how_many_tokens_share_a_draw_is_caught(setting
     assert played(set_up(**blocks)).verdict == "passed"
     finding = played(set_up(ForgetsBlocks(), **blocks))
     assert finding.verdict == "failed"
-    assert "one block gave canaries away" in finding.statement
+    assert "one block revealed canaries" in finding.statement
     bound = finding.figure("epsilon, lower bound")
     assert bound.value > bound.reference
 

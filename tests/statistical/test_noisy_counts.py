@@ -13,6 +13,7 @@ from dpfewshot.budget.permit import Permit
 from dpfewshot.mechanisms import ClippingQuantile, Draws, PublicCentred, RowChange
 from dpfewshot.mechanisms.adadpsyn import AdaDPSyn
 from dpfewshot.mechanisms.noise import noise_scale
+from tests.support import inside
 
 IMPOSSIBLE = 1e-9
 DRAWS = 20_000
@@ -73,7 +74,9 @@ def test_the_mean_of_adadpsyn_has_the_noise_that_its_ball_needs() -> None:
     sigma, radius = 0.01, 0.3
     release = mechanism.start(Draws(0.1, 1, 1, 20, RowChange.ADDED), sigma)
     truth = _core.sum_of_probabilities(rows)
-    found = np.array([release._refined_mean(rows, radius) - truth for _ in range(4_000)], dtype=np.float64)
+    found = np.array(
+        [inside.refined_mean(release, rows, radius) - truth for _ in range(4_000)], dtype=np.float64
+    )
     noise = (found / (mechanism.scaled(sigma).mean_multiplier * radius * _core.grid)).ravel()
     assert p_value(noise) > IMPOSSIBLE
     for wrong in (0.9, 1.1):

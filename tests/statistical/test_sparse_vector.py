@@ -6,12 +6,14 @@ wrong once in 10⁹; it counts runs that pass some tokens and then halt.
 
 import math
 from collections.abc import Iterator
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import integrate, stats
 
+from dpfewshot import _core
 from dpfewshot.budget.permit import Permit
 from dpfewshot.mechanisms import Draws, ReportNoisyMax, RowChange, SparseVector, sparse_vector
 
@@ -68,14 +70,14 @@ def passing_probability(offset: float, epsilon: float) -> float:
 def test_a_test_passes_as_often_as_its_noise_says_and_no_other(row_change: RowChange) -> None:
     count, epsilon, sensitivity = 12_000, 6.0, row_change.rows
     test = sparse_vector.AboveThreshold(
-        2 * sensitivity * sparse_vector._core.grid,
-        sparse_vector.threshold_rate(sparse_vector.Fraction(epsilon), row_change),
+        2 * sensitivity * _core.grid,
+        sparse_vector.threshold_rate(Fraction(epsilon), row_change),
         None,
     )
     passed = 0
     for _ in range(count):
         test.begin()
-        passed += test.passes(sensitivity * sparse_vector._core.grid)
+        passed += test.passes(sensitivity * _core.grid)
     assert stats.binomtest(passed, count, passing_probability(1.0, epsilon)).pvalue > IMPOSSIBLE
     for wrong in (0.8, 1.25):
         assert stats.binomtest(passed, count, passing_probability(1.0, epsilon * wrong)).pvalue < IMPOSSIBLE

@@ -6,6 +6,7 @@ import dpfewshot as dpf
 from dpfewshot.backends import Scripted
 from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.icl import PromptFormat
+from tests.support.factory import demonstration
 
 COLOURS = PromptFormat("Name the colour.", "Thing", "Colour", ("red", "blue", "light blue"))
 
@@ -24,7 +25,8 @@ THINGS = {
 
 def shown(text: str, label: str) -> dpf.Demonstration:
     """A demonstration that costs nothing."""
-    return dpf.Demonstration(text, label, 1, True, dpf.PrivacySpend(0.0, 0.0), "add-remove", "zero-private")
+    free = dpf.PrivacySpend(0.0, 0.0)
+    return demonstration(text, label, spent=free, relation="add-remove", mechanism="zero-private")
 
 
 class Colours(Scripted):

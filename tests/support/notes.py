@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dpfewshot.backends import Scripted
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.values import Demonstration, PrivacySpend, Record, Relation
+from tests.support import factory
 
 FORMAT = PromptFormat("", "Note", "Mood", ("Glad", "Sad"))
 NOTES = 60
@@ -45,12 +46,5 @@ def note(number: int, mood: str = "Glad") -> Record:
 
 
 def demonstration(number: int, mood: str = "Glad", epsilon: float | None = None) -> Demonstration:
-    return Demonstration(
-        text=f"note{number:02}",
-        label=mood,
-        token_count=1,
-        private=epsilon is not None,
-        spent=None if epsilon is None else PrivacySpend(epsilon, 1e-5),
-        relation=Relation.ADD_REMOVE,
-        mechanism="gaussian",
-    )
+    spent = None if epsilon is None else PrivacySpend(epsilon, 1e-5)
+    return factory.demonstration(f"note{number:02}", mood, spent=spent, relation=Relation.ADD_REMOVE)

@@ -10,8 +10,9 @@ from unittest.mock import patch
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.evaluation import Cell
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
-from dpfewshot.report import Sources, read_book, read_evaluation, read_findings, read_plan
-from dpfewshot.values import Demonstration, PrivacyBudget, PrivacySpend
+from dpfewshot.report import Sources, read_evaluation, read_findings, read_plan, read_snapshot
+from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.support.factory import demonstration
 
 SECRET = "my order 4711 never came"
 """The text of a record, which no report holds unless it is asked to."""
@@ -22,11 +23,11 @@ def demonstrations() -> Demonstrations:
     """Two of each label, and one that has no guarantee."""
     spend = PrivacySpend(1.0, 1e-6 / 6)  # as each plan of the account
     made = [
-        Demonstration(f"I ordered {what} and would like help.", label, 9, True, spend, "zero-out", "gaussian")
+        demonstration(f"I ordered {what} and would like help.", label, spent=spend)
         for label in LABELS
         for what in ("a kettle last week", "two chairs; one of them is broken")
     ]
-    return Demonstrations([*made, Demonstration(SECRET, "Refund", 6, False, None, "zero-out", "gaussian")])
+    return Demonstrations([*made, demonstration(SECRET, "Refund", spent=None)])
 
 
 def account(folder: Path, plans: int = 6, suffix: str = "") -> LedgerAccount:
@@ -167,7 +168,7 @@ def sources(folder: Path, *, plans: int = 6) -> Sources:
     paths = files(folder)
     return Sources(
         demonstrations=Demonstrations.from_jsonl(paths["demonstrations"]),
-        book=read_book(account(folder, plans)),
+        snapshot=read_snapshot(account(folder, plans)),
         plan=read_plan(paths["plan"]),
         cells=read_evaluation(paths["evaluation"]),
         findings=read_findings(paths["audit"]),

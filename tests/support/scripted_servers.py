@@ -117,7 +117,7 @@ class LlamaServer(Script):
         self.crowds = []
         self._free = threading.Semaphore(slots)
         self._lock = threading.Lock()
-        self._under_way = 0
+        self.under_way = 0
         self._cached = []
 
     def props(self, _):
@@ -137,9 +137,9 @@ class LlamaServer(Script):
             found = self.fault(prompt, under_way)
             with self._free:
                 time.sleep(self.seconds(prompt))
-                return self._computed(prompt, body) if found is None else found
+                return self.computed(prompt, body) if found is None else found
 
-    def _computed(self, prompt, body):
+    def computed(self, prompt, body):
         values = weights(prompt, {})[: len(VOCABULARY)].astype(np.float32)
         values -= np.float32(np.log(np.exp(values.astype(np.float64)).sum()))
         if body.get("cache_prompt", True) and self._cached and self._cached[:3] == prompt[:3]:
@@ -168,10 +168,10 @@ class LlamaServer(Script):
     @contextmanager
     def _counted(self):
         with self._lock:
-            self._under_way += 1
-            count = self._under_way
+            self.under_way += 1
+            count = self.under_way
         try:
             yield count
         finally:
             with self._lock:
-                self._under_way -= 1
+                self.under_way -= 1

@@ -7,21 +7,17 @@ import os
 
 import dpfewshot as dpf
 from examples.service.app import create_app
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support.factory import synthesizer
+from tests.support.scripts import Sentence
 
 PACE = 1.5  # a worker's first generation imports the database's library
 
 
 def open_synthesizer() -> dpf.Synthesizer:
-    return dpf.Synthesizer(
-        TASK,
-        tickets(),
+    return synthesizer(
         Sentence(sure=0.999999),
         budget=dpf.PrivacyBudget(epsilon=2, delta=1e-6),
-        mechanism=dpf.mechanisms.Gaussian(top_k=8),
         prompts_per_token=200,
-        max_tokens=8,
-        shots_per_label=1,
         ledger=os.environ["LEDGER"],
         dataset="tickets",
     )

@@ -84,12 +84,12 @@ class Answers(BaseHTTPRequestHandler):
     wbufsize = -1  # headers and content in one packet: the client would wait for the second
 
     def do_GET(self):
-        self._answer(None)
+        self.write_answer(None)
 
     def do_POST(self):
-        self._answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        self.write_answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
 
-    def _answer(self, body):
+    def write_answer(self, body):
         self.server.keys.append(self.headers["authorization"])
         self.server.headers.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
         found = self.server.answer(self.path, body)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from dpfewshot import PrivacyBudget, Synthesizer
+from dpfewshot import PrivacyBudget
 from dpfewshot.accounting import PoissonGaussian
 from dpfewshot.backends import Scripted
 from dpfewshot.budget.permit import Permit
@@ -15,10 +15,10 @@ from dpfewshot.mechanisms.noiseless import start_release
 from dpfewshot.sampling import PoissonSampler
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
+from tests.support import factory
 from tests.support.draws import sliced
 from tests.support.notes import FIRST, MOOD, NOTES, Reader
 from tests.support.scripts import TASK
-from tests.support.seeded import with_random_source
 
 SECRET = "swordfish"
 TOKENS = 120
@@ -106,11 +106,11 @@ def draw_once(monkeypatch):
 
 def set_up_of_customers(**settings):
     """A synthesizer of free labels for 20 customers with three records each."""
-    return Synthesizer(
-        Task(name="films", instruction="Write a film.", label_field="Kind", text_field="Film"),
-        [Record(f"{SECRET} {i}", "any", f"customer {i % 20}") for i in range(60)],
+    return factory.synthesizer(
         Indifferent(),
-        budget=PrivacyBudget(4.0, 1e-5),
+        [Record(f"{SECRET} {i}", "any", f"customer {i % 20}") for i in range(60)],
+        task=Task(name="films", instruction="Write a film.", label_field="Kind", text_field="Film"),
+        mechanism=None,
         labels=["refund", "delivery"],
         prompts_per_token=10,
         max_tokens=2,
@@ -121,18 +121,15 @@ def set_up_of_customers(**settings):
 def set_up_of_unequal_labels():
     """A synthesizer for 20 units of the first label and 200 of the second."""
     records = [Record(f"{SECRET} {i}", TASK.labels[i >= 20]) for i in range(220)]
-    return Synthesizer(
-        TASK, records, Indifferent(), budget=PrivacyBudget(4.0, 1e-5), prompts_per_token=10, max_tokens=2
-    )
+    return factory.synthesizer(Indifferent(), records, mechanism=None, prompts_per_token=10, max_tokens=2)
 
 
 def set_up(mechanism=None, *, units=10, prompts=10, backend=None, max_tokens=1, epsilon=4.0, **settings):
     """A synthesizer for so many units of each label."""
     records = [Record(f"{SECRET} {i}", TASK.labels[i % 2]) for i in range(2 * units)]
-    return with_random_source(settings.pop("random_source", None))(
-        TASK,
-        records,
+    return factory.synthesizer(
         backend or Indifferent(),
+        records,
         budget=PrivacyBudget(epsilon, 1e-5),
         mechanism=mechanism or Gaussian(),
         prompts_per_token=prompts,

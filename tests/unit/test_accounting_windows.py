@@ -61,7 +61,7 @@ def test_the_curve_says_how_much_is_missing() -> None:
     """At the top of its window a curve is what lies above: mass that it never saw."""
     event = PoissonGaussian(0.02, 0.6, 200)
     pair, _ = dominating_pairs(event)
-    whole = tilting.plan([(pair, event.steps)], Goal(DELTA, 4e-5))
+    whole = tilting.choose_tilt([(pair, event.steps)], Goal(DELTA, 4e-5))
     assert whole is not None
     low, spacing = whole.low * whole.cumulants.losses[0].spacing, whole.cumulants.losses[0].spacing
     law = gaussian(event.sampling_rate, event.noise_multiplier, event.steps, removed=True)
@@ -95,7 +95,7 @@ ROOM = 1e-12
 def response_curve(share: float) -> ComposedCurve:
     """Composed far from the saddle point, where the transform's round-off is larger than the curve itself."""
     pair, _ = dominating_pairs(RESPONSE)
-    planned = tilting.plan([(pair, RESPONSE.steps)], Goal(1e-9, 4e-5))
+    planned = tilting.choose_tilt([(pair, RESPONSE.steps)], Goal(1e-9, 4e-5))
     assert planned is not None
     return compose(fit_window(planned.cumulants, planned.saddle, share, 1e-9))
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dpfewshot import _core, tasks
+from dpfewshot import _core
 from dpfewshot.accounting import PoissonGaussian, adadpsyn_multiplier
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
@@ -18,7 +18,7 @@ from dpfewshot.mechanisms.adadpsyn import LARGEST_RADIUS
 from dpfewshot.mechanisms.adadpsyn_presets import EPSILONS, published
 from dpfewshot.mechanisms.noise import noise_scale
 from dpfewshot.mechanisms.simplex import nearest_distribution
-from tests.support import twins
+from tests.support import inside, twins
 
 GRID, COUNT_GRID = _core.grid, _core.count_grid
 TINY = 1e-6
@@ -106,7 +106,7 @@ def test_a_step_is_what_the_algorithm_says(row_change, seed: int, sigma: float, 
     mean = step(rows, mechanism.scaled(sigma), plan, random.Random(seed).randbytes)
     assert token(mechanism, rows, sigma, plan, random.Random(seed).randbytes) == int(np.argmax(mean))
     release = mechanism.start(plan, sigma, random.Random(seed).randbytes)
-    assert (release._refined_mean(rows, release._good_radius(rows)) == mean).all()
+    assert (inside.refined_mean(release, rows, inside.good_radius(release, rows)) == mean).all()
 
 
 # ---- the noise -------------------------------------------------------------------------------------------
@@ -178,8 +178,8 @@ def test_every_query_has_its_noise(monkeypatch: pytest.MonkeyPatch, row_change: 
     recorder = Recorder(monkeypatch)
     mechanism = AdaDPSyn(rounds=2, noise_margin=0.01)
     release = mechanism.start(draws(20, row_change), 0.7)
-    release._good_radius(around(3, 20))
-    release._refined_mean(around(3, 20), 0.1)
+    inside.good_radius(release, around(3, 20))
+    inside.refined_mean(release, around(3, 20), 0.1)
     used = mechanism.scaled(0.7)
     moved = 1 if row_change is RowChange.ADDED else 2
     scores, first, *rounds = recorder.asked[:6], *recorder.asked[6:]
@@ -222,7 +222,7 @@ def exact_scores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def good_radius(rows: Matrix, prompts: int = 10) -> float:
-    return AdaDPSyn().start(draws(prompts), 1.0)._good_radius(rows)
+    return inside.good_radius(AdaDPSyn().start(draws(prompts), 1.0), rows)
 
 
 @pytest.mark.usefixtures("exact_scores")
@@ -253,7 +253,7 @@ def test_the_size_of_the_cluster_is_the_decimal_product_rounded_up(
 ) -> None:
     """As floats 0.55 · 100 is above 55, and ⌈…⌉ would be 56."""
     recorder = Recorder(monkeypatch)
-    AdaDPSyn(cluster_share=share).start(draws(prompts), 1.0)._good_radius(certain(0))
+    inside.good_radius(AdaDPSyn(cluster_share=share).start(draws(prompts), 1.0), certain(0))
     assert recorder.asked[0][0] == f"score of {size}"
 
 
@@ -261,13 +261,13 @@ def test_a_ball_that_holds_too_few_is_not_used(monkeypatch: pytest.MonkeyPatch) 
     for tokens, rounds in (([0] * 4 + [1] * 3 + [2] * 3, 0), ([0] * 10, 1)):
         recorder = Recorder(monkeypatch)
         release = AdaDPSyn(noise_margin=0).start(draws(), TINY)
-        release._refined_mean(certain(*tokens), 0.3)
+        inside.refined_mean(release, certain(*tokens), 0.3)
         assert len(recorder.balls) == rounds
 
 
 def test_a_radius_that_noise_makes_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(monkeypatch)
-    AdaDPSyn().start(draws(), 100.0)._refined_mean(certain(*[0] * 10), 0.3)
+    inside.refined_mean(AdaDPSyn().start(draws(), 100.0), certain(*[0] * 10), 0.3)
     assert [name for name, _ in recorder.asked] == ["noisy_sum_of_probabilities"]
 
 
@@ -280,7 +280,7 @@ def test_the_noise_of_a_cluster_is_a_fraction_of_the_first() -> None:
 
     def error(asked: AdaDPSyn) -> float:
         release = asked.start(draws(40), 0.3, source)
-        found = [release._refined_mean(rows, 0.05) - truth for _ in range(50)]
+        found = [inside.refined_mean(release, rows, 0.05) - truth for _ in range(50)]
         return float(np.sqrt(np.mean(np.square(np.array(found, dtype=np.float64)))))
 
     assert error(mechanism) < 0.2 * error(once)
@@ -381,7 +381,7 @@ def test_presets_are_the_papers_rows() -> None:
     assert (found.mean_multiplier, found.rounds) == (2.57, 1)
     assert (found.radius_multiplier, found.coverage_multiplier) == (17.5, 6)
     assert found.noise_margin == 0.15
-    for task in tasks._BUILT_IN:
+    for task in ("agnews", "dbpedia", "trec", "mit-g", "mit-d"):
         for epsilon in EPSILONS:
             AdaDPSyn.preset(task, epsilon=epsilon).check(1000)
 

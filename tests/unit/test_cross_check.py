@@ -20,21 +20,14 @@ from dpfewshot.accounting.reference import cross_check as module
 from dpfewshot.accounting.reference.cross_check import cross_check
 from dpfewshot.cli import plan as command_module
 from dpfewshot.errors import MissingExtra
-from dpfewshot.mechanisms import Gaussian
-from dpfewshot.planning.plan import GenerationPlan, Stratum
-from dpfewshot.planning.planner import plan_stratum
-from dpfewshot.planning.settings import Settings
+from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.values import PrivacyBudget, epsilon_text
-
-SETTINGS = Settings(20, 1, 8, 1, 1, 100)
+from tests.support import factory
 
 
 @pytest.fixture
 def made() -> GenerationPlan:
-    part = plan_stratum(
-        Gaussian(), SETTINGS, PrivacyBudget(2.0, 1e-3), Stratum("Location", ("Location",), 400)
-    )
-    return GenerationPlan("gaussian", "zero-out", SETTINGS, (part,), prompt_tokens=10)
+    return factory.plan(factory.stratum_plan("Location", 400, budget=PrivacyBudget(2.0, 1e-3)))
 
 
 @pytest.fixture

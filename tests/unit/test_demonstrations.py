@@ -9,11 +9,10 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.demonstrations import COLUMNS, Demonstrations
+from tests.support.factory import demonstration
 from tests.support.scripts import TASK
 
-ONE = dpf.Demonstration(
-    "my parcel is late", "delivery", 5, True, dpf.PrivacySpend(1.5, 1e-6), "zero-out", "gaussian"
-)
+ONE = demonstration(label="delivery", spent=dpf.PrivacySpend(1.5, 1e-6), token_count=5)
 OTHER = dataclasses.replace(
     ONE, text='money "back" –\u2028now', label="refund", spent=dpf.PrivacySpend(2.0, 1e-6)
 )

@@ -75,6 +75,7 @@ def test_one_line_warns_once(renaming: ModuleType) -> None:
         ("evaluation", "RandomPrivate", "NonPrivateSample"),
         ("evaluation", "Setting", "Condition"),
         ("evaluation", "ZeroPrivate", "InstructionOnly"),
+        ("report", "read_book", "read_snapshot"),
     ],
 )
 def test_old_names_of_modules(module: str, old: str, new: str) -> None:
@@ -117,6 +118,7 @@ def test_old_names_of_arguments_and_fields() -> None:
     for owner, old, new in (
         (finding, "private", "confidential"),
         (contents, "private", "confidential"),
+        (Sources(), "book", "snapshot"),
         (contents, "private_cells", "confidential_cells"),
         (cell, "private", "confidential"),
         (cell, "setting", "condition"),

@@ -228,7 +228,7 @@ def test_a_folder_that_is_not_there_costs_one_clear_error(tmp_path: Path) -> Non
 def test_test_items_are_checked_and_not_quoted() -> None:
     with pytest.raises(dpf.InvalidRecords, match="no test item"):
         experiment(test=[])
-    with pytest.raises(dpf.InvalidRecords, match="it has glad, sad") as caught:
+    with pytest.raises(dpf.InvalidRecords, match="its labels are glad, sad") as caught:
         experiment(test=[dpf.Record("sun", "private-label")])
     assert "private-label" not in str(caught.value)
     with pytest.raises(dpf.InvalidPlan, match="say which"):

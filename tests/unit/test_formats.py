@@ -7,11 +7,13 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.prompts.few_shot import PromptFormat, prompt_format
 from dpfewshot.tasks import AGNEWS, DBPEDIA, MIT_D, MIT_G, TREC
+from tests.support.factory import demonstration
 from tests.support.scripts import TASK
 
 
 def shown(text: str, label: str) -> dpf.Demonstration:
-    return dpf.Demonstration(text, label, 3, True, dpf.PrivacySpend(0.0, 0.0), "add-remove", "zero-private")
+    free = dpf.PrivacySpend(0.0, 0.0)
+    return demonstration(text, label, spent=free, relation="add-remove", mechanism="zero-private")
 
 
 INSTRUCTIONS = {

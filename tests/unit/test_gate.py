@@ -6,6 +6,7 @@ import asyncio
 import random
 
 from dpfewshot.backends.servers.gate import Gate
+from tests.support import inside
 
 
 class Watched:
@@ -48,12 +49,11 @@ def test_kinds_are_never_mixed_and_nothing_is_beside_what_is_alone_whoever_is_ca
             if source.random() < 0.3:
                 source.choice(tasks).cancel()
         await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
-        for inside in watched.seen:
-            assert len(set(inside)) == 1
-            assert len(inside) <= (1 if inside[0] == "alone" else 3)
+        for company in watched.seen:
+            assert len(set(company)) == 1
+            assert len(company) <= (1 if company[0] == "alone" else 3)
         assert max(map(len, watched.seen)) > 1
-        assert watched.gate._under_way == 0
-        assert not watched.gate._waiting
+        assert inside.gate_is_empty(watched.gate)
         await asyncio.wait_for(watched.together("c"), 1)
 
     for seed in range(20):

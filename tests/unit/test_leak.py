@@ -7,7 +7,8 @@ import pytest
 from dpfewshot.audit import leak_check
 from dpfewshot.audit.patterns import found_in
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.values import Demonstration, PrivacySpend, Record
+from dpfewshot.values import Record
+from tests.support.factory import demonstration
 from tests.support.scripts import WORDS, Sentence
 
 COMMON = "thank you very much for the quick help that you gave me today"
@@ -15,9 +16,7 @@ OWN = "on the ninth of may our blue canoe sank under the old bridge near the mil
 
 
 def released(*texts):
-    return [
-        Demonstration(text, "a", 5, True, PrivacySpend(1.0, 1e-5), "zero-out", "gaussian") for text in texts
-    ]
+    return [demonstration(text, "a") for text in texts]
 
 
 def records(*texts, unit=None):

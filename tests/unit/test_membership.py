@@ -120,7 +120,7 @@ def test_every_demonstration_has_candidates_of_its_own_label_and_to_itself() -> 
         assert {r.label for r in (*one.members, *one.non_members)} == {one.demonstration.label}
     asked = [record for one in trials for record in one.members]
     assert len(set(asked)) == len(asked) == 8
-    with pytest.raises(ValueError, match="for itself"):
+    with pytest.raises(ValueError, match="its own member"):
         trials_of_demonstrations(shown, inside, outside[:1])
 
 

@@ -17,7 +17,8 @@ from dpfewshot.planning.plan import GenerationPlan, Stratum, StratumPlan, draws_
 from dpfewshot.planning.planner import plan_stratum
 from dpfewshot.planning.settings import Settings
 from dpfewshot.values import PrivacyBudget, PrivacySpend, Relation
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support import factory
+from tests.support.scripts import Sentence
 
 SETTINGS = Settings(20, 1, 8, 1, 1, 100)
 BUDGET = PrivacyBudget(4.0, 1e-5)
@@ -25,10 +26,7 @@ BUDGET = PrivacyBudget(4.0, 1e-5)
 
 def plan_of_unequal_parts(*, reverse: bool) -> GenerationPlan:
     """Two parts of which neither has all the greater figures."""
-    refund, delivery = (
-        plan_stratum(Gaussian(), SETTINGS, BUDGET, Stratum(label, (label,), population))
-        for label, population in (("refund", 100), ("delivery", 4000))
-    )
+    refund, delivery = factory.stratum_plan("refund", 100), factory.stratum_plan("delivery", 4000)
     nine, seven = replace(refund.draws, steps=9), replace(delivery.draws, steps=7)
     parts = [
         replace(refund, cost=Amount(10**12, 10**13), noise_multiplier=3.0, noise_on_mean=0.02, draws=nine),
@@ -36,9 +34,7 @@ def plan_of_unequal_parts(*, reverse: bool) -> GenerationPlan:
             delivery, cost=Amount(3 * 10**12, 10**11), noise_multiplier=0.5, noise_on_mean=0.4, draws=seven
         ),
     ]
-    return GenerationPlan(
-        "gaussian", "add-remove", SETTINGS, tuple(parts[::-1] if reverse else parts), prompt_tokens=10
-    )
+    return factory.plan(*(parts[::-1] if reverse else parts), relation="add-remove")
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -56,10 +52,9 @@ def test_a_plan_states_the_greatest_of_its_parts(reverse: bool) -> None:
 
 def test_a_plan_states_what_the_account_is_charged_when_labels_differ() -> None:
     """Populations a hundred times apart: their certified ε differ, and the account holds the greater one."""
-    made = dpf.Synthesizer(
-        TASK, tickets(), Sentence(sure=0.999999), budget=BUDGET, mechanism=Gaussian(top_k=8),
-        max_tokens=8, prompts_per_token=40, population={"refund": 50, "delivery": 5000},
-    )  # fmt: skip
+    made = factory.synthesizer(
+        Sentence(sure=0.999999), prompts_per_token=40, population={"refund": 50, "delivery": 5000}
+    )
     spends = {part.scope: part.spend for part in made.plan.strata}
     assert spends["refund"] != spends["delivery"]
     demonstrations = made.generate_all()
@@ -175,19 +170,19 @@ def test_a_document_from_before_amounts_were_exact_is_read() -> None:
         ({"relation": "same"}, "relation must be one of"),
         ({"max_tokens": True}, "'max_tokens'"),
         ({"max_tokens": 0}, "max_tokens must be a whole number"),
-        ({"parts": []}, "no part"),
-        ({"parts": [3]}, "a part of the plan is not an object"),
+        ({"parts": []}, "no stratum"),
+        ({"parts": [3]}, "a stratum of the plan is not an object"),
         ({"labels": []}, "'labels'"),
         ({"labels": [1]}, "'labels'"),
         ({"exact": 3}, "is not an object"),
         ({"exact": {}}, "no 'sampling_rate'"),
-        ({"sampling_rate": [1]}, "another kind"),
+        ({"sampling_rate": [1]}, "wrong type"),
         ({"sampling_rate": [3, 2]}, r"not in \(0, 1\]"),
-        ({"cost": [-1, 0]}, "another kind"),
-        ({"cost": [1.5, 0]}, "another kind"),
+        ({"cost": [-1, 0]}, "wrong type"),
+        ({"cost": [1.5, 0]}, "wrong type"),
         ({"event": {"event": "Nothing"}}, "unknown"),
-        ({"event": {"event": "PoissonGaussian"}}, "another kind"),
-        ({"event": {"event": "Composition", "events": 3}}, "another kind"),
+        ({"event": {"event": "PoissonGaussian"}}, "wrong type"),
+        ({"event": {"event": "Composition", "events": 3}}, "wrong type"),
         ({"event": {"event": "ZeroConcentrated", "rho": -1, "steps": 1}}, "rho must be"),
     ],
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """What reaches the private path from outside is frozen: plain numbers, tuples, whole integers."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import AdaDPSyn, Gaussian, PublicCentred, SparseVector
 from dpfewshot.planning.settings import Settings
 from dpfewshot.prompts.few_shot import PromptFormat
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support import factory
+from tests.support.scripts import TASK, tickets
 
 BUDGET = dpf.PrivacyBudget(4.0, 1e-6)
 EVENTS = [PoissonGaussian(0.1, 2.0, 3), PoissonGaussian(0.1, 3.0, 3)]
@@ -55,10 +57,7 @@ def test_a_number_that_can_change_is_kept_as_it_was() -> None:
         PublicCentred(clip=np.array(0.5))  # type: ignore[arg-type]
 
 
-def synthesizer(**settings: Any) -> dpf.Synthesizer:
-    return dpf.Synthesizer(
-        TASK, tickets(80), Sentence(), budget=BUDGET, **({"prompts_per_token": 5, "max_tokens": 4} | settings)
-    )
+synthesizer = partial(factory.synthesizer, records=tickets(80), prompts_per_token=5, max_tokens=4)
 
 
 WHOLE: dict[str, Callable[[Any], object]] = {

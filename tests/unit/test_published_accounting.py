@@ -1,31 +1,18 @@
 """AdaDPSyn's own accounting, solved for the noise: Tables 13 to 17 follow, but for one row."""
 
-import importlib.util
 import math
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from bench import reproduce
 from dpfewshot.accounting import FixedSizeGaussian
 from dpfewshot.accounting.reference.published import fixed_size_renyi_epsilon, fixed_size_renyi_multiplier
 from dpfewshot.errors import InvalidPlan
 
-BENCH = Path(__file__).parents[2] / "bench" / "reproduce.py"
 CONSERVATIVE = ("TREC", 2, 1.95)
 
 
-def bench() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("reproduce", BENCH)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-REPRODUCE = bench()
-ROWS = list(REPRODUCE.adadpsyn_settings())
+ROWS = list(reproduce.adadpsyn_settings())
 
 
 def test_there_are_25_rows() -> None:
@@ -41,7 +28,7 @@ def test_the_printed_noise_is_the_least_to_its_digits(row) -> None:
     )
 
     def effective(sigma: float) -> float:
-        return REPRODUCE.adadpsyn_event(task, *others, sigma).noise_multiplier
+        return reproduce.adadpsyn_event(task, *others, sigma).noise_multiplier
 
     assert needed <= effective(mean)
     if (task.name, target, mean) == CONSERVATIVE:

@@ -59,7 +59,7 @@ def test_everything_at_once(command: Command, tmp_path: Path) -> None:
         "left_out": {"demonstrations": 0, "cells": 0, "findings": 0},
     }
     assert SECRET in (tmp_path / "private.html").read_text(encoding="utf-8")
-    assert "PRIVATE" in command(*given, "--private")[1]
+    assert "CONFIDENTIAL" in command(*given, "--private")[1]
 
 
 def test_one_input_is_enough(command: Command, tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ from dpfewshot.errors import InvalidReport, LedgerError
 from dpfewshot.ledger.counting import columns
 from dpfewshot.ledger.history import HistoryEvent, chained
 from dpfewshot.ledger.verification import Snapshot
-from dpfewshot.report import Sources, page, read_book, read_evaluation, read_findings, read_plan, select
+from dpfewshot.report import Sources, page, read_evaluation, read_findings, read_plan, read_snapshot, select
 from dpfewshot.report.accuracy import panels
 from dpfewshot.report.charts import budget_chart, thinned
 from dpfewshot.report.spending import spending_of
-from dpfewshot.values import Demonstration, PrivacySpend
+from dpfewshot.values import PrivacySpend
+from tests.support.factory import demonstration
 from tests.support.report_samples import account, cells, demonstrations, findings, plan_document, sources
 
 
@@ -78,7 +79,7 @@ def test_a_plan_alone_states_what_it_would_spend(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(plan_document()), encoding="utf-8")
     promise = select(Sources(plan=read_plan(path)), confidential=False).promise
-    assert (promise.epsilon, "planning itself spends nothing" in promise.covers) == (1.25, True)
+    assert (promise.epsilon, "planning spends nothing" in promise.covers) == (1.25, True)
     path.write_text(json.dumps(plan_document() | {"epsilon": None, "delta": None}), encoding="utf-8")
     assert promised(Sources(plan=read_plan(path))) is None
 
@@ -87,7 +88,7 @@ def test_no_bound_for_two_relations_or_none() -> None:
     [one, other, *_] = demonstrations()
     mixed = Demonstrations([one, dataclasses.replace(other, relation="add-remove")])
     assert promised(Sources(demonstrations=mixed)) is None
-    bare = Demonstration("text", "label", 1, False, None, "zero-out", "gaussian")
+    bare = demonstration("text", "label", spent=None)
     assert promised(Sources(demonstrations=Demonstrations([bare])), confidential=True) is None
 
 
@@ -98,26 +99,26 @@ def test_a_sum_of_deltas_beyond_one_is_one() -> None:
 
 
 def test_released_spending_has_plans_that_count_in_their_order(tmp_path: Path) -> None:
-    spent, book = (made := account(tmp_path)).spent, read_book(made)
-    released, private = (spending_of(book, confidential=private) for private in (False, True))
+    spent, snapshot = (made := account(tmp_path)).spent, read_snapshot(made)
+    released, private = (spending_of(snapshot, confidential=private) for private in (False, True))
     assert [plan.number for plan in released.plans] == [1, 2, 3, 4, 5, 6]
     assert (len(private.plans), private.given_back, released.given_back) == (7, 1, 0)
     assert [moment.spent.epsilon for moment in released.moments] == [0, 1, 1, 1, 2, 2, 2, 2]
     assert [moment.spent.epsilon for moment in private.moments] == [0, 1, 1, 1, 2, 2, 2, 2.5, 2, 2]
     assert [budget.epsilon for budget in released.budgets] == [6.0, 8.0]
-    assert {(part.plans, part.spend.epsilon) for part in released.parts} == {(2, 2.0)}
+    assert {(each.plans, each.spend.epsilon) for each in released.strata} == {(2, 2.0)}
     assert released.spent == private.spent == spent
 
 
 def test_an_account_that_somebody_changed_is_not_reported(tmp_path: Path) -> None:
-    book = read_book(account(tmp_path))
-    book.entries[0]["epsilon"] -= 1
+    snapshot = read_snapshot(account(tmp_path))
+    snapshot.entries[0]["epsilon"] -= 1
     with pytest.raises(LedgerError, match="ledger verify"):
-        spending_of(book, confidential=False)
+        spending_of(snapshot, confidential=False)
 
 
 def long_book(plans: int) -> Snapshot:
-    """An account's book as a ledger would keep it, without a database."""
+    """An account's snapshot as a ledger would keep it, without a database."""
     words = {"relation": "zero-out", "unit": None, "parallel": True}
     history, entries, before = [], [], "0" * 64
 
@@ -146,8 +147,8 @@ def long_book(plans: int) -> Snapshot:
 
 @pytest.mark.slow
 def test_ten_thousand_acts_make_a_chart_of_some_hundred_points() -> None:
-    book = long_book(5_000)
-    spending = spending_of(book, confidential=False)
+    snapshot = long_book(5_000)
+    spending = spending_of(snapshot, confidential=False)
     assert spending.spent.epsilon == pytest.approx(50.0)
     points = thinned(spending.moments)
     assert 300 < len(points) < 500
@@ -155,7 +156,9 @@ def test_ten_thousand_acts_make_a_chart_of_some_hundred_points() -> None:
     assert {moment.budget for moment in points} == {moment.budget for moment in spending.moments}
     assert [moment.spent.epsilon for moment in points] == sorted(moment.spent.epsilon for moment in points)
     assert len(budget_chart(spending, dates=False).__html__()) < 50_000
-    text = page(select(Sources(book=book), confidential=True), title="Tickets", made=date(2026, 1, 31))
+    text = page(
+        select(Sources(snapshot=snapshot), confidential=True), title="Tickets", made=date(2026, 1, 31)
+    )
     assert "The last 50 of 5,000 plans." in text
     assert "steps are drawn" in text
     assert len(text) < 100_000
@@ -179,7 +182,7 @@ def test_panels_have_the_settings_of_a_task_and_the_baselines() -> None:
         (read_plan, "{}", "the plan has no 'mechanism'"),
         (read_plan, json.dumps(plan_document() | {"steps": 1, "max_tokens": "many"}), "'max_tokens'"),
         (read_plan, json.dumps(plan_document() | {"max_tokens": True}), "'max_tokens'"),
-        (read_plan, json.dumps(plan_document() | {"parts": [3]}), "a part of the plan is not an object"),
+        (read_plan, json.dumps(plan_document() | {"parts": [3]}), "a stratum of the plan is not an object"),
         (read_plan, json.dumps(plan_document() | {"epsilon": float("nan")}), "'epsilon'"),
         (read_plan, json.dumps({"plan": plan_document(), "demonstrations": [{}]}), "demonstrations"),
         (read_evaluation, "{}\n", "line 1 has no 'task'"),

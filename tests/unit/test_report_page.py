@@ -17,7 +17,7 @@ import pytest
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import MissingExtra
 from dpfewshot.ledger import BudgetLedger
-from dpfewshot.report import Sources, page, read_book, select
+from dpfewshot.report import Sources, page, read_snapshot, select
 from dpfewshot.report.text import visible
 from dpfewshot.values import PrivacyBudget
 from tests.support.report_samples import SECRET, account, demonstrations, sources
@@ -87,7 +87,7 @@ def hostile(given: Sources, tmp_path_factory: pytest.TempPathFactory) -> Sources
     ]
     return Sources(
         demonstrations=Demonstrations(ones),
-        book=read_book(account(folder, suffix=POISON.replace(":", ""))),
+        snapshot=read_snapshot(account(folder, suffix=POISON.replace(":", ""))),
         plan=dataclasses.replace(clean.plan, plan=poisoned(clean.plan.plan)),
         cells=[
             dataclasses.replace(cell, **{name: poisoned(getattr(cell, name)) for name in CELL_TEXTS})
@@ -145,38 +145,39 @@ def test_the_policy_allows_this_style_sheet_alone(given: Sources) -> None:
     )
 
 
-def test_by_default_nothing_private_is_in_it(given: Sources) -> None:
+def test_by_default_nothing_confidential_is_in_it(given: Sources) -> None:
     text = rendered(given)
-    times = {row["at"][:16].replace("T", " ") for row in given.book.history}
-    actors = {row["actor"] for row in given.book.history}
-    for private in (
+    times = {row["at"][:16].replace("T", " ") for row in given.snapshot.history}
+    actors = {row["actor"] for row in given.snapshot.history}
+    banner = ("CONFIDENTIAL:", "Confidential:")
+    for secret in (
         SECRET,
         "our own tickets",
-        "PRIVATE:",
+        *banner,
         "cancelled",
-        given.book.chain_tip,
+        given.snapshot.chain_tip,
         *times,
         *actors,
     ):
-        assert private not in text
+        assert secret not in text
     assert "1 demonstration without a guarantee, 1 cell" in text
     assert "2026-01-31" in text  # the day when it was made
 
 
-def test_what_is_private_is_shown_when_asked_for_and_says_so(given: Sources) -> None:
+def test_what_is_confidential_is_shown_when_asked_for_and_says_so(given: Sources) -> None:
     text = rendered(given, confidential=True)
     for there in (
         SECRET,
         "our own tickets",
         "cancelled",
-        given.book.chain_tip,
-        "1 cell of it was measured on",
+        given.snapshot.chain_tip,
+        "1 cell was measured on",
     ):
         assert there in text
-    assert "<title>PRIVATE: " in text
-    assert "Private: for the trusted side only." in text
-    assert text.count("no guarantee: private") == 1
-    assert "Given, but left out" not in text
+    assert "<title>CONFIDENTIAL: " in text
+    assert "Confidential: for the trusted side only." in text
+    assert text.count("no guarantee: confidential") == 1
+    assert "Left out because" not in text
 
 
 def test_a_finding_or_a_cell_is_public_only_where_it_says_so(given: Sources) -> None:
@@ -210,7 +211,7 @@ def test_headings_charts_and_their_words(given: Sources) -> None:
 
 
 def test_figures_are_printed_rounded_up(tmp_path: Path) -> None:
-    text = rendered(Sources(book=read_book(account(tmp_path, 7))))
+    text = rendered(Sources(snapshot=read_snapshot(account(tmp_path, 7))))
     assert "<dd>2.5715</dd>" in text  # three plans of 6/7
     assert "<dd>4.29e-07</dd>" in text
 
@@ -220,8 +221,8 @@ def test_figures_are_printed_rounded_up(tmp_path: Path) -> None:
 )
 def test_whom_it_protects(tmp_path: Path, given_unit, words) -> None:
     ledger = BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db")
-    book = read_book(ledger.create("tickets", PrivacyBudget(1.0, 1e-5), unit=given_unit))
-    assert words in rendered(Sources(book=book))
+    snapshot = read_snapshot(ledger.create("tickets", PrivacyBudget(1.0, 1e-5), unit=given_unit))
+    assert words in rendered(Sources(snapshot=snapshot))
     [one, *_] = demonstrations()
     assert "one unit if the records had" in rendered(Sources(demonstrations=Demonstrations([one])))
 

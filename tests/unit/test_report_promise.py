@@ -65,7 +65,7 @@ def test_an_epsilon_beyond_all_bounds_says_nothing_and_does_not_fail() -> None:
     promise = Promise(1e6, 1.0, Relation.ZERO_OUT, "all")
     assert promise.detection(0.0) == 1
     assert percent_text(promise.best_guess) == "100 %"
-    assert factor_text(promise.odds_factor) == "more than a thousand million"
+    assert factor_text(promise.odds_factor) == "more than a billion"
 
 
 @given(st.floats(0, 1))

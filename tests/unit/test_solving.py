@@ -1,16 +1,14 @@
 """Private prediction's settings: ICLInf's Tables 4 to 6, and what any two settings say of the third."""
 
-import importlib.util
 import math
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench import reproduce as paper
 from dpfewshot.accounting import epsilon
 from dpfewshot.accounting.reference.published import integer_order_epsilon
 from dpfewshot.errors import InvalidPlan
@@ -18,37 +16,23 @@ from dpfewshot.mechanisms import RowChange
 from dpfewshot.planning.solve import solve
 
 
-def bench() -> ModuleType:
-    """The papers' printed figures, and their accounting solved by bisection."""
-    path = Path(__file__).parents[2] / "bench" / "reproduce.py"
-    specification = importlib.util.spec_from_file_location("reproduce", path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-PAPER = bench()
-
-
-@pytest.mark.parametrize("row", PAPER.ICLINF, ids=lambda row: f"table {row[0]}, ε={row[1]}")
+@pytest.mark.parametrize("row", paper.ICLINF, ids=lambda row: f"table {row[0]}, ε={row[1]}")
 def test_the_printed_figures_and_never_more_noise_than_they_need(row) -> None:
     _, target, clip, prompts, temperature, printed, digit = row
-    event = partial(PAPER.iclinf_event, clip, prompts, temperature)
-    theirs = PAPER.solve(partial(PAPER.iclinf_excess, event, target), rising=clip is None)
+    event = partial(paper.iclinf_event, clip, prompts, temperature)
+    theirs = paper.solve(partial(paper.iclinf_excess, event, target), rising=clip is None)
     assert math.ceil(theirs) == printed if digit == 1 else abs(theirs - printed) <= digit / 2
 
     found = solve(
         epsilon=target,
-        delta=PAPER.ICLINF_DELTA,
-        tokens=PAPER.ICLINF_STEPS,
+        delta=paper.ICLINF_DELTA,
+        tokens=paper.ICLINF_STEPS,
         clip=clip,
         temperature=temperature,
         prompts=prompts,
     )
-    assert epsilon(found.event, PAPER.ICLINF_DELTA).upper <= target
-    assert integer_order_epsilon(found.event, PAPER.ICLINF_DELTA).epsilon >= target * (1 - 1e-3) or digit == 1
+    assert epsilon(found.event, paper.ICLINF_DELTA).upper <= target
+    assert integer_order_epsilon(found.event, paper.ICLINF_DELTA).epsilon >= target * (1 - 1e-3) or digit == 1
     if clip is None:
         assert theirs <= found.clip < 1.1 * theirs
     elif temperature is None:

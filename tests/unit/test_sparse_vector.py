@@ -28,6 +28,7 @@ from dpfewshot.mechanisms import (
     sparse_vector,
 )
 from dpfewshot.mechanisms.sparse_vector import AboveThreshold, distance
+from tests.support import inside
 
 SIGMA = 2.0
 PROMPTS = 4
@@ -140,7 +141,7 @@ def test_amin_et_al_sums_of_rho() -> None:
     plan = Draws(1.0, 1, 200, s, RowChange.ADDED)
     wrapped = SparseVector(PrivatePrediction(), 0.5, releases, share)
     release = wrapped.start(plan, sigma)
-    noise = 1 / float(release.test._rate * s * _core.grid)
+    noise = 1 / float(inside.exponential_rate(release.test) * s * _core.grid)
     token = float(release.inner.clip**2 / 2 * (release.inner.rate * _core.logit_grid) ** 2)
     paper = releases * (token + 2 / (s * noise) ** 2)
     concentrated = wrapped.event(plan, sigma).events[1]
@@ -164,8 +165,8 @@ def test_few_releases_take_less_noise_than_all_tokens(mechanism) -> None:
 @pytest.mark.parametrize(
     ("draws", "message"),
     [
-        (replace(DRAWS, sampling_rate=0.999), "one threshold noise is shared"),
-        (replace(DRAWS, fixed_size=FixedSize(5, 5)), "one threshold noise is shared"),
+        (replace(DRAWS, sampling_rate=0.999), "share one threshold noise"),
+        (replace(DRAWS, fixed_size=FixedSize(5, 5)), "share one threshold noise"),
         (replace(DRAWS, tokens_per_draw=2), "resample_every=max_tokens"),
         (replace(DRAWS, tokens_per_draw=1), "resample_every=max_tokens"),
     ],

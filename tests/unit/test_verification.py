@@ -74,7 +74,7 @@ def test_a_history_that_could_have_happened() -> None:
         ([CREATED, on("resume", 1)], "there is no entry 1 to resume"),
         (
             [CREATED, reserve(1, 1), resume("a", 1, "b")],
-            "entry 1 was resumed by a run that held no lease of it",
+            "entry 1 was resumed by a run without a lease of it",
         ),
         ([CREATED, GRANTED, resume("b", 1, "c")], "entry 1 was resumed by a run without a lease of it"),
         (

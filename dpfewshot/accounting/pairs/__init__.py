@@ -1,1 +1,1 @@
-"""Dominating pairs: the worst case of each privacy event, as two distributions."""
+"""Dominating pairs: the worst case of each privacy event's step, as two distributions."""

@@ -1,12 +1,12 @@
-"""Dominating pairs of mechanisms whose privacy loss has a bounded range, Poisson-subsampled.
+"""Dominating pairs of Poisson-subsampled mechanisms whose privacy loss has a bounded range.
 
-A mechanism has range ε₀ if on neighbours all losses log(P/Q) lie within an interval of length ε₀, wherever
-that is: the exponential mechanism has (Durfee, Rogers 2019). The largest δ that any of them has at γ is
+A mechanism has range ε₀ if, for any neighbours, all losses log(P/Q) lie in some interval of length ε₀. The
+exponential mechanism does (Durfee, Rogers 2019). The largest δ of such mechanisms at γ is
 
     H(γ) = (e^{ε₀/2} - e^{γ/2})² / (e^{ε₀} - 1)   for |γ| ≤ ε₀
 
-(after Dong, Durfee, Rogers 2020), which is convex in e^γ and so the curve of a pair, its own reverse; it
-is below randomised response's. docs/proofs/bounded-range.md.
+(after Dong, Durfee, Rogers 2020). It is convex in e^γ, so it is the curve of a pair. That pair is its own
+reverse, and its curve lies below randomised response's (docs/proofs/bounded-range.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from dpfewshot.accounting.pairs.curve import ROUNDINGS, UNIT_ROUNDOFF, Curve, FloatArray
 from dpfewshot.accounting.pairs.randomized_response import extreme_losses
 
-_LARGE = 700.0  # e^this is a float
+_LARGE = 700.0  # e^700 is a float
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class RemoveBoundedRange:
         )
 
     def loss_range(self, below: float, above: float) -> tuple[float, float]:
-        """See DominatingPair. The losses of no mass at the ends count too."""
+        """See DominatingPair. The extreme losses, though they have no mass."""
         del below, above
         return extreme_losses(self.sampling_rate, self.epsilon)
 
@@ -89,7 +89,7 @@ class AddBoundedRange:
         )
 
     def loss_range(self, below: float, above: float) -> tuple[float, float]:
-        """See DominatingPair. The losses of no mass at the ends count too."""
+        """See DominatingPair. The extreme losses, though they have no mass."""
         del below, above
         low, high = extreme_losses(self.sampling_rate, self.epsilon)
         return -high, -low
@@ -106,21 +106,21 @@ def _curve(
     steepness: FloatArray,
     scale: float,
 ) -> Curve:
-    """reach² / scale between the extreme losses, 1 - e^ε below, 0 above.
+    """The curve reach² / scale between the extreme losses, 1 - e^ε below them and 0 above.
 
     Args:
-        epsilons: where.
-        losses: the smallest and the largest.
-        reach: the root of the curve, times the root of `scale`.
+        epsilons: where the curve is evaluated.
+        losses: the smallest and the largest loss.
+        reach: the square root of the curve times `scale`.
         slope: -2·d(reach)/dε.
-        terms: the two that `reach` is the difference of, together: what their round-off is in proportion to.
-        argument: likewise of t or s under the first root. The curve has a slope of at most 1 in them.
-        steepness: of `reach` in t or s, at most.
+        terms: the sum of the two terms whose difference is `reach`; their round-off is proportional to it.
+        argument: the same for t or s under the first root. The curve's slope in t or s is at most 1.
+        steepness: an upper bound of the slope of `reach` in t or s.
         scale: e^{ε₀} - 1.
     """
     below = epsilons < losses[0]
     rounding = ROUNDINGS * UNIT_ROUNDOFF
-    above = epsilons > losses[1] + rounding * (1 + abs(losses[1]))  # no loss is larger: exactly 0
+    above = epsilons > losses[1] + rounding * (1 + abs(losses[1]))  # no loss is larger: H is exactly 0
     between = ~(below | above)
     ratio = np.exp(np.minimum(epsilons, 0.0))
     reach = np.maximum(reach, 0.0)
@@ -128,9 +128,8 @@ def _curve(
     moved = rounding * (terms + argument * steepness)
     errors = rounding * values + (2 * reach + moved) * moved / scale
     gently = (2 * reach + rounding * terms) * rounding * terms / scale
-    errors = np.minimum(
-        errors, rounding * (values + argument) + gently
-    )  # by the slope, close to the root of 0
+    # Near the root of 0 the bound by the curve's slope is the smaller one.
+    errors = np.minimum(errors, rounding * (values + argument) + gently)
     errors = np.where(below, rounding * (values + (np.abs(epsilons) + 1) * ratio), errors)
     errors[above] = 0.0
     mass = np.where(below, ratio, np.where(between, reach * slope / scale, 0.0))

@@ -1,6 +1,6 @@
-"""What the accountant asks of a dominating pair (P, Q): its hockey-stick curve.
+"""The interface of a dominating pair (P, Q): its hockey-stick curve H(ε) = sup_S P(S) - e^ε·Q(S).
 
-H(ε) = sup_S P(S) - e^ε·Q(S). Source: Zhu, Dong, Wang 2022 (dominating pairs).
+Source: Zhu, Dong, Wang 2022 (dominating pairs).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ FloatArray: TypeAlias = NDArray[np.float64]
 
 UNIT_ROUNDOFF: Final = 2.0**-53
 ROUNDINGS: Final = 8.0
-"""Elementary roundings in each term of a curve, with room to spare."""
+"""A generous bound on the elementary roundings in each term of a curve."""
 
 
 class Curve(NamedTuple):
-    """A hockey-stick curve at given ε, all of one length.
+    """A hockey-stick curve at given ε. All arrays have one length.
 
     Attributes:
         values: H(ε) as computed.
@@ -32,7 +32,7 @@ class Curve(NamedTuple):
 
 
 class Lattice(NamedTuple):
-    """Point masses that hold all of P: losses `first` + k·`gap` for whole k."""
+    """Where P's point masses lie, if it has no others: losses `first` + k·`gap` for whole k."""
 
     first: float
     gap: float
@@ -43,7 +43,7 @@ class DominatingPair(Protocol):
 
     @property
     def lattice(self) -> Lattice | None:
-        """Where the losses are, if they are finitely many and equally spaced; None for a density."""
+        """The losses, if they are finitely many and equally spaced; None for a density."""
         ...
 
     def curve(self, epsilons: FloatArray) -> Curve:
@@ -51,5 +51,5 @@ class DominatingPair(Protocol):
         ...
 
     def loss_range(self, below: float, above: float) -> tuple[float, float]:
-        """Losses with P-mass of about `below` underneath and `above` on top. A guide, not a bound."""
+        """Losses with a P-mass of about `below` under them and `above` over them. A guide, not a bound."""
         ...

@@ -1,7 +1,7 @@
 """Dominating pairs of the subsampled Gaussian mechanism.
 
 Sources: Balle and Wang 2018 (the Gaussian curve), Zhu, Dong, Wang 2022, Theorem 11 (Poisson subsampling),
-Balle, Barthe, Gaboardi 2018 (draws of fixed size).
+Balle, Barthe, Gaboardi 2018 (fixed-size draws).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from scipy.special import log_ndtr, ndtr, ndtri
 from dpfewshot.accounting.pairs.curve import ROUNDINGS, UNIT_ROUNDOFF, Curve, FloatArray
 
 _FARTHEST: Final = 40.0  # beyond this many standard deviations a normal tail is below any float
-_FLAT: Final = 9.0  # so many deviations below the mean a tail is 1, and z makes no difference
-_LARGE: Final = 700.0  # e^this is a float
+_FLAT: Final = 9.0  # standard deviations below the mean at which a tail is 1, whatever z is
+_LARGE: Final = 700.0  # e^700 is a float
 _TINY: Final = 1e-300
-_UNDERFLOW: Final = 1e-300  # what is smaller may be lost altogether
+_UNDERFLOW: Final = 1e-300  # smaller terms may be lost altogether
 _ROUNDING: Final = ROUNDINGS * UNIT_ROUNDOFF
 
 
@@ -37,12 +37,12 @@ class RemoveGaussian:
     lattice: ClassVar[None] = None
 
     def curve(self, epsilons: FloatArray) -> Curve:
-        """See DominatingPair. For ε > 1 in logarithms, since e^ε may overflow."""
+        """See DominatingPair. Computed in logarithms for ε > 1, where e^ε may overflow."""
         q, sigma = self.sampling_rate, self.noise_multiplier
         near = epsilons <= 1
         growth = np.expm1(np.minimum(epsilons, 1.0))
         doubt = _ROUNDING * (q + np.abs(growth))
-        t = growth + q - doubt  # below the exact one: the curve is above, by at most doubt·tail
+        t = growth + q - doubt  # below the exact t: the curve is too high by at most doubt·tail
         all_above = t <= 0
         large = np.maximum(epsilons, 1.0)
         log_damping = np.log1p(-(1 - q) * np.exp(-large))  # log of t·e^-ε
@@ -76,7 +76,7 @@ class AddGaussian:
 
     The loss -L(x) decreases in x and stays below -log(1-q). With s = q - (1-q)·(e^ε - 1) and x at
     L(x) = -ε: H(ε) = s·Pr[N(0, σ²) < x] - q·e^ε·Pr[N(1, σ²) < x]. Where s ≤ 0 no loss is above
-    ε, and H(ε) = 0. For q < 1: with q = 1 the removal is its own reverse.
+    ε, and H(ε) = 0. Needed only for q < 1: with q = 1 RemoveGaussian is its own reverse.
     """
 
     sampling_rate: float
@@ -88,7 +88,7 @@ class AddGaussian:
         q, sigma = self.sampling_rate, self.noise_multiplier
         growth = np.expm1(np.minimum(epsilons, _LARGE))
         doubt = _ROUNDING * (q + (1 - q) * np.abs(growth))
-        slack = q - (1 - q) * growth + doubt  # above the exact one: the curve is above, by at most doubt·head
+        slack = q - (1 - q) * growth + doubt  # above the exact s: the curve is too high by at most doubt·head
         some_above = slack > 0
         log_ratio = np.log(np.where(some_above, slack, q)) - epsilons - math.log(q)
         z = np.maximum(0.5 / sigma + sigma * log_ratio, -_FARTHEST)
@@ -112,10 +112,10 @@ class AddGaussian:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceGaussian:
-    """One unit of a draw of fixed size is replaced: the symmetrised curve of the unit removed.
+    """One unit of a fixed-size draw is replaced: the symmetrised curve of removing the unit.
 
-    For ε ≥ 0 the curve is RemoveGaussian's at q = sample / population, and below 0 what symmetry makes
-    of it: H(ε) = 1 - e^ε + e^ε·H(-ε) (docs/proofs/accounting.md, 8).
+    For ε ≥ 0 the curve is RemoveGaussian's at q = m/n. For ε < 0 it follows by symmetry:
+    H(ε) = 1 - e^ε + e^ε·H(-ε) (docs/proofs/accounting.md, 8).
     """
 
     sampling_rate: float
@@ -138,15 +138,15 @@ class ReplaceGaussian:
         return Curve(*(np.concatenate(parts) for parts in zip(lower, above, strict=True)))
 
     def loss_range(self, below: float, above: float) -> tuple[float, float]:
-        """See DominatingPair. The mass below -ε is less than that above ε."""
+        """See DominatingPair. The mass below -ε is less than the mass above ε."""
         removed = RemoveGaussian(self.sampling_rate, self.noise_multiplier)
         return -removed.loss_range(below, below)[1], removed.loss_range(below, above)[1]
 
 
 def _tail_roundings(z: FloatArray, sigma: float) -> FloatArray:
-    """Roundings in Pr[N(0, 1) > z], relative: of z = (x - 1)/σ, which is a difference, and of e^{-z²/2}.
+    """Relative roundings in Pr[N(0, 1) > z]: those of z = (x - 1)/σ, a difference, and of e^{-z²/2}.
 
-    The logarithm of the tail has a slope of at most 1 + max(z, 0), and none to speak of far below 0.
+    The logarithm of the tail has a slope of at most 1 + max(z, 0), which is negligible far below 0.
     """
     return np.asarray(
         1 + np.where(z > -_FLAT, (1 + np.maximum(z, 0.0)) * (1 + np.abs(z) + 1 / sigma), 0.0),

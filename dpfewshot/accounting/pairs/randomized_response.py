@@ -16,7 +16,7 @@ from scipy.special import expit
 from dpfewshot.accounting.pairs.curve import ROUNDINGS, UNIT_ROUNDOFF, Curve, FloatArray, Lattice
 
 _CLOSE_TO_ONE: Final = 0.5
-_LARGE: Final = 500.0  # e^ε₀ is a float below, and its mass at 0 is negligible beyond
+_LARGE: Final = 500.0  # e^ε₀ is a float below this; above it, its mass at 0 is negligible
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class TwoPoint:
         return Lattice(self.low, self.high - self.low)
 
     def curve(self, epsilons: FloatArray) -> Curve:
-        """See DominatingPair. Round-off of `mass` and `high` counts among the errors."""
+        """See DominatingPair. The errors include the round-off of `mass` and `high`."""
         below = epsilons < self.low
         damping = np.exp(np.minimum(epsilons - self.high, 0.0))
         upper_line = -self.mass * np.expm1(np.minimum(epsilons - self.high, 0.0))
@@ -52,7 +52,7 @@ class TwoPoint:
         )
 
     def loss_range(self, below: float, above: float) -> tuple[float, float]:
-        """See DominatingPair. Both masses count, however small."""
+        """See DominatingPair. Both losses, however small their masses."""
         del below, above
         return self.low, self.high
 
@@ -72,10 +72,10 @@ def added_response(sampling_rate: float, epsilon: float) -> TwoPoint:
 
 
 def extreme_losses(q: float, epsilon: float) -> tuple[float, float]:
-    """log(1 - q + q·e^{-ε₀}) and log(1 - q + q·e^{ε₀}): the ends for the unit removed."""
+    """log(1 - q + q·e^{-ε₀}) and log(1 - q + q·e^{ε₀}): the extreme losses with the unit removed."""
     if q == 1:
         return -epsilon, epsilon
     high = math.log1p(q * math.expm1(epsilon)) if epsilon < _LARGE else epsilon + math.log(q)
-    exact = (1 - q) + q * math.exp(-epsilon)  # no cancellation, but no digits either where it is close to 1
+    exact = (1 - q) + q * math.exp(-epsilon)  # no cancellation, but its logarithm has no digits close to 1
     low = math.log1p(q * math.expm1(-epsilon)) if exact > _CLOSE_TO_ONE else math.log(exact)
     return low, high

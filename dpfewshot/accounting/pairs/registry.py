@@ -1,7 +1,7 @@
-"""Which dominating pairs an event has.
+"""The dominating pairs of each event.
 
-H(ε) = sup_S P(S) - e^ε·Q(S) is all that the accountant asks of a pair (P, Q), so a new mechanism needs
-one class with a curve and one line here.
+The accountant needs only the curve H(ε) = sup_S P(S) - e^ε·Q(S) of a pair (P, Q), so a new event needs one
+class with a curve and one function here.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Pairs = tuple[DominatingPair, DominatingPair]
 
 @singledispatch
 def dominating_pairs(event: Event) -> Pairs:
-    """The pairs of one step of `event`: the unit removed, and the unit added.
+    """The pairs of one step of `event`: with the unit removed, and with it added.
 
-    Where the relation is symmetric, as replace-one is, both are the same.
+    Both are the same for a symmetric relation, as replace-one is.
 
     Raises:
         InvalidPlan: the accountant does not know this kind of event.
@@ -40,7 +40,7 @@ def dominating_pairs(event: Event) -> Pairs:
 def _(event: PoissonGaussian) -> Pairs:
     remove = RemoveGaussian(event.sampling_rate, event.noise_multiplier)
     if event.sampling_rate == 1:
-        return remove, remove  # x -> 1 - x maps the one direction to the other
+        return remove, remove  # x -> 1 - x maps one direction to the other
     return remove, AddGaussian(event.sampling_rate, event.noise_multiplier)
 
 

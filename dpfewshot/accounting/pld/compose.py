@@ -1,7 +1,7 @@
 """The composed hockey-stick curve near one ε: tilt, fast Fourier transform, certified errors.
 
-H(ε) = e^{K(λ)}·Σ_{l > ε} e^{-λl}·g(l)·(1 - e^{ε-l}) with g the tilted composed masses. Everything that
-truncation, wrap-around and round-off may add is bounded and kept (docs/proofs/accounting.md, 3 to 5).
+H(ε) = e^{K(λ)}·Σ_{l > ε} e^{-λl}·g(l)·(1 - e^{ε-l}) with g the tilted composed masses. The errors of
+truncation, wrap-around and round-off are bounded, and the bounds kept (docs/proofs/accounting.md, 3 to 5).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dpfewshot.accounting.pld.discretise import GridLoss
 from dpfewshot.accounting.pld.shortfall import discretisation_shortfall
 from dpfewshot.accounting.pld.window import Tilt
 
-_FFT_ROUNDINGS: Final = 8.0  # roundings of each of the log2(N) levels of a transform, and to spare
+_FFT_ROUNDINGS: Final = 8.0  # a generous bound for each of the log2(N) levels of a transform
 _POWER_ROUNDINGS: Final = 4.0  # of a complex product: sqrt(5) (Brent, Percival, Zimmermann 2007)
 _Number = TypeVar("_Number", np.complex128, np.float64)
 
@@ -28,18 +28,18 @@ _BLOCK: Final = 300.0  # e^{±300} is a float
 
 @dataclass(frozen=True, slots=True)
 class ComposedCurve:
-    """H(ε) for ε in a window, between certified bounds.
+    """H(ε) in a window, with certified bounds.
 
     In the cell (losses[k-1], losses[k]] the curve is heads[k] - e^{ε - losses[k]}·tails[k].
 
     Attributes:
         losses: the grid points of the window.
         heads: P-mass at each grid point and above, within the window.
-        tails: the same mass, each weighted by e^{losses[k] - its loss}.
-        noise: bounds what round-off may have done to H at each grid point and above.
-        relative: the relative error of heads and tails otherwise.
-        missing: bounds the mass outside of the window and at infinity; it counts for the upper bound.
-        tilt: the plan.
+        tails: the same mass, weighted by e^{losses[k] - loss}.
+        noise: bounds on the round-off in H at each grid point and above.
+        relative: bound on the other, relative error of heads and tails.
+        missing: bound on the mass outside the window and at infinity, which the upper bound includes.
+        tilt: the order, grid and window that gave it.
     """
 
     losses: FloatArray
@@ -52,7 +52,7 @@ class ComposedCurve:
 
     @property
     def slack(self) -> float:
-        """Bounds the round-off of `losses`."""
+        """Bound on the round-off of `losses`."""
         return 8 * UNIT_ROUNDOFF * abs(self.tilt.cumulants.origin)
 
     def upper(self) -> FloatArray:
@@ -71,17 +71,17 @@ class ComposedCurve:
         return np.append(self.heads[1:], 0.0), decay * np.append(self.tails[1:], 0.0)
 
     def shortfall(self) -> FloatArray:
-        """What the lower bound has to give up at each grid point: decreasing."""
+        """What the lower bound gives up at each grid point. Decreasing."""
         return self.noise + self._wrapped() + discretisation_shortfall(self.tilt, self.losses, self.upper())
 
     def _wrapped(self) -> FloatArray:
-        """Mass that wrapped round: from below the window, and from above it to places above ε."""
+        """Bound on the mass that wraps round: from below the window, and from above it to losses above ε."""
         tilt = self.tilt
         width = tilt.cumulants.losses[0].spacing * tilt.length
         gap = math.exp(-min((tilt.wrap_order - tilt.order) * width, 700.0))
         value = tilt.cumulants.log_moment(tilt.wrap_order) + tilt.cumulants.rounding(tilt.wrap_order)
         above = np.exp(np.minimum(value - tilt.wrap_order * self.losses, 700.0)) * gap / (1 - gap)
-        above[self.losses > tilt.highest - width] = 0.0  # nothing is high enough to come back there
+        above[self.losses > tilt.highest - width] = 0.0  # no loss is high enough to wrap round to there
         return np.asarray(above * (1 + 1e-6) + tilt.wrapped_below, dtype=np.float64)
 
 
@@ -127,7 +127,7 @@ def compose(tilt: Tilt) -> ComposedCurve:
 
 
 def _tilted(loss: GridLoss, order: float, length: int) -> tuple[FloatArray, float, float]:
-    """Tilted masses of a step, of sum 1 and folded into the window; the log of the sum; their error."""
+    """A step's tilted masses, normalised and folded into the window; the log of their sum; their error."""
     exponents = order * loss.losses + loss.log_masses
     shift = float(exponents.max())
     masses = np.exp(exponents - shift)
@@ -140,7 +140,7 @@ def _tilted(loss: GridLoss, order: float, length: int) -> tuple[FloatArray, floa
 
 
 def _power(base: NDArray[_Number], exponent: int) -> NDArray[_Number]:
-    """base**exponent by squaring: at most 2·exponent products of bounded relative error in all."""
+    """base**exponent by squaring. In all, the error of at most 2·exponent products."""
     result: NDArray[_Number] | None = None
     while True:
         if exponent & 1:
@@ -156,7 +156,7 @@ def _from_top(masses: FloatArray) -> FloatArray:
 
 
 def _discounted_from_top(masses: FloatArray, spacing: float) -> FloatArray:
-    """Σ_{j ≥ k} masses[j]·e^{-(j-k)·spacing}, in blocks within which no exponential overflows."""
+    """Σ_{j ≥ k} masses[j]·e^{-(j-k)·spacing}, in blocks short enough that no exponential overflows."""
     result = np.empty_like(masses)
     block = max(int(_BLOCK / spacing), 1)
     carry = 0.0
@@ -170,7 +170,7 @@ def _discounted_from_top(masses: FloatArray, spacing: float) -> FloatArray:
 
 
 def _weight_norm(order: float, spacing: float, length: int) -> float:
-    """L2 norm over j ≥ 1 of e^{-λhj}·(1 - e^{-hj}), by the smaller of 1 and hj for the bracket."""
+    """Upper bound of the L2 norm over j ≥ 1 of e^{-λhj}·(1 - e^{-hj}), with min(1, hj) for the bracket."""
     ratio = math.exp(-2 * order * spacing)
     rest = -math.expm1(-2 * order * spacing)
     flat = ratio / rest if rest > 0 else math.inf

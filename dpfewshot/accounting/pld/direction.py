@@ -10,23 +10,23 @@ import numpy as np
 from dpfewshot.accounting.pld.compose import ComposedCurve, compose
 from dpfewshot.accounting.pld.reading import DeltaBounds, delta_bounds, upper_epsilon
 from dpfewshot.accounting.pld.saddle_point import Goal
-from dpfewshot.accounting.pld.tilting import Step, plan, renyi_epsilon
+from dpfewshot.accounting.pld.tilting import Step, choose_tilt, renyi_epsilon
 from dpfewshot.accounting.pld.window import Tilt, deviation_at, fit_window
 
 ROUGH: Final = 0.02
-"""The relative excess of ε that the grid may cause in a first look."""
+"""Relative excess of ε that the grid may cause in a first look."""
 
 _DELTA_TOLERANCE: Final = 2e-5  # relative excess of δ that the grid may cause
-_SMALLER: Final = (0.5, 0.25, 0.12, 0.06)  # shares of the saddle point's order, for that look
+_SMALLER: Final = (0.5, 0.25, 0.12, 0.06)  # shares of the saddle point's order, for another reading
 _REREADINGS: Final = 4
-_FINER: Final = 16.0  # the tolerance falls by this each time, the spacing by its root
-_WORTHWHILE: Final = 2e-3  # relative gain of ε for which one more reading is made
-_DELTA_WORTHWHILE: Final = 1e-4  # and of δ
+_FINER: Final = 16.0  # factor by which each reading lowers the tolerance; the spacing falls by its root
+_WORTHWHILE: Final = 2e-3  # relative gain of ε that justifies one more reading
+_DELTA_WORTHWHILE: Final = 1e-4  # the same for δ
 _RETURNS: Final = 3
-_NEAR: Final = 4.0  # e^this is by how much more may come back than is negligible
-_BELOW: Final = 0.7  # how far below the last answer a window is made for the next
-_FAR_BELOW: Final = 0.2  # an answer below this share of the tilted mean deserves another look
-_MOST_DELTA: Final = 0.999  # that a window is made for
+_NEAR: Final = 4.0  # log of the tolerated excess over a negligible mass that wraps round
+_BELOW: Final = 0.7  # share of the last answer for which the next window is made
+_FAR_BELOW: Final = 0.2  # share of the tilted mean below which an answer is read again
+_MOST_DELTA: Final = 0.999  # the largest δ for which a window is made
 _LEAST_LOG_DELTA: Final = -640.0
 _LOG_DELTA_WIDTH: Final = 0.5
 _REACHES: Final = (8.0, 25.0)  # standard deviations below the expected answer, in turn
@@ -42,10 +42,10 @@ def total_variation(steps: list[Step]) -> float:
 
 
 def direction_epsilon(steps: list[Step], goal: Goal, enough: float) -> tuple[float, ComposedCurve | None]:
-    """A certified ε, 0 where it is at most `enough`, and the curve that it was read from."""
+    """A certified ε, or 0 if it is at most `enough`; and the curve that it was read from."""
     if total_variation(steps) <= goal.delta:
         return 0.0, None
-    tilt = plan(steps, goal, enough)
+    tilt = choose_tilt(steps, goal, enough)
     if tilt is None:
         return 0.0, None
     upper, curve = _read(tilt, goal.delta)
@@ -68,7 +68,7 @@ def _read(tilt: Tilt, delta: float) -> tuple[float, ComposedCurve]:
         missed = (curve.tilt.answer - found) * (curve.tilt.wrap_order - curve.tilt.order)
         if missed <= _NEAR or found == 0:
             break
-        # What comes back from above the window landed above ε: it is valid, and loose.
+        # Mass from above the window wrapped round to above ε: the bound is valid, but loose.
         window = fit_window(tilt.cumulants, tilt.saddle, share, delta, reach=reach, answer=_BELOW * found)
         if window.crowding > 1:
             break
@@ -80,15 +80,15 @@ def _read(tilt: Tilt, delta: float) -> tuple[float, ComposedCurve]:
 def _reread(
     steps: list[Step], goal: Goal, tilt: Tilt, best: tuple[float, ComposedCurve]
 ) -> tuple[float, ComposedCurve]:
-    """Where rare large losses put the tilted mean far above the answer: finer, and with smaller orders.
+    """Read again, on finer grids and at smaller orders: rare large losses put the mean far above the answer.
 
-    The moment at the tilt says little about the grid's excess so far below, so the grid is made finer
-    until that no longer pays.
+    The moment at the tilt says little about the grid's excess so far below, so the grid becomes finer until
+    that no longer pays.
     """
     tolerance = goal.tolerance * best[0] / (_FAR_BELOW * tilt.centre)
     for _ in range(_REREADINGS):
         before = best[0]
-        finer = plan(steps, Goal(goal.delta, tolerance)) or tilt
+        finer = choose_tilt(steps, Goal(goal.delta, tolerance)) or tilt
         for share in (finer.order / finer.saddle, *_SMALLER):
             window = fit_window(finer.cumulants, finer.saddle, share, goal.delta)
             if window.crowding > 1:
@@ -104,8 +104,8 @@ def _reread(
 
 
 def direction_delta(steps: list[Step], epsilon: float) -> DeltaBounds:
-    """Find a δ whose ε is close to `epsilon`, and read the curve there at `epsilon` itself."""
-    low, high = _LEAST_LOG_DELTA, 0.0  # δ = 1 holds for sure
+    """Bounds of δ at `epsilon`: finds a δ whose ε is close, and reads its curve at `epsilon` itself."""
+    low, high = _LEAST_LOG_DELTA, 0.0  # δ = 1 always holds
     at = -20.0
     while high - low > _LOG_DELTA_WIDTH:
         fits = direction_epsilon(steps, Goal(math.exp(at), ROUGH), 0.0)[0] <= epsilon
@@ -115,7 +115,7 @@ def direction_delta(steps: list[Step], epsilon: float) -> DeltaBounds:
     near = min(best.upper, _MOST_DELTA)
     tolerance = _DELTA_TOLERANCE
     for _ in range(_REREADINGS):
-        tilt = plan(steps, Goal(near, tolerance, of_delta=True))
+        tilt = choose_tilt(steps, Goal(near, tolerance, of_delta=True))
         if tilt is None:
             break
         before = best.upper

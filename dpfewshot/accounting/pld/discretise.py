@@ -1,8 +1,8 @@
-"""The privacy loss of one step on a grid, and the exponential moments of a plan's losses.
+"""The privacy loss of one step on a grid, and the exponential moments of composed losses.
 
-"Connect the dots" (Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022): the discretised loss has the
-pair's own hockey-stick curve at every grid point and is linear in e^ε between them, so it dominates
-the pair. Round-off only ever moves mass to higher losses (docs/proofs/accounting.md, 2).
+"Connect the dots" (Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022): the discretised loss has the pair's
+own hockey-stick curve at every grid point, and is linear in e^ε between them, so it dominates the pair.
+Round-off moves mass only to higher losses (docs/proofs/accounting.md, 2).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dpfewshot.accounting.pairs.curve import ROUNDINGS, UNIT_ROUNDOFF, Curve, Do
 from dpfewshot.accounting.pld.curve_on_grid import LARGEST_GROWTH, curve_on_grid
 
 HAIR: Final = 4 * ROUNDINGS
-"""How far above a point mass its grid point lies, in roundings: more than either may be off."""
+"""Distance of a grid point above its point mass, in roundings: more than the error of either."""
 
-_LONGEST_LOG: Final = 760.0  # of a mass that is a float, and of the number of masses
-_AT_ONCE: Final = 2**16  # exponentials in one array, at most
+_LONGEST_LOG: Final = 760.0  # bound on |log| of a float mass plus the log of the number of masses
+_AT_ONCE: Final = 2**16  # the most exponentials in one array
 _ALIGNED: Final = 1e-12  # relative distance of a point mass from its grid point
 
 
@@ -33,13 +33,13 @@ class GridLoss:
     Attributes:
         spacing: h, the distance of grid points.
         start: the lowest grid point is h·start + offset.
-        offset: 0, or what puts point masses on grid points.
+        offset: 0, or the shift that puts point masses on grid points.
         losses: the grid points.
         log_masses: log of the P-mass on each grid point.
         infinite_mass: P-mass at an infinite loss.
-        coarse_log_masses: log of the masses on every second grid point, of the same pair at 2h; None where
-            point mass lies on a grid point, so that the grid costs nothing.
-        curve: the pair's own curve at the grid points, with all errors.
+        coarse_log_masses: the same at 2h, on every second grid point; None where all point masses lie on
+            grid points, so that the grid adds no error.
+        curve: the pair's own curve at the grid points, with its errors.
         steps: T.
     """
 
@@ -57,17 +57,17 @@ class GridLoss:
 def discretise(pair: DominatingPair, steps: int, spacing: float, low: float, high: float) -> GridLoss:
     """The loss of `pair` on grid points that cover [low, high].
 
-    They are multiples of `spacing`, shifted where the pair has point masses so that the first is one.
+    Grid points are multiples of `spacing`. For point masses they are shifted so that the first lies on one.
     """
     lattice = pair.lattice
     offset = 0.0
-    if lattice is not None:  # a hair above, so that round-off puts no mass above the last point mass
+    if lattice is not None:  # a hair higher, so that round-off puts no mass above the last point mass
         above = HAIR * UNIT_ROUNDOFF * (1 + abs(lattice.first) + lattice.gap)
         offset = math.remainder(lattice.first + above, spacing)
     exact = lattice is not None and abs(math.remainder(lattice.gap, spacing)) <= _ALIGNED * lattice.gap
     start = math.floor((low - offset) / spacing)
     count = math.ceil((high - offset) / spacing) - start
-    if lattice is not None:  # round-off may put the first and the last point mass beyond their grid points
+    if lattice is not None:  # round-off may move the first and the last point mass past their grid points
         start, count = start - 1, count + 2
     count = max(count + count % 2, 2)  # even, so that every second grid point includes the last
     losses = spacing * np.arange(start, start + count + 1, dtype=np.float64) + offset
@@ -90,11 +90,11 @@ def discretise(pair: DominatingPair, steps: int, spacing: float, low: float, hig
 def _log_masses(upper: FloatArray, lower: FloatArray, spacing: float) -> FloatArray:
     """Masses whose sum from any grid point upwards is at least that of the exact discretisation.
 
-    From a curve f that is linear in e^ε between grid points, the mass at ε_{i+1} and above is
-    f_i + (f_i - f_{i+1}) / (e^h - 1). A smaller divisor only adds.
+    For a curve f that is linear in e^ε between grid points, the mass at ε_{i+1} and above is
+    f_i + (f_i - f_{i+1}) / (e^h - 1). A smaller divisor only adds mass.
     """
     from_top = np.empty_like(upper)
-    from_top[0] = 1.0  # whatever lies below the grid is rounded up to its lowest point
+    from_top[0] = 1.0  # mass below the grid is rounded up to its lowest point
     from_top[1:] = upper[:-1] + (upper[:-1] - lower[1:]) / math.expm1(min(spacing, LARGEST_GROWTH))
     from_top = np.maximum.accumulate(from_top[::-1])[::-1]
     from_top = np.minimum(from_top * (1 + 8 * UNIT_ROUNDOFF), 1.0)
@@ -116,7 +116,7 @@ class Cumulants:
 
     @property
     def origin(self) -> float:
-        """The composed losses are multiples of the spacing, and this."""
+        """The composed losses are multiples of the spacing, shifted by this."""
         return sum(loss.steps * loss.offset for loss in self.losses)
 
     def log_moment(self, order: float) -> float:
@@ -124,7 +124,7 @@ class Cumulants:
         return sum(loss.steps * _log_sum(order * loss.losses + loss.log_masses) for loss in self.losses)
 
     def rounding(self, order: float) -> float:
-        """Bounds the round-off of K(order): that of each exponent, and of the sums."""
+        """Bound on the round-off of K(order), in each exponent and in the sums."""
         ends = [max(-float(loss.losses[0]), float(loss.losses[-1])) for loss in self.losses]
         exponents = [_LONGEST_LOG + abs(order) * end for end in ends]
         counts = [loss.steps for loss in self.losses]
@@ -160,7 +160,7 @@ class Cumulants:
         return total, mean, variance
 
     def grid_excess(self, order: float) -> float:
-        """About how much of K(order) is due to the grid: a third of what doubling the spacing adds."""
+        """Estimate of the grid's share of K(order): a third of what doubling the spacing adds."""
         return (
             sum(
                 loss.steps

@@ -1,4 +1,4 @@
-"""What a composed curve says: certified ε at a δ, and δ at an ε."""
+"""Reads a composed curve: certified ε at a δ, and δ at an ε."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class DeltaBounds(NamedTuple):
 
 
 def upper_epsilon(curve: ComposedCurve, delta: float) -> float:
-    """The least ε ≥ 0 at which the upper bound of H is at most delta."""
-    above = np.flatnonzero(~(curve.upper() <= delta))  # what is not a number fits nothing
+    """The smallest ε ≥ 0 at which the upper bound of H is at most delta."""
+    above = np.flatnonzero(~(curve.upper() <= delta))  # NaN fits no δ
     if len(above) == 0:
         return max(float(curve.losses[0]) + curve.slack, 0.0)
     last = int(above[-1])
@@ -57,7 +57,7 @@ def lower_epsilon(curve: ComposedCurve | None, delta: float) -> float:
 
 
 def _in_cell(curve: ComposedCurve, last: int, head: float, factor: float) -> float:
-    """Where head = e^{ε - l}·tail·factor in the cell above losses[last], l being its upper end."""
+    """The ε with head = e^{ε - l}·tail·factor in the cell above losses[last], where l is its upper end."""
     low, high = float(curve.losses[last]), float(curve.losses[last + 1])
     tail = float(curve.tails[last + 1]) * factor
     if head <= 0 or tail <= 0:
@@ -67,7 +67,7 @@ def _in_cell(curve: ComposedCurve, last: int, head: float, factor: float) -> flo
 
 
 def delta_bounds(curve: ComposedCurve, epsilon: float) -> DeltaBounds:
-    """H(epsilon) between its bounds."""
+    """Bounds of H(epsilon)."""
     cell = int(np.searchsorted(curve.losses, epsilon, side="left"))
     if cell == 0:
         return DeltaBounds(max(float(curve.lower()[0]), 0.0), 1.0)

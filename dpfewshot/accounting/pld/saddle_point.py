@@ -1,4 +1,4 @@
-"""The order of the tilt: where the tilted mean of the composed loss is near the answer.
+"""The order of the tilt: the one at which the tilted mean of the composed loss is near the answer.
 
 A poor order costs tightness or digits, never validity (docs/proofs/accounting.md, 3).
 """
@@ -13,18 +13,18 @@ from dpfewshot.accounting.pld.discretise import Cumulants
 
 _LEAST_ORDER: Final = 1e-2  # in units of 1 / standard deviation and of log(1/δ) / largest loss
 _NEWTON_STEPS: Final = 30
-_CLOSE: Final = 0.02  # how closely an order is solved for, relative
+_CLOSE: Final = 0.02  # relative precision of the order
 _TINY: Final = 1e-300
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The curve is wanted near the ε that belongs to `delta`.
+    """Where the curve must be accurate: near the ε at `delta`.
 
     Attributes:
         delta: δ in (0, 1).
         tolerance: the relative excess of ε that the grid may cause.
-        of_delta: whether the tolerance is for δ instead.
+        of_delta: whether the tolerance applies to δ instead.
     """
 
     delta: float
@@ -32,7 +32,7 @@ class Goal:
     of_delta: bool = False
 
     def order(self, cumulants: Cumulants, largest: float, near: float) -> float:
-        """The order whose tilted mean lies near the answer: a saddle point, roughly solved."""
+        """The order whose tilted mean is near the answer: an approximate saddle point."""
         variance = cumulants.derivatives(0.0)[2] + _TINY
         cost = -math.log(self.delta)
         top = max(abs(float(loss.losses[-1])) for loss in cumulants.losses) + _TINY
@@ -42,7 +42,10 @@ class Goal:
 
 
 def _solve(cumulants: Cumulants, cost: float, order: float, least: float, largest: float) -> float:
-    """About where s·K'(s) - K(s), which increases, is `cost` less the prefactor: Newton's method in log s."""
+    """The order s at which s·K'(s) - K(s), which increases, is `cost` less the prefactor, approximately.
+
+    By Newton's method in log s.
+    """
     low, high = least, largest
     for _ in range(_NEWTON_STEPS):
         order = min(max(order, low), high)
@@ -61,5 +64,5 @@ def _solve(cumulants: Cumulants, cost: float, order: float, least: float, larges
 
 
 def _log_prefactor(variance: float, order: float) -> float:
-    """How far e^{K(s) - s·K'(s)} overstates δ at K'(s), by the normal approximation."""
+    """Log of the factor by which e^{K(s) - s·K'(s)} overstates δ at K'(s): a normal approximation."""
     return math.log1p(math.sqrt(2 * math.pi * variance) * order * (1 + order))

@@ -1,9 +1,8 @@
-"""How far the discretised, composed curve may lie above the exact one: what the lower bound gives up.
+"""How far the discretised composed curve may lie above the exact one: what the lower bound gives up.
 
-Telescoping over the steps: replacing one step's exact pair by its discretisation raises H(ε) by the
-mean of the gap between the two curves at ε - l, l being the loss of the other steps. The gap is bounded
-by functions that are convex in e^l, whose means the composed curve itself bounds
-(docs/proofs/accounting.md, 5).
+Telescoping over the steps: replacing one step's exact pair by its discretisation raises H(ε) by the mean gap
+between the two curves at ε - l, where l is the loss of the other steps. Functions convex in e^l bound the
+gap, and the composed curve bounds their means (docs/proofs/accounting.md, 5).
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from dpfewshot.accounting.pld.curve_on_grid import LARGEST_GROWTH
 from dpfewshot.accounting.pld.discretise import HAIR, Cumulants, GridLoss
 from dpfewshot.accounting.pld.window import Tilt
 
-_MASS_ROUNDING: Final = 1e-11  # relative, of scaled_mass: its exponents reach 10³ and 10³·u is below this
+_MASS_ROUNDING: Final = 1e-11  # relative, of scaled_mass: its exponents reach 10³, and 10³·u is smaller
 _TINY: Final = 1e-300  # keeps a quotient of two zeros defined
-_SLACK: Final = 1 + 1e-6  # for the roundings in the bounds below
-_FIRST_GROUP: Final = 0.1  # of 1/slope; each further group of cells reaches twice as high
-_REACHES: Final = (0.7, 2.0)  # of a hinge above its cells, in units of 1/slope
+_SLACK: Final = 1 + 1e-6  # covers the roundings in the bounds below
+_FIRST_GROUP: Final = 0.1  # in units of 1/slope; each further group of cells reaches twice as high
+_REACHES: Final = (0.7, 2.0)  # in units of 1/slope: distances of a hinge above its cells
 
 
 def discretisation_shortfall(tilt: Tilt, at: FloatArray, upper: FloatArray) -> FloatArray:
-    """A bound, decreasing in ε, of what the discretisation adds to H(ε) at the grid points `at`.
+    """A bound, decreasing in ε, on what discretisation adds to H(ε) at the grid points `at`.
 
     Args:
-        tilt: the plan of the composition.
+        tilt: of the composition.
         at: the grid points of its window.
         upper: upper bounds of H there, decreasing.
     """
@@ -64,14 +63,14 @@ class _Composed(NamedTuple):
 
 
 def _exponentials(loss: GridLoss, tilt: Tilt) -> Iterator[tuple[float, float, float]]:
-    """Orders s with K(s) of the whole composition and of one step."""
+    """Orders s, each with K(s) of the whole composition and of one step."""
     step = Cumulants((loss,))
     for order in {tilt.order, tilt.saddle}:
         yield order, tilt.cumulants.log_moment(order), step.log_moment(order) / loss.steps
 
 
 def _groups(ends: FloatArray, slope: float) -> Iterator[tuple[int, int]]:
-    """Runs of cells whose upper ends double."""
+    """Runs of cells; the upper end doubles from one to the next."""
     start, reach = 0, _FIRST_GROUP / slope
     while start < len(ends):
         stop = int(np.searchsorted(ends, reach, side="right"))
@@ -86,10 +85,10 @@ def _least_bound(
     curve: _Composed,
     exponentials: list[tuple[float, float, float]],
 ) -> FloatArray:
-    """The least of several bounds of the mean gap of these cells, at each grid point.
+    """The smallest of several bounds on the mean gap of these cells, at each grid point.
 
-    The gap at e is at most C·(1 - e^{e-e0}), or at most c·e^{-se}. Both are convex and increasing in
-    e^l at e = ε - l, so their means over the other steps are at most C·H(ε - e0) and c·e^{K(s)-sε}.
+    The gap at e is at most C·(1 - e^{e-e0}), and at most c·e^{-se}. Both are convex and increasing in e^l at
+    e = ε - l, so their means over the other steps are at most C·H(ε - e0) and c·e^{K(s)-sε}.
     """
     end = float(ends[-1])
     best = np.full_like(curve.upper, float(gaps.max()))
@@ -109,9 +108,9 @@ def discretisation_gaps(loss: GridLoss) -> tuple[FloatArray, FloatArray]:
     """How far the discretised curve may lie above the pair's own, between grid points.
 
     Returns:
-        The upper ends of the cells, the first being that of everything below the grid, and for each
-        cell an upper bound of the gap in it: the chord less the tangents at both ends (f is convex in
-        e^ε), and what round-off added at this grid point and above.
+        The upper ends of the cells, the first of which holds everything below the grid; and for each cell
+        an upper bound of its gap: the chord less the tangents at both ends (f is convex in e^ε), plus what
+        round-off added at this grid point and above.
     """
     values, errors, scaled_mass = loss.curve
     growth = math.expm1(min(loss.spacing, LARGEST_GROWTH))
@@ -130,13 +129,13 @@ def discretisation_gaps(loss: GridLoss) -> tuple[FloatArray, FloatArray]:
 
 
 def _gaps_at_point_masses(loss: GridLoss) -> FloatArray:
-    """Each point mass lies a hair below its grid point; the curve's slope there is at most the mass above."""
+    """Point masses lie a hair below their grid points, where the curve's slope is at most the mass above."""
     hair = 2 * HAIR * UNIT_ROUNDOFF * (1 + 2 * float(np.abs(loss.losses).max()) + loss.spacing)
     above = np.cumsum(np.exp(loss.log_masses)[::-1])[::-1]
     return np.asarray(hair * above[1:], dtype=np.float64)
 
 
 def mass_above_grid(loss: GridLoss) -> float:
-    """An upper bound of the pair's own P-mass above the highest grid point."""
+    """Upper bound of the pair's own P-mass above the highest grid point."""
     values, errors, scaled_mass = loss.curve
     return float(values[-1] + errors[-1] + scaled_mass[-1] * (1 + _MASS_ROUNDING))

@@ -1,8 +1,8 @@
-"""The plan of one composition: the order of the tilt, the grid and the window.
+"""The choice of one composition's tilt, grid and window.
 
-Nothing here needs to be exact except the Chernoff bounds: a poor choice costs tightness, never
-validity. Koskela, Jälkö, Honkela 2020 introduced the FFT accountant; Gopi, Lee, Wutschitz 2021 its
-error analysis; the tilt makes its accuracy relative to δ (docs/proofs/accounting.md, 3).
+A poor choice costs tightness, never validity: only the Chernoff bounds must be exact. Koskela, Jälkö, Honkela
+2020 introduced the FFT accountant; Gopi, Lee, Wutschitz 2021 its error analysis. The tilt makes its accuracy
+relative to δ (docs/proofs/accounting.md, 3).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dpfewshot.accounting.pld.saddle_point import Goal
 from dpfewshot.accounting.pld.window import LONGEST_WINDOW, NEGLIGIBLE, Tilt, fit_window
 
 Step = tuple[DominatingPair, int]
-"""A pair and how often it is repeated."""
+"""A pair, and how often it is repeated."""
 
 _FIRST_CELLS: Final = 600  # of the first grid of a step
 _MOST_CELLS: Final = 2**18  # of one step's grid
@@ -26,14 +26,14 @@ _BELOW_GRID: Final = 1e-9
 _SOLUTIONS: Final = 2  # grids on which the order is solved for again
 _FINE_ENOUGH: Final = 0.8
 _SHARES: Final = (0.85, 0.7, 0.55, 0.4)
-_SPARE_DIGITS: Final = 14.0  # natural logarithm of how far the tilt may miss the answer
-_NARROWEST: Final = 1e-9  # range of losses that a grid is made for
-_EXACT_TILT: Final = 30.0  # the greatest order, in units of 1 / spacing, where the grid costs nothing
+_SPARE_DIGITS: Final = 14.0  # natural logarithm of the factor by which the tilt may miss the answer
+_NARROWEST: Final = 1e-9  # the narrowest range of losses for which a grid is made
+_EXACT_TILT: Final = 30.0  # the largest order, in units of 1 / spacing, where the grid adds no error
 _TINY: Final = 1e-300
 
 
-def plan(steps: Sequence[Step], goal: Goal, enough: float = 0.0) -> Tilt | None:
-    """Choose order, grid and window for `goal`; None where a moment certifies ε ≤ `enough` already."""
+def choose_tilt(steps: Sequence[Step], goal: Goal, enough: float = 0.0) -> Tilt | None:
+    """Order, grid and window for `goal`; None if a moment already certifies ε ≤ `enough`."""
     total = sum(count for _, count in steps)
     tails = _BELOW_GRID / total, NEGLIGIBLE * goal.delta / total
     ranges = [pair.loss_range(*tails) for pair, _ in steps]
@@ -57,7 +57,7 @@ def plan(steps: Sequence[Step], goal: Goal, enough: float = 0.0) -> Tilt | None:
             break
         spacing = finer
     tilt = fit_window(cumulants, order, share, goal.delta)
-    if tilt.crowding > 1:  # the window would be too long: a coarser grid is looser and holds all the same
+    if tilt.crowding > 1:  # the window would be too long: a coarser grid is looser, but valid
         spacing = 1.1 * tilt.crowding * cumulants.losses[0].spacing
         cumulants = _discretise_all(steps, ranges, spacing)
         tilt = fit_window(cumulants, order, share, goal.delta)
@@ -65,13 +65,13 @@ def plan(steps: Sequence[Step], goal: Goal, enough: float = 0.0) -> Tilt | None:
 
 
 def aligned(steps: Sequence[Step], spacing: float) -> float:
-    """About `spacing`, such that the first lattice of point masses lies on the grid: no grid error there."""
+    """About `spacing`, so that the lattice with the widest gaps lies on the grid and adds no grid error."""
     gaps = [pair.lattice.gap if pair.lattice else 0.0 for pair, _ in steps]
     gap = max(gaps)
     if gap < spacing:
         return spacing
     if min(gaps) == gap:
-        return gap  # nothing lies between
+        return gap  # no point mass lies between
     return gap / math.ceil(gap / spacing)
 
 
@@ -79,7 +79,7 @@ def _best_share(cumulants: Cumulants, order: float, scale: float) -> float:
     """The share of the saddle point's order that needs the shortest window.
 
     Rare large losses make the tilted loss heavy-tailed, and a smaller order helps. It costs digits:
-    e^{K(λ) - λε} is then further above δ, which must stay far below the transform's precision.
+    e^{K(λ) - λε} is then further above δ, and δ must stay well within the transform's precision.
     """
     centre = cumulants.derivatives(order)[1]
     best, best_length = 1.0, fit_window(cumulants, order, 1.0, scale).length
@@ -114,7 +114,7 @@ def _discretise_all(
 
 
 def _raised(outer: tuple[float, float], loss: GridLoss, order: float, total: int) -> tuple[float, float]:
-    """Cut the range's lower end where the tilt makes it negligible: what lies below is rounded up."""
+    """The range with its lower end raised to where the tilt makes mass negligible; losses below round up."""
     step = Cumulants((loss,)).log_moment(order) / loss.steps
     low = (step + math.log(NEGLIGIBLE / total)) / order
     return min(max(outer[0], low), outer[1] - 8 * loss.spacing), outer[1]
@@ -123,7 +123,7 @@ def _raised(outer: tuple[float, float], loss: GridLoss, order: float, total: int
 def _finer_spacing(
     cumulants: Cumulants, goal: Goal, order: float, ranges: Sequence[tuple[float, float]]
 ) -> float:
-    """The spacing that the tolerance asks for, if the excess goes with its square."""
+    """The spacing that meets the tolerance if the excess is proportional to its square."""
     spacing = cumulants.losses[0].spacing
     _, centre, variance = cumulants.derivatives(order)
     allowed = goal.tolerance

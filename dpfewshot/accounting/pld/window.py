@@ -1,6 +1,6 @@
-"""The window of one composition: where the transform computes, and bounds on what it leaves out.
+"""The window of one composition: where the transform computes, and bounds on what lies outside.
 
-Its sizes are heuristics and cost tightness only; the Chernoff bounds are what the proof rests on
+Its sizes are heuristics, which affect tightness only. The proof rests on the Chernoff bounds
 (docs/proofs/accounting.md, 3).
 """
 
@@ -14,32 +14,32 @@ from scipy.fft import next_fast_len
 
 from dpfewshot.accounting.pld.discretise import Cumulants
 
-NEGLIGIBLE: Final = 1e-7  # what each truncation may add to δ, relative
+NEGLIGIBLE: Final = 1e-7  # relative to δ: what each truncation may add
 LONGEST_WINDOW: Final = 2**20
 _STEPS_UP: Final = (0.25, 0.5, 1.0, 2.0, 3.0, 4.5, 7.0)  # orders of Chernoff bounds, in 1 / deviations
-_PARTS_UP: Final = (0.06, 0.15, 0.35, 0.7, 1.2)  # and in units of the saddle point's, for heavy tails
+_SADDLES_UP: Final = (0.06, 0.15, 0.35, 0.7, 1.2)  # the same in saddle-point orders, for heavy tails
 _STEPS_DOWN: Final = (0.0, 1.0, 2.5, 4.0, 6.0, 9.0)
 _LEAST_DEVIATION: Final = 1e-6  # of a tilted loss, in units of the spacing
 
 
 @dataclass(frozen=True, slots=True)
 class Tilt:
-    """The plan of one composition.
+    """How one composition is computed: the tilt's order, the grid and the window.
 
     Attributes:
         cumulants: of the finite part of the composed loss, with the discretised steps.
         order: λ > 0 of the tilt.
-        saddle: the order whose tilted mean is `centre`; λ or more.
+        saddle: the order whose tilted mean is `centre`, at least λ.
         centre: a loss near the answer.
-        answer: the ε from which on the window is accurate.
+        answer: the ε from which the window is accurate.
         scale: the δ near which the result must be accurate.
-        low: the first index of the window, in units of the spacing.
-        length: how many grid points the window has.
-        mass_above: bounds the mass of composed losses above the window (Chernoff).
-        wrapped_below: bounds the weight that losses below the window gain by wrapping round.
-        wrap_order: an order s > λ that suits the losses which wrap round from above the window.
-        highest: no finite composed loss lies above.
-        crowding: the length that the window should have, over the longest that it may have.
+        low: the first index of the window, in grid steps.
+        length: the number of grid points in the window.
+        mass_above: bound on the mass of composed losses above the window (Chernoff).
+        wrapped_below: bound on the weight that losses below the window gain by wrapping round.
+        wrap_order: an order s > λ that suits the losses that wrap round from above the window.
+        highest: an upper end of all finite composed losses.
+        crowding: the window's preferred length over the longest allowed.
     """
 
     cumulants: Cumulants
@@ -73,21 +73,23 @@ def fit_window(
         saddle: the order whose tilted mean is near the answer.
         share: λ over `saddle`.
         scale: δ.
-        reach: how many deviations below the tilted mean the window reaches at least.
-        answer: an ε below which nothing needs to be accurate, if it is known.
+        reach: least number of deviations that the window extends below the tilted mean.
+        answer: an ε below which no accuracy is needed, if known.
     """
     order = share * saddle
     centre = cumulants.derivatives(saddle)[1]
     deviation = deviation_at(cumulants, order)
     spacing = cumulants.losses[0].spacing
     log_tau = math.log(NEGLIGIBLE) + math.log(scale)
-    orders = [order + step / deviation for step in _STEPS_UP] + [order + step * saddle for step in _PARTS_UP]
+    orders = [order + step / deviation for step in _STEPS_UP] + [
+        order + step * saddle for step in _SADDLES_UP
+    ]
     thetas = [step / deviation for step in _STEPS_DOWN]
     values = cumulants.log_moments(orders + [-theta for theta in thetas])
     moments = list(zip(orders, values[: len(orders)], strict=True))
     top, chernoff_order, chernoff = min(((moment - log_tau) / s, s, moment) for s, moment in moments)
     answer = min(answer, centre - deviation)
-    # Tilted mass from above the window comes back a window's width lower: it must land below ε.
+    # Tilted mass from above the window wraps round to a window's width lower: it must land below ε.
     width, wrap_order = min(((moment - s * answer - log_tau) / (s - order), s) for s, moment in moments)
     highest = sum(loss.steps * float(loss.losses[-1]) for loss in cumulants.losses) + spacing
     top = min(max(top, centre + 2 * deviation), highest)
@@ -126,7 +128,7 @@ def fit_window(
 
 
 def deviation_at(cumulants: Cumulants, order: float) -> float:
-    """The standard deviation of the tilted loss, never 0: one point mass may hold nearly all of it."""
+    """The standard deviation of the tilted loss, kept above 0 where one point mass holds nearly all of it."""
     variance = cumulants.derivatives(order)[2]
     return max(math.sqrt(variance), _LEAST_DEVIATION * cumulants.losses[0].spacing)
 

@@ -1,1 +1,1 @@
-"""Other people's accounting: the papers' own formulas, and independent libraries beside ours."""
+"""Accounting to compare with: the papers' own formulas, and two independent libraries."""

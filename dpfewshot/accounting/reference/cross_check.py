@@ -1,7 +1,7 @@
-"""The same ε by two public accountants, for whoever wants to compare. Certified is our figure alone.
+"""The same ε by two public accountants, for comparison. Only our own figure is certified.
 
-prv-accountant brackets the Gaussian and its compositions; dp-accounting's connect-the-dots estimate is
-pessimistic up to its own round-off. Both come with the extra `accountants`, and neither is needed.
+prv-accountant brackets compositions of Gaussians. dp-accounting's connect-the-dots estimate is pessimistic up
+to its own round-off. The optional extra `accountants` installs both.
 """
 
 from __future__ import annotations
@@ -14,25 +14,20 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from dpfewshot.accounting.events import (
-    Composition,
-    Event,
-    PoissonGaussian,
-    PoissonRandomizedResponse,
-)
+from dpfewshot.accounting.events import Event, PoissonGaussian, PoissonRandomizedResponse, flattened
 from dpfewshot.accounting.pairs.randomized_response import TwoPoint
 from dpfewshot.accounting.pairs.registry import dominating_pairs
 from dpfewshot.errors import MissingExtra
 
-_PRV_ERROR: Final = 5e-3, 1e-3  # of ε: absolute, and relative where that is more
+_PRV_ERROR: Final = 5e-3, 1e-3  # of ε: absolute and relative, whichever is larger
 _PRV_DELTA_ERROR: Final = 1e-3  # of δ, relative
 _INTERVAL: Final = 1e-4  # dp-accounting's grid, in units of ε
-_INTERVALS: Final = 1e-5, 1e-3  # the finest and the coarsest that it is asked for
+_INTERVALS: Final = 1e-5, 1e-3  # the finest and the coarsest grid
 
 
 @dataclass(frozen=True, slots=True)
 class CrossCheck:
-    """ε of one event by others, each None where it does not know the event or does not converge.
+    """ε of one event by other accountants: None where one does not know the event or does not converge.
 
     Attributes:
         prv_lower: prv-accountant's lower bound.
@@ -52,15 +47,15 @@ class CrossCheck:
 
 
 def require() -> None:
-    """Say at once what is not installed.
+    """Refuse to start without both accountants.
 
     Raises:
-        MissingExtra: one of the two accountants.
+        MissingExtra: one of them is not installed.
     """
     with _quiet():
         try:
-            import dp_accounting  # noqa: F401  (only whether it is there)
-            import prv_accountant  # noqa: F401
+            import dp_accounting  # noqa: F401 - only whether it is installed
+            import prv_accountant  # noqa: F401 - only whether it is installed
         except ImportError:
             raise MissingExtra("the cross-check with other accountants", "accountants") from None
 
@@ -71,13 +66,13 @@ def cross_check(event: Event, delta: float, certified: float) -> CrossCheck:
     Args:
         event: one event or a Composition.
         delta: δ in (0, 1).
-        certified: our own ε, which sets how finely they are asked to compute.
+        certified: our own ε, which sets the precision asked of them.
 
     Raises:
         MissingExtra: they are not installed.
     """
     require()
-    events = _flattened(event)
+    events = flattened(event)
     lower, estimate, upper = _prv_bounds(events, delta, certified) or (None, None, None)
     return CrossCheck(lower, estimate, upper, dp_accounting_epsilon(events, delta, certified))
 
@@ -85,14 +80,14 @@ def cross_check(event: Event, delta: float, certified: float) -> CrossCheck:
 def dp_accounting_epsilon(
     events: list[Event], delta: float, certified: float, *, pessimistic: bool = True
 ) -> float | None:
-    """dp-accounting's ε: connect-the-dots where pessimistic, its rounded-down estimate otherwise."""
+    """dp-accounting's ε: connect-the-dots if pessimistic, else its rounded-down estimate; None if unknown."""
     known = (PoissonGaussian, PoissonRandomizedResponse)
     if not all(isinstance(event, known) for event in events):
         return None
     interval = min(max(_INTERVAL * certified, _INTERVALS[0]), _INTERVALS[1])
     with _quiet():
-        parts = [_dp_accounting_loss(event, interval, pessimistic) for event in events]
-        composed = functools.reduce(lambda first, second: first.compose(second), parts)
+        losses = [_dp_accounting_loss(event, interval, pessimistic) for event in events]
+        composed = functools.reduce(lambda first, second: first.compose(second), losses)
         return float(composed.get_epsilon_for_delta(delta))
 
 
@@ -144,20 +139,14 @@ def _prv_bounds(events: list[Event], delta: float, certified: float) -> tuple[fl
                 delta_error=_PRV_DELTA_ERROR * delta,
             )
             lower, estimate, upper = map(float, accountant.compute_epsilon(delta, steps))
-        except (ArithmeticError, RuntimeError, ValueError, MemoryError):  # it does not converge everywhere
+        except (ArithmeticError, RuntimeError, ValueError, MemoryError):  # where it does not converge
             return None
     return (lower, estimate, upper) if lower <= estimate <= upper else None
 
 
-def _flattened(event: Event) -> list[Event]:
-    if isinstance(event, Composition):
-        return [leaf for each in event.events for leaf in _flattened(each)]
-    return [event]
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Their imports and their settings warn."""
+    """Silence the warnings of their imports and settings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

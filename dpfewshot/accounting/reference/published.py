@@ -1,6 +1,7 @@
-"""Accounting as the papers did it, to reproduce their figures. Plans never use it.
+"""The papers' own accounting, to reproduce their figures. No certified plan uses it.
 
-Every bound here is valid for what it states, and looser than `dpfewshot.accounting.epsilon`.
+Each bound holds for what it states, and is looser than `dpfewshot.accounting.epsilon`. `AS_IF_POISSON` is the
+exception: it prices fixed-size draws as Poisson ones, which certifies nothing.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ ICLINF_ORDERS: Final = range(2, 101)
 """The integer orders of Li et al. (ICLInf), Tables 4 to 6."""
 
 _ADADPSYN_ORDERS: Final = range(2, 201)
-_NOISE: Final = (2.0**-6, 2.0**20)  # a bisection for a noise multiplier stays within these
-_NARROW: Final = 1e-9  # and ends at this relative width
-_SMALL: Final = 0.01  # variance below which e^{1/σ²} - 1 is e^{1/σ²}, which may overflow
+_NOISE: Final = (2.0**-6, 2.0**20)  # the range in which a noise multiplier is bisected
+_NARROW: Final = 1e-9  # the relative width at which that ends
+_SMALL: Final = 0.01  # variance below which e^{1/σ²} - 1 equals e^{1/σ²}, which may overflow
 
 
 class OrderedEpsilon(NamedTuple):
-    """ε and the integer order α that gave it."""
+    """ε, and the integer order α that gave it."""
 
     epsilon: float
     order: int
@@ -53,10 +54,10 @@ def integer_order_epsilon(
 
 
 def fixed_size_renyi_epsilon(event: FixedSizeGaussian, delta: float) -> OrderedEpsilon:
-    """AdaDPSyn's own accounting: Rényi moments of draws of fixed size, converted at integer orders.
+    """AdaDPSyn's own accounting: Rényi moments of fixed-size draws, converted at integer orders.
 
     Args:
-        event: of which each step's moments are bounded by `fixed_size_renyi`.
+        event: m, n, σ and T; `fixed_size_renyi` bounds the moments of each step.
         delta: δ in (0, 1).
     """
     return _least_over(_ADADPSYN_ORDERS, lambda order: event.steps * fixed_size_renyi(event, order), delta)
@@ -95,11 +96,10 @@ def fixed_size_renyi_multiplier(
 ) -> float:
     """The least noise multiplier ≥ 2⁻⁶ that AdaDPSyn's own accounting allows, to a relative 10⁻⁹.
 
-    At what is returned `fixed_size_renyi_epsilon` is at most `epsilon`; its bound falls as noise grows,
-    though not to 0.
+    `fixed_size_renyi_epsilon` is at most `epsilon` there. It falls as noise grows, though not to 0.
 
     Args:
-        sample_size: m, units in a draw of fixed size.
+        sample_size: m, units in a draw.
         population: n ≥ m.
         steps: T draws.
         epsilon: the target, ε > 0.
@@ -127,7 +127,7 @@ def fixed_size_renyi_multiplier(
 
 
 def fixed_size_renyi(event: FixedSizeGaussian, order: int) -> float:
-    """D_α of one step, at most (Wang, Balle, Kasiviswanathan 2019, Theorem 9, for the Gaussian).
+    """An upper bound of one step's D_α (Wang, Balle, Kasiviswanathan 2019, Theorem 9, for the Gaussian).
 
     (1/(α-1))·log(1 + γ²·C(α,2)·min{4(e^{ε(2)} - 1), 2e^{ε(2)}} + 2·Σ_{j=3}^α γ^j·C(α,j)·e^{(j-1)ε(j)}) with
     γ = m/n and ε(j) = j/(2σ²), under replacement of one unit.

@@ -1,11 +1,12 @@
-"""Real processes that die, and that race, on one budget: for the tests, and for `make soak`.
+"""Processes that are killed, and that race, on one budget: for bench/ledger.py and for tests/faults.
 
-One warm process forks a child a round: what is forked is a Synthesizer that has its ledger open, as under a
-server that loads the application before it forks.
+Each round forks a child from one warm process whose Synthesizer has its ledger open, as a server does that
+loads the application before it forks.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -20,12 +21,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import dpfewshot as dpf
-from dpfewshot.generation import set_up
-from dpfewshot.ledger import store
+from bench.postgresql import running_server
+from dpfewshot.backends import Scripted
+from dpfewshot.ledger import LedgerAccount, store
+from dpfewshot.mechanisms import Gaussian
 from dpfewshot.values import PrivacySpend
-from tests.support.scripts import TASK, Sentence, tickets
 
 STEPS = ("reserve", "charge", "release", "settle")
 PLACES = ("before", "inside", "after")
@@ -33,8 +36,13 @@ BOUNDARIES = [
     *(f"{place} {step}" for step in STEPS for place in PLACES if (place, step) != ("inside", "release")),
     "at any moment",
 ]
-"""Where a child is killed. "inside" is a transaction that has written and not committed yet."""
+"""Where a child is killed. "inside" is a transaction that has written but not committed."""
 
+_TASK = dpf.Task("tickets", "Write a ticket.", "Kind", "Ticket", ("refund", "delivery"))
+_RECORDS = [
+    dpf.Record(f"ticket number {number}", label) for number in range(200) for label in _TASK.labels or ()
+]
+_WORDS = (" my", " parcel", " money", " is", " late", " back", " secret", "\n")
 _PLAN = dpf.PrivacyBudget(epsilon=0.5, delta=1e-7)
 _LONGEST_MOMENT = 0.1  # seconds
 _DEADLINE = 60.0  # seconds for a child
@@ -44,43 +52,48 @@ _DEADLINE = 60.0  # seconds for a child
 
 
 def kill_rounds(url: str, rounds: int, *, forgetful: bool = False) -> dict[str, Any]:
-    """Kill a generating process, round by round, and compare what it released with what is recorded.
+    """Kills a generating process in each round, and compares what it released with what the ledger recorded.
 
     Args:
         url: an empty ledger.
         rounds: one child each.
-        forgetful: a control: reservations and charges are not written at all.
+        forgetful: a control: the ledger records no reservation and no charge.
 
     Returns:
-        Figures; `overdrawn` counts the rounds after which less was recorded than had been released.
+        Figures; `overdrawn` counts the rounds after which the ledger recorded less than was released.
     """
     account = dpf.BudgetLedger.open(url).create("tickets", dpf.PrivacyBudget(1e6, 0.5))
     boundaries = BOUNDARIES
     if forgetful:
         boundaries = ["after release"]
-        account.reserve = lambda *_: 1
-        account.draw = account.settle = account.cancel = lambda *_: None
+        vars(account).update(reserve=lambda *_: 1, draw=_nothing, settle=_nothing, cancel=_nothing)
+    backend = Scripted(_WORDS, lambda _: [0.93, *[0.01] * (len(_WORDS) - 1)])
     made = dpf.Synthesizer(
-        TASK, tickets(), Sentence(), budget=_PLAN, ledger=account, labels=["refund"], max_tokens=4
+        _TASK, _RECORDS, backend, budget=_PLAN, ledger=account, labels=["refund"], max_tokens=4
     )
-    cost = made.plan.strata[0].spend.epsilon
+    cost = made.plan.epsilon
+    assert cost is not None  # noqa: S101 - the plan is certified
     figures: Counter[str] = Counter()
     for number, boundary in enumerate(itertools.islice(itertools.cycle(boundaries), rounds)):
-        released = _one_kill(made, boundary)
+        released = _one_kill(made, account, boundary)
         figures["rounds"] += 1
         figures["rounds that released"] += released > 0
         figures["tokens released"] += released
-        # what was released is certified at the whole plan's cost, each time anew
+        # each round that released costs the whole plan
         figures["overdrawn"] += account.spent.epsilon < figures["rounds that released"] * cost * (1 - 1e-9)
         figures["broken histories"] += number % 20 == 0 and not account.verify().ok
     figures["broken histories"] += not account.verify().ok
     return {**figures, "epsilon recorded": account.spent.epsilon, "epsilon of one plan": cost}
 
 
-def _one_kill(made: dpf.Synthesizer, boundary: str) -> int:
-    """Fork, generate, die at the boundary; how many tokens had been released by then."""
+def _nothing(*_: Any) -> None:
+    """An act that the ledger does not record."""
+
+
+def _one_kill(made: dpf.Synthesizer, account: LedgerAccount, boundary: str) -> int:
+    """The number of tokens that a child releases before it is killed at the boundary."""
     reading, writing = os.pipe()
-    child = in_a_child(lambda: _generate_and_die(made, boundary, writing))
+    child = in_a_child(lambda: _generate_and_die(made, account, boundary, writing))
     os.close(writing)
     if boundary == "at any moment":
         time.sleep(secrets.randbelow(1000) / 1000 * _LONGEST_MOMENT)
@@ -93,17 +106,17 @@ def _one_kill(made: dpf.Synthesizer, boundary: str) -> int:
     return tokens
 
 
-def _generate_and_die(made: dpf.Synthesizer, boundary: str, writing: int) -> None:
+def _generate_and_die(made: dpf.Synthesizer, account: LedgerAccount, boundary: str, writing: int) -> None:
     place, _, step = boundary.partition(" ")
     _watch_releases(writing, place if step == "release" else "")
     if place == "inside":
         _die_around(store, "record", "after", lambda arguments: arguments[2].act == step)
     elif step in ("reserve", "charge", "settle"):
         act = "draw" if step == "charge" else step
-        _die_around(type(made.accountant._account), act, place, lambda _: True)
+        _die_around(type(account), act, place, lambda _: True)
     made.generate("refund")
     made.close()
-    time.sleep(_DEADLINE)  # the moment comes
+    time.sleep(_DEADLINE)  # until the parent kills it
 
 
 def _die_around(owner: Any, name: str, place: str, when: Callable[[Any], bool]) -> None:
@@ -121,15 +134,15 @@ def _die_around(owner: Any, name: str, place: str, when: Callable[[Any], bool]) 
 
 
 class _Watched:
-    """Tells the parent of every token at the moment when it is known, and dies before or after the second."""
+    """A release that tells the parent of every token at once, and dies before or after the second."""
 
     def __init__(self, release: Any, writing: int, place: str) -> None:
         self.support = release.support
         self._release, self._writing, self._place = release, writing, place
-        self._tokens = itertools.count(1)
+        self._tokens = itertools.count()
 
     def token(self, *numbers: Any) -> Any:
-        second = next(self._tokens) == 2
+        second = next(self._tokens) == 1
         if self._place == "before" and second:
             os.kill(os.getpid(), signal.SIGKILL)
         found = self._release.token(*numbers)
@@ -140,17 +153,17 @@ class _Watched:
 
 
 def _watch_releases(writing: int, place: str) -> None:
-    real = set_up.started
-    set_up.started = lambda *arguments: _Watched(real(*arguments), writing, place)
+    real = Gaussian.start
+    patch.object(Gaussian, "start", lambda *words: _Watched(real(*words), writing, place)).start()
 
 
 # Races
 
 
 def race(url: str, processes: int, threads: int, fitting: int) -> dict[str, Any]:
-    """Many want the last of a budget at once: every thread asks twice, `fitting` of them all can have it.
+    """Lets many threads reserve the rest of a budget at once: each asks twice, and `fitting` requests fit.
 
-    The ledger is new: of the processes that open it at once, one makes the tables and one the account.
+    The ledger is new: one of the processes that open it at once creates the tables, and one the account.
 
     Returns:
         How often each outcome occurred, `spent`, and the slowest answer in seconds.
@@ -160,7 +173,7 @@ def race(url: str, processes: int, threads: int, fitting: int) -> dict[str, Any]
         children = []
         for number in range(processes):
             path = Path(folder, str(number))
-            children.append(in_a_child(lambda path=path: _racer(url, threads, fitting, gate, path)))
+            children.append(in_a_child(functools.partial(_racer, url, threads, fitting, gate, path)))
         for end in reversed(gate):  # go
             os.close(end)
         statuses = Counter(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
@@ -181,7 +194,7 @@ def race(url: str, processes: int, threads: int, fitting: int) -> dict[str, Any]
 def _racer(url: str, threads: int, fitting: int, gate: tuple[int, int], answers: Path) -> None:
     reading, writing = gate
     os.close(writing)
-    os.read(reading, 1)  # until the parent lets go
+    os.read(reading, 1)  # until the parent closes the gate
     account = dpf.BudgetLedger.open(url).account_or_create("raced", dpf.PrivacyBudget(fitting / 10, 1e-5))
     outcomes: list[tuple[str, float]] = []
 
@@ -206,7 +219,7 @@ def _racer(url: str, threads: int, fitting: int, gate: tuple[int, int], answers:
 
 
 def in_a_child(act: Callable[[], Any]) -> int:
-    """Fork, act and end, whatever happens: nothing of the parent's goes on in a child. Its number."""
+    """The process id of a forked child that acts and exits, and never returns into the parent's code."""
     child = os.fork()
     if child:
         return child
@@ -225,9 +238,7 @@ def in_a_child(act: Callable[[], Any]) -> int:
 
 @contextmanager
 def new_ledgers() -> Iterator[dict[str, Callable[[], str]]]:
-    """What makes the URL of an empty ledger, SQLite and PostgreSQL."""
-    from tests.support.postgresql import running_server
-
+    """Functions that return the URL of an empty ledger, on SQLite and on PostgreSQL."""
     with tempfile.TemporaryDirectory() as folder, running_server() as server:
         numbers = itertools.count()
         yield {

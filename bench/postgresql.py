@@ -1,6 +1,6 @@
-"""A real PostgreSQL server for tests: a cluster of its own in a temporary folder, on a Unix socket alone.
+"""A real PostgreSQL server: a cluster of its own in a temporary folder, reached through a Unix socket alone.
 
-`postgresql_server` (one a session) and `postgresql_url` (an empty database each) are fixtures in conftest.py.
+Its default settings are the ones that a ledger must not rely upon.
 """
 
 from __future__ import annotations
@@ -16,15 +16,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 MISSING = (
-    "PostgreSQL's server programs are not installed, so nothing is tested on it: "
+    "PostgreSQL's server programs are not installed, so nothing runs on it: "
     "apt-get install --no-install-recommends postgresql"
 )
 
-# What a server may be set to and the ledger must not rely upon: writers that decide upon an old
-# snapshot, and commits that return before they are on disk.
+# Writers decide on an old snapshot, and commits return before they are on disk.
 UNKIND = ("default_transaction_isolation=repeatable\\ read", "synchronous_commit=off")
 
 _PATIENCE = 30.0
@@ -44,9 +41,9 @@ class Server:
         self._programs = programs
         self._folder = folder
         self._numbers = itertools.count(1)
-        # PostgreSQL refuses to run as root
-        self._account = {"user": "postgres", "group": "postgres", "extra_groups": []} if _is_root() else {}
-        if _is_root():
+        # PostgreSQL refuses to run as root.
+        self._user = "postgres" if _is_root() else None
+        if self._user:
             shutil.chown(folder, "postgres", "postgres")
         self._call(
             "initdb",
@@ -88,7 +85,7 @@ class Server:
         self._call("pg_ctl", "stop", "--wait", "--mode=immediate", "--pgdata", self._data)
 
     def crash(self) -> None:
-        """kill -9: nothing is written any more, every connection breaks."""
+        """Kill the server with SIGKILL: it writes nothing more, and every connection breaks."""
         process = int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
         os.kill(process, signal.SIGKILL)
         while Path(f"/proc/{process}").exists() and not _is_zombie(process):
@@ -102,13 +99,14 @@ class Server:
 
     def execute(self, statement: str, database: str = "postgres") -> None:
         """Run a statement as an administrator."""
-        psycopg = pytest.importorskip("psycopg")
+        import psycopg
+
         address = f"host={self._folder} user=postgres dbname={database}"
         with psycopg.connect(address, autocommit=True) as connection:
             connection.execute(statement)
 
     def _call(self, program: str, *arguments: str) -> None:
-        subprocess.run(
+        subprocess.run(  # noqa: S603 - our own words
             [str(self._programs / program), *arguments],
             check=True,
             stdin=subprocess.DEVNULL,
@@ -117,17 +115,22 @@ class Server:
             cwd=self._folder,
             env={"PATH": os.defpath, "LC_ALL": "C"},
             timeout=2 * _PATIENCE,
-            **self._account,
+            user=self._user,
+            group=self._user,
+            extra_groups=[] if self._user else None,
         )
 
 
 @contextmanager
 def running_server() -> Iterator[Server]:
-    """A started server, gone afterwards. Skips aloud where PostgreSQL is not installed."""
-    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'dpfewshot[postgresql]'")
+    """A started server, stopped and removed afterwards.
+
+    Raises:
+        RuntimeError: PostgreSQL's server programs are not installed.
+    """
     programs = server_programs()
     if programs is None:
-        pytest.skip(MISSING)
+        raise RuntimeError(MISSING)
     with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as folder:
         server = Server(programs, Path(folder))
         server.start()

@@ -1,0 +1,98 @@
+"""docs/architecture.md names files and functions that exist, and its picture is what the script draws now."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree as ET
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "architecture.md"
+NAMED = re.compile(r"`([\w./]+\.(?:py|pxd|pxi|md|svg|cfg))(?::([\w., ]+))?`")
+
+
+def script() -> ModuleType:
+    specification = importlib.util.spec_from_file_location("draw", ROOT / "docs" / "draw_architecture.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def named() -> list[tuple[str, str]]:
+    """Each file of the page with one of the functions named after its colon, or none."""
+    found = NAMED.findall(PAGE.read_text(encoding="utf-8"))
+    return [(path, name.strip()) for path, names in found for name in names.split(",")]
+
+
+def file_of(path: str) -> Path:
+    return next(
+        (place for place in (ROOT / "dpfewshot" / path, ROOT / path, PAGE.parent / path) if place.exists()),
+        ROOT / path,
+    )
+
+
+def definitions(path: Path) -> set[str]:
+    """Every function, class and `Class.method` of a Python file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            inner = (each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+            names |= {f"{node.name}.{each.name}" for each in inner}
+    return names
+
+
+def test_the_page_names_files() -> None:
+    assert len(named()) > 60
+
+
+def exists(path: str, name: str) -> bool:
+    file = file_of(path)
+    if not file.is_file():
+        return False
+    if name and file.suffix == ".py":
+        return name in definitions(file)
+    return not name or re.search(rf"\b{name}\(", file.read_text(encoding="utf-8")) is not None
+
+
+def test_every_name_exists() -> None:
+    assert [each for each in named() if not exists(*each)] == []
+
+
+def test_a_name_that_does_not_exist_is_found() -> None:
+    assert not exists("sampling.py", "NoSampler.draw")
+    assert not exists("csrc/draws.pxi", "no_subsets")
+    assert not exists("no_room.py", "")
+
+
+def test_every_room_is_in_the_table() -> None:
+    table = PAGE.read_text(encoding="utf-8").split("## Rooms")[1].split("\n## ")[0]
+    rooms = {room for row in script().layers() for room in row} - {script().CORE}
+    assert {room for room in rooms if f"`{room}/`" not in table and f"`{room}.py`" not in table} == set()
+
+
+def test_the_picture_is_what_the_script_draws() -> None:
+    drawn = script()
+    assert drawn.PICTURE.read_text(encoding="utf-8") == drawn.picture(), (
+        "run: python docs/draw_architecture.py"
+    )
+
+
+def test_the_picture_says_what_it_shows() -> None:
+    picture = ET.fromstring(script().PICTURE.read_text(encoding="utf-8"))  # noqa: S314 - our own file
+    space = "{http://www.w3.org/2000/svg}"
+    assert picture.find(f"{space}title") is not None
+    assert "imports" in (picture.findtext(f"{space}desc") or "")
+
+
+def test_arrows_leave_out_what_follows() -> None:
+    drawn = script()
+    sees = {"a": {"b", "c"}, "b": {"c"}}
+    assert drawn.arrows(sees) == [("a", "b"), ("b", "c")]

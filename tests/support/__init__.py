@@ -1,0 +1,9 @@
+"""What several test files share; imported as `tests.support.x`.
+
+`factory` makes synthesizers, plans and demonstrations; `scripts` has the task, the records and the language
+model that they are made of, and `notes`, `tiny_models`, `servers` and `scripted_servers` other models and the
+servers in front of them. `spies` and `outputs` record what crosses the borders between rooms and what leaves
+the package; `neighbours` has the data sets to compare. `set_ups` has sound and broken set-ups for audits.
+`twins`, `exact_curves`, `laws` and `independent_accounting` are the mathematics once more. `processes` starts
+other Pythons. Pytest's fixtures are in conftest.py.
+"""

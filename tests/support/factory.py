@@ -1,0 +1,84 @@
+"""Synthesizers, plans and demonstrations: small defaults, and whatever a test gives in their place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dpfewshot as dpf
+from dpfewshot.backends import LogprobBackend
+from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.mechanisms import Gaussian
+from dpfewshot.planning.plan import GenerationPlan, Stratum, StratumPlan
+from dpfewshot.planning.planner import plan_stratum
+from dpfewshot.planning.settings import Settings
+from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.support.scripts import TASK, Sentence, tickets
+
+BUDGET = PrivacyBudget(epsilon=4.0, delta=1e-5)
+SPENT = PrivacySpend(4.0, 1e-5)
+SETTINGS = Settings(
+    prompts_per_token=20,
+    records_per_prompt=1,
+    max_tokens=8,
+    shots_per_label=1,
+    resample_every=1,
+    record_token_cap=100,
+)
+
+
+def synthesizer(
+    backend: LogprobBackend | None = None,
+    records: Any = None,
+    *,
+    task: dpf.Task = TASK,
+    random_source: RandomSource | None = None,
+    **settings: Any,
+) -> dpf.Synthesizer:
+    """A synthesizer of `Sentence` for 400 tickets, with the Gaussian mechanism, 20 prompts and T = 8.
+
+    Given a random source, it draws from that: its results say `private=False`.
+    """
+    defaults: dict[str, Any] = {"budget": BUDGET, "mechanism": Gaussian(top_k=8), "max_tokens": 8}
+    kind = dpf.Synthesizer
+    if random_source is not None:
+        kind = type("SeededSynthesizer", (kind,), {"_random_source": staticmethod(random_source)})
+    return kind(
+        task,
+        tickets() if records is None else records,
+        Sentence() if backend is None else backend,
+        **(defaults | settings),
+    )
+
+
+def stratum_plan(
+    label: str = "refund", population: int = 400, *, budget: PrivacyBudget = BUDGET
+) -> StratumPlan:
+    """A label's plan for `SETTINGS`, with the Gaussian mechanism."""
+    return plan_stratum(Gaussian(), SETTINGS, budget, Stratum(label, (label,), population))
+
+
+def plan(*strata: StratumPlan, relation: str = "zero-out") -> GenerationPlan:
+    """The plan of the strata for `SETTINGS`, with the Gaussian mechanism."""
+    return GenerationPlan("gaussian", relation, SETTINGS, strata, prompt_tokens=10)
+
+
+def demonstration(
+    text: str = "my parcel is late",
+    label: str = "refund",
+    *,
+    spent: PrivacySpend | None = SPENT,
+    **changes: Any,
+) -> dpf.Demonstration:
+    """A demonstration of the Gaussian mechanism; private unless `spent` is None."""
+    return dpf.Demonstration(
+        **{
+            "text": text,
+            "label": label,
+            "token_count": len(text.split()),
+            "private": spent is not None,
+            "spent": spent,
+            "relation": "zero-out",
+            "mechanism": "gaussian",
+        }
+        | changes
+    )

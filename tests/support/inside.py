@@ -1,0 +1,117 @@
+"""Every look of the tests at a private attribute of the package, each because nothing public can tell.
+
+A change inside of the package is followed here, and nowhere else in the tests.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# ---- backends --------------------------------------------------------------------------------------------
+
+
+def model(backend: Any) -> Any:
+    """The loaded model: to compare answers with the library's own, or to make the library fail."""
+    return backend._model
+
+
+def decode_batch(backend: Any) -> int:
+    """The sequences in one decode step of a `LlamaCpp`; `describe` says in words alone what it chose."""
+    return backend._decode_batch
+
+
+def open_pools(backend: Any) -> int:
+    """The pools of contexts that a `LlamaCpp` holds in memory."""
+    return len(backend._pools)
+
+
+def contexts_of_blocks(backend: Any) -> int:
+    """The contexts in which a `LlamaCpp` keeps the prompts of blocks."""
+    return len(backend._pools[True]._pools)
+
+
+def connections(backend: Any) -> int:
+    """The requests that an `OpenAICompatible` sends at once, after what the server said of its slots."""
+    return backend._connection.concurrency
+
+
+def client(backend: Any) -> Any:
+    """The HTTP client of an `OpenAICompatible`, which must not show the key."""
+    return backend._connection._transport._client
+
+
+def hurry(backend: Any, seconds: float) -> None:
+    """Let a connected `OpenAICompatible` give up early: `timeout=` would hold for the connecting too."""
+    backend._connection._transport._timeout = seconds
+
+
+def crowd(backend: Any, requests: int) -> None:
+    """Let it send so many requests at once, as to a server that does not tell its slots."""
+    backend._connection._transport._gate.limit = requests
+
+
+def gate_is_empty(gate: Any) -> bool:
+    """Whether no request is under way at a gate, and none waits."""
+    return gate._under_way == 0 and not gate._waiting
+
+
+# ---- mechanisms ------------------------------------------------------------------------------------------
+
+
+def good_radius(release: Any, rows: Any) -> Any:
+    """AdaDPSyn's GoodRadius alone."""
+    return release._good_radius(rows)
+
+
+def refined_mean(release: Any, rows: Any, radius: Any) -> Any:
+    """AdaDPSyn's mean after its rounds of projection, from a given radius."""
+    return release._refined_mean(rows, radius)
+
+
+def exponential_rate(test: Any) -> Any:
+    """The rate of a sparse vector test's noise, in its integer units."""
+    return test._rate
+
+
+def integer_threshold(test: Any) -> int:
+    """The threshold of a sparse vector test, in its integer units."""
+    return test._threshold
+
+
+# ---- prompts ---------------------------------------------------------------------------------------------
+
+
+def evaluated_by(classifier: Any, questions: Any) -> tuple[int, int]:
+    """The tokens of the questions' texts in a classifier's prompts, and of the label tree's inner nodes."""
+    texts = sum(len(classifier._prompt.question(question)) for question in questions)
+    return texts, sum(len(path) for path in classifier._tree.beginnings)
+
+
+# ---- generations -----------------------------------------------------------------------------------------
+
+
+def turn(synthesizer: Any, scope: str) -> Any:
+    """The lock of a stratum's run: whoever holds it is generating."""
+    return synthesizer._generation.runs[scope].lock
+
+
+def no_draws(synthesizer: Any) -> Any:
+    """The locks of all runs."""
+    return synthesizer._generation.no_draws()
+
+
+def draws_left(synthesizer: Any) -> list[tuple[int, ...]]:
+    """The draws left of each open reservation."""
+    runs = synthesizer._generation.runs.values()
+    return [run.reservation.draws_left for run in runs if run.reservation]
+
+
+def bodies(synthesizer: Any) -> list[Any]:
+    """Each record's tokens, as every stratum's run keeps them; None for a null."""
+    runs = synthesizer._generation.runs.values()
+    return [body for run in runs for unit in run.bodies(0) for body in unit]
+
+
+def objects(synthesizer: Any) -> list[object]:
+    """What a synthesizer generates with: objects that must not show what they hold."""
+    return [synthesizer._generation, *synthesizer._generation.runs.values()]
