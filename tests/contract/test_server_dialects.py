@@ -196,7 +196,7 @@ def test_a_canary_that_moves_by_one_unit_in_the_last_place_ends_everything(conne
     backend.next_token_logprobs([[1]], support)
     monkeypatch.setattr(asking, "CANARY_SECONDS", 0.0)
     script.drifts = lambda *_: True
-    with pytest.raises(BackendError, match="otherwise than before"):
+    with pytest.raises(BackendError, match="differently than before"):
         backend.next_token_logprobs([[1]], support)
 
 

@@ -332,11 +332,11 @@ def test_a_slow_server_is_given_up_in_time(proxy, prompts, faults):
 
 def test_another_model_is_refused(through_proxy, prompts, faults, monkeypatch):
     faults(lambda _, real: changed(real(), lambda found: found.update(model="another")))
-    with pytest.raises(BackendError, match="serves another model"):
+    with pytest.raises(BackendError, match="serves a different model"):
         through_proxy.next_token_logprobs(prompts[:1], [5])
     monkeypatch.setattr(asking, "CANARY_SECONDS", 0.0)
     faults(lambda _, real: changed(real(), _swap))
-    with pytest.raises(BackendError, match="otherwise than before"):
+    with pytest.raises(BackendError, match="differently than before"):
         through_proxy.next_token_logprobs(prompts[:1], [5])
 
 
@@ -355,7 +355,7 @@ def test_closing_ends_what_is_under_way(proxy, prompts, faults):
         release.wait(30)
 
     def ask():
-        with pytest.raises(BackendError, match="closed while") as raised:
+        with pytest.raises(BackendError, match="closed during") as raised:
             asked.next_token_logprobs(prompts, [5])
         found.append(raised.value)
 
