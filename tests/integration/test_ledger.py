@@ -182,7 +182,7 @@ def test_an_existing_account_keeps_its_own_budget(ledger: BudgetLedger, account:
 
 
 def test_a_missing_account_says_how_to_make_it(ledger: BudgetLedger) -> None:
-    with pytest.raises(LedgerError, match="'tickets': make one with dpfewshot ledger create --ledger"):
+    with pytest.raises(LedgerError, match="'tickets': create one with dpfewshot ledger create --ledger"):
         ledger.account("tickets")
 
 
