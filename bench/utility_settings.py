@@ -63,7 +63,7 @@ class WithExamples:
     teaches nothing. Two invented examples show the form: public text, which costs nothing.
     """
 
-    setting: Condition
+    setting: Condition  # not "condition": stored descriptions hold the name
     examples: tuple[tuple[str, str], ...]
 
     @property
@@ -85,7 +85,7 @@ class WithExamples:
 class Stored:
     """A setting whose demonstrations are cached in a folder."""
 
-    setting: Condition
+    setting: Condition  # stored too
     folder: Path = field(repr=False)
 
     @property
