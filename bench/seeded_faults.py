@@ -245,7 +245,7 @@ ACCOUNTING_AND_LEDGER = (
     ),
     Fault(
         "dpfewshot/accounting/pld/compose.py",
-        "np.where(exponents < _BLOCK, weights * error * _weight_norm(order, spacing, length), np.inf)",
+        "np.where(exponents < _LARGEST, weights * error * _weight_norm(order, spacing, length), np.inf)",
         "np.zeros(length)",
         "round-off of the transform counts",
         "tests/unit/test_accounting_windows.py",

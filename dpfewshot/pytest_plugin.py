@@ -1,7 +1,7 @@
-"""`pytest --dpfewshot-backend NAME`: the conformance suite, one test a check.
+"""`pytest --dpfewshot-backend NAME`: the conformance suite, one test per check.
 
-pytest loads this module in every run of an environment that has dpfewshot, so it imports nothing of
-dpfewshot until the option is given. PYTEST_DONT_REWRITE
+pytest loads this module in every run of an environment that has dpfewshot, so it imports nothing of dpfewshot
+until the option is given. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ OPTION = "--dpfewshot-backend"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Name a backend to check, on the command line or in `addopts`."""
+    """Add the option that names the backend to check."""
     parser.getgroup("dpfewshot").addoption(
         OPTION,
         metavar="NAME",
-        help="Check an installed backend, or the one that package.module:factory makes: one test for each "
-        "check of the conformance suite, all named conformance[...].",
+        help="Check an installed backend, or the one that package.module:factory makes: one test per "
+        "check of the conformance suite, named conformance[...].",
     )
 
 
-@pytest.hookimpl(tryfirst=True)  # before -k and --deselect choose
+@pytest.hookimpl(tryfirst=True)  # before -k and --deselect select
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> None:
@@ -54,35 +54,35 @@ class ConformanceItem(pytest.Item):
         self._backend = backend
 
     def runtest(self) -> None:
-        """Run the check; a finding that did not pass is the test's failure."""
+        """Run the check, and fail the test if the finding failed."""
         finding = self._backend.run(self._check)
         if not finding.passed:
             raise _NotConforming(finding.detail)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The finding in one line; anything else, as when the backend cannot be made, with its traceback."""
+        """Show a failed finding in one line, and any other error with its traceback."""
         if isinstance(excinfo.value, _NotConforming):
             return f"{self._check}: {excinfo.value}"
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[str, None, str]:
-        """Where the test stands: in no file."""
+        """Return the test's location: no file."""
         return "dpfewshot", None, self.name
 
 
 class _NotConforming(Exception):
-    """A finding that did not pass."""
+    """A failed finding."""
 
 
 class _Backend:
-    """The backend, made when the first test asks for it, and again after the test that closes it."""
+    """The backend, made for the first test, and again after the test that closes it."""
 
     def __init__(self, target: str) -> None:
         self._target = target
         self._made: tuple[LogprobBackend, Samples] | None = None
 
     def run(self, check: str) -> Finding:
-        """Run a check on it."""
+        """Run a check on the backend."""
         from dpfewshot.backends import backend_from
         from dpfewshot.backends.conformance import CLOSING, Samples, run_check
 
@@ -95,7 +95,7 @@ class _Backend:
         return finding
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Close the backend if it has `close`."""
         close = getattr(self._made[0] if self._made else None, "close", None)
         if close is not None:
             close()

@@ -1,4 +1,4 @@
-"""Certified ε at a δ, and δ at an ε, of any event: what plans, budgets and reviewers ask."""
+"""Certified ε at a δ, and δ at an ε, of any event."""
 
 from __future__ import annotations
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, runtime_checkable
 
 from dpfewshot.errors import InvalidPlan
+from dpfewshot.runtime.deprecation import warn_renamed
 from dpfewshot.values import Relation, check_whole
 
 WIDEST_RANGE = 200.0
@@ -55,8 +56,23 @@ class Event(Protocol):
         ...
 
 
+class _OldAttribute:
+    """Answers for `relation`, the former attribute, with a warning that names `relations`."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # type checkers should find every other missing attribute
+
+        def __getattr__(self, name: str) -> Relation:
+            owner = type(self).__name__
+            if name != "relation":
+                raise AttributeError(f"{owner!r} object has no attribute {name!r}")
+            warn_renamed(f"{owner}.relation", f"{owner}.relations")
+            return Relation.REPLACE_ONE if Relation.REPLACE_ONE in self.relations else Relation.ADD_REMOVE
+
+
 @dataclass(frozen=True, slots=True)
-class PoissonGaussian:
+class PoissonGaussian(_OldAttribute):
     """A Poisson-subsampled Gaussian mechanism, composed.
 
     Dominating pair of a step: N(0, σ²) against (1-q)·N(0, σ²) + q·N(1, σ²), in both directions
@@ -84,7 +100,7 @@ class PoissonGaussian:
 
 
 @dataclass(frozen=True, slots=True)
-class PoissonRandomizedResponse:
+class PoissonRandomizedResponse(_OldAttribute):
     """A Poisson-subsampled pure-DP mechanism, composed: report noisy max, or several such releases on a draw.
 
     Dominating pair of a step: RR₀ against (1-q)·RR₀ + q·RR₁, in both directions. RR_b answers b with
@@ -112,7 +128,7 @@ class PoissonRandomizedResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class PoissonBoundedRange:
+class PoissonBoundedRange(_OldAttribute):
     """A Poisson-subsampled mechanism of bounded range, composed: draws from a softmax.
 
     All privacy losses of a step lie in some interval of length ε₀ (Durfee, Rogers 2019), as those of the
@@ -140,7 +156,7 @@ class PoissonBoundedRange:
 
 
 @dataclass(frozen=True, slots=True)
-class FixedSizeGaussian:
+class FixedSizeGaussian(_OldAttribute):
     """A Gaussian mechanism on fixed-size draws without replacement, composed: to reproduce the papers.
 
     The guarantee is for replacing one unit; Poisson accounting does not cover it. Curve of a step: that of
@@ -182,7 +198,7 @@ class FixedSizeGaussian:
 
 
 @dataclass(frozen=True, slots=True)
-class ZeroConcentrated:
+class ZeroConcentrated(_OldAttribute):
     """ρ-zCDP steps, composed: D_α ≤ ρ·α for every order α > 1 (Bun and Steinke 2016).
 
     Describes private prediction and InvisibleInk without amplification by sampling (docs/proofs/zcdp.md).
@@ -205,7 +221,7 @@ class ZeroConcentrated:
 
 
 @dataclass(frozen=True, slots=True)
-class Composition:
+class Composition(_OldAttribute):
     """Several events of one plan, composed adaptively in any order, and all fixed beforehand.
 
     Compositions nest, as dp-accounting's ComposedDpEvent does: an inner one stands for its events.
@@ -234,7 +250,7 @@ class Composition:
 
 
 @dataclass(frozen=True, slots=True)
-class Tightest:
+class Tightest(_OldAttribute):
     """Several descriptions of one computation. Each holds by itself, so the smallest ε counts.
 
     Private prediction, for example, is subsampled and pure DP, and also zCDP without amplification.

@@ -71,8 +71,8 @@ def adadpsyn_multiplier(
 ) -> float:
     """σ_eff = (6/σ₀² + T̂/σ₂² + (T̂+1)/σ₁²)^-½ of one step of AdaDPSyn (Gao et al. 2025, Algorithms 1, 4, 5).
 
-    A step asks 6 queries of GoodRadius, T̂ coverage counts and T̂+1 means of one draw. It is priced so however
-    early it leaves the loop. Each multiplier is over the sensitivity of its own query.
+    A step asks 6 queries of GoodRadius, T̂ coverage counts and T̂+1 means of one draw. Its price covers all
+    of them, however early it leaves the loop. Each multiplier is over the sensitivity of its own query.
 
     Args:
         radius_multiplier: σ₀ of the queries of GoodRadius.

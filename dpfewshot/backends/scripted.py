@@ -1,4 +1,4 @@
-"""A backend that follows a script: deterministic, for tests and for the documentation."""
+"""A deterministic backend for tests and documentation."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Scripted:
     r"""A language model made of a function.
 
     Args:
-        vocabulary: the texts of tokens 0 to V-1. Text is cut greedily, longest entry first; each
-            stretch that no entry matches becomes the one further id V, which is never predicted.
-        next_token: given a prompt's token ids, the V probabilities of the next token.
+        vocabulary: the texts of tokens 0 to V-1. Text is split greedily, longest entry first; each
+            stretch that no entry matches becomes the extra id V, which is never predicted.
+        next_token: returns the V probabilities of the next token for a prompt's token ids.
         end_token_ids: the tokens that end a text, besides a newline.
-        batch_invariant: what the backend claims of itself.
+        batch_invariant: the backend's own claim.
 
     Example:
         >>> backend = Scripted(["a", "b", "\n"], next_token=lambda prompt: [0.6, 0.3, 0.1])
@@ -47,7 +47,7 @@ class Scripted:
         self.batch_invariant = batch_invariant
 
     def tokenize(self, text: str) -> list[int]:
-        """Cut the text greedily into vocabulary entries; a stretch that matches none is the id V."""
+        """Split the text greedily into vocabulary entries; a stretch that matches none becomes the id V."""
         tokens: list[int] = []
         position = 0
         for match in self._entry.finditer(text):
@@ -60,15 +60,15 @@ class Scripted:
         return tokens
 
     def detokenize(self, tokens: Tokens) -> str:
-        """Join the entries; unknown text comes back as the replacement character."""
+        """Join the entries; unknown text becomes the replacement character."""
         texts = [*self._vocabulary, UNKNOWN_TEXT]
         return "".join(texts[token] for token in tokens)
 
     def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
-        """Ask the function once a prompt.
+        """Call the function once for each prompt.
 
         Raises:
-            BackendError: the function answered with another number of probabilities than V.
+            BackendError: the function does not return V probabilities.
         """
         columns = slice(None) if support is None else list(support)
         width = self.vocabulary_size if support is None else len(support)
@@ -77,7 +77,7 @@ class Scripted:
             probabilities = np.asarray(self._next_token(list(prompt)), dtype=np.float64)
             if probabilities.shape != (self.vocabulary_size,):
                 raise BackendError(
-                    f"next_token must return {self.vocabulary_size} probabilities, one a vocabulary entry; "
+                    f"next_token must return {self.vocabulary_size} probabilities, one for each entry; "
                     f"it returned an array of shape {probabilities.shape}"
                 )
             with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,4 +1,4 @@
-"""The options that choose a backend, and the backend that they name."""
+"""Command-line options for backends, and the backend that they describe."""
 
 from __future__ import annotations
 
@@ -17,41 +17,46 @@ if TYPE_CHECKING:
 LLAMA_CPP, OPENAI, HUGGING_FACE = "llama-cpp", "openai", "hugging-face"
 
 CONTEXT_TOKENS = 256
-"""The longest prompt unless --context-tokens says otherwise: llama.cpp is faster with few."""
+"""The default of --context-tokens with llama.cpp, which is faster with a short context."""
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
-# None stands for the constructor's default, or for what its maker below chooses.
+# None stands for the default of the constructor, or of the maker below.
 _OPTIONS: Mapping[str, Decorator] = {
     "model": click.option(
         "--model",
         default=None,
-        help="llama-cpp: a GGUF file, by default the packaged SmolLM2-135M; else the model's name or folder.",
+        help="llama-cpp: a GGUF file, by default the packaged SmolLM2-135M; others: a name or folder.",
     ),
     "base_url": click.option(
-        "--base-url", default=None, help="openai: the server, as in http://host:8000/v1."
+        "--base-url", default=None, help="openai: the server's address, such as http://host:8000/v1."
     ),
     "api_key_env": click.option(
-        "--api-key-env", default=None, metavar="NAME", help="openai: the environment variable with the key."
+        "--api-key-env",
+        default=None,
+        metavar="NAME",
+        help="openai: the environment variable that holds the API key.",
     ),
     "dialect": click.option(
-        "--dialect", default=None, help="openai: what the server is. Default: it is asked."
+        "--dialect", default=None, help="openai: the kind of server, such as vllm. Default: detect it."
     ),
     "allow_truncated": click.option(
         "--allow-truncated",
         is_flag=True,
         default=None,
-        help="openai: accept a server that tells the likeliest tokens alone.",
+        help="openai: accept a server that returns only the likeliest tokens.",
     ),
     "proxy": click.option(
         "--proxy",
         default=None,
-        help="openai: an HTTP proxy on the way; none of the environment is used.",
+        help="openai: an HTTP proxy. The environment's proxies are never used.",
     ),
     "ca_bundle": click.option(
-        "--ca-bundle", default=None, metavar="PATH", help="openai: certificates (PEM) to trust for https."
+        "--ca-bundle", default=None, metavar="PATH", help="openai: PEM certificates to trust for https."
     ),
-    "device": click.option("--device", default=None, help="hugging-face: cpu, cuda, ... Default: the best."),
+    "device": click.option(
+        "--device", default=None, help="hugging-face: cpu, cuda, ... Default: a GPU if there is one."
+    ),
     "dtype": click.option("--dtype", default=None, help="hugging-face: float32, bfloat16 or float16."),
     "gpu_layers": click.option(
         "--gpu-layers", type=int, default=None, help="llama-cpp: layers on the GPU, -1 for all. Default: 0."
@@ -60,28 +65,32 @@ _OPTIONS: Mapping[str, Decorator] = {
         "--weights",
         type=click.Choice(["bf16", "f16"]),
         default=None,
-        help="llama-cpp: convert the weights when loading; often faster than quantised ones.",
+        help="llama-cpp: convert the weights when loading; often faster than quantised weights.",
     ),
     "threads": click.option(
-        "--threads", type=int, default=None, help="llama-cpp: worker threads. Default: all processors."
+        "--threads",
+        type=int,
+        default=None,
+        help="llama-cpp: worker threads. Default: all processors it may use.",
     ),
     "context_tokens": click.option(
         "--context-tokens",
         type=int,
         default=None,
-        help=f"llama-cpp, hugging-face: the longest prompt. Default: {CONTEXT_TOKENS} tokens with llama-cpp.",
+        help="llama-cpp, hugging-face: the longest prompt, in tokens. Default: "
+        f"{CONTEXT_TOKENS} with llama-cpp.",
     ),
     "decode_batch": click.option(
         "--decode-batch",
         type=int,
         default=None,
-        help="llama-cpp, hugging-face: prompts that take a step together; 1 if doctor says so. Default: 16.",
+        help="llama-cpp, hugging-face: prompts per step; use 1 if doctor says so. Default: 16.",
     ),
     "kept_prompts": click.option(
         "--kept-prompts",
         type=int,
         default=None,
-        help="llama-cpp, hugging-face: prompts kept in memory. Default: what nearly every draw needs.",
+        help="llama-cpp, hugging-face: prompts kept in memory. Default: enough for nearly every draw.",
     ),
 }
 
@@ -97,7 +106,7 @@ _KNOWN: Mapping[str, frozenset[str]] = {
 
 
 def backend_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command every option that chooses a backend."""
+    """Add the options for backends to a command."""
     for option in reversed(list(_OPTIONS.values())):
         command = option(command)
     return click.option(
@@ -110,17 +119,16 @@ def backend_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def open_backend(options: Mapping[str, Any], *, prompts: int = 20) -> LogprobBackend:
-    """The backend that the options of `backend_options` name.
+    """Return the backend that the options of `backend_options` describe.
 
     Args:
-        options: by name; further ones are left alone, and those not there count as not given.
-        prompts: M; llama-cpp and hugging-face keep streams for what nearly every Poisson draw of that
-            mean needs.
+        options: values by name; other names are ignored.
+        prompts: M: llama-cpp and hugging-face keep enough streams for nearly every Poisson draw of this mean.
 
     Raises:
-        BackendError: an option that the backend does not have, or one that it needs and is not given;
-            or the backend cannot be made.
-        MissingExtra: what it needs is not installed.
+        BackendError: an option does not fit the backend, or a required one is missing; or the backend cannot
+            be made.
+        MissingExtra: a required package is not installed.
     """
     name = options.get("backend", LLAMA_CPP)
     given = {key: options[key] for key in _OPTIONS if options.get(key) is not None}
@@ -131,7 +139,7 @@ def open_backend(options: Mapping[str, Any], *, prompts: int = 20) -> LogprobBac
     if strange:
         takes = (
             ", ".join(_flag(key) for key in _OPTIONS if key in known)
-            or "no options: set it up in its factory"
+            or "no options: its factory configures it"
         )
         raise BackendError(f"--backend {name} has no {', '.join(strange)}: it takes {takes}")
     return _MAKERS.get(name, _own)(name, given, prompts)
@@ -161,7 +169,7 @@ def _openai(_: str, given: dict[str, Any], __: int) -> LogprobBackend:
     _need(OPENAI, given, "base_url", "model")
     variable = given.pop("api_key_env", None)
     if variable is not None and not os.environ.get(variable):
-        raise BackendError(f"--api-key-env {variable}: there is no such environment variable, or it is empty")
+        raise BackendError(f"--api-key-env {variable}: this environment variable is unset or empty")
     key = os.environ[variable] if variable is not None else None
     backend: LogprobBackend = backends.OpenAICompatible(api_key=key, **given)
     return backend
@@ -176,7 +184,7 @@ def _hugging_face(_: str, given: dict[str, Any], prompts: int) -> LogprobBackend
 
 
 def _nearly_every_draw(prompts: int) -> int:
-    """How many prompts nearly every Poisson draw of that mean has at most."""
+    """Return a number of prompts that nearly no Poisson draw of this mean exceeds."""
     return prompts + math.ceil(4 * math.sqrt(prompts))
 
 

@@ -1,4 +1,4 @@
-"""`dpfewshot doctor`: is everything here that a generation needs, and what to do where it is not."""
+"""`dpfewshot doctor`: checks all that a generation needs, and says what to do about failures."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from dpfewshot.backends import LogprobBackend
 
 UNWELL = 2
-NINE_STANDARD_ERRORS = 0.1  # of the standard deviation of 4,096 draws
+NINE_STANDARD_ERRORS = 0.1  # of the standard deviation of 4,096 draws, relative
 
 
 @dataclass(frozen=True)
 class Check:
-    """The outcome of one check: what was looked at, whether it is well, what was seen, and what to do."""
+    """The result of one check: its name, whether it passed, what was found, and what to do."""
 
     check: str
     well: bool
@@ -39,6 +39,8 @@ class Check:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(*, as_json: bool, **options: Any) -> None:
     """Check the installation, the backend and its batch invariance, and say what to do.
+
+    With a real model, the checks take minutes.
 
     \b
     Example:
@@ -71,8 +73,10 @@ def _examine(options: Mapping[str, Any]) -> Iterator[Check]:
     described = _describe(backend)
     yield Check("model", well=True, says=f"{described}, {backend.vocabulary_size} tokens")
     yield _claim(backend, options["backend"], described)
-    from dpfewshot.backends.conformance import examine
+    from dpfewshot.backends.conformance import CHECKS, examine
 
+    if sys.stderr.isatty():
+        click.echo(f"Running {len(CHECKS)} checks on the backend: this takes minutes with a model.", err=True)
     for finding in examine(backend):
         what_to_do = remedy(
             options["backend"], described, finding.check, about_invariance=finding.about_invariance
@@ -81,13 +85,13 @@ def _examine(options: Mapping[str, Any]) -> Iterator[Check]:
 
 
 def _describe(backend: LogprobBackend) -> str:
-    """What the backend says that it is, or its class."""
+    """Return the backend's own description, or its class."""
     describe: Callable[[], str] | None = getattr(backend, "describe", None)
     return type(backend).__name__ if describe is None else describe()
 
 
 def _claim(backend: LogprobBackend, name: str, described: str) -> Check:
-    """Whether the backend states batch invariance, without which a `Synthesizer` refuses it."""
+    """Check that the backend states batch invariance; otherwise a `Synthesizer` refuses it."""
     if backend.batch_invariant:
         return Check("claim", well=True, says="states that it is batch-invariant")
     what_to_do = remedy(name, described, "claim", about_invariance=True)
@@ -108,7 +112,7 @@ def _core() -> str:
     spread = float(draws.std()) / (8 * _core.grid)
     if abs(spread - 1) > NINE_STANDARD_ERRORS:
         raise DPFewShotError(
-            f"4,096 draws of noise have {spread:.2f} times the right standard deviation: reinstall"
+            f"4,096 draws of noise have {spread:.2f} times the expected standard deviation: reinstall"
         )
     return "compiled; noise comes from the operating system's generator"
 

@@ -1,7 +1,7 @@
 """What the package's mechanisms have in common: a new one states an event and a `choose`.
 
 `BaseRelease.token` uses up the permit before a private number is touched, so no mechanism can forget to.
-Whoever prefers to write a mechanism without these classes implements the protocols in `protocol`.
+A mechanism may also implement the protocols in `protocol` without these classes.
 """
 
 from __future__ import annotations

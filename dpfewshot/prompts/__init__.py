@@ -1,1 +1,1 @@
-"""Prompts in tokens: with private records, and with released demonstrations."""
+"""Prompts with private records, in tokens, and with released demonstrations, as text."""

@@ -1,15 +1,15 @@
 """PB(instruction, subset, label): a prompt in pieces of token ids (Tang et al., Algorithm 1).
 
-The pieces are tokenised one by one, so that a record's tokens are a function of that record. What all
-prompts of a label begin with is public, and a backend evaluates it once: the instruction, and the first
-record's label and field names where all records have that label.
+The pieces are tokenised separately, so that a record's tokens are a function of that record. All prompts of
+a label begin with the same public prefix, which a backend evaluates once: the instruction, and the first
+record's label and field names if all records have that label.
 
     Given a label of answer type, generate ...      |
                                                     | prefix
     Answer Type: Location                           |
     Text: Where is Perth ?          body of a record, after the prefix
                                     |
-    Answer Type: Location           | suffix: bodies, the open end, released tokens
+    Answer Type: Location           | suffix: bodies, the opening, released tokens
     Text: What                      |
 """
 
@@ -25,26 +25,26 @@ from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
 Body = list[int] | None
-"""A record in tokens, as it follows its opener; None where it cannot be tokenised: it enters no prompt."""
+"""A record's tokens after its opener; None if it cannot be tokenised and enters no prompt."""
 
 
 class Tokenizer(Protocol):
-    """All that writing a prompt needs of a backend."""
+    """The part of a backend that writing a prompt needs."""
 
     def tokenize(self, text: str) -> list[int]:
-        """Token ids; special tokens in the text are never parsed as special."""
+        """Return token ids. Special tokens in the text are never parsed as special."""
         ...
 
 
 @dataclass(frozen=True)
 class LabelPrompts:
-    """The prompts that ask for one label.
+    """The pieces of the prompts for one label.
 
     Attributes:
-        prefix: public tokens that every prompt begins with.
-        opener: public tokens that stand before each record's body; the prefix ends in the first of them.
+        prefix: public tokens that every prompt begins with; it ends with the first record's opener.
+        opener: public tokens before each record's body.
         between: public tokens after a record.
-        opening: the open end: the label asked for, and the text field for the next token to begin.
+        opening: public tokens of the demonstration to be written: its label and its text field's name.
     """
 
     prefix: list[int]
@@ -54,11 +54,11 @@ class LabelPrompts:
 
     @property
     def public_suffix(self) -> list[int]:
-        """What follows the prefix in the prompt without records, which ends open like all others."""
+        """The tokens after the prefix in the public prompt, which has no records."""
         return self.opening[len(self.opener) :]
 
     def suffix(self, bodies: Iterable[Body], released: list[int]) -> list[int] | None:
-        """What follows the prefix in the prompt of one subset; None if none of its records can be written."""
+        """Return one subset's tokens after the prefix; None if none of its records can be tokenised."""
         tokens: list[int] = []
         for body in bodies:
             if body is not None:
@@ -68,13 +68,13 @@ class LabelPrompts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptWriter:
-    """Writes the prompts of one task in the tokens of one backend. Nothing of it can be exchanged.
+    """Writes the prompts of one task in the tokens of one backend. Immutable.
 
     Args:
-        task: whose instruction and fields are used.
+        task: its instruction and fields are used.
         tokenizer: the backend.
-        record_token_cap: how many tokens of a record's text (and of its label, where labels are free)
-            enter a prompt at most. The rest is cut, each record by itself.
+        record_token_cap: the most tokens of a record's text, and of its label if labels are free, in a
+            prompt. The rest is dropped, record by record.
     """
 
     task: Task
@@ -96,26 +96,26 @@ class PromptWriter:
             object.__setattr__(self, name, tuple(self.tokenizer.tokenize(text)))
 
     def for_label(self, label: str) -> LabelPrompts:
-        """The prompts that ask for a label."""
+        """Return the pieces of the prompts for a label."""
         opening = [*self._label_field, *self.tokenizer.tokenize(f" {label}"), *self._text_field]
-        # Where labels are free, a record's own label is private: only the field's name is common.
+        # If labels are free, a record's label is private: records share only the field's name.
         opener = self._label_field if self.task.labels is None else opening
         return LabelPrompts([*self._instruction, *opener], [*opener], [*self._between], opening)
 
     def body(self, record: Record) -> Body:
-        """One record in tokens, as it follows its opener.
+        """Return one record's tokens after its opener; None if it cannot be tokenised.
 
-        A record that cannot be tokenised is at fault only where a public text can be.
+        A record is at fault only if a public text can be tokenised.
 
         Raises:
-            BackendError: a retryable one: what makes tokens is gone, which no record did.
+            BackendError: the tokenizer is unavailable, through no fault of a record; retryable.
         """
         try:
             text = self._capped(record.text)
             if self.task.labels is not None:
                 return text
             return [*self._capped(record.label), *self._text_field, *text]
-        except BaseException as error:  # whatever it says may quote the record; a null says nothing
+        except BaseException as error:  # its message may quote the record; None reveals nothing
             if not is_failure(error) or may_pass(error):
                 raise
         self._tokenise_public_text()
@@ -123,16 +123,16 @@ class PromptWriter:
 
     def _tokenise_public_text(self) -> None:
         try:
-            self.tokenizer.tokenize(self.task.preamble())  # as when this writer was made
+            self.tokenizer.tokenize(self.task.preamble())
         except BaseException as error:
             if not is_failure(error) or isinstance(error, BackendNotBatchInvariant):
                 raise
-            raise BackendError("the backend makes no tokens of a public text", retryable=True) from None
+            raise BackendError("the backend cannot tokenise a public text", retryable=True) from None
 
     def longest_suffix(self, label: str, records_per_prompt: int, max_tokens: int) -> int:
-        """The most tokens after the prefix in a prompt of N records, from caps alone.
+        """Return the most tokens after the prefix in a prompt of N records, computed from caps alone.
 
-        With N > 1 a subset may hold more than N records.
+        With N > 1, a subset may hold more than N records.
         """
         prompts = self.for_label(label)
         free = self.record_token_cap + len(self._text_field) if self.task.labels is None else 0
@@ -140,7 +140,7 @@ class PromptWriter:
         return records_per_prompt * a_record - len(prompts.opener) + len(prompts.opening) + max_tokens
 
     def _capped(self, text: str) -> list[int]:
-        # A newline would end the demonstration early: a record is written on one line.
+        # A newline ends a demonstration, so a record is written on one line.
         line = " " + " ".join(text.split())
-        # A huge record need not be tokenised whole: few tokens cover more than 16 characters.
+        # A huge record is not tokenised whole: few tokens cover more than 16 characters.
         return self.tokenizer.tokenize(line[: 16 * self.record_token_cap])[: self.record_token_cap]

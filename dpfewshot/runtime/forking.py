@@ -1,4 +1,4 @@
-"""What a forked child must not take over: locks that nobody will open, threads, reservations."""
+"""Resets locks, threads and reservations after a fork."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Protocol
 
 
 class Forkable(Protocol):
-    """Something that starts afresh in a child."""
+    """An object that a forked child must reset."""
 
     def after_fork(self) -> None:
-        """Called in the child, where no other thread runs, before anything else."""
+        """Reset the object. Runs first in the child, where no other thread exists."""
         ...
 
 
@@ -19,7 +19,7 @@ _watched: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
 def start_afresh_in_children(thing: Forkable) -> None:
-    """Have `thing.after_fork()` called in every child, for as long as the thing lives."""
+    """Call `thing.after_fork()` in every forked child for as long as the object lives."""
     _watched.add(thing)
 
 

@@ -1,9 +1,9 @@
-"""The border for errors: what leaves the package carries no variable, message or chain that is private.
+"""The border for errors: an error that leaves the package carries no private variable, message or chain.
 
-A traceback holds the variables of every frame that an error came through, and an error holds the ones that
-came before it, whose messages quote what they failed on. Crash reporters send on both. So an error that
-leaves a function which works on private data leaves it anew: its kind, a message that is public, no frame
-below the border, no cause and no context.
+A traceback holds the variables of every frame that an error passed. An error also holds its causes, whose
+messages quote the values they failed on. Crash reporters transmit both. A function on private data therefore
+raises a new error: of the same kind, with a public message, no frame below the border, no cause and no
+context.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ _END = object()
 def redacts_errors(
     kind: type[DPFewShotError] | None, what: str = ""
 ) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """Let errors leave a function, or a generator's steps, without anything private.
+    """Decorate a function or a generator so that its errors carry nothing private.
 
-    An error of this package keeps its kind and its message, which quotes nothing. Of `KeyboardInterrupt`,
-    `SystemExit`, `MemoryError` and whatever is no `Exception` the kind is left, which programs heed.
+    An error of this package keeps its kind and its message, which quotes nothing private. Programs act on
+    `KeyboardInterrupt`, `SystemExit`, `MemoryError` and all that is not an `Exception`: these keep their kind
+    alone.
 
     Args:
-        kind: what any other error becomes, named after its type alone, as its message may quote private text.
-            None is for functions that read what the caller iterates: the caller's own error passes with the
-            caller's own frames, without those of this package.
-        what: the function's work, as the message names it.
+        kind: the class that replaces any other error. Its message names the type alone, since the original
+            message may quote private text. None is for functions that consume the caller's iterator: the
+            caller's own error passes with the caller's own frames, without those of this package.
+        what: the function's work, for the message.
     """
 
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -50,7 +51,7 @@ def redacts_errors(
 
 
 def redacts_errors_of_methods(kind: type[DPFewShotError], what: str) -> Callable[[Class], Class]:
-    """`redacts_errors` for every public method and property of a class."""
+    """Apply `redacts_errors` to every public method and property of a class."""
     redacts = redacts_errors(kind, what)
 
     def decorate(owner: Class) -> Class:
@@ -69,9 +70,9 @@ def redacts_errors_of_methods(kind: type[DPFewShotError], what: str) -> Callable
 
 
 def redacted(error: BaseException, kind: type[DPFewShotError] | None, what: str = "") -> BaseException:
-    """The error to raise in place of another one; arguments as of `redacts_errors`.
+    """Return the error to raise in place of another; the arguments are those of `redacts_errors`.
 
-    An error whose own text or attributes raise has its kind alone.
+    If an error's own text or attributes raise, only its kind is kept.
     """
     try:
         return _redacted(error, None if _wrongly_called(error) else kind, what)
@@ -82,18 +83,19 @@ def redacted(error: BaseException, kind: type[DPFewShotError] | None, what: str 
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether something failed: no interrupt, exit or cancellation.
+    """Return whether an error is a failure, and not an interrupt, exit or cancellation.
 
-    A panic of a library in Rust, as of some tokenizers, is one, though no `Exception`; it quotes texts too.
+    A panic of a Rust library, such as some tokenizers, is a failure although it is not an `Exception`. It
+    quotes texts too.
     """
     return isinstance(error, (Exception, BaseExceptionGroup)) or type(error).__module__ == _RUST
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether it is a `BackendError` that says that the same call may succeed later."""
+    """Return whether an error is a retryable `BackendError`: the same call may succeed later."""
     try:
         return isinstance(error, BackendError) and bool(error.retryable)
-    except BaseException as fault:  # a kind of somebody else's own
+    except BaseException as fault:  # a custom subclass may raise anything
         if not is_failure(fault):
             raise
         return False
@@ -107,9 +109,9 @@ def _call(
         try:
             try:
                 return function(*arguments, **named)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised again, bare
+            except BaseException as error:  # noqa: BLE001 - raised again, redacted
                 bare = redacted(error, kind, what)
-        except BaseException as late:  # noqa: BLE001 - an interrupt of the border, which has the error behind it
+        except BaseException as late:  # noqa: BLE001 - an interrupt of the border itself
             late.__context__ = None
             bare = redacted(late, kind, what)
         del arguments, named  # this frame stays in the traceback
@@ -149,7 +151,7 @@ def _redacted(error: BaseException, kind: type[DPFewShotError] | None, what: str
 
 
 def _bare(error: BaseException, kind: type[DPFewShotError] | None, what: str) -> BaseException:
-    """A new error of the nearest kind of the package or of Python; nothing of the old one is run."""
+    """Return a new error of this package's or Python's nearest class, without running the old one's code."""
     if kind is None or issubclass(type(error), DPFewShotError) or not is_failure(error):
         own = (each for each in type(error).__mro__ if each.__module__ in {errors.__name__, "builtins"})
         nearest = cast("type[BaseException]", next(own))
@@ -160,33 +162,33 @@ def _bare(error: BaseException, kind: type[DPFewShotError] | None, what: str) ->
 
 
 def _wrongly_called(error: BaseException) -> bool:
-    """Whether the call itself raised it, as where an argument is missing: it names parameters alone."""
+    """Return whether the call itself failed, as with a missing argument: its message names parameters."""
     return error.__traceback__ is not None and error.__traceback__.tb_next is None
 
 
 def _same_message(error: DPFewShotError) -> DPFewShotError:
-    """A new error of the package's nearest kind: one of somebody else's own may hold anything."""
+    """Return a new error of this package's nearest class: a custom subclass may hold anything."""
     kinds: Iterator[type[DPFewShotError]] = (
         base for base in type(error).__mro__ if issubclass(base, DPFewShotError)
     )
     kind = next(each for each in kinds if each.__module__ == errors.__name__)
     same = kind.__new__(kind)
     text = str.__str__(str(error))  # a plain string
-    same.args = (text,)  # past the initialisers, of which each has parameters of its own
+    same.args = (text,)  # the initialisers of some classes take other parameters
     if isinstance(same, BackendError) and isinstance(error, BackendError):
         same.retryable = bool(error.retryable)
     return same
 
 
 def _kind_alone(error: BaseException) -> BaseException:
-    """What ends a process, a thread, a task or a greenlet, without a message."""
-    if isinstance(error, SystemExit):  # a text for a status would be printed
+    """Return an error that ends a process, a thread, a task or a greenlet, without a message."""
+    if isinstance(error, SystemExit):  # a text as the status would be printed
         return SystemExit(error.code if error.code is None or isinstance(error.code, int) else 1)
     if isinstance(error, KeyboardInterrupt):
         return KeyboardInterrupt()
     if isinstance(error, MemoryError):
         return MemoryError()
-    error.args = ()  # the same object: who threw it may look for it
+    error.args = ()  # the same object, since its thrower may compare by identity
     error.__cause__ = error.__context__ = None
     vars(error).pop("__notes__", None)
     return error.with_traceback(None)

@@ -270,7 +270,7 @@ def test_a_neighbour_of_an_empty_or_a_long_prompt_keeps_its_bits():
     ):
         assert not finding.passed
         assert finding.about_invariance
-    assert "not tried" in conformance.check_long_prompt(Letters(), prompts).detail
+    assert "not tested" in conformance.check_long_prompt(Letters(), prompts).detail
 
 
 def test_an_exception_is_a_finding_that_names_its_type_alone():

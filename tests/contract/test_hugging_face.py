@@ -148,9 +148,9 @@ def test_what_is_said_of_half_precision_holds(folder, dtype, attention):
 def test_steps_that_tell_of_neighbours_are_taken_one_by_one(folder, monkeypatch):
     step = HuggingFaceStreams.step
 
-    def leaky(self, first, tokens, positions, seated):
-        trace = 1e-3 * sum(positions[:seated]) if len(tokens) > 1 else 0.0
-        return [row + trace * (row > 0) for row in step(self, first, tokens, positions, seated)]
+    def leaky(self, first, tokens, positions, active):
+        trace = 1e-3 * sum(positions[:active]) if len(tokens) > 1 else 0.0
+        return [row + trace * (row > 0) for row in step(self, first, tokens, positions, active)]
 
     monkeypatch.setattr(HuggingFaceStreams, "step", leaky)
     with HuggingFace(folder, **SMALL) as loaded:
@@ -348,7 +348,7 @@ def test_threads_take_turns(backend):
         ({"decode_batch": 12}, "decode_batch"),
         ({"context_tokens": 0}, "context_tokens=0"),
         ({"kept_prompts": -1}, "kept_prompts"),
-        ({"context_tokens": 257}, "256 tokens that the model"),
+        ({"context_tokens": 257}, "context_tokens=257: at most 256, the tokens that"),
         ({"device": "cuda:77"}, "no such device"),
         ({"device": "abacus"}, "no such device"),
         ({"dtype": "int8"}, "float32, bfloat16, float16"),
@@ -383,8 +383,11 @@ def test_models_that_cannot_be_evaluated_are_refused(tmp_path):
         (tmp_path / "none.gguf", "does not exist"),
         (tmp_path, "cannot load"),
         (text, "cannot load"),
-        (save_tiny_model(tmp_path / "recurrent", "Mamba", **mamba), "no decoder-only transformer"),
-        (save_tiny_model(tmp_path / "window", "Mistral", **SIZES, sliding_window=32), "32 tokens that"),
+        (save_tiny_model(tmp_path / "recurrent", "Mamba", **mamba), "not a decoder-only transformer"),
+        (
+            save_tiny_model(tmp_path / "window", "Mistral", **SIZES, sliding_window=32),
+            "at most 32, the tokens that",
+        ),
     ):
         with pytest.raises(BackendError, match=message):
             HuggingFace(model, **SMALL)

@@ -38,28 +38,28 @@ def trials(monkeypatch):
     return seen
 
 
-def by_company(_first, positions, seated):
-    return [sum(positions) % 2 == 1] * seated
+def by_company(_first, positions, active):
+    return [sum(positions) % 2 == 1] * active
 
 
-def by_seat(_first, _positions, seated):
-    return [seat % 2 == 1 for seat in range(seated)]
+def by_seat(_first, _positions, active):
+    return [seat % 2 == 1 for seat in range(active)]
 
 
-def by_group(first, _positions, seated):
-    return [(first // 8) % 2 == 1] * seated
+def by_group(first, _positions, active):
+    return [(first // 8) % 2 == 1] * active
 
 
-def by_size(_first, _positions, seated):
-    return [seated > 6] * seated
+def by_size(_first, _positions, active):
+    return [active > 6] * active
 
 
 def off_by_one_unit(moved):
     """A step whose logits are one unit in the last place higher where `moved` says so."""
 
-    def step(self, first, tokens, positions, seated):
-        logits = [row.copy() for row in STEP(self, first, tokens, positions, seated)]
-        for row, is_moved in zip(logits, moved(first, positions, seated), strict=True):
+    def step(self, first, tokens, positions, active):
+        logits = [row.copy() for row in STEP(self, first, tokens, positions, active)]
+        for row, is_moved in zip(logits, moved(first, positions, active), strict=True):
             row[:] = np.nextafter(row, np.float32(np.inf)) if is_moved and len(tokens) > 1 else row
         return logits
 

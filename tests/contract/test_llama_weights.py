@@ -48,7 +48,7 @@ def test_converted_weights_are_the_same_model_and_leave_no_file(temporary):
 
 @pytest.mark.model
 def test_a_type_that_is_none_is_refused():
-    with pytest.raises(BackendError, match=r"weights='q3': None for those of the file, or one of bf16"):
+    with pytest.raises(BackendError, match=r"unknown weights 'q3'; choose bf16, f16, or None"):
         LlamaCpp(packaged_model_path(), weights="q3")
 
 

@@ -104,7 +104,7 @@ def test_another_name_in_one_prompts_answer_is_its_row_of_nan(script, name):
         assert np.isnan(beside[-1]).all() == told
         server.answer = spoiled(script(), lambda found: found.update({name: "longer-context"}))
         if told:
-            with pytest.raises(BackendError, match="serves another model"):
+            with pytest.raises(BackendError, match="serves a different model"):
                 backend.next_token_logprobs(OTHERS, SUPPORT)
 
 

@@ -175,7 +175,7 @@ def test_a_quota_fails_the_draw_in_the_same_words_whatever_was_drawn(connect, st
     )
     told = set()
     for drawn in ([LONG], [*SHORT], [SHORT[1], LONG, *SHORT]):
-        with pytest.raises(BackendError, match="too much to do") as raised:
+        with pytest.raises(BackendError, match="overloaded or enforces a quota") as raised:
             backend.next_token_logprobs(drawn, SUPPORT)
         told.add((str(raised.value), raised.value.retryable))
     assert len(told) == 1

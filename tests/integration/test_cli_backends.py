@@ -102,7 +102,7 @@ def test_the_key_reaches_the_backend_and_no_message(
     choose(*server, "--api-key-env", "SERVER_KEY")
     assert made["OpenAICompatible"]["api_key"] == SECRET
     monkeypatch.setenv("SERVER_KEY", "")
-    with pytest.raises(BackendError, match="--api-key-env SERVER_KEY: there is no such"):
+    with pytest.raises(BackendError, match="--api-key-env SERVER_KEY: this environment variable is unset"):
         choose(*server, "--api-key-env", "SERVER_KEY")
 
 
@@ -168,12 +168,24 @@ def test_doctor_passes_a_sound_backend_of_ones_own(capfd: pytest.CaptureFixture[
     assert {check["remedy"] for check in report["checks"]} == {None}
 
 
+def test_doctor_says_that_it_takes_a_while_on_a_terminal_alone(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["doctor", "--backend", "own_backends:Sound", "--json"]) == 0
+    assert capfd.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert run(["doctor", "--backend", "own_backends:Sound", "--json"]) == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out)["well"] is True
+    assert "this takes minutes" in err
+
+
 def test_doctor_names_a_leaky_server_and_says_how_to_start_it(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["doctor", "--backend", "own_backends:Leaky"]) == 2
     out = capfd.readouterr().out
     assert "ok   model: vLLM 0.11 at http://gpu:8000, 96 tokens" in out
     assert "FAIL batch invariance: " in out
-    assert "what to do: have it take one sequence at a time" in out
+    assert "what to do: start it with one sequence at a time" in out
     assert "--max-num-seqs 1" in out
 
 

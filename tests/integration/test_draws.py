@@ -115,7 +115,7 @@ def test_fixed_size_needs_noise_for_a_row_that_is_replaced() -> None:
     [
         ({"sampling": "bernoulli"}, "poisson, fixed-size"),
         ({"sampling": "fixed-size", "disjoint_parts": 2}, "disjoint_parts"),
-        ({"sampling": "fixed-size", "population": {"refund": 300, "delivery": 300}}, "as it is: 200"),
+        ({"sampling": "fixed-size", "population": {"refund": 300, "delivery": 300}}, "counted n=200"),
     ],
 )
 def test_draws_that_cannot_be_are_refused(options: dict[str, Any], says: str) -> None:

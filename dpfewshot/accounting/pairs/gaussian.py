@@ -128,14 +128,14 @@ class ReplaceGaussian:
         below = int(np.searchsorted(epsilons, 0.0))
         above = removed.curve(epsilons[below:])
         mirrored = removed.curve(-epsilons[:below][::-1])
-        values, errors, scaled_mass = (part[::-1] for part in mirrored)
+        values, errors, scaled_mass = (array[::-1] for array in mirrored)
         ratio = np.exp(epsilons[:below])
         lower = Curve(
             -np.expm1(epsilons[:below]) + ratio * values,
             ratio * errors + _ROUNDING * (np.abs(epsilons[:below]) * ratio + 1 - ratio + ratio * values),
             np.maximum(ratio * (1 - values - scaled_mass), 0.0),
         )
-        return Curve(*(np.concatenate(parts) for parts in zip(lower, above, strict=True)))
+        return Curve(*(np.concatenate(arrays) for arrays in zip(lower, above, strict=True)))
 
     def loss_range(self, below: float, above: float) -> tuple[float, float]:
         """See DominatingPair. The mass below -ε is less than the mass above ε."""

@@ -23,7 +23,7 @@ _FFT_ROUNDINGS: Final = 8.0  # a generous bound for each of the log2(N) levels o
 _POWER_ROUNDINGS: Final = 4.0  # of a complex product: sqrt(5) (Brent, Percival, Zimmermann 2007)
 _Number = TypeVar("_Number", np.complex128, np.float64)
 
-_BLOCK: Final = 300.0  # e^{±300} is a float
+_LARGEST: Final = 300.0  # e^{±300} is a float
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,8 @@ def compose(tilt: Tilt) -> ComposedCurve:
     error += rounding * 2 / math.sqrt(length) * float((np.abs(product) + frequency_error).sum())
     losses = spacing * np.arange(tilt.low, tilt.low + length, dtype=np.float64) + cumulants.origin
     exponents = log_scale - order * losses
-    weights = np.exp(np.minimum(exponents, _BLOCK))
-    noise = np.where(exponents < _BLOCK, weights * error * _weight_norm(order, spacing, length), np.inf)
+    weights = np.exp(np.minimum(exponents, _LARGEST))
+    noise = np.where(exponents < _LARGEST, weights * error * _weight_norm(order, spacing, length), np.inf)
     composed = np.maximum(masses, 0.0) * weights
     reach = spacing * length + float(np.abs(losses).max()) + abs(cumulants.origin)
     largest = 8 + abs(log_scale) + (1 + order) * reach
@@ -156,12 +156,12 @@ def _from_top(masses: FloatArray) -> FloatArray:
 
 
 def _discounted_from_top(masses: FloatArray, spacing: float) -> FloatArray:
-    """Σ_{j ≥ k} masses[j]·e^{-(j-k)·spacing}, in blocks short enough that no exponential overflows."""
+    """Σ_{j ≥ k} masses[j]·e^{-(j-k)·spacing}, in chunks short enough that no exponential overflows."""
     result = np.empty_like(masses)
-    block = max(int(_BLOCK / spacing), 1)
+    chunk = max(int(_LARGEST / spacing), 1)
     carry = 0.0
-    for stop in range(len(masses), 0, -block):
-        start = max(stop - block, 0)
+    for stop in range(len(masses), 0, -chunk):
+        start = max(stop - chunk, 0)
         decay = np.exp(-spacing * np.arange(stop - start, dtype=np.float64))
         summed = _from_top(masses[start:stop] * decay) / decay
         result[start:stop] = summed + carry * decay[::-1] * math.exp(-spacing)

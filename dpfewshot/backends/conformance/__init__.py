@@ -1,13 +1,13 @@
-"""What every backend must hold, checked on the loaded model.
+"""The conformance suite: checks of a backend on the loaded model.
 
-Each check takes public prompts, asks the backend, and returns a `Finding`. `examine` runs them all and
-yields findings as they come, `require` raises for what failed:
+Each check asks the backend about public prompts and returns a `Finding`. `examine` runs all checks and yields
+findings as they come; `require` raises for those that failed:
 
     require(examine(backend))
 
-`check_backend` takes prompts of your own: of mixed lengths, twenty or more for a verdict, since a batch
-of a few may hide what a batch of many shows. A finding speaks of counts and differences, never of text.
-From a shell: `dpfewshot doctor --backend package.module:factory`, or `pytest --dpfewshot-backend` likewise.
+`check_backend` takes custom prompts: use twenty or more of mixed lengths, since a small batch may hide what a
+large one shows. A finding reports counts and differences, never text. From a shell, run
+`dpfewshot doctor --backend NAME` or `pytest --dpfewshot-backend NAME`.
 """
 
 from __future__ import annotations

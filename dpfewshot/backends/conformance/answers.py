@@ -1,4 +1,4 @@
-"""Checks of one answer: its shape, its support, its total, and prompts that nothing can be made of."""
+"""Checks of single answers: shape, support, total probability, end tokens, and unusual prompts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dpfewshot.backends.conformance.findings import Comparison, Finding
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens, open_block
 
 NORMALISATION = 1e-3
-"""Largest log of a row's total probability that passes, in nats."""
+"""The largest deviation of the log of a row's total probability from 0 that passes, in nats."""
 
 WIDE = 100
-"""Tokens of the support that `check_support` asks for, as many as the mechanisms' default."""
+"""Tokens of the support in `check_support`: the mechanisms' default number."""
 
 
 def check_shapes(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Finding:
-    """float32 rows, one a prompt; a support picks columns, in its order, and changes no value."""
+    """Check that answers are float32, one row per prompt, and that a support selects columns in its order."""
     size = backend.vocabulary_size
     support = [size - 1, 0, size // 2]
     whole = backend.next_token_logprobs(prompts)
@@ -39,7 +39,7 @@ def check_shapes(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Finding:
 
 
 def check_support(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Finding:
-    """A wide support, in any order, has the bits that its columns of the whole vocabulary have."""
+    """Check that a wide support, in any order, has the bits of its columns in the whole vocabulary."""
     whole = backend.next_token_logprobs(prompts)
     likeliest = np.argsort(-whole[0], kind="stable")[:WIDE].tolist()
     comparison = Comparison()
@@ -49,7 +49,7 @@ def check_support(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Finding
 
 
 def check_normalisation(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Finding:
-    """Each row's probabilities add up to 1, or to less where the backend cannot tell some (-inf)."""
+    """Check that each row's probabilities sum to 1, or to less if some are unknown (-inf)."""
     good = _normalised(backend.next_token_logprobs(prompts))
     return Finding(
         check="normalisation",
@@ -59,20 +59,20 @@ def check_normalisation(backend: LogprobBackend, prompts: Sequence[Tokens]) -> F
 
 
 def check_end_tokens(backend: LogprobBackend, prompts: Sequence[Tokens], texts: Iterable[str]) -> Finding:
-    """End tokens have a probability, so that a demonstration can end, and plain text holds none of them.
+    """Check that end tokens have a probability, so that a demonstration can end, and are not in plain text.
 
-    A server that was told to ignore end tokens, or to write some tokens before one, shows here.
+    A server that ignores end tokens, or enforces a minimum number of tokens, fails here.
     """
     ends = sorted(backend.end_token_ids.intersection(range(backend.vocabulary_size)))
     within = sorted({token for text in texts for token in backend.tokenize(text)}.intersection(ends))
     untold = np.isneginf(backend.next_token_logprobs(prompts))
     banned = bool(ends) and bool(untold[:, ends].all()) and not np.delete(untold, ends, axis=1).any()
-    says = "they alone have no probability" if banned else f"in plain text: {within or 'none'}"
+    says = "only they have no probability" if banned else f"in plain text: {within or 'none'}"
     return Finding("end tokens", not within and not banned, f"{len(ends)} end tokens; {says}")
 
 
 def check_empty_prompt(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Finding:
-    """A prompt of no tokens is a row of NaN or of probabilities, and changes no neighbour's row."""
+    """Check that an empty prompt gives a row of NaN or of probabilities, and changes no neighbour's row."""
     alone, comparison = _among(backend, [], prompts)
     if comparison.different:
         return comparison.finding("empty prompt")
@@ -81,13 +81,13 @@ def check_empty_prompt(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Fi
 
 
 def check_long_prompt(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Finding:
-    """A prompt longer than the context is a row of NaN, in blocks too, and changes no neighbour's row.
+    """Check that a prompt longer than the context gives a row of NaN, even in blocks, and changes no other.
 
-    Nothing is tried where the backend has no `context_tokens`: how much would be too much is not known.
+    Passes without a test if the backend has no `context_tokens`.
     """
     context: int | None = getattr(backend, "context_tokens", None)
     if context is None:
-        return Finding("long prompt", passed=True, detail="not tried: the backend has no context_tokens")
+        return Finding("long prompt", passed=True, detail="not tested: the backend has no context_tokens")
     filler = max(prompts, key=len)
     long = (list(filler) * (context // len(filler) + 1))[: context + 1]
     alone, comparison = _among(backend, long, prompts)
@@ -96,12 +96,12 @@ def check_long_prompt(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Fin
     if comparison.different:
         return comparison.finding("long prompt")
     passed = bool(np.isnan(alone).all() and np.isnan(found[1]).all())
-    says = "a row of NaN" if passed else "is answered, which no model of that context can"
+    says = "a row of NaN" if passed else "answered, although they exceed the context"
     return Finding("long prompt", passed, f"{context + 1} tokens: {says}")
 
 
 def _normalised(rows: Logprobs) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which rows add up to 1, or to less where some are -inf."""
+    """Return which rows sum to 1, or to less if some entries are -inf."""
     wide = rows.astype(np.float64)
     totals = np.log(np.exp(wide).sum(axis=1))
     partial = np.isneginf(wide).any(axis=1)
@@ -114,7 +114,7 @@ def _normalised(rows: Logprobs) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 def _among(
     backend: LogprobBackend, prompt: Tokens, neighbours: Sequence[Tokens]
 ) -> tuple[Logprobs, Comparison]:
-    """A prompt's answer alone, and whether it and its neighbours keep their bits when they are together."""
+    """Return a prompt's answer alone, and compare it and its neighbours alone and together."""
     alone = backend.next_token_logprobs([prompt])
     expected = backend.next_token_logprobs(neighbours)
     together = backend.next_token_logprobs([neighbours[0], prompt, *neighbours[1:]])

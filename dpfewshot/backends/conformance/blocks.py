@@ -19,18 +19,18 @@ def check_block_invariance(
     *,
     support: Tokens | None = None,
 ) -> Finding:
-    """A prompt of a block has the same bits after every token, whoever else is in the block, and wherever.
+    """Check that a block's prompt has the same bits after every token, in any place and with any neighbours.
 
-    Compares the block of all prompts with the block in reverse order, with blocks of every other
-    prompt and of single ones, and with one that is open beside another. Every step is asked for the whole
-    vocabulary and for a support, as generations ask.
+    Compares the block of all prompts with the block in reverse order, with blocks of every second prompt and
+    of single prompts, and with itself beside another open block. Every step asks for the whole vocabulary and
+    for a support, as generations do.
 
     Args:
         backend: the backend.
         prefix: public token ids that the prompts begin with.
-        suffixes: what follows, at least two, of mixed lengths.
-        released: the tokens that the block is continued with.
-        support: None for some hundred tokens; () where a support is only cut from the whole.
+        suffixes: the rest of each prompt: at least two, of mixed lengths.
+        released: the tokens that continue the block.
+        support: the support to ask for; None for about 100 tokens, () to ask for the whole vocabulary only.
     """
     everyone = range(len(suffixes))
     if support is None:
@@ -62,10 +62,10 @@ def check_block_agreement(
     *,
     tolerance: float = 0.1,
 ) -> Finding:
-    """A block says about what whole prompts say: every probability within `tolerance`.
+    """Check that a block's probabilities are within `tolerance` of those of whole prompts.
 
-    The bits may differ: a block evaluates the same tokens in other calls, and quantised models amplify
-    how each kernel rounds (0.046 with SmolLM2-135M Q4_1; a token in a wrong place gives 0.97).
+    The bits may differ: a block evaluates the same tokens in different calls, and quantised models amplify
+    the kernels' rounding (0.046 with SmolLM2-135M Q4_1; a misplaced token gives 0.97).
     """
     histories = _history(backend, prefix, suffixes, released)
     worst = 0.0
@@ -82,7 +82,7 @@ def _history(
     released: Tokens,
     support: Tokens = (),
 ) -> list[Logprobs]:
-    """The block's answers: at first, and after each released token; for all tokens, and for a support."""
+    """Return the block's answers before and after each released token, for all tokens and for a support."""
     block = open_block(backend, prefix, suffixes, len(released) + 1)
     answers = []
     try:

@@ -1,4 +1,4 @@
-"""The check that ends a backend."""
+"""The check that closes a backend."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dpfewshot.errors import BackendError
 
 
 def check_closing(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Finding:
-    """Once closed, a backend refuses prompts with a `BackendError`; closing twice is harmless.
+    """Check that a closed backend refuses prompts with a `BackendError`, and can be closed twice.
 
-    The backend is of no more use afterwards. One that has no `close` has nothing to give back.
+    The backend is unusable afterwards. A backend without `close` passes.
     """
     close: Callable[[], None] | None = getattr(backend, "close", None)
     if close is None:

@@ -1,4 +1,4 @@
-"""What a check says, and what is raised for checks that failed."""
+"""Findings of checks, and the errors for those that failed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found.
+    """The result of one check.
 
     Attributes:
-        check: its name.
-        passed: whether the backend holds it.
+        check: the check's name.
+        passed: whether the backend passes.
         detail: what was compared, and by how much it differed.
         about_invariance: whether a failure means that answers depend on other prompts.
     """
@@ -29,7 +29,7 @@ class Finding:
 
 
 class Comparison:
-    """Compares rows bit for bit and remembers the worst."""
+    """Compares rows bit for bit and records the largest difference."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -48,20 +48,20 @@ class Comparison:
 
     @property
     def detail(self) -> str:
-        """How many rows differ, and by how much."""
+        """How many rows differ, and the largest difference."""
         return f"{self.different} of {self.rows} rows differ, the worst by {self.worst:.3g} nats"
 
     def finding(self, check: str) -> Finding:
-        """The verdict: every row the same, bit for bit."""
+        """Return a finding that passes if every row is the same, bit for bit."""
         return Finding(check, self.different == 0, self.detail, about_invariance=True)
 
 
 def require(findings: Iterable[Finding]) -> None:
-    """Raise for the findings that failed.
+    """Raise an error for failed findings.
 
     Raises:
         BackendNotBatchInvariant: answers depend on other prompts.
-        BackendError: something else is not as `LogprobBackend` says.
+        BackendError: the backend violates `LogprobBackend` in another way.
     """
     failed = [finding for finding in findings if not finding.passed]
     if not failed:

@@ -1,4 +1,4 @@
-"""Checks that a prompt's answer is a function of that prompt alone, call by call."""
+"""Checks that a prompt's answer is a function of that prompt alone, in separate calls."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from dpfewshot.backends.conformance.findings import Comparison, Finding
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
 
 SMALL = 17
-"""Batches of up to this many prompts are tried in every order of rotation."""
+"""Batches of up to this many prompts are tested in every rotation."""
 
 CROWD = 65
-"""Prompts of the largest batch: vLLM's batch-invariant mode has known faults that begin at 44 to 65."""
+"""Prompts of the largest batch: vLLM's batch-invariant mode has known faults from 44 to 65 on."""
 
 THREADS = 4
-"""Threads that `check_concurrency` asks from at once."""
+"""Threads that ask at once in `check_concurrency`."""
 
 
 def check_batch_invariance(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Finding:
-    """A prompt has the same bits alone, in every place of small batches, in large ones, and after other work.
+    """Check that a prompt has the same bits alone, anywhere in small and large batches, and after other work.
 
-    Asks for about 370 + 3 n prompts where there are n of 17 or more.
+    Evaluates about 370 + 3 n prompts for n of 17 or more.
 
     Args:
         backend: the backend.
@@ -41,9 +41,9 @@ def check_batch_invariance(backend: LogprobBackend, prompts: Sequence[Tokens]) -
 
 
 def check_prefix_reuse(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Finding:
-    """A prompt has the same bits after one that it extends, one that extends it, one half alike, and itself.
+    """Check that a prompt has the same bits after its prefix, its extension, one with half of it, and itself.
 
-    Caches of what was asked before show here: a reused prefix is computed in calls of another shape.
+    Caches of earlier prompts fail here: a reused prefix is computed in calls of a different shape.
 
     Args:
         backend: the backend.
@@ -63,11 +63,11 @@ def check_prefix_reuse(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Fi
 
 
 def check_concurrency(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Finding:
-    """Asked from several threads at once, prompts have the bits that they have one after the other.
+    """Check that prompts have the same bits from several threads at once as one after the other.
 
     Args:
         backend: the backend.
-        prompts: public prompts; each thread asks for all of them, beginning with another one.
+        prompts: public prompts; each thread asks for all of them, starting with a different one.
     """
     alone = [backend.next_token_logprobs([prompt]) for prompt in prompts]
     start = threading.Barrier(THREADS)
@@ -86,7 +86,7 @@ def check_concurrency(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Fin
 
 
 def _batches(count: int) -> list[Sequence[int]]:
-    """Which prompts are asked together: small batches in every rotation, all in two orders, and a crowd."""
+    """Return batches of prompt indices: small ones in every rotation, all in two orders, and a large one."""
     everyone = range(count)
     batches: list[Sequence[int]] = [everyone, everyone[::-1], [place % count for place in range(CROWD)]]
     for size in (2, 3, SMALL):

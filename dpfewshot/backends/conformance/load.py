@@ -1,4 +1,4 @@
-"""The check that a prompt's answer does not depend on how much else is asked for."""
+"""The check that a prompt's answer does not depend on load."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dpfewshot.backends.conformance.samples import LONG_TOKENS
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
 
 CALLS, CALL = 4, 17
-"""Threads that ask at once, and prompts that each asks for in one call: 68 sequences in all."""
+"""Threads that ask at once, and prompts per call of each: 68 sequences in all."""
 
 
 def check_load(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Finding:
-    """A prompt has the bits that it has alone while several threads ask for crowds, each with a long prompt.
+    """Check that a prompt has its bits of a call alone while several threads ask for large batches.
 
-    A row of NaN that comes of a queue, a quota or a time limit shows here: such a null depends on which
-    other records were drawn. What a server does when it is slow or refuses work must be tried on it.
+    Each batch has one long prompt. A row of NaN caused by a queue, a quota or a time limit fails here: it
+    would depend on which other records were drawn. Test a slow or overloaded server itself.
 
     Args:
         backend: the backend.

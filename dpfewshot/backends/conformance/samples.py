@@ -1,4 +1,4 @@
-"""Public prompts to check a backend with: mixed lengths, one prefix, and texts that must survive."""
+"""Public prompts and texts for the checks of a backend."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ SAMPLE_TEXT = (
 )
 
 LONG_TOKENS = 320
-"""Tokens of a long prompt: vLLM's batch-invariant mode has known faults in steps of more than 256."""
+"""Tokens of a long prompt: vLLM's batch-invariant mode has known faults in steps of over 256 tokens."""
 
 SAMPLE_TEXTS = (SAMPLE_PREFIX, SAMPLE_TEXT, "Text: a  b\n\nText:", "It's 7.5% (or 8)!", "")
-"""Plain ASCII, which every model's tokens can write."""
+"""Plain ASCII, which every tokenizer can represent."""
 
 
 def sample_prompts(backend: LogprobBackend) -> tuple[list[int], list[list[int]], list[int]]:
-    """Public prompts to check with: a prefix, 27 suffixes of mixed lengths, and three released tokens."""
+    """Return public prompts: a prefix, 27 suffixes of mixed lengths, and up to three released tokens."""
     words = SAMPLE_TEXT.split()
     texts = [" ".join(words[:count]) for count in range(1, len(words) + 1)]
-    # Short and long ones take turns, so that small batches mix them.
+    # Short and long texts alternate, so that small batches mix them.
     mixed = [text for pair in zip(texts, reversed(texts), strict=True) for text in pair][: len(texts)]
     suffixes = [backend.tokenize(f" {text}\n\nText:") for text in mixed]
     return backend.tokenize(SAMPLE_PREFIX), suffixes, backend.tokenize(" Where is the")[:3]
@@ -34,13 +34,13 @@ def sample_prompts(backend: LogprobBackend) -> tuple[list[int], list[list[int]],
 
 @dataclass(frozen=True)
 class Samples:
-    """What the checks work with; all of it is public.
+    """Public inputs of the checks.
 
     Attributes:
         prefix: token ids that all prompts begin with.
-        suffixes: what follows, at least two, of mixed lengths.
-        released: the tokens that blocks are continued with, at least one.
-        texts: what must come back from tokens as it went in.
+        suffixes: the rest of each prompt: at least two, of mixed lengths.
+        released: the tokens that continue blocks, at least one.
+        texts: texts that must survive tokenising and detokenising.
     """
 
     prefix: Tokens
@@ -50,7 +50,7 @@ class Samples:
 
     @classmethod
     def of(cls, backend: LogprobBackend) -> Self:
-        """The built-in ones, in the backend's tokens."""
+        """Return the built-in samples in the backend's tokens."""
         return cls(*sample_prompts(backend), SAMPLE_TEXTS)
 
     @property

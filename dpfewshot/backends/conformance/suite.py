@@ -1,4 +1,4 @@
-"""All checks in the order in which a fault is cheapest to find and easiest to understand."""
+"""All checks, ordered so that a fault is found early and is easy to understand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from dpfewshot.backends.conformance.vocabulary import (
 from dpfewshot.backends.protocol import LogprobBackend, Tokens
 
 FEW = 5
-"""Prompts for the checks that need no crowd."""
+"""Prompts for checks that need few."""
 
 Check = Callable[[LogprobBackend, Samples], Finding]
 
@@ -49,7 +49,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "long prompt": lambda backend, given: check_long_prompt(backend, given.prompts[:3]),
     "prefix reuse": lambda backend, given: check_prefix_reuse(backend, given.prompts[:FEW]),
     "concurrency": lambda backend, given: check_concurrency(backend, given.prompts[:FEW]),
-    # Hundreds of prompts: without the prefix they are shorter, and no less mixed.
+    # Hundreds of prompts: without the prefix they are shorter and just as varied.
     "batch invariance": lambda backend, given: check_batch_invariance(backend, given.suffixes),
     "load": lambda backend, given: check_load(backend, given.suffixes),
     "block invariance": lambda backend, given: check_block_invariance(
@@ -66,18 +66,18 @@ CHECKS: Final[Mapping[str, Check]] = {
 def examine(
     backend: LogprobBackend, samples: Samples | None = None, *, closing: bool = True
 ) -> Iterator[Finding]:
-    """Run every check, each when the next finding is asked for.
+    """Run the checks, each when its finding is asked for.
 
-    A check in which the backend raises has failed; its finding names the exception's type alone, since
-    an exception's text may quote a prompt.
+    A check fails if the backend raises. The finding then names the exception's type alone, since its message
+    may quote a prompt.
 
     Args:
         backend: the backend.
-        samples: public prompts; None for the built-in ones, in the backend's tokens.
-        closing: whether to close the backend in the end, to see that it refuses prompts then.
+        samples: public prompts; None for the built-in ones.
+        closing: whether to close the backend at the end, and check that it then refuses prompts.
 
     Yields:
-        One finding a check.
+        One finding per check.
     """
     if samples is None:
         try:
@@ -91,7 +91,7 @@ def examine(
 
 
 def run_check(name: str, backend: LogprobBackend, samples: Samples) -> Finding:
-    """Run one check of `CHECKS`; a backend that raises in it has failed."""
+    """Run one check of `CHECKS`; it fails if the backend raises."""
     try:
         return CHECKS[name](backend, samples)
     except Exception as error:  # noqa: BLE001 - whatever a backend raises is a finding
@@ -101,15 +101,15 @@ def run_check(name: str, backend: LogprobBackend, samples: Samples) -> Finding:
 def check_backend(
     backend: LogprobBackend, prefix: Tokens, suffixes: Sequence[Tokens], released: Tokens
 ) -> list[Finding]:
-    """Run every check but closing, on the prompts `prefix + suffix`, continued by `released`.
+    """Run every check except closing on the prompts `prefix + suffix`, continued by `released`.
 
-    No text comes back from tokens in it: `check_text` takes texts of your own.
+    It has no texts to round-trip: pass your own to `check_text`.
 
     Args:
         backend: the backend.
         prefix: public token ids that all prompts begin with.
-        suffixes: at least two, of mixed lengths.
-        released: the tokens that blocks are continued with, at least one.
+        suffixes: the rest of each prompt: at least two, of mixed lengths.
+        released: the tokens that continue blocks, at least one.
     """
     return list(examine(backend, Samples(prefix, suffixes, released, texts=()), closing=False))
 

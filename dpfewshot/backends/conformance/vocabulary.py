@@ -1,4 +1,4 @@
-"""Checks of text and tokens: nothing here evaluates a prompt."""
+"""Checks of text and tokens, which evaluate no prompt."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ CONTROL_TEXTS = (
     "<start_of_turn>",
     "<end_of_turn>",
 )
-"""How models in use write control tokens. None of them is a word of anybody's, as `<s>` is one of HTML's."""
+"""Control tokens of common models, without those that also occur in texts, such as `<s>` in HTML."""
 
 
 def check_vocabulary(backend: LogprobBackend) -> Finding:
-    """End tokens are tokens, and writing one in a text does not make one."""
+    """Check that end tokens are in the vocabulary, and that spelling one in a text does not produce it."""
     end_tokens = sorted(backend.end_token_ids)
     strange = [token for token in end_tokens if not 0 <= token < backend.vocabulary_size]
     parsed = [
@@ -41,16 +41,16 @@ def check_vocabulary(backend: LogprobBackend) -> Finding:
 
 
 def check_text(backend: LogprobBackend, texts: Iterable[str]) -> Finding:
-    """`detokenize` gives back what `tokenize` took, but for a space in front that some models add."""
+    """Check that `detokenize` inverts `tokenize`, except for a leading space that some models add."""
     changed = 0
     for text in texts:
         back = backend.detokenize(backend.tokenize(text))
         changed += back not in {text, f" {text}"}
-    return Finding("text", changed == 0, f"{changed} texts changed on the way to tokens and back")
+    return Finding("text", changed == 0, f"{changed} texts do not survive tokenising and detokenising")
 
 
 def check_special_tokens(backend: LogprobBackend) -> Finding:
-    """The text of a control token is not parsed as one: a record could write itself a turn else."""
+    """Check that the text of a control token is not parsed as one: a record could otherwise open a turn."""
     parsed = [
         text
         for text in CONTROL_TEXTS

@@ -1,4 +1,4 @@
-"""transformers' causal models in this process."""
+"""Causal models of transformers, in this process."""
 
 from dpfewshot.backends.hugging_face.backend import HuggingFace
 

@@ -1,4 +1,4 @@
-"""transformers' causal models in process, on a GPU or the CPU, each prompt's answer its own."""
+"""transformers' causal models in this process, on a GPU or the CPU."""
 
 from __future__ import annotations
 
@@ -26,49 +26,48 @@ if TYPE_CHECKING:
     from dpfewshot.backends.hugging_face.streams import Tensor
 
 LONGEST_TRIED = 5
-"""Tokens of the longest suffix that a loaded model is tried with: a step's shape does not depend on it."""
+"""Tokens of the longest suffix in the constructor's checks: the shape of a step does not depend on it."""
 
 
 class HuggingFace(StreamBackend):
     """A causal model of transformers, evaluated so that no prompt's answer depends on another prompt.
 
-    A prompt is evaluated in a call of its own, without padding, after the kept keys and values of the
-    public prefix. The further tokens of a block are evaluated for `decode_batch` prompts at a time,
-    filled up with public dummies: each attends to all cells of its own stream, the later ones masked,
-    so the shape of the computation is the same whoever else is there.
+    A prompt is evaluated in a call of its own, without padding, after the cached keys and values of the
+    public prefix. Further tokens of a block are evaluated for `decode_batch` prompts at a time, padded with
+    public dummies. Each prompt attends to all cells of its own stream, with later ones masked, so the shape
+    of the computation is the same whatever the neighbours.
 
-    Whether kernels treat every row of one shape alike depends on the device and the dtype. So the
-    constructor asks the conformance suite, on the loaded model with public prompts: where the bits of a
-    prompt move with its company, prompts take their steps one by one. That also takes the memory that
-    the longest prompt needs, before there is a private one.
+    Whether kernels treat every row of one shape alike depends on the device and the dtype. The constructor
+    therefore runs conformance checks on the loaded model, with public prompts. If a prompt's bits change with
+    its neighbours, prompts take their steps one by one. The checks also allocate the memory of the longest
+    prompt before there is a private one.
 
     If the tokenizer puts a beginning-of-sequence token in front of a text, every prompt gets one.
 
     Args:
         model: a folder with a model and its tokenizer, a name on the hub, or a GGUF file, which is
             unpacked to `dtype`. Code that comes with a model is never run.
-        device: as PyTorch names it, `"cuda:1"`; None for the GPU if there is one, else the CPU.
+        device: PyTorch's name, such as `"cuda:1"`; None for the GPU if there is one, else the CPU.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`; None for bfloat16 on a GPU, else float32.
-        attention: `"eager"`, or `"sdpa"`, which is PyTorch's own.
-        context_tokens: the longest prompt, with the tokens that a block adds to it. A longer prompt is
-            a row of NaN, for every token of its block.
-        kept_prompts: private prompts of a block whose keys and values are kept from token to token,
-            rounded up to whole groups of `decode_batch` - 1. More than that are evaluated afresh for
-            every token: the same answers, more time. Draws are random in size: take a fifth more than
-            their mean.
+        attention: `"eager"`, or `"sdpa"` for PyTorch's own kernels.
+        context_tokens: the longest prompt, including the tokens that a block adds to it. A longer prompt
+            gives a row of NaN for every token of its block.
+        kept_prompts: how many private prompts of a block keep their keys and values from token to token,
+            rounded up to whole groups of `decode_batch` - 1. Further prompts are evaluated afresh for every
+            token: the same answers in more time. Draws vary in size: take a fifth more than their mean.
         decode_batch: prompts that take a step together, one of them a dummy: 1, or a multiple of 8.
 
     Attributes:
-        context_tokens: as above.
-        batch_invariant: what the conformance suite found for the way in which prompts are evaluated here.
+        context_tokens: the argument.
+        batch_invariant: whether the conformance checks passed for the way prompts are evaluated here.
 
-    Memory beside the model's, taken by the constructor: `kept_prompts` + 34 streams of `context_tokens`
-    times the model's bytes a token. SmolLM2-135M has 46 kB a token in float32: 2.6 GB by default.
+    The constructor allocates, beside the model, `kept_prompts` + 34 streams of `context_tokens` times the
+    model's bytes per token. SmolLM2-135M needs 46 kB per token in float32: 2.6 GB by default.
 
     Raises:
         MissingExtra: PyTorch or transformers is not installed.
-        BackendError: no such model, or none that this backend can evaluate, not enough memory, or a
-            setting that cannot be honoured.
+        BackendError: the model does not exist or cannot be evaluated here, memory is short, or a setting is
+            out of its range.
     """
 
     def __init__(
@@ -98,17 +97,16 @@ class HuggingFace(StreamBackend):
             raise
 
     def describe(self) -> str:
-        """The model, where it runs, and how prompts take their steps."""
+        """Return the model, its device, and how prompts take their steps."""
         steps = "one by one" if self._decode_batch == 1 else f"in steps of {self._decode_batch}"
         verdict = "batch invariant" if self.batch_invariant else "NOT batch invariant"
         return f"{self._description}, prompts {steps}: {verdict}"
 
     def _settle(self, longest: int | None) -> None:
-        """Find how prompts are evaluated here, and take the memory for it."""
+        """Choose how prompts take their steps, and allocate the memory."""
         if longest is not None and self.context_tokens > longest:
             raise BackendError(
-                f"context_tokens={self.context_tokens} is more than the {longest} tokens that the model "
-                "attends to at once: lower it"
+                f"context_tokens={self.context_tokens}: at most {longest}, the tokens that it attends to"
             )
         failed = list(self._failures())
         if failed and self._decode_batch > 1:
@@ -117,22 +115,22 @@ class HuggingFace(StreamBackend):
             failed = list(self._failures())
         self.batch_invariant = not failed
         bos = 0 if self._model.bos is None else 1
-        self.next_token_logprobs([[0] * (self.context_tokens - bos)])  # memory for the longest prompt
+        self.next_token_logprobs([[0] * (self.context_tokens - bos)])  # allocates the longest prompt's memory
 
     def _failures(self) -> Iterator[Finding]:
-        """What the conformance suite finds about invariance.
+        """Yield the failed findings of the checks of invariance.
 
         Raises:
-            BackendError: blocks say something else than whole prompts.
+            BackendError: blocks answer differently from whole prompts.
         """
         prefix, samples, released = sample_prompts(self)
-        seats = max(3, self._decode_batch - 1)
-        suffixes = [sample[: 1 + index % LONGEST_TRIED] for index, sample in enumerate(samples[:seats])]
+        count = max(3, self._decode_batch - 1)
+        suffixes = [sample[: 1 + index % LONGEST_TRIED] for index, sample in enumerate(samples[:count])]
         agreement = check_block_agreement(self, prefix, suffixes[:2], released[:1])
         if not agreement.passed:
             raise BackendError(
-                f"the model does not heed the positions and masks that it is given ({agreement.detail}): "
-                "use another, or another attention"
+                f"the model ignores the positions or masks it is given ({agreement.detail}): "
+                "use another model, or another attention"
             )
         whole = check_batch_invariance(self, [[*prefix, *suffix] for suffix in suffixes[:2]])
         stepped = check_block_invariance(self, prefix, suffixes, released[:1], support=())

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from dpfewshot.backends.protocol import Tokens
 
 ATTENTIONS = ("eager", "sdpa")
-"""transformers' implementations of attention that take a mask for each row."""
+"""transformers' implementations of attention that accept a mask for each row."""
 
 DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
 class Part:
-    """The keys, or the values, of one token in one layer: so many heads of so many numbers."""
+    """The shape of one token's keys, or values, in one layer."""
 
     heads: int
     width: int
@@ -39,7 +39,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Layer:
-    """What one layer keeps of a token."""
+    """The shapes that one layer caches for a token."""
 
     keys: Part
     values: Part
@@ -50,7 +50,7 @@ class HuggingFaceModel:
 
     Args:
         model: a folder, a name on the hub, or a GGUF file.
-        device: as PyTorch names it; None for the GPU if there is one, else the CPU.
+        device: PyTorch's name; None for the GPU if there is one, else the CPU.
         dtype: one of `DTYPES`; None for bfloat16 on a GPU and float32 elsewhere.
         attention: one of `ATTENTIONS`.
 
@@ -59,16 +59,16 @@ class HuggingFaceModel:
         network: the `transformers` model.
         device: the `torch.device`.
         dtype: the `torch.dtype`.
-        layers: what each layer keeps of a token.
-        vocabulary_size: V: the ids that the tokenizer has and the model scores. Rows that only pad the
-            model's matrices are left out before probabilities are normalised.
-        bos: the token that the tokenizer puts in front of every prompt; None if it puts none.
-        end_token_ids: the tokens with which the model ends a text.
-        longest: the most tokens of a prompt that the model can evaluate here; None if it does not say.
+        layers: the shapes that each layer caches.
+        vocabulary_size: V: the token ids that the tokenizer knows and the model scores. Rows that only pad
+            the model's matrices are dropped before probabilities are normalised.
+        bos: the token that the tokenizer puts in front of every prompt; None if it adds none.
+        end_token_ids: the tokens that end a text.
+        longest: the longest prompt that the model can evaluate here, in tokens; None if it does not say.
 
     Raises:
         MissingExtra: PyTorch or transformers is not installed.
-        BackendError: no such model, or none that this backend can evaluate.
+        BackendError: the model does not exist, or this backend cannot evaluate it.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class HuggingFaceModel:
         self.device = _device(self.torch, device)
         self.dtype = _dtype(self.torch, dtype, self.device)
         if attention not in ATTENTIONS:
-            raise BackendError(f"attention={attention!r}: one of {', '.join(ATTENTIONS)}")
+            raise BackendError(f"unknown attention {attention!r}; choose {', '.join(ATTENTIONS)}")
         source = _source(self.name)
         with _loading(self.name):
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(**source)
@@ -97,13 +97,13 @@ class HuggingFaceModel:
         self.layers = self._try_out()
 
     def tokenize(self, text: str) -> list[int]:
-        """Token ids of `text`: nothing added, and special tokens in the text stay text."""
-        # A lone surrogate is no error: which text a record holds must not decide whether a call fails.
+        """Return the token ids of `text`: nothing is added, and special tokens stay text."""
+        # A lone surrogate must not raise: whether a call fails must not depend on a record's text.
         data = text.encode("utf-8", errors="replace").decode()
         return list(self._encoder.encode(data, add_special_tokens=False).ids)
 
     def detokenize(self, tokens: Tokens) -> str:
-        """The text of `tokens`, special tokens written out, broken UTF-8 replaced."""
+        """Return the text of `tokens`: special tokens are spelled out, broken UTF-8 is replaced."""
         return str(
             self._tokenizer.decode(
                 list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False
@@ -111,11 +111,11 @@ class HuggingFaceModel:
         )
 
     def log_softmax(self, logits: Any, columns: NDArray[np.intp] | slice) -> NDArray[np.float32]:
-        """Natural-log probabilities of the tokens `columns`; all NaN if a logit is NaN or +inf.
+        """Return the natural-log probabilities of `columns`; all NaN if a logit is NaN or +inf.
 
-        In float32 on the device, so that only these columns leave it: next to a float32 logit's own
-        rounding the difference to float64 is nothing. The row is copied first, since how a sum is cut
-        may depend on where in memory a row begins.
+        They are computed in float32 on the device, so that only these columns leave it; float64 would not
+        help, since the logits themselves are rounded to float32. The row is copied first: a sum may be split
+        according to the address where a row begins.
         """
         with self.evaluating():
             row = logits[: self.vocabulary_size].to(self.torch.float32, copy=True)
@@ -127,10 +127,10 @@ class HuggingFaceModel:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Compute without gradients, with products of float32 in float32, and with errors that tell nothing.
+        """Compute without gradients and without TF32, and withhold PyTorch's messages.
 
         Raises:
-            BackendError: PyTorch failed. What it says may tell a prompt's length.
+            BackendError: PyTorch failed. Its own message may reveal a prompt's length.
         """
         before = self.torch.get_float32_matmul_precision()
         self.torch.set_float32_matmul_precision("highest")  # TF32 keeps ten bits of each factor
@@ -139,15 +139,14 @@ class HuggingFaceModel:
                 yield
         except Exception:  # noqa: BLE001 - see above
             raise BackendError(
-                f"PyTorch failed on {self.device} (memory, most of the time): the caches are dropped, "
-                "try again",
+                f"PyTorch failed on {self.device}, often for lack of memory: the caches are lost, try again",
                 retryable=True,
             ) from None
         finally:
             self.torch.set_float32_matmul_precision(before)
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self.network = None
 
     def _leading_token(self) -> int | None:
@@ -161,7 +160,7 @@ class HuggingFaceModel:
         return frozenset(token for token in ends if token is not None and 0 <= token < self.vocabulary_size)
 
     def _try_out(self) -> list[Layer]:
-        """What each layer keeps, seen on two public tokens."""
+        """Return the shapes that each layer caches, found by evaluating two public tokens."""
         from transformers import DynamicCache
 
         kept = DynamicCache()
@@ -178,7 +177,7 @@ class HuggingFaceModel:
 
     def _unsuited(self) -> BackendError:
         return BackendError(
-            f"model {self.name!r} is no decoder-only transformer that keeps keys and values: "
+            f"model {self.name!r} is not a decoder-only transformer with a cache of keys and values: "
             "choose one that is"
         )
 
@@ -200,7 +199,7 @@ def _device(torch: Any, name: str | None) -> Any:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise BackendError(f"device={name!r}: PyTorch has no such device here") from error
+        raise BackendError(f"device={name!r}: PyTorch finds no such device") from error
     return device
 
 
@@ -208,12 +207,12 @@ def _dtype(torch: Any, name: str | None, device: Any) -> Any:
     if name is None:
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     if name not in DTYPES:
-        raise BackendError(f"dtype={name!r}: one of {', '.join(DTYPES)}")
+        raise BackendError(f"unknown dtype {name!r}; choose {', '.join(DTYPES)}")
     return getattr(torch, name)
 
 
 def _source(name: str) -> dict[str, str]:
-    """How transformers is told which model."""
+    """Return the arguments that name the model to transformers."""
     path = Path(name)
     if path.is_file():
         return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
@@ -224,7 +223,7 @@ def _source(name: str) -> dict[str, str]:
 
 @contextmanager
 def _loading(name: str) -> Iterator[None]:
-    """Say what could not be loaded, whatever the libraries raise; no bars but on a terminal."""
+    """Turn the libraries' errors into ours that name the model; show progress bars on a terminal only."""
     try:
         with _bars_on_a_terminal_alone():
             yield
@@ -232,8 +231,8 @@ def _loading(name: str) -> Iterator[None]:
         raise MissingExtra("HuggingFace", "huggingface") from error
     except Exception as error:
         raise BackendError(
-            f"transformers cannot load the model {name!r}: a folder, a GGUF file or a name on the hub "
-            f"of a causal language model is needed; it said: {str(error).partition(chr(10))[0]}"
+            f"transformers cannot load the model {name!r}: name a causal language model by folder, GGUF file "
+            f"or hub name; transformers says: {str(error).partition(chr(10))[0]}"
         ) from error
 
 
@@ -245,7 +244,7 @@ def _bars_on_a_terminal_alone() -> Iterator[None]:
     if sys.stderr.isatty() or not logging.is_progress_bar_enabled():
         yield
         return
-    # the bar of GGUF files does not ask transformers' own switch
+    # The bar for GGUF files ignores transformers' own switch.
     bar = getattr(gguf_files, "tqdm", None)
     gguf_files.tqdm = functools.partial(bar, disable=True) if bar else None
     logging.disable_progress_bar()
@@ -257,9 +256,9 @@ def _bars_on_a_terminal_alone() -> Iterator[None]:
 
 
 def _plain_encoder(tokenizer: Any, name: str) -> Any:
-    """The tokenizer without its added tokens, so that none is ever read out of a text.
+    """Return the tokenizer without its added tokens, so that it never parses one out of a text.
 
-    transformers' `split_special_tokens` leaves those that are added but not marked special.
+    transformers' `split_special_tokens` would still parse added tokens that are not marked special.
     """
     if not getattr(tokenizer, "is_fast", False):
         raise BackendError(f"model {name!r} has no fast tokenizer: convert it, or use its GGUF file")
@@ -267,14 +266,14 @@ def _plain_encoder(tokenizer: Any, name: str) -> Any:
 
     plan = json.loads(tokenizer.backend_tokenizer.to_str())
     added = plan["added_tokens"]
-    # Runs of white space, which some tokenizers add, are no danger, and the model was trained with them.
+    # Some tokenizers add runs of white space: harmless, and the model was trained with them.
     plan["added_tokens"] = [token for token in added if not token["content"].strip("▁").strip()]
     encoder = tokenizers.Tokenizer.from_str(json.dumps({**plan, "post_processor": None}))
     for token in added:
         text = token["content"]
         if token["special"] and token["id"] in encoder.encode(text).ids:
             raise BackendError(
-                f"the tokenizer of {name!r} reads {text!r} out of plain text: use another model"
+                f"the tokenizer of {name!r} parses {text!r} out of plain text: use another model"
             )
     encoder.no_truncation()
     encoder.no_padding()
@@ -282,6 +281,6 @@ def _plain_encoder(tokenizer: Any, name: str) -> Any:
 
 
 def _longest(config: Any) -> int | None:
-    """The model's context, or its attention window where that is smaller: in it both are the same."""
+    """Return the smaller of the model's context and its attention window, within which attention is full."""
     names = ("max_position_embeddings", "sliding_window", "attention_chunk_size")
     return min((size for name in names if (size := getattr(config, name, None))), default=None)

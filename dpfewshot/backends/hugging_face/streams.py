@@ -1,4 +1,4 @@
-"""A key-value stream for each prompt, for transformers' causal models."""
+"""Key-value streams for transformers' causal models."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ if TYPE_CHECKING:
     from dpfewshot.backends.protocol import Tokens
 
 Tensor = Any
-"""A `torch.Tensor`; torch is imported when a model is."""
+"""A `torch.Tensor`: torch is imported when a model is loaded."""
 
 Write = Callable[[Tensor, Tensor], Tensor]
-"""Puts new keys (or values) of a layer into its cells and returns those to attend to."""
+"""Writes a layer's new keys (or values) into its cells and returns the cells to attend to."""
 
 
 class HuggingFaceStreams:
     """The keys and values of many sequences, each in a stream of its own.
 
-    A layer's keys are one tensor of shape (streams, heads, cells, width), its values another. The token
-    at position p of a sequence stands in cell p of its stream, so nothing is padded on the left and no
-    position depends on a neighbour.
+    A layer keeps its keys in one tensor of shape (streams, heads, cells, width) and its values in another.
+    Position p of a sequence is cell p of its stream, so there is no left padding and no position depends on
+    a neighbour.
 
-    - `extend` evaluates one sequence: the shapes are those of that sequence alone.
-    - `step` evaluates one token in each of several streams, and attends to all of their cells, the
-      later ones masked: the shapes are the same for whatever is in them.
+    - `extend` evaluates one sequence: the shapes depend on that sequence alone.
+    - `step` evaluates one token in each of several streams. Each attends to all cells of its stream, with
+      later ones masked: the shapes are the same whatever the streams hold.
 
     Args:
         model: the model.
-        streams: how many.
+        streams: the number of streams.
         cells: tokens that a stream holds.
-        tally: where evaluated tokens are counted.
+        tally: counts the evaluated tokens.
 
     Attributes:
-        cells: as above.
-        failed: whether an evaluation failed. Then nothing may be read from the streams any more.
+        cells: the argument.
+        failed: whether an evaluation failed. The caches are then in doubt: nothing may be read from them.
 
     Raises:
-        BackendError: not enough memory.
+        BackendError: the device lacks the memory.
     """
 
     def __init__(self, model: HuggingFaceModel, *, streams: int, cells: int, tally: Tally) -> None:
@@ -69,29 +69,16 @@ class HuggingFaceStreams:
             ) from None
 
     def copy(self, source: int, target: int) -> None:
-        """Make `target` a copy of `source`, all cells: nothing of what it held before stays."""
+        """Replace all cells of `target` by a copy of `source`."""
         for layer in self._layers:
             for cells in layer:
                 cells[target] = cells[source]
 
     def rewind(self, stream: int, length: int) -> None:
-        """Forget what follows the first `length` tokens of a stream: here there is nothing to do.
-
-        `extend` and `step` write a token's cell before they attend to it, and never attend to later ones.
-        """
+        """Do nothing: `extend` and `step` overwrite a cell before they attend to it, and to none after it."""
 
     def extend(self, stream: int, start: int, tokens: Tokens, *, dummies: bool = False) -> Tensor:
-        """Evaluate `tokens` at positions `start`, `start` + 1, ... of one stream, in a call of their own.
-
-        Args:
-            stream: which.
-            start: how many tokens it holds.
-            tokens: at least one.
-            dummies: whether they are counted as dummies.
-
-        Returns:
-            The logits after the last of them, shape (V,).
-        """
+        """Evaluate `tokens` at positions `start`, `start` + 1, ... of one stream; see `Streams.extend`."""
         end = start + len(tokens)
 
         def write(cells: Tensor, new: Tensor) -> Tensor:
@@ -105,18 +92,8 @@ class HuggingFaceStreams:
             self._tally.tokens += len(tokens)
         return logits[0]
 
-    def step(self, first: int, tokens: Sequence[int], positions: Sequence[int], seated: int) -> list[Tensor]:
-        """Evaluate one token in each of the streams `first`, `first` + 1, ..., in one call.
-
-        Args:
-            first: the first stream.
-            tokens: a token for each stream.
-            positions: where in its stream each token stands.
-            seated: how many of them, from the first, are prompts; the rest are dummies.
-
-        Returns:
-            The logits of the first `seated` streams, each of shape (V,).
-        """
+    def step(self, first: int, tokens: Sequence[int], positions: Sequence[int], active: int) -> list[Tensor]:
+        """Evaluate one token in each of the streams `first`, `first` + 1, ...; see `Streams.step`."""
         torch, model = self._torch, self._model
         past = first + len(tokens)
         rows = torch.arange(first, past, device=model.device)
@@ -136,12 +113,12 @@ class HuggingFaceStreams:
             (self.cells - 1, self.cells),
             write,
         )
-        self._tally.tokens += seated
-        self._tally.dummies += len(tokens) - seated
-        return list(logits[:seated])
+        self._tally.tokens += active
+        self._tally.dummies += len(tokens) - active
+        return list(logits[:active])
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._layers = []
         self.failed = True
 
@@ -153,14 +130,14 @@ class HuggingFaceStreams:
         span: tuple[int, int],
         write: Write,
     ) -> Tensor:
-        """The logits after the last token of each row, shape (rows, V).
+        """Return the logits after the last token of each row, shape (rows, V).
 
         Args:
             tokens: a row of token ids for each sequence.
-            positions: the position of each.
-            mask: what is added to the scores; None for the model's own causal mask.
-            span: how many cells were seen before, and with these tokens.
-            write: where the keys and values go.
+            positions: the position of each token.
+            mask: added to the attention scores; None for the model's own causal mask.
+            span: the number of cells attended to before these tokens, and including them.
+            write: stores the new keys and values.
         """
         model, tensor = self._model, self._torch.tensor
         try:
@@ -181,11 +158,11 @@ class HuggingFaceStreams:
 
 @cache
 def _stream_cache() -> type:
-    """The cache that a model is given; a class of transformers, which is imported when a model is."""
+    """Return the class of cache that a model writes to. transformers is imported when a model is loaded."""
     from transformers import DynamicCache
 
     class StreamCache(DynamicCache):  # type: ignore[misc] # transformers is not read by the type checker
-        """Sends each layer's new keys and values to their streams."""
+        """Writes each layer's new keys and values to their streams."""
 
         def __init__(self, cells: list[tuple[Tensor, Tensor]], span: tuple[int, int], write: Write) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""llama.cpp in this process."""
+"""GGUF models through llama.cpp, in this process."""
 
 from dpfewshot.backends.llama_cpp.backend import LlamaCpp
 

@@ -1,4 +1,4 @@
-"""llama.cpp in process, so that one prompt's answer never depends on another prompt."""
+"""llama.cpp in this process, called so that no prompt's answer depends on another prompt."""
 
 from __future__ import annotations
 
@@ -34,47 +34,46 @@ if TYPE_CHECKING:
 class LlamaCpp(StreamBackend):
     """A GGUF model, evaluated by llama.cpp through llama-cpp-python's low-level functions.
 
-    A prompt is evaluated in a decode call of its own, in its own key-value stream, after a copy of
-    the public prefix: its answer is a function of that prompt, the prefix and these settings, by
-    construction. The further tokens of a block are evaluated for `decode_batch` streams at a time,
-    filled up with public dummies, so that the shape of the computation is the same whoever else is
-    there. That rests on kernels which treat every row of one shape alike. So the constructor tries it on
-    the loaded model, with public prompts and in the streams of a generation: where bits move, a warning
-    says so and prompts take their steps one by one, as with `decode_batch=1`, which needs no trial. What
-    was found on a CPU is kept in the user's cache (`~/.cache/dpfewshot`) for this very file, build of
-    llama.cpp, processor and settings.
+    A prompt is evaluated in a decode call of its own, in its own key-value stream, after a copy of the
+    public prefix: by construction, its answer is a function of that prompt, the prefix and these settings.
+    Further tokens of a block are evaluated for `decode_batch` streams at a time, padded with public dummies,
+    so that the shape of the computation is the same whatever the neighbours. That relies on kernels that
+    treat every row of one shape alike, so the constructor checks it on the loaded model, with public prompts
+    in the streams of a generation. If bits change, it warns, and prompts take their steps one by one, as with
+    `decode_batch=1`, which needs no check. On a CPU the verdict is cached for the user (`~/.cache/dpfewshot`)
+    and holds for this file, build of llama.cpp, processor and settings.
 
-    If the model asks for a beginning-of-sequence token, it is put in front of every prompt.
+    If the model asks for a beginning-of-sequence token, every prompt gets one in front.
 
     Args:
         model: the GGUF file.
-        context_tokens: the longest prompt, with the tokens that a block adds to it. A longer prompt is
-            a row of NaN, for every token of its block.
-        kept_prompts: private prompts of a block whose streams are kept from token to token, rounded up
-            to whole groups of `decode_batch` - 1. More than that are evaluated afresh for every token:
-            the same answers, more time. Draws are random in size: take a fifth more than their mean.
+        context_tokens: the longest prompt, including the tokens that a block adds to it. A longer prompt
+            gives a row of NaN for every token of its block.
+        kept_prompts: how many private prompts of a block keep their streams from token to token, rounded up
+            to whole groups of `decode_batch` - 1. Further prompts are evaluated afresh for every token: the
+            same answers in more time. Draws vary in size: take a fifth more than their mean.
         decode_batch: streams that take a step together, one of them a dummy: 1, or a multiple of 8.
-        threads: worker threads; None for as many as the process may use, a container's share counted.
-        gpu_layers: layers of the model that are put on the GPU: 0 for none, -1 for all.
+        threads: worker threads; None for as many as the process may use, within its container's CPU limit.
+        gpu_layers: layers to put on the GPU: 0 for none, -1 for all.
         weights: "bf16" or "f16" converts the weights when the model is loaded; None leaves them as they
-            are. Some quantised types (Q4_1, for one) have no fast kernels for whole prompts, where 16-bit
-            floats do: "bf16" on a CPU with AVX512-BF16, "f16" elsewhere. It takes seconds, two bytes of
-            memory a weight, and as much room for temporary files.
+            are. Some quantised types, such as Q4_1, have no fast kernels for whole prompts, but 16-bit floats
+            do: use "bf16" on a CPU with AVX512-BF16, "f16" elsewhere. Conversion takes seconds, two bytes of
+            memory per weight, and the same amount of temporary disk space.
 
     Attributes:
-        context_tokens: as above.
-        batch_invariant: True on the CPU, see above. On a GPU, what the conformance suite finds for the way
-            in which prompts are evaluated here.
+        context_tokens: the argument.
+        batch_invariant: True on the CPU, see above. On a GPU, whether the conformance checks passed for the
+            way prompts are evaluated here.
 
-    Memory, taken while steps are tried and when the first block of more than one token is opened:
-    `kept_prompts` + 25 streams of `context_tokens`, rounded up to 256, times the model's bytes a token.
-    SmolLM2-135M has 23 kB a token: 1.2 GB by default, 0.7 GB at `context_tokens=256, kept_prompts=90`.
+    Memory: `kept_prompts` + 25 streams of `context_tokens`, rounded up to 256, times the model's bytes per
+    token. It is allocated for the check, and when the first block of more than one token is opened.
+    SmolLM2-135M needs 23 kB per token: 1.2 GB by default, 0.7 GB at `context_tokens=256, kept_prompts=90`.
 
     Loading silences llama.cpp's own log for the whole process. One call computes at a time; threads wait.
 
     Raises:
         MissingExtra: llama-cpp-python is not installed.
-        BackendError: the file is missing or no model, or a setting cannot be honoured.
+        BackendError: the file does not exist or holds no usable model, or a setting is out of its range.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class LlamaCpp(StreamBackend):
         if self._groups_of_a_pool(decode_batch) < 1:
             self.close()
             raise BackendError(
-                f"decode_batch={decode_batch} is more than llama.cpp has streams for: lower it"
+                f"decode_batch={decode_batch} is more than llama.cpp's streams allow: lower it"
             )
         if context_tokens > loaded.trained_tokens:
             self.close()
@@ -117,32 +116,33 @@ class LlamaCpp(StreamBackend):
 
     @property
     def dummy_tokens_evaluated(self) -> int:
-        """Dummies evaluated so far, beside `tokens_evaluated`. For the operator alone, like it."""
+        """Dummy tokens evaluated so far. For the operator alone, like `tokens_evaluated`."""
         return self._tally.dummies
 
     def describe(self) -> str:
-        """What this is, in a few words, for `dpfewshot doctor`."""
+        """Return the device and the model file, and say if prompts take their steps one by one."""
         where = "on a GPU" if self._loaded.on_gpu else f"on the CPU, {self._threads} threads"
-        steps = ", prompts one by one, as steps together move bits here" if self._fell_back else ""
+        steps = ", prompts one by one, since shared steps change bits here" if self._fell_back else ""
         return f"llama.cpp {where}, {self._loaded.path.name}{steps}"
 
     def _settle(self, weights: str | None) -> None:
-        """Find how prompts take their steps here."""
+        """Choose how prompts take their steps."""
         on_gpu = self._loaded.on_gpu
         self._fell_back = self._decode_batch > 1 and not (
-            self._tried() if on_gpu else self._known_or_tried(weights)
+            self._steps_pass() if on_gpu else self._cached_steps_pass(weights)
         )
         if self._fell_back:
             warnings.warn(
-                f"llama.cpp's steps for {self._decode_batch} prompts together are not batch invariant here: "
-                "prompts take their steps one by one, as with decode_batch=1, which takes longer",
+                f"llama.cpp's steps of {self._decode_batch} prompts are not batch invariant here: "
+                "prompts take their steps one by one, as with decode_batch=1, which is slower",
                 RuntimeWarning,
                 stacklevel=3,
             )
             self._decode_batch = 1
         self.batch_invariant = not on_gpu or self._found_invariant()
 
-    def _known_or_tried(self, weights: str | None) -> bool:
+    def _cached_steps_pass(self, weights: str | None) -> bool:
+        """Return the cached verdict of `_steps_pass`, or run the check and cache it."""
         facts = build_facts(self._loaded) | {
             "context_tokens": self.context_tokens,
             "kept_prompts": self._kept_prompts,
@@ -151,14 +151,14 @@ class LlamaCpp(StreamBackend):
             "threads": self._threads,
             "weights": weights,
         }
-        known = kept_verdict(facts)
-        if known is None:
-            known = self._tried()
-            keep_verdict(facts, passed=known)
-        return known
+        passed = kept_verdict(facts)
+        if passed is None:
+            passed = self._steps_pass()
+            keep_verdict(facts, passed=passed)
+        return passed
 
-    def _tried(self) -> bool:
-        """Whether steps give a prompt the same bits in any company, in streams that are freed afterwards."""
+    def _steps_pass(self) -> bool:
+        """Return whether `check_steps` passes; its streams are freed."""
         finding = check_steps(self, context_tokens=self.context_tokens, decode_batch=self._decode_batch)
         while self._pools:
             self._pools.popitem()[1].close()
@@ -176,7 +176,7 @@ class LlamaCpp(StreamBackend):
         return groups_within(self._loaded.library.llama_max_parallel_sequences(), size)
 
     def _found_invariant(self) -> bool:
-        """Whether the conformance suite finds that answers depend on no other prompt, on this very device."""
+        """Return whether the conformance checks of invariance pass on this device."""
         prefix, suffixes, released = conformance.sample_prompts(self)
         findings = (
             conformance.check_batch_invariance(self, [[*prefix, *suffix] for suffix in suffixes]),
@@ -186,7 +186,7 @@ class LlamaCpp(StreamBackend):
 
 
 def build_facts(model: LlamaModel) -> dict[str, str | int | None]:
-    """What a verdict on a model rests on, beside the settings: file, build of llama.cpp, processor."""
+    """Return what a verdict depends on beside the settings: file, build of llama.cpp, processor."""
     libraries = sorted((Path(model.library.__file__).parent / "lib").glob("*"))
     return {
         "check": VERSION,

@@ -1,4 +1,4 @@
-"""The model file and its vocabulary, through the low-level functions of llama-cpp-python."""
+"""A GGUF model and its vocabulary, through the low-level functions of llama-cpp-python."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ GGUF_MAGIC = b"GGUF"
 ALL_LAYERS = 2**31 - 1
 """More layers than any model has."""
 
-# llama.cpp prints paths and, at some levels, prompt text. The object must outlive every call of the library.
+# llama.cpp logs paths and, at some levels, prompt text. This object must outlive every call of the library.
 _drop_message = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
 
 
 @cache
 def load_library() -> Any:
-    """The `llama_cpp` module, with llama.cpp's own log silenced for the whole process.
+    """Import `llama_cpp`, and silence llama.cpp's own log for the whole process.
 
     Raises:
         MissingExtra: llama-cpp-python is not installed.
-        BackendError: it is installed, but its shared library does not load.
+        BackendError: its shared library does not load.
     """
     try:
         with short_spin():
@@ -51,23 +51,23 @@ class LlamaModel:
 
     Args:
         path: the GGUF file.
-        gpu_layers: layers that are put on the GPU: 0 for none, -1 for all.
-        weights: what its weights are converted to, see `llama_weights.converted`.
+        gpu_layers: layers to put on the GPU: 0 for none, -1 for all.
+        weights: the type to convert the weights to, see `weights.converted`.
 
     Attributes:
-        path: as above.
+        path: the argument.
         library: the `llama_cpp` module.
         handle: the `llama_model` pointer; None once closed.
         vocabulary_size: V.
         bos: the token that the model wants in front of every prompt; None if it wants none.
-        end_token_ids: the tokens with which the model ends a text.
+        end_token_ids: the tokens that end a text.
         trained_tokens: the context length that the model was trained for, in tokens.
-        on_gpu: whether a GPU computes, in part at least.
+        on_gpu: whether some layers are on a GPU.
 
     Raises:
         MissingExtra: llama-cpp-python is not installed.
-        BackendError: no such file, not GGUF, not a model that this backend can evaluate, or layers for a
-            GPU that this build of llama.cpp cannot use.
+        BackendError: the file does not exist, is not GGUF or holds a model that this backend cannot evaluate;
+            or this build of llama.cpp cannot use a GPU and `gpu_layers` is not 0.
     """
 
     def __init__(self, path: Path, gpu_layers: int = 0, weights: str | None = None) -> None:
@@ -90,8 +90,8 @@ class LlamaModel:
         )
 
     def tokenize(self, text: str) -> list[int]:
-        """Token ids of `text`: nothing added, and special tokens in the text stay text."""
-        # A lone surrogate is no error: which text a record holds must not decide whether a call fails.
+        """Return the token ids of `text`: nothing is added, and special tokens stay text."""
+        # A lone surrogate must not raise: whether a call fails must not depend on a record's text.
         data = text.encode("utf-8", errors="replace")
         count = len(data) + 8
         while True:
@@ -104,7 +104,7 @@ class LlamaModel:
             count = -found
 
     def detokenize(self, tokens: Tokens) -> str:
-        """The text of `tokens`, special tokens written out, broken UTF-8 replaced."""
+        """Return the text of `tokens`: special tokens are spelled out, broken UTF-8 is replaced."""
         return b"".join(map(self._piece, tokens)).decode("utf-8", errors="replace")
 
     def _piece(self, token: int) -> bytes:
@@ -117,17 +117,17 @@ class LlamaModel:
             size = -found
 
     def close(self) -> None:
-        """Free the model. Every context of it must be freed before."""
+        """Free the model. Free its contexts first."""
         if self.handle is not None:
             self.library.llama_model_free(self.handle)
             self.handle = None
 
 
 def check_file(path: Path) -> None:
-    """Refuse what is not a GGUF file, before llama.cpp sees it.
+    """Refuse a path that is not a GGUF file, before llama.cpp sees it.
 
     Raises:
-        BackendError: says which and what to do.
+        BackendError: names the path and says what to do.
     """
     if path.is_dir():
         raise BackendError(f"model {str(path)!r} is a directory: name the .gguf file in it")
@@ -147,8 +147,8 @@ def check_file(path: Path) -> None:
 def _load(library: Any, path: Path, gpu_layers: int) -> Any:
     if gpu_layers != 0 and not library.llama_supports_gpu_offload():
         raise BackendError(
-            f"gpu_layers={gpu_layers}: this build of llama-cpp-python uses no GPU. Take gpu_layers=0, "
-            "or build it for one: CMAKE_ARGS='-DGGML_CUDA=on' pip install --force-reinstall llama-cpp-python"
+            f"gpu_layers={gpu_layers}: this build of llama-cpp-python has no GPU support. Use gpu_layers=0, "
+            "or rebuild it: CMAKE_ARGS='-DGGML_CUDA=on' pip install --force-reinstall llama-cpp-python"
         )
     parameters = library.llama_model_default_params()
     parameters.n_gpu_layers = ALL_LAYERS if gpu_layers < 0 else gpu_layers
@@ -156,9 +156,9 @@ def _load(library: Any, path: Path, gpu_layers: int) -> Any:
     if not model:
         raise BackendError(
             f"llama.cpp cannot load the model file {str(path)!r}: it is damaged, needs more memory, "
-            "or is of a kind that this llama-cpp-python does not know"
+            "or has an architecture that this llama-cpp-python does not support"
         )
-    # Rewinding a sequence by one token needs a cache of keys and values; a running state cannot do it.
+    # Steps rewind a sequence by one token: a cache of keys and values allows it, a recurrent state does not.
     unsuited = (
         library.llama_model_has_encoder,
         library.llama_model_is_recurrent,
@@ -167,5 +167,5 @@ def _load(library: Any, path: Path, gpu_layers: int) -> Any:
     )
     if any(is_so(model) for is_so in unsuited):
         library.llama_model_free(model)
-        raise BackendError(f"model file {str(path)!r} is no decoder-only transformer: choose one that is")
+        raise BackendError(f"model file {str(path)!r} is not a decoder-only transformer: choose one that is")
     return model

@@ -1,4 +1,4 @@
-"""Whether steps of a fixed shape give a prompt the same bits in any company, found on the loaded model."""
+"""Checks on the loaded model that a prompt's bits in a shared step do not depend on its neighbours."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from dpfewshot.backends.conformance import Finding, check_block_invariance
 from dpfewshot.backends.protocol import BlockBackend
 
 VERSION = 1
-"""Counts up when the check changes, so that what an older one found is not believed."""
+"""Incremented when the check changes, so that verdicts of older checks no longer count."""
 
 LONGEST = 5
-"""Tokens of the longest suffix. A step has one token a prompt: its shape does not depend on it."""
+"""Tokens of the longest suffix. The shape of a step, one token per prompt, does not depend on it."""
 
 STEPS = 3
-"""Tokens that the prompts are continued with."""
+"""How many released tokens continue the prompts."""
 
 _STRIDE = 3  # neighbours differ in length
 
 
 def check_steps(backend: BlockBackend, *, context_tokens: int, decode_batch: int) -> Finding:
-    """Compare the bits of prompts that fill one step with theirs in other seats, groups and company.
+    """Compare the bits of prompts that fill one step with their bits in other streams and among others.
 
-    The prompts are random tokens, the same ones every time, and the steps those of a generation: in its
-    streams, with its dummies.
+    The prompts are pseudo-random tokens, the same on every run. The steps use the streams and dummies of a
+    generation.
 
     Args:
-        backend: keeps a stream a prompt, and takes steps for `decode_batch` of them.
+        backend: a backend that keeps a stream per prompt and steps `decode_batch` streams together.
         context_tokens: the longest prompt.
         decode_batch: streams of a step, one of them a dummy.
     """
     size = backend.vocabulary_size
-    longest = max(1, min(LONGEST, context_tokens - STEPS - 2))  # with a prefix, and a token in front of it
+    longest = max(1, min(LONGEST, context_tokens - STEPS - 2))  # less a prefix, and a token in front of it
     prefix, *suffixes = (
         _random_tokens(f"prompt {row}", 1 + row * _STRIDE % longest, size) for row in range(decode_batch)
     )

@@ -1,4 +1,4 @@
-"""A llama context in which every sequence has a key-value stream of its own."""
+"""A llama context that gives every sequence a key-value stream of its own."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from dpfewshot.backends.protocol import Tokens
 
 CELL_BLOCK = 256
-"""llama.cpp rounds a stream up to a multiple of this many tokens."""
+"""llama.cpp rounds the length of a stream up to a multiple of this many tokens."""
 
 UBATCH = 512
-"""Tokens that one graph evaluates; a longer prompt takes several."""
+"""The most tokens that one graph evaluates; a longer prompt takes several graphs."""
 
 
 class LogSoftmax:
     """Log-softmax of one row of V logits, in double precision and always in the same memory.
 
-    The same memory, because how a vectorised sum is cut may depend on where a row begins.
+    A vectorised sum may be split according to the address where a row begins, so the address stays fixed.
     """
 
     def __init__(self, vocabulary_size: int) -> None:
@@ -34,7 +34,7 @@ class LogSoftmax:
         self._exponentials = np.empty(vocabulary_size)
 
     def __call__(self, logits: Logits, columns: NDArray[np.intp] | slice) -> NDArray[np.float64]:
-        """Natural-log probabilities of the tokens `columns`; all NaN if a logit is NaN or +inf."""
+        """Return the natural-log probabilities of `columns`; all NaN if a logit is NaN or +inf."""
         shifted = self._shifted
         shifted[:] = logits
         with np.errstate(invalid="ignore"):
@@ -45,24 +45,24 @@ class LogSoftmax:
 
 
 class KVStreams:
-    """One llama context: flash attention off, a stream (`kv_unified=False`) for each sequence.
+    """One llama context: flash attention off, one stream per sequence (`kv_unified=False`).
 
-    Streams share no cell, so a sequence attends to nothing but its own stream. What a decode call
-    computes depends on the shape of that call, on the tokens in it and on the streams they stand in.
+    Streams share no cell, so a sequence attends to its own stream alone. The result of a decode call
+    depends on the shape of the call, on its tokens and on their streams.
 
     Args:
         model: the model.
-        streams: how many.
+        streams: the number of streams.
         cells: tokens that a stream holds, a multiple of `CELL_BLOCK`.
         threads: worker threads.
-        tally: where evaluated tokens are counted.
+        tally: counts the evaluated tokens.
 
     Attributes:
-        cells: tokens that a stream holds.
+        cells: the argument.
         failed: whether a decode call failed. The caches are then in doubt: nothing may be read from them.
 
     Raises:
-        BackendError: llama.cpp cannot make the context (memory, most of the time).
+        BackendError: llama.cpp cannot make the context, usually for lack of memory.
     """
 
     def __init__(self, model: LlamaModel, *, streams: int, cells: int, threads: int, tally: Tally) -> None:
@@ -83,29 +83,19 @@ class KVStreams:
         self._batch = _batch(library, size=max(cells, streams))
 
     def copy(self, source: int, target: int) -> None:
-        """Make `target` a copy of `source`, with the whole buffer: nothing of what it held before stays.
+        """Replace the whole buffer of `target` by a copy of `source`.
 
-        llama.cpp carries the copy out at the next decode call, before it computes.
+        llama.cpp makes the copy at the start of the next decode call.
         """
         self._library.llama_memory_seq_cp(self._memory, source, target, -1, -1)
 
     def rewind(self, stream: int, length: int) -> None:
-        """Forget what follows the first `length` tokens of a stream."""
+        """Drop the tokens after the first `length` of a stream."""
         if not self._library.llama_memory_seq_rm(self._memory, stream, length, -1):
-            self._fail("a stream cannot be rewound")
+            self._fail("llama.cpp cannot rewind a stream")
 
     def extend(self, stream: int, start: int, tokens: Tokens, *, dummies: bool = False) -> Logits:
-        """Evaluate `tokens` at positions `start`, `start` + 1, ... of one stream, in a call of their own.
-
-        Args:
-            stream: which.
-            start: how many tokens it holds.
-            tokens: at least one.
-            dummies: whether they are counted as dummies.
-
-        Returns:
-            The logits after the last of them, shape (V,).
-        """
+        """Evaluate `tokens` at positions `start`, `start` + 1, ... of one stream; see `Streams.extend`."""
         for index, token in enumerate(tokens):
             self._set(index, token, start + index, stream, output=index == len(tokens) - 1)
         self._decode(len(tokens))
@@ -115,27 +105,18 @@ class KVStreams:
             self._tally.tokens += len(tokens)
         return self._logits(len(tokens) - 1)
 
-    def step(self, first: int, tokens: Sequence[int], positions: Sequence[int], seated: int) -> list[Logits]:
-        """Evaluate one token in each of the streams `first`, `first` + 1, ..., in one call.
+    def step(self, first: int, tokens: Sequence[int], positions: Sequence[int], active: int) -> list[Logits]:
+        """Evaluate one token in each of the streams `first`, `first` + 1, ...; see `Streams.step`.
 
-        llama.cpp evaluates neighbouring streams as one graph and cuts it wherever a number is left
-        out, so the shape of the computation is `len(tokens)` by one token, always.
-
-        Args:
-            first: the first stream.
-            tokens: a token for each stream.
-            positions: where in its stream each token stands.
-            seated: how many of them, from the first, are prompts; the rest are dummies.
-
-        Returns:
-            The logits of the first `seated` streams, each of shape (V,).
+        llama.cpp evaluates consecutive streams as one graph and splits it at every gap in their numbers.
+        These have no gap, so the shape of the computation is always `len(tokens)` streams by one token.
         """
         for index, (token, position) in enumerate(zip(tokens, positions, strict=True)):
             self._set(index, token, position, first + index, output=True)
         self._decode(len(tokens))
-        self._tally.tokens += seated
-        self._tally.dummies += len(tokens) - seated
-        return [self._logits(index) for index in range(seated)]
+        self._tally.tokens += active
+        self._tally.dummies += len(tokens) - active
+        return [self._logits(index) for index in range(active)]
 
     def close(self) -> None:
         """Free the context."""
@@ -166,7 +147,7 @@ class KVStreams:
 
     def _fail(self, what: str) -> None:
         self.failed = True
-        raise BackendError(f"{what}: the caches are dropped, try again", retryable=True)
+        raise BackendError(f"{what}: the caches are lost, try again", retryable=True)
 
 
 def _parameters(library: Any, streams: int, cells: int, threads: int, *, on_gpu: bool) -> Any:
@@ -179,7 +160,7 @@ def _parameters(library: Any, streams: int, cells: int, threads: int, *, on_gpu:
     parameters.n_threads = parameters.n_threads_batch = threads
     parameters.flash_attn_type = library.LLAMA_FLASH_ATTN_TYPE_DISABLED
     parameters.kv_unified = False
-    parameters.swa_full = True  # a sliding window's cache must allow rewinding
+    parameters.swa_full = True  # else a sliding window's cache cannot be rewound
     parameters.offload_kqv = parameters.op_offload = on_gpu
     parameters.no_perf = True
     return parameters

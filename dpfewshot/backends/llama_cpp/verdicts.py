@@ -1,7 +1,7 @@
-"""What a check found on a loaded model, kept in the user's cache until anything it rests on changes.
+"""Results of checks on a loaded model, cached per user until anything they depend on changes.
 
-The folder belongs to the operator, who is trusted: whoever can write there can say that a check passed. It
-holds public facts alone, and without it the check runs again.
+The operator, who is trusted, owns the cache: whoever can write to it can claim that a check passed. It holds
+public facts alone. Without it the check runs again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from dpfewshot.runtime.files import write_whole
 
 Facts = Mapping[str, str | int | None]
-"""Everything that a verdict rests on."""
+"""Everything that a verdict depends on."""
 
 _PROCESSOR = Path("/proc/cpuinfo")
 _SAYS_WHICH = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features", "CPU part")
@@ -25,7 +25,7 @@ _STEERING = ("GGML_", "LLAMA_", "GOMP_", "OMP_", "KMP_")
 
 
 def kept_verdict(facts: Facts) -> bool | None:
-    """What was found for exactly these facts, or None: nothing is kept, or it cannot be read."""
+    """Return the cached verdict on exactly these facts; None if there is none, or it cannot be read."""
     try:
         kept = json.loads(_file(facts).read_text(encoding="utf-8"))
         passed = kept["passed"] if kept["facts"] == dict(facts) else None
@@ -35,7 +35,7 @@ def kept_verdict(facts: Facts) -> bool | None:
 
 
 def keep_verdict(facts: Facts, *, passed: bool) -> None:
-    """Keep what was found. Where that fails, the check runs again next time."""
+    """Cache a verdict. If that fails, the check runs again next time."""
     with suppress(OSError, RuntimeError):
         file = _file(facts)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def keep_verdict(facts: Facts, *, passed: bool) -> None:
 
 
 def processor() -> str:
-    """The processor's kind and its instructions."""
+    """Return the processor's model and its instruction sets."""
     try:
         first = _PROCESSOR.read_text(encoding="utf-8").split("\n\n")[0]
     except OSError:
@@ -53,14 +53,14 @@ def processor() -> str:
 
 
 def steering_variables() -> str:
-    """The environment variables that choose kernels or threads."""
+    """Return the environment variables that choose kernels or threads."""
     return "; ".join(
         f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_STEERING)
     )
 
 
 def digest_of(*files: Path) -> str:
-    """SHA-256 over the contents of files, in this order."""
+    """Return the SHA-256 of the files' digests, in this order."""
     whole = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:
@@ -69,13 +69,13 @@ def digest_of(*files: Path) -> str:
 
 
 def _file(facts: Facts) -> Path:
-    """Where a verdict on these facts is kept.
+    """Return the file of a verdict on these facts.
 
     Raises:
-        RuntimeError: there is no home to keep it in.
+        RuntimeError: the user has no home directory.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not cache.is_absolute():  # as the specification of base directories has it
+    if not cache.is_absolute():  # the XDG Base Directory Specification ignores relative paths
         cache = Path.home() / ".cache"
     name = hashlib.sha256(json.dumps(dict(facts), sort_keys=True).encode()).hexdigest()
     return cache / "dpfewshot" / "verdicts" / f"{name}.json"

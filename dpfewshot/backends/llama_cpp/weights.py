@@ -1,4 +1,4 @@
-"""A model's weights as 16-bit floats, for kernels that read whole prompts faster."""
+"""Conversion of a model's weights to 16-bit floats, which evaluate whole prompts faster than some types."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ FILE_TYPES = {"bf16": "LLAMA_FTYPE_MOSTLY_BF16", "f16": "LLAMA_FTYPE_MOSTLY_F16"
 
 @contextmanager
 def converted(library: Any, path: Path, weights: str | None) -> Iterator[Path]:
-    """A GGUF file of the same model with its weights converted; it is gone afterwards.
+    """Yield a temporary GGUF file of the same model with its weights converted.
 
-    A model that was loaded from it lives on: its pages stay mapped.
+    The file is deleted on exit. A model loaded from it stays usable: its pages remain mapped.
 
     Args:
         library: the `llama_cpp` module.
@@ -29,14 +29,14 @@ def converted(library: Any, path: Path, weights: str | None) -> Iterator[Path]:
         weights: "bf16", "f16", or None for the file itself.
 
     Raises:
-        BackendError: no such type, or llama.cpp cannot convert this file.
+        BackendError: the type is unknown, or llama.cpp cannot convert this file.
     """
     if weights is None:
         yield path
         return
     if weights not in FILE_TYPES:
         raise BackendError(
-            f"weights={weights!r}: None for those of the file, or one of {', '.join(FILE_TYPES)}"
+            f"unknown weights {weights!r}; choose {', '.join(FILE_TYPES)}, or None for those of the file"
         )
     parameters = library.llama_model_quantize_default_params()
     parameters.allow_requantize = True

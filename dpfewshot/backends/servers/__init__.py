@@ -1,1 +1,1 @@
-"""Servers of language models: their dialects, how they are asked, and what is checked."""
+"""Backends for servers: dialects, transport, retries, and the checks at connection."""

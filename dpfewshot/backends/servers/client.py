@@ -1,4 +1,4 @@
-"""HTTP to one address, and to no other: no environment variable is read, and no redirect is followed."""
+"""HTTP to one address and no other: it reads no environment variable and follows no redirect."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Response:
-    """What a server answered.
+    """A server's answer.
 
     Attributes:
         status: the HTTP status.
-        retry_after: seconds after which the server wants to be asked again; 0 if it does not say.
+        retry_after: seconds to wait before a retry; 0 if the server does not say.
         content: the body.
     """
 
@@ -31,7 +31,7 @@ class Response:
 
 
 class Withheld:
-    """Values by name that no representation shows: keys and passwords. May be passed on with `**`."""
+    """Keys and passwords by name, which no representation shows. Can be unpacked with `**`."""
 
     __slots__ = ("_values",)
 
@@ -49,22 +49,22 @@ class Withheld:
 class Client:
     """An HTTP/1.1 client of one server, used in one event loop.
 
-    It is `httpcore`, the layer under httpx: it has no cookies, redirects, `.netrc` or proxies of the
-    environment, and what instruments httpx does not see it. TLS trusts certifi's authorities or
-    `ca_bundle`, never SSL_CERT_FILE, and its keys are not logged to SSLKEYLOGFILE.
+    It uses `httpcore`, the layer below httpx, which has no cookies and no redirects, ignores `.netrc` and the
+    environment's proxies, and is invisible to httpx instrumentation. TLS trusts certifi's authorities or
+    `ca_bundle`, never SSL_CERT_FILE, and logs no keys to SSLKEYLOGFILE.
 
-    Every request has a connection of its own: what a server or a proxy sends after one answer would be
-    read as the answer to the next request, and one record's vector become another's.
+    Every request opens a connection. On a reused one, whatever a server or proxy sends after an answer would
+    be read as the answer to the next request: one record's vector would become another's.
 
     Args:
-        address: the server's.
+        address: the server's address.
         api_key: sent as a bearer token; None sends none.
-        proxy: the address of an HTTP proxy, user and password included; None connects directly.
-        ca_bundle: a file or folder of PEM certificates to trust, in place of certifi's.
+        proxy: the address of an HTTP proxy, with user and password if needed; None connects directly.
+        ca_bundle: a file or folder of PEM certificates to trust in place of certifi's.
 
     Raises:
         MissingExtra: httpcore is not installed.
-        BackendError: an address, a key or a bundle that cannot be used. Quotes no key.
+        BackendError: an address, a key or a bundle is unusable. The message quotes no key.
     """
 
     def __init__(
@@ -92,13 +92,13 @@ class Client:
         """Send one request and read its whole answer, whatever its status.
 
         Raises:
-            Exception: one of `failures`, and whatever else the client library raises.
+            Exception: one of `failures`, or anything else that the client library raises.
         """
         content_type = [] if body is None else [(b"Content-Type", b"application/json")]
         headers = [*self._withheld["headers"], *content_type]
         found = await self._withheld["pool"].request(method, url, headers=headers, content=body)
-        told = {name.lower(): value for name, value in found.headers}.get(b"retry-after", b"")
-        return Response(found.status, float(told) if told.isdigit() else 0.0, found.content)
+        delay = {name.lower(): value for name, value in found.headers}.get(b"retry-after", b"")
+        return Response(found.status, float(delay) if delay.isdigit() else 0.0, found.content)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -106,14 +106,14 @@ class Client:
 
 
 def server_address(url: str) -> SplitResult:
-    """The parts of a server's address.
+    """Return the parts of a server's address.
 
     Raises:
-        BackendError: it is none. The message does not quote it: it may hold a password.
+        BackendError: the address is invalid. The message does not quote it, since it may hold a password.
     """
     parts = _split(url, "base_url", "http://localhost:8000/v1")
     if "@" in parts.netloc:
-        raise BackendError("base_url holds a user or password: give a key as api_key instead")
+        raise BackendError("base_url holds a user or password: pass a key as api_key instead")
     return parts
 
 
@@ -121,7 +121,7 @@ def _split(url: str, name: str, example: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and url.isascii()
-        _ = parts.port  # reading it raises where it is no number
+        _ = parts.port  # raises if it is not a number
     except ValueError:
         sound = False
     if not sound:
@@ -130,9 +130,11 @@ def _split(url: str, name: str, example: str) -> SplitResult:
 
 
 def _bearer(api_key: str) -> bytes:
-    # A key that was read from a file often ends in a newline, which the client library would quote.
+    # A key read from a file often ends in a newline, and the client library's error would quote the key.
     if not api_key or not api_key.isascii() or not api_key.isprintable() or " " in api_key:
-        raise BackendError("api_key is empty, or holds a space, a line end or what is not ASCII")
+        raise BackendError(
+            "api_key is empty, or holds a space, a newline or a character outside of printable ASCII"
+        )
     return f"Bearer {api_key}".encode()
 
 
@@ -148,7 +150,10 @@ def _proxy(url: str, context: ssl.SSLContext | None) -> httpcore.Proxy:
 
 
 def _trusting(ca_bundle: str | None) -> ssl.SSLContext:
-    """A context that checks names and certificates; `ssl.create_default_context` reads the environment."""
+    """Return a context that checks names and certificates, without the environment's settings.
+
+    `ssl.create_default_context` would read them.
+    """
     import certifi
 
     path = Path(certifi.where() if ca_bundle is None else ca_bundle)

@@ -1,4 +1,4 @@
-"""One server as one process sees it: a thread with an event loop, and in it transport, dialect and asker."""
+"""One process's connection to a server: a thread whose event loop runs transport, dialect and asker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from dpfewshot.backends.protocol import Logprobs, Tokens
-from dpfewshot.backends.servers.asking import Asker
+from dpfewshot.backends.servers.asker import Asker
 from dpfewshot.backends.servers.detection import detect, dialect_named
 from dpfewshot.backends.servers.dialect import Dialect
 from dpfewshot.backends.servers.faults import Fault, Overloaded, error_of, error_of_load
@@ -20,12 +20,12 @@ Result = TypeVar("Result")
 
 
 class Connection:
-    """What `OpenAICompatible` asks, in calls that wait.
+    """Blocking calls to one server, for `OpenAICompatible`.
 
     Args:
         base_url, api_key, concurrency, timeout, proxy, ca_bundle: see `Transport`.
         model, allow_truncated: see `Dialect`.
-        dialect: its name, or "auto".
+        dialect: the dialect's name, or "auto".
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Connection:
         self._worker.silence()
 
     def open(self, canary: str) -> None:
-        """Find the dialect, connect, and take a public text as the canary.
+        """Find the dialect, connect, and use a public text as the canary.
 
         Raises:
-            BackendError: the server does not answer, or cannot serve.
+            BackendError: the server does not answer, or cannot serve as a backend.
         """
         self._public = canary
         self._run(self._open(canary))
@@ -69,15 +69,15 @@ class Connection:
         tokens = await self.dialect.tokenize(canary)
         self._asker = Asker(self._transport, self.dialect, f"{self.dialect.name} at {self.host}", tokens)
         await self._asker.look_at_canary()
-        self._worker.silence()  # some parts of the client are imported by its first request
+        self._worker.silence()  # the first request imports further parts of the client
 
     def tokenize(self, text: str) -> list[int]:
-        """See `Dialect.tokenize`.
+        """Return the token ids of a text; see `Dialect.tokenize`.
 
-        A text without an answer is asked for again alone, and is at fault where a public one has an answer.
+        A text without an answer is sent again alone. It is at fault if a public text gets an answer.
 
         Raises:
-            BackendError: retryable if the server is gone, and not if it is the text's fault.
+            BackendError: retryable if the server is gone, not retryable if the text is at fault.
         """
         return self._run(self._tokens(text))
 
@@ -95,32 +95,32 @@ class Connection:
         raise BackendError(f"the server at {self.host} does not tokenise a text")
 
     async def _look_at_text(self) -> None:
-        """Tokenise a public text, after whatever the server still does."""
+        """Tokenise a public text, once the server has finished abandoned requests."""
         try:
             async with self._transport.alone(patient=True):
                 await self.dialect.tokenize(self._public)
         except Fault as fault:
             error = error_of(fault, f"the server at {self.host}")
-            raise BackendError(str(error), retryable=True) from None  # no text of anybody's did it
+            raise BackendError(str(error), retryable=True) from None  # no private text caused it
 
     def detokenize(self, tokens: Tokens) -> str:
-        """See `Dialect.detokenize`."""
+        """Return the text of tokens; see `Dialect.detokenize`."""
         known = self.dialect.known_text(tokens)
         return self._run(self.dialect.detokenize(tokens)) if known is None else known
 
     def rows(
         self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any] | None = None
     ) -> Logprobs:
-        """See `Asker.rows`."""
+        """Return rows of log-probabilities; see `Asker.rows`."""
         return self._run(self._asker.rows(prompts, support, settings))
 
     @property
     def concurrency(self) -> int:
-        """Requests under way at once at most: no more than the server computes at once."""
+        """The most requests in flight, no more than the server computes at once."""
         return self._transport.concurrency
 
     def remember_bits(self, *, exact: bool) -> None:
-        """Say whether the canary's answer must be the same bit for bit from now on."""
+        """Set whether the canary's answer must stay the same to the bit."""
         self._asker.exact = exact
 
     def close(self) -> None:
@@ -128,24 +128,24 @@ class Connection:
         self._worker.close(self._transport.close())
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run it, and let no fault of this package's inside get out."""
+        """Run a coroutine, and turn faults and cancellation into a `BackendError`."""
         try:
             return self._worker.run(self._understood(work))
         except CancelledError:
-            raise BackendError("this OpenAICompatible was closed while it was asked") from None
+            raise BackendError("this OpenAICompatible was closed during the call") from None
         except Fault as fault:
             raise error_of(fault, f"the server at {self.host}") from None
 
     async def _understood(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """What the server says of itself may be of any type: a name that is a list, a number that is a text.
+        """Run a coroutine on answers whose fields may have any type, such as a list in place of a name.
 
         Raises:
-            BackendError: it is none that the work can use.
+            BackendError: the answers have an undocumented form.
         """
         try:
             return await work
         except (DPFewShotError, Fault):
             raise
-        except Exception as error:  # noqa: BLE001 - it may quote what the server wrote
+        except Exception as error:  # noqa: BLE001 - the message may quote the server
             failed = type(error).__name__
-        raise BackendError(f"the server at {self.host} answers in another form than documented ({failed})")
+        raise BackendError(f"the server at {self.host} answers in an undocumented form ({failed})")

@@ -1,4 +1,4 @@
-"""Which kind of server answers at an address: it is asked."""
+"""Detection of the kind of server at an address."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpfewshot.errors import BackendError
 DIALECTS: dict[str, type[Dialect]] = {
     dialect.name: dialect for dialect in (LlamaServer, VLLM, SGLang, OpenAICompletions)
 }
-"""Every dialect by its name."""
+"""Every dialect by name."""
 
 REMOVED = {
     "llama-cpp-python": "LlamaCpp(model=...) runs the same library in process, on the whole vocabulary; "
@@ -23,7 +23,7 @@ REMOVED = {
 """What replaces each dialect of an earlier release."""
 
 OWNERS: dict[str, type[Dialect]] = {"llamacpp": LlamaServer, "vllm": VLLM, "sglang": SGLang}
-"""What `/v1/models` names as the owner of a model."""
+"""Dialects by the owner of a model in `/v1/models`."""
 
 
 def dialect_named(name: str) -> type[Dialect]:
@@ -40,10 +40,10 @@ def dialect_named(name: str) -> type[Dialect]:
 
 
 async def detect(transport: Transport) -> type[Dialect]:
-    """The dialect of a server, by what `/v1/models` says and by the pages that only one kind has.
+    """Return a server's dialect, found from `/v1/models` and from a page that only SGLang has.
 
     Raises:
-        Fault: nothing answers there, or a server that wants something else.
+        Fault: nothing answers at the address, or the server denies the request.
     """
     listed = await transport.get(f"{transport.base}/models")
     for owner in _owners(listed):

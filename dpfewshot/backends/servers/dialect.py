@@ -1,4 +1,4 @@
-"""What a server's dialect is: how its vocabulary, its tokens and its log-probabilities are asked for."""
+"""The base of dialects: how to ask one kind of server for its vocabulary, tokens and log-probabilities."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dpfewshot.backends.servers.transport import Transport
 from dpfewshot.errors import BackendError
 
 NEGLIGIBLE = -9000.0
-"""Log-probabilities below are a server's way to write minus infinity in JSON."""
+"""Servers write minus infinity in JSON as a log-probability below this."""
 
 WHOLE, CHOSEN = "log-probabilities of the server's choice", "log-probabilities of chosen ids"
-"""The kinds of requests for log-probabilities."""
+"""The kinds of requests for log-probabilities, see `Dialect.kind_of`."""
 
 EXCESS = 1e-3
-"""How far a log-probability may be above 0, in nats: rounding."""
+"""How far rounding may put a log-probability above 0, in nats."""
 
 
 class Dialect(ABC):
@@ -29,18 +29,18 @@ class Dialect(ABC):
 
     Args:
         transport: the server.
-        model: the model's name there.
-        allow_truncated: whether a few log-probabilities a prompt are enough.
+        model: the model's name on the server.
+        allow_truncated: whether a few log-probabilities per prompt are enough.
 
-    Attributes, which `connect` finds out:
+    Attributes, set by `connect`:
         vocabulary_size: V.
-        end_token_ids: the tokens with which the model ends a text.
-        context_tokens: the longest prompt with the token that follows it; None if the server does not tell.
-        bos: a token that the model wants in front of every prompt; None if it wants none.
-        whole: whether the server tells the log-probabilities of the whole vocabulary.
-        picks: whether a support is asked for by its ids, where the dialect can and the server does it right.
-        slots: how many prompts the server computes at once; None if it does not tell.
-        identity: what every answer says of the model; a change means another model.
+        end_token_ids: the tokens that end a text.
+        context_tokens: the longest prompt with the token that follows it; None if the server does not say.
+        bos: the token that the model wants in front of every prompt; None if it wants none.
+        whole: whether the server returns the log-probabilities of the whole vocabulary.
+        picks: whether supports are requested by token id: the dialect can, and the server does so correctly.
+        slots: how many prompts the server computes at once; None if it does not say.
+        identity: what every answer says about the model; a change means a different model.
     """
 
     name: ClassVar[str]
@@ -48,7 +48,7 @@ class Dialect(ABC):
     """How to start the server so that answers are batch-invariant."""
 
     distorted: ClassVar[Mapping[str, Any]]
-    """Sampling settings that must not move a log-probability."""
+    """Sampling settings that must not change a log-probability."""
 
     prompts_per_request: ClassVar[int] = 1
 
@@ -67,61 +67,64 @@ class Dialect(ABC):
 
     @abstractmethod
     async def connect(self) -> None:
-        """Ask for everything that is public.
+        """Request all public facts about the model.
 
         Raises:
-            BackendError: the server cannot serve as a backend; says why and what to do.
+            BackendError: the server cannot serve as a backend; the message says why and what to do.
         """
 
     def check_numbers(self) -> None:
-        """Refuse a server whose numbers are none.
+        """Check the sizes that the server reported.
 
         Raises:
-            BackendError: one is no positive integer.
+            BackendError: one is not a positive integer.
         """
-        told = {"vocabulary": self.vocabulary_size, "context": self.context_tokens, "slots": self.slots}
-        for name, number in told.items():
+        sizes = {"vocabulary": self.vocabulary_size, "context": self.context_tokens, "slots": self.slots}
+        for name, number in sizes.items():
             if number is not None and not (type(number) is int and number > 0):
-                raise BackendError(f"{self.name} tells a number of its {name} that is no positive integer")
+                raise BackendError(f"{self.name} reports a size of its {name} that is not a positive integer")
 
     @abstractmethod
     async def tokenize(self, text: str) -> list[int]:
-        """Token ids of a private text; special tokens in it stay text."""
+        """Return the token ids of a private text; special tokens in it stay text."""
 
     @abstractmethod
     def known_text(self, tokens: Tokens) -> str | None:
-        """The text of tokens, if no request is needed for it. A whole vocabulary is asked for, one by one."""
+        """Return the text of tokens if that needs no request, else None.
+
+        Callers ask for each token of the vocabulary in turn.
+        """
 
     @abstractmethod
     async def detokenize(self, tokens: Tokens) -> str:
-        """The text of tokens."""
+        """Return the text of tokens."""
 
     @abstractmethod
     def request(
         self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any]
     ) -> tuple[str, dict[str, Any]]:
-        """URL and body that ask for the next token of each prompt, with these sampling settings."""
+        """Return the URL and body of a request for each prompt's next token, with these sampling settings."""
 
     @abstractmethod
     def read(self, answer: Any, prompts: Sequence[Tokens], support: Tokens | None) -> list[Logprobs]:
-        """One row a prompt, over the support or the vocabulary.
+        """Return one row per prompt, over the support or the vocabulary.
 
         Raises:
-            Malformed: the answer does not have the documented form.
+            Malformed: the answer has an undocumented form.
         """
 
     @abstractmethod
     def identity_of(self, answer: Any) -> tuple[Any, ...]:
-        """What an answer says of the model."""
+        """Return what an answer says about the model."""
 
     def kind_of(self, support: Tokens | None) -> str:  # noqa: ARG002 - most dialects have one kind
-        """Which requests this one may be computed beside: those of its kind alone."""
+        """Return the kind of a request. Requests in flight together are of one kind."""
         return WHOLE
 
     async def ask(
         self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any] | None = None
     ) -> tuple[list[Logprobs], tuple[Any, ...]]:
-        """One request: a row for each of at most `prompts_per_request` prompts, and the model's identity.
+        """Send one request for up to `prompts_per_request` prompts; return rows and the model's identity.
 
         Raises:
             Fault: see `Transport.post`.
@@ -134,16 +137,16 @@ class Dialect(ABC):
         return await self._transport.post(url, body, read, kind=self.kind_of(support))
 
     def row(self, pairs: Iterable[tuple[int, float | None]], support: Tokens | None) -> Logprobs:
-        """A row from (token id, log-probability) pairs.
+        """Return a row made of (token id, log-probability) pairs.
 
-        What was asked for and is not there is -inf where the server truncates, else the whole row is NaN;
-        so it is where a value is none: NaN, null, or above 0.
+        A missing value is -inf if the server truncates; otherwise the whole row is NaN. An invalid value
+        (NaN, null, or above 0) makes the whole row NaN.
         """
         values = np.full(self.vocabulary_size, -np.inf if not self.whole else np.nan, dtype=np.float32)
         for token, logprob in pairs:
             if not 0 <= token < self.vocabulary_size:
                 raise Malformed
-            with np.errstate(all="ignore"):  # a warning would tell that a value is beyond float32
+            with np.errstate(all="ignore"):  # a warning would reveal a value beyond float32
                 values[token] = np.nan if logprob is None else logprob
         row = values if support is None else values[np.asarray(support, dtype=np.intp)]
         row[row < NEGLIGIBLE] = -np.inf
@@ -153,15 +156,15 @@ class Dialect(ABC):
 
 
 def spread(size: int, count: int = 100) -> list[int]:
-    """Token ids spread evenly over a vocabulary of this size."""
+    """Return token ids spread evenly over a vocabulary of this size."""
     return [int(token) for token in np.unique(np.linspace(0, size - 1, count, dtype=int))]
 
 
 def field(answer: Any, *path: str | int) -> Any:
-    """What stands at a path of keys and places in a JSON answer.
+    """Return the value at a path of keys and indices in a JSON answer.
 
     Raises:
-        Malformed: nothing does.
+        Malformed: the path does not exist.
     """
     try:
         for key in path:
@@ -172,10 +175,10 @@ def field(answer: Any, *path: str | int) -> Any:
 
 
 def token_ids(answer: Any, *path: str | int) -> list[int]:
-    """The list of token ids at a path.
+    """Return the list of token ids at a path.
 
     Raises:
-        Malformed: there is none.
+        Malformed: there is no such list.
     """
     tokens = field(answer, *path)
     if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
@@ -184,12 +187,12 @@ def token_ids(answer: Any, *path: str | int) -> list[int]:
 
 
 def readable(text: str) -> str:
-    """The text as UTF-8 can carry it: which text a record holds must not decide whether a call fails."""
+    """Return the text without lone surrogates: whether a call fails must not depend on a record's text."""
     return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
 async def gather(work: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Results in order; the first failure cancels the rest."""
+    """Return results in order; the first failure cancels the rest."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         return await asyncio.gather(*tasks)

@@ -1,15 +1,15 @@
-"""How a request can fail, inside this package: each is turned into a row of NaN or a `BackendError`.
+"""Internal exceptions of requests. Each becomes a row of NaN or a `BackendError`.
 
     Fault
-    ├── Refused      the server will not take this very request
-    ├── Denied       it answers such requests otherwise: another key, a redirect
+    ├── Refused      the server rejects this request
+    ├── Denied       it rejects all such requests: another key, a redirect
     ├── Absent       it has no such page or model
-    ├── Changed      the answer names another model than before
-    └── Unanswered   retries or time are spent
-        └── Overloaded   and the last answer spoke of the server's load
-    Malformed        an answer of another form; retried
+    ├── Changed      the answer names a different model than before
+    └── Unanswered   retries or time are used up
+        └── Overloaded   and the last status reported overload
+    Malformed        an answer of an undocumented form; retried
 
-None holds what a server wrote: a server quotes prompts in its errors.
+None quotes a server's answer to a private request: servers quote prompts in their errors.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dpfewshot.errors import BackendError
 
 
 class Fault(Exception):
-    """A request that has no answer.
+    """A request without an answer.
 
     Attributes:
-        cause: a status or a kind of failure, in words that hold nothing of the request.
+        cause: a status or a kind of failure, in words that reveal nothing of the request.
     """
 
     def __init__(self, cause: str = "") -> None:
@@ -30,10 +30,10 @@ class Fault(Exception):
 
 
 class Refused(Fault):
-    """The server will not take this request (400, 413, 422): asking again says the same.
+    """The server rejects this request (400, 413, 422); a retry would fail too.
 
     Attributes:
-        message: what the server wrote, of requests that hold nothing private; else empty.
+        message: the server's text if the request was public; else empty.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -42,42 +42,42 @@ class Refused(Fault):
 
 
 class Denied(Fault):
-    """A status that is neither a refusal of this request nor a failure that passes (401, 403, 3xx)."""
+    """A lasting status that does not depend on this request (401, 403, 3xx)."""
 
 
 class Absent(Fault):
-    """There is no such page (404, 405, 501), or no such model."""
+    """The server has no such page or model (404, 405, 501)."""
 
 
 class Changed(Fault):
-    """The answer says that it is of another model than the one before: of this prompt's answer alone."""
+    """This prompt's answer names a different model than earlier answers."""
 
 
 class Unanswered(Fault):
-    """Retries or time are spent."""
+    """Retries or time are used up."""
 
 
 class Overloaded(Unanswered):
-    """Retries or time are spent, and the last status (429, 503) spoke of other requests, not of this one."""
+    """Retries or time are used up, and the last status (429, 503) reported overload."""
 
 
 class Malformed(Exception):
-    """An answer does not have the documented form."""
+    """An answer of an undocumented form."""
 
 
 def error_of_load(server: str) -> BackendError:
-    """What 429 or 503 says of the server, to one request with nothing else under way: no more than that."""
+    """Return the error for 429 or 503 when no other request was in flight."""
     return BackendError(
-        f"{server} has too much to do, or keeps a quota: let nobody else use it", retryable=True
+        f"{server} is overloaded or enforces a quota: reserve it for this backend", retryable=True
     )
 
 
 def error_of(fault: Fault, server: str) -> BackendError:
-    """What a fault of a public request says of the server."""
+    """Return the error for a fault of a public request."""
     if isinstance(fault, Unanswered):
         return BackendError(f"{server} does not answer: {fault.cause}", retryable=True)
     if isinstance(fault, Changed):
-        return BackendError(f"{server} serves another model than before: connect again")
+        return BackendError(f"{server} serves a different model than before: connect again")
     if isinstance(fault, Absent):
         return BackendError(f"{server} has no such page, or does not know the model")
     if isinstance(fault, Refused):

@@ -1,4 +1,4 @@
-"""Which requests may be under way together: those of one kind, a few at once; or one by itself."""
+"""Admission of requests: several of one kind at once, or one alone."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from contextvars import ContextVar
 TOGETHER, ALONE = "together", "alone"
 
 _inside: ContextVar[str | None] = ContextVar("_inside", default=None)
-"""How the running task, or the one that started it, is in."""
+"""How the running task, or the task that started it, was admitted."""
 
 
 class Gate:
-    """Lets requests of one kind through together, and requests of different kinds one kind after another.
+    """Admits requests of one kind at a time, up to a limit, or a single request alone.
 
     Args:
-        limit: requests under way at once, at least 1. May be lowered.
+        limit: the most requests in flight, at least 1. May be lowered later.
     """
 
     def __init__(self, limit: int) -> None:
@@ -29,20 +29,20 @@ class Gate:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the running task is in `alone`."""
+        """Whether the running task was admitted by `alone`."""
         return _inside.get() == ALONE
 
     @asynccontextmanager
     async def together(self, kind: Hashable) -> AsyncIterator[None]:
-        """Wait for a place among requests of this kind; whoever is in, in either way, has one already."""
+        """Wait for a place among requests of this kind. A task that is admitted already does not wait."""
         async with self._in(TOGETHER, kind):
             yield
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """Wait until nothing is under way, before all that wait in `together`; let nothing else through.
+        """Wait until no request is in flight, ahead of all that wait in `together`, and admit nothing else.
 
-        Never within `together`, which would wait for itself.
+        Do not enter it within `together`: it would wait for itself.
         """
         async with self._in(ALONE, object()):
             yield
@@ -72,7 +72,7 @@ class Gate:
         except asyncio.CancelledError:
             if turn.cancelled():
                 self._admit()
-            else:  # let in at the moment of being cancelled
+            else:  # admitted and cancelled at the same moment
                 self._leave()
             raise
 
@@ -81,7 +81,7 @@ class Gate:
         self._admit()
 
     def _admit(self) -> None:
-        """Let through from the front whoever may go."""
+        """Admit from the front of the queue as many as the rules allow."""
         while self._waiting:
             kind, turn = self._waiting[0]
             if not turn.cancelled():

@@ -1,4 +1,4 @@
-"""llama.cpp's own server: `/completion` with token ids, and log-probabilities of all tokens by id."""
+"""llama-server: `/completion` takes token ids and returns the log-probabilities of all tokens by id."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dpfewshot.backends.servers.faults import Malformed, Refused
 from dpfewshot.errors import BackendError
 
 MORE_THAN_ANY = 1 << 24
-"""More log-probabilities than any vocabulary has: llama-server then gives all."""
+"""More tokens than any vocabulary has: llama-server then returns all log-probabilities."""
 
 CERTAIN = 1000.0
-"""A bias that leaves no other token a chance."""
+"""A bias that makes a token certain."""
 
 NEUTRAL: Mapping[str, Any] = {
     "temperature": 1.0,
@@ -29,13 +29,13 @@ NEUTRAL: Mapping[str, Any] = {
 class LlamaServer(Dialect):
     """llama-server.
 
-    `n_probs` as large as the vocabulary gives log-probabilities before any sampler. They are asked for
-    whole also for a support: the bits of a log-probability depend on how many are asked for, and
-    `post_sampling_probs` with a bias on the support would lose what the rest of the vocabulary has.
-    One prompt a request, so that each is refused or answered by itself.
+    With `n_probs` as large as the vocabulary, the log-probabilities are those before any sampler. A support
+    needs the whole vocabulary too: the bits of a log-probability depend on `n_probs`, and
+    `post_sampling_probs` with a bias on the support would lose the probability of all other tokens. Each
+    request holds one prompt, so that the server answers or rejects it alone.
 
-    A bias makes it sample a letter always: of a token that ends within a character, as those of an emoji do,
-    it tells no log-probabilities. Those it tells are from before the bias.
+    A bias makes the server always sample a letter: it returns no log-probabilities if the sampled token ends
+    within a character, as tokens of an emoji do. The log-probabilities are those before the bias.
     """
 
     name: ClassVar[str] = "llama-server"
@@ -53,7 +53,7 @@ class LlamaServer(Dialect):
         self._letter = 0
 
     async def connect(self) -> None:
-        """One public prompt tells the vocabulary with its bytes; with `ignore_eos` the end tokens too."""
+        """Read the vocabulary with its bytes from one public prompt, and with `ignore_eos` the end tokens."""
         root, post = self._transport.root, self._transport.post
         properties = await self._transport.get(f"{root}/props") or {}
         self.slots = properties.get("total_slots")
@@ -70,38 +70,38 @@ class LlamaServer(Dialect):
             biases = field(answer, "generation_settings", "logit_bias")
             self.end_token_ids = frozenset(bias["token"] for bias in biases) - {self._letter}
         except (Malformed, Refused, KeyError, TypeError) as error:
-            # The prompt is public, and so is what the server says of it.
+            # The prompt is public, and so is the server's answer.
             raise BackendError(
-                "this llama-server does not tell the log-probabilities of the whole vocabulary by token id, "
-                f"or not its end tokens: use a newer one ({type(error).__name__}: {error})"
+                "this llama-server does not return log-probabilities of the whole vocabulary by token id, or "
+                f"its end tokens: use a newer one ({type(error).__name__}: {error})"
             ) from None
         self.vocabulary_size = len(entries)
         if set(entries) != set(range(self.vocabulary_size)):
-            raise BackendError("llama-server left out tokens of its vocabulary")
+            raise BackendError("llama-server omits tokens of its vocabulary")
         self._pieces = [bytes(entries[token]["bytes"]) for token in range(self.vocabulary_size)]
         await self._name_special_tokens()
 
     async def tokenize(self, text: str) -> list[int]:
-        """`/tokenize`, which adds nothing and parses nothing when told so."""
+        """Ask `/tokenize`, with adding and parsing special tokens off."""
         return await self._tokens_of(
             {"content": readable(text), "add_special": False, "parse_special": False}
         )
 
     def known_text(self, tokens: Tokens) -> str:
-        """The bytes of the vocabulary, joined."""
+        """Join the tokens' bytes."""
         return b"".join(self._pieces[token] for token in tokens).decode("utf-8", errors="replace")
 
     async def detokenize(self, tokens: Tokens) -> str:
-        """No request is needed."""
+        """Return `known_text`: no request is needed."""
         return self.known_text(tokens)
 
     def request(
         self,
         prompts: Sequence[Tokens],
-        support: Tokens | None,  # noqa: ARG002 - what is asked for does not depend on it
+        support: Tokens | None,  # noqa: ARG002 - the request does not depend on it
         settings: Mapping[str, Any],
     ) -> tuple[str, dict[str, Any]]:
-        """The whole vocabulary, whatever the support; the answer does not repeat the prompt."""
+        """Request the whole vocabulary, whatever the support; the answer does not repeat the prompt."""
         return f"{self._transport.root}/completion", {
             **self._asked_of(prompts[0]),
             **settings,
@@ -109,14 +109,14 @@ class LlamaServer(Dialect):
         }
 
     def read(self, answer: Any, prompts: Sequence[Tokens], support: Tokens | None) -> list[Logprobs]:
-        """The log-probabilities by id; the prompt must have been read whole."""
+        """Read the log-probabilities by id. The server must have read the whole prompt."""
         if field(answer, "tokens_evaluated") != len(prompts[0]) or field(answer, "truncated"):
             raise Malformed
         pairs = ((field(entry, "id"), field(entry, "logprob")) for entry in _top(answer))
         return [self.row(pairs, support)]
 
     def identity_of(self, answer: Any) -> tuple[Any, ...]:
-        """The model's name; its vocabulary is compared by `row`, its weights by the canary."""
+        """Return the model's name; `row` checks its vocabulary, and the canary its weights."""
         return (field(answer, "model"),)
 
     def _asked_of(self, prompt: Tokens) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class LlamaServer(Dialect):
         return await self._transport.post(url, body, lambda answer: token_ids(answer, "tokens"))
 
     async def _name_special_tokens(self) -> None:
-        """Special tokens have no bytes in an answer: they are written out by `/detokenize`."""
+        """Get the texts of special tokens from `/detokenize`: an answer gives them no bytes."""
         url = f"{self._transport.root}/detokenize"
         nameless = [token for token, piece in enumerate(self._pieces) if not piece]
         names = await gather(
@@ -146,7 +146,7 @@ class LlamaServer(Dialect):
 
 
 def _top(answer: Any) -> Any:
-    """The most probable tokens of the only token that was predicted."""
+    """Return the entries of the one predicted token's log-probabilities."""
     steps = field(answer, "completion_probabilities")
     if not isinstance(steps, list) or len(steps) != 1:
         raise Malformed

@@ -23,40 +23,41 @@ _CLOSED = "this OpenAICompatible is closed"
 
 
 class OpenAICompatible:
-    """A model that a server on a trusted machine serves.
+    """A model on a server that runs on a trusted machine.
 
-    The server is asked which kind it is, and at connection it is checked that its log-probabilities are
-    those of the model (whole, normalised, from before penalties and temperature) and whether a prompt
-    has the same bits alone, among others and again. Prompts are token ids and answers are keyed by
-    them. Every prompt is sent, whatever else was drawn; what one prompt causes is its row of NaN. Works
-    in any thread, inside a running event loop too, and in a forked child, which connects and checks anew:
-    a server that was batch-invariant for the parent and is not for the child is refused there.
+    The constructor detects the kind of server. It checks that log-probabilities are the model's own (whole,
+    normalised, before penalties and temperature) and whether a prompt has the same bits alone, among others
+    and again. Prompts are sent as token ids, and answers are keyed by token id. Every prompt is sent,
+    whatever else was drawn; a prompt at fault gives a row of NaN. A backend works in any thread, within a
+    running event loop, and in a forked child, which connects and checks again: a server that was
+    batch-invariant for the parent but is not for the child is refused there.
 
     Args:
-        base_url: where the OpenAI-compatible pages are, such as "http://localhost:8000/v1".
+        base_url: the base of the OpenAI-compatible endpoints, such as "http://localhost:8000/v1".
         model: the model's name on the server; llama-server ignores it and serves its only model.
-        api_key: sent as a bearer token; in no message, log or representation.
+        api_key: sent as a bearer token; appears in no message, log or representation.
         dialect: "auto", or one of "llama-server", "vllm", "sglang", "openai".
-        concurrency: requests under way at once at most, at least 1. Fewer where the server says that it
-            computes fewer.
-        timeout: seconds in which a request is tried again; an answer is waited for five times as long.
-            Never a time for a whole draw. Well above what the longest prompt takes by itself.
-        proxy: the address of an HTTP proxy on the way. It sees prompts and key unless the server speaks
-            https. None connects directly: no environment variable is read, and no redirect followed.
-        ca_bundle: a file or folder of certificates (PEM) to trust for https, in place of certifi's.
-        verify: whether to check at connection. Without, `batch_invariant` is False: nothing was found out.
-        allow_truncated: take a server that tells only some log-probabilities. As private, since a
-            truncated vector is still a function of its own prompt; the others count as impossible.
+        concurrency: the most requests in flight, at least 1; lowered to what the server says it computes
+            at once.
+        timeout: seconds during which a request is retried; an answer is waited for five times as long. It
+            never applies to a whole draw. Set it well above the time of the longest prompt alone.
+        proxy: the address of an HTTP proxy. It sees prompts and key unless the server uses https. None
+            connects directly: environment variables are ignored and redirects are not followed.
+        ca_bundle: a file or folder of PEM certificates to trust for https, in place of certifi's.
+        verify: whether to run the checks. Without them `batch_invariant` is False.
+        allow_truncated: accept a server that returns only some log-probabilities. The guarantee is the same,
+            since a truncated vector is still a function of its own prompt; other tokens count as impossible.
 
     Attributes:
         vocabulary_size: V.
         end_token_ids: the tokens that end a text.
-        batch_invariant: what the checks found, in this process.
-        context_tokens: the longest prompt with the token that follows it; None if the server does not tell.
+        batch_invariant: whether the checks passed, in this process.
+        context_tokens: the longest prompt with the token that follows it; None if the server does not say.
 
     Raises:
         MissingExtra: `httpcore` is not installed.
-        BackendError: no answer (retryable), or a server that cannot serve; says what is missing.
+        BackendError: the server does not answer (retryable), or cannot serve as a backend; the message says
+            what is missing.
     """
 
     @redacts_errors(None)
@@ -75,7 +76,7 @@ class OpenAICompatible:
         allow_truncated: bool = False,
     ) -> None:
         if type(concurrency) is not int or concurrency < 1 or not timeout > 0:
-            raise BackendError(f"concurrency={concurrency}, timeout={timeout}: at least 1, and above 0")
+            raise BackendError(f"concurrency={concurrency}: at least 1; timeout={timeout}: above 0")
         self._settings = Withheld(
             base_url=base_url,
             model=model,
@@ -107,7 +108,7 @@ class OpenAICompatible:
         return f"OpenAICompatible({self.describe()!r})" if connected else "OpenAICompatible(not connected)"
 
     def describe(self) -> str:
-        """The server, its dialect, and whether it is batch-invariant; if not, what to start it with."""
+        """Return the server, its dialect, and whether it is batch-invariant; if not, how to start it."""
         connection = self._connection
         if self.batch_invariant:
             verdict = "batch-invariant"
@@ -119,23 +120,23 @@ class OpenAICompatible:
         return f"{connection.dialect.name} at {connection.host}{truncated}, {verdict}"
 
     def tokenize(self, text: str) -> list[int]:
-        """Token ids of `text`; none is added, and special tokens in the text stay text."""
+        """Return the token ids of `text`: nothing is added, and special tokens stay text."""
         return self._here().tokenize(text)
 
     def detokenize(self, tokens: Tokens) -> str:
-        """The text of `tokens`.
+        """Return the text of `tokens`.
 
         Raises:
-            BackendError: an id is not in 0 to V-1, or the server fails.
+            BackendError: a token id is not in 0 to V-1, or the server fails.
         """
         self._check_tokens(tokens)
         return self._here().detokenize([int(token) for token in tokens])
 
     def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
-        """Log-probabilities of the next token of each prompt; see `LogprobBackend`.
+        """Return the log-probabilities of each prompt's next token; see `LogprobBackend`.
 
-        A prompt that is empty, longer than the context, or holds an id that is none is a row of NaN and
-        is not sent; one that the server refuses, or does not answer when it is asked alone, too.
+        A prompt that is empty, is longer than the context, or holds an invalid token id gives a row of NaN
+        and is not sent. So does a prompt that the server rejects, or does not answer when asked alone.
         """
         if support is not None:
             self._check_tokens(support)
@@ -149,13 +150,13 @@ class OpenAICompatible:
         return rows
 
     def close(self) -> None:
-        """Close the connections. Closing twice is harmless."""
+        """Close the connections. A second call does nothing."""
         with self._publishing:
             self._closed = True
             self._finalizer()
 
     def after_fork(self) -> None:
-        """Another thread of the parent may have held a lock."""
+        """Make new locks: a thread of the parent may have held the old ones."""
         self._connecting = threading.Lock()
         self._publishing = threading.Lock()
 
@@ -166,11 +167,11 @@ class OpenAICompatible:
         self.close()
 
     def _connect(self) -> None:
-        """Connect, from this process, and verify; other threads see the connection once that is done.
+        """Connect from this process and verify; other threads see the connection only afterwards.
 
         Raises:
-            BackendNotBatchInvariant: the server was batch-invariant for the parent, and is not now.
-            BackendError: it does not answer, or this backend was closed meanwhile.
+            BackendNotBatchInvariant: the server was batch-invariant for the parent and no longer is.
+            BackendError: the server does not answer, or this backend was closed meanwhile.
         """
         connection = Connection(**self._settings)
         finalizer = weakref.finalize(self, _close, connection, os.getpid())
@@ -191,16 +192,16 @@ class OpenAICompatible:
             if self._must_be_invariant and not found:
                 self.batch_invariant = False
                 raise BackendNotBatchInvariant(
-                    f"the server at {connection.host} was batch-invariant before the fork, and is not now"
+                    f"the server at {connection.host} was batch-invariant before the fork and no longer is"
                 )
             self._connection, self._finalizer, self.batch_invariant = connection, finalizer, found
-            self._process = os.getpid()  # last: who finds it uses the rest
+            self._process = os.getpid()  # last: threads that see it use the rest
 
     def _here(self) -> Connection:
-        """The connection of this process: threads and sockets do not survive a fork."""
+        """Return this process's connection: threads and sockets do not survive a fork."""
         if os.getpid() != self._process and not self._closed:
             with self._connecting:
-                if os.getpid() != self._process:  # nobody else did while this thread waited
+                if os.getpid() != self._process:  # no other thread did meanwhile
                     self._connect()
         if self._closed:
             raise BackendError(_CLOSED)
@@ -221,10 +222,10 @@ class OpenAICompatible:
 
 
 def _verify(connection: Connection) -> bool:
-    """Check values, and find out whether answers depend on neighbours."""
+    """Check a server's values, and return whether answers are independent of neighbours."""
     dialect = connection.dialect
     words = SAMPLE_TEXT.split()
-    # Long and short take turns, so that requests under way together differ.
+    # Long and short texts alternate, so that requests in flight together differ.
     ends = [len(words) - place if place % 2 else 1 + place for place in range(len(words))]
     texts = [f"{SAMPLE_PREFIX} {' '.join(words[:end])}" for end in ends]
     count = crowd_of(dialect.prompts_per_request, connection.concurrency)

@@ -1,4 +1,4 @@
-"""What a server is found to do at connection: whether its answers are the model's, prompt by prompt."""
+"""Checks at connection: a server's values are the model's own, and independent of neighbours."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from dpfewshot.backends.servers.dialect import Dialect, spread
 from dpfewshot.errors import BackendError
 
 MOVED = 0.05
-"""A probability that sampling settings move by more is no longer the model's own."""
+"""The most that sampling settings may change a probability."""
 
 LEAST, MOST = 8, 128
-"""Prompts of the crowd, less one: enough for kernels to change with the batch, few enough to wait for.
+"""Bounds on the number of crowd prompts, less one: enough to change kernels, few enough to wait for.
 
-vLLM's batch-invariant mode has known faults that begin at 44 to 65 sequences."""
+vLLM's batch-invariant mode has known faults from 44 to 65 sequences on."""
 
 EVERY = 8
-"""How many prompts have a long one among them."""
+"""One prompt in this many is long."""
 
 STRETCHED = 0.3
-"""So are log-probabilities whose differences change by this share; a temperature of 0.5 doubles them."""
+"""The most that sampling settings may change differences of log-probabilities, as a share of them.
+
+A temperature of 0.5 doubles the differences."""
 
 
 class Asking(Protocol):
@@ -34,17 +36,17 @@ class Asking(Protocol):
     def __call__(
         self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any] | None = None
     ) -> Logprobs:
-        """Rows of log-probabilities, as `Asker.rows`."""
+        """Return rows of log-probabilities; see `Asker.rows`."""
         ...
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found.
+    """Results of the checks.
 
     Attributes:
         batch_invariant: whether prompts have the same bits alone, among others, in another order and again.
-        picks: whether asking for a few tokens by id gives the bits that asking for all gives.
+        picks: whether a request for a few token ids gives the same bits as a request for all.
     """
 
     batch_invariant: bool
@@ -52,19 +54,19 @@ class Findings:
 
 
 def probe(ask: Asking, prompts: Sequence[Tokens], dialect: Dialect) -> Findings:
-    """Find out what a server does with public prompts, alone and as a crowd.
+    """Ask public prompts alone and as a crowd, and compare the answers.
 
-    The crowd is what refutes: a vLLM without its batch-invariant mode gave three prompts the same bits
-    alone and together, and 10 of 12 others.
+    Only a crowd shows the fault: a vLLM gave three prompts the same bits alone and together, but not 10 of 12
+    prompts (docs/decisions/servers.md).
 
     Args:
         ask: the server.
-        prompts: of mixed lengths, as `crowd` makes them, as many as `crowd_of` says.
-        dialect: what the server is.
+        prompts: the prompts that `crowd` makes, in the number that `crowd_of` returns.
+        dialect: the server's dialect.
 
     Raises:
-        BackendError: log-probabilities are not the model's own: they do not add up, or come from after
-            sampling.
+        BackendError: the log-probabilities are not the model's own: they do not sum to 1, or sampling
+            settings change them.
     """
     whole = ask(prompts[:1], None)[0]
     check_total(whole, whole=dialect.whole)
@@ -84,17 +86,17 @@ def probe(ask: Asking, prompts: Sequence[Tokens], dialect: Dialect) -> Findings:
 
 
 def crowd_of(prompts_per_request: int, concurrency: int) -> int:
-    """Prompts that fill every request under way at once, and more than one request of several."""
+    """Return a number of prompts that fills all concurrent requests, within `LEAST` and `MOST`, plus one."""
     return min(max(concurrency * prompts_per_request, LEAST), MOST) + 1
 
 
 def crowd(short: Sequence[Tokens], count: int, longest: int | None) -> list[list[int]]:
-    """Prompts of mixed lengths, one in eight of them long.
+    """Return prompts of mixed lengths, one in eight of them long.
 
     Args:
         short: public prompts.
-        count: how many are wanted.
-        longest: the longest prompt that the server takes; None if it does not tell.
+        count: the number of prompts.
+        longest: the longest prompt that the server accepts; None if it does not say.
     """
     size = LONG_TOKENS if longest is None else min(LONG_TOKENS, longest)
     chosen = [list(short[place % len(short)]) for place in range(count)]
@@ -104,7 +106,7 @@ def crowd(short: Sequence[Tokens], count: int, longest: int | None) -> list[list
 
 
 def _answers(ask: Asking, prompt: Tokens, support: Tokens) -> bytes:
-    """The bits of chosen log-probabilities; nothing where the server ignores which ones are chosen."""
+    """Return the bits of chosen log-probabilities; b"" if the server ignores the choice."""
     try:
         return bytes(ask([prompt], support)[0].data)
     except BackendError:
@@ -112,26 +114,26 @@ def _answers(ask: Asking, prompt: Tokens, support: Tokens) -> bytes:
 
 
 def check_total(row: Logprobs, *, whole: bool) -> None:
-    """Probabilities add up to 1; where the server truncates, to no more.
+    """Check that probabilities sum to 1, or to at most 1 if the server truncates.
 
     Raises:
         BackendError: they do not.
     """
     total = float(np.exp(row.astype(np.float64)).sum())
     if not (total > 0 and np.log(total) <= NORMALISATION) or (whole and np.log(total) < -NORMALISATION):
-        raise BackendError(f"the server's probabilities add up to {total:.4g} over the vocabulary")
+        raise BackendError(f"the server's probabilities sum to {total:.4g} over the vocabulary")
 
 
 def check_untouched(row: Logprobs, distorted: Logprobs) -> None:
-    """Sampling settings do not move the log-probabilities.
+    """Check that sampling settings do not change the log-probabilities.
 
     Raises:
         BackendError: they do.
     """
-    told = np.isfinite(row) & np.isfinite(distorted)
-    stretched = np.std(distorted[told] - row[told]) > STRETCHED * np.std(row[told])
+    known = np.isfinite(row) & np.isfinite(distorted)
+    stretched = np.std(distorted[known] - row[known]) > STRETCHED * np.std(row[known])
     if stretched or not np.abs(np.exp(distorted) - np.exp(row)).max() <= MOVED:
         raise BackendError(
-            "the server's log-probabilities are from after sampling (temperature and penalties move them): "
-            "have it tell those of the model, see docs/how-to/servers.md"
+            "the server's log-probabilities are from after sampling (temperature and penalties change them): "
+            "configure it to return the model's own, see docs/how-to/servers.md"
         )

@@ -1,4 +1,4 @@
-"""A tokenizer behind two pages, one for each way, that parses special tokens wherever a text writes them."""
+"""A server's tokenizer, which would parse special tokens wherever a text spells them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from dpfewshot.backends.servers.transport import Transport
 from dpfewshot.errors import BackendError
 
 BRACKET = re.compile(r"(?<=[<>\[\]])")
-"""Where texts are cut, so that no piece holds a special token: those are written between brackets."""
+"""Texts are split after brackets: special tokens are written in brackets, so no piece holds one."""
 
 CHUNK = 256
-"""Tokens or their texts that are asked for at once, with a separator between them."""
+"""How many tokens' texts one request asks for, with a separator between them."""
 
 
 @dataclass
@@ -29,13 +29,13 @@ class ServedTokenizer:
 
     Attributes:
         transport: the server.
-        pages: the addresses of the pages that make tokens of text and text of tokens.
-        text_field: where the first page wants the text.
-        answer_field: where the second one puts it.
-        settings: what both want besides.
-        bare: what the first page wants so that it adds nothing.
-        end_tokens: ids of the tokens that end a text, by their names.
-        bos: what the tokenizer puts in front of a text unless told not to; None if nothing.
+        pages: the URLs that tokenise and detokenise.
+        text_field: the request field with the text to tokenise.
+        answer_field: the answer field with the detokenised text.
+        settings: further fields of both requests.
+        bare: fields that keep the tokenizer from adding tokens.
+        end_tokens: names of the tokens that end a text, by id.
+        bos: the token that the tokenizer puts in front of a text by default; None if none.
     """
 
     transport: Transport
@@ -53,14 +53,14 @@ class ServedTokenizer:
         """Find the tokens that end a text, and the one that begins it.
 
         Raises:
-            BackendError: there are no such pages, or special tokens are parsed out of texts all the same.
+            BackendError: the server has no such pages, or parses special tokens out of texts nevertheless.
         """
         try:
             parsed = [await self._raw(name, self.bare) for name in END_NAMES]
         except (Absent, Refused):
             raise BackendError(
                 f"the server at {self.transport.host} does not tokenise ({self.pages[0]} is missing): "
-                "prompts are token ids here, so it needs that page, and one that turns ids into text"
+                "prompts are sent as token ids, so it needs that page, and one that detokenises"
             ) from None
         for name, tokens in zip(END_NAMES, parsed, strict=True):
             if len(tokens) == 1 and await self._text(tokens) == name:
@@ -74,7 +74,7 @@ class ServedTokenizer:
         self.bos = dressed[0] if dressed[1:] == bare else None
 
     async def tokenize(self, text: str) -> list[int]:
-        """Token ids of a private text: cut behind each bracket, so that special tokens stay text."""
+        """Return the token ids of a private text, split after brackets so that special tokens stay text."""
         pieces = [piece for piece in BRACKET.split(readable(text)) if piece]
         return [
             token
@@ -83,20 +83,20 @@ class ServedTokenizer:
         ]
 
     def known_text(self, tokens: Tokens) -> str | None:
-        """The text of a single token, once all of them are read."""
+        """Return the text of a single token, once `texts` has run; else None."""
         if len(tokens) != 1 or self._texts is None:
             return None if tokens else ""
         return self._texts[tokens[0]] if tokens[0] < len(self._texts) else ""
 
     async def detokenize(self, tokens: Tokens) -> str:
-        """The text of tokens. Texts of single tokens are read once, all of them."""
+        """Return the text of tokens. The texts of all single tokens are read once."""
         if len(tokens) != 1:
             return await self._text(tokens) if tokens else ""
         texts = await self.texts()
         return texts[tokens[0]] if tokens[0] < len(texts) else ""
 
     async def texts(self) -> list[str]:
-        """The text of every token that has one, by id."""
+        """Return the text of every token that has one, by id."""
         async with self._lock:
             if self._texts is None:
                 texts: list[str] = []
@@ -108,7 +108,7 @@ class ServedTokenizer:
         return self._texts
 
     async def _chunk(self, tokens: Sequence[int]) -> list[str]:
-        """Texts of neighbouring tokens, in one request if the separator lets them be told apart."""
+        """Return the texts of neighbouring tokens, in one request if the separator tells them apart."""
         separator, name = next(iter(self.end_tokens.items()))
         woven = [separator, *(each for token in tokens for each in (token, separator))]
         try:
@@ -137,10 +137,10 @@ class ServedTokenizer:
 
 
 class WithServedTokenizer(Dialect):
-    """A dialect whose tokenizer is behind `/tokenize` and `/detokenize`, in the form of vLLM."""
+    """A dialect with vLLM's `/tokenize` and `/detokenize`."""
 
     text_of_answer: ClassVar[str]
-    """Where `/detokenize` puts the text."""
+    """The field in which `/detokenize` returns the text."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -155,15 +155,15 @@ class WithServedTokenizer(Dialect):
         )
 
     async def tokenize(self, text: str) -> list[int]:
-        """See `ServedTokenizer.tokenize`."""
+        """Return token ids; see `ServedTokenizer.tokenize`."""
         return await self._tokenizer.tokenize(text)
 
     def known_text(self, tokens: Tokens) -> str | None:
-        """See `ServedTokenizer.known_text`."""
+        """Return a text if known; see `ServedTokenizer.known_text`."""
         return self._tokenizer.known_text(tokens)
 
     async def detokenize(self, tokens: Tokens) -> str:
-        """See `ServedTokenizer.detokenize`."""
+        """Return a text; see `ServedTokenizer.detokenize`."""
         return await self._tokenizer.detokenize(tokens)
 
     async def connect_tokenizer(self) -> None:
@@ -173,5 +173,5 @@ class WithServedTokenizer(Dialect):
         self.end_token_ids = frozenset(self._tokenizer.end_tokens)
 
     async def written_vocabulary(self) -> int:
-        """How many tokens the tokenizer can write."""
+        """Return the number of token ids up to the last one that has a text."""
         return max(len(await self._tokenizer.texts()), max(self.end_token_ids) + 1)

@@ -1,6 +1,6 @@
-"""SGLang: its native `/generate` with token ids, and log-probabilities of the ids asked for.
+"""SGLang: `/generate` takes token ids and returns the log-probabilities of the ids asked for.
 
-After the public documentation of SGLang, not run on an SGLang server by us: see docs/decisions/servers.md.
+Written from SGLang's public documentation and never run against an SGLang server: docs/decisions/servers.md.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dpfewshot.errors import BackendError
 class SGLang(WithServedTokenizer):
     """SGLang.
 
-    `token_ids_logprob` names the tokens, for each prompt of a request. The vocabulary is what the
-    server's tokenizer can write: no page tells the model's, and an id beyond it would end the server.
+    `token_ids_logprob` names the tokens for each prompt of a request. The vocabulary is what the server's
+    tokenizer can spell: no page gives the model's, and an id beyond it would crash the server.
     """
 
     name: ClassVar[str] = "sglang"
@@ -30,7 +30,7 @@ class SGLang(WithServedTokenizer):
     text_of_answer: ClassVar[str] = "text"
 
     async def connect(self) -> None:
-        """Tokenizer, vocabulary and context."""
+        """Read the tokenizer, the vocabulary and the context."""
         await self.connect_tokenizer()
         self.vocabulary_size = await self.written_vocabulary()
         listed = await self._transport.get(f"{self._transport.base}/models")
@@ -42,7 +42,7 @@ class SGLang(WithServedTokenizer):
     def request(
         self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any]
     ) -> tuple[str, dict[str, Any]]:
-        """The support by its ids, or every id."""
+        """Request the support by its ids, or every id."""
         wanted = list(range(self.vocabulary_size) if support is None or not self.picks else support)
         return f"{self._transport.root}/generate", {
             "input_ids": [list(prompt) for prompt in prompts],
@@ -54,7 +54,7 @@ class SGLang(WithServedTokenizer):
         }
 
     def read(self, answer: Any, prompts: Sequence[Tokens], support: Tokens | None) -> list[Logprobs]:
-        """One answer a prompt, in order, each of the whole prompt."""
+        """Read one answer per prompt, in order, each for the whole prompt."""
         if not isinstance(answer, list) or len(answer) != len(prompts):
             raise Malformed
         rows = []
@@ -68,5 +68,5 @@ class SGLang(WithServedTokenizer):
         return rows
 
     def identity_of(self, answer: Any) -> tuple[Any, ...]:
-        """The version of the weights, which SGLang can exchange while it runs."""
+        """Return the version of the weights, which SGLang can replace while it runs."""
         return tuple({str(each["meta_info"].get("weight_version")) for each in answer})

@@ -1,4 +1,4 @@
-"""Requests to one server: few at once, retried where that can help, each with a deadline of its own."""
+"""Requests to one server: limited in number, retried if that can help, each with its own deadline."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from dpfewshot.backends.servers.gate import Gate
 Result = TypeVar("Result")
 
 ATTEMPTS = 5
-"""How often a request is sent at most."""
+"""The most attempts of a request."""
 
 FIRST_DELAY, LONGEST_DELAY = 0.25, 8.0
-"""Seconds before the first retry, doubled for each further one up to the longest; each with jitter."""
+"""Seconds before the first retry, doubled for each further one up to the longest, all with jitter."""
 
 PATIENCE = 5
-"""How many times the timeout an answer is waited for: a request that is given up goes on at the server."""
+"""An answer is waited for this many timeouts: an abandoned request keeps the server busy."""
 
 REFUSALS = frozenset({400, 413, 422})
-"""Statuses by which a server says that a request is at fault: never retried."""
+"""Statuses of a request at fault: never retried."""
 
 ABSENT = frozenset({404, 405, 501})
-"""Statuses by which a server says that it has no such page or model."""
+"""Statuses of a missing page or model."""
 
 OVERLOAD = frozenset({429, 503})
-"""Statuses that speak of the other requests: of a quota or a full queue."""
+"""Statuses that other requests cause: a quota or a full queue."""
 
 TRANSIENT = OVERLOAD | {408, 409, 425}
-"""Statuses besides 5xx after which the same request may succeed."""
+"""Statuses besides 5xx after which a retry may succeed."""
 
 OK, REDIRECTS = 200, range(300, 400)
 
 SERVER_ERRORS = 500
-"""The first of the statuses by which a server says that it is at fault itself."""
+"""The first status of a server at fault itself."""
 
 TEXTS = "texts"
-"""The kind of requests that make tokens of texts and texts of tokens."""
+"""The kind of requests that tokenise and detokenise."""
 
 _jitter = secrets.SystemRandom()
 _patient: ContextVar[bool] = ContextVar("_patient", default=False)
@@ -52,7 +52,7 @@ _patient: ContextVar[bool] = ContextVar("_patient", default=False)
 
 @dataclass(frozen=True)
 class Failure:
-    """One attempt that failed: why, in words of our own, and whether and when to try again."""
+    """A failed attempt: the cause in our own words, and whether and when to retry."""
 
     cause: str
     transient: bool = True
@@ -62,15 +62,15 @@ class Failure:
 
 
 class Transport:
-    """One server, asked in one event loop.
+    """Sends requests to one server, in one event loop.
 
     Args:
-        base_url: where the OpenAI-compatible endpoints are, most of the time ending in "/v1".
+        base_url: the base of the OpenAI-compatible endpoints, usually ending in "/v1".
         api_key, proxy, ca_bundle: see `Client`.
-        concurrency: requests under way at once; further ones wait, and their time has not begun.
-        timeout: seconds from the first attempt of a request in which it is tried again; an attempt itself
-            is given up after five times as long. A time for each request, never for all of a draw: how
-            many prompts were drawn must not decide whether a deadline is met.
+        concurrency: the most requests in flight; the clock of a waiting request has not started.
+        timeout: seconds from a request's first attempt during which it is retried; an attempt is abandoned
+            after five times as long. It applies to each request and never to a whole draw: whether a deadline
+            is met must not depend on how many prompts were drawn.
     """
 
     def __init__(
@@ -93,23 +93,23 @@ class Transport:
 
     @property
     def concurrency(self) -> int:
-        """Requests under way at once at most."""
+        """The most requests in flight."""
         return self._gate.limit
 
     def limit_to(self, slots: int | None) -> None:
-        """Send no more requests at once than the server computes at once: a queue there takes their time."""
+        """Lower the limit to what the server computes at once: a queue there would use up requests' time."""
         if slots is not None:
             self._gate.limit = max(1, min(self._gate.limit, slots))
 
     @asynccontextmanager
     async def alone(self, *, patient: bool = False) -> AsyncIterator[None]:
-        """Requests within have no other request of this backend under way beside them.
+        """Have no other request of this backend in flight within.
 
-        Within, statuses of overload are retried for all of the timeout, however many attempts that takes.
+        Statuses of overload are retried there for the whole timeout, in any number of attempts.
 
         Args:
-            patient: whether all that may pass is so retried, refusals too. For public requests, of a
-                server that may still compute what was given up, or start again after a crash.
+            patient: whether to retry all failures in that way, refusals included. For public requests, to a
+                server that may still be busy with abandoned requests, or restart after a crash.
         """
         async with self._gate.alone():
             token = _patient.set(patient)
@@ -119,7 +119,7 @@ class Transport:
                 _patient.reset(token)
 
     async def get(self, url: str) -> Any:
-        """The JSON at a URL, as `post`; None if there is no such page."""
+        """Return the JSON at a URL; None if there is no such page. Otherwise like `post`."""
         try:
             return await self._ask("GET", url, None, lambda answer: answer, public=True, kind=TEXTS)
         except (Absent, Refused):
@@ -137,17 +137,17 @@ class Transport:
         """Send a JSON body and read the JSON answer.
 
         Args:
-            url: the whole address.
+            url: the whole URL.
             body: sent as JSON.
-            read: makes a result of the answer, or raises `Malformed`, which is retried like a failure.
+            read: turns the answer into a result, or raises `Malformed`, which is retried like a failure.
             public: whether the request holds nothing private, so that a refusal may be quoted.
-            kind: requests of different kinds are never under way together.
+            kind: requests of different kinds are never in flight together.
 
         Raises:
-            Refused: the server says that the request is at fault.
-            Unanswered: retries or time are spent.
+            Refused: the server rejects this request.
+            Unanswered: retries or time are used up.
             Absent: the server has no such page or model.
-            Denied: the server wants another key, or sends elsewhere.
+            Denied: the server wants a different key, or redirects.
         """
         return await self._ask("POST", url, body, read, public=public, kind=kind)
 
@@ -180,32 +180,32 @@ class Transport:
                     _raise_lasting(outcome, public=public)
                 attempt += 1
                 overloaded = overloaded or outcome.status in OVERLOAD
-                spent = attempt >= ATTEMPTS and not patient and not (overloaded and self._gate.is_alone)
+                exhausted = attempt >= ATTEMPTS and not patient and not (overloaded and self._gate.is_alone)
                 delay = _delay(attempt, outcome)
-                if spent or loop.time() + delay >= enough:
+                if exhausted or loop.time() + delay >= enough:
                     raise Overloaded(outcome.cause) if overloaded else Unanswered(outcome.cause)
                 await asyncio.sleep(delay)
 
     async def _attempt(
         self, method: str, url: str, content: bytes | None, read: Callable[[Any], Result], seconds: float
     ) -> Result | Failure:
-        """Send once. A failure is a value: an exception would carry the request along."""
+        """Send once. A failure is returned, since an exception would carry the request along."""
         try:
             async with asyncio.timeout(seconds):
                 found = await self._client.request(method, url, content)
             return read(json.loads(found.content)) if found.status == OK else _failure_of(found)
         except TimeoutError:
-            return Failure("nothing in time")
+            return Failure("timeout")
         except (ValueError, Malformed):
-            return Failure("an answer of another form than documented")
+            return Failure("an answer of an undocumented form")
         except self._client.failures:
-            return Failure("nothing: the connection failed")
-        except Exception as error:  # noqa: BLE001 - whatever a client library raises may quote the request
-            return Failure(f"something that the client does not understand ({type(error).__name__})")
+            return Failure("the connection failed")
+        except Exception as error:  # noqa: BLE001 - a client library's exceptions may quote the request
+            return Failure(f"the client library failed ({type(error).__name__})")
 
 
 def _raise_lasting(failure: Failure, *, public: bool) -> None:
-    """Raise for a failure that asking again does not mend."""
+    """Raise for a failure that a retry cannot mend."""
     if failure.status in REFUSALS:
         raise Refused(failure.message if public else "")
     if failure.status in ABSENT:
@@ -215,7 +215,7 @@ def _raise_lasting(failure: Failure, *, public: bool) -> None:
 
 
 def _delay(attempt: int, failure: Failure) -> float:
-    """Seconds before the next attempt."""
+    """Return the seconds before the next attempt."""
     backoff: float = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (attempt - 1)) * _jitter.uniform(0.5, 1.5)
     return max(backoff, failure.delay)
 
@@ -224,7 +224,7 @@ def _failure_of(found: Response) -> Failure:
     status = found.status
     cause = f"status {status}"
     if status in REDIRECTS:
-        cause += ", a redirect, which is not followed: give the address that it leads to"
+        cause += ", a redirect, which is not followed: use the address that it leads to"
     transient = status in TRANSIENT or (status >= SERVER_ERRORS and status not in ABSENT)
     message = found.content.decode(errors="replace")[:4096] if status in REFUSALS else ""
     return Failure(cause, transient, status, message, found.retry_after)

@@ -1,6 +1,6 @@
-"""vLLM: `/v1/completions` with token ids, log-probabilities by id, and those of a support alone.
+"""vLLM: `/v1/completions` takes token ids and returns log-probabilities by id, of a support if asked.
 
-Run by hand on vLLM 0.26.0 with a GPU, which no test has: docs/decisions/servers.md.
+Run by hand on vLLM 0.26.0 with a GPU, which the tests do not have: docs/decisions/servers.md.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from dpfewshot.backends.servers.served_tokenizer import WithServedTokenizer
 from dpfewshot.errors import BackendError
 
 MORE_THAN_ANY = 1 << 24
-"""More log-probabilities than any vocabulary has: vLLM then says how many it gives at most."""
+"""More tokens than any vocabulary has: vLLM refuses, and says how many log-probabilities it returns."""
 
 MOST_IDS = 128
 """The longest `logprob_token_ids`."""
 
 TOKEN = re.compile(r"token_id:(\d+)")
-"""How vLLM writes a token where it is told to write ids."""
+"""How vLLM spells a token with `return_tokens_as_token_ids`."""
 
 ALLOWED = re.compile(r"max allowed\D*(\d+)")
-"""Where vLLM's refusal says how many log-probabilities it gives."""
+"""Where vLLM's refusal says how many log-probabilities it returns."""
 
 USUAL_MOST = 20
-"""How many it gives if it is not told otherwise."""
+"""How many log-probabilities it returns by default."""
 
 NEUTRAL: Mapping[str, Any] = {
     "temperature": 1.0,
@@ -40,15 +40,15 @@ NEUTRAL: Mapping[str, Any] = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
 }
-"""Stated, since the server's own defaults come from the model's files."""
+"""Sent explicitly, since the server's defaults come from the model's files."""
 
 
 class VLLM(WithServedTokenizer):
     """vLLM.
 
-    A support of up to 128 tokens is asked for by ids; all else takes the whole vocabulary, which the
-    server gives if it was started with `--max-logprobs -1`. Every request has a fresh `cache_salt`, so
-    that no cached prefix of an earlier private prompt is reused.
+    A support of up to 128 tokens is requested by ids. Anything else needs the whole vocabulary, which the
+    server returns if it was started with `--max-logprobs -1`. Every request has a fresh `cache_salt`, so that
+    no cached prefix of an earlier private prompt is reused.
     """
 
     name: ClassVar[str] = "vllm"
@@ -62,30 +62,30 @@ class VLLM(WithServedTokenizer):
         self._most = 0
 
     async def connect(self) -> None:
-        """Model card, tokenizer, and how many log-probabilities the server gives."""
+        """Read the model card, the tokenizer, and how many log-probabilities the server returns."""
         await self._read_card()
         await self.connect_tokenizer()
         self._most = await self._most_logprobs()
         prompt = [next(iter(self.end_token_ids))]
         url, body = self.request([prompt], None, {})
-        told = await self._transport.post(url, body, _told)
-        self.whole = told == set(range(len(told)))
+        ids = await self._transport.post(url, body, _ids)
+        self.whole = ids == set(range(len(ids)))
         if self.whole:
-            self.vocabulary_size = len(told)
+            self.vocabulary_size = len(ids)
         elif self.allow_truncated:
             self.vocabulary_size = await self.written_vocabulary()
         else:
             raise BackendError(self._truncated())
 
     def kind_of(self, support: Tokens | None) -> str:
-        """Whether the ids are sent. In one batch, such requests take away the answers of all others."""
+        """Return whether ids are sent. Such a request would void the answers of others in its batch."""
         picked = self.whole and self.picks and support is not None and len(support) <= MOST_IDS
         return CHOSEN if picked else WHOLE
 
     def request(
         self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any]
     ) -> tuple[str, dict[str, Any]]:
-        """A support by its ids where the server takes that many, else as much as the server gives."""
+        """Request a support by its ids if the server takes that many, else all that the server returns."""
         body = {
             **NEUTRAL,
             **settings,
@@ -102,7 +102,7 @@ class VLLM(WithServedTokenizer):
         return f"{self._transport.base}/completions", body
 
     def read(self, answer: Any, prompts: Sequence[Tokens], support: Tokens | None) -> list[Logprobs]:
-        """One choice a prompt, in the order of their indices."""
+        """Read one choice per prompt, in the order of their indices."""
         choices = field(answer, "choices")
         if not isinstance(choices, list) or len(choices) != len(prompts):
             raise Malformed
@@ -112,7 +112,7 @@ class VLLM(WithServedTokenizer):
         return [self.row(_top(choice), support) for choice in choices]
 
     def identity_of(self, answer: Any) -> tuple[Any, ...]:
-        """The model's name and the fingerprint of the server's settings."""
+        """Return the model's name and the fingerprint of the server's settings."""
         return field(answer, "model"), answer.get("system_fingerprint")
 
     async def _read_card(self) -> None:
@@ -125,31 +125,31 @@ class VLLM(WithServedTokenizer):
         self.context_tokens = cards[self.model].get("max_model_len")
 
     async def _most_logprobs(self) -> int:
-        """How many log-probabilities a token the server gives: it says so when asked for too many."""
+        """Return how many log-probabilities per token the server returns, which its refusal of more says."""
         self._most = MORE_THAN_ANY
         url, body = self.request([[next(iter(self.end_token_ids))]], None, {})
         try:
             await self._transport.post(url, body, lambda answer: answer, public=True)
         except Refused as refusal:
-            told = ALLOWED.search(refusal.message)
-            return int(told.group(1)) if told else USUAL_MOST
+            stated = ALLOWED.search(refusal.message)
+            return int(stated.group(1)) if stated else USUAL_MOST
         return MORE_THAN_ANY
 
     def _truncated(self) -> str:
         return (
-            f"this vLLM gives {self._most} log-probabilities a token: start it with --max-logprobs -1 "
-            "(or say allow_truncated=True, which is as private and makes worse text: all other tokens "
-            "count as impossible)"
+            f"this vLLM returns {self._most} log-probabilities per token: start it with --max-logprobs -1. "
+            "Or set allow_truncated=True: the guarantee is the same, but all other tokens count as "
+            "impossible, so texts get worse"
         )
 
 
-def _told(answer: Any) -> set[int]:
-    """The ids of which the first choice tells log-probabilities."""
+def _ids(answer: Any) -> set[int]:
+    """Return the ids whose log-probabilities the first choice holds."""
     return {token for token, _ in _top(field(answer, "choices", 0))}
 
 
 def _top(choice: Any) -> Iterator[tuple[int, float]]:
-    """Token ids and log-probabilities of the only token that was predicted."""
+    """Yield the token ids and log-probabilities of the one predicted token."""
     steps = field(choice, "logprobs", "top_logprobs")
     if not isinstance(steps, list) or len(steps) != 1 or not isinstance(steps[0], dict):
         raise Malformed

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own: usable from any thread, also from inside a running loop."""
+"""An event loop in a thread of its own, usable from any thread, even within a running loop."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 TALKATIVE = ("httpcore", "h11", "anyio", "asyncio")
-"""How loggers begin that write requests, prompts included, or how many there are."""
+"""Prefixes of loggers that write requests, with prompts, or reveal their number."""
 
 SUPPRESSING = (
     "_SUPPRESS_INSTRUMENTATION_KEY",
     "_SUPPRESS_HTTP_INSTRUMENTATION_KEY",
     "suppress_instrumentation",
 )
-"""Where OpenTelemetry keeps the keys that its instrumentations look for, or the key itself."""
+"""Names of OpenTelemetry's keys that suppress instrumentation, or a key itself."""
 
 
 class Worker:
     """A thread that runs coroutines.
 
-    What it sends is private, so nothing that client libraries log in its thread gets to a handler,
-    whatever level the application asks for. Their logging in other threads is left alone. For the same
-    reason work has none of its caller's context variables: whatever traces the caller finds no span to
-    hang requests on, and OpenTelemetry is told to make none.
+    Its requests are private, so no handler sees what client libraries log in its thread, at any level.
+    Their logs in other threads are unchanged. For the same reason, coroutines get none of their caller's
+    context variables: a tracer finds no span to attach requests to, and OpenTelemetry's instrumentation is
+    suppressed.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Worker:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine there and wait for its result; an interrupt of the waiting thread cancels it."""
+        """Run a coroutine and wait for its result; an interrupt of the waiting thread cancels it."""
         future = _untraced().run(asyncio.run_coroutine_threadsafe, work, self._loop)
         try:
             return future.result()
@@ -47,16 +47,16 @@ class Worker:
             raise
 
     def silence(self) -> None:
-        """Drop what the client libraries log in this thread, as far as they are imported by now."""
+        """Drop what client libraries log in this thread, as far as they are imported already."""
         names = {name for name in logging.root.manager.loggerDict if name.startswith(TALKATIVE)}
         for name in names - self._silenced:
             logging.getLogger(name).addFilter(self._is_elsewhere)
         self._silenced |= names
 
     def close(self, last: Coroutine[Any, Any, None]) -> None:
-        """Cancel what is under way, whose callers get a `CancelledError`, run a last thing, and stop.
+        """Cancel pending work, whose callers get a `CancelledError`, run `last`, and stop.
 
-        Garbage may be collected in the thread itself, which cannot wait for itself: then it only stops.
+        Garbage collection may call this in the thread itself, which cannot wait for itself and only stops.
         """
         if threading.current_thread() is self._thread:
             last.close()
@@ -82,7 +82,7 @@ async def _cancel_others() -> None:
 
 
 def _untraced() -> Context:
-    """An empty context, but for OpenTelemetry's keys that turn instrumentation off, where it is installed."""
+    """Return an empty context, except for OpenTelemetry's keys that suppress instrumentation."""
     context = Context()
     context.run(_suppress_instrumentation)
     return context

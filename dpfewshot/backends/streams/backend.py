@@ -1,4 +1,4 @@
-"""What backends have in common that hold the model and a key-value stream for each prompt in this process."""
+"""The base of backends that hold the model in this process, with a key-value stream for each prompt."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dpfewshot.backends.streams.protocol import Streams
 
 PUBLIC_PROMPTS = 4
-"""Public prompts whose streams are kept; more are evaluated afresh for every token."""
+"""How many public prompts keep their streams; further ones are evaluated afresh for every token."""
 
 
 class StreamModel(Protocol):
@@ -43,33 +43,33 @@ class StreamModel(Protocol):
 
     @property
     def bos(self) -> int | None:
-        """The token in front of every prompt, if the model wants one."""
+        """The beginning-of-sequence token, if the model wants one in front of every prompt."""
         ...
 
     def tokenize(self, text: str) -> list[int]:
-        """Token ids of `text`: nothing added, special tokens stay text."""
+        """Return the token ids of `text`: nothing is added, and special tokens stay text."""
         ...
 
     def detokenize(self, tokens: Tokens) -> str:
-        """The text of `tokens`."""
+        """Return the text of `tokens`."""
         ...
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         ...
 
 
 class StreamBackend(ABC):
-    """A `BlockBackend` over a `StreamModel`: checks prompts, hands out streams, takes turns, closes.
+    """A `BlockBackend` over a `StreamModel`: checks prompts, assigns streams, serialises calls, and closes.
 
     Args:
         model: the model.
-        context_tokens: the longest prompt, with the tokens that a block adds to it.
-        kept_prompts: private prompts of a block whose streams are kept from token to token.
+        context_tokens: the longest prompt, including the tokens that a block adds to it.
+        kept_prompts: how many private prompts of a block keep their streams from token to token.
         decode_batch: streams that take a step together, one of them a dummy: 1, or a multiple of 8.
 
     Attributes:
-        context_tokens: as above.
+        context_tokens: the argument.
     """
 
     def __init__(
@@ -92,27 +92,27 @@ class StreamBackend(ABC):
 
     @property
     def end_token_ids(self) -> frozenset[int]:
-        """Every token with which the model ends a text, a turn or a message."""
+        """Every token that ends a text, a turn or a message."""
         return self._model.end_token_ids
 
     @property
     def tokens_evaluated(self) -> int:
-        """Tokens of prefixes and prompts evaluated so far, dummies left out.
+        """Tokens of prefixes and prompts evaluated so far, without dummies.
 
-        Depends on the lengths of private texts: for the operator alone, never published.
+        Depends on the lengths of private texts: for the operator alone, never to be published.
         """
         return self._tally.tokens
 
     def tokenize(self, text: str) -> list[int]:
-        """Token ids of `text`; none is added, and special tokens in the text stay text."""
+        """Return the token ids of `text`: nothing is added, and special tokens stay text."""
         with self._guard():
             return self._model.tokenize(text)
 
     def detokenize(self, tokens: Tokens) -> str:
-        """The text of `tokens`, special tokens written out, broken UTF-8 replaced.
+        """Return the text of `tokens`: special tokens are spelled out, broken UTF-8 is replaced.
 
         Raises:
-            BackendError: an id is not in 0 to V-1.
+            BackendError: a token id is not in 0 to V-1.
         """
         with self._guard():
             if not self._are_tokens(tokens):
@@ -120,11 +120,11 @@ class StreamBackend(ABC):
             return self._model.detokenize(tokens)
 
     def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
-        """Log-probabilities of the next token of each prompt; see `LogprobBackend`.
+        """Return the log-probabilities of each prompt's next token; see `LogprobBackend`.
 
-        Each prompt is evaluated whole, in a call of its own. A prompt that is empty (and the model adds
-        no token in front), longer than `context_tokens`, or holds an id that is none is a row of NaN,
-        and so is one whose logits are not finite.
+        Each prompt is evaluated whole, in a call of its own. A prompt gives a row of NaN if it is empty (and
+        the model adds no token in front), is longer than `context_tokens`, holds an invalid token id, or has
+        logits that are NaN or +inf.
         """
         block = self.open_block((), prompts, 1)
         try:
@@ -137,20 +137,20 @@ class StreamBackend(ABC):
     ) -> StreamBlock:
         """Open a block of the prompts `prefix + suffix`; see `BlockBackend`.
 
-        The prefix is evaluated once and kept while it is used. Blocks may be open at the same time. In a
-        public block of one token, a prompt that begins with the whole of an earlier one goes on from there.
+        The prefix is evaluated once and kept while it is in use. Several blocks may be open at once. In a
+        public block of one token, a prompt that begins with the whole of an earlier one continues it.
 
         Raises:
-            BackendError: `tokens` is less than 1, or the prefix leaves no room for a prompt.
+            BackendError: `tokens` is below 1, or the prefix leaves no room for a prompt.
         """
         with self._guard():
             start = prefix if self._model.bos is None else (self._model.bos, *prefix)
             if tokens < 1:
-                raise BackendError(f"a block has at least one token, not {tokens}")
+                raise BackendError(f"tokens={tokens}: a block has at least one token")
             if len(start) + tokens > self.context_tokens or not self._are_tokens(start):
                 raise BackendError(
-                    f"a prefix of {len(start)} tokens and {tokens} tokens to come leave no room for a prompt "
-                    f"in context_tokens={self.context_tokens}, or an id of the prefix is not a token"
+                    f"a prefix of {len(start)} tokens and {tokens} further tokens leave no room for a prompt "
+                    f"in context_tokens={self.context_tokens}, or the prefix holds an invalid token id"
                 )
             room = self.context_tokens - len(start) - (tokens - 1)
             return StreamBlock(
@@ -165,7 +165,7 @@ class StreamBackend(ABC):
             )
 
     def close(self) -> None:
-        """Free the model and its caches. Closing twice is harmless."""
+        """Free the model and its caches. A second call does nothing."""
         with self._lock:
             self._close()
 
@@ -177,11 +177,11 @@ class StreamBackend(ABC):
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
-        """Hold the lock of a backend that is usable here."""
+        """Hold the lock of an open backend, in the process that made it."""
         kind = type(self).__name__
         if os.getpid() != self._process:
             raise BackendError(
-                f"this {kind} was made in another process, and it does not survive a fork: "
+                f"this {kind} was made in another process and does not survive a fork: "
                 "make one in each process"
             )
         with self._lock:
@@ -193,14 +193,14 @@ class StreamBackend(ABC):
         return all(0 <= token < self.vocabulary_size for token in ids)
 
     def _usable(self, suffix: Tokens, room: int, has_prefix: bool) -> list[int] | None:
-        """The suffix, or None if its prompt cannot be evaluated: a rule of that prompt alone."""
+        """Return the suffix, or None if its prompt cannot be evaluated: a rule of that prompt alone."""
         at_least = 0 if has_prefix else 1
         if at_least <= len(suffix) <= room and self._are_tokens(suffix):
             return [int(token) for token in suffix]
         return None
 
     def _streams(self, *, stepping: bool) -> StreamPools:
-        """The streams of private blocks that take steps, or those of all else; made when first needed."""
+        """Return the streams of private blocks that take steps, or those of all others, made on first use."""
         pools = self._pools.get(stepping)
         if pools is None or pools.failed:
             if pools is not None:
@@ -217,35 +217,35 @@ class StreamBackend(ABC):
 
     @abstractmethod
     def _open_streams(self, *, streams: int) -> Streams:
-        """So many streams of `context_tokens` cells at least, all empty."""
+        """Return this many empty streams of at least `context_tokens` cells."""
 
     @abstractmethod
     def _log_softmax(self, logits: Any, columns: NDArray[np.intp] | slice) -> NDArray[np.floating]:
-        """Log-probabilities of some columns, from the logits of one prompt."""
+        """Return the log-probabilities of some columns, from the logits of one prompt."""
 
     def _groups_of_a_pool(self, size: int) -> int:
-        """How many groups of so many streams can be had at once."""
+        """Return how many groups of this size one pool can have."""
         del size
         return sys.maxsize
 
 
 def check_settings(context_tokens: int, kept_prompts: int, decode_batch: int) -> None:
-    """Refuse settings that no model could honour.
+    """Refuse settings that no model can honour.
 
     Raises:
-        BackendError: says which.
+        BackendError: names the setting and its range.
     """
     if context_tokens < 1:
-        raise BackendError(f"context_tokens={context_tokens}: a prompt has at least one token")
+        raise BackendError(f"context_tokens={context_tokens}: at least 1")
     if kept_prompts < 0:
-        raise BackendError(f"kept_prompts={kept_prompts}: not a number of prompts")
-    # Kernels take rows by fours and eights, and a remainder by other code with other rounding.
+        raise BackendError(f"kept_prompts={kept_prompts}: at least 0")
+    # Kernels process rows by fours and eights, and a remainder in other code that rounds differently.
     if decode_batch < 1 or (decode_batch > 1 and decode_batch % 8):
         raise BackendError(f"decode_batch={decode_batch}: 1 or a multiple of 8")
 
 
 def _free(pools: dict[bool, StreamPools], model: StreamModel, process: int) -> None:
-    # A child that was forked shares the parent's library state: it must not tear that down.
+    # A forked child shares the parent's library state and must not tear it down.
     if os.getpid() != process:
         return
     for each in pools.values():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from dpfewshot.backends.streams.pool import Cohort
+from dpfewshot.backends.streams.pool import PromptBatch
 from dpfewshot.backends.streams.pools import StreamPools
 from dpfewshot.errors import BackendError
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 
 RowLogSoftmax: TypeAlias = "Callable[[Any, NDArray[np.intp] | slice], NDArray[np.floating]]"
-"""From the logits of one prompt, as its streams give them, to the log-probabilities of some columns."""
+"""Turns the logits of one prompt into the log-probabilities of some columns."""
 
 
 class StreamBlock:
-    """The block of every backend with a key-value stream for each prompt.
+    """The block of a `StreamBackend`.
 
-    Prompts beyond the places that are free are evaluated afresh for every token, in waves, with the
-    same bits: how many prompts there are changes the time, and neither an answer nor a limit.
+    Prompts without a free place are evaluated afresh for every token, in waves, with the same bits: the
+    number of prompts changes the time, but no answer and no limit.
 
     Args:
         pools: the streams.
-        guard: entered by every call: holds the backend's lock, and refuses a backend that is closed.
+        guard: entered by every call: holds the backend's lock, and refuses a closed backend.
         log_softmax: turns logits into log-probabilities.
         vocabulary_size: V.
         prefix: public token ids that every prompt begins with.
         suffixes: the rest of each prompt; None for a prompt that cannot be evaluated.
         tokens: how many next tokens may be asked for; with one, no stream is kept.
-        public: whether the prompts are public, so that one may go on from where another ended.
+        public: whether the prompts are public, so that one may continue another.
     """
 
     def __init__(
@@ -61,31 +61,36 @@ class StreamBlock:
         self._tokens = tokens
         self._rows = len(suffixes)
         self._released: list[list[int]] = []
-        seated = [(row, suffix) for row, suffix in enumerate(suffixes) if suffix is not None]
-        in_turn = public and tokens == 1
-        seats = max(1, len(seated)) if in_turn else pools.first.spare.seats
-        parts = [seated[start : start + seats] for start in range(0, len(seated), seats)]
-        places = pools.take(len(parts)) if tokens > 1 else []
-        waves = [(pools.first, None)] * (len(parts) - len(places))
+        usable = [(row, suffix) for row, suffix in enumerate(suffixes) if suffix is not None]
+        sequential = public and tokens == 1
+        capacity = max(1, len(usable)) if sequential else pools.first.spare.capacity
+        chunks = [usable[start : start + capacity] for start in range(0, len(usable), capacity)]
+        places = pools.take(len(chunks)) if tokens > 1 else []
+        waves = [(pools.first, None)] * (len(chunks) - len(places))
         self._close = weakref.finalize(self, pools.free.extend, places)
-        self._cohorts = [
-            (pool, Cohort([row for row, _ in part], [suffix for _, suffix in part], group, in_turn=in_turn))
-            for part, (pool, group) in zip(parts, [*places, *waves], strict=True)
+        self._batches = [
+            (
+                pool,
+                PromptBatch(
+                    [row for row, _ in chunk], [suffix for _, suffix in chunk], group, sequential=sequential
+                ),
+            )
+            for chunk, (pool, group) in zip(chunks, [*places, *waves], strict=True)
         ]
 
     def next_token_logprobs(self, support: Tokens | None = None) -> Logprobs:
-        """Log-probabilities of the next token of each prompt as it now stands.
+        """Return the log-probabilities of each prompt's next token.
 
         Args:
-            support: the token ids asked for, in this order; None for the whole vocabulary.
+            support: the token ids to answer for, in this order; None for the whole vocabulary.
 
         Returns:
             float32 of shape (prompts, len(support) or V), in nats; a row of NaN for a prompt that
             cannot be evaluated.
 
         Raises:
-            BackendError: the block or the backend is closed, all of the block's tokens were asked for, a
-                support id is none, or the evaluation failed.
+            BackendError: the block or the backend is closed, the block has no token left, the support holds
+                an invalid token id, or the evaluation failed.
         """
         columns = support_columns(support, self._vocabulary_size)
         width = self._vocabulary_size if support is None else len(support)
@@ -94,8 +99,8 @@ class StreamBlock:
             self._check()
             if len(self._released) >= self._tokens:
                 raise BackendError(f"the block was opened for {self._tokens} tokens: open another")
-            for pool, cohort in self._cohorts:
-                for row, logits in pool.evaluate(self._prefix, cohort, self._released):
+            for pool, batch in self._batches:
+                for row, logits in pool.evaluate(self._prefix, batch, self._released):
                     answers[row] = self._log_softmax(logits, columns)
         return answers
 
@@ -103,7 +108,7 @@ class StreamBlock:
         """Continue every prompt with a released token.
 
         Raises:
-            BackendError: the block is closed, or the id is none.
+            BackendError: the block is closed, or the token id is invalid.
         """
         self.append_each([token] * self._rows)
 
@@ -111,7 +116,8 @@ class StreamBlock:
         """Continue each prompt with a token of its own, in the order of the suffixes.
 
         Raises:
-            BackendError: the block is closed, an id is none, or there is not one for each prompt.
+            BackendError: the block is closed, a token id is invalid, or the number of tokens differs from
+                the number of prompts.
         """
         with self._guard():
             self._check()
@@ -123,9 +129,9 @@ class StreamBlock:
             self._released.append([int(token) for token in tokens])
 
     def close(self) -> None:
-        """Give the streams back and forget the prompts. Closing twice is harmless."""
+        """Return the streams to the pools and drop the prompts. A second call does nothing."""
         self._close()
-        self._cohorts = []
+        self._batches = []
 
     def _check(self) -> None:
         if not self._close.alive:
@@ -135,10 +141,10 @@ class StreamBlock:
 
 
 def support_columns(support: Tokens | None, vocabulary_size: int) -> NDArray[np.intp] | slice:
-    """The columns of a support.
+    """Return the columns of a support.
 
     Raises:
-        BackendError: an id is not in 0 to V-1.
+        BackendError: a token id is not in 0 to V-1.
     """
     if support is None:
         return slice(None)

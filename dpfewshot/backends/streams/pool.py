@@ -1,4 +1,4 @@
-"""Who sits in which stream: shared prefixes, groups of streams that step together, and dummies."""
+"""A pool of key-value streams: which prompt is evaluated in which stream, and in which calls."""
 
 from __future__ import annotations
 
@@ -12,35 +12,41 @@ if TYPE_CHECKING:
     from dpfewshot.backends.protocol import Tokens
     from dpfewshot.backends.streams.protocol import Logits, StreamsOpener
 
-BLANK = 0
+EMPTY = 0
 """A stream that is never written to: a copy of it is an empty cache of zeros."""
 
 PREFIXES = (1, 2)
-"""Streams that hold the public prefixes used last (a private block's and a public one's may differ)."""
+"""Streams of the two public prefixes used last: a private block's and a public one's may differ."""
 
-RULER = 3
-"""A full stream of public dummies, see `StreamPool`."""
+FULL_DUMMY = 3
+"""A full stream of public tokens, copied to the streams of a group that hold no prompt."""
 
 RESERVED = 4
-"""Streams before the first group."""
+"""The number of streams before the first group."""
 
 
 @dataclass(frozen=True)
-class Group:
+class StreamGroup:
     """Neighbouring streams that take a step together: `first` to `first + size - 1`."""
 
     first: int
     size: int
 
     @property
-    def seats(self) -> int:
-        """Prompts that it seats: all but one, which is always a dummy; a group of one has no dummy."""
+    def capacity(self) -> int:
+        """The prompts it holds: one stream stays a dummy, except in a group of one."""
         return max(1, self.size - 1)
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """An evaluated public prefix: its stream, its length, and the logits after it (None if it is empty)."""
+    """An evaluated public prefix.
+
+    Attributes:
+        stream: the stream that holds it.
+        length: its tokens.
+        logits: the logits after it; None if it is empty.
+    """
 
     stream: int
     length: int
@@ -48,169 +54,168 @@ class Prefix:
 
 
 @dataclass
-class Cohort:
-    """Prompts that are evaluated together, one in each of the first seats of a group.
+class PromptBatch:
+    """Prompts that are evaluated together, each in one of the first streams of a group.
 
     Attributes:
-        rows: the row of the answer that each prompt has.
-        suffixes: the token ids of each after the prefix.
-        group: the streams that keep them, or None: then every evaluation starts afresh in the
-            pool's spare group, with the same calls in the same shapes, hence the same bits.
-        evaluated: released tokens in the kept streams; None before the prompts are.
-        in_turn: whether they are public and are asked for one token, so that one may go on from another.
+        rows: the row of the answer that each prompt fills.
+        suffixes: each prompt's token ids after the prefix.
+        group: the streams that keep the prompts. With None, every evaluation starts afresh in the pool's
+            spare group, in calls of the same shapes and therefore with the same bits.
+        evaluated: released tokens in the kept streams; None until the prompts are evaluated.
+        sequential: whether the prompts are public and asked for one token, so that one may continue another.
     """
 
     rows: Sequence[int]
     suffixes: Sequence[Tokens]
-    group: Group | None
+    group: StreamGroup | None
     evaluated: int | None = None
-    in_turn: bool = False
+    sequential: bool = False
 
 
 class StreamPool:
-    """Groups of streams, and the way in which prompts are evaluated in them.
+    """Groups of streams, and the calls that evaluate prompts in them.
 
-    A prompt starts as a copy of the prefix's whole stream, is evaluated in a decode call of its own,
-    and then takes one-token steps with the group it sits in. So that a step's computation has the
-    same shape whoever sits there:
+    A prompt starts as a copy of the prefix's stream, is evaluated in a decode call of its own, and then
+    takes one-token steps with its group. Two rules give every step the same shape, whatever the prompts:
 
-    - every stream of the group takes part, those without a prompt as dummies;
-    - at least one is a dummy, and dummies are full streams: llama.cpp attends over as many cells as
-      the fullest stream of the call needs, which would be a neighbour's length else.
+    - Every stream of the group takes part; streams without a prompt are dummies.
+    - At least one stream is a dummy, and dummies are full. llama.cpp attends over as many cells as the
+      fullest stream of the call needs, which would otherwise be the longest neighbour's length.
 
     Dummies are copies of one public stream and are rewound after each step.
 
     Args:
         open_streams: makes the streams.
-        groups: how many groups prompts can be kept in; one more is the spare.
+        groups: groups that keep prompts; the pool has one more, the spare.
         group_size: streams of a group; 1 steps each prompt alone, without dummies.
         filler: the token of dummies.
 
     Attributes:
-        groups: those that prompts can be kept in.
-        spare: the one for prompts that are not kept.
+        groups: the groups that keep prompts.
+        spare: the group for prompts that are not kept.
     """
 
     def __init__(self, open_streams: StreamsOpener, *, groups: int, group_size: int, filler: int) -> None:
         self._filler = filler
-        spare, *kept = [Group(RESERVED + index * group_size, group_size) for index in range(groups + 1)]
+        spare, *kept = [StreamGroup(RESERVED + index * group_size, group_size) for index in range(groups + 1)]
         self.spare = spare
         self.groups = kept
         self._prefixes: dict[tuple[int, ...], Prefix] = {}
-        self._ruled = False
+        self._has_full_dummy = False
         self._streams = open_streams(streams=spare.first + (groups + 1) * group_size)
 
     @property
     def failed(self) -> bool:
-        """Whether the caches are lost, so that the pool is of no more use."""
+        """Whether the caches are lost and the pool must be replaced."""
         return self._streams.failed
 
     def close(self) -> None:
-        """Free the context."""
+        """Free the streams."""
         self._streams.close()
 
     def evaluate(
-        self, prefix: tuple[int, ...], cohort: Cohort, released: Sequence[Sequence[int]]
+        self, prefix: tuple[int, ...], batch: PromptBatch, released: Sequence[Sequence[int]]
     ) -> Iterator[tuple[int, Logits]]:
-        """Evaluate `prefix + suffix + released` for each prompt of a cohort.
+        """Evaluate `prefix + suffix + released` for each prompt of a batch.
 
         Args:
             prefix: public token ids that the prompts begin with.
-            cohort: at most as many prompts as its group seats, or any number in turn, each with a token
-                at least, all within a stream's cells.
+            batch: at most as many prompts as its group holds, or any number of sequential ones. Each has at
+                least one token and fits a stream.
             released: for each step, the token id that follows each prompt, by row.
 
         Yields:
-            The row of each prompt and its logits, which must be read before the next is asked for.
+            Each prompt's row and logits. Read the logits before asking for the next.
         """
-        group = cohort.group or self.spare
-        trunk = self._prefix(prefix)
-        if cohort.in_turn:
-            yield from self._load_in_turn(trunk, cohort)
+        group = batch.group or self.spare
+        start = self._prefix(prefix)
+        if batch.sequential:
+            yield from self._load_sequentially(start, batch)
             return
         if not released:
-            yield from self._load(trunk, cohort, group)
+            yield from self._load(start, batch, group)
             return
-        if cohort.group is None or cohort.evaluated is None:
-            for _ in self._load(trunk, cohort, group):
+        if batch.group is None or batch.evaluated is None:
+            for _ in self._load(start, batch, group):
                 pass
-            cohort.evaluated = 0
-        # Asked again without a further token, the last step is taken again, with the same bits.
-        start = min(cohort.evaluated, len(released) - 1)
-        lengths = [trunk.length + len(suffix) for suffix in cohort.suffixes]
-        if not cohort.evaluated:
+            batch.evaluated = 0
+        # A repeated question without a further token takes the last step again, with the same bits.
+        first = min(batch.evaluated, len(released) - 1)
+        lengths = [start.length + len(suffix) for suffix in batch.suffixes]
+        if not batch.evaluated:
             self._fill_with_dummies(group, len(lengths))
         answers: list[Logits] = []
-        for done in range(start, len(released)):
-            tokens = [released[done][row] for row in cohort.rows]
+        for done in range(first, len(released)):
+            tokens = [released[done][row] for row in batch.rows]
             answers = self._step(group, tokens, [length + done for length in lengths])
-        cohort.evaluated = len(released)
-        yield from zip(cohort.rows, answers, strict=True)
+        batch.evaluated = len(released)
+        yield from zip(batch.rows, answers, strict=True)
 
-    def _load_in_turn(self, trunk: Prefix, cohort: Cohort) -> Iterator[tuple[int, Logits]]:
+    def _load_sequentially(self, start: Prefix, batch: PromptBatch) -> Iterator[tuple[int, Logits]]:
         """Evaluate public prompts one after the other in one stream.
 
-        A prompt that begins with the whole of an earlier one goes on from where that one ended: a text is
-        not evaluated again with each label that may follow it. What prompts have in common by chance is
-        not used, so that a prompt's bits depend on those alone that it was made to go on from.
+        A prompt that begins with the whole of an earlier one continues it: a text is evaluated once for all
+        the labels that may follow it. A beginning shared by chance is not reused, so a prompt's bits depend
+        only on the prompt it was made to continue.
         """
         stream = self.spare.first
-        stem: tuple[int, ...] = ()
-        self._streams.copy(trunk.stream, stream)
-        for row, suffix in zip(cohort.rows, cohort.suffixes, strict=True):
+        shared: tuple[int, ...] = ()
+        self._streams.copy(start.stream, stream)
+        for row, suffix in zip(batch.rows, batch.suffixes, strict=True):
             if not suffix:
-                if trunk.logits is not None:
-                    yield row, trunk.logits
+                if start.logits is not None:
+                    yield row, start.logits
                 continue
-            if len(suffix) <= len(stem) or tuple(suffix[: len(stem)]) != stem:
-                stem = ()
-            start = trunk.length + len(stem)
-            self._streams.rewind(stream, start)
-            yield row, self._streams.extend(stream, start, suffix[len(stem) :])
-            stem = stem or tuple(suffix)
+            if len(suffix) <= len(shared) or tuple(suffix[: len(shared)]) != shared:
+                shared = ()
+            position = start.length + len(shared)
+            self._streams.rewind(stream, position)
+            yield row, self._streams.extend(stream, position, suffix[len(shared) :])
+            shared = shared or tuple(suffix)
 
-    def _load(self, trunk: Prefix, cohort: Cohort, group: Group) -> Iterator[tuple[int, Logits]]:
+    def _load(self, start: Prefix, batch: PromptBatch, group: StreamGroup) -> Iterator[tuple[int, Logits]]:
         """Evaluate each prompt in a decode call of its own, after a copy of the prefix."""
-        for seat, (row, suffix) in enumerate(zip(cohort.rows, cohort.suffixes, strict=True)):
-            stream = group.first + seat
-            self._streams.copy(trunk.stream, stream)
+        for index, (row, suffix) in enumerate(zip(batch.rows, batch.suffixes, strict=True)):
+            stream = group.first + index
+            self._streams.copy(start.stream, stream)
             if suffix:
-                yield row, self._streams.extend(stream, trunk.length, suffix)
-            elif trunk.logits is not None:
-                yield row, trunk.logits
-        cohort.evaluated = 0
+                yield row, self._streams.extend(stream, start.length, suffix)
+            elif start.logits is not None:
+                yield row, start.logits
+        batch.evaluated = 0
 
-    def _step(self, group: Group, following: list[int], positions: list[int]) -> list[Logits]:
-        """One token for every prompt of a group, and for its dummies."""
-        seated, dummies = len(positions), group.size - len(positions)
+    def _step(self, group: StreamGroup, following: list[int], positions: list[int]) -> list[Logits]:
+        """Evaluate one token in every stream of a group, dummies included."""
+        active, dummies = len(positions), group.size - len(positions)
         last = self._streams.cells - 1
         tokens = following + [self._filler] * dummies
         where = positions + [last] * dummies
         for index, position in enumerate(where):
             self._streams.rewind(group.first + index, position)
-        return self._streams.step(group.first, tokens, where, seated)
+        return self._streams.step(group.first, tokens, where, active)
 
-    def _fill_with_dummies(self, group: Group, seated: int) -> None:
-        """Copy the ruler to the seats that no prompt has, whatever they held before."""
-        if group.size == seated:
+    def _fill_with_dummies(self, group: StreamGroup, active: int) -> None:
+        """Overwrite the streams after the first `active` with full dummies."""
+        if group.size == active:
             return
-        if not self._ruled:
-            self._streams.extend(RULER, 0, [self._filler] * (self._streams.cells - 1), dummies=True)
-            self._ruled = True
-        for seat in range(seated, group.size):
-            self._streams.copy(RULER, group.first + seat)
+        if not self._has_full_dummy:
+            self._streams.extend(FULL_DUMMY, 0, [self._filler] * (self._streams.cells - 1), dummies=True)
+            self._has_full_dummy = True
+        for index in range(active, group.size):
+            self._streams.copy(FULL_DUMMY, group.first + index)
 
     def _prefix(self, tokens: tuple[int, ...]) -> Prefix:
-        """The prefix's stream; evaluated unless it is one of those used last."""
+        """Return the prefix, evaluated unless it is one of those used last."""
         if not tokens:
-            return Prefix(BLANK, 0, None)
+            return Prefix(EMPTY, 0, None)
         known = self._prefixes.pop(tokens, None)
         if known is None:
             if len(self._prefixes) == len(PREFIXES):
                 self._prefixes.pop(next(iter(self._prefixes)))
             in_use = {prefix.stream for prefix in self._prefixes.values()}
             stream = next(stream for stream in PREFIXES if stream not in in_use)
-            self._streams.copy(BLANK, stream)
+            self._streams.copy(EMPTY, stream)
             logits = copy(self._streams.extend(stream, 0, tokens))  # llama.cpp's are a view
             known = Prefix(stream, len(tokens), logits)
         self._prefixes[tokens] = known

@@ -1,29 +1,29 @@
-"""As many pools of streams as the kept prompts take: a llama context has 256 streams at most."""
+"""Several pools of streams, since a llama context has at most 256 streams."""
 
 from __future__ import annotations
 
 from collections import deque
 
-from dpfewshot.backends.streams.pool import RESERVED, Group, StreamPool
+from dpfewshot.backends.streams.pool import RESERVED, StreamGroup, StreamPool
 from dpfewshot.backends.streams.protocol import StreamsOpener
 from dpfewshot.errors import BackendError
 
-Place = tuple[StreamPool, Group]
-"""A group of streams, in the pool that it belongs to."""
+Place = tuple[StreamPool, StreamGroup]
+"""A group of streams and the pool it belongs to."""
 
 
 class StreamPools:
-    """Pools of one size, so that a prompt has the same bits in each.
+    """Pools of equal size, so that a prompt has the same bits in each.
 
     Args:
         open_streams: makes the streams of a pool.
-        groups: how many groups prompts can be kept in, at least.
+        groups: the least number of groups that keep prompts.
         group_size: streams of a group.
-        groups_of_a_pool: how many of them a pool can have at most.
+        groups_of_a_pool: the most groups that a pool can have.
         filler: the token of dummies.
 
     Attributes:
-        first: the pool in whose spare group prompts without a place are evaluated.
+        first: the pool whose spare group evaluates prompts that have no place.
         free: the places that no block holds.
 
     Raises:
@@ -55,19 +55,19 @@ class StreamPools:
 
     @property
     def failed(self) -> bool:
-        """Whether caches are lost, so that the pools are of no more use."""
+        """Whether caches are lost and the pools must be replaced."""
         return any(pool.failed for pool in self._pools)
 
     def take(self, wanted: int) -> list[Place]:
-        """As many of the free places as there are, at most `wanted`."""
+        """Take up to `wanted` of the free places."""
         return [self.free.popleft() for _ in range(min(wanted, len(self.free)))]
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         for pool in self._pools:
             pool.close()
 
 
 def groups_within(streams: int, group_size: int) -> int:
-    """How many groups fit beside the reserved streams and the spare group; below 1 if none."""
+    """Return how many groups fit beside the reserved streams and the spare group; below 1 if none does."""
     return (streams - RESERVED) // group_size - 1

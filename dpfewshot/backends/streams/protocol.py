@@ -1,4 +1,4 @@
-"""What a backend that keeps a key-value stream for each prompt has to evaluate with."""
+"""The key-value streams that a `StreamBackend` evaluates prompts in."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Logits = NDArray[np.float32]
 
 @dataclass
 class Tally:
-    """Tokens evaluated so far. They tell the lengths of private texts: for the operator alone."""
+    """Tokens evaluated so far. They reveal the lengths of private texts: for the operator alone."""
 
     tokens: int = 0
     dummies: int = 0
 
 
 class Streams(Protocol):
-    """A key-value stream for each of many sequences: `KVStreams` of llama.cpp, and others of its kind."""
+    """One key-value stream for each of many sequences, such as `KVStreams` and `HuggingFaceStreams`."""
 
     @property
     def cells(self) -> int:
@@ -33,27 +33,44 @@ class Streams(Protocol):
 
     @property
     def failed(self) -> bool:
-        """Whether nothing may be read from the streams any more."""
+        """Whether the caches are in doubt: nothing may be read from them."""
         ...
 
     def copy(self, source: int, target: int) -> None:
-        """Make `target` a copy of `source`, all of it."""
+        """Make the stream `target` a complete copy of the stream `source`."""
         ...
 
     def rewind(self, stream: int, length: int) -> None:
-        """Forget what follows the first `length` tokens of a stream."""
+        """Drop the tokens after the first `length` of a stream."""
         ...
 
     def extend(self, stream: int, start: int, tokens: Tokens, *, dummies: bool = False) -> Logits:
-        """Evaluate tokens of one stream in a call of their own; the logits after the last."""
+        """Evaluate tokens of one stream in a call of their own, and return the logits after the last.
+
+        Args:
+            stream: the stream.
+            start: the position of the first token: how many tokens the stream holds.
+            tokens: at least one.
+            dummies: whether the tally counts them as dummies.
+        """
         ...
 
-    def step(self, first: int, tokens: Sequence[int], positions: Sequence[int], seated: int) -> list[Logits]:
-        """Evaluate one token in each of neighbouring streams, in one call of a fixed shape."""
+    def step(self, first: int, tokens: Sequence[int], positions: Sequence[int], active: int) -> list[Logits]:
+        """Evaluate one token in each of the streams `first`, `first` + 1, ... in one call of a fixed shape.
+
+        Args:
+            first: the first stream.
+            tokens: a token for each stream.
+            positions: each token's position in its stream.
+            active: how many streams, from the first, hold prompts; the rest hold dummies.
+
+        Returns:
+            The logits of the active streams.
+        """
         ...
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         ...
 
 
@@ -61,5 +78,5 @@ class StreamsOpener(Protocol):
     """Makes streams."""
 
     def __call__(self, *, streams: int) -> Streams:
-        """So many of them, all empty."""
+        """Return this many streams, all empty."""
         ...

@@ -1,4 +1,4 @@
-"""Many prompts, few at a time: what one causes is its row of NaN, and a changed model is refused."""
+"""Requests for rows of log-probabilities: a prompt at fault gives a row of NaN, a changed model an error."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from dpfewshot.backends.servers.transport import Transport
 from dpfewshot.errors import BackendError
 
 CANARY_SECONDS = 60.0
-"""How long the canary's last answer counts. A matter of time alone, never of what was asked meanwhile."""
+"""How long the canary's last answer counts. It depends on time alone, never on what was asked meanwhile."""
 
 DRIFT = 0.1
-"""How much a probability of the canary may move on a server that is not batch-invariant."""
+"""The most that a probability of the canary may change on a server that is not batch-invariant."""
 
 
 class Asker:
-    """Asks one server, prompt by prompt of its own accord, so that no row depends on what else is asked.
+    """Asks one server for rows, each independent of the other prompts.
 
-    A prompt without an answer may be at fault itself, or have waited behind others: a slow server, a full
-    queue and a quota tell no difference. So it is asked again alone, with nothing else under way:
+    A prompt without an answer is at fault itself, or was held up by others: a slow server, a full queue and
+    a quota look the same. So it is asked again alone, with no other request in flight:
 
-        first the canary, a public prompt whose answer is remembered: it is tried until the server has
-            ended what it still computes of requests that were given up, and fails if the server is gone;
-        then the prompt. An answer is its row;
-        then, unless the server refused the prompt, the canary again: if it is answered, the prompt is at
-            fault and becomes a row of NaN.
+        1. The canary, a public prompt whose answer is remembered, is retried until the server has finished
+           abandoned requests. If it gets no answer, the server is gone.
+        2. The prompt is asked. An answer is its row.
+        3. The canary is asked again, unless the server refused the prompt. If the canary gets an answer, the
+           prompt is at fault and gives a row of NaN.
 
-    Whatever else happens fails the draw, and the error speaks of public requests alone. The canary is
-    asked each minute too, always alone.
+    Everything else fails the draw, with an error about public requests alone. The canary is also
+    asked each minute, always alone.
 
     Args:
-        transport, dialect: connected.
-        name: the server's, for messages.
+        transport: the server.
+        dialect: the connected dialect.
+        name: the server's name in messages.
         canary: public token ids.
     """
 
@@ -54,10 +55,10 @@ class Asker:
     async def rows(
         self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any] | None = None
     ) -> Logprobs:
-        """Float32 of shape (prompts, support or V). Prompts are sent whole, in batches of a public size.
+        """Return float32 of shape (prompts, support or V). Requests hold a public number of whole prompts.
 
         Raises:
-            BackendError: the server is at fault, or serves another model than before.
+            BackendError: the server is at fault, or its model changed.
         """
         await self.look_at_canary(support, CANARY_SECONDS)
         size = self._dialect.prompts_per_request
@@ -65,19 +66,19 @@ class Asker:
         try:
             answers = await gather(self._batch(batch, support, settings) for batch in batches)
         except BaseException:
-            self._asked.clear()  # the server may still compute: the next call waits for it with a canary
+            self._asked.clear()  # the server may still be busy: the next call waits for it with a canary
             raise
         width = self._dialect.vocabulary_size if support is None else len(support)
         rows = [row for answer in answers for row in answer]
         return np.stack(rows) if rows else np.empty((0, width), dtype=np.float32)
 
     async def look_at_canary(self, support: Tokens | None = None, seconds: float = 0.0) -> None:
-        """Ask the canary if its answer is older than this, and compare.
+        """Ask the canary unless its answer is newer than `seconds`, and compare.
 
-        It is asked in the way in which this support is asked for: requests of two kinds are never mixed.
+        The request is of the kind that this support needs: requests of two kinds are never mixed.
 
         Raises:
-            BackendError: no answer, or another one than before.
+            BackendError: the canary gets no answer, or a different one than before.
         """
         kind = self._dialect.kind_of(support)
         if self._is_fresh(kind, seconds):
@@ -92,11 +93,11 @@ class Asker:
                 raise error_of(fault, self._name) from None
             self._asked[kind] = time.monotonic()
         if np.isnan(row).any():
-            raise BackendError(f"{self._name} answered a public prompt with log-probabilities that are none")
+            raise BackendError(f"{self._name} answered a public prompt with invalid log-probabilities")
         expected = self._expected.setdefault(kind, row)
         if not _same(expected, row, exact=self.exact):
             raise BackendError(
-                f"{self._name} answers the same prompt otherwise than before: its model was changed, or its "
+                f"{self._name} answers the same prompt differently than before: its model changed, or its "
                 "answers depend on other requests; connect again"
             )
 
@@ -106,7 +107,7 @@ class Asker:
     async def _batch(
         self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any] | None
     ) -> list[Logprobs]:
-        """A row for each; a request of several that has no answer is asked again prompt by prompt."""
+        """Return a row for each prompt. A request of several that fails is repeated prompt by prompt."""
         try:
             rows = await self._answer(prompts, support, settings)
         except Fault:
@@ -122,7 +123,7 @@ class Asker:
     async def _by_itself(
         self, prompt: Tokens, support: Tokens | None, settings: Mapping[str, Any] | None
     ) -> Logprobs:
-        """The row of a prompt that is asked with nothing else under way; NaN if it is at fault.
+        """Ask a prompt with no other request in flight, and return its row: NaN if it is at fault.
 
         Raises:
             BackendError: the server is at fault.
@@ -147,12 +148,12 @@ class Asker:
         if self._dialect.identity is None:
             self._dialect.identity = identity
         elif identity != self._dialect.identity:
-            raise Changed  # only of the canary does that speak of the server
+            raise Changed  # only the canary's answer proves a change of model
         return rows
 
 
 def _same(expected: Logprobs, found: Logprobs, *, exact: bool) -> bool:
-    """Whether the canary answers as before: bit for bit on a batch-invariant server, else about so."""
+    """Return whether the canary's answer is unchanged: to the bit if `exact`, else within `DRIFT`."""
     if exact:
         return found.tobytes() == expected.tobytes()
     return bool(np.abs(np.exp(found) - np.exp(expected)).max() <= DRIFT)
