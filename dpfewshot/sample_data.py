@@ -2,10 +2,9 @@
 
     python -m dpfewshot.sample_data tickets.jsonl
 
-Every ticket holds an order number or an e-mail address that nobody has, standing for what must not
-come out: `secrets` lists them, so that a demo can look for them in its demonstrations. Tickets of one
-category begin alike and differ in their details, as real ones do. Nobody wrote them; addresses are at
-domains that RFC 2606 reserves.
+Every ticket holds a fictitious order number or e-mail address, which stands for what must stay secret:
+`secrets` lists them, so a demo can search its demonstrations for them. As with real tickets, those of one
+category start alike and differ in their details. Addresses use domains that RFC 2606 reserves.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ _SECRET: Final = re.compile(r"\bORD-\d{5}-[A-Z]\b|\b[\w.+-]+@example\.(?:com|org
 
 
 def support_tickets() -> list[Record]:
-    """The tickets, the same on every call, machine and Python version.
+    """Return the tickets, the same on every call, machine and Python version.
 
     Returns:
-        300 records a category, of 12 to 35 words each, all different, and no order number or e-mail
-        address in two of them. Categories alternate, so that any prefix is balanced.
+        300 distinct records per category, of 12 to 35 words each. No order number or e-mail address occurs in
+        two of them. Categories alternate, so every prefix is balanced.
 
     Example:
         >>> support_tickets()[0].label
@@ -65,12 +64,16 @@ def support_tickets() -> list[Record]:
 
 
 def secrets(records: Iterable[Record]) -> frozenset[str]:
-    """Every order number and e-mail address in the records: what no demonstration may repeat."""
+    """Return every order number and e-mail address in the records, which no demonstration may repeat."""
     return frozenset(found for record in records for found in _SECRET.findall(record.text))
 
 
 def write_jsonl(records: Iterable[Record], path: str | os.PathLike[str]) -> None:
-    """Write records as `read_records` reads them: an object a line, with `unit` where there is one."""
+    """Write records for `read_records`: one JSON object per line, with `unit` if the record has one.
+
+    Raises:
+        OSError: the file cannot be written. An existing file is unchanged.
+    """
     write_whole(path, "".join(json.dumps(_row(record), ensure_ascii=False) + "\n" for record in records))
 
 
@@ -80,25 +83,25 @@ def _row(record: Record) -> dict[str, object]:
 
 
 class _Draw:
-    """A stream of choices. Sample data only: the private path draws from the system's CSPRNG."""
+    """A stream of choices for sample data; the private path draws from the system's CSPRNG."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)  # noqa: S311 - no privacy rests on it, and it must repeat
 
     def below(self, bound: int) -> int:
-        # Only `random()` promises the same numbers in every Python version.
+        # Only `random()` gives the same numbers in every Python version.
         return int(self._random.random() * bound)
 
     def one_of(self, choices: tuple[str, ...]) -> str:
         return choices[self.below(len(choices))]
 
     def ticket(self, label: str) -> str:
-        """One ticket: a problem and how to reach the customer, with every {slot} filled in."""
+        """Return a ticket: a problem and how to reach the customer, with every {slot} filled in."""
         text = f"{self.one_of(_PROBLEMS[label])} {self.one_of(_DETAILS[label])}"
         return re.sub(r"\{(\w+)\}", lambda slot: self._fill(slot[1]), self._for_one_customer(text))
 
     def _for_one_customer(self, text: str) -> str:
-        # The name in a ticket and the one in its address are the same person's.
+        # The name in the text matches the one in the address.
         first, last = self.one_of(_FIRST_NAMES), self.one_of(_LAST_NAMES)
         number, domain = 10 + self.below(90), self.one_of(("com", "org", "net"))
         email = f"{first}.{last}{number}@example.{domain}".lower()
@@ -153,7 +156,7 @@ _SLOTS: Final[dict[str, tuple[str, ...]]] = {
     ),
 }  # fmt: skip
 
-# Most tickets of a category begin alike, as real ones do: noise leaves only what many records share.
+# Most tickets of a category start alike, as real ones do: noise preserves only what many records share.
 _PROBLEMS: Final[dict[str, tuple[str, ...]]] = {
     "Refund": (
         "I would like a refund for the {item} that I bought last {day}, because {fault}.",

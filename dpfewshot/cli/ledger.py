@@ -1,4 +1,4 @@
-"""`dpfewshot ledger`: create durable budgets, look at them, and check that nobody changed them."""
+"""`dpfewshot ledger`: create and show durable budgets, and check that nobody changed them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _of_an_account(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def ledger() -> None:
-    """Create, look at and check durable privacy budgets. Only `create` makes anything.
+    """Create, show and check durable privacy budgets. Only `create` creates anything.
 
     \b
     Example:
@@ -51,8 +51,8 @@ def ledger() -> None:
     "--unit",
     default=None,
     metavar="COLUMN",
-    help="The column that names whom a record belongs to: a unit is all records of one value of it. "
-    "Every plan must name the same. Default: a unit is one record.",
+    help="The column that names whom a record belongs to; a unit is all records with one value in it. "
+    "Every plan must use the same column. Default: a unit is one record.",
 )
 @click.option(
     "--sequential",
@@ -71,7 +71,7 @@ def create(
     sequential: bool,
     as_json: bool,
 ) -> None:
-    """Open an account for a data set.
+    """Create an account for a data set.
 
     \b
     Example:
@@ -93,7 +93,7 @@ def create(
 @ledger.command()
 @_of_an_account
 def show(*, url: str, dataset: str, as_json: bool) -> None:
-    """Show an account's budget, what is spent of it, and the hash of its last act.
+    """Show an account's budget, what is spent of it, and its chain tip: the hash of its last event.
 
     \b
     Example:
@@ -106,7 +106,7 @@ def show(*, url: str, dataset: str, as_json: bool) -> None:
 @ledger.command()
 @_of_an_account
 def history(*, url: str, dataset: str, as_json: bool) -> None:
-    """List what happened to an account: when, who, what.
+    """List the events of an account: when, who, what.
 
     \b
     Example:
@@ -122,13 +122,13 @@ def history(*, url: str, dataset: str, as_json: bool) -> None:
 
 
 @ledger.command()
-@click.option("--head", default=None, help="The hash of an act, noted before, that the history must contain.")
+@click.option("--head", default=None, help="A chain tip noted earlier: the history must contain this hash.")
 @_of_an_account
 def verify(*, url: str, dataset: str, head: str | None, as_json: bool) -> None:
     """Recompute the chain of hashes and replay the history. Exit status 2 if anything disagrees.
 
-    Whoever can write to the database can also write a whole new history. Note the printed head elsewhere
-    and give it later: --head finds that, and a copy that was restored.
+    Anyone who can write to the database can rewrite the whole history. Note the printed chain tip elsewhere
+    and pass it later as --head: that finds a rewritten history and a restored copy.
 
     \b
     Example:
@@ -137,20 +137,20 @@ def verify(*, url: str, dataset: str, head: str | None, as_json: bool) -> None:
     with _account(url, dataset) as account:
         found = account.verify(head)
     if as_json:
-        document = {"dataset": dataset, "ok": found.ok, "acts": found.acts, "head": found.head}
+        document = {"dataset": dataset, "ok": found.ok, "acts": found.events, "head": found.chain_tip}
         click.echo(json.dumps({**document, "problems": list(found.problems)}))
     elif found.ok:
-        click.echo(f"{on_one_line(dataset)}: {found.acts} acts agree, head {found.head}")
+        click.echo(f"{on_one_line(dataset)}: {found.events} events agree, chain tip {found.chain_tip}")
     if not found.ok:
         raise LedgerError(f"the account of {dataset!r} cannot be trusted: {'; '.join(found.problems)}")
 
 
 @ledger.command()
 @_of_an_account
-def export(*, url: str, dataset: str, as_json: bool) -> None:  # noqa: ARG001 - it has no other form
+def export(*, url: str, dataset: str, as_json: bool) -> None:  # noqa: ARG001 - JSON is its only form
     """Print the account, its entries and its history as they are stored: one JSON object.
 
-    Amounts are whole units: 1e-12 of epsilon, 1e-18 of delta.
+    Amounts are integers: epsilon in 1e-12, delta in 1e-18.
 
     \b
     Example:
@@ -165,7 +165,7 @@ def export(*, url: str, dataset: str, as_json: bool) -> None:  # noqa: ARG001 - 
 @_DELTA
 @_of_an_account
 def change_budget(*, url: str, dataset: str, epsilon: float, delta: float, as_json: bool) -> None:
-    """Replace an account's budget, which its history records. More of it weakens the promise.
+    """Replace an account's budget, which its history records. A larger one weakens the promise.
 
     \b
     Example:
@@ -177,12 +177,10 @@ def change_budget(*, url: str, dataset: str, epsilon: float, delta: float, as_js
 
 
 @ledger.command("name-unit")
-@click.option(
-    "--unit", required=True, metavar="COLUMN", help="The unit column that its plans were made with."
-)
+@click.option("--unit", required=True, metavar="COLUMN", help="The unit column that its plans used.")
 @_of_an_account
 def name_unit(*, url: str, dataset: str, unit: str, as_json: bool) -> None:
-    """Record the unit column's name in an account of an older version, which kept "unit" for any column.
+    """Record the unit column's name in an account of an older version, which stored "unit" for any column.
 
     \b
     Example:
@@ -194,7 +192,7 @@ def name_unit(*, url: str, dataset: str, unit: str, as_json: bool) -> None:
 
 
 def _words(row: dict[str, Any]) -> Iterator[object]:
-    """The columns of an act, some of them empty."""
+    """The columns of an event, some of them empty."""
     from dpfewshot.ledger.counting import draws_in
 
     yield from (row["at"], row["actor"], row["act"])
@@ -204,7 +202,7 @@ def _words(row: dict[str, Any]) -> Iterator[object]:
         yield f"epsilon={row['epsilon']:.6g} delta={row['delta']:.3g}"
     draws = draws_in(row["details"])
     if draws is not None:
-        yield f"blocks left: {', '.join(map(str, draws.left))}"
+        yield f"draws left: {', '.join(map(str, draws.left))}"
 
 
 @contextmanager
@@ -223,5 +221,5 @@ def _print_summary(account: LedgerAccount, *, as_json: bool) -> None:
     click.echo(
         f"{on_one_line(account.dataset)}: budget {summary['budget']}, spent {summary['spent']}, "
         f"{summary['entries']} entries, relation {account.relation}, "
-        f"unit {on_one_line(str(account.unit))}, head {account.head}"
+        f"unit {on_one_line(str(account.unit))}, chain tip {account.chain_tip}"
     )

@@ -1,4 +1,4 @@
-"""The durable budget: one account a data set, shared by processes (SQLite) or hosts (PostgreSQL).
+"""The durable budget: one account for each data set, shared by processes (SQLite) or hosts (PostgreSQL).
 
 Importing this needs no database library; `BudgetLedger.open` does (the extra `ledger`).
 """

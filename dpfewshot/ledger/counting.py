@@ -1,8 +1,9 @@
-"""How an entry stores the draws that are left of it, and how acts name them.
+"""How an entry stores the draws that it has left, and how events name them.
 
-An entry has its blocks, its lease and a hash over both. The history has them where they are granted
-("reserve", "resume") and where they end ("settle"). A draw changes the entry alone: a row for each would
-store in which order plans drew, which depends on how many records they drew (docs/decisions/checkpoints.md).
+An entry stores the draws left, its lease and a hash over both. The history has them where they are granted
+("reserve", "resume") and where they end ("settle"). A draw changes the entry alone: a row for each draw would
+store the order in which plans drew, which depends on how many records they drew
+(docs/decisions/checkpoints.md).
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.history import as_json, hash_of
 
 LEASE: Final = "lease"
-"""The name among an act's details under which its draws are."""
+"""The member of an event's details that holds its draws."""
 
 VERIFY: Final = "run dpfewshot ledger verify, which says what was changed"
 
 
 def columns(draws: DrawCounts | None) -> dict[str, str | None]:
-    """The entry's columns for its draws; empty for an entry that counts none."""
+    """The entry's columns for its draws; empty if it counts none."""
     if draws is None:
         return {"blocks": None, "lease": None, "draws_hash": None}
     return {
@@ -34,10 +35,10 @@ def columns(draws: DrawCounts | None) -> dict[str, str | None]:
 
 
 def draws_of(row: Mapping[str, Any]) -> DrawCounts | None:
-    """The draws that an entry's columns say; None where it counts none.
+    """The draws in an entry's columns; None if it counts none.
 
     Raises:
-        LedgerError: the columns do not agree with their hash.
+        LedgerError: the columns do not match their hash.
     """
     if row["blocks"] is None and row["lease"] is None:
         return None
@@ -52,10 +53,10 @@ def draws_of(row: Mapping[str, Any]) -> DrawCounts | None:
 
 
 def details_of(details: Details, draws: DrawCounts | None) -> str:
-    """The details of the act that reserves, as the history keeps them.
+    """The details of a "reserve" event, as the history keeps them.
 
     Raises:
-        LedgerError: they are no strings and finite numbers, or use a name that the ledger keeps for itself.
+        LedgerError: they are not strings and finite numbers, or use the name that the ledger reserves.
     """
     if LEASE in details:
         raise LedgerError(f"an entry's details cannot be called {LEASE!r}")
@@ -63,12 +64,12 @@ def details_of(details: Details, draws: DrawCounts | None) -> str:
 
 
 def granted(draws: DrawCounts | None) -> dict[str, object]:
-    """What an act says of the draws that it grants, or that it ends."""
+    """The details of an event that grants draws, or ends them."""
     return {} if draws is None else {LEASE: _named(draws)}
 
 
 def draws_in(details: Mapping[str, Any]) -> DrawCounts | None:
-    """The draws that an act's details say; None where they say none."""
+    """The draws in an event's details; None if there are none."""
     match details.get(LEASE):
         case {"id": str(lease), "blocks": [*blocks]} if all(isinstance(left, int) for left in blocks):
             return DrawCounts(tuple(blocks), lease)

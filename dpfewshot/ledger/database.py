@@ -1,7 +1,7 @@
 """Transactions on the ledger's database: short, serialised where they write, durable when they return.
 
-An open ledger may be used by many threads and carried across a fork. To SQLite no connection stays open
-between two transactions; to PostgreSQL one a process does, which a forked child leaves alone
+Many threads may use an open ledger, and it survives a fork. A SQLite connection is closed after every
+transaction. Each process keeps one PostgreSQL connection, which a forked child leaves alone
 (docs/decisions/ledger.md).
 """
 
@@ -27,25 +27,25 @@ from dpfewshot.ledger.file_lock import check_names, locked
 from dpfewshot.ledger.urls import Place
 
 BUSY_SECONDS: Final = 30.0
-"""How long a call waits for other processes before it says that the ledger is locked."""
+"""How long a call waits for other processes before it reports that the ledger is locked."""
 
 _SQLITE_READ = ("BEGIN",)
-_SQLITE_WRITE = ("BEGIN IMMEDIATE",)  # takes the write lock before the first read: sums cannot grow stale
+_SQLITE_WRITE = ("BEGIN IMMEDIATE",)  # locks before the first read: sums cannot become stale
 _POSTGRESQL_READ = ("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",)
 _POSTGRESQL_WRITE = (
     f"SET LOCAL lock_timeout = '{int(BUSY_SECONDS)}s'",
-    "SET LOCAL synchronous_commit = on",  # a server may be set to lose its last commits
+    "SET LOCAL synchronous_commit = on",  # a server may be configured to lose its last commits
 )
 
 _POSTGRESQL_CONNECTION: Final = {
     "connect_timeout": int(BUSY_SECONDS),
-    "tcp_user_timeout": int(BUSY_SECONDS * 1000),  # a host that is gone says nothing
+    "tcp_user_timeout": int(BUSY_SECONDS * 1000),  # a dead host sends nothing
     "client_encoding": "utf8",
 }
 
-# SQLite keeps locks in the process's memory: a child forked in the middle of another thread's transaction
-# would believe for ever that it is held. So forks wait for transactions, and these take turns. Reentrant,
-# because a finaliser may cancel a plan in the middle of the same thread's transaction.
+# SQLite keeps locks in the process's memory: a child forked during another thread's transaction would see
+# that lock as held forever. So forks wait for transactions, which take turns. The lock is reentrant because a
+# finaliser may cancel a plan during the same thread's transaction.
 _one_at_a_time = threading.RLock()
 os.register_at_fork(
     before=_one_at_a_time.acquire,
@@ -54,7 +54,7 @@ os.register_at_fork(
 )
 
 _pooled: weakref.WeakSet[Engine] = weakref.WeakSet()
-_left_alone: list[Pool] = []  # never closed in a child: that would say goodbye in the parent's name
+_left_alone: list[Pool] = []  # never closed in a child: that would end the parent's session
 
 
 def _leave_connections_to_the_parent() -> None:
@@ -76,20 +76,20 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.place = Place.parse(url)
-        self._file = Path(self.place.url.database or "").absolute()  # as the engine reads it: from here
+        self._file = Path(self.place.url.database or "").absolute()  # as the engine resolves it
         self._seen = False
         self._closed = False
         with as_ledger_errors(self.place):
             self._seconds = float(str(self.place.url.query.get("timeout", BUSY_SECONDS)))
             self._engine = _sqlite(self.place) if self.place.is_sqlite else _postgresql(self.place)
-        weakref.finalize(self, self._engine.dispose)  # a ledger that nobody closed says goodbye all the same
+        weakref.finalize(self, self._engine.dispose)  # closes the connections of a ledger that nobody closed
 
     @property
     def is_missing(self) -> bool:
-        """Whether it is a file that is not there. Merely looking at a SQLite database would make it.
+        """Whether it is a file that does not exist. Opening a SQLite database would create it.
 
         Raises:
-            LedgerError: its folder is not there either, or this was closed.
+            LedgerError: its folder does not exist either, or this was closed.
         """
         self._check_open()
         if not self.place.is_sqlite:
@@ -100,28 +100,28 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """One snapshot, for looking."""
+        """A read-only transaction on one snapshot."""
         with self._transaction(_SQLITE_READ if self.place.is_sqlite else _POSTGRESQL_READ) as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """One transaction, on disk when this returns, undone if anything is raised.
+        """A write transaction: on disk when this returns, rolled back if anything is raised.
 
-        On SQLite no other writer runs meanwhile; on PostgreSQL lock the row that you decide upon.
+        On SQLite no other writer runs meanwhile. On PostgreSQL the caller locks the row that it relies on.
         """
         with self._transaction(_SQLITE_WRITE if self.place.is_sqlite else _POSTGRESQL_WRITE) as connection:
             yield connection
 
     def use_write_ahead_log(self) -> None:
-        """Let readers of a SQLite file go on while another process writes. The file remembers it."""
+        """Let readers of a SQLite file run while another process writes. The setting is kept in the file."""
         deadline = time.monotonic() + BUSY_SECONDS
         with as_ledger_errors(self.place):
             while not self._switched_to_write_ahead_log(deadline):
                 time.sleep(0.02)
 
     def _switched_to_write_ahead_log(self, deadline: float) -> bool:
-        # of processes that switch at once, some are told "locked" without the wait that all else gets
+        # processes that switch at the same time may fail with "locked" without the usual wait
         try:
             with self._turn(), self._engine.connect() as connection:
                 connection.exec_driver_sql("PRAGMA journal_mode = WAL")
@@ -140,7 +140,7 @@ class Database:
     def _transaction(self, opening: tuple[str, ...]) -> Iterator[Connection]:
         self._check_open()
         if self._seen and self.is_missing:
-            raise LedgerError(f"{self.place.name}: {GONE}")  # or SQLite would make an empty one
+            raise LedgerError(f"{self.place.name}: {GONE}")  # else SQLite would create an empty one
         with as_ledger_errors(self.place), self._turn(), self._engine.begin() as connection:
             for statement in opening:
                 connection.exec_driver_sql(statement)
@@ -150,7 +150,7 @@ class Database:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """From before a connection to SQLite is opened until after it is closed, no other one is."""
+        """Keep SQLite connections from overlapping: held from before one opens until after it closes."""
         if not self.place.is_sqlite:
             yield
             return
@@ -171,7 +171,7 @@ class Database:
             raise LedgerError(f"{self.place.name} was closed")
 
     def _check_length(self, connection: Connection) -> None:
-        """SQLite finds a file that lacks pages, but reads half a page as if the rest of it were empty."""
+        """Refuse half a page, whose rest SQLite would read as empty; it detects missing pages itself."""
         page = connection.exec_driver_sql("PRAGMA page_size").scalar_one()
         file = connection.exec_driver_sql("PRAGMA database_list").one().file
         if Path(file).stat().st_size % page:
@@ -185,7 +185,7 @@ def _sqlite(place: Place) -> Engine:
 
     @event.listens_for(engine, "connect")
     def prepare(connection: sqlite3.Connection, _record: Any) -> None:
-        # SQLAlchemy's recipe for pysqlite: the driver begins no transactions of its own
+        # SQLAlchemy's recipe for pysqlite: the driver must not begin transactions itself
         connection.isolation_level = None
         try:
             connection.execute("PRAGMA synchronous = FULL")
@@ -202,12 +202,12 @@ def _postgresql(place: Place) -> Engine:
         engine = create_engine(
             place.url,
             poolclass=QueuePool,
-            pool_size=1,  # threads take turns: a server serves as many processes as it has connections
+            pool_size=1,  # threads take turns: a server supports as many processes as connections
             max_overflow=0,
             pool_timeout=BUSY_SECONDS,
-            pool_pre_ping=True,  # the server may have been started again
+            pool_pre_ping=True,  # the server may have restarted
             hide_parameters=True,
-            # a stricter level would keep the snapshot from before the row's lock, and overspend
+            # a stricter level would keep the snapshot from before the row lock, and overspend
             isolation_level="READ COMMITTED",
             connect_args={k: v for k, v in _POSTGRESQL_CONNECTION.items() if k not in place.url.query},
         )

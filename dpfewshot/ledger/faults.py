@@ -1,4 +1,4 @@
-"""What a database says when it fails, as one line that an operator can act on."""
+"""Database failures as one line that an operator can act on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ADVICE = {
     "SQLITE_READONLY": "the file or its directory cannot be written",
     "55P03": LOCKED,  # lock_not_available
     "40P01": LOCKED,  # deadlock_detected
-    "42501": "this user has not the privileges that a ledger needs",
+    "42501": "this user lacks the privileges that a ledger needs",
 }
 
 _LONGEST = 300
@@ -39,7 +39,7 @@ _LONGEST = 300
 def as_ledger_errors(place: Place) -> Iterator[None]:
     """Turn every failure of the database into one `LedgerError`.
 
-    `from None`, because the drivers' own errors may carry the URL and the statement's values.
+    It is raised `from None`: the drivers' errors may carry the URL and the statement's values.
     """
     try:
         yield
@@ -50,7 +50,7 @@ def as_ledger_errors(place: Place) -> Iterator[None]:
 
 
 def is_locked(error: DBAPIError) -> bool:
-    """Whether the database was busy: the same call may succeed later."""
+    """Whether the database was busy, so that the same call may succeed later."""
     return _advice(error.orig) == LOCKED
 
 
@@ -67,6 +67,6 @@ def _describe(error: Exception, place: Place) -> str:
 
 
 def _advice(cause: BaseException | None) -> str | None:
-    # sqlite's extended names say more after the first two words: SQLITE_BUSY_RECOVERY
+    # extended names add words after the first two: SQLITE_BUSY_RECOVERY
     name = "_".join((getattr(cause, "sqlite_errorname", None) or "").split("_")[:2])
     return _ADVICE.get(name) or _ADVICE.get(getattr(cause, "sqlstate", None) or "")

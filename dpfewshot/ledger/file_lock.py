@@ -1,12 +1,12 @@
-"""One transaction at a time on a SQLite file, whatever the file is called and whoever opens it meanwhile.
+"""One transaction at a time on a SQLite file, whatever its path and whoever opens it meanwhile.
 
-SQLite's own locks do not suffice. It names the -wal and -shm files, in which writers exclude each other,
-after the path: of two names of one file each has its own. And a process that closes any descriptor of the
-file drops its locks (POSIX), as a copy by another thread does. A lock by `flock` is the file's, and that of
-the descriptor. A descriptor stays open for the process's life: closing it would drop SQLite's locks.
+SQLite's own locks do not suffice. It names the -wal and -shm files, through which writers exclude each other,
+after the path, so two names of one file get two locks. And POSIX drops a process's locks when it closes any
+descriptor of the file, as a copy by another thread does. An `flock` belongs to the file and the descriptor.
+The descriptor stays open for the process's life: closing it would drop SQLite's locks.
 
-What a process that is killed leaves in its -wal is found under its name alone. So a file with a second name
-that can be seen, a hard link or a mount of its own, is refused.
+What a killed process leaves in its -wal is found only under the same name. So a file with a visible second
+name, a hard link or a mount of its own, is refused.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ os.register_at_fork(after_in_child=_open_afresh)
 
 @contextmanager
 def locked(file: Path, seconds: float, *, create: bool) -> Iterator[bool]:
-    """Hold the file, waiting for other processes; whether that succeeded.
+    """Hold the file, waiting for other processes; yields whether that succeeded.
 
-    Threads take turns before they call this. Within one transaction a thread may begin another.
+    Threads take turns before they call this. A thread may begin a transaction within another.
 
     Args:
         file: the database.
         seconds: how long to wait.
-        create: make an empty file where there is none.
+        create: create an empty file if there is none.
 
     Raises:
         OSError: it cannot be opened.
@@ -66,7 +66,7 @@ def locked(file: Path, seconds: float, *, create: bool) -> Iterator[bool]:
         if not opened.depth and not _taken(opened.descriptor, deadline):
             yield False
             return
-        if opened.depth or _open(file, create=create) is opened:  # or another file took its place
+        if opened.depth or _open(file, create=create) is opened:  # else another file took its place
             break
         fcntl.flock(opened.descriptor, fcntl.LOCK_UN)
     opened.depth += 1
@@ -111,7 +111,7 @@ def _open(file: Path, *, create: bool) -> _Opened:
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
     found = os.fstat(descriptor)
     key = (found.st_dev, found.st_ino)
-    if key in _opened:  # it was put there meanwhile
+    if key in _opened:  # another file was put there meanwhile
         os.close(descriptor)
         return _opened[key]
     _opened[key] = _Opened(descriptor)

@@ -1,8 +1,8 @@
-"""What happened to an account, one row an act, each chained to the one before by a hash.
+"""The history of an account: one row for each event, chained to the row before it by a hash.
 
 The hash of a row is the SHA-256, in hexadecimal, of the row as a JSON object without its hash: keys sorted,
-no spaces, everything beyond ASCII escaped. `previous` is the hash of the row before, so nobody can change,
-drop or insert a row without changing every hash after it (docs/decisions/ledger.md says what that is worth).
+no spaces, non-ASCII escaped. `previous` is the hash of the row before, so nobody can change, drop or insert a
+row without changing every later hash (docs/decisions/ledger.md says what that is worth).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOTHING_BEFORE: Final = "0" * 64
 """`previous` of an account's first row."""
 
 ACTOR_VARIABLE: Final = "DPFEWSHOT_LEDGER_ACTOR"
-"""Who acts, where the name of the user, the host and the process should not be recorded."""
+"""Environment variable: the actor to record in place of the user, the host and the process."""
 
 LONGEST_ACTOR: Final = 200
 
@@ -48,22 +48,22 @@ OPEN: Final = (RESERVED, CHARGED)
 """The states in which an entry may draw."""
 
 MOVES: Final = {CHARGE: (RESERVED, CHARGED), SETTLE: (CHARGED, SETTLED), CANCEL: (RESERVED, CANCELLED)}
-"""What an act makes of an entry: the state before and the state after."""
+"""Events that change an entry's state: the state before and the state after."""
 
 
 @dataclass(frozen=True)
-class Act:
-    """One act. Public facts alone.
+class HistoryEvent:
+    """One event in an account's history. It holds public facts only.
 
     Attributes:
         act: "create", "change-budget", "name-unit", "reserve", "charge", "resume", "settle" or "cancel".
-        at: when, ISO 8601 in UTC, by the clock of who acted.
-        actor: who, as in "user@host:process".
-        entry: the plan that it is about; None for acts on the account.
+        at: the time by the actor's clock, ISO 8601 in UTC.
+        actor: who caused it, as in "user@host:process".
+        entry: the plan's number; None for events of the account.
         scope: the entry's scope.
-        epsilon: of a budget or a reserved cost, in units of 10⁻¹²; None for other acts.
-        delta: likewise, in units of 10⁻¹⁸.
-        details: JSON; what a plan is, which draws it has, or the account's relation and unit.
+        epsilon: ε of a budget or a reserved cost, in 10⁻¹²; None for other events.
+        delta: its δ, in 10⁻¹⁸.
+        details: JSON: the plan and its draws, or the account's relation and unit.
         package_version: of dpfewshot.
     """
 
@@ -78,16 +78,16 @@ class Act:
     package_version: str
 
 
-def act_now(
+def event_now(
     act: str,
     *,
     entry: int | None = None,
     scope: str | None = None,
     amount: Amount | None = None,
     details: str = "{}",
-) -> Act:
-    """An act of this process at this moment."""
-    return Act(
+) -> HistoryEvent:
+    """An event that this process causes now."""
+    return HistoryEvent(
         act=act,
         at=now(),
         actor=_actor(),
@@ -100,21 +100,21 @@ def act_now(
     )
 
 
-def chained(act: Act, number: int, previous: str) -> dict[str, Any]:
-    """The row of an act: its fields, its number from 1 up, the hash before and its own."""
-    row = {**asdict(act), "number": number, "previous": previous}
+def chained(event: HistoryEvent, number: int, previous: str) -> dict[str, Any]:
+    """The row of an event: its fields, its number from 1 up, the previous hash and its own."""
+    row = {**asdict(event), "number": number, "previous": previous}
     return {**row, "hash": hash_of(row)}
 
 
 def hash_of(row: Mapping[str, Any]) -> str:
-    """The hash of a row, whether or not it carries one."""
+    """The hash of a row; a hash that it carries is ignored."""
     fields = {name: value for name, value in row.items() if name != "hash"}
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def as_shown(row: Mapping[str, Any]) -> dict[str, object]:
-    """A row for readers: amounts as numbers, details as an object."""
+    """A row for display: amounts as numbers, details as an object."""
     shown = dict(row)
     if row["epsilon"] is not None:
         amount = Amount(row["epsilon"], row["delta"])
@@ -127,7 +127,7 @@ def as_json(details: Mapping[str, object]) -> str:
     """Details as the history keeps them.
 
     Raises:
-        LedgerError: they are no strings and finite numbers.
+        LedgerError: they are not strings and finite numbers.
     """
     try:
         return json.dumps(dict(details), sort_keys=True, allow_nan=False)
@@ -136,7 +136,7 @@ def as_json(details: Mapping[str, object]) -> str:
 
 
 def now() -> str:
-    """This moment, as rows keep it."""
+    """The time now, as rows keep it."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
@@ -163,5 +163,5 @@ def _actor() -> str:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # containers run under numbers that have no name
+    except (KeyError, OSError, ImportError):  # in containers the user often has no name
         return str(os.getuid())

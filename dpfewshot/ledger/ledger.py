@@ -1,4 +1,4 @@
-"""Accounts that outlive their process and are shared by many."""
+"""Accounts that outlive their process and are shared by many processes."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _CREATE: Final = "dpfewshot ledger create --ledger URL --dataset NAME --epsilon 
 
 @redacts_errors_of_methods(LedgerError, "the ledger")
 class BudgetLedger:
-    """The accounts of one database. Make it with `BudgetLedger.open`."""
+    """The accounts of one database. Create it with `BudgetLedger.open`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     @classmethod
     def open(cls, url: str) -> Self:
-        """Open a ledger, and migrate the tables of an older version. `create` makes what is missing.
+        """Open a ledger, and migrate the tables of an older version. `create` creates missing tables.
 
         Args:
             url: "sqlite:///budget.db" for the processes of one host, or
                 "postgresql+psycopg://user:password@host/database" for several.
 
         Raises:
-            LedgerError: the database cannot be reached or used, or a newer version of this package made
-                its tables. No message holds the password.
+            LedgerError: the database cannot be reached or used, or a newer version of this package created
+                its tables. No message contains the password.
             MissingExtra: SQLAlchemy, Alembic, or for PostgreSQL psycopg, is not installed.
         """
         try:
@@ -55,7 +55,7 @@ class BudgetLedger:
         self.close()
 
     def close(self) -> None:
-        """Refuse further calls, of the accounts too. Nothing is lost: every call was on disk."""
+        """Refuse further calls, of its accounts too. Nothing is lost: every finished call is on disk."""
         self._store.close()
 
     def datasets(self) -> list[str]:
@@ -66,15 +66,15 @@ class BudgetLedger:
         """The account of a data set.
 
         Raises:
-            LedgerError: there is none. Names the accounts that `dataset` may have been meant to be.
+            LedgerError: there is none. Names accounts with similar names.
         """
         stored = self._find(dataset)
         if stored is None:
-            raise LedgerError(f"{self._unknown(dataset_name(dataset))}: make one with {_CREATE}")
+            raise LedgerError(f"{self._unknown(dataset_name(dataset))}: create one with {_CREATE}")
         return LedgerAccount(self._store, stored)
 
     def _find(self, dataset: str) -> StoredAccount | None:
-        # as it is written first: accounts from before names were normalised may have any
+        # the exact spelling first: accounts older than normalised names may have any
         return self._store.find(dataset if dataset in self.datasets() else dataset_name(dataset))
 
     def _unknown(self, name: str) -> str:
@@ -93,21 +93,21 @@ class BudgetLedger:
         unit: str | None = None,
         parallel: bool = True,
     ) -> LedgerAccount:
-        """Make an account, or find the one that was made with the same words.
+        """Create an account, or return the existing one if its settings match.
 
         Args:
             dataset: its name, of letters of one script, digits, spaces and ASCII punctuation. It is
                 normalised: NFKC, stripped.
-            budget: what may be spent in all, by every plan there will ever be.
+            budget: what may be spent in all, by every plan that will ever run.
             relation: "zero-out", "add-remove" or "replace-one"; every plan must have the same.
-            unit: the column that names whom a record belongs to, as `read_records(unit=...)` names it; every
-                plan must have the same. None: a unit is one record.
-            parallel: plans over different labels of one task run side by side: of their costs the greatest
-                counts, and a second task that cuts the data set by other labels is refused. False: every
+            unit: the column that names whom a record belongs to, as in `read_records(unit=...)`; every plan
+                must have the same. None: a unit is one record.
+            parallel: plans over different labels of one task compose in parallel: the greatest of their costs
+                counts, and a second task that divides the data set by other labels is refused. False: every
                 plan counts for the whole data set, whatever its task.
 
         Raises:
-            LedgerError: it exists with other words, or these cannot be kept.
+            LedgerError: it exists with other settings, or the ledger cannot store these.
         """
         account = self._find_or_add(dataset, budget, relation, unit, parallel=parallel)
         if account.parallel != parallel:
@@ -128,10 +128,10 @@ class BudgetLedger:
         relation: str = Relation.ZERO_OUT,
         unit: str | None = None,
     ) -> LedgerAccount:
-        """The account of a data set, made if there is none. An existing one keeps its own budget.
+        """The account of a data set, created if there is none. An existing one keeps its own budget.
 
         Raises:
-            LedgerError: it exists with another relation or unit, or these cannot be kept.
+            LedgerError: it exists with another relation or unit, or the ledger cannot store these.
         """
         stored = self._find(dataset)
         if stored is None:

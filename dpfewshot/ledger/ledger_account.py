@@ -12,6 +12,7 @@ from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import details_of
 from dpfewshot.ledger.history import CANCEL, CHARGE, SETTLE, as_json, as_shown
 from dpfewshot.ledger.verification import Verification, check
+from dpfewshot.runtime.deprecation import renamed_arguments, warn_renamed
 from dpfewshot.runtime.redaction import redacts_errors_of_methods
 from dpfewshot.values import UNNAMED_UNIT, PrivacyBudget, PrivacySpend
 
@@ -26,8 +27,8 @@ _LARGEST: Final = 2**63 - 1
 class LedgerAccount:
     """One data set's budget in a ledger; an `Account` (dpfewshot.budget.account).
 
-    Threads, processes and forked children may use it at once. Every method raises `LedgerError`
-    where the database fails, and then nothing may be drawn.
+    Threads, processes and forked children may use it at the same time. Every method raises `LedgerError` if
+    the database fails, and then nothing may be drawn.
     """
 
     def __init__(self, store: Store, stored: StoredAccount) -> None:
@@ -44,17 +45,17 @@ class LedgerAccount:
 
     @property
     def relation(self) -> str:
-        """The neighbouring relation of every plan on this account: "zero-out" or "add-remove"."""
+        """The neighbouring relation of every plan on this account."""
         return self._stored.relation
 
     @property
     def unit(self) -> str | None:
-        """The column that names whom a record belongs to; None where each stands for itself."""
+        """The column that names whom a record belongs to; None where each record is a unit of its own."""
         return self._stored.unit
 
     @property
     def parallel(self) -> bool:
-        """Whether plans over different parts of the recorded partition run side by side."""
+        """Whether plans over different strata of the recorded partition compose in parallel."""
         return self._stored.parallel
 
     @property
@@ -75,21 +76,27 @@ class LedgerAccount:
 
     @property
     def entries(self) -> int:
-        """How many entries make up what is spent; cancelled ones do not count."""
+        """The number of entries that make up what is spent; cancelled ones do not count."""
         return self._store.standing(self._stored).entries
 
     @property
     def partition(self) -> str | None:
-        """The one partition whose parts run side by side, as "task#fingerprint of its labels".
+        """The one partition whose strata compose in parallel, as "task#fingerprint of its labels".
 
-        None until a plan over a part is reserved.
+        None until a plan over a stratum is reserved.
         """
         return self._store.standing(self._stored).partition
 
     @property
+    def chain_tip(self) -> str:
+        """The hash of the last event. Noted elsewhere, it lets `verify` find a copy or new history."""
+        return self._store.standing(self._stored).chain_tip
+
+    @property
     def head(self) -> str:
-        """The hash of the last act. Noted elsewhere, it lets `verify` find a copy or a new history."""
-        return self._store.standing(self._stored).head
+        """The old name of `chain_tip`."""
+        warn_renamed("LedgerAccount.head", "LedgerAccount.chain_tip")
+        return self.chain_tip
 
     def summary(self) -> dict[str, object]:
         """Budget, spend and entries at one moment, as `dpfewshot ledger show --json` prints them."""
@@ -103,7 +110,7 @@ class LedgerAccount:
         }
 
     def bind(self, relations: frozenset[str], unit: str | None) -> None:
-        """Say what the costs to come hold for. See `Account.bind`."""
+        """State what the costs to come hold for. See `Account.bind`."""
         if self.relation not in relations or self.unit != unit or unit == UNNAMED_UNIT:
             name = f"the account of the data set {self.dataset!r}"
             raise LedgerError(other_kind(name, [self.relation], self.unit, relations, unit))
@@ -116,33 +123,33 @@ class LedgerAccount:
     def reserve(
         self, scope: str | None, cost: Cost, details: Details, draws: DrawCounts | None = None
     ) -> int:
-        """Set a plan's whole cost aside, on disk, and return the entry's number.
+        """Reserve a plan's whole cost, on disk, and return the entry's number. See `Account.reserve`.
 
-        What is reserved counts as spent until it is cancelled, also if this process dies.
+        What is reserved counts as spent until it is cancelled, even if this process dies.
 
         Raises:
             BudgetExceeded: it does not fit; nothing is changed.
-            InvalidPlan: the cost is negative or no finite number.
-            LedgerError: the scope is a part of another partition than the account's, or the account does
-                not agree with its history.
+            InvalidPlan: the cost is negative or not finite.
+            LedgerError: the scope belongs to another partition than the account's, or the account does not
+                agree with its history.
         """
         kept = details_of(details, draws)
         return self._store.reserve(self._stored, scope, Amount.of_cost(cost), kept, draws)
 
     def charge(self, entry: int) -> None:
-        """The plan is about to draw; on disk when this returns. A second time changes nothing.
+        """Charge the whole entry before the plan draws; on disk when this returns. Idempotent.
 
         Raises:
-            LedgerError: the entry is not of this account, was settled or cancelled, or it could not be
-                recorded; nothing may be drawn.
+            LedgerError: the entry belongs to another account, was settled or cancelled, or the charge could
+                not be recorded; nothing may be drawn.
         """
         self._store.move(self._stored, entry, CHARGE)
 
     def draw(self, entry: int, lease: str, part: int) -> None:
-        """Charge one block; on disk when this returns. The first one is the entry's charge in the history.
+        """Charge one draw; on disk when this returns. The first one is the entry's charge in the history.
 
         Raises:
-            BudgetExceeded: the part has no block left.
+            BudgetExceeded: the disjoint part has no draw left.
             LedgerError: another run resumed the entry, it draws no more, or the charge could not be
                 recorded; nothing may be drawn.
         """
@@ -158,48 +165,48 @@ class LedgerAccount:
         known: Collection[str],
         draws: DrawCounts,
     ) -> tuple[int, tuple[int, ...]]:
-        """Replace an entry's lease, which the history records; whoever holds an older one draws no more.
+        """Replace an entry's lease, which the history records; a run with an older lease draws no more.
 
         Raises:
-            LedgerError: the checkpoint is stale, or the entry was reserved by another act, for another plan,
-                or by a version that counted no draws.
+            LedgerError: the checkpoint is stale, or the entry was reserved by another event, for another
+                plan, or by a version that counted no draws.
         """
         if draws.lease in known:
             return entry, draws.left
-        words = scope, Amount.of_cost(cost), as_json(details)
-        return entry, self._store.resume(self._stored, entry, words, known, draws)
+        plan = scope, Amount.of_cost(cost), as_json(details)
+        return entry, self._store.resume(self._stored, entry, plan, known, draws)
 
     def settle(self, entry: int, lease: str | None = None) -> None:
-        """A plan that drew is over: all of it stays spent, and it draws no more. Twice changes nothing.
+        """Close an entry that drew: all of it stays spent, and it draws no more. Idempotent.
 
-        With a lease that is not the entry's, nothing changes: another run resumed it.
+        Nothing changes if the entry has another lease: another run resumed it.
 
         Raises:
-            LedgerError: the entry is not of this account or was never charged.
+            LedgerError: the entry belongs to another account or was never charged.
         """
         self._store.move(self._stored, entry, SETTLE, lease)
 
     def cancel(self, entry: int) -> None:
-        """Give everything back for a plan that never drew; one that did stays charged."""
+        """Give back the whole cost of a plan that never drew; one that drew stays charged."""
         self._store.move(self._stored, entry, CANCEL)
 
     def change_budget(self, budget: PrivacyBudget) -> None:
-        """Replace the budget, which the history records. More of it is a weaker promise than was given.
+        """Replace the budget, which the history records. A larger one weakens the promise that was given.
 
         Args:
-            budget: what may be spent in all, with what is spent already. It may be less than that:
-                then nothing more fits.
+            budget: what may be spent in all, including what is spent already. If it is less than that,
+                nothing more fits.
 
         Raises:
-            LedgerError: it cannot be kept.
+            LedgerError: the ledger cannot store it.
         """
         self._store.change_budget(self._stored, limit_of(budget))
 
     def name_unit(self, unit: str) -> None:
-        """Record the name of the unit column, where the account is from before names were recorded.
+        """Record the unit column's name in an account that is older than such names.
 
-        Ledgers then kept "unit" whatever the column: whoever calls this knows which one it was. The history
-        records it. The same name again changes nothing.
+        Older versions stored "unit" for any column, so the caller must know which one it was. The history
+        records the name. Idempotent.
 
         Raises:
             LedgerError: the account has no units, or their column has another name.
@@ -208,28 +215,29 @@ class LedgerAccount:
         self._stored = self._store.name_unit(self._stored, unit)
 
     def history(self) -> list[dict[str, object]]:
-        """Every act since the account was made: when, who, what. Numbers, scopes and settings alone."""
-        return [as_shown(row) for row in self._store.book(self._stored).history]
+        """Every event since the account was created: when, who, what. Numbers, scopes and settings only."""
+        return [as_shown(row) for row in self._store.snapshot(self._stored).history]
 
-    def verify(self, head: str | None = None) -> Verification:
+    @renamed_arguments(head="chain_tip")
+    def verify(self, chain_tip: str | None = None) -> Verification:
         """Recompute the chain of hashes and compare the account and its entries with the history.
 
         Args:
-            head: the hash of an act that was noted elsewhere. The history must contain it: a copy that was
-                made before that act, or a history that was written anew, does not.
+            chain_tip: the hash of an event, noted elsewhere, which the history must contain. An older copy
+                and a rewritten history do not contain it.
         """
-        return check(self._store.book(self._stored), head)
+        return check(self._store.snapshot(self._stored), chain_tip)
 
     def export(self) -> dict[str, object]:
         """The account, its entries and its history as they are stored, for archives and other programs."""
-        return self._store.book(self._stored).as_dict()
+        return self._store.snapshot(self._stored).as_dict()
 
 
 def limit_of(budget: PrivacyBudget) -> Amount:
-    """A budget in whole units.
+    """A budget as an exact amount.
 
     Raises:
-        LedgerError: it is outside of what the columns hold.
+        LedgerError: the columns cannot hold it.
     """
     limit = Amount.of_budget(budget)
     if min(limit) < 1 or max(limit) > _LARGEST:
@@ -238,10 +246,10 @@ def limit_of(budget: PrivacyBudget) -> Amount:
 
 
 def check_unit(unit: str | None) -> None:
-    """Refuse a unit column without a name, or with the one that stood for every column.
+    """Refuse a unit column without a name, or with the name that older versions stored for every column.
 
     Raises:
-        LedgerError: it has none, or that one.
+        LedgerError: it is blank or that name.
     """
     if unit is not None and not unit.strip():
         raise LedgerError("unit must be the name of a column, or None where a unit is one record")

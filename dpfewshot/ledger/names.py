@@ -1,8 +1,8 @@
 """The names of data sets: one spelling each, so that a typo or a look-alike letter opens no second budget.
 
-A name is normalised: Unicode NFKC, white space stripped and collapsed. It consists of letters of one script,
-with their marks, of ASCII digits, spaces and ASCII punctuation. So every character can be seen, and no
-letter passes for one of another script; Japanese, Korean and Chinese are written with several, where some do.
+A name is normalised: Unicode NFKC, white space stripped and collapsed. It consists of letters of one script
+with their marks, ASCII digits, spaces and ASCII punctuation. So every character is visible, and no letter
+passes for one of another script. Japanese, Korean and Chinese mix scripts, in which some letters do.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TOGETHER: Final = (
 """Scripts that are written together: Japanese, Korean, Chinese."""
 
 _LATIN: Final = frozenset("ßæœøđłþðŋÆŒØĐŁÞÐŊ")
-"""Latin letters that are no accented a to z, and look like none of them."""
+"""Latin letters that are not an accented a to z, and do not look like one."""
 
 _LOOK_ALIKES: Final = dict(
     zip(
@@ -41,13 +41,13 @@ _LOOK_ALIKES: Final = dict(
         strict=True,
     )
 )
-"""What a Cyrillic, Greek, Armenian or further Latin letter is easily taken for."""
+"""The Latin letter that a Cyrillic, Greek, Armenian or further Latin letter resembles."""
 
 _KANA: Final = str.maketrans("ロニハカエタトヘーミ", "口二八力工夕卜へ一三")
-"""Japanese syllables, and the Chinese characters that they are easily taken for."""
+"""Japanese syllables, and the Chinese characters that they resemble."""
 
 _UNSEEN: Final = ("FILLER", "INHERENT")
-"""Words in the names of letters that show nothing."""
+"""Words in the Unicode names of invisible letters."""
 
 _CLOSE: Final = 0.75
 _LONGEST: Final = 200
@@ -57,7 +57,7 @@ def dataset_name(text: str) -> str:
     """The one spelling of a data set's name.
 
     Raises:
-        LedgerError: it is empty, or has a character that a name cannot have. Says how to write it.
+        LedgerError: it is empty, or has a character that is not allowed. Says how to write it.
     """
     name = _normalised(text)
     trouble = _trouble(name)
@@ -69,12 +69,12 @@ def dataset_name(text: str) -> str:
 
 
 def same_spelling(text: str, name: str) -> bool:
-    """Whether a stored name is the given one, or another spelling of it from before names were normalised."""
+    """Whether a stored name, which may be older than normalisation, is a spelling of the given one."""
     return _normalised(text) == name
 
 
 def similar(text: str, names: Iterable[str]) -> list[str]:
-    """Names that `text` may have been meant to be, the likeliest first."""
+    """Names similar to `text`, the most similar first."""
     loose = {name: _loose(name) for name in names}
     close = difflib.get_close_matches(_loose(text), [*dict.fromkeys(loose.values())], cutoff=_CLOSE)
     return [name for one in close for name in loose if loose[name] == one]
@@ -88,7 +88,7 @@ def _normalised(text: str) -> str:
 
 
 def _trouble(name: str) -> str:
-    """What is wrong with a normalised name; "" for nothing."""
+    """What is wrong with a normalised name; "" if nothing is."""
     if not name:
         return "is empty"
     if len(name) > _LONGEST:
@@ -126,7 +126,7 @@ def _latin(text: str) -> str:
 
 
 def _loose(text: str) -> str:
-    """Without case, accents, look-alikes and everything that is no letter or digit."""
+    """The text without case, accents, look-alikes, and characters other than letters and digits."""
     text = text.translate(_KANA)
     bare = unicodedata.normalize("NFKD", _latin(_normalised(text))).casefold()
     return "".join(character for character in _latin(bare) if character.isalnum())

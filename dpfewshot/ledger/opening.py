@@ -1,4 +1,4 @@
-"""Which account a run spends from: one of its own in memory, one of a ledger, or one that others share."""
+"""The account that a run spends from: its own in memory, one of a ledger, or one that is shared."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def open_account(
         dataset: the account's name in a ledger.
         relation: the neighbouring relation of the run.
         unit: the column that names whom a record belongs to.
-        create: make the account with the run's budget if the ledger has none of that name.
+        create: create the account with the run's budget if the ledger has none of that name.
 
     Raises:
         InvalidPlan: a run without a guarantee names a ledger, a ledger comes without a data set, a data set
-            or `create` without a ledger, an account with another data set, or `ledger` is none of these.
+            or `create` without a ledger, an account with another data set, or `ledger` is something else.
         LedgerError: there is no such account, it holds for another relation or unit, or the ledger cannot be
             used.
     """
@@ -49,7 +49,7 @@ def open_account(
     if account is None:
         account = _in_ledger(ledger, dataset, budget, relation=relation, unit=unit, create=create)
     elif create:
-        raise InvalidPlan("create=True makes an account in a ledger: give ledger= its URL, and dataset=")
+        raise InvalidPlan("create=True creates an account in a ledger: give ledger= its URL, and dataset=")
     elif dataset is not None and dataset != getattr(account, "dataset", None):
         raise InvalidPlan(f"ledger= is an account already, and not that of the data set {dataset!r}")
     bound(account, frozenset({relation}), unit)
@@ -60,11 +60,11 @@ def _as_account(ledger: object) -> Account | None:
     """The object if it has every member of an Account; None for a URL or a BudgetLedger.
 
     Raises:
-        InvalidPlan: it is none of these.
+        InvalidPlan: it is something else.
     """
     if isinstance(ledger, (str, BudgetLedger)):
         return None
-    # not isinstance: a wrapper may answer for another account's members
+    # not isinstance: a wrapper may forward to another account's members
     lacking = [name for name in vars(Account) if not name.startswith("_") and not hasattr(ledger, name)]
     if lacking:
         raise InvalidPlan(

@@ -1,4 +1,4 @@
-"""Rows of the ledger's tables, and the questions that `store` asks of them."""
+"""Rows of the ledger's tables, and the queries that `store` makes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpfewshot.ledger.history import (
     RESERVE,
     RESERVED,
     RESUME,
-    Act,
+    HistoryEvent,
     chained,
     hash_of,
 )
@@ -33,7 +33,7 @@ def rows_of(connection: Connection, table: Table, condition: Any) -> list[dict[s
 
 
 def entry_of(connection: Connection, account: int, entry: int) -> dict[str, Any] | None:
-    """An entry of an account; None where it has no such one."""
+    """An entry of an account; None if there is none of that number."""
     found = rows_of(connection, entries, (entries.c.id == entry) & (entries.c.account_id == account))
     return found[0] if found else None
 
@@ -55,18 +55,18 @@ def open_draws(row: dict[str, Any] | None, entry: int) -> DrawCounts:
 
 
 def grants_of(connection: Connection, account: int, entry: int) -> list[dict[str, Any]]:
-    """The act that reserved an entry, and those that resumed it."""
+    """The event that reserved an entry, and those that resumed it."""
     of_entry = (history.c.account_id == account) & (history.c.entry == entry)
     return rows_of(connection, history, of_entry & history.c.act.in_((RESERVE, RESUME)))
 
 
-def granted_by(act: dict[str, Any]) -> DrawCounts | None:
-    """The draws that an act granted."""
-    return draws_in(json.loads(act["details"]))
+def granted_by(event: dict[str, Any]) -> DrawCounts | None:
+    """The draws that an event granted."""
+    return draws_in(json.loads(event["details"]))
 
 
 def reserved_with(reserved: dict[str, Any], scope: str | None, cost: Amount, details: str) -> bool:
-    """Whether the act that reserved an entry has these words, under its hash."""
+    """Whether the event that reserved an entry states this plan, under its hash."""
     told = json.loads(reserved["details"])
     told.pop(LEASE, None)
     return (
@@ -80,14 +80,14 @@ def reserved_with(reserved: dict[str, Any], scope: str | None, cost: Amount, det
 def add_entry(
     connection: Connection, account: int, scope: str | None, cost: Amount, draws: DrawCounts | None
 ) -> int:
-    """Insert an entry; its number."""
+    """Insert an entry and return its number."""
     values = {"account_id": account, "scope": scope, "epsilon": cost.epsilon, "delta": cost.delta}
     statement = insert(entries).values(**values, state=RESERVED, **columns(draws)).returning(entries.c.id)
     return int(connection.execute(statement).scalar_one())
 
 
 def sums_of(connection: Connection, account: int) -> tuple[defaultdict[str | None, Amount], int]:
-    """What each scope has spent, and how many entries that is."""
+    """What each scope has spent, and the number of entries."""
     counting = (entries.c.account_id == account) & (entries.c.state != CANCELLED)
     rows = connection.execute(
         select(entries.c.scope, func.sum(entries.c.epsilon), func.sum(entries.c.delta), func.count())
@@ -114,7 +114,7 @@ def tip_of(connection: Connection, account: int) -> tuple[int, str]:
     return (row.number, row.hash) if row else (0, NOTHING_BEFORE)
 
 
-def record(connection: Connection, account: int, act: Act) -> None:
-    """Add a row to an account's history; who locked the account, or just made it, may."""
+def record(connection: Connection, account: int, event: HistoryEvent) -> None:
+    """Add a row to an account's history. The caller holds the account's lock, or just made it."""
     number, previous = tip_of(connection, account)
-    connection.execute(insert(history).values(account_id=account, **chained(act, number + 1, previous)))
+    connection.execute(insert(history).values(account_id=account, **chained(event, number + 1, previous)))

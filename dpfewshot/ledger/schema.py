@@ -1,4 +1,4 @@
-"""The form of the tables: found, made, or brought forwards by Alembic, which is imported only for that."""
+"""The version of the tables: detected, created or migrated with Alembic, which is imported only for that."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpfewshot.ledger.database import Database
 from dpfewshot.ledger.tables import first_form, migration
 
 NEWEST: Final = "0003"
-"""The migration that makes what `tables` describes."""
+"""The migration that makes the tables of `tables`."""
 
 _OLDER: Final = ("0001", "0002")
 _FIRST_FORM: Final = 1
@@ -20,10 +20,10 @@ _MIGRATION_LOCK: Final = 0x6470_6665_7773_686F  # "dpfewsho": PostgreSQL's advis
 
 
 def is_there(database: Database) -> bool:
-    """Whether there is a ledger; one of an older package is migrated. Nothing is made where there is none.
+    """Whether there is a ledger; an older one is migrated. Creates nothing.
 
     Raises:
-        LedgerError: a newer package made it, or the database fails; nothing is changed.
+        LedgerError: a newer package created it, or the database fails; nothing is changed.
     """
     if database.is_missing:
         return False
@@ -35,10 +35,10 @@ def is_there(database: Database) -> bool:
 
 
 def bring_up_to_date(database: Database) -> None:
-    """Make the tables, or migrate those of an older package. Of processes that call it at once one does it.
+    """Create the tables, or migrate older ones. If several processes call it, one does the work.
 
     Raises:
-        LedgerError: a newer package made them, or the database fails; nothing is changed.
+        LedgerError: a newer package created them, or the database fails; nothing is changed.
     """
     with database.read() as connection:
         if _is_newest(connection, database.place.name):

@@ -1,4 +1,4 @@
-"""What the ledger asks of its database: every act in one short transaction, with its row of history."""
+"""The ledger's transactions: each makes one change together with its row of history."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from dpfewshot.ledger.history import (
     RESUME,
     SETTLE,
     SETTLED,
-    act_now,
     as_json,
+    event_now,
 )
 from dpfewshot.ledger.rows import (
     add_entry,
@@ -50,23 +50,23 @@ from dpfewshot.ledger.schema import bring_up_to_date, is_there
 from dpfewshot.ledger.stored_account import StoredAccount, change_account, find, lock
 from dpfewshot.ledger.tables import accounts, entries, history
 from dpfewshot.ledger.tip import check_tip
-from dpfewshot.ledger.verification import Book
+from dpfewshot.ledger.verification import Snapshot
 from dpfewshot.values import UNNAMED_UNIT
 
 
 @dataclass(frozen=True)
 class Standing:
-    """An account at one moment: what may be spent, what counts as spent, and the last row of its history."""
+    """An account at one moment: its limit, what counts as spent, and the tip of its history."""
 
     limit: Amount
     spent: Amount
     entries: int
     partition: str | None
-    head: str
+    chain_tip: str
 
 
 class Store:
-    """The tables at a URL, brought forwards if they are old. The first account makes what is missing.
+    """The tables at a URL, migrated if they are old. The first account creates them if they are missing.
 
     Raises:
         LedgerError: the database cannot be used.
@@ -80,7 +80,7 @@ class Store:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is a ledger: another process may have made it since this was opened."""
+        """Whether there is a ledger; another process may have created it since this was opened."""
         self._is_there = self._is_there or is_there(self._database)
         return self._is_there
 
@@ -105,19 +105,24 @@ class Store:
     def find_or_add(
         self, dataset: str, limit: Amount, relation: str, unit: str | None, *, parallel: bool
     ) -> StoredAccount:
-        """The account of a data set, new or as another process made it first."""
-        words: dict[str, Any] = {"dataset": dataset, "relation": relation, "unit": unit, "parallel": parallel}
-        act = act_now(CREATE, amount=limit, details=as_json(words))
+        """The account of a data set: a new one, or the one that another process created first."""
+        settings: dict[str, Any] = {
+            "dataset": dataset,
+            "relation": relation,
+            "unit": unit,
+            "parallel": parallel,
+        }
+        event = event_now(CREATE, amount=limit, details=as_json(settings))
         dialect = sqlite if self._database.place.is_sqlite else postgresql
         statement = (
             dialect.insert(accounts)
             .on_conflict_do_nothing(index_elements=[accounts.c.dataset])
             .values(
-                **words,
+                **settings,
                 epsilon=limit.epsilon,
                 delta=limit.delta,
-                created_at=act.at,
-                package_version=act.package_version,
+                created_at=event.at,
+                package_version=event.package_version,
             )
             .returning(accounts.c.id)
         )
@@ -127,33 +132,34 @@ class Store:
         with self._database.write() as connection:
             number = connection.execute(statement).scalar_one_or_none()
             if number is not None:
-                record(connection, number, act)
+                record(connection, number, event)
             found = find(connection, dataset)
         if found is None:
             raise LedgerError(f"{self.name} did not keep the account of {dataset!r}")
         return found
 
     def standing(self, account: StoredAccount) -> Standing:
-        """What is spent of an account."""
+        """What is spent of an account now."""
         with self._database.read() as connection:
             row = connection.execute(select(accounts).where(accounts.c.id == account.number)).one()
             sums, count = sums_of(connection, account.number)
-            _, head = tip_of(connection, account.number)
-        return Standing(Amount(row.epsilon, row.delta), total_over_scopes(sums), count, row.partition, head)
+            _, chain_tip = tip_of(connection, account.number)
+        limit = Amount(row.epsilon, row.delta)
+        return Standing(limit, total_over_scopes(sums), count, row.partition, chain_tip)
 
-    def book(self, account: StoredAccount) -> Book:
+    def snapshot(self, account: StoredAccount) -> Snapshot:
         """Everything that is stored of an account, at one moment."""
         with self._database.read() as connection:
             number = account.number
-            [words] = rows_of(connection, accounts, accounts.c.id == number)
-            return Book(
-                account=words,
+            [row] = rows_of(connection, accounts, accounts.c.id == number)
+            return Snapshot(
+                account=row,
                 entries=rows_of(connection, entries, entries.c.account_id == number),
                 history=rows_of(connection, history, history.c.account_id == number),
             )
 
     def name_unit(self, account: StoredAccount, unit: str) -> StoredAccount:
-        """Record the name of the unit column in an account from before names were recorded.
+        """Record the unit column's name in an account that is older than such names.
 
         Raises:
             LedgerError: the account has no units, their column has another name, or the account was tampered
@@ -162,7 +168,7 @@ class Store:
         named = replace(account, unit=unit)
         with self._database.write() as connection:
             found = find(connection, account.dataset)
-            if found != named:  # or another process named it first
+            if found != named:  # else another process named it first
                 lock(connection, account)
                 if account.unit != UNNAMED_UNIT:
                     raise LedgerError(
@@ -170,11 +176,11 @@ class Store:
                     )
                 check_tip(connection, account.number, sums_of(connection, account.number)[0])
                 change_account(connection, account.number, unit=unit)
-                record(connection, account.number, act_now(NAME_UNIT, details=as_json({"unit": unit})))
+                record(connection, account.number, event_now(NAME_UNIT, details=as_json({"unit": unit})))
         return named
 
     def change_budget(self, account: StoredAccount, limit: Amount) -> None:
-        """Replace what may be spent.
+        """Replace the limit.
 
         Raises:
             LedgerError: the account was tampered with.
@@ -183,7 +189,7 @@ class Store:
             lock(connection, account)
             check_tip(connection, account.number, sums_of(connection, account.number)[0])
             change_account(connection, account.number, epsilon=limit.epsilon, delta=limit.delta)
-            record(connection, account.number, act_now(CHANGE_BUDGET, amount=limit))
+            record(connection, account.number, event_now(CHANGE_BUDGET, amount=limit))
 
     def reserve(
         self,
@@ -208,21 +214,21 @@ class Store:
             check_tip(connection, account.number, sums)
             spent = total_over_scopes(sums)
             sums[scope] = sums[scope].plus(cost)
-            # what fits is at most the limit in every scope, so that no column and no sum overflows
+            # what fits is at most the limit in every scope, so no column and no sum overflows
             if not total_over_scopes(sums).fits(limit):
                 raise BudgetExceeded(exceeded_message(cost, limit, spent))
             if scope is not None and partition != partition_after(partition, scope):
                 change_account(connection, account.number, partition=partition_after(partition, scope))
             entry = add_entry(connection, account.number, scope, cost, draws)
-            act = act_now(RESERVE, entry=entry, scope=scope, amount=cost, details=details)
-            record(connection, account.number, act)
+            event = event_now(RESERVE, entry=entry, scope=scope, amount=cost, details=details)
+            record(connection, account.number, event)
             return entry
 
     def draw(self, account: StoredAccount, entry: int, lease: str, part: int) -> None:
-        """Take one block off an entry's part; the first one charges the entry.
+        """Count one draw from a disjoint part of an entry; the first draw charges the entry.
 
         Raises:
-            BudgetExceeded: the part has no block left.
+            BudgetExceeded: the part has no draw left.
             LedgerError: there is no such entry, it draws no more, or another run holds its lease.
         """
         with self._database.write() as connection:
@@ -231,35 +237,35 @@ class Store:
             draws = open_draws(row, entry).after_one(entry, lease, part)
             change_entry(connection, entry, state=CHARGED, **columns(draws))
             if row is not None and row["state"] == RESERVED:
-                record(connection, account.number, act_now(CHARGE, entry=entry, scope=row["scope"]))
+                record(connection, account.number, event_now(CHARGE, entry=entry, scope=row["scope"]))
 
     def resume(
         self,
         account: StoredAccount,
         entry: int,
-        words: tuple[str | None, Amount, str],
+        plan: tuple[str | None, Amount, str],
         known: Collection[str],
         told: DrawCounts,
     ) -> tuple[int, ...]:
-        """Replace an entry's lease, which one of `known` must be; the blocks that are left.
+        """Replace an entry's lease, which must be one of `known`, and return the draws left.
 
         Args:
-            account: whose it is.
+            account: the entry's account.
             entry: its number.
-            words: scope, cost and details, which must be those that it was reserved with.
+            plan: scope, cost and details, which must be those that it was reserved with.
             known: leases of the checkpoint.
-            told: the blocks that the checkpoint leaves, and the new lease.
+            told: the draws that the checkpoint leaves, and the new lease.
 
         Raises:
-            LedgerError: the checkpoint is stale, or the entry is another one than it names.
+            LedgerError: the checkpoint is stale, or names another entry.
         """
-        scope, cost, details = words
+        scope, cost, details = plan
         with self._database.write() as connection:
             lock(connection, account)
             check_tip(connection, account.number, sums_of(connection, account.number)[0])
             row = entry_of(connection, account.number, entry)
-            acts = grants_of(connection, account.number, entry)
-            if not acts or not {found.lease for found in map(granted_by, acts) if found} & set(known):
+            grants = grants_of(connection, account.number, entry)
+            if not grants or not {found.lease for found in map(granted_by, grants) if found} & set(known):
                 raise LedgerError(f"{self.name} did not grant the draws of this checkpoint: {WHAT_TO_DO}")
             before = draws_of(row) if row else None
             if row is None or before is None:
@@ -267,27 +273,27 @@ class Store:
             left = before.resumed(entry, known, told)
             if row["state"] not in OPEN and (row["state"] != SETTLED or any(left.left)):
                 raise LedgerError(f"entry {entry} was {row['state']}: {WHAT_TO_DO}")
-            if not reserved_with(acts[0], scope if account.parallel else None, cost, details):
+            if not reserved_with(grants[0], scope if account.parallel else None, cost, details):
                 raise LedgerError(f"entry {entry} was reserved for another plan: {WHAT_TO_DO}")
             state = CHARGED if row["state"] in OPEN else SETTLED
             change_entry(connection, entry, state=state, **columns(left))
-            resumed = {**granted(left), "previous": before.lease, "reserve": acts[0]["hash"]}
-            act = act_now(RESUME, entry=entry, scope=acts[0]["scope"], details=as_json(resumed))
-            record(connection, account.number, act)
+            resumed = {**granted(left), "previous": before.lease, "reserve": grants[0]["hash"]}
+            event = event_now(RESUME, entry=entry, scope=grants[0]["scope"], details=as_json(resumed))
+            record(connection, account.number, event)
         return left.left
 
     def move(self, account: StoredAccount, entry: int, act: str, lease: str | None = None) -> None:
-        """Charge, settle or cancel an entry. Where it is so already, nothing changes.
+        """Charge, settle or cancel an entry. Nothing changes if that was done already.
 
         Args:
-            account: whose it is.
+            account: the entry's account.
             entry: its number.
             act: one of `MOVES`.
             lease: nothing changes if the entry has another one.
 
         Raises:
-            LedgerError: there is no such entry, or its state does not allow it. Cancelling leaves any
-                entry that may have drawn as it is, and says nothing.
+            LedgerError: there is no such entry, or its state does not allow it. Cancelling an entry that may
+                have drawn does nothing and raises nothing.
         """
         before, after = MOVES[act]
         with self._database.write() as connection:
@@ -303,7 +309,9 @@ class Store:
                 change_entry(connection, entry, state=after)
                 details = as_json(granted(draws) if act == SETTLE else {})
                 record(
-                    connection, account.number, act_now(act, entry=entry, scope=row["scope"], details=details)
+                    connection,
+                    account.number,
+                    event_now(act, entry=entry, scope=row["scope"], details=details),
                 )
             elif act != CANCEL and state != after:
                 raise LedgerError(f"entry {entry} was {state}: it cannot be {after}")

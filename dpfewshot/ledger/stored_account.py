@@ -1,4 +1,4 @@
-"""The row of an account: found by its name, and from then on compared with what was found."""
+"""The row of an account: found by its name, and compared with what was found from then on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpfewshot.ledger.tables import accounts
 
 @dataclass(frozen=True)
 class StoredAccount:
-    """What of an account never changes."""
+    """The columns of an account that never change."""
 
     number: int
     dataset: str
@@ -31,11 +31,11 @@ def find(connection: Connection, dataset: str) -> StoredAccount | None:
 
 
 def lock(connection: Connection, account: StoredAccount) -> tuple[Amount, str | None]:
-    """Nobody else acts on the account until this transaction ends. Its limit, and its partition.
+    """Lock the account until this transaction ends, and return its limit and partition.
 
     Raises:
-        LedgerError: under its number is another one: the ledger was replaced, its unit was named, or it was
-            tampered with.
+        LedgerError: its number belongs to another account: the ledger was replaced, its unit was named, or it
+            was tampered with.
     """
     found = select(accounts).where(accounts.c.id == account.number).with_for_update()
     row = connection.execute(found).one_or_none()
@@ -52,5 +52,5 @@ def _stored(row: Row[Any]) -> StoredAccount:
 
 
 def change_account(connection: Connection, account: int, **values: int | str) -> None:
-    """Replace some columns of an account."""
+    """Change columns of an account."""
     connection.execute(update(accounts).where(accounts.c.id == account).values(**values))

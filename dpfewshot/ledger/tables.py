@@ -1,7 +1,7 @@
-"""The tables of the ledger. Amounts are whole units (ε 10⁻¹², δ 10⁻¹⁸), times ISO 8601 in UTC.
+"""The tables of the ledger. Amounts are integers (ε in 10⁻¹², δ in 10⁻¹⁸), times ISO 8601 in UTC.
 
-Text rather than the databases' own types for times and JSON: both databases give back, byte for
-byte, what was written, so that the history can be hashed. `migrations` makes these tables.
+Times and JSON are text: both databases return it byte for byte, so that the history can be hashed.
+`migrations` makes these tables.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 from dpfewshot.ledger.history import CANCELLED, CHARGED, RESERVED, SETTLED
 
-# SQLite numbers rows by itself only where the key is declared INTEGER; it holds 64 bits all the same
+# SQLite numbers rows only if the key is declared INTEGER, which holds 64 bits
 _Number = BigInteger().with_variant(Integer(), "sqlite")
 
 metadata = MetaData()
@@ -34,7 +34,7 @@ migration = Table(  # Alembic's own: which migration was the last
     Column("version_num", String(32), primary_key=True),
 )
 
-first_form = Table(  # what the first form of the ledger looks at: it refuses any number but 1
+first_form = Table(  # the first form of the ledger checks this: it refuses any number but 1
     "dpfewshot_schema",
     metadata,
     Column("version", Integer, primary_key=True, autoincrement=False),

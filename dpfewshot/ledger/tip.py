@@ -1,7 +1,8 @@
-"""Does an account agree with the tip of its history? Asked under the lock, before anything is spent.
+"""Whether an account agrees with the tip of its history: checked under the lock before anything is spent.
 
-The last act's hash is recomputed, and its link to the act before; likewise the acts that made the account
-and its present budget. The database adds up what the history reserved. The rest of the chain is for `verify`.
+It recomputes the hashes of the last event, of its link to the event before, and of the events that made the
+account and its present budget. The database sums what the history reserved. The rest of the chain is for
+`verify`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def check_tip(connection: Connection, account: int, sums: Sums) -> None:
     Args:
         connection: in a transaction that holds the account's lock.
         account: its number.
-        sums: what its entries add up to, for each scope.
+        sums: what its entries cost together, for each scope.
 
     Raises:
         LedgerError: it does not agree with its history; nothing may be spent.
@@ -51,32 +52,35 @@ def check_tip(connection: Connection, account: int, sums: Sums) -> None:
 
 def _problems(connection: Connection, account: Mapping[str, Any], sums: Sums) -> Iterator[str]:
     of_account = history.c.account_id == account["id"]
-    last = _acts(connection, of_account, newest_first=True, limit=2)
+    last = _events(connection, of_account, newest_first=True, limit=2)
     if not last:
         yield "it has none"
         return
     yield from _broken_link(*last)
     if connection.scalar(select(func.count()).where(of_account)) != last[0]["number"]:
-        yield "an act is missing"
-    named = _acts(connection, of_account & (history.c.act == NAME_UNIT), newest_first=True, limit=1)
-    created = _acts(connection, of_account & (history.c.act == CREATE), limit=1)
-    yield from _other_words(account, *created, named=named)
+        yield "an event is missing"
+    named = _events(connection, of_account & (history.c.act == NAME_UNIT), newest_first=True, limit=1)
+    created = _events(connection, of_account & (history.c.act == CREATE), limit=1)
+    yield from _other_settings(account, *created, named=named)
     budgets = of_account & history.c.act.in_((CREATE, CHANGE_BUDGET))
-    yield from _other_budget(account, *_acts(connection, budgets, newest_first=True, limit=1))
+    yield from _other_budget(account, *_events(connection, budgets, newest_first=True, limit=1))
     scoped = of_account & (history.c.act == RESERVE) & history.c.scope.is_not(None)
-    first, latest = _acts(connection, scoped, limit=1), _acts(connection, scoped, newest_first=True, limit=1)
+    first, latest = (
+        _events(connection, scoped, limit=1),
+        _events(connection, scoped, newest_first=True, limit=1),
+    )
     yield from _other_partition(account, [*first, *latest])
-    if _reserved(connection, of_account) != {scope: units for scope, units in sums.items() if any(units)}:
+    if _reserved(connection, of_account) != {scope: amount for scope, amount in sums.items() if any(amount)}:
         yield "the entries' costs are not those that were reserved"
 
 
 def _broken_link(last: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> Iterator[str]:
     number, previous = (0, NOTHING_BEFORE) if before is None else (before["number"], before["hash"])
     if hash_of(last) != last["hash"] or (last["number"], last["previous"]) != (number + 1, previous):
-        yield "its last act was changed, or does not follow the act before it"
+        yield "its last event was changed, or does not follow the event before it"
 
 
-def _other_words(
+def _other_settings(
     account: Mapping[str, Any],
     created: Mapping[str, Any] | None = None,
     *,
@@ -85,41 +89,41 @@ def _other_words(
     if (
         created is None
         or created["number"] != 1
-        or any(hash_of(act) != act["hash"] for act in (created, *named))
+        or any(hash_of(event) != event["hash"] for event in (created, *named))
     ):
-        yield "the act that made the account was changed"
+        yield "the event that made the account was changed"
         return
-    words = json.loads(created["details"])
-    for act in named:
-        words |= json.loads(act["details"])
-    if any(account[name] != word for name, word in words.items()):
-        yield "the account was made with other words"
+    settings = json.loads(created["details"])
+    for event in named:
+        settings |= json.loads(event["details"])
+    if any(account[name] != value for name, value in settings.items()):
+        yield "the account was made with other settings"
 
 
 def _other_budget(account: Mapping[str, Any], latest: Mapping[str, Any] | None = None) -> Iterator[str]:
-    if latest is None or hash_of(latest) != latest["hash"] or _units(latest) != _units(account):
+    if latest is None or hash_of(latest) != latest["hash"] or _amount(latest) != _amount(account):
         yield "the budget is another one"
 
 
 def _other_partition(account: Mapping[str, Any], scoped: list[dict[str, Any]]) -> Iterator[str]:
     partition = None
-    for act in scoped:
-        partition = partition_after(partition, act["scope"])
+    for event in scoped:
+        partition = partition_after(partition, event["scope"])
     if account["partition"] != partition:
         yield "the partition is another one"
 
 
-def _acts(
+def _events(
     connection: Connection, which: ColumnElement[bool], *, newest_first: bool = False, limit: int
 ) -> list[dict[str, Any]]:
-    """Acts as they were hashed."""
+    """Events as they were hashed."""
     order = history.c.number.desc() if newest_first else history.c.number
     found = connection.execute(select(history).where(which).order_by(order).limit(limit)).mappings()
     return [{name: row[name] for name in row if name != "account_id"} for row in found]
 
 
 def _reserved(connection: Connection, of_account: ColumnElement[bool]) -> dict[str | None, Amount]:
-    """What the history reserved and did not give back, for each scope; nothing for one that is free."""
+    """What the history reserved and did not give back, for each scope that has any."""
     given_back = select(history.c.entry).where(of_account & (history.c.act == CANCEL))
     rows = connection.execute(
         select(history.c.scope, func.sum(history.c.epsilon), func.sum(history.c.delta))
@@ -127,8 +131,8 @@ def _reserved(connection: Connection, of_account: ColumnElement[bool]) -> dict[s
         .group_by(history.c.scope)
     )
     sums = ((scope, Amount(int(epsilon), int(delta))) for scope, epsilon, delta in rows)
-    return {scope: units for scope, units in sums if any(units)}
+    return {scope: amount for scope, amount in sums if any(amount)}
 
 
-def _units(row: Mapping[str, Any]) -> Amount:
+def _amount(row: Mapping[str, Any]) -> Amount:
     return Amount(row["epsilon"], row["delta"])

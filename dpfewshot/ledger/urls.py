@@ -1,4 +1,4 @@
-"""Which database a ledger URL names, and how messages may name it: never with its password."""
+"""The database that a ledger URL names, and its name in messages, which never has the password."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Place:
 
     Attributes:
         url: where it is, with its password.
-        name: what messages call it.
+        name: its name in messages.
         secrets: what no message may contain.
     """
 
-    url: URL = field(repr=False)  # which hides the password, but none in its query
+    url: URL = field(repr=False)  # its repr hides the password, but not one in the query
     name: str
     secrets: frozenset[str] = field(repr=False)
 
@@ -31,7 +31,7 @@ class Place:
         """Read a ledger URL.
 
         Raises:
-            LedgerError: it is no URL, names another kind of database, or one that lives in memory.
+            LedgerError: it is not a URL, or names another kind of database, or one in memory.
         """
         try:
             url = make_url(text)
@@ -53,14 +53,14 @@ class Place:
 
 
 def _check_parts(url: URL) -> None:
-    """Messages show the host and the database: they must hold nothing of a password."""
+    """Messages show the host and the database, so these must not contain part of a password."""
     if "@" in (url.host or "") or any(sign in (url.database or "") for sign in " =@"):
         raise LedgerError(f"the ledger's URL cannot be read: write {_EXAMPLES}, %40 for @ in a password")
 
 
 def _name_of_file(url: URL) -> str:
     path = url.database or ""
-    # a file: name may say mode=memory or nolock=1, and then nothing below would hold
+    # a file: name may say mode=memory or nolock=1, which would void every guarantee here
     if path in ("", ":memory:") or path.startswith("file:"):
         raise LedgerError(f"a ledger must outlive its process: name a file, {_EXAMPLES}")
     return f"the ledger {path!r}"

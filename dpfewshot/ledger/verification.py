@@ -1,4 +1,4 @@
-"""Does an account still say what its history says? The chain recomputed, every act replayed."""
+"""Whether an account agrees with its history: recomputes the chain of hashes and replays every event."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from dpfewshot.ledger.history import (
     SETTLED,
     hash_of,
 )
+from dpfewshot.runtime.deprecation import renamed_fields
 from dpfewshot.values import UNNAMED_UNIT
 
 Row = dict[str, Any]
@@ -36,84 +37,87 @@ _NOT_IN_HISTORY = ("id", "blocks", "lease", "draws_hash")
 
 
 @dataclass(frozen=True)
-class Book:
-    """Everything that a ledger stores of one account, at one moment: its words, entries and history."""
+class Snapshot:
+    """Everything that a ledger stores of one account at one moment: its row, entries and history."""
 
     account: Row
     entries: list[Row]
     history: list[Row]
 
     @property
-    def head(self) -> str:
-        """The hash of the last act."""
+    def chain_tip(self) -> str:
+        """The hash of the last event."""
         return str(self.history[-1]["hash"]) if self.history else NOTHING_BEFORE
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON. Amounts are whole units: ε in 10⁻¹², δ in 10⁻¹⁸."""
+        """As JSON. Amounts are integers: ε in 10⁻¹², δ in 10⁻¹⁸."""
         return {
             "account": self.account,
             "entries": self.entries,
             "history": self.history,
-            "head": self.head,
+            "head": self.chain_tip,
         }
 
 
+@renamed_fields(acts="events", head="chain_tip")
 @dataclass(frozen=True)
 class Verification:
     """What `LedgerAccount.verify` found.
 
     Attributes:
         dataset: the account.
-        acts: how many rows its history has.
-        head: the hash of the last of them: note it elsewhere, and compare later.
-        problems: one sentence each; none if all agrees.
+        events: the number of rows in its history.
+        chain_tip: the hash of the last row. Note it elsewhere, and compare later.
+        problems: one sentence each; empty if everything agrees.
     """
 
     dataset: str
-    acts: int
-    head: str
+    events: int
+    chain_tip: str
     problems: tuple[str, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether all agrees."""
+        """Whether everything agrees."""
         return not self.problems
 
 
-def check(book: Book, head: str | None = None) -> Verification:
+def check(snapshot: Snapshot, chain_tip: str | None = None) -> Verification:
     """Compare an account with its history, and the history with its hashes.
 
     Args:
-        book: what is stored.
-        head: a hash that the history must contain; None for none.
+        snapshot: what is stored.
+        chain_tip: a hash noted earlier, which the history must contain; None skips this check.
     """
-    problems = [*_broken_links(book), *_disagreements(book)]
-    if head is not None and head not in {row["hash"] for row in book.history}:
+    problems = [*_broken_links(snapshot), *_disagreements(snapshot)]
+    if chain_tip is not None and chain_tip not in {row["hash"] for row in snapshot.history}:
         problems.append(
-            f"no act has the hash {head}: this is a copy from before that act, another account, or a history "
-            "that was written anew"
+            f"no event has the hash {chain_tip}: this is a copy from before that event, another account, or "
+            "a rewritten history"
         )
-    return Verification(str(book.account["dataset"]), len(book.history), book.head, tuple(problems))
+    return Verification(
+        str(snapshot.account["dataset"]), len(snapshot.history), snapshot.chain_tip, tuple(problems)
+    )
 
 
-def _broken_links(book: Book) -> Iterator[str]:
+def _broken_links(snapshot: Snapshot) -> Iterator[str]:
     previous = NOTHING_BEFORE
-    for number, row in enumerate(book.history, start=1):
+    for number, row in enumerate(snapshot.history, start=1):
         if row["number"] != number:
-            yield f"act {number} is missing"
+            yield f"event {number} is missing"
             return
         if row["previous"] != previous:
-            yield f"act {number} does not follow the act before it: a row was changed, dropped or added"
+            yield f"event {number} does not follow the event before it: a row was changed, dropped or added"
             return
         if row["hash"] != hash_of(row):
-            yield f"act {number} was changed after it was recorded"
+            yield f"event {number} was changed after it was recorded"
             return
         previous = row["hash"]
 
 
 @dataclass
 class _Replay:
-    """The account, its entries and the draws that were granted last, as the history tells them."""
+    """The account, its entries and the draws that were last granted, rebuilt from the history."""
 
     account: Row = field(default_factory=dict)
     entries: dict[int, Row] = field(default_factory=dict)
@@ -122,7 +126,7 @@ class _Replay:
     sums: defaultdict[str | None, Amount] = field(default_factory=lambda: defaultdict(lambda: NOTHING))
 
     def follow(self, row: Row) -> str | None:
-        """Take one act in; a sentence where it could not have happened."""
+        """Apply one event; returns why it cannot have happened, or None."""
         act, entry = row["act"], row["entry"]
         if (act == CREATE) != (not self.account):
             return "an account is created once, and first"
@@ -138,7 +142,7 @@ class _Replay:
         if row["act"] == CREATE:
             self.account = {"partition": None}
         elif row["act"] == NAME_UNIT and self.account["unit"] != UNNAMED_UNIT:
-            return "a unit that has a name was named"
+            return "a unit column that has a name was named again"
         self.account |= json.loads(row["details"]) | ({} if row["act"] == NAME_UNIT else _amounts(row))
         return None
 
@@ -151,8 +155,8 @@ class _Replay:
         self.reserved_by[row["entry"]] = row["hash"]
         if scope is not None:
             self.account["partition"] = partition_after(self.account["partition"], scope)
-        self.sums[scope] = self.sums[scope].plus(_units(row))
-        if not total_over_scopes(self.sums).fits(_units(self.account)):
+        self.sums[scope] = self.sums[scope].plus(_amount(row))
+        if not total_over_scopes(self.sums).fits(_amount(self.account)):
             return f"entry {row['entry']} did not fit the budget"
         return None
 
@@ -162,7 +166,7 @@ class _Replay:
             return f"what was {entry['state']} became {after}"
         entry["state"] = after
         if after == CANCELLED:
-            self.sums[entry["scope"]] = self.sums[entry["scope"]].minus(_units(entry))
+            self.sums[entry["scope"]] = self.sums[entry["scope"]].minus(_amount(entry))
         granted = self.draws[row["entry"]]
         if after == SETTLED and granted is not None:
             return self._grant(row, granted, granted.lease)
@@ -174,28 +178,28 @@ class _Replay:
         if state not in OPEN and (state != SETTLED or after is None or any(after.left)):
             return f"what was {state} was resumed"
         if granted is None or details.get("previous") != granted.lease:
-            return f"entry {entry} was resumed by who held no lease of it"
+            return f"entry {entry} was resumed by a run without a lease of it"
         if details.get("reserve") != self.reserved_by[entry]:
-            return f"entry {entry} was resumed for another act than the one that reserved it"
+            return f"entry {entry} was resumed for another event than the one that reserved it"
         self.entries[entry]["state"] = CHARGED if state in OPEN else SETTLED
         return self._grant(row, granted)
 
     def _grant(self, row: Row, before: DrawCounts, lease: str | None = None) -> str | None:
-        """DrawCounts that an act leaves: never more than there were."""
+        """Record the draws that an event leaves: never more than there were."""
         after = draws_in(json.loads(row["details"]))
         if after is None or (lease is not None and after.lease != lease) or not within(after, before):
-            return f"entry {row['entry']} had {before.left} blocks left, and then {after and after.left}"
+            return f"entry {row['entry']} had {before.left} draws left, and then {after and after.left}"
         self.draws[row["entry"]] = after
         return None
 
 
 def within(after: DrawCounts, before: DrawCounts) -> bool:
-    """Whether no part has more blocks left after than before, or fewer than none."""
+    """Whether no disjoint part has more draws left than before, or fewer than zero."""
     same = len(after.left) == len(before.left)
     return same and all(0 <= left <= had for left, had in zip(after.left, before.left, strict=True))
 
 
-def _units(row: Row) -> Amount:
+def _amount(row: Row) -> Amount:
     return Amount(row["epsilon"], row["delta"])
 
 
@@ -203,23 +207,24 @@ def _amounts(row: Row) -> Row:
     return {"epsilon": row["epsilon"], "delta": row["delta"]}
 
 
-def _disagreements(book: Book) -> Iterator[str]:
+def _disagreements(snapshot: Snapshot) -> Iterator[str]:
     replay = _Replay()
-    for number, row in enumerate(book.history, start=1):
+    for number, row in enumerate(snapshot.history, start=1):
         impossible = replay.follow(row)
         if impossible is not None:
-            yield f"act {number} cannot be: {impossible}"
+            yield f"event {number} cannot be: {impossible}"
             return
     for name, told in replay.account.items():
-        if book.account[name] != told:
-            yield f"the account's {name} is {book.account[name]!r}, its history says {told!r}"
+        if snapshot.account[name] != told:
+            yield f"the account's {name} is {snapshot.account[name]!r}, its history says {told!r}"
     stored = {
-        row["id"]: {name: row[name] for name in row if name not in _NOT_IN_HISTORY} for row in book.entries
+        row["id"]: {name: row[name] for name in row if name not in _NOT_IN_HISTORY}
+        for row in snapshot.entries
     }
     for entry in sorted(stored.keys() | replay.entries.keys()):
         if stored.get(entry) != replay.entries.get(entry):
             yield f"entry {entry} is {stored.get(entry)}, its history says {replay.entries.get(entry)}"
-    for row in book.entries:
+    for row in snapshot.entries:
         if row["id"] in replay.draws:
             yield from _other_draws(row, replay.draws[row["id"]])
     if not replay.account:
@@ -227,15 +232,15 @@ def _disagreements(book: Book) -> Iterator[str]:
 
 
 def _other_draws(row: Row, granted: DrawCounts | None) -> Iterator[str]:
-    """Between what was granted last and nothing, an entry may have any blocks left: draws are no acts."""
+    """Compare an entry's draws with those last granted; any fewer may be left, since draws are no events."""
     try:
-        left = draws_of(row)
+        now = draws_of(row)
     except LedgerError as error:
         yield str(error)
         return
-    if (left is None) != (granted is None):
+    if (now is None) != (granted is None):
         yield f"entry {row['id']} counts draws, or its history does, but not both"
-    elif left is not None and granted is not None:
+    elif now is not None and granted is not None:
         drew = row["state"] == CHARGED
-        if left.lease != granted.lease or not within(left, granted) or not (drew or left == granted):
-            yield f"entry {row['id']} has {left.left} blocks left, its history grants {granted.left}"
+        if now.lease != granted.lease or not within(now, granted) or not (drew or now == granted):
+            yield f"entry {row['id']} has {now.left} draws left, its history grants {granted.left}"

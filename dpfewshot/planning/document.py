@@ -78,7 +78,7 @@ def check(where: str, value: object, kinds: Mapping[str, tuple[type, ...]]) -> M
         found = value[name]
         finite = not isinstance(found, float) or math.isfinite(found)
         if not isinstance(found, allowed) or isinstance(found, bool) or not finite:
-            raise InvalidPlan(f"{where} has a {name!r} of another kind than expected")
+            raise InvalidPlan(f"{where} has a {name!r} of the wrong type")
     return value
 
 
@@ -100,7 +100,7 @@ def texts(value: list[Any]) -> tuple[str, ...]:
         InvalidPlan: it is something else.
     """
     if not value or not all(isinstance(each, str) for each in value):
-        raise InvalidPlan("a part of the plan has 'labels' of another kind than expected")
+        raise InvalidPlan("a stratum of the plan has 'labels' of the wrong type")
     return tuple(value)
 
 
@@ -129,7 +129,7 @@ def _pair(value: list[Any]) -> tuple[int, int]:
     match value:
         case [int(first), int(second)] if first >= 0 and second >= 0:
             return first, second
-    raise InvalidPlan("'exact' of a part of the plan has a number of another kind than expected")
+    raise InvalidPlan("'exact' of a stratum of the plan has a number of the wrong type")
 
 
 def event_as_dict(event: Event | None) -> dict[str, object] | None:
@@ -163,6 +163,6 @@ def event_from_dict(value: object) -> Event | None:
             except InvalidPlan:
                 raise
             except (TypeError, ValueError, AttributeError):
-                raise InvalidPlan("the plan has an event of another kind than expected") from None
+                raise InvalidPlan("the plan has an event of the wrong type") from None
             return event
     raise InvalidPlan("the plan names an event that is unknown here")

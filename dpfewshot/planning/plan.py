@@ -126,10 +126,10 @@ class StratumPlan:
         Raises:
             InvalidPlan: it is not such a plan.
         """
-        told = document.check("a part of the plan", told, document.STRATUM)
+        told = document.check("a stratum of the plan", told, document.STRATUM)
         stratum = Stratum(told["scope"], document.texts(told["labels"]), told["population"])
         exact = told.get("exact", _recovered(told, settings))
-        exact = document.check("'exact' of a part of the plan", exact, document.EXACT)
+        exact = document.check("'exact' of a stratum of the plan", exact, document.EXACT)
         rate = document.rate(exact["sampling_rate"])
         return cls(
             stratum=stratum,
@@ -303,7 +303,7 @@ class GenerationPlan:
         chosen = {field.name: told[field.name] for field in fields(Settings) if field.name in told}
         settings = Settings(**{"record_token_cap": 100, **chosen})
         if not told["parts"]:
-            raise InvalidPlan("the plan has no part in 'parts'")
+            raise InvalidPlan("the plan has no stratum in 'parts'")
         return cls(
             mechanism=told["mechanism"],
             relation=document.relation(told["relation"]),

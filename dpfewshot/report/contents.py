@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dpfewshot.audit import Finding
 from dpfewshot.demonstrations import Demonstrations
-from dpfewshot.ledger.verification import Book
+from dpfewshot.ledger.verification import Snapshot
 from dpfewshot.report.accuracy import Panel, panels
 from dpfewshot.report.promise import Promise
 from dpfewshot.report.sources import PlanDocument
@@ -34,7 +34,7 @@ class Sources:
     """
 
     demonstrations: Demonstrations | None = None
-    snapshot: Book | None = None
+    snapshot: Snapshot | None = None
     plan: PlanDocument | None = None
     cells: Sequence[Cell] = ()
     findings: Sequence[Finding] = ()

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dpfewshot.audit import Finding
 from dpfewshot.demonstrations import Demonstrations, from_line
-from dpfewshot.errors import InvalidReport
+from dpfewshot.errors import InvalidPlan, InvalidReport
+from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.values import PrivacySpend
 
 if TYPE_CHECKING:
@@ -20,37 +21,9 @@ if TYPE_CHECKING:
 
 File = str | os.PathLike[str]
 
-_NUMBER: Final = (int, float)
 _MAYBE_NUMBER: Final = (int, float, type(None))
 _MAYBE_TEXT: Final = (str, type(None))
 
-_PLAN: Final[Mapping[str, tuple[type, ...]]] = {
-    "mechanism": (str,),
-    "relation": (str,),
-    "epsilon": _MAYBE_NUMBER,
-    "delta": _MAYBE_NUMBER,
-    "prompts_per_token": (int,),
-    "records_per_prompt": (int,),
-    "max_tokens": (int,),
-    "shots_per_label": (int,),
-    "resample_every": (int,),
-    "sampling": (str,),
-    "prompt_tokens": (int,),
-    "estimated_seconds": _MAYBE_NUMBER,
-    "warnings": (list,),
-    "parts": (list,),
-}
-_STRATUM: Final[Mapping[str, tuple[type, ...]]] = {
-    "scope": _MAYBE_TEXT,
-    "labels": (list,),
-    "population": (int,),
-    "sampling_rate": _NUMBER,
-    "noise_multiplier": _NUMBER,
-    "steps": (int,),
-    "epsilon": _MAYBE_NUMBER,
-    "delta": _MAYBE_NUMBER,
-    "noise_on_mean": _MAYBE_NUMBER,
-}
 _CELL: Final[Mapping[str, tuple[type, ...]]] = {
     "task": (str,),
     "model": (str,),
@@ -94,9 +67,10 @@ def read_plan(path: File) -> PlanDocument:
     """
     document = _json(path, _text(path), "what dpfewshot plan --json prints")
     plan = document.get("plan", document)
-    _check(path, "the plan", plan, _PLAN)
-    for stratum in plan["parts"]:
-        _check(path, "a stratum of the plan", stratum, _STRATUM)
+    try:
+        GenerationPlan.from_dict(plan)
+    except InvalidPlan as error:
+        raise InvalidReport(f"{path}: {error}") from None
     alone = PlanDocument(plan, None)
     lines = document.get("demonstrations")
     if lines is None:

@@ -20,7 +20,7 @@ from dpfewshot.errors import LedgerError
 from dpfewshot.ledger import LedgerAccount
 from dpfewshot.ledger.counting import LEASE
 from dpfewshot.ledger.history import CANCEL, CANCELLED, CHANGE_BUDGET, CREATE, RESERVE
-from dpfewshot.ledger.verification import Book, check
+from dpfewshot.ledger.verification import Snapshot, check
 from dpfewshot.values import Demonstration, PrivacySpend
 
 History = Sequence[Mapping[str, Any]]
@@ -129,17 +129,17 @@ class Spending:
         return found
 
 
-def read_snapshot(account: LedgerAccount) -> Book:
+def read_snapshot(account: LedgerAccount) -> Snapshot:
     """Read everything that is stored of an account, at one moment.
 
     Raises:
         LedgerError: the account cannot be read.
     """
     exported: dict[str, Any] = account.export()
-    return Book(exported["account"], exported["entries"], exported["history"])
+    return Snapshot(exported["account"], exported["entries"], exported["history"])
 
 
-def spending_of(snapshot: Book, *, confidential: bool) -> Spending:
+def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
     """Return an account's spending.
 
     Args:
@@ -168,7 +168,7 @@ def spending_of(snapshot: Book, *, confidential: bool) -> Spending:
         moments=moments,
         strata=_strata(snapshot),
         versions=tuple(dict.fromkeys(row["package_version"] for row in history)),
-        chain_tip=snapshot.head,
+        chain_tip=snapshot.chain_tip,
         costs=frozenset(
             _amount(entry).as_spend() for entry in snapshot.entries if entry["state"] != CANCELLED
         ),
@@ -207,7 +207,7 @@ def _moments(history: History) -> Iterator[Moment]:
         yield Moment(len(costs), datetime.fromisoformat(row["at"]), spent, budget.as_remainder())
 
 
-def _strata(snapshot: Book) -> tuple[StratumTotal, ...]:
+def _strata(snapshot: Snapshot) -> tuple[StratumTotal, ...]:
     counts: dict[str | None, int] = defaultdict(int)
     sums: dict[str | None, Amount] = defaultdict(lambda: NOTHING)
     for entry in snapshot.entries:

@@ -52,7 +52,7 @@ def test_show_prints_one_object_and_no_more_than_readers_know(command: Command) 
         "spent": {"epsilon": 0.25, "delta": 1e-6},
         "entries": 1,
     }
-    assert "head" in command("show")[1]
+    assert "chain tip" in command("show")[1]
 
 
 @pytest.mark.usefixtures("account")
@@ -85,7 +85,7 @@ def test_history_shows_what_a_resume_left(command: Command, path: Path) -> None:
         words = entry, "trec: Number", PrivacySpend(0.25, 1e-6), {}
         found.resume(*words, known=["first"], draws=DrawCounts((3, 3), "second"))
     assert command("history")[1].splitlines()[-1].split("  ")[2:] == [
-        "resume", "entry 2", "trec: Number", "blocks left: 3, 3"
+        "resume", "entry 2", "trec: Number", "draws left: 3, 3"
     ]  # fmt: skip
     assert command("verify")[0] == 0
 

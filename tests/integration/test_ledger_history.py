@@ -64,13 +64,13 @@ def test_the_history_says_when_who_and_what(ledger_url: str) -> None:
 
 def test_acts_that_change_nothing_leave_no_row(ledger_url: str) -> None:
     account = lived(ledger_url)
-    before = account.head
+    before = account.chain_tip
     account.settle(1)
     account.cancel(1)
     account.charge(3)
     with pytest.raises(LedgerError):
         account.charge(2)
-    assert account.head == before
+    assert account.chain_tip == before
 
 
 def test_the_actor_can_be_named(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_anybody_can_recompute_the_chain_from_an_export(ledger_url: str) -> None
         text = json.dumps(row, sort_keys=True, separators=(",", ":"))
         previous = hashlib.sha256(text.encode()).hexdigest()
         assert previous == told
-    assert document["head"] == previous == account.head
+    assert document["head"] == previous == account.chain_tip
     assert document["account"]["epsilon"] == 2 * 10**12
     assert [entry["state"] for entry in document["entries"]] == [
         "settled",
@@ -103,7 +103,7 @@ def test_an_honest_account_agrees_and_every_head_it_had_is_found(ledger_url: str
     for row in account.history():
         found = account.verify(str(row["hash"]))
         assert found.ok
-        assert (found.acts, found.head) == (10, account.head)
+        assert (found.events, found.chain_tip) == (10, account.chain_tip)
 
 
 TAMPERINGS = {
@@ -340,7 +340,7 @@ def rewrite(path: Path) -> None:
 def test_a_history_that_was_written_anew_is_found_by_a_head_that_was_noted(tmp_path: Path) -> None:
     path = tmp_path / "budget.db"
     account = lived(f"sqlite:///{path}")
-    head = account.head
+    head = account.chain_tip
     rewrite(path)
     assert account.verify().ok  # by itself it cannot be told
     assert "copy" in account.verify(head).problems[0]
@@ -351,14 +351,14 @@ def test_a_copy_that_was_restored_is_found_by_a_head_that_was_noted(tmp_path: Pa
     account = lived(f"sqlite:///{path}")
     shutil.copy(path, copy)
     account.reserve(None, PrivacySpend(0.5, 0.0), {})
-    noted = account.head
+    noted = account.chain_tip
     with BudgetLedger.open(f"sqlite:///{copy}") as restored:
         forgetful = restored.account("tickets")
         assert forgetful.verify().ok
         assert not forgetful.verify(noted).ok
         forgetful.reserve(None, PrivacySpend(0.25, 0.0), {})  # both go on: two histories
-        assert forgetful.verify(forgetful.head).ok
-        assert not account.verify(forgetful.head).ok
+        assert forgetful.verify(forgetful.chain_tip).ok
+        assert not account.verify(forgetful.chain_tip).ok
         assert not forgetful.verify(noted).ok
 
 
@@ -371,3 +371,16 @@ def test_a_clock_that_goes_back_changes_nothing(ledger_url: str, monkeypatch: py
     assert account.history()[-1]["at"] == "1999-12-31T23:59:59.000000+00:00"
     assert account.verify().ok
     assert account.spent == PrivacySpend(1.0, 1e-6)
+
+
+def test_the_old_names_of_the_chain_tip_warn(tmp_path: Path) -> None:
+    with BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
+        account = ledger.create("tickets", BUDGET)
+        with pytest.warns(DeprecationWarning, match="chain_tip"):
+            noted = account.head
+        with pytest.warns(DeprecationWarning, match="chain_tip"):
+            found = account.verify(head=noted)  # type: ignore[call-arg]
+        with pytest.warns(DeprecationWarning, match="events"):
+            assert found.acts == 1  # type: ignore[attr-defined]
+        with pytest.warns(DeprecationWarning, match="chain_tip"):
+            assert found.head == noted == account.chain_tip  # type: ignore[attr-defined]

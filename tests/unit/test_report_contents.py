@@ -13,8 +13,8 @@ from dpfewshot.budget.amounts import Amount
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidReport, LedgerError
 from dpfewshot.ledger.counting import columns
-from dpfewshot.ledger.history import Act, chained
-from dpfewshot.ledger.verification import Book
+from dpfewshot.ledger.history import HistoryEvent, chained
+from dpfewshot.ledger.verification import Snapshot
 from dpfewshot.report import Sources, page, read_evaluation, read_findings, read_plan, read_snapshot, select
 from dpfewshot.report.accuracy import panels
 from dpfewshot.report.charts import budget_chart, thinned
@@ -117,7 +117,7 @@ def test_an_account_that_somebody_changed_is_not_reported(tmp_path: Path) -> Non
         spending_of(snapshot, confidential=False)
 
 
-def long_book(plans: int) -> Book:
+def long_book(plans: int) -> Snapshot:
     """An account's snapshot as a ledger would keep it, without a database."""
     words = {"relation": "zero-out", "unit": None, "parallel": True}
     history, entries, before = [], [], "0" * 64
@@ -126,7 +126,9 @@ def long_book(plans: int) -> Book:
         nonlocal before
         amounts = units or (None, None)
         at = f"2026-01-01T00:00:00.{len(history):06}+00:00"
-        row = chained(Act(name, at, "me", entry, None, *amounts, details, "0.1.0"), len(history) + 1, before)
+        row = chained(
+            HistoryEvent(name, at, "me", entry, None, *amounts, details, "0.1.0"), len(history) + 1, before
+        )
         history.append(row)
         before = row["hash"]
 
@@ -140,7 +142,7 @@ def long_book(plans: int) -> Book:
         if number == plans // 2:
             act("change-budget", Amount(10**15 + 1, 10**15))
     row = {"dataset": "tickets", **words, "epsilon": 10**15 + 1, "delta": 10**15, "partition": None}
-    return Book(row, entries, history)
+    return Snapshot(row, entries, history)
 
 
 @pytest.mark.slow

@@ -150,7 +150,15 @@ def test_by_default_nothing_confidential_is_in_it(given: Sources) -> None:
     times = {row["at"][:16].replace("T", " ") for row in given.snapshot.history}
     actors = {row["actor"] for row in given.snapshot.history}
     banner = ("CONFIDENTIAL:", "Confidential:")
-    for secret in (SECRET, "our own tickets", *banner, "cancelled", given.snapshot.head, *times, *actors):
+    for secret in (
+        SECRET,
+        "our own tickets",
+        *banner,
+        "cancelled",
+        given.snapshot.chain_tip,
+        *times,
+        *actors,
+    ):
         assert secret not in text
     assert "1 demonstration without a guarantee, 1 cell" in text
     assert "2026-01-31" in text  # the day when it was made
@@ -162,7 +170,7 @@ def test_what_is_confidential_is_shown_when_asked_for_and_says_so(given: Sources
         SECRET,
         "our own tickets",
         "cancelled",
-        given.snapshot.head,
+        given.snapshot.chain_tip,
         "1 cell was measured on",
     ):
         assert there in text

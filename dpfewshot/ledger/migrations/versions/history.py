@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from dpfewshot.budget.scopes import partition_of
-from dpfewshot.ledger.history import NOTHING_BEFORE, Act, chained
+from dpfewshot.ledger.history import NOTHING_BEFORE, HistoryEvent, chained
 from dpfewshot.ledger.migrations.versions.accounts_and_entries import entry_columns
 from dpfewshot.ledger.tables import history
 
@@ -102,8 +102,8 @@ def _act(
     *,
     amounts: Any | None = None,
     details: str = "{}",
-) -> Act:
-    return Act(
+) -> HistoryEvent:
+    return HistoryEvent(
         act=act,
         at=at,
         actor=_ACTOR,
