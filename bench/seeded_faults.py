@@ -129,9 +129,9 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/sampling.py",
-        "        parts[label].append(tuple(record for record in unit if record.label == label))",
+        "        members[label].append(tuple(record for record in unit if record.label == label))",
         "        for label in counts:\n"
-        "            parts[label].append(tuple(record for record in unit if record.label == label))",
+        "            members[label].append(tuple(record for record in unit if record.label == label))",
         "a unit is in one part of the partition",
         "tests/unit/test_sampling.py",
     ),
@@ -308,15 +308,15 @@ ACCOUNTING_AND_LEDGER = (
     ),
     Fault(
         "dpfewshot/generation/checkpoint.py",
-        "blocks[of] = max(0, blocks[of] - 1)",
-        "blocks[of] = max(0, blocks[of] - 0)",
+        "left[of] = max(0, left[of] - 1)",
+        "left[of] = max(0, left[of] - 0)",
         "a draw that was made is not made again",
         "tests/integration/test_resuming.py",
     ),
     Fault(
         "dpfewshot/generation/strata.py",
-        "draws=min(recorded.blocks),",
-        "draws=max(recorded.blocks),",
+        "draws=min(recorded.draws_left),",
+        "draws=max(recorded.draws_left),",
         "what one disjoint part drew, all count as drawn after an interruption",
         "tests/integration/test_resuming.py tests/integration/test_draws.py",
     ),

@@ -63,7 +63,7 @@ class WithExamples:
     without it teaches nothing. Two made-up examples show it: public text, which costs nothing.
     """
 
-    setting: Condition
+    setting: Condition  # not "condition": stored descriptions hold the name
     examples: tuple[tuple[str, str], ...]
 
     @property
@@ -85,7 +85,7 @@ class WithExamples:
 class Stored:
     """A setting whose demonstrations are kept in a folder, and taken from there if they are there."""
 
-    setting: Condition
+    setting: Condition  # stored too
     folder: Path = field(repr=False)
 
     @property

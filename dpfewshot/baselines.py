@@ -29,6 +29,9 @@ from dpfewshot.values import Demonstration, PrivacySpend, Record, Relation, chec
 
 _STEPS_OF_LIKELIEST = 2**40
 
+_INSTRUCTION_ONLY, _NON_PRIVATE_SAMPLE = "zero-private", "random-private"
+"""The mechanisms of output lines, as stored ones have them."""
+
 __getattr__ = deprecated_names(
     __name__,
     {
@@ -124,7 +127,7 @@ def non_private_sample(
             private=False,
             spent=None,
             relation=Relation.ADD_REMOVE,
-            mechanism="non-private-sample",
+            mechanism=_NON_PRIVATE_SAMPLE,
         )
         for shot in range(shots)
         for label in planned
@@ -159,7 +162,7 @@ class _Continuation:
             private=True,
             spent=PrivacySpend(0.0, 0.0),
             relation=Relation.ADD_REMOVE,
-            mechanism="instruction-only",
+            mechanism=_INSTRUCTION_ONLY,
         )
 
     def _tokens(self, prompts: LabelPrompts) -> list[int]:

@@ -1,4 +1,4 @@
-"""What was released, together: to JSONL, chat messages, a prompt, a data set, a frame. Post-processing."""
+"""Collections of released demonstrations, as JSONL, chat messages, a prompt, a data set or a frame."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _NUMBERS = (int, float)
 
 @dataclass(frozen=True)
 class Demonstrations(Sequence[Demonstration]):
-    """Released demonstrations, in order. A sequence that cannot be changed.
+    """An immutable sequence of released demonstrations.
 
     Args:
         items: the demonstrations.
-        plan_spend: the (ε, δ) of the one plan that released them all, where there is one.
+        plan_spend: the (ε, δ) of the plan that released all of them, if a single plan did.
     """
 
     items: tuple[Demonstration, ...]
@@ -49,7 +49,7 @@ class Demonstrations(Sequence[Demonstration]):
     @overload
     def __getitem__(self, index: slice) -> Demonstrations: ...
     def __getitem__(self, index: int | slice) -> Demonstration | Demonstrations:
-        """One demonstration, or a part of them, which costs what all cost."""
+        """One demonstration, or a slice, which costs what all of them cost."""
         if isinstance(index, slice):
             return Demonstrations(self.items[index], plan_spend=self.plan_spend)
         return self.items[index]
@@ -62,23 +62,23 @@ class Demonstrations(Sequence[Demonstration]):
 
     @property
     def private(self) -> bool:
-        """Whether every one of them is."""
+        """Whether every demonstration is private."""
         return all(one.private for one in self.items)
 
     @property
     def relation(self) -> str | None:
-        """The neighbouring relation that all of them hold for; None where they hold for several."""
+        """The neighbouring relation of all of them; None if they have several."""
         relations = {one.relation for one in self.items}
         return relations.pop() if len(relations) == 1 else None
 
     @property
     def spent(self) -> PrivacySpend | None:
-        """An upper bound on (ε, δ) of all of them together, of their one relation.
+        """An upper bound on the (ε, δ) of all of them together.
 
-        For what one `generate_all` released, what its plan reserved. For any other collection, as of a file,
-        the sum of what each one's plan reserved: safe, and loose where several are of one plan. What a data
-        set has spent in all is the ledger's to say. None where a demonstration is not private, or where
-        relations differ, whose ε do not add up to anything.
+        For the result of one `generate_all` it is what the plan reserved. For any other collection, such as a
+        file's, it is the sum over demonstrations of what their plans reserved: loose if several share a plan.
+        The ledger says what a data set has spent in all. None if a demonstration is not private, or if
+        relations differ, whose ε cannot be added.
         """
         if not self.private or (self.items and self.relation is None):
             return None
@@ -91,7 +91,7 @@ class Demonstrations(Sequence[Demonstration]):
 
     @property
     def statement(self) -> str:
-        """The guarantee of all of them in one line."""
+        """The guarantee of all of them together, in one line."""
         spent = self.spent
         if spent is None:
             return f"{len(self)} demonstrations, no guarantee for all of them together"
@@ -101,14 +101,14 @@ class Demonstrations(Sequence[Demonstration]):
         )
 
     def to_lines(self) -> list[dict[str, object]]:
-        """One mapping each, as the command line writes them."""
+        """One mapping for each, as the command line writes it."""
         return [one.as_line() for one in self.items]
 
     def to_jsonl(self, path: str | os.PathLike[str]) -> None:
-        """Write one JSON line each, the file new or replaced whole.
+        """Write one JSON line for each; an existing file is replaced as a whole.
 
         Raises:
-            OSError: the file cannot be written; one that was there is as it was.
+            OSError: the file cannot be written; an existing one is unchanged.
         """
         write_whole(path, "".join(json_line(one) for one in self.items))
 
@@ -117,7 +117,7 @@ class Demonstrations(Sequence[Demonstration]):
         """Read what `to_jsonl`, `dpfewshot generate --output` or a checkpoint wrote.
 
         Raises:
-            InvalidRecords: the file cannot be read, or a line is not a demonstration. Names the line.
+            InvalidRecords: the file cannot be read, or the line that it names is not a demonstration.
         """
         try:
             lines = Path(path).read_text(encoding="utf-8").split("\n")
@@ -128,13 +128,13 @@ class Demonstrations(Sequence[Demonstration]):
         return cls(_demonstrations(path, lines))
 
     def to_messages(self, task: Task, *, instruction: str | None = None) -> list[dict[str, str]]:
-        """Messages in OpenAI's form: the instruction, then each text as a user's with its label as answer.
+        """Messages in OpenAI's format: the instruction, then each text with its label as the answer.
 
-        Add the text to be labelled as the last user message.
+        Add the text to label as the last user message.
 
         Args:
-            task: whose field names and labels the instruction is made of; a built-in one has its paper's.
-            instruction: what stands in the system message instead; public.
+            task: its field names and labels make up the instruction; a built-in task has its paper's.
+            instruction: for the system message instead; public.
         """
         asked = instruction or prompt_format(task).instruction or labelling_instruction(task)
         messages = [{"role": "system", "content": asked}]
@@ -144,14 +144,14 @@ class Demonstrations(Sequence[Demonstration]):
         return messages
 
     def to_prompt(self, task: Task, text: str | None = None, *, instruction: str | None = None) -> str:
-        """A plain few-shot prompt: the instruction, each text with its label, and the text to be labelled.
+        """A plain few-shot prompt: the instruction, each text with its label, and the text to label.
 
-        It is the prompt that `icl.Classifier` evaluates (`icl.prompt_format`).
+        `icl.Classifier` evaluates the same prompt (`icl.prompt_format`).
 
         Args:
-            task: whose field names stand before texts and labels; a built-in one has its paper's.
-            text: what is to be labelled; without it the prompt ends after the demonstrations.
-            instruction: what stands first instead of the one made of the task; public.
+            task: its field names precede texts and labels; a built-in task has its paper's.
+            text: to label; without it, the prompt ends after the demonstrations.
+            instruction: replaces the one made from the task; public.
         """
         words = prompt_format(task)
         return replace(words, instruction=instruction or words.instruction).prompt(self.items, text)
@@ -186,7 +186,7 @@ class Demonstrations(Sequence[Demonstration]):
 
 
 def json_line(demonstration: Demonstration) -> str:
-    """The output line of a demonstration, with its line end."""
+    """The output line of a demonstration, with a line end."""
     return json.dumps(demonstration.as_line(), ensure_ascii=False) + "\n"
 
 
@@ -194,16 +194,16 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
     """The demonstration of an output line.
 
     Raises:
-        ValueError: the mapping is not one.
+        ValueError: the mapping is not an output line.
     """
     if set(line) != set(COLUMNS):
-        raise ValueError("other keys than a demonstration's")
+        raise ValueError("the keys are not those of a demonstration")
     strings = [line[name] for name in ("text", "label", "relation", "mechanism")]
     amounts = [line[name] for name in ("epsilon", "delta")]
     spends = all(isinstance(amount, _NUMBERS) and 0 <= amount < math.inf for amount in amounts)
     whole = isinstance(line["tokens"], int) and isinstance(line["private"], bool)
     if not (all(isinstance(each, str) for each in strings) and whole and spends == line["private"]):
-        raise ValueError("a value of another type than a demonstration's")
+        raise ValueError("a value has the wrong type")
     return Demonstration(
         text=line["text"],
         label=line["label"],
@@ -221,14 +221,14 @@ def _demonstrations(path: str | os.PathLike[str], lines: Sequence[str]) -> Itera
             continue
         try:
             line = json.loads(text)
-            if "checkpoint" not in line:  # a checkpoint's own facts stand between its demonstrations
+            if "checkpoint" not in line:  # a checkpoint has other lines too
                 yield from_line(line)
         except (TypeError, ValueError, RecursionError):
             raise InvalidRecords(f"{path}: line {number}: is not a demonstration") from None
 
 
 def _sum_upwards(amounts: Iterable[float]) -> float:
-    """The sum, rounded up: an upper bound stays one."""
+    """The sum, rounded up so that it is still an upper bound."""
     total = 0.0
     for amount in amounts:
         total = math.nextafter(total + amount, math.inf) if amount and total else total + amount

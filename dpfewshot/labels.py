@@ -1,9 +1,9 @@
-"""Which labels to generate for, as a release of its own, where labels are free text (extraction tasks).
+"""Releases the labels to generate under DP, for tasks whose labels are free text (extraction tasks).
 
-Every unit votes for one label. With a public list of candidates the labels of most votes are released one
-after the other by report noisy max (peeling). Without one, a stability histogram (Korolova, Kenthapadi,
-Mishra, Ntoulas 2009; Bun, Nissim, Stemmer 2016) releases labels whose noisy number of votes reaches a
-threshold, which a label of a single unit does with probability δ at most. Proofs: docs/proofs/labels.md.
+Every unit votes for one label. With a public list of candidates, report noisy max releases the labels with
+most votes one after another (peeling). Without one, a stability histogram (Korolova, Kenthapadi, Mishra,
+Ntoulas 2009; Bun, Nissim, Stemmer 2016) releases labels whose noisy number of votes reaches a threshold. A
+label of a single unit reaches it with probability at most δ. Proofs: docs/proofs/labels.md.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ MOST_CANDIDATES = 2**18
 """The widest choice of the compiled core."""
 
 SMALLEST_EPSILON = 1e-12
-"""One unit of an account."""
+"""The smallest amount of ε in an account."""
 
 RELATIONS = frozenset({Relation.ADD_REMOVE, Relation.ZERO_OUT})
-"""What (ε, δ) of a release holds for."""
+"""The relations for which a release's (ε, δ) holds."""
 
 Votes = Mapping[str, int]
-"""Private: the votes of every label that has any."""
+"""The votes of every label that has any. Private."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelRelease:
-    """Released labels. They are public from here on: pass them as `labels=`.
+    """Released labels. They are public: pass them as `labels=`.
 
     Attributes:
-        labels: in the order of their release; without candidates there may be fewer than asked for.
-        spent: the release's (ε, δ), or None where `private` is false.
+        labels: in the order of their release; without candidates there may be fewer than requested.
+        spent: the release's (ε, δ); None if `private` is false.
         relation: the neighbouring relation, "add-remove" or "zero-out".
         private: whether (ε, δ) holds. False for seeded runs.
     """
@@ -58,7 +58,7 @@ class LabelRelease:
     private: bool
 
     def as_dict(self) -> dict[str, object]:
-        """What `dpfewshot labels --json` prints."""
+        """The object that `dpfewshot labels --json` prints."""
         return {
             "labels": list(self.labels),
             "epsilon": self.spent.epsilon if self.spent else None,
@@ -82,22 +82,22 @@ def release_labels(
 ) -> LabelRelease:
     """Release the labels that most units have, under (ε, δ).
 
-    A unit votes for the label of most of its records, the first in alphabetical order among equals.
+    A unit votes for the label of most of its records; of equals, for the first in alphabetical order.
 
     Args:
         records: the private records: `Record` objects, mappings, a DataFrame or a Dataset.
         count: how many labels, at least 1.
         epsilon: ε > 0 of the whole release.
-        delta: δ of the whole release, in (0, 1). With candidates none of it is needed or spent.
-        candidates: the labels to choose from, public input, at least `count` of them; None releases
-            labels that nobody knew.
-        account: what pays. The release is charged to the whole data set before anything is drawn.
-        unit: the column that names whom a record belongs to, as in `as_records`. Records that `read_records`
+        delta: δ of the whole release, in (0, 1). With candidates it is neither required nor spent.
+        candidates: the labels to choose from, public input, at least `count` of them. None also releases
+            labels that were unknown before.
+        account: is charged, for the whole data set, before anything is drawn.
+        unit: the column that says whom a record belongs to, as in `as_records`. Records that `read_records`
             read with one remember it.
         random_source: n to n uniform bytes, for tests alone: the release says `private=False`.
 
     Raises:
-        InvalidPlan: an argument outside of its range.
+        InvalidPlan: an argument is outside its range.
         InvalidRecords: a record cannot be used.
         BudgetExceeded: the account does not allow it; nothing is drawn.
         LedgerError: the charge could not be recorded, or the account is for another relation or unit; nothing
@@ -105,7 +105,7 @@ def release_labels(
     """
     mechanism = _mechanism(count, float(epsilon), float(delta), candidates)
     if random_source is not None and account is not None:
-        raise InvalidPlan("a release without a guarantee (private=False) is refused an account")
+        raise InvalidPlan("a release without a guarantee (private=False) cannot be charged to an account")
     checked = as_records(records, unit=unit)
     relation = _relation(account, checked)
     votes = votes_of(checked)
@@ -119,14 +119,14 @@ def release_labels(
 
 
 def votes_of(records: Iterable[Record]) -> Votes:
-    """The votes: one a unit, for the label that it belongs to by a rule that looks at that unit alone."""
+    """Count one vote for each unit: for its label, by a rule that depends on that unit alone."""
     return {label: len(voters) for label, voters in units_by_label(records).items()}
 
 
 def smallest_threshold(epsilon: Fraction, delta: Fraction) -> int:
     """The least integer h > 1 with P[1 + X ≥ h] ≤ δ, X discrete Laplace at rate ε.
 
-    P[X ≥ m] = p^m/(1 + p) for m ≥ 1, p = exp(-ε). It is computed in integers and rounded upward.
+    P[X ≥ m] = p^m/(1 + p) for m ≥ 1, p = exp(-ε), computed in integers and rounded up.
     """
     digits = 64 + delta.denominator.bit_length()
     least_total = (1 << digits) + exponential_of_minus(*epsilon.as_integer_ratio(), digits)[0]
@@ -135,7 +135,7 @@ def smallest_threshold(epsilon: Fraction, delta: Fraction) -> int:
         most = exponential_of_minus(noise * epsilon.numerator, epsilon.denominator, digits)[1]
         return most <= delta * least_total
 
-    below, high = 0, 1  # the noise that is wanted lies in (below, high]
+    below, high = 0, 1  # the least rare noise lies in (below, high]
     while not rare(high):
         below, high = high, 2 * high
     while high - below > 1:
@@ -146,11 +146,11 @@ def smallest_threshold(epsilon: Fraction, delta: Fraction) -> int:
 
 @dataclass(frozen=True)
 class _NoisyMax:
-    """Peeling: `count` rounds of report noisy max among the candidates that are left, each at ε/count.
+    """Peeling: `count` rounds of report noisy max among the remaining candidates, each at ε/count.
 
     Attributes:
         cost: (ε, δ) of the whole release.
-        rounds: how often it looks at the votes.
+        rounds: queries of the votes.
         rate: 1 over the scale of a round's noise, in votes.
     """
 
@@ -185,9 +185,9 @@ class _NoisyMax:
 
 @dataclass(frozen=True)
 class _StabilityHistogram:
-    """Noisy votes of the labels that have any, those that reach the threshold, the largest of them.
+    """Releases the labels with the most noisy votes among those that reach the threshold.
 
-    Attributes are those of `_NoisyMax`.
+    The attributes are those of `_NoisyMax`.
     """
 
     count: int
@@ -227,7 +227,7 @@ def _mechanism(count: int, epsilon: float, delta: float, candidates: Iterable[ob
     if candidates is not None:
         return _NoisyMax(_checked(candidates, count), count, epsilon)
     if delta == 0:
-        raise InvalidPlan("without candidates a release of labels needs delta > 0; with them it needs none")
+        raise InvalidPlan("a release of labels needs delta > 0 or candidates")
     return _StabilityHistogram(count, epsilon, delta)
 
 
@@ -242,16 +242,16 @@ def _checked(candidates: Iterable[object], count: int) -> tuple[str, ...]:
         raise InvalidPlan("candidates must be distinct")
     if not count <= len(labels) <= MOST_CANDIDATES:
         raise InvalidPlan(
-            f"there are {len(labels)} candidates: there must be count={count} at least and "
-            f"{MOST_CANDIDATES} at most"
+            f"there are {len(labels)} candidates: there must be at least count={count} and "
+            f"at most {MOST_CANDIDATES}"
         )
     return labels
 
 
 def _relation(account: Account | None, records: Sequence[Record]) -> str:
-    """The relation that the release names. It holds for both, so it is the account's, where that has one.
+    """The relation that the release states: the account's, if it has one, since either holds.
 
-    It does not hold for replace-one: a unit that becomes another moves two counts, one up and one down.
+    Replace-one does not: a unit that becomes another changes two counts, one up and one down.
     """
     if account is None:
         return Relation.ADD_REMOVE
@@ -259,7 +259,7 @@ def _relation(account: Account | None, records: Sequence[Record]) -> str:
 
 
 def _paid(mechanism: _Mechanism, account: Account | None) -> Permit:
-    """Reserve and charge the release; a reservation that could not be charged is given back."""
+    """Reserve and charge the release; give back a reservation that could not be charged."""
     reservation = Accountant(account).reserve(
         mechanism.cost,
         scope=None,

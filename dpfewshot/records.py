@@ -1,10 +1,10 @@
 """Private records from files and data frames: JSONL, CSV and Parquet; pandas, datasets, mappings.
 
-Everything here is read before any privacy begins, so two rules hold. A record is accepted or refused by
-itself, whatever stands beside it; but of records that were made by hand all have a unit, or none has. And
-an error says what is wrong, in which file and line, and what to do, but never quotes the data: not a value,
-not a JSON key, not a CSV header (which is a private record where the header was forgotten). Load errors
-reach the operator alone (design note 5.7).
+Records are read before any privacy protection applies, so two rules hold. First, a record is accepted or
+refused independently of the others, except that either all hand-made records have a unit or none has. Second,
+an error says what is wrong, in which file and line, and what to do, but never quotes the data: no value, no
+JSON key, no CSV header (which is a private record if the header was forgotten). Load errors reach the
+operator alone (design note 5.7).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import Record, Records
 
 _BOM: Final = b"\xef\xbb\xbf"
-_LONGEST_FIELD: Final = 2**31 - 1  # characters; the most that a C long holds on every platform
+_LONGEST_FIELD: Final = 2**31 - 1  # characters; the largest C long on every platform
 
 
 @redacts_errors(InvalidRecords, "loading")
@@ -35,23 +35,23 @@ def read_records(
 ) -> Records:
     """Read the private records of one file.
 
-    Texts are kept to the last bit: nothing is stripped, folded or normalised.
+    Texts are kept as they are: nothing is stripped, folded or normalised.
 
     Args:
         path: a `.jsonl`, `.jsonl.gz`, `.csv`, `.csv.gz` or `.parquet` file, in UTF-8. A CSV file's first
             line names its columns.
         text: the column with the text, a string that is not blank.
-        label: the column with the label, a string that is not blank. The records remember the name too.
-        unit: the column that says whom a record belongs to (a customer id), a string or an integer.
-            None: each record stands for itself. The records remember the name, which an account compares.
+        label: the column with the label, a string that is not blank. The records remember its name.
+        unit: the column that says whom a record belongs to (a customer id), a string or an integer. The
+            records remember its name, which an account compares. None: each record is a unit of its own.
 
     Returns:
         The records, a list.
 
     Raises:
-        InvalidRecords: the file or one of its records cannot be used. One line that names the file and
-            the line, with no private text in it, in its chain, or in its traceback's variables.
-        MissingExtra: a Parquet file, and pyarrow is not installed.
+        InvalidRecords: the file or one of its records cannot be used. The one-line message names the file
+            and the line. It, its chain and its traceback's variables contain no private text.
+        MissingExtra: the file is a Parquet file, and pyarrow is not installed.
 
     Example:
         >>> read_records("tickets.jsonl.gz", text="body", label="topic", unit="customer")  # doctest: +SKIP
@@ -62,22 +62,22 @@ def read_records(
 
 @redacts_errors(None)
 def as_records(source: Any, *, text: str = "text", label: str = "label", unit: str | None = None) -> Records:
-    """Turn rows that are in memory into records.
+    """Convert rows in memory to records.
 
     Args:
-        source: a `pandas.DataFrame`, a `datasets.Dataset`, or an iterable of mappings. Of `Record`
-            objects too: they are checked and passed through; `unit` and `label` say what the columns are
-            called that their units and labels are of.
+        source: a `pandas.DataFrame`, a `datasets.Dataset`, or an iterable of mappings or `Record` objects.
+            `Record` objects are checked and passed through; `unit` and `label` then name the columns that
+            their units and labels come from.
         text: the column or key with the text.
-        label: the column or key with the label. A string: map class numbers to their names first.
+        label: the column or key with the label, a string: map class numbers to their names first.
         unit: the column or key that says whom a record belongs to, or None.
 
     Returns:
         The records, a list that remembers `unit` and `label`, or what the source's records remember.
 
     Raises:
-        InvalidRecords: a row cannot be used. Names its number, from 1, and quotes nothing of it. Or units
-            that nobody named are in some records only.
+        InvalidRecords: a row cannot be used: the message has its number, from 1, and quotes none of it. Or
+            some hand-made records have a unit and others do not.
 
     Example:
         >>> as_records([{"text": "Where is my parcel?", "label": "Delivery"}])
@@ -92,23 +92,23 @@ def as_records(source: Any, *, text: str = "text", label: str = "label", unit: s
     records = Records(read, unit=unit or remembered, label=column)
     if records.unit is None and len({record.unit is None for record in records}) > 1:
         raise InvalidRecords(
-            "some records have a unit and others none: give each one, and name it with unit="
+            "some records have a unit and others do not: give each record one, and name it with unit="
         )
     return records
 
 
-# A row and where it stands: ("line 3", {"text": ..., "label": ...}).
+# A row and its position: ("line 3", {"text": ..., "label": ...}).
 _Rows = Iterator[tuple[str, object]]
 
 _NAME_THEM: Final = (
-    "name the columns with text=, label= and unit=, on the command line with --text, "
+    "name the columns with text=, label= and unit=, or on the command line with --text, "
     "--label-column and --unit"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The names of the columns that matter."""
+    """The names of the columns to read."""
 
     text: str
     label: str
@@ -118,7 +118,7 @@ class _Columns:
         return [name for name in (self.text, self.label, self.unit) if name is not None]
 
     def check(self, present: list[object]) -> None:
-        """Refuse a table that has not exactly one column of each name."""
+        """Refuse a table that does not have exactly one column of each name."""
         for name in self.names():
             if (count := present.count(name)) != 1:
                 trouble = f"there {'is no column' if count == 0 else 'are several columns'} {name!r}"
@@ -147,20 +147,20 @@ def _rows_of_file(path: Path, columns: _Columns) -> _Rows:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """The lines of a text file. They end at a line feed alone: texts may hold the other separators."""
+    """The lines of a text file. Only a line feed ends one: texts may contain other separators."""
     with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as file:
         try:
             for number, line in enumerate(file, start=1):
                 yield _decoded(line.removeprefix(_BOM) if number == 1 else line, number)
         except (gzip.BadGzipFile, EOFError, zlib.error):
-            raise InvalidRecords("is broken or cut off: not a whole gzip file") from None
+            raise InvalidRecords("is damaged or truncated: not a complete gzip file") from None
 
 
 def _decoded(line: bytes, number: int) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError:
-        raise InvalidRecords(f"line {number}: is not UTF-8; convert the file to it") from None
+        raise InvalidRecords(f"line {number}: is not UTF-8; convert the file") from None
 
 
 def _jsonl_rows(path: Path, _columns: _Columns) -> _Rows:
@@ -170,7 +170,7 @@ def _jsonl_rows(path: Path, _columns: _Columns) -> _Rows:
         where = f"line {number}"
         try:
             row = json.loads(line)
-        except (ValueError, RecursionError):  # ValueError also for a number of thousands of digits
+        except (ValueError, RecursionError):  # a number of thousands of digits raises ValueError too
             raise InvalidRecords(f"{where}: is not JSON; put one object on each line") from None
         if not isinstance(row, dict):
             raise InvalidRecords(f"{where}: is not a JSON object; put one object on each line")
@@ -178,10 +178,9 @@ def _jsonl_rows(path: Path, _columns: _Columns) -> _Rows:
 
 
 def _csv_rows(path: Path, columns: _Columns) -> _Rows:
-    # The limit (131,072 characters at first) is the whole process's. It is raised and never put back:
-    # doing that would cut short another thread that reads meanwhile.
+    # The limit (131,072 characters by default) is global. Restoring it would break a thread that reads now.
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
-    # Strict, or else a quote that is never closed swallows the rest of the file into one record.
+    # Without `strict`, an unclosed quote would swallow the rest of the file into one record.
     reader = csv.reader(_lines(path), strict=True)
     _, header = _next_csv_row(reader)
     if header is None:
@@ -200,7 +199,7 @@ def _csv_rows(path: Path, columns: _Columns) -> _Rows:
 
 
 def _next_csv_row(reader: Any) -> tuple[str, list[str] | None]:
-    where = f"line {reader.line_num + 1}"  # where it starts: a quoted field may go on for many lines
+    where = f"line {reader.line_num + 1}"  # its start: a quoted field may span lines
     try:
         return where, next(reader, None)
     except csv.Error:
@@ -214,7 +213,7 @@ def _parquet_rows(path: Path, columns: _Columns) -> _Rows:
         from pyarrow import parquet
     except ImportError:
         raise MissingExtra("reading Parquet files", "parquet") from None
-    broken = InvalidRecords("is broken, or not a Parquet file")
+    broken = InvalidRecords("is damaged, or not a Parquet file")
     with path.open("rb") as opened:
         try:
             file = parquet.ParquetFile(opened)
@@ -226,7 +225,9 @@ def _parquet_rows(path: Path, columns: _Columns) -> _Rows:
             table = file.read(columns=columns.names())
             values = [table.column(name).to_pylist() for name in columns.names()]
         except OverflowError:
-            raise InvalidRecords("holds a number or time beyond Python's; convert it to a string") from None
+            raise InvalidRecords(
+                "has a number or time beyond Python's range; convert it to a string"
+            ) from None
         except (pa.ArrowException, OSError, ValueError):
             raise broken from None
     yield from _numbered(_zipped(columns, values))
@@ -234,12 +235,12 @@ def _parquet_rows(path: Path, columns: _Columns) -> _Rows:
 
 def _rows_in_memory(source: Any, columns: _Columns) -> _Rows:
     if isinstance(source, (str, bytes, os.PathLike)):
-        raise InvalidRecords("as_records takes rows; for a file use read_records")
-    if hasattr(source, "itertuples"):  # a pandas.DataFrame, whose own iterator gives column names
+        raise InvalidRecords("as_records takes rows; for a file, use read_records")
+    if hasattr(source, "itertuples"):  # a pandas.DataFrame, which iterates over column names
         columns.check(list(source.columns))
         return _numbered(_zipped(columns, [source[name].to_list() for name in columns.names()]))
     if isinstance(source, Mapping):  # a datasets.DatasetDict too
-        raise InvalidRecords("as_records takes rows, not one mapping; give one split, or a list of mappings")
+        raise InvalidRecords("as_records takes rows, not a mapping; pass one split, or a list of mappings")
     try:
         return _numbered(iter(source))
     except TypeError:
@@ -290,14 +291,14 @@ def _string(value: object, what: str) -> str:
     if not isinstance(value, str):
         if _is_missing(value):
             raise InvalidRecords(f"the {what} is missing (null or NaN); fill it in or drop the record")
-        raise InvalidRecords(f"the {what} is not a string; convert it, class numbers to their names")
+        raise InvalidRecords(f"the {what} is not a string; convert it (class numbers to their names)")
     if not value.strip():
         raise InvalidRecords(f"the {what} is blank; fill it in or drop the record")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidRecords(f"the {what} holds half of a surrogate pair, which is not text") from None
-    return str.__str__(value)  # a plain string of a NumPy one
+        raise InvalidRecords(f"the {what} contains half of a surrogate pair, which is not text") from None
+    return str.__str__(value)  # plain, also if it is one of NumPy
 
 
 def _unit(value: object) -> str:
@@ -307,14 +308,14 @@ def _unit(value: object) -> str:
         raise InvalidRecords("the unit is neither a string nor an integer; convert it")
     try:
         return str(int(value))
-    except ValueError:  # Python writes out no integer of thousands of digits
-        raise InvalidRecords("the unit is an integer of too many digits; convert it to a string") from None
+    except ValueError:  # Python does not print an integer of thousands of digits
+        raise InvalidRecords("the unit is an integer with too many digits; convert it to a string") from None
 
 
 def _is_missing(value: object) -> bool:
     if isinstance(value, float):
         return math.isnan(value)
-    return value is None or type(value).__name__ in {"NAType", "NaTType"}  # pandas' own
+    return value is None or type(value).__name__ in {"NAType", "NaTType"}  # of pandas
 
 
 _READERS: Final[Mapping[str, Callable[[Path, _Columns], _Rows]]] = {

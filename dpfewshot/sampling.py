@@ -1,8 +1,8 @@
-"""Who takes part in a draw: Poisson sampling, and independent assignment to subsets.
+"""Draws of units: Poisson sampling, and independent assignment to subsets.
 
-Design note 5.1. Every unit of the population is in a draw with the same probability, independently,
-by exact Bernoulli trials; every drawn unit goes to one of M subsets, uniformly and independently.
-Never by slicing a sample: one record more would shift all that come after it.
+Design note 5.1. Exact Bernoulli trials draw every unit of the population independently with the same
+probability. Every drawn unit goes to one of M subsets, uniformly and independently. A sample is never sliced
+by position: one more record would shift all later ones.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.values import Record
 
 Unit = tuple[Record, ...]
-"""The records of one unit that may serve: one of them is drawn whenever the unit is."""
+"""The records of one unit: whenever the unit is drawn, so is one of them."""
 
 
 class Sampler(Protocol):
-    """Who takes part in a draw, and in which prompt."""
+    """Draws units and groups them into prompts."""
 
     def draw(self, sizes: Sequence[int]) -> list[list[tuple[int, int]]]:
         """The non-empty subsets of one draw.
 
         Args:
-            sizes: for each unit, how many records it has (at least 1).
+            sizes: the number of records of each unit, at least 1.
 
         Returns:
-            Each subset as (unit, record of that unit) indices.
+            Each subset as pairs of indices: a unit, and a record of that unit.
         """
         ...
 
 
 @dataclass(frozen=True)
 class PoissonSampler:
-    """Draws units independently with probability q and puts each in one of M subsets.
+    """Draws each unit independently with probability q and assigns it to one of M subsets.
 
     Args:
         sampling_rate: q in (0, 1], exact.
         subsets: M ≥ 1.
-        records_per_prompt: N, the expected size of a subset. With N = 1 every drawn unit has a prompt of
-            its own, and the number of prompts is random with mean M.
-        random_source: n to n uniform bytes, for tests alone; None is the operating system.
+        records_per_prompt: N, the expected size of a subset. With N = 1 every drawn unit has its own prompt,
+            and the number of prompts is random with mean M.
+        random_source: for tests alone; None is the operating system's generator.
     """
 
     sampling_rate: Fraction
@@ -54,7 +54,7 @@ class PoissonSampler:
     random_source: RandomSource | None = None
 
     def draw(self, sizes: Sequence[int]) -> list[list[tuple[int, int]]]:
-        """Independent coins and independent subsets, in the units' order. See `Sampler.draw`."""
+        """Assign every drawn unit by itself, in the units' order. See `Sampler.draw`."""
         assignment = _core.poisson_subsets(
             len(sizes),
             self.sampling_rate.numerator,
@@ -71,14 +71,14 @@ class PoissonSampler:
 
 @dataclass(frozen=True)
 class FixedSizeSampler:
-    """Draws exactly M·N units without replacement, N in each of M subsets, uniformly: as the papers ran it.
+    """Draws exactly M·N units uniformly without replacement, N for each of M subsets, as the papers did.
 
-    Poisson accounting does not cover it (design note 5.1): it is there to reproduce them, by name only.
+    Poisson accounting does not cover it (design note 5.1). It exists to reproduce the papers, by name only.
 
     Args:
         subsets: M ≥ 1.
         records_per_prompt: N ≥ 1.
-        random_source: n to n uniform bytes, for tests alone; None is the operating system.
+        random_source: for tests alone; None is the operating system's generator.
     """
 
     subsets: int
@@ -86,7 +86,7 @@ class FixedSizeSampler:
     random_source: RandomSource | None = None
 
     def draw(self, sizes: Sequence[int]) -> list[list[tuple[int, int]]]:
-        """The first M·N units of a uniform permutation, N by N. See `Sampler.draw`."""
+        """Take the first M·N units of a uniform permutation, N at a time. See `Sampler.draw`."""
         order = list(range(len(sizes)))
         drawn: list[tuple[int, int]] = []
         for place in range(self.subsets * self.records_per_prompt):
@@ -98,15 +98,15 @@ class FixedSizeSampler:
 
 
 def disjoint_parts(units: int, parts: int, random_source: RandomSource | None = None) -> list[list[int]]:
-    """The units in P parts: each unit is put in one of them by itself, uniformly.
+    """Assign each unit by itself, uniformly, to one of P parts.
 
-    Parts are as large as chance makes them. Cutting a list into equal parts would move every later unit
-    where one is added.
+    The sizes of the parts are random. If a list were cut into equal parts, one more unit would move every
+    later one.
 
     Args:
         units: how many there are; private.
         parts: P ≥ 1.
-        random_source: for tests alone.
+        random_source: for tests alone; None is the operating system's generator.
 
     Returns:
         For each part, the indices of its units, ascending.
@@ -122,22 +122,22 @@ def _below(bound: int, random_source: RandomSource | None) -> int:
 
 
 def units_by_label(records: Iterable[Record]) -> dict[str, list[Unit]]:
-    """The partition of the units by label: every unit belongs to exactly one part.
+    """Partition the units by label: every unit belongs to exactly one.
 
-    A unit belongs to the label of most of its records, the first in alphabetical order among equals,
-    and only its records of that label serve. The rule looks at that unit alone, so labels compose in
-    parallel (design note 5.4). A record without a unit is a unit by itself.
+    A unit belongs to the label of most of its records (of equals, the first in alphabetical order), and only
+    its records of that label are used. The rule depends on that unit alone, so labels compose in parallel
+    (design note 5.4). A record without a unit is a unit of its own.
     """
-    parts: defaultdict[str, list[Unit]] = defaultdict(list)
+    members: defaultdict[str, list[Unit]] = defaultdict(list)
     for unit in units(records):
         counts = Counter(record.label for record in unit)
         label = min(counts, key=lambda name: (-counts[name], name))
-        parts[label].append(tuple(record for record in unit if record.label == label))
-    return dict(parts)
+        members[label].append(tuple(record for record in unit if record.label == label))
+    return dict(members)
 
 
 def units(records: Iterable[Record]) -> list[Unit]:
-    """The units of a data set, each with all of its records, in the order of their first record."""
+    """The units of a data set, each with all of its records, ordered by their first record."""
     alone: list[Unit | None] = []
     shared: dict[str, tuple[int, list[Record]]] = {}
     for record in records:

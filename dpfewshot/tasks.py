@@ -1,16 +1,16 @@
-"""What a demonstration is of: the instruction, the two field names, and the labels. All of it is public.
+"""Tasks: the instruction, the two field names and the labels of a demonstration. All of it is public.
 
-A prompt is built from a task's pieces, and the language model writes on after the last of them:
+A prompt is built from a task's pieces, and the language model continues after the last one:
 
     {instruction}
 
     {label_field}: {label}
-    {text_field}: {the text of a record}
+    {text_field}: {text of a record}
 
     {label_field}: {label}
     {text_field}:
 
-The five built-in tasks carry the wording of Tang et al. (ICLR 2024).
+The five built-in tasks have the wording of Tang et al. (ICLR 2024).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Task:
     r"""One kind of demonstration.
 
     Args:
-        name: what messages and reports call it. One line.
-        instruction: the sentence before the examples. It is in every prompt and must hold nothing private.
-        label_field: what stands before a label, without the colon: "Answer Type". One line.
-        text_field: what stands before a text, without the colon: "Text". One line.
-        labels: every label there is, in order; None where labels are free, as in extraction tasks.
+        name: used in messages and reports. One line.
+        instruction: the sentence before the examples. It is in every prompt and must not be private.
+        label_field: precedes a label, without the colon: "Answer Type". One line.
+        text_field: precedes a text, without the colon: "Text". One line.
+        labels: all labels, in order; None if labels are free, as in extraction tasks.
 
     Raises:
-        InvalidTask: something is empty, of the wrong type, there twice, or not on one line.
+        InvalidTask: a value is empty, of the wrong type, repeated, or longer than one line.
 
     Example:
         >>> task = Task("mood", "Given a mood, write a note in it.", "Mood", "Note", ("Glad", "Sad"))
@@ -65,12 +65,12 @@ class Task:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a task from a TOML file, whose keys are the arguments above.
+        """Read a task from a TOML file whose keys are the arguments above.
 
-        A file without `labels` is a task whose labels are free.
+        Without `labels`, labels are free.
 
         Raises:
-            InvalidTask: the file is missing, is not TOML, or does not describe a task. Names the file.
+            InvalidTask: names the file, which is missing, is not TOML, or does not describe a task.
         """
         settings = _read_toml(Path(path))
         known = {field.name for field in fields(cls)}
@@ -87,12 +87,12 @@ class Task:
             raise InvalidTask(f"{path}: {error}") from None
 
     def check_label(self, label: str) -> None:
-        """Refuse a label that the task does not have. Where labels are free, any that is not blank will do.
+        """Refuse a label that the task does not have, or a blank one if labels are free.
 
-        The message names the task's own labels and never the refused one, which may be a record's.
+        The message names the task's labels and never the refused one, which may be a record's.
 
         Raises:
-            InvalidTask: the task has no such label.
+            InvalidTask: the task does not have the label.
         """
         if self.labels is None:
             if not label.strip():
@@ -103,7 +103,7 @@ class Task:
             )
 
     def preamble(self) -> str:
-        """What every prompt starts with: the instruction and an empty line."""
+        """The start of every prompt: the instruction and an empty line."""
         return f"{self.instruction}\n\n"
 
 
@@ -115,7 +115,7 @@ def by_name(name: str) -> Task:
             or a path that ends in ".toml".
 
     Raises:
-        InvalidTask: there is no such task, or its file is at fault.
+        InvalidTask: there is no such task, or its file cannot be used.
 
     Example:
         >>> by_name("MIT_G").label_field
@@ -125,7 +125,9 @@ def by_name(name: str) -> Task:
         return Task.from_file(name)
     task = _BUILT_IN.get(name.lower().replace("_", "-"))
     if task is None:
-        raise InvalidTask(f"no task {name!r}: give {', '.join(_BUILT_IN)}, or the path of a .toml file")
+        raise InvalidTask(
+            f"unknown task {name!r}: choose {', '.join(_BUILT_IN)}, or the path of a .toml file"
+        )
     return task
 
 
@@ -135,9 +137,9 @@ def _check_text(value: object, what: str) -> None:
     if not value.strip():
         raise InvalidTask(f"the task's {what} is empty")
     if value != value.strip():
-        raise InvalidTask(f"the task's {what} must not start or end with white space")
+        raise InvalidTask(f"the task's {what} must not start or end with whitespace")
     if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-        raise InvalidTask(f"the task's {what} holds half of a surrogate pair, which is not text")
+        raise InvalidTask(f"the task's {what} contains half of a surrogate pair, which is not text")
 
 
 def _check_line(value: object, what: str) -> None:
@@ -147,15 +149,15 @@ def _check_line(value: object, what: str) -> None:
 
 
 def _checked_labels(labels: object) -> tuple[str, ...]:
-    # A bare string is a sequence too, of its letters: the likeliest slip, and the worst.
+    # A bare string would pass as a sequence of letters.
     if not isinstance(labels, (list, tuple)):
         raise InvalidTask(f"the task's labels must be a list of strings, not {type(labels).__name__}")
     if not labels:
-        raise InvalidTask("the task's labels are empty; leave them out where labels are free")
+        raise InvalidTask("the task's labels are empty; leave them out if labels are free")
     for number, label in enumerate(labels, start=1):
         _check_line(label, f"label {number}")
         if label in labels[: number - 1]:
-            raise InvalidTask(f"the task's label {label!r} is there twice")
+            raise InvalidTask(f"the task's label {label!r} is repeated")
     return tuple(labels)
 
 
@@ -169,7 +171,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise InvalidTask(f"{path}: is not UTF-8 text") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        # Only the place: should the path be that of a private file, its text stays out of the message.
+        # Only the position: the path may be that of a private file, whose text must not be quoted.
         place = re.search(r" \(at [a-z0-9, ]+\)$", str(error))
         raise InvalidTask(f"{path}: is not TOML{place.group() if place else ''}") from None
 

@@ -1,4 +1,4 @@
-"""The values that pass between the rooms: frozen, validated once, with nothing private in their repr."""
+"""Values that modules exchange: frozen, validated once, with nothing private in their repr."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from dpfewshot.errors import InvalidPlan
 
 
 class Relation(StrEnum):
-    """Neighbouring data sets: which change of one privacy unit a guarantee covers. Members are strings."""
+    """Which change of one privacy unit a guarantee covers. Members are strings."""
 
     ADD_REMOVE = "add-remove"
     """One unit is added or removed. The population is a public constant."""
 
     ZERO_OUT = "zero-out"
-    """One unit becomes a null, which keeps its place in the count and, where labels are the task's own, its
-    label. (A free label is text: a null has none.) dp-accounting calls this relation REPLACE_SPECIAL."""
+    """One unit becomes a null, which keeps its place in the count and, unless labels are free, its label.
+    dp-accounting calls this relation REPLACE_SPECIAL."""
 
     REPLACE_ONE = "replace-one"
     """One unit becomes another of the same label. The population is public. Fixed-size draws only."""
 
-    __repr__ = str.__repr__  # as the plain strings that stored values are
+    __repr__ = str.__repr__  # stored values are plain strings
 
 
 ADD_REMOVE: Final = Relation.ADD_REMOVE
@@ -37,20 +37,20 @@ REPLACE_ONE: Final = Relation.REPLACE_ONE
 
 
 UNNAMED_UNIT: Final = "unit"
-"""What a unit column is called where records have units and nobody named the column.
+"""The name of a unit column that nobody named.
 
-Old ledgers recorded it for every column, so a durable account takes it for none: no account is made of it.
+Old ledgers recorded this name for every column, so a durable account cannot be created with it.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One private record. Its repr shows nothing of it.
+    """One private record. Its repr shows none of it.
 
     Args:
         text: the private text.
         label: its label, one of the task's or, for extraction tasks, free.
-        unit: whom it belongs to (a customer id), or None where each record stands for itself.
+        unit: whom it belongs to (a customer id), or None if each record is a unit of its own.
     """
 
     text: str = field(repr=False)
@@ -59,17 +59,17 @@ class Record:
 
 
 LABEL_COLUMN: Final = "label"
-"""What the label column is called where nobody named it, as of records that were made by hand."""
+"""The name of a label column that nobody named, as for hand-made records."""
 
 
 class Records(list[Record]):
-    """Private records, and the names of the columns that say whom they belong to and what their label is.
+    """Private records with the names of their unit and label columns.
 
-    A slice keeps the names. What is built anew from single records does not: `as_records` names them again.
+    A slice keeps the names. A new list of single records does not: `as_records` names the columns again.
 
     Attributes:
-        unit: the unit column's name; None where nobody named one.
-        label: the label column's name. Labels of another column put units into other parts.
+        unit: the unit column's name; None if nobody named one.
+        label: the label column's name. Labels of another column partition the units differently.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class Records(list[Record]):
 
 
 def unit_of(records: Sequence[Record]) -> str | None:
-    """The name of the records' unit column; None where each record stands for itself.
+    """The name of the records' unit column; None if each record is a unit of its own.
 
-    Units that nobody named are of the column `UNNAMED_UNIT`.
+    A column that nobody named is called `UNNAMED_UNIT`.
     """
     named = getattr(records, "unit", None)
     if named is not None or all(record.unit is None for record in records):
@@ -105,11 +105,11 @@ class PrivacyBudget:
     """What may be spent on one data set.
 
     Args:
-        epsilon: ε > 0, finite: any real number, NumPy's too, kept as a float.
-        delta: 0 < δ < 1, likewise.
+        epsilon: ε > 0, finite: any real number, including NumPy's, stored as a float.
+        delta: 0 < δ < 1, also any real number.
 
     Raises:
-        InvalidPlan: a value outside its range, or no number: a string, a truth value.
+        InvalidPlan: a value is outside its range, or not a number: a string or a boolean.
     """
 
     epsilon: float
@@ -144,39 +144,39 @@ class PrivacySpend:
 
 
 def as_float(name: str, number: object) -> float:
-    """A real number as a plain float: the repr of NumPy's is no number, and amounts are made from reprs.
+    """Convert a real number to a plain float, whose repr, unlike NumPy's, is a number.
 
     Args:
-        name: what the message calls it.
+        name: of the argument, for the message.
         number: any real number.
 
     Raises:
-        InvalidPlan: it is no number, as a string or a truth value, or too large for a float.
+        InvalidPlan: it is not a number (a string, a boolean), or too large for a float.
     """
-    if isinstance(number, bool) or not isinstance(number, Real):  # NumPy's truth values are not Real
+    if isinstance(number, bool) or not isinstance(number, Real):  # NumPy's booleans are not Real
         raise InvalidPlan(f"{name} must be a number, not {type(number).__name__}: write float(...)")
     try:
         return float(number)
     except OverflowError:
-        raise InvalidPlan(f"{name} is too large a number") from None
+        raise InvalidPlan(f"{name} is too large") from None
 
 
 def check_whole(name: str, number: object) -> None:
-    """Refuse what is no whole number of at least 1: a fraction, a truth value.
+    """Refuse anything but a whole number of at least 1; a boolean is not a number.
 
     Args:
-        name: what the message calls it.
+        name: of the argument, for the message.
         number: public.
 
     Raises:
-        InvalidPlan: it is none.
+        InvalidPlan: it is anything else.
     """
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise InvalidPlan(f"{name} must be a whole number of at least 1, not {number!r}")
 
 
 def epsilon_text(epsilon: float) -> str:
-    """ε to four decimals, rounded up: what is printed is an upper bound too."""
+    """ε to four decimals, rounded up: the printed number is an upper bound too."""
     whole, decimals = divmod(math.ceil(Fraction(repr(float(epsilon))) * 10**4), 10**4)
     return f"{whole}.{decimals:04d}"
 
@@ -187,18 +187,18 @@ def delta_text(delta: float) -> str:
 
 
 def to_digits(number: Decimal, digits: int, rounding: str) -> Decimal:
-    """A number to so many significant digits, in a context of its own: the caller's changes nothing.
+    """Round a number to significant digits, whatever the caller's decimal context is.
 
     Args:
         number: exact.
         digits: at least 1.
-        rounding: one of the decimal module's, as `ROUND_CEILING`.
+        rounding: a mode of the decimal module, such as `ROUND_CEILING`.
     """
     return own_context(digits, rounding).plus(number)
 
 
 def own_context(digits: int = 50, rounding: str = ROUND_HALF_EVEN) -> Context:
-    """A decimal context that takes nothing from the caller's: for `decimal.localcontext`."""
+    """A decimal context for `decimal.localcontext` that inherits nothing from the caller's."""
     return Context(
         digits, rounding, MIN_EMIN, MAX_EMAX, capitals=1, clamp=0, flags=[], traps=[InvalidOperation]
     )
@@ -206,14 +206,14 @@ def own_context(digits: int = 50, rounding: str = ROUND_HALF_EVEN) -> Context:
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """One released demonstration. It is post-processing from here on: log it, store it, publish it.
+    """One released demonstration. Every use of it is post-processing: log it, store it, publish it.
 
     Attributes:
         text: the synthetic text.
         label: the label that it demonstrates.
-        token_count: how many tokens were released for it.
+        token_count: tokens released for it.
         private: whether (ε, δ) holds. False for baselines, seeded runs and batch-variant backends.
-        spent: what the whole plan reserved, or None where `private` is false.
+        spent: what the whole plan reserved; None if `private` is false.
         relation: the neighbouring relation of the guarantee, "add-remove", "zero-out" or "replace-one".
         mechanism: the name of the mechanism that released it.
     """
@@ -227,7 +227,7 @@ class Demonstration:
     mechanism: str
 
     def as_line(self) -> dict[str, object]:
-        """The object of one output line: `json.dumps` of it is what the command line writes."""
+        """The object of an output line, which the command line writes as JSON."""
         return {
             "text": self.text,
             "label": self.label,
@@ -241,9 +241,9 @@ class Demonstration:
 
 
 def on_one_line(text: str) -> str:
-    """The text with escapes for all that could pass for another line, column or direction of writing.
+    """Escape every character that could imitate another line, column or writing direction.
 
-    Two spaces part the columns of `dpfewshot ledger history`.
+    Two spaces separate the columns of `dpfewshot ledger history`.
     """
     shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
     return re.sub(r"(?<= ) |^ | $", r"\\x20", shown)

@@ -93,7 +93,7 @@ def _made(module_name: str, name: str, target: str) -> LogprobBackend:
     missing = [member for member in MEMBERS if not hasattr(backend, member)]
     if missing:
         raise BackendError(
-            f"{target} returned {type(backend).__name__}, which is no LogprobBackend: "
+            f"{target} returned {type(backend).__name__}, which is not a LogprobBackend: "
             f"it lacks {', '.join(missing)}"
         )
     return cast("LogprobBackend", backend)

@@ -1,10 +1,11 @@
-"""`dpfewshot generate`: demonstrations, one JSON line each."""
+"""`dpfewshot generate`: releases demonstrations, one JSON line each."""
 
 from __future__ import annotations
 
 import json
 import os
 import stat
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
@@ -29,15 +30,15 @@ CHECKPOINT = ".checkpoint"
 @click.option(
     "--resume",
     is_flag=True,
-    help="Keep a checkpoint in OUTPUT.checkpoint, and go on from it if it is there: what is finished is not "
-    "paid for again.",
+    help="Keep a checkpoint in OUTPUT.checkpoint, and resume from it if it exists: finished demonstrations "
+    "are not paid for again.",
 )
 @click.option("--ledger", default=None, help="A durable budget, as in sqlite:///budget.db.")
-@click.option("--dataset", default=None, help="The account's name, as `ledger create` made it.")
+@click.option("--dataset", default=None, help="The account's name, as in `ledger create`.")
 @click.option(
     "--create",
     is_flag=True,
-    help="Make the account with this run's budget if the ledger has none of that name.",
+    help="Create the account with this run's budget if the ledger has none of that name.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with the plan and all lines.")
 def generate(
@@ -61,17 +62,19 @@ def generate(
         raise click.UsageError("--resume needs --output: its checkpoint is kept beside that file")
     if dataset is not None and ledger is None:
         raise click.UsageError("--dataset needs --ledger: without one, the budget ends with this run")
-    with _Lines(output) as lines:  # before anything is spent: can it be written at all?
+    with _Lines(output) as lines:  # opened before anything is spent
         session = open_session(options, ledger=ledger, dataset=dataset, create=create)
         click.echo(describe(session.synthesizer.plan), err=True)
         checkpoint = f"{output}{CHECKPOINT}" if resume else None
+        if checkpoint is not None and sys.stderr.isatty():
+            click.echo(_which_run(checkpoint), err=True)
         try:
             demonstrations = session.synthesizer.generate_all(
                 on_demonstration=lambda one: None if as_json and output is None else lines.write(one),
                 checkpoint=checkpoint,
             )
         except BudgetExceeded:
-            if checkpoint is not None:  # the others are made
+            if checkpoint is not None:  # which has the others
                 lines.complete(Demonstrations.from_jsonl(checkpoint))
             raise
         if resume:
@@ -86,7 +89,7 @@ def generate(
 
 
 class _Lines:
-    """Writes each line as it is released, so that an interruption loses nothing that was paid for."""
+    """Writes each line as soon as it is released, so that an interruption loses nothing that was paid for."""
 
     def __init__(self, output: str | None) -> None:
         self._output = output
@@ -116,15 +119,15 @@ class _Lines:
         except OSError as error:
             whole, reason = False, str(error.strerror)
         if not whole:
-            with suppress(OSError):  # a half line makes the whole file unreadable
+            with suppress(OSError):  # half a line would make the whole file unreadable
                 self._file.truncate(before)
-            click.echo(line, nl=False)  # paid for: it must not be lost with the disk
+            click.echo(line, nl=False)  # it was paid for, so it must not be lost
             raise DPFewShotError(
                 f"cannot write {self._output}: {reason}; the last line went to standard output"
             )
 
     def complete(self, demonstrations: Iterable[Demonstration]) -> None:
-        """Write what is in the checkpoint and not in the file: a run may die between the two."""
+        """Write what only the checkpoint has: a run may die between the two files."""
         if self._file is None:
             return
         self._file.seek(0)
@@ -137,8 +140,16 @@ class _Lines:
                 self.write(one)
 
 
+def _which_run(checkpoint: str) -> str:
+    """What --resume does: for people, so a pipe does not get it."""
+    file = Path(checkpoint)
+    if file.is_file() and file.stat().st_size:
+        return f"resuming the run in {checkpoint}"
+    return f"starting a new run; it can be resumed from {checkpoint}"
+
+
 def _missing_end(file: int) -> bytes:
-    """The line end that a file lacks: a line that was cut short stays a line of its own."""
+    """The line end that a file lacks, so that a truncated line stays a line of its own."""
     status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode) or not status.st_size:
         return b""

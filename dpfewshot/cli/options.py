@@ -1,4 +1,4 @@
-"""The options that `plan` and `generate` share, and the objects that they name."""
+"""The options that `plan` and `generate` share, and the objects that they describe."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ MECHANISM_NAMES = (
     "private-prediction",
     "invisible-ink",
 )
-"""`mechanisms.by_name.MECHANISMS`, which --help must not import NumPy for; a test holds them equal."""
+"""A copy of `mechanisms.by_name.MECHANISMS`: --help must not import NumPy. A test compares the two."""
 
 
 def finite_or_inf(text: object) -> float:
-    """What --epsilon names: a finite number, or the word inf alone.
+    """The value of --epsilon: a finite number, or infinity for the word inf.
 
     Raises:
-        BadParameter: neither. A number too large for a float is no way to say no privacy.
+        BadParameter: it is neither. A number too large for a float does not mean "no privacy".
     """
     if text == "inf":
         return math.inf
@@ -45,7 +45,7 @@ def finite_or_inf(text: object) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise click.BadParameter(f"{text!r} is no finite number, nor the word inf for no privacy at all")
+        raise click.BadParameter(f"{text!r} is neither a finite number nor the word inf for no privacy")
     return number
 
 
@@ -53,7 +53,7 @@ delta_option: Decorator = click.option(
     "--delta",
     type=float,
     default=None,
-    help="Default: the smaller of 1e-5 and 1/(100 n), n all units, or the population where it is given.",
+    help="Default: the smaller of 1e-5 and 1/(100 n); n counts all units, or is the population if given.",
 )
 
 _DATA: tuple[Decorator, ...] = (
@@ -72,7 +72,7 @@ _DATA: tuple[Decorator, ...] = (
 _OPTIONS: tuple[Decorator, ...] = (
     *_DATA,
     click.option(
-        "--label", "labels", multiple=True, help="A label to generate; may be repeated. Default: all."
+        "--label", "labels", multiple=True, help="A label to generate; repeat it for several. Default: all."
     ),
     click.option("--shots", type=int, default=1, show_default=True, help="Demonstrations of each label."),
     click.option(
@@ -80,7 +80,7 @@ _OPTIONS: tuple[Decorator, ...] = (
         type=finite_or_inf,
         metavar="FLOAT",
         required=True,
-        help="The budget's epsilon; the word inf is no privacy at all.",
+        help="The budget's epsilon; the word inf means no privacy.",
     ),
     delta_option,
     click.option("--prompts-per-token", "-M", type=int, default=20, show_default=True),
@@ -98,14 +98,14 @@ _OPTIONS: tuple[Decorator, ...] = (
         type=click.Choice(MECHANISM_NAMES),
         default="gaussian",
         show_default=True,
-        help="How private numbers become a token.",
+        help="The mechanism that turns private numbers into a token.",
     ),
     click.option("--top-k", default="100", show_default=True, help="Candidate tokens, or 'all'."),
     click.option("--clip", type=float, default=None, help="The mechanism's clipping norm."),
     click.option(
-        "--temperature", type=float, default=None, help="0 takes the largest noisy token; above, draws one."
+        "--temperature", type=float, default=None, help="0 takes the largest noisy token; more samples one."
     ),
-    click.option("--top-p", type=float, default=None, help="The nucleus that such a draw is from."),
+    click.option("--top-p", type=float, default=None, help="The nucleus to sample from if temperature > 0."),
     click.option(
         "--sampling",
         type=click.Choice(["poisson", "fixed-size"]),
@@ -118,20 +118,20 @@ _OPTIONS: tuple[Decorator, ...] = (
         type=click.Choice(["certified", "published"]),
         default="certified",
         show_default=True,
-        help="published: the noise of a paper's own accounting; no guarantee.",
+        help="published: the noise of a paper's own accounting, without a guarantee.",
     ),
     click.option(
         "--disjoint-parts",
         type=int,
         default=1,
         show_default=True,
-        help="Parts of each label's records, each with demonstrations of its own at the full epsilon.",
+        help="Disjoint parts of each label's records, each with its own demonstrations at the full epsilon.",
     ),
     click.option(
         "--population",
         multiple=True,
         metavar="LABEL=N",
-        help="Public number of units of a label (N where labels are free).",
+        help="Public number of units of a label (N if labels are free).",
     ),
     click.option("--record-token-cap", type=int, default=100, show_default=True),
 )
@@ -153,7 +153,7 @@ def generation_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass
 class Session:
-    """What the options name, opened."""
+    """The task, the synthesizer and the backend that the options describe."""
 
     task: Task
     synthesizer: Synthesizer
@@ -163,10 +163,10 @@ class Session:
 def open_session(
     options: dict[str, Any], *, ledger: str | None = None, dataset: str | None = None, create: bool = False
 ) -> Session:
-    """Read the records, load the model and plan. Nothing is spent yet.
+    """Read the records, load the model and plan. Spends nothing.
 
     Raises:
-        DPFewShotError: whatever is wrong with the input, in one line.
+        DPFewShotError: the input is wrong; says what in one line.
     """
     from dpfewshot.mechanisms.by_name import by_name as mechanism_by_name
     from dpfewshot.records import read_records
@@ -216,7 +216,7 @@ def describe(plan: GenerationPlan) -> str:
     """The plan in a few lines, for people."""
     settings = plan.settings
     seconds = "" if plan.estimated_seconds is None else f", at most about {plan.estimated_seconds:.0f} s"
-    header = f"{'part':<16}{'n':>8}{'q':>9}{'steps':>7}{'sigma':>9}{'noise on mean':>15}"
+    header = f"{'stratum':<16}{'n':>8}{'q':>9}{'steps':>7}{'sigma':>9}{'noise on mean':>15}"
     sizes = (
         f"M={settings.prompts_per_token} N={settings.records_per_prompt} T={settings.max_tokens} "
         f"R={settings.resample_every}; at most {plan.prompt_tokens:,} tokens a demonstration{seconds}"
@@ -226,22 +226,23 @@ def describe(plan: GenerationPlan) -> str:
         f"      {sizes}",
         f"      {header}{'epsilon':>9}{'delta':>10}",
     ]
-    for part in plan.strata:
+    for stratum in plan.strata:
         spent = (
-            f"{epsilon_text(part.spend.epsilon):>9}{delta_text(part.spend.delta):>10}"
-            if part.spend
+            f"{epsilon_text(stratum.spend.epsilon):>9}{delta_text(stratum.spend.delta):>10}"
+            if stratum.spend
             else f"{'none':>9}{'none':>10}"
         )
-        noise = "none" if part.noise_on_mean is None else f"{part.noise_on_mean:.4f}"
+        noise = "none" if stratum.noise_on_mean is None else f"{stratum.noise_on_mean:.4f}"
+        name, rate = stratum.scope or "whole data set", float(stratum.sampling_rate)
         lines.append(
-            f"      {part.scope or 'whole data set':<16}{part.population:>8}{float(part.sampling_rate):>9.4f}"
-            f"{part.steps:>7}{part.noise_multiplier:>9.4f}{noise:>15}{spent}"
+            f"      {name:<16}{stratum.population:>8}{rate:>9.4f}"
+            f"{stratum.steps:>7}{stratum.noise_multiplier:>9.4f}{noise:>15}{spent}"
         )
     return "\n".join(lines)
 
 
 def top_k_of(text: str) -> int | None:
-    """The number of candidate tokens that --top-k names; None for all."""
+    """The number of candidate tokens in --top-k; None for all."""
     if text == "all":
         return None
     if not text.isdecimal():
@@ -252,14 +253,14 @@ def top_k_of(text: str) -> int | None:
 def budget_of(
     epsilon: float, delta: float | None, population: Population, records: Sequence[Record]
 ) -> PrivacyBudget | NoPrivacy:
-    """The budget that --epsilon and --delta name."""
+    """The budget of --epsilon and --delta."""
     if epsilon == math.inf:
         return NO_PRIVACY
     return PrivacyBudget(epsilon, delta_of(delta, population, records))
 
 
 def delta_of(delta: float | None, population: Population, records: Sequence[Record]) -> float:
-    """What --delta names, or its default (`planning.population.default_delta`)."""
+    """The value of --delta, or its default (`planning.population.default_delta`)."""
     from dpfewshot.planning.population import default_delta
 
     return default_delta(population, records) if delta is None else delta

@@ -1,4 +1,4 @@
-"""`dpfewshot plan`: everything about a generation, before anything is spent."""
+"""`dpfewshot plan`: shows everything about a generation before anything is spent."""
 
 from __future__ import annotations
 
@@ -20,20 +20,26 @@ if TYPE_CHECKING:
 @click.command()
 @generation_options
 @click.option(
-    "--probe-seconds", type=float, default=2.0, show_default=True, help="How long to measure the backend."
+    "--probe-seconds",
+    type=float,
+    default=2.0,
+    show_default=True,
+    help="How long to measure the backend, in seconds.",
 )
 @click.option(
     "--cross-check", is_flag=True, help="Compute epsilon with two other accountants too; takes seconds."
 )
 @click.option(
-    "--compare", is_flag=True, help="Every mechanism and setting side by side for these records and budget."
+    "--compare",
+    is_flag=True,
+    help="Show every mechanism and setting side by side for these records and this budget.",
 )
 @click.option(
     "--target-noise",
     type=float,
     default=0.01,
     show_default=True,
-    help="With --compare: the greatest noise on a mean probability.",
+    help="With --compare: the largest standard deviation of the noise on a mean probability.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def plan(
@@ -90,7 +96,7 @@ def _row_as_dict(row: Compared) -> dict[str, object]:
 
 
 def _comparison(rows: list[Compared], target_noise: float) -> Iterator[str]:
-    """A line for each mechanism and setting; * marks the cheapest that meets the target."""
+    """One line for each mechanism and setting; * marks the cheapest that meets the target."""
     yield f"\nequal epsilon and delta; * is the cheapest with noise on the mean of at most {target_noise:g}:"
     yield (
         f"  {'mechanism':<20}{'M':>5}{'R':>4}{'sigma':>10}{'noise on mean':>15}{'tokens':>10}{'seconds':>9}"
@@ -104,31 +110,36 @@ def _comparison(rows: list[Compared], target_noise: float) -> Iterator[str]:
             f"{plan.settings.resample_every:>4}{plan.noise_multiplier:>10.4f}{noise:>15}"
             f"{plan.prompt_tokens:>10,}{seconds:>9}"
         )
-    yield "tokens: of the language model for one demonstration, at most; seconds: for all of them"
+    yield "tokens: the most that the language model reads for one demonstration; seconds: for all of them"
+    if not any(row.cheapest for row in rows):
+        yield (
+            "no row is marked *, since none has so little noise: raise --target-noise or --epsilon, or use "
+            "more records"
+        )
 
 
 def _cross_checks(plan: GenerationPlan) -> list[tuple[StratumPlan, CrossCheck]]:
     from dpfewshot.accounting.reference.cross_check import cross_check
 
     return [
-        (part, cross_check(part.event, part.spend.delta, part.spend.epsilon))
-        for part in plan.strata
-        if part.event is not None and part.spend is not None
+        (stratum, cross_check(stratum.event, stratum.spend.delta, stratum.spend.epsilon))
+        for stratum in plan.strata
+        if stratum.event is not None and stratum.spend is not None
     ]
 
 
-def _check_as_dict(part: StratumPlan, check: CrossCheck) -> dict[str, object]:
-    certified = part.spend.epsilon if part.spend else None
-    return {"scope": part.scope, "certified": certified, **check.as_dict()}
+def _check_as_dict(stratum: StratumPlan, check: CrossCheck) -> dict[str, object]:
+    certified = stratum.spend.epsilon if stratum.spend else None
+    return {"scope": stratum.scope, "certified": certified, **check.as_dict()}
 
 
-def _check_in_words(part: StratumPlan, check: CrossCheck) -> str:
-    certified = epsilon_text(part.spend.epsilon) if part.spend else "none"
+def _check_in_words(stratum: StratumPlan, check: CrossCheck) -> str:
+    certified = epsilon_text(stratum.spend.epsilon) if stratum.spend else "none"
     prv = "does not say"
     if check.prv_estimate is not None:
         prv = f"{check.prv_estimate:.4f} [{check.prv_lower:.4f}, {check.prv_upper:.4f}]"
     other = "does not say" if check.dp_accounting is None else f"{check.dp_accounting:.4f}"
     return (
-        f"cross-check {part.scope or 'whole data set'}: epsilon {certified} certified here, "
+        f"cross-check {stratum.scope or 'whole data set'}: epsilon {certified} certified here, "
         f"prv-accountant {prv}, dp-accounting {other}"
     )

@@ -1,1 +1,1 @@
-"""A plan at work: reserve, charge, draw, release, token by token."""
+"""A plan while it runs: reserves, charges, draws and releases, token by token."""

@@ -1,4 +1,4 @@
-"""Generation for asyncio: in a thread, which stops between two tokens when its caller is cancelled."""
+"""Generation for asyncio: in a thread that stops between two tokens if its caller is cancelled."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 
-_LOOKS_AGAIN = 0.05
-"""Seconds after which a thread that waits for its turn looks whether it was stopped."""
+_POLL = 0.05
+"""Seconds after which a thread that waits for a lock checks whether it was stopped."""
 
 
 class Stopped(BaseException):
-    """Ends a generation whose caller was cancelled. No Exception, as asyncio's own: nothing failed."""
+    """Ends a generation whose caller was cancelled. Like asyncio's own, it is not an `Exception`."""
 
 
 class StopSignal:
-    """Set by the event loop, looked at by the thread between two tokens: a public schedule."""
+    """Set by the event loop; the thread checks it between two tokens, which is a public schedule."""
 
     def __init__(self) -> None:
         self._stopped = threading.Event()
@@ -30,7 +30,7 @@ class StopSignal:
         self._stopped.set()
 
     def check(self) -> None:
-        """Stop here if that was asked for.
+        """Raise if the thread was asked to stop.
 
         Raises:
             Stopped: it was.
@@ -39,49 +39,49 @@ class StopSignal:
             raise Stopped
 
     def acquire(self, lock: threading.RLock) -> None:
-        """Take the lock; give up waiting for it when stopped.
+        """Acquire the lock, or stop waiting for it.
 
         Raises:
-            Stopped: it was.
+            Stopped: the thread was asked to stop.
         """
         self.check()
-        while not lock.acquire(timeout=_LOOKS_AGAIN):
+        while not lock.acquire(timeout=_POLL):
             self.check()
 
 
 class Worker:
-    """One thread, made when it is needed: what is asked of it runs one after another."""
+    """One thread, started on first use. It runs one piece of work after another."""
 
     def __init__(self) -> None:
         self._executor: ThreadPoolExecutor | None = None
 
     def after_fork(self) -> None:
-        """The parent's thread is not in the child."""
+        """Drop the thread, which exists in the parent alone."""
         self._executor = None
 
     async def run(self, work: Callable[[StopSignal], Result]) -> Result:
-        """Run it in the thread and await what it returns.
+        """Run work in the thread and await its result.
 
-        When the awaiting task is cancelled, work that waits for its turn is dropped; work that runs is asked
-        to stop, and is waited for, so that afterwards nothing runs and nothing is held.
+        If the awaiting task is cancelled, queued work is dropped. Running work is asked to stop and awaited,
+        so that afterwards nothing runs and no lock is held.
         """
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="dpfewshot")
         signal = StopSignal()
-        # with the caller's context variables: a span or a request's id is that of the caller
+        # in the caller's context, so that spans and request ids are the caller's
         running: Future[Result] = self._executor.submit(contextvars.copy_context().run, work, signal)
         outcome = asyncio.wrap_future(running)
         try:
             return await asyncio.shield(outcome)
         except asyncio.CancelledError:
             signal.set()
-            outcome.add_done_callback(_look_at)
+            outcome.add_done_callback(_retrieve_exception)
             if not running.cancel():
                 await asyncio.wait([outcome])
             raise
 
 
-def _look_at(outcome: asyncio.Future[Result]) -> None:
-    # asyncio logs an exception that nobody looked at: here nobody wants it
+def _retrieve_exception(outcome: asyncio.Future[Result]) -> None:
+    # asyncio would log an exception that is never retrieved
     if not outcome.cancelled():
         outcome.exception()

@@ -53,12 +53,12 @@ class CheckpointedReservation:
     Attributes:
         entry: the account's number for it.
         leases: the last one that the account granted, then those requested since.
-        blocks: draws left in each disjoint part.
+        draws_left: in each disjoint part.
     """
 
     entry: int
     leases: list[str]
-    blocks: list[int]
+    draws_left: list[int]
 
 
 @dataclass
@@ -85,19 +85,19 @@ class Progress:
         """
         match line.get("checkpoint"):
             case "reserved":
-                blocks = [_count(left) for left in line["blocks"]]
-                reservation = CheckpointedReservation(_count(line["entry"]), [_text(line["lease"])], blocks)
+                left = [_count(draws) for draws in line["blocks"]]
+                reservation = CheckpointedReservation(_count(line["entry"]), [_text(line["lease"])], left)
                 self.reserved[_count(line["part"])] = reservation
             case "resuming":
                 self.reserved[_count(line["part"])].leases.append(_text(line["lease"]))
             case "returned":
                 del self.reserved[_count(line["part"])]
             case "draw":
-                blocks, of = self.reserved[_count(line["part"])].blocks, _count(line["of"])
-                blocks[of] = max(0, blocks[of] - 1)  # more lines than draws leave none
+                left, of = self.reserved[_count(line["part"])].draws_left, _count(line["of"])
+                left[of] = max(0, left[of] - 1)  # more lines than draws leave none
                 self.label = self.label if line["label"] is None else _text(line["label"])
             case "not drawn":
-                self.reserved[_count(line["part"])].blocks[_count(line["of"])] += 1
+                self.reserved[_count(line["part"])].draws_left[_count(line["of"])] += 1
             case "token":
                 self.released.append(_count(line["id"]))
             case None:
@@ -186,13 +186,15 @@ class Checkpoint:
         """Close and unlock the file."""
         self._close()
 
-    def reserved(self, stratum: int, reservation: Reservation, blocks: Sequence[int] | None = None) -> None:
+    def reserved(
+        self, stratum: int, reservation: Reservation, draws_left: Sequence[int] | None = None
+    ) -> None:
         """Record what is left of a reservation.
 
         Args:
             stratum: its number in the plan.
             reservation: of the account.
-            blocks: draws left in each disjoint part; the reservation's by default.
+            draws_left: in each disjoint part; the reservation's by default.
         """
         self._write(
             {
@@ -200,7 +202,7 @@ class Checkpoint:
                 "part": stratum,
                 "entry": reservation.entry,
                 "lease": reservation.lease,
-                "blocks": list(reservation.draws_left if blocks is None else blocks),
+                "blocks": list(reservation.draws_left if draws_left is None else draws_left),
             }
         )
 

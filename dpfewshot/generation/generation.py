@@ -49,7 +49,7 @@ class Generation:
         start_afresh_in_children(self)
 
     def after_fork(self) -> None:
-        """Drop what is the parent's: its thread, and its checkpoint, which it continues to write."""
+        """Drop the parent's thread and its checkpoint, which the parent continues to write."""
         self.worker.after_fork()
         self.books.checkpoint.close()
         self.books.checkpoint = NO_CHECKPOINT

@@ -1,4 +1,4 @@
-"""The progress bar of a run, on a terminal alone: tokens, the time left, and the budget used."""
+"""A run's progress bar, shown on terminals only: tokens, the time left, and the budget used."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dpfewshot.values import Demonstration, epsilon_text
 
 
 class ProgressBar:
-    """A bar on standard error, which shows nothing where that is no terminal.
+    """A bar on standard error, shown only if that is a terminal.
 
     Args:
         plan: of the run.
-        done: demonstrations that were made before.
+        done: demonstrations of earlier runs.
     """
 
     def __init__(self, plan: GenerationPlan, done: Sequence[Demonstration]) -> None:
@@ -34,14 +34,14 @@ class ProgressBar:
         self._bar.close()
 
     def token(self) -> None:
-        """One more was released."""
+        """Count one more token."""
         self._bar.update()
 
     @contextmanager
     def demonstration(self, demonstration: Demonstration) -> Iterator[None]:
-        """One more is done; the terminal is free for whoever wants to write of it."""
+        """Count one more demonstration; within the context the bar is cleared, so that callers may print."""
         self._done.append(demonstration)
-        if self._bar.total is not None:  # tokens that will not come need no time
+        if self._bar.total is not None:  # unused tokens take no time
             self._bar.total = self._bar.n + self._left * self._plan.settings.max_tokens
         self._bar.clear()
         yield
@@ -55,7 +55,7 @@ class ProgressBar:
         used = f"{len(self._done)} of {self._plan.demonstrations} demonstrations"
         spends = [one.spent.epsilon for one in self._done if one.spent is not None]
         if self._plan.epsilon is not None:
-            # labels are disjoint, so the greatest counts; what one plan reserved counts whole
+            # labels are disjoint, so the greatest counts; a plan counts as a whole
             budget = epsilon_text(self._plan.epsilon)
             used += f", epsilon {epsilon_text(max(spends, default=0.0))} of {budget} used"
         self._bar.set_postfix_str(used)

@@ -1,4 +1,4 @@
-"""One request to a generation: which demonstration, how long, and whom to tell of its tokens."""
+"""Options for generating one demonstration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dpfewshot.generation.cancellation import StopSignal
 
 @dataclass(frozen=True, repr=False)
 class GenerationRequest:
-    """Options for generating one demonstration.
+    """What to generate, how long, and whom to call.
 
     Attributes:
         label: a planned one.

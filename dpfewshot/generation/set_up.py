@@ -43,8 +43,8 @@ class SetUp:
         label_column: names the account's partition too: labels of another column are other ones.
 
     Raises:
-        InvalidPlan: the plan is for other units; or the set-up is certified, and the plan does not state what
-            it draws.
+        InvalidPlan: the plan is for other units; or the set-up is certified, and has a random source, or its
+            plan does not state what it draws.
     """
 
     task: Task
@@ -64,6 +64,8 @@ class SetUp:
             raise InvalidPlan("the plan's strata are those of other units")
         if not self.certified:
             return
+        if self.random_source is not None:
+            raise InvalidPlan("a certified set-up draws from the operating system's random generator alone")
         if not all(self._states(stratum) for stratum in strata):
             raise InvalidPlan("the plan's epsilon is that of other draws, or of other noise")
         if not all(_pays(stratum) for stratum in strata):

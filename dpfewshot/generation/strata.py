@@ -78,7 +78,7 @@ class StratumRun:
         start_afresh_in_children(self)
 
     def after_fork(self) -> None:
-        """Drop what is the parent's. Another of its threads may have held the lock."""
+        """Drop the parent's reservation and thread, and the lock, which another thread may have held."""
         self.lock = threading.RLock()
         self.reservation = None
         self.worker.after_fork()
@@ -101,7 +101,7 @@ class StratumRun:
     def bodies(self, part: int) -> list[list[Body]]:
         """For each unit of one disjoint part, its records in tokens. Private.
 
-        Units are assigned to parts at the first call, and stay there.
+        The first call assigns units to parts for good.
         """
         if self._bodies is None:
             self._bodies = _Bodies(self.set_up.bodies(self.plan))
@@ -201,8 +201,8 @@ class StratumRun:
         """Whether a checkpoint's reservation of this stratum is one that its plan can have made."""
         recorded = checkpoint.progress.reserved.get(self.number)
         return recorded is None or (
-            len(recorded.blocks) == self.set_up.plan.settings.disjoint_parts
-            and max(recorded.blocks) <= self.plan.steps
+            len(recorded.draws_left) == self.set_up.plan.settings.disjoint_parts
+            and max(recorded.draws_left) <= self.plan.steps
         )
 
     def resume(self, checkpoint: Checkpoint) -> Reservation | None:
@@ -227,8 +227,8 @@ class StratumRun:
                 recorded.entry,
                 self.cost,
                 scope=self.set_up.account_scope(self.plan),
-                # Which unit is in which part is private and not stored: all count as drawn as far as any.
-                draws=min(recorded.blocks),
+                # Which unit is in which part is private and not stored: all parts have the fewest draws left.
+                draws=min(recorded.draws_left),
                 tokens_per_draw=self.plan.draws.tokens_per_draw,
                 noise_multiplier=self.plan.noise_multiplier,
                 details=self.set_up.account_details(self.plan),
@@ -254,7 +254,7 @@ class StratumRun:
         try:
             if finished:
                 checkpoint.reserved(
-                    self.number, self.reservation, blocks=[0] * len(self.reservation.draws_left)
+                    self.number, self.reservation, draws_left=[0] * len(self.reservation.draws_left)
                 )
                 self.reservation.close()
         finally:

@@ -201,4 +201,4 @@ def _named(facts: Facts, *names: str) -> dict[str, str | int | float | bool]:
 
 
 NO_OBSERVERS = Observers({}, ())
-"""Tells nobody: nothing is released."""
+"""For generations that release nothing."""

@@ -1,8 +1,8 @@
 """Private prediction's settings: given two of clip, temperature and prompts, the third that meets a target.
 
-ICLInf (Li et al.), Algorithm 3, searches for it by bisection over its Rényi accounting. Here the noise
-multiplier is calibrated once with the certified accounting, and σ = s·τ/c (with N > 1 s·τ/(2c)) is solved for
-the one that is missing. Public numbers alone: nothing is released here.
+ICLInf (Li et al.), Algorithm 3, finds it by bisection over its Rényi accounting. This module calibrates the
+noise multiplier once with the certified accounting, and solves σ = s·τ/c (with N > 1, s·τ/(2c)) for the
+missing one. All numbers are public, and nothing is released here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Setting:
         clip: c, in nats.
         temperature: τ.
         prompts: s, the constant number of prompts that the mean is taken over.
-        event: all tokens with these settings; `epsilon(event, delta)` is certified.
+        event: all tokens at these settings; `epsilon(event, delta)` is certified.
     """
 
     clip: float
@@ -56,15 +56,15 @@ def solve(
     Args:
         epsilon: the target of all tokens, ε > 0.
         delta: the target, 0 < δ < 1.
-        tokens: how many are released from the same records. Amplification by sampling is not counted.
-        clip: c in (0, 1000], or None to solve for it; a solved one is cut at 1000.
+        tokens: ≥ 1, released from the same records. Amplification by sampling is not counted.
+        clip: c in (0, 1000], or None to solve for it, up to 1000.
         temperature: τ in 0.001..1000, or None to solve for it.
         prompts: s ≥ 1, or None to solve for it.
         row_change: what one unit can do to the rows.
 
     Raises:
-        InvalidPlan: not exactly one of the three is None, a value outside its range, or a target that
-            no noise reaches.
+        InvalidPlan: not exactly one of the three is None, a value is outside its range, or no noise reaches
+            the target.
     """
     if clip is not None:
         check_clip(clip)

@@ -1,1 +1,1 @@
-"""Support for all rooms that knows none of them: errors that cross the border, forks, lazy and old names."""
+"""General support code: error redaction, fork safety, atomic files, lazy and deprecated names."""

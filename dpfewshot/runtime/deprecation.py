@@ -38,6 +38,8 @@ def deprecated_names(module_name: str, renamed: Mapping[str, str]) -> Callable[[
 def renamed_arguments(**renamed: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Let a function take keyword arguments by their old names.
 
+    An old name overrides the new one: `dataclasses.replace` passes both.
+
     Args:
         renamed: the new name of each old one.
     """
@@ -100,5 +102,5 @@ def warn_renamed(old: str, new: str) -> None:
 
 
 def _is_internal(module: str) -> bool:
-    """Whether a frame belongs to this package or to the import system."""
+    """Return whether a frame belongs to this package or to the import system."""
     return module.partition(".")[0] == "dpfewshot" or module.startswith("importlib")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpfewshot.backends import conformance
-from dpfewshot.backends.servers import asking, transport
+from dpfewshot.backends.servers import asker, transport
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError, MissingExtra
 from tests.support.scripted_servers import END, PADDED, VLLM, VOCABULARY, SGLang, weights
@@ -194,7 +194,7 @@ def test_answers_that_move_from_request_to_request_are_seen(connect):
 def test_a_canary_that_moves_by_one_unit_in_the_last_place_ends_everything(connect, monkeypatch, support):
     backend = connect(script := Drifting(lambda *_: False))
     backend.next_token_logprobs([[1]], support)
-    monkeypatch.setattr(asking, "CANARY_SECONDS", 0.0)
+    monkeypatch.setattr(asker, "CANARY_SECONDS", 0.0)
     script.drifts = lambda *_: True
     with pytest.raises(BackendError, match="differently than before"):
         backend.next_token_logprobs([[1]], support)

@@ -15,7 +15,7 @@ import pytest
 
 from dpfewshot import PrivacyBudget, Record, Synthesizer, Task, icl
 from dpfewshot.backends import LlamaCpp, LogprobBackend, conformance, packaged_model_path
-from dpfewshot.backends.servers import asking, transport
+from dpfewshot.backends.servers import asker, transport
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError
 from tests.support import colours, inside
@@ -69,7 +69,7 @@ def prompts(backend):
 def faults(proxy, monkeypatch):
     """A function that installs a fault in front of `/completion`: it gets the body and the real answer."""
     monkeypatch.setattr(transport, "FIRST_DELAY", 0.001)
-    monkeypatch.setattr(asking, "CANARY_SECONDS", 1e9)  # by the clock it would be among what is counted
+    monkeypatch.setattr(asker, "CANARY_SECONDS", 1e9)  # by the clock it would be among what is counted
     forwarded = proxy.answer
     seen = []
 
@@ -324,7 +324,7 @@ def test_a_slow_server_is_given_up_in_time(proxy, prompts, faults):
         inside.hurry(slow, 0.3)
         faults(lambda *_: time.sleep(3))
         start = time.monotonic()
-        with pytest.raises(BackendError, match="nothing in time"):
+        with pytest.raises(BackendError, match="does not answer: timeout"):
             slow.next_token_logprobs(prompts, [5])
         # Five times the timeout for the first prompt, and for the canary; the others are not asked.
         assert time.monotonic() - start < 6
@@ -334,7 +334,7 @@ def test_another_model_is_refused(through_proxy, prompts, faults, monkeypatch):
     faults(lambda _, real: changed(real(), lambda found: found.update(model="another")))
     with pytest.raises(BackendError, match="serves a different model"):
         through_proxy.next_token_logprobs(prompts[:1], [5])
-    monkeypatch.setattr(asking, "CANARY_SECONDS", 0.0)
+    monkeypatch.setattr(asker, "CANARY_SECONDS", 0.0)
     faults(lambda _, real: changed(real(), _swap))
     with pytest.raises(BackendError, match="differently than before"):
         through_proxy.next_token_logprobs(prompts[:1], [5])

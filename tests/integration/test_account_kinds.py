@@ -179,7 +179,7 @@ def test_units_without_a_name_are_refused_on_a_durable_account(tmp_path: Path) -
 def test_all_records_have_a_unit_or_none_has() -> None:
     """Or one record would decide which account its neighbours may spend from."""
     mixed = [dpf.Record("my parcel is late", "refund", "ann"), *tickets()]
-    with pytest.raises(dpf.InvalidRecords, match="others none"):
+    with pytest.raises(dpf.InvalidRecords, match="others do not"):
         synthesizer(None, mixed)
 
 

@@ -19,7 +19,7 @@ SECRET = "swordfish"
 FREE = dpf.Task("movies", "Write a review.", "Genre", "Review")
 
 
-def zero_private(backend: Any = None, **options: Any) -> list[dpf.Demonstration]:
+def instruction_only(backend: Any = None, **options: Any) -> list[dpf.Demonstration]:
     return dpf.instruction_only_demonstrations(TASK, backend or Sentence(), **options)
 
 
@@ -27,7 +27,7 @@ def zero_private(backend: Any = None, **options: Any) -> list[dpf.Demonstration]
 
 
 def test_a_demonstration_of_each_label_says_what_it_is() -> None:
-    made = zero_private()
+    made = instruction_only()
     assert [one.label for one in made] == ["refund", "delivery"]
     for one in made:
         assert one.as_line() == {
@@ -37,7 +37,7 @@ def test_a_demonstration_of_each_label_says_what_it_is() -> None:
             "delta": 0.0,
             "relation": "add-remove",
             "private": True,
-            "mechanism": "instruction-only",
+            "mechanism": "zero-private",
             "tokens": 5,
         }
 
@@ -58,9 +58,9 @@ def test_the_prompt_is_the_instruction_the_label_and_what_was_written() -> None:
 
 def test_a_demonstration_is_never_empty_and_never_longer_than_asked_for() -> None:
     silent = Sentence(["\n", "\n"], sure=0.9)
-    assert {one.text for one in zero_private(silent)} == {"my"}
-    assert zero_private(max_tokens=2)[0].text == "my parcel"
-    assert zero_private(max_tokens=2)[0].token_count == 2
+    assert {one.text for one in instruction_only(silent)} == {"my"}
+    assert instruction_only(max_tokens=2)[0].text == "my parcel"
+    assert instruction_only(max_tokens=2)[0].token_count == 2
 
 
 def test_end_tokens_of_the_model_end_it_too() -> None:
@@ -69,16 +69,18 @@ def test_end_tokens_of_the_model_end_it_too() -> None:
 
 
 def test_several_shots_differ_unless_they_are_told_not_to() -> None:
-    shots = zero_private(Sentence(sure=0.3), shots=6, max_tokens=8)
+    shots = instruction_only(Sentence(sure=0.3), shots=6, max_tokens=8)
     assert [one.label for one in shots] == ["refund", "delivery"] * 6
     assert len({one.text for one in shots}) > 1
-    assert len({one.text for one in zero_private(Sentence(sure=0.3), shots=6, temperature=0.0)}) == 1
-    assert {one.text for one in zero_private(shots=3, top_k=1)} == {"my parcel is late"}
-    assert len({zero_private(Sentence(sure=0.2), temperature=1.0)[0].text for _ in range(8)}) > 1
+    assert len({one.text for one in instruction_only(Sentence(sure=0.3), shots=6, temperature=0.0)}) == 1
+    assert {one.text for one in instruction_only(shots=3, top_k=1)} == {"my parcel is late"}
+    assert len({instruction_only(Sentence(sure=0.2), temperature=1.0)[0].text for _ in range(8)}) > 1
 
 
 def test_an_injected_source_repeats_it_and_no_guarantee_is_lost() -> None:
-    made = [zero_private(Sentence(sure=0.2), shots=4, random_source=random.Random(3).randbytes) for _ in "ab"]
+    made = [
+        instruction_only(Sentence(sure=0.2), shots=4, random_source=random.Random(3).randbytes) for _ in "ab"
+    ]
     assert made[0] == made[1]
     assert all(one.private for one in made[0])
 
@@ -106,7 +108,7 @@ def test_a_backend_that_keeps_a_cache_is_told_that_all_is_public_and_is_closed()
             opened.append((len(suffixes), tokens, public))
             return Block(self, prefix, suffixes, public=public)
 
-    zero_private(Caching(), shots=2, max_tokens=7)
+    instruction_only(Caching(), shots=2, max_tokens=7)
     assert opened == [(1, 7, True)] * 4
     assert len(closed) == 4
 
@@ -115,7 +117,7 @@ def test_a_backend_that_keeps_a_cache_is_told_that_all_is_public_and_is_closed()
             raise dpf.BackendError("gone")
 
     with pytest.raises(dpf.BackendError, match="gone"):
-        zero_private(Failing())
+        instruction_only(Failing())
     assert len(closed) == len(opened)
 
 
@@ -134,7 +136,7 @@ def test_a_backend_that_cannot_tell_is_an_error(answer: Any, says: str) -> None:
             return answer.astype(np.float32)  # type: ignore[no-any-return]
 
     with pytest.raises(dpf.BackendError, match=says):
-        zero_private(Odd())
+        instruction_only(Odd())
 
 
 def test_tokens_whose_probability_is_unknown_are_not_drawn() -> None:
@@ -142,7 +144,7 @@ def test_tokens_whose_probability_is_unknown_are_not_drawn() -> None:
         def next_token_logprobs(self, *_: object) -> Logprobs:
             return np.array([[np.nan, -np.inf, np.inf, -1.0, np.nan, -2.0, np.nan, -9.0]], dtype=np.float32)
 
-    drawn = {zero_private(Partly(), shots=2, max_tokens=1, temperature=5.0)[0].text for _ in range(40)}
+    drawn = {instruction_only(Partly(), shots=2, max_tokens=1, temperature=5.0)[0].text for _ in range(40)}
     assert drawn == {"is", "back"}
 
 
@@ -161,9 +163,9 @@ def test_tokens_whose_probability_is_unknown_are_not_drawn() -> None:
 )
 def test_settings_outside_their_range_are_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(dpf.InvalidPlan, match=says):
-        zero_private(**options)
+        instruction_only(**options)
     with pytest.raises(dpf.InvalidTask):
-        zero_private(labels=["complaint"])
+        instruction_only(labels=["complaint"])
 
 
 def test_endings() -> None:
@@ -203,7 +205,7 @@ def test_records_as_they_stand() -> None:
             "delta": None,
             "relation": "add-remove",
             "private": False,
-            "mechanism": "non-private-sample",
+            "mechanism": "random-private",
             "tokens": 0,
         }
 

@@ -185,7 +185,7 @@ def test_doctor_names_a_leaky_server_and_says_how_to_start_it(capfd: pytest.Capt
     out = capfd.readouterr().out
     assert "ok   model: vLLM 0.11 at http://gpu:8000, 96 tokens" in out
     assert "FAIL batch invariance: " in out
-    assert "what to do: have it take one sequence at a time" in out
+    assert "what to do: start it with one sequence at a time" in out
     assert "--max-num-seqs 1" in out
 
 

@@ -89,3 +89,18 @@ def test_a_line_that_is_only_in_the_checkpoint_is_written(
 def test_resuming_needs_an_output(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*arguments, "--resume"]) == 2
     assert "--resume needs --output" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_reads_whether_a_run_is_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    terminal: bool,
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    resumed = [*arguments, "--output", str(tmp_path / "demos.jsonl"), "--resume"]
+    for answers, says in ((7, "starting a new run"), (1000, "resuming the run in")):
+        generate(monkeypatch, resumed, answers)
+        assert (says in capsys.readouterr().err) == terminal

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import random
 import signal
 import sqlite3
 import subprocess
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot.budget.amounts import NOTHING, Amount
 from dpfewshot.budget.scopes import partition_of, scope_name
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
@@ -434,3 +436,37 @@ def test_a_new_ledger_waits_for_another_program_in_its_file(path: Path, url: str
             ledger.create("tickets", BUDGET)
         done.join()
     assert rows(path, "PRAGMA journal_mode") == [("wal",)]
+
+
+def test_an_amount_is_the_same_integers_in_the_row_the_history_and_every_sum(ledger: BudgetLedger) -> None:
+    """Also amounts of more digits than a float has."""
+    account = ledger.create("tickets", PrivacyBudget(9e6, 0.9))
+    generator, total = random.Random(3), NOTHING
+    for _ in range(20):
+        amount = Amount(generator.randrange(10**17), generator.randrange(4 * 10**16))
+        account.charge(account.reserve(None, amount, {}))
+        total = total.plus(amount)
+        exported = account.export()
+        for row in (exported["entries"][-1], exported["history"][-2]):
+            assert (row["epsilon"], row["delta"]) == amount
+        assert sum(row["epsilon"] for row in exported["entries"]) == total.epsilon
+        assert sum(row["delta"] for row in exported["entries"]) == total.delta
+        assert account.spent == total.as_spend()
+    assert account.verify().ok
+    reserved = [row for row in account.export()["history"] if row["act"] == "reserve"]
+    assert sum(row["epsilon"] for row in reserved) == total.epsilon
+
+
+def test_a_plan_reserves_exactly_its_cost(tmp_path: Path) -> None:
+    """Delta has more digits than an amount, and epsilon is no binary fraction."""
+    made = factory.synthesizer(
+        budget=PrivacyBudget(0.7, 1 / 896), ledger=f"sqlite:///{tmp_path}/exact.db", dataset="d", create=True
+    )
+    made.generate("refund")
+    with BudgetLedger.open(f"sqlite:///{tmp_path}/exact.db") as opened:
+        account = opened.account("d")
+        [entry] = account.export()["entries"]
+        plan = made.plan.stratum_of("refund")
+        assert (entry["epsilon"], entry["delta"]) == plan.cost
+        assert plan.cost.fits(Amount.of_budget(PrivacyBudget(0.7, 1 / 896)))
+        assert account.spent == plan.spend == made.accountant.spent

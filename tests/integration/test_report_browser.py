@@ -98,7 +98,7 @@ def test_every_view(browser, samples, tmp_path, view) -> None:
     scheme, width, confidential = view
     path = written(tmp_path, samples, confidential=confidential)
     seen = opened(browser, path, scheme, width)
-    keep(seen, f"{'private-' if confidential else ''}{scheme}-{width}")
+    keep(seen, f"{'confidential-' if confidential else ''}{scheme}-{width}")
     assert seen.requests == [path.as_uri()]
     assert seen.page.locator("svg.chart").count() == (9 if confidential else 7)
     assert seen.page.evaluate(INVISIBLE) == []
@@ -132,7 +132,7 @@ def test_hostile_text_stays_in_its_place(browser, samples, tmp_path) -> None:
     )
     ones = [dataclasses.replace(one, text=nasty, label=nasty) for one in samples.demonstrations]
     findings = [dataclasses.replace(finding, title=nasty, statement=nasty) for finding in samples.findings]
-    cells = [dataclasses.replace(cell, task=nasty, setting=nasty) for cell in samples.cells]
+    cells = [dataclasses.replace(cell, task=nasty, condition=nasty) for cell in samples.cells]
     given = dataclasses.replace(samples, demonstrations=ones, findings=findings, cells=cells)
     path = written(tmp_path, dataclasses.replace(given, demonstrations=type(samples.demonstrations)(ones)))
     seen = opened(browser, path, width=PHONE)

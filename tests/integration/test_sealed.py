@@ -177,7 +177,11 @@ def test_an_experiment_says_that_it_is_not_private(caplog: pytest.LogCaptureFixt
 
 def test_no_argument_sets_the_random_source() -> None:
     assert not {"source", "random_source"} & set(inspect.signature(dpf.Synthesizer).parameters)
-    assert synthesizer().set_up.random_source is None
+    set_up = synthesizer().set_up
+    assert set_up.random_source is None
+    with pytest.raises(dpf.InvalidPlan, match="random generator alone"):
+        replace(set_up, random_source=bytes)
+    assert not replace(set_up, random_source=bytes, certified=False).certified
 
 
 def test_what_no_account_pays_for_is_not_private() -> None:

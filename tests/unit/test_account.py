@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpfewshot.budget.account import other_kind
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.budget.scopes import (
@@ -16,9 +17,11 @@ from dpfewshot.budget.scopes import (
     total_over_scopes,
 )
 from dpfewshot.cli.findings import _up
+from dpfewshot.cli.plan import _comparison
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.report.promise import factor_text, percent_text
 from dpfewshot.values import PrivacyBudget, PrivacySpend, delta_text, epsilon_text
+from tests.support import factory
 
 
 def of(epsilon: int, delta: int = 0) -> Amount:
@@ -248,3 +251,27 @@ def test_a_fingerprint_is_the_whole_hash() -> None:
     fingerprint = partition_of(scope_name("t", ("l6168599", "other"), "other")).removeprefix("t#")
     assert len(fingerprint) == 64
     assert int(fingerprint, 16)
+
+
+@pytest.mark.parametrize(
+    ("kept", "asked", "advice"),
+    [
+        (({"zero-out"}, "customer"), ({"zero-out"}, None), "unit='customer' (--unit customer)"),
+        (({"zero-out"}, None), ({"zero-out"}, "customer"), "leave out unit= (--unit)"),
+        (({"zero-out"}, None), ({"add-remove"}, None), "the population decides the relation"),
+        (({"zero-out"}, "unit"), ({"zero-out"}, "customer"), "dpfewshot ledger name-unit"),
+    ],
+)
+def test_an_account_of_another_kind_says_what_to_do(kept: Any, asked: Any, advice: str) -> None:
+    message = other_kind("the account", *kept, *asked)
+    assert advice in message
+    everything = ("--unit customer", "leave out", "the population decides", "name-unit")
+    assert sum(each in message for each in everything) == 1
+
+
+def test_a_comparison_says_when_no_row_meets_the_target() -> None:
+    made = factory.synthesizer(max_tokens=2)
+    for target, marked in ((1.0, True), (1e-9, False)):
+        lines = list(_comparison(made.compare(target_noise=target), target))
+        assert any(line.startswith("* ") for line in lines) == marked
+        assert ("no row is marked" in lines[-1]) != marked

@@ -93,9 +93,9 @@ def test_label_words_are_what_stands_in_the_prompt() -> None:
         ({"text_field": "two\nlines"}, "text_field must be one line"),
         ({"label_field": "Kind:"}, "must not end with a colon"),
         ({"labels": "ab"}, "list of strings"),
-        ({"labels": ("a", "a")}, "there twice"),
+        ({"labels": ("a", "a")}, "repeated"),
         ({"label_words": ("a",)}, "1 label_words for 2 labels"),
-        ({"label_words": ("a", "a")}, "there twice"),
+        ({"label_words": ("a", "a")}, "repeated"),
         ({"labels": None, "label_words": ("a",)}, "1 label_words for 0 labels"),
     ],
 )

@@ -221,7 +221,7 @@ def test_a_broken_gzip_file(tmp_path: Path, name: str, damage: str) -> None:
         "garbage behind": packed + PRIVATE.encode(),
     }[damage]
     (tmp_path / name).write_bytes(content)
-    assert "not a whole gzip file" in refusal(lambda: read_records(tmp_path / name))
+    assert "not a complete gzip file" in refusal(lambda: read_records(tmp_path / name))
 
 
 # --- what is refused: lines -----------------------------------------------------------------------
@@ -296,7 +296,7 @@ BAD_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"text": None}, "the text is missing"),
     ({"text": 31}, "the text is not a string"),
     ({"text": [PRIVATE]}, "the text is not a string"),
-    ({"text": f"{PRIVATE} \ud800"}, "the text holds half of a surrogate pair"),
+    ({"text": f"{PRIVATE} \ud800"}, "the text contains half of a surrogate pair"),
     ({"label": ""}, "the label is blank"),
     ({"label": 2}, "the label is not a string"),
     ({"label": float("nan")}, "the label is missing"),
@@ -328,9 +328,9 @@ def test_a_blank_csv_field(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "trouble"),
     [
-        ("tickets.jsonl", "for a file use read_records"),
-        (Path("tickets.jsonl"), "for a file use read_records"),
-        ({"text": ["a"], "label": ["x"]}, "not one mapping"),
+        ("tickets.jsonl", "for a file, use read_records"),
+        (Path("tickets.jsonl"), "for a file, use read_records"),
+        ({"text": ["a"], "label": ["x"]}, "not a mapping"),
         (7, "not int"),
         ([], "there are no records"),
         (iter(()), "there are no records"),
@@ -413,7 +413,7 @@ def test_a_broken_parquet_file(tmp_path: Path, damage: str) -> None:
         "cut off": whole[:-20],
         "garbled": whole[:4] + b"\xff" * 200 + whole[204:],
     }[damage]
-    assert "is broken, or not a Parquet file" in refused_file(path, content)
+    assert "is damaged, or not a Parquet file" in refused_file(path, content)
 
 
 def test_a_data_frame() -> None:
@@ -458,7 +458,7 @@ def test_a_dataset() -> None:
     expected = [Record("a", "x", "5"), Record("b", "y", "6")]
     assert as_records(dataset, unit="who") == expected
     assert as_records(dataset.to_iterable_dataset(), unit="who") == expected
-    assert "give one split" in refusal(lambda: as_records(datasets.DatasetDict(train=dataset)))
+    assert "pass one split" in refusal(lambda: as_records(datasets.DatasetDict(train=dataset)))
     classes = dataset.cast_column("who", datasets.Value("int64")).rename_columns(
         {"label": "l", "who": "label"}
     )
@@ -469,7 +469,7 @@ def test_a_dataset() -> None:
 
 
 def test_a_unit_of_thousands_of_digits_is_refused() -> None:
-    with pytest.raises(InvalidRecords, match="record 1: the unit is an integer of too many digits"):
+    with pytest.raises(InvalidRecords, match="record 1: the unit is an integer with too many digits"):
         as_records([{**GOOD, "unit": 10**5000}], unit="unit")
 
 
@@ -480,7 +480,7 @@ def test_a_parquet_time_beyond_pythons_is_refused(kind: str, tmp_path: Path) -> 
 
     times = pa.array([2**62], getattr(pa, kind)("ms"))
     parquet.write_table(pa.table({"text": times, "label": ["a"]}), tmp_path / "x.parquet")
-    with pytest.raises(InvalidRecords, match=r"x\.parquet: holds a number or time beyond Python's"):
+    with pytest.raises(InvalidRecords, match=r"x\.parquet: has a number or time beyond Python's range"):
         read_records(tmp_path / "x.parquet")
 
 

@@ -95,8 +95,8 @@ def test_labels_become_a_tuple_and_stay_in_order() -> None:
     [
         ("", "is empty"),
         (" \n", "is empty"),
-        (" x", "white space"),
-        ("x\n", "white space"),
+        (" x", "whitespace"),
+        ("x\n", "whitespace"),
         (3, "must be a string, not int"),
         (None, "must be a string, not NoneType"),
         ("x\ud800", "surrogate"),
@@ -133,10 +133,10 @@ def test_a_field_brings_no_colon(key: str) -> None:
         ({"Glad": 1}, "must be a list of strings, not dict"),
         ((), "labels are empty"),
         (("Glad", ""), "label 2 is empty"),
-        (("Glad", "Sad", "Glad"), "'Glad' is there twice"),
+        (("Glad", "Sad", "Glad"), "'Glad' is repeated"),
         (("Glad", 2), "label 2 must be a string, not int"),
         (("Gl\nad",), "label 1 must be one line"),
-        (("Glad ",), "label 1 must not start or end with white space"),
+        (("Glad ",), "label 1 must not start or end with whitespace"),
     ],
 )
 def test_bad_labels_are_refused(labels: object, trouble: str) -> None:

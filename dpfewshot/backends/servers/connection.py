@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from dpfewshot.backends.protocol import Logprobs, Tokens
-from dpfewshot.backends.servers.asking import Asker
+from dpfewshot.backends.servers.asker import Asker
 from dpfewshot.backends.servers.detection import detect, dialect_named
 from dpfewshot.backends.servers.dialect import Dialect
 from dpfewshot.backends.servers.faults import Fault, Overloaded, error_of, error_of_load

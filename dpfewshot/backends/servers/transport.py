@@ -195,13 +195,13 @@ class Transport:
                 found = await self._client.request(method, url, content)
             return read(json.loads(found.content)) if found.status == OK else _failure_of(found)
         except TimeoutError:
-            return Failure("nothing in time")
+            return Failure("timeout")
         except (ValueError, Malformed):
             return Failure("an answer of an undocumented form")
         except self._client.failures:
-            return Failure("nothing: the connection failed")
+            return Failure("the connection failed")
         except Exception as error:  # noqa: BLE001 - a client library's exceptions may quote the request
-            return Failure(f"something that the client does not understand ({type(error).__name__})")
+            return Failure(f"the client library failed ({type(error).__name__})")
 
 
 def _raise_lasting(failure: Failure, *, public: bool) -> None:
