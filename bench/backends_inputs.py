@@ -1,4 +1,4 @@
-"""The prompts of bench/backends.py: seeded draws of public data, so that every way of asking gets the same ones."""
+"""The prompts of bench/backends.py: seeded draws of public data, the same for every way of asking."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SHORT, LONG = 15, 40
 """T, released tokens of a demonstration."""
 
 PROMPTS = 20
-"""M, where a section takes one."""
+"""M, in sections that use a single one."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line chose."""
+    """The options of the command line."""
 
     data: Path
     rounds: int
@@ -59,19 +59,18 @@ DATA_SETS = (
 
 
 class Inputs:
-    """One data set in tokens.
+    """One data set as tokens.
 
     Args:
-        data_set: which.
-        folder: where its files are.
-        backend: whose tokens.
-        tokens: how many tokens are released, T at most.
+        folder: the folder with its files.
+        backend: the model whose tokens they are.
+        tokens: released tokens, at most T.
 
     Attributes:
-        data_set: as above.
-        prompts: how the label's prompts are written.
-        released: tokens of held-out texts, which every way of asking is made to release, so that all
-            of them evaluate the same prompts.
+        data_set: as given.
+        prompts: the pieces of the label's prompts.
+        released: tokens of held-out texts. Every way of asking releases them, so that all evaluate
+            the same prompts.
     """
 
     def __init__(self, data_set: DataSet, folder: Path, backend: LlamaCpp, tokens: int) -> None:
@@ -91,12 +90,12 @@ class Inputs:
         self.released = list(itertools.islice(itertools.chain.from_iterable(held_out), tokens))
 
     def draw(self, number: int, prompts: int, records_per_prompt: int) -> list[list[Body]]:
-        """M subsets of N records each, always the same for a number: a bench, not a private draw."""
+        """M subsets of N records each, the same for equal numbers: a bench's draw, not a private one."""
         size = records_per_prompt
         drawn = random.Random(number).sample(self._bodies, prompts * size)
         return [drawn[start : start + size] for start in range(0, len(drawn), size)]
 
     def suffixes(self, subsets: Sequence[Sequence[Body]], released: Sequence[int]) -> list[list[int]]:
-        """What follows the prefix in each subset's prompt, after some released tokens."""
+        """The rest of each subset's prompt after the prefix, with the released tokens."""
         written = (self.prompts.suffix(subset, list(released)) for subset in subsets)
         return [suffix for suffix in written if suffix is not None]

@@ -1,7 +1,7 @@
-"""The most memory that a real generation took: `python -m bench.backends_memory SETTING`.
+"""The peak memory of a real generation: `python -m bench.backends_memory SETTING`.
 
 Prints the process' largest resident set in GiB, after one demonstration on one draw (R = T) of M prompts of about 200
-tokens: as many records as prompts, so that all are in the draw.
+tokens. There are as many records as prompts, so that the draw holds all of them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import dpfewshot as dpf
 from dpfewshot.backends import LlamaCpp, packaged_model_path
 
 BODY_TOKENS = 160
-"""The instruction, the labels and the fields make it 200."""
+"""Tokens of a record; the instruction, the label and the fields make it 200."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How the model is loaded, and how many prompts a draw has.
+    """The loading of the model, and the prompts of a draw.
 
     Attributes:
         context_tokens: see `LlamaCpp`.
@@ -70,14 +70,14 @@ def main(setting: Setting) -> None:
 
 
 def largest_resident_set() -> float:
-    """Of this program, GiB. `getrusage` would count what the process was before it became this program."""
+    """This program's peak, GiB. `getrusage` would also count what the process was before exec."""
     kilobytes = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
     assert kilobytes  # noqa: S101 - Linux has it
     return int(kilobytes[1]) / 2**20
 
 
 def gigabytes(setting: Setting) -> float:
-    """The same in a process of its own, GiB."""
+    """The peak of the setting's generation in a process of its own, GiB."""
     arguments = [sys.executable, "-m", "bench.backends_memory", str(SETTINGS.index(setting))]
     return float(subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True).stdout)  # noqa: S603
 

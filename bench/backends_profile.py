@@ -1,4 +1,4 @@
-"""Where the time of a real run goes, for bench/backends.py: the language model, its backend, and all the rest."""
+"""The shares of a real run's time, for bench/backends.py: the language model, its backend, and the rest."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ EVALUATION = {"llama_decode", "llama_get_logits_ith"}
 
 @dataclass
 class Clock:
-    """Seconds spent under it so far."""
+    """The seconds measured so far."""
 
     seconds: float = 0.0
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count what happens inside."""
+        """Adds the time of the block to the clock."""
         started = time.perf_counter()
         try:
             yield
@@ -70,17 +70,17 @@ class TimedBlock:
 
 
 class TimedLlamaCpp(LlamaCpp):
-    """llama.cpp with clocks on the library, and on blocks and their opening."""
+    """llama.cpp with clocks on the library, on blocks and on opening them."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(packaged_model_path(), **settings)
         self._loaded.library = self.library = TimedLibrary(self._loaded.library)
         self.clock = Clock()
 
-    def open_block(  # type: ignore[override]  # a block that does what a backend's does, and times it
+    def open_block(  # type: ignore[override]  # the block is timed
         self, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
     ) -> TimedBlock:
-        """See `BlockBackend.open_block`. The first of several tokens takes the memory of its streams."""
+        """See `BlockBackend.open_block`. A block of several tokens allocates its streams at the first."""
         with self.clock.running():
             block = super().open_block(prefix, suffixes, tokens, public=public)
         return TimedBlock(block, self.clock)
@@ -91,7 +91,7 @@ class Shares:
     """One demonstration, from the constructor to its text, and the shares of its wall time.
 
     Attributes:
-        tokens: how many were released.
+        tokens: released.
         seconds: wall time.
         model: share of llama.cpp.
         backend: share of the rest of the backend: batches filled, logits into log-probabilities.
@@ -106,7 +106,7 @@ class Shares:
 
 
 def generate(backend: LlamaCpp, records: list[dpf.Record], prompts: int, tokens: int, every: int) -> int:
-    """One demonstration of TREC's Location with a ledger in a file; how many tokens it has."""
+    """Generates a demonstration of TREC's Location with a ledger in a file, and returns its token count."""
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{Path(folder) / 'budget.db'}"
         dpf.BudgetLedger.open(url).create("trec", dpf.PrivacyBudget(epsilon=4, delta=1e-5))
@@ -139,15 +139,15 @@ def shares(
 
 
 def heaviest(backend: LlamaCpp, records: list[dpf.Record], count: int) -> list[tuple[str, int, float]]:
-    """What takes most time apart from answering: functions of the package with what they call.
+    """The package's most expensive functions beside answering, with what they call.
 
     Args:
         backend: the model.
         records: TREC's.
-        count: how many.
+        count: functions to return.
 
     Returns:
-        Name, calls and seconds under the profiler, which counts calls of small functions too dear.
+        Name, calls and seconds under the profiler, which overstates small functions.
     """
     profile = cProfile.Profile()
     profile.runcall(generate, backend, records, 20, 5, 1)
@@ -158,6 +158,6 @@ def heaviest(backend: LlamaCpp, records: list[dpf.Record], count: int) -> list[t
         for name, one in stats.func_profiles.items()
         if Path(one.file_name).is_relative_to(package)
         and not Path(one.file_name).is_relative_to(package / "backends")
-        and one.cumtime < stats.total_tt / 2  # more than half is who waits for the model
+        and one.cumtime < stats.total_tt / 2  # more than half: a function that waits for the model
     ]
     return sorted(found, key=lambda entry: -entry[2])[:count]

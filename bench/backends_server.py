@@ -9,7 +9,7 @@ import sys
 
 
 def main(model: str, slots: int, threads: int) -> None:
-    """Serve. The context holds a prompt of 512 tokens in each slot; all else is llama-server's default."""
+    """Serves, with 512 tokens of context a slot and llama-server's defaults otherwise."""
     import xllamacpp
 
     parameters = xllamacpp.CommonParams()

@@ -15,14 +15,14 @@ from dpfewshot.backends.llama_cpp.model import load_library
 from dpfewshot.backends.llama_cpp.weights import converted
 
 POSITIONS = {SHORT: (7,), LONG: (7, 32)}
-"""Tokens that are measured for a demonstration of T tokens. A step's work grows by the same with every
-token, so that these positions, whose mean is that of 0 to T-1, stand for all."""
+"""The tokens that are measured for a demonstration of T. A step's work grows linearly with its position,
+and the mean of these positions is that of 0 to T-1."""
 
 FRESH_TARGET = 2.0
 BLOCK_TARGETS = {SHORT: 6.0, LONG: 10.0}
 
 WEIGHTS = "bf16"
-"""What weights are converted to, where they are."""
+"""The format that weights are converted to."""
 
 PUBLISHED = "llama-server, four slots, prompt cache"
 INVARIANT = "llama-server, one slot, no prompt cache"
@@ -44,12 +44,12 @@ and at the 8th for 15, as a step's work grows evenly; blocks are measured whole.
 
 
 def verdict(holds: bool) -> str:
-    """As the tables say it."""
+    """The word for it in the tables."""
     return "holds" if holds else "MISSED"
 
 
 def spread(values: Sequence[float]) -> str:
-    """The median, with the least and the most."""
+    """The median, with the minimum and the maximum."""
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
@@ -83,7 +83,7 @@ def speed(options: Options) -> Iterator[str]:
 Ways = dict[str, Server | InProcess]
 
 Round = dict[tuple[str, int], Step]
-"""What a demonstration of T tokens took, by way of asking and T."""
+"""Cost of a demonstration of T tokens, by way of asking and T."""
 
 
 def compared(inputs: Inputs, ways: Ways, rounds: int) -> Iterator[str]:
@@ -108,7 +108,7 @@ def compared(inputs: Inputs, ways: Ways, rounds: int) -> Iterator[str]:
 
 
 def targets(measured: Sequence[Round]) -> Iterator[str]:
-    """What was aimed at, against the server as it is by default and as a proof of privacy can use it."""
+    """The targets, against the server's defaults and against its batch-invariant settings."""
     yield f"| as fast as one request a prompt | T | target | {PUBLISHED} | | {INVARIANT} | |"
     yield "|---|---|---|---|---|---|---|"
     for tokens in (SHORT, LONG):
@@ -121,12 +121,12 @@ def targets(measured: Sequence[Round]) -> Iterator[str]:
 
 
 def factor(measured: Sequence[Round], tokens: int, name: str, way: str) -> list[float]:
-    """How much longer a way of asking took than another, round by round."""
+    """The ratio of two ways' times in each round."""
     return [one[name, tokens].seconds / one[way, tokens].seconds for one in measured]
 
 
 def warmed(inputs: Inputs, ways: Ways) -> dict[str, float]:
-    """Every way of asking once, untimed; by how much a mean probability differs at most from ours."""
+    """Runs every way of asking once, untimed, and returns the largest difference of a mean probability from ours."""
     subsets = inputs.draw(-1, PROMPTS, 1)
     means = {name: way.fresh(inputs, subsets, SHORT // 2).mean for name, way in ways.items()}
     ours = means.pop(FRESH)
@@ -137,7 +137,7 @@ def warmed(inputs: Inputs, ways: Ways) -> dict[str, float]:
 
 
 def one_round(inputs: Inputs, ways: Ways, number: int) -> Round:
-    """Every way of asking once, on the same draws; what comes first alternates."""
+    """Runs every way of asking once on the same draws, in alternating order."""
     draws = {position: inputs.draw(100 * number + position, PROMPTS, 1) for position in POSITIONS[LONG]}
     found: Round = {}
     names = list(ways) if number % 2 else list(reversed(ways))
@@ -157,7 +157,7 @@ def one_round(inputs: Inputs, ways: Ways, number: int) -> Round:
 
 
 def _demonstrations(name: str, steps: dict[int, Step]) -> Round:
-    """From the steps at some positions to whole demonstrations."""
+    """Extrapolates the steps at the measured positions to whole demonstrations."""
     return {
         (name, tokens): Step(
             tokens * statistics.mean(steps[position].seconds for position in positions),

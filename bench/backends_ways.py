@@ -33,7 +33,7 @@ Subsets = Sequence[Sequence[Body]]
 
 @dataclass(frozen=True)
 class Step:
-    """One released token: what it took, and the mean of the prompts' probabilities on the public support.
+    """One released token: its cost, and the mean of the prompts' probabilities on the public support.
 
     Attributes:
         seconds: from the public prompt to the token.
@@ -62,7 +62,7 @@ class InProcess:
         with self._public(inputs, position + 1) as public:
             for token in released[:-1]:
                 public.append(token)
-            public.next_token_logprobs()  # where the step before left it
+            public.next_token_logprobs()  # as the step before left it
             with _Watch(self._backend) as watch:
                 public.append(released[-1])
                 row = public.next_token_logprobs()[0]
@@ -113,7 +113,7 @@ class Server:
         model: the GGUF file.
         slots: prompts that the server evaluates at a time.
         threads: of the server.
-        cache_prompt: whether it may reuse what a slot holds from earlier prompts, as it does by default.
+        cache_prompt: whether a slot may reuse earlier prompts, which is the server's default.
     """
 
     def __init__(self, model: Path, slots: int, threads: int, *, cache_prompt: bool) -> None:
@@ -156,7 +156,7 @@ class Server:
         return Step(time.perf_counter() - started, evaluated, mean)
 
     def _ask(self, what: dict[str, Any]) -> Any:
-        """One request for one token, at temperature 1 from the 100 likeliest, and nothing else."""
+        """One request for one token, at temperature 1 from the 100 likeliest."""
         sampling = {"temperature": 1.0, "top_k": TOP_K, "top_p": 1.0, "min_p": 0.0}
         body = {"n_predict": 1, "cache_prompt": self._cache_prompt, **sampling, **what}
         reply = self._reply(json.dumps(body))
@@ -166,7 +166,7 @@ class Server:
         return answer
 
     def _reply(self, body: str) -> HTTPResponse:
-        """The reply on this thread's connection, opened again where the server closed it as idle."""
+        """The reply on this thread's connection, which is reopened if the server closed it as idle."""
         if not hasattr(self._connections, "open"):
             self._connections.open = HTTPConnection(self._address, timeout=300)
         connection: HTTPConnection = self._connections.open
@@ -178,7 +178,7 @@ class Server:
             return self._reply(body)
 
     def close(self) -> None:
-        """End the process."""
+        """Ends the process."""
         self._pool.shutdown()
         self._process.communicate()
 

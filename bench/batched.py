@@ -1,8 +1,8 @@
 """Many prompts in one evaluation, for experiments on public data: fast, and not batch-invariant.
 
-With one short prompt a call, as privacy needs it (docs/decisions/hugging-face.md), two cores spend most of their time on
-reading weights. Here up to 64 prompts share a call. Their rounding then depends on each other, so `batch_invariant` is
-false, and a Synthesizer that is told to go on all the same states no guarantee.
+Privacy needs one short prompt a call (docs/decisions/hugging-face.md), and two cores then spend most of their time on
+reading weights. Here up to 64 prompts share a call. Their rounding depends on each other, so `batch_invariant` is
+false, and a Synthesizer with `allow_batch_variance=True` states no guarantee.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROWS = 64
 """Prompts of a call at most."""
 
 PREFIXES = 4
-"""Of those evaluated last that are kept."""
+"""Prefixes kept, the last evaluated ones."""
 
 CALL_TOKENS = 2048
 """Tokens of a call at most, padding included."""
@@ -69,19 +69,19 @@ class Batched:
     def open_block(
         self, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
     ) -> Block:
-        """See `BlockBackend`. What private prompts say of a support is normalised over that alone.
+        """See `BlockBackend`. Private prompts' probabilities are normalised over the support alone.
 
-        It is all that mechanisms take of it, and spares the other rows of the vocabulary.
+        Mechanisms use no more than that, and the vocabulary's other rows need not be computed.
         """
         start = [*([] if self._model.bos is None else [self._model.bos]), *prefix]
         return Block(self, start, suffixes, tokens, relative=not public)
 
     def ends(self, token: int) -> bool:
-        """Whether a line, or a text, is over with a token."""
+        """Whether a token ends a line or a text."""
         return token in self.end_token_ids or "\n" in self.detokenize([token])
 
     def kept(self, prefix: tuple[int, ...]) -> list[tuple[Any, Any]]:
-        """Keys and values of a prefix, evaluated once while it is one of the last few."""
+        """Keys and values of a prefix; the last few are cached."""
         if prefix not in self._prefixes:
             while len(self._prefixes) >= PREFIXES:
                 del self._prefixes[next(iter(self._prefixes))]
@@ -112,13 +112,13 @@ class Batched:
         *,
         relative: bool = False,
     ) -> NDArray[np.float32]:
-        """Log-probabilities of the support after some tokens.
+        """Log-probabilities of the support after the given tokens.
 
         Args:
             cells: keys and values, a row each.
-            tokens: what to evaluate, a row each; padded on the right here.
+            tokens: a row each, of any length.
             starts: the position of the first token of each row.
-            ends: after which token of which row an answer is wanted: (row, index) each.
+            ends: the tokens after which to answer: (row, index) each.
             support: token ids; None is the whole vocabulary.
             relative: normalise over the support alone.
         """
@@ -210,7 +210,7 @@ class Block:
     def _without_ended(
         self, part: list[int], cells: list[tuple[Any, Any]]
     ) -> tuple[list[int], list[tuple[Any, Any]]]:
-        """The rows to which no end was appended. The answers of the others stay what they were: nobody heeds them."""
+        """The rows that have not ended; the answers of the others are ignored."""
         going = [index for index, row in enumerate(part) if not self._backend.ends(self._released[-1][row])]
         if len(going) == len(part):
             return part, cells
@@ -222,7 +222,7 @@ class Block:
     def _begin(
         self, part: list[list[int]], support: Tokens | None, answers: NDArray[np.float32]
     ) -> tuple[list[int], list[tuple[Any, Any]]]:
-        """Evaluate some texts and what they begin with; keep their cells where further tokens are to come."""
+        """Evaluates texts and their prefixes; keeps their cells if further tokens follow."""
         texts = [self._suffixes[rows[-1]] for rows in part]
         cells = self._seated(texts)
         starts = [len(self._prefix)] * len(texts)
@@ -232,7 +232,7 @@ class Block:
         return [rows[-1] for rows in part], cells if self._tokens > 1 else []
 
     def _parts(self) -> list[list[list[int]]]:
-        """Texts of like length together, as many as fit a call; each with those that it begins with."""
+        """Texts grouped by length, as many as fit a call, each with its prefixes."""
         chains: list[list[int]] = []
         for row, suffix in enumerate(self._suffixes):
             before = self._suffixes[chains[-1][-1]] if chains and self._tokens == 1 else None

@@ -1,10 +1,10 @@
-"""Why demonstrations do not help on AG News and TREC: what the labels' bias does, into docs/results/raw/calibration.json.
+"""The effect of label bias on AG News and TREC, into docs/results/raw/calibration.json.
 
     python -m bench.calibration DATA STORE
 
 Uses the demonstrations that bench/utility.py keeps in STORE. Each is used without calibration, with contextual calibration
-(Zhao et al., 2021: divide by what texts that say nothing get) and with `icl.batch_calibrated` by the test texts, and the
-share of the label that is predicted most often is kept beside the accuracy.
+(Zhao et al., 2021: divide by the scores of content-free texts) and with `icl.batch_calibrated` by the test texts, and the
+share of the most predicted label is stored beside the accuracy.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def trials(task: str, store: Path) -> list[Trial]:
 
 
 def calibrations(data: Experiment, model: Batched, trial: Trial) -> dict[str, dict[str, float]]:
-    """Accuracy, and the share of the label predicted most often, by calibration."""
+    """Accuracy, and the share of the most predicted label, by calibration."""
     made = trial.condition.demonstrations(data.request(trial))
     classifier = Classifier(data.task, model, made)
     contextual = classifier.predict_proba([item.text for item in data.test])
@@ -56,7 +56,7 @@ def calibrations(data: Experiment, model: Batched, trial: Trial) -> dict[str, di
 
 
 def found(scores: NDArray[np.float64], truth: NDArray[np.intp]) -> dict[str, float]:
-    """Of probabilities up to a factor in each row, shape (texts, labels)."""
+    """Both, from probabilities up to a factor in each row, shape (texts, labels)."""
     predicted = scores.argmax(axis=1)
     return {
         "accuracy": float((predicted == truth).mean()),
@@ -65,7 +65,7 @@ def found(scores: NDArray[np.float64], truth: NDArray[np.intp]) -> dict[str, flo
 
 
 def main(data: str, store: str) -> None:
-    """Measure all of them."""
+    """Measures every task."""
     model = backend("gemma", threads=1, context=1024)
     results = []
     for task in TASKS:

@@ -1,9 +1,9 @@
-"""The compiled core beside its references, in one run: ratios, their spread, and whether each target holds.
+"""The compiled core against its references in one run: ratios, their spread, and whether each target holds.
 
     python -m bench.core
 
-Rounds alternate between the two sides, so that what else the machine does falls on both. A ratio is the
-median over rounds, with the smallest and the largest. OpenDP is skipped, aloud, where it is not installed.
+Rounds alternate between the two sides, so that other load falls on both. A ratio is the
+median over rounds, with the smallest and the largest. A message says so if OpenDP is not installed.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Comparison:
     theirs: Task
     ours_count: int
     theirs_count: int
-    least_speed: float | None  # our speed in units of theirs; None: no target
+    least_speed: float | None  # our speed over theirs; None: no target
 
     def run(self) -> Iterator[tuple[float, float]]:
-        """Seconds a unit of ours and of theirs, round by round."""
+        """Seconds per item of ours and of theirs, round by round."""
         for task in (self.ours, self.theirs):
             task()
         for number in range(ROUNDS):
@@ -57,7 +57,7 @@ def seconds(task: Task) -> float:
 
 
 def straight_sum(logits: NDArray[np.float32]) -> NDArray[np.int64]:
-    """The same query as one writes it in NumPy: log-softmax, exp, grid, floor, integers, sum."""
+    """The same query in plain NumPy: log-softmax, exp, grid, floor, integers, sum."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     logprobs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     counts = np.floor(np.exp(logprobs) * np.float32(_core.grid)).astype(np.int64)
@@ -75,7 +75,7 @@ def straight_sum_around(logits: NDArray[np.float32], centre: NDArray[np.float64]
 
 
 def opendp_normals() -> Task | None:
-    """OpenDP's exact discrete Gaussian on as many integers at once; None where it is not installed."""
+    """OpenDP's exact discrete Gaussian on that many integers; None if it is not installed."""
     try:
         import opendp.prelude as odp
     except ImportError:
@@ -89,7 +89,7 @@ def opendp_normals() -> Task | None:
 
 
 def comparisons() -> Iterator[Comparison]:
-    """Each pair, on inputs made once; values do not matter to the times."""
+    """Each pair, on inputs made once: their values do not affect the times."""
     generator = np.random.default_rng(0)
     logits = generator.normal(0, 4, (ROWS, VOCABULARY)).astype(np.float32)
     entries = ROWS * VOCABULARY
@@ -131,7 +131,7 @@ def comparisons() -> Iterator[Comparison]:
 
 
 def main() -> int:
-    """Print the table; 1 where a target is missed."""
+    """Prints the table; the exit status is 1 if a target is missed."""
     print("| ours against | ours, ns | theirs, ns | our speed in theirs (least to most) | target | |")
     print("|---|---|---|---|---|---|")
     missed = 0

@@ -29,10 +29,10 @@ from dpfewshot.values import delta_text, epsilon_text
 LABELS = ("Number", "Location", "Person", "Description", "Entity")
 BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
 PARTS = 10
-"""Disjoint parts of each label for the sparse vector, which needs everybody in every draw of a part."""
+"""Disjoint parts of each label for the sparse vector, whose draws hold every record of a part."""
 
 POPULATION = 80 * PARTS
-"""The public constant that makes it so. Every label has more records: a part holds some more than 80."""
+"""The public population that gives a part 80 records. Every label has more, and so has every part."""
 
 MECHANISMS: dict[str, Mechanism] = {
     "Gaussian": Gaussian(),

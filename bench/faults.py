@@ -1,11 +1,11 @@
-"""Puts faults into a copy of the project, one at a time: some test must notice each.
+"""Puts faults into a copy of the project, one at a time: some test must fail for each.
 
     make soak                          # all of bench/seeded_faults.py, and more
     python -m bench.faults             # some minutes
-    python -m bench.faults labels.py   # those whose file or property holds a word
+    python -m bench.faults labels.py   # faults whose file or property contains a word
 
-Exits with 1 if a fault survives, if its text does not stand in its file exactly once, or if its tests do not
-pass without it.
+Exits with 1 if a fault survives, if its text does not occur in its file exactly once, or if its tests fail
+without it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ COPIED = (
     "README.md",
 )
 BUILD = "from setuptools import setup; setup()"
-LONGEST = 1800  # seconds; tests that hang have noticed nothing
+LONGEST = 1800  # seconds; tests that hang count as not run
 PASSED, FAILED = 0, 1
 CAUGHT = "caught"
 
 
 def main(words: list[str]) -> int:
-    """Try the faults and print what became of them."""
+    """Tries the faults and prints the verdicts."""
     faults = [
         fault for fault in FAULTS if not words or any(word in fault.file + fault.breaks for word in words)
     ]
@@ -59,12 +59,12 @@ def main(words: list[str]) -> int:
 
 
 def stands_once(fault: Fault) -> bool:
-    """Whether the text to replace is where it is looked for, and nowhere else in the file."""
+    """Whether the text to replace occurs in its file exactly once."""
     return bool((ROOT / fault.file).read_text().count(fault.text) == 1)
 
 
 def tried(copy: Path, fault: Fault) -> str:
-    """What became of a fault, printed too."""
+    """A fault's verdict, which is printed too."""
     show(f"{fault.breaks} ({fault.file})")
     start = time.monotonic()
     with seeded(copy, fault):
@@ -77,7 +77,7 @@ def tried(copy: Path, fault: Fault) -> str:
 
 @contextmanager
 def seeded(copy: Path, fault: Fault) -> Iterator[None]:
-    """The copy with the fault in it, and as it was afterwards."""
+    """Puts the fault into the copy, and restores the copy afterwards."""
     changed = [copy / fault.file, *(core_of(copy) if fault.compiled else ())]
     before = {path: path.read_bytes() for path in changed}
     source = copy / fault.file
@@ -102,7 +102,7 @@ def tested(copy: Path, names: list[str]) -> int:
 
 
 def run(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python in the copy, which it imports the package from."""
+    """Runs Python in the copy, with the copy's package."""
     return subprocess.run(  # noqa: S603 - the words are those of the table
         [sys.executable, *arguments],
         cwd=copy,
@@ -115,7 +115,7 @@ def run(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def copied(copy: Path) -> Path:
-    """The project with its built core, and nothing else of this folder.
+    """Copies the project and its built core, and nothing else of this folder.
 
     Raises:
         RuntimeError: Python there imports the package from elsewhere.
@@ -138,7 +138,7 @@ def core_of(copy: Path) -> Iterable[Path]:
 
 
 def show(text: str) -> None:
-    """Say what is under way, on a terminal alone."""
+    """Shows progress on a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text[:100]}", end="", file=sys.stderr, flush=True)
 

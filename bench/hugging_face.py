@@ -1,4 +1,4 @@
-"""HuggingFace on one device: is it invariant, how fast are batched steps, how far is half precision off.
+"""HuggingFace on one device: batch invariance, the speed of batched steps, the error of half precision.
 
     python -m bench.hugging_face cuda [model] >> docs/results/hugging-face.md
 

@@ -1,10 +1,10 @@
-"""Classification and extraction beside sending each whole prompt, and three ways to score labels: docs/results/icl.md.
+"""Classification and extraction against whole prompts, and three ways to score labels: docs/results/icl.md.
 
     python -m bench.icl speed FOLDER [MODEL.gguf] > docs/results/icl.md
     python -m bench.icl scores FOLDER [MODEL.gguf] >> docs/results/icl.md
 
 FOLDER holds agnews.train_subset.jsonl.gz and the like; the model is the packaged one unless another is named.
-Some minutes each on a core of one's own; progress goes to standard error.
+Some minutes each on an idle core; progress goes to standard error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Scores = NDArray[np.float64]
 
 
 class WholePrompts:
-    """The same model without blocks: every prompt is sent whole, for every token."""
+    """The same model without blocks: every token sends the whole prompt."""
 
     def __init__(self, backend: LlamaCpp) -> None:
         self._backend = backend
@@ -51,7 +51,7 @@ class WholePrompts:
 
 @dataclass(frozen=True)
 class Shape:
-    """A kind of prompt: the data it is made of, and how many demonstrations it has."""
+    """A kind of prompt: its data and its number of demonstrations."""
 
     name: str
     words: icl.PromptFormat
@@ -82,7 +82,7 @@ def records(folder: Path, name: str) -> list[dpf.Record]:
 def demonstrations(
     words: icl.PromptFormat, rows: Sequence[dpf.Record], shots: int
 ) -> list[dpf.Demonstration]:
-    """The first records, one of each label in turn; where labels are free, of the labels there are."""
+    """The first records, one of each label in turn; free labels in the order of the data."""
     labels = words.labels or tuple(dict.fromkeys(row.label for row in rows))
     by_label = {label: [row for row in rows if row.label == label] for label in labels}
     chosen = [by_label[labels[n % len(labels)]][n // len(labels)] for n in range(shots)]
@@ -94,12 +94,12 @@ def compared(shape: Shape, folder: Path, backend: LlamaCpp) -> str:
     train, test = (records(folder, name) for name in shape.data)
     shown = demonstrations(shape.words, train, shape.shots)
     texts = [row.text for row in test]
-    # Every so-manieth text by length, so that the few that are timed are as long as the others are.
+    # Evenly spaced in the order of length: the few timed texts are as long on average as all.
     ordered = sorted(texts, key=len)
     step = len(ordered) // TEXTS
     texts = ordered[-TEXTS:] if shape.longest else ordered[step // 2 :: step][:TEXTS]
     ours, theirs = (Way(shape, way, shown, backend) for way in (backend, WholePrompts(backend)))
-    ours.label(texts[:1])  # which keeps the prefix from here on
+    ours.label(texts[:1])  # keeps the prefix from here on
     rounds = []
     for number in range(ROUNDS):
         for way in (ours, theirs) if number % 2 else (theirs, ours):
@@ -120,8 +120,8 @@ class Way:
     """One of the two ways to label texts, and what its last call took.
 
     Attributes:
-        labels: what it answered.
-        seconds: processor time, which other processes on the machine change little.
+        labels: its answers.
+        seconds: processor time, which other load changes little.
         tokens: tokens evaluated.
     """
 
@@ -143,7 +143,7 @@ class Way:
         self.tokens = 0
 
     def label(self, texts: list[str]) -> None:
-        """Label them once more."""
+        """Labels the texts once more."""
         started, before = time.process_time(), self._backend.tokens_evaluated
         self.labels = self._model.predict(texts)
         self.seconds = time.process_time() - started

@@ -3,8 +3,8 @@
     python -m bench.influence DATA gemma-3-270m.gguf > docs/results/influence.md
 
 DATA is a folder with trec.train.jsonl.gz and trec.test.jsonl.gz. Every finished cell is kept in
-docs/results/raw/influence.json and not run again; delete the file to start afresh. Without arguments nothing is
-run, and the page is of what is kept. One thread; progress goes to standard error.
+docs/results/raw/influence.json and not run again; delete the file to start afresh. Without arguments the page is
+made from the finished cells alone. One thread; progress goes to standard error.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LABEL = "Description"
 
 
 def measured_influence(backend: LlamaCpp, data: Path, shots: int, over: Answers) -> dict[str, Any]:
-    """Random prompts of private records, each asked about texts of its own; the same for every model."""
+    """Influence in random prompts of private records, each asked about its own texts; the same for every model."""
     train = dpf.read_records(data / "trec.train.jsonl.gz")
     test = dpf.read_records(data / "trec.test.jsonl.gz")
     measured = []
@@ -62,7 +62,7 @@ def measured_influence(backend: LlamaCpp, data: Path, shots: int, over: Answers)
 
 
 def as_demonstration(record: dpf.Record) -> dpf.Demonstration:
-    """A private record as it stands."""
+    """A demonstration that is a private record, unchanged."""
     return dpf.Demonstration(
         text=record.text,
         label=record.label,
@@ -101,11 +101,11 @@ def cells(data: Path) -> Iterator[tuple[str, Callable[[LlamaCpp], dict[str, Any]
 
 
 def run(models: dict[str, Path], data: Path, found: dict[str, Any]) -> None:
-    """Fill in what is missing."""
+    """Measures the missing cells."""
     for name, path in models.items():
         if all(f"{name} | {cell}" in found for cell, _ in cells(data)):
             continue
-        # Q4_1, as the packaged model has it, is slow for whole prompts; the other model's weights are fast.
+        # The packaged model's Q4_1 is slow for whole prompts.
         weights = "bf16" if path == packaged_model_path() else None
         with closing(
             LlamaCpp(path, context_tokens=320, kept_prompts=60, threads=1, weights=weights)
@@ -160,7 +160,7 @@ def loss_table(found: dict[str, Any]) -> Iterator[str]:
 
 
 def main(data: str = "", gemma: str = "") -> None:
-    """Run what is missing, where the data are given, and print the page."""
+    """Measures the missing cells if the data are given, and prints the page."""
     found = json.loads(RAW.read_text(encoding="utf-8")) if RAW.exists() else {}
     if data:
         run({"Gemma 3 270M": Path(gemma), "SmolLM2-135M": packaged_model_path()}, Path(data), found)

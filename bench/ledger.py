@@ -1,9 +1,9 @@
-"""The ledger: acts per second, its share of a real generation, and processes that were killed or raced.
+"""The ledger: cycles per second, its share of a real generation, and processes that are killed or race.
 
     make soak                       # all of it, into docs/results/ledger.md: a quarter of an hour
     python -m bench.ledger --kills 44 --races 1 --seconds 1
 
-A cycle is reserve, charge and settle of one plan, on one account that all processes share.
+A cycle reserves, charges and settles one plan, on one account that all processes share.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Timed = list[float]
 
 
 def main() -> None:
-    """Print the page; fail if anything was lost or overspent."""
+    """Prints the page; fails if anything was lost or overspent."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--races", type=int, default=3)
@@ -61,7 +61,7 @@ def print_lines(lines: Iterator[str]) -> None:
 
 
 def rate_lines(ledgers: dict[str, Callable[[], str]], seconds: float) -> Iterator[str]:
-    """Cycles per second, and how long one takes, with more and more processes."""
+    """Cycles per second and the time of one, by number of processes."""
     yield "## Reserve, charge, settle\n"
     yield "| database | processes | cycles per second | median, ms | p99, ms | refused as locked |"
     yield "|---|---|---|---|---|---|"
@@ -80,7 +80,7 @@ def rate_lines(ledgers: dict[str, Callable[[], str]], seconds: float) -> Iterato
 
 
 def draw_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
-    """How long the ledger takes to count one draw."""
+    """The time in which the ledger counts one draw."""
     yield f"## One draw\n\n{DRAWS} draws of one reservation, one after another.\n"
     yield "| database | median, ms | p99, ms |"
     yield "|---|---|---|"
@@ -112,7 +112,7 @@ def cycles(url: str, seconds: float) -> dict[str, Any]:
 
 
 def forked(processes: int, act: Callable[[], Any]) -> list[Any]:
-    """What each of several children answers."""
+    """The answers of several children that act at once."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, str(number)) for number in range(processes)]
         children = [in_a_child(functools.partial(_write_answer, path, act)) for path in paths]
@@ -126,7 +126,7 @@ def _write_answer(path: Path, act: Callable[[], Any]) -> None:
 
 
 def kill_lines(ledgers: dict[str, Callable[[], str]], rounds: int) -> Iterator[str]:
-    """Rounds of kill -9, and whether less was ever recorded than had been released."""
+    """Rounds of kill -9, and whether the ledger ever recorded less than was released."""
     yield f"## kill -9\n\nA round kills a generating process at one of {len(BOUNDARIES)} step boundaries in turn.\n"
     yield "| database | rounds | of them released tokens | tokens | recorded below released | broken histories |"
     yield "|---|---|---|---|---|---|"
@@ -143,7 +143,7 @@ def kill_lines(ledgers: dict[str, Callable[[], str]], rounds: int) -> Iterator[s
 def race_lines(
     ledgers: dict[str, Callable[[], str]], races: int, processes: int, threads: int
 ) -> Iterator[str]:
-    """Races for the last of a budget."""
+    """Races for the rest of a budget."""
     yield f"## Races\n\n{processes} processes of {threads} threads open a new ledger at once and ask twice each;"
     yield f"{FITTING} plans fit.\n"
     yield "| database | charged | refused | anything else | history agrees | slowest answer, s |"
@@ -161,7 +161,7 @@ def race_lines(
 
 
 def share_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
-    """How much of a real generation's time is the ledger's: `dpfewshot demo`, one demonstration a label."""
+    """The ledger's share of a real generation's time: `dpfewshot demo`, one demonstration a label."""
     from dpfewshot.cli.backends import open_backend
     from dpfewshot.cli.demo import MAX_TOKENS, PROMPTS_PER_TOKEN
     from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
@@ -187,7 +187,7 @@ def share_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
 
 
 def timed(call: Callable[..., Any], took: Timed) -> Callable[..., Any]:
-    """The same call, which notes how long it took."""
+    """The same call, which appends its seconds to a list."""
 
     def noting(*arguments: Any) -> Any:
         start = time.perf_counter()

@@ -3,8 +3,8 @@
     python -m bench.mechanisms DATA [CACHE] > docs/results/mechanisms.md
 
 DATA is a folder with the data sets (see bench/vectors.py, which evaluates the language model; that takes an hour on two
-cores, and what is in CACHE is not evaluated again). Everything after that takes some minutes. Thinning, repeats and the
-bootstrap are seeded; the mechanisms' noise is not, so the last digits change from run to run.
+cores; what is in CACHE is not evaluated again). The rest takes some minutes. Thinning, repeats and the bootstrap are
+seeded; the mechanisms' noise is not, so the last digits change from run to run.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class Setting:
     """A row of the table.
 
     Attributes:
-        name: as it is printed.
-        mechanism: at an ε, for the data set's task.
-        row_change: what the noise is made for: Tang's √2 is that of grouped prompts.
+        name: as printed.
+        mechanism: for an ε and the data set's task.
+        row_change: the change of rows that the noise covers; Tang's √2 is that of grouped prompts.
         block: whether one draw serves a whole demonstration.
-        raised: whether M is raised until the noise is that of a fresh draw for each token.
+        raised: whether M is raised until the noise equals that of a fresh draw for each token.
         times: M in multiples of the data set's.
         published: whether the paper's own accounting sets the noise.
     """
@@ -151,7 +151,7 @@ def _noise(plan: Planned) -> float:
 
 def _planned(setting: Setting, data_set: DataSet, epsilon: float, population: int, prompts: int) -> Planned:
     mechanism = setting.mechanism(data_set, epsilon)
-    # Labels that are free draw from the whole data set, one after the other; fixed ones from parts of their own.
+    # Free labels draw from the whole data set in sequence, fixed ones from disjoint strata.
     demonstrations = 1 if data_set.task.labels else len(data_set.labels)
     length = data_set.max_tokens if setting.block else 1
     draws = Draws(
@@ -169,7 +169,7 @@ def _planned(setting: Setting, data_set: DataSet, epsilon: float, population: in
 
 
 def _published(prompts: int, population: int, steps: int, epsilon: float) -> float:
-    """The paper's σ; NaN where no noise reaches ε, since its bound does not fall to 0."""
+    """The paper's σ; NaN if no noise reaches ε, since its bound does not fall to 0."""
     try:
         return fixed_size_renyi_multiplier(prompts, population, steps, epsilon=epsilon, delta=DELTA)
     except InvalidPlan:
@@ -178,7 +178,7 @@ def _published(prompts: int, population: int, steps: int, epsilon: float) -> flo
 
 @dataclass(frozen=True)
 class Score:
-    """What one setting did on one text: sums over its tokens and repeats."""
+    """One setting's results on one text: sums over its tokens and repeats."""
 
     tokens: int
     agreed: int
@@ -186,7 +186,7 @@ class Score:
 
 
 def score(plan: Planned, text: Text, length: int, generator: np.random.Generator) -> Score:
-    """Release every token of a text some times, each after the text's own tokens."""
+    """Releases every token of a text several times, each after the text's own tokens."""
     agreed, mass = 0, 0.0
     positions = len(text.public)
     for _ in range(REPEATS):
@@ -306,7 +306,7 @@ def _range(numbers: Sequence[int]) -> str:
 
 
 def expectations(found: dict[str, dict[tuple[str, float], Cell]]) -> Iterator[str]:
-    """What was expected beforehand, and what was found."""
+    """The expectations, and the findings."""
     yield "## Expected, and found\n"
     yield "| data set | expected | found | difference | holds |"
     yield "|---|---|---|---|---|"
@@ -343,7 +343,7 @@ def _verdict(difference: float, error: float) -> str:
 
 
 def noise_table() -> Iterator[str]:
-    """Noise on the mean of what adds noise to probabilities, at the largest TREC label's n."""
+    """Noise on the mean of the mechanisms on probabilities, at the largest TREC label's n."""
     yield "## Noise on the mean probability, TREC Location (n = 835)\n"
     yield "| mechanism | ε = 1 | 2 | 4 | 8 |"
     yield "|---|---|---|---|---|"

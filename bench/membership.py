@@ -3,8 +3,8 @@
     python -m bench.membership DATA gemma-3-270m.gguf > docs/results/membership.md
 
 DATA is a folder with trec.train.jsonl.gz and agnews.train_subset.jsonl.gz. Every finished cell is kept in
-docs/results/raw/membership.json and not run again; delete the file to start afresh. Without arguments nothing is
-run, and the page is of what is kept. One thread; progress goes to standard error.
+docs/results/raw/membership.json and not run again; delete the file to start afresh. Without arguments the page is
+made from the finished cells alone. One thread; progress goes to standard error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dpfewshot.runtime.files import write_whole
 RAW = Path(__file__).parent.parent / "docs" / "results" / "raw" / "membership.json"
 DELTA = 1e-5
 POPULATION = 200
-"""Records that a synthetic demonstration is made from: half of a fair draw of twice as many."""
+"""Records behind a synthetic demonstration: half of a fair draw of twice as many."""
 
 
 class Setup(NamedTuple):
@@ -47,7 +47,7 @@ SETTINGS = (RECORDS, NO_PRIVACY, "1", "4", "8")
 TRIALS = {setting: 12 if setting == RECORDS else 8 for setting in SETTINGS}
 PROMPTS = 12
 CANDIDATES: dict[Loss, int] = {"label": 4, "record": 2}
-"""Members and as many non-members that each attack asks about in a trial; whole records take longest."""
+"""Members, and as many non-members, that each attack scores in a trial; whole records take longest."""
 
 
 class Split(NamedTuple):
@@ -100,13 +100,13 @@ def synthetic(setting: str, setup: Setup, members: list[dpf.Record], backend: Ll
 
 
 def run(models: dict[str, Path], data: Path, cells: dict[str, Any]) -> None:
-    """Fill in what is missing."""
+    """Measures the missing cells."""
     for name, path in models.items():
         if all(
             f"{name} | {setup.task.name} | {setting}" in cells for setup in SETUPS for setting in SETTINGS
         ):
             continue
-        # Q4_1, as the packaged model has it, is slow for whole prompts; the other model's weights are fast.
+        # The packaged model's Q4_1 is slow for whole prompts.
         weights = "bf16" if path == packaged_model_path() else None
         with closing(
             LlamaCpp(path, context_tokens=384, kept_prompts=30, threads=1, weights=weights)
@@ -122,7 +122,7 @@ def run(models: dict[str, Path], data: Path, cells: dict[str, Any]) -> None:
 
 
 def cell(setting: str, setup: Setup, records: list[dpf.Record], backend: LlamaCpp) -> dict[str, Any]:
-    """One setting's demonstrations, and what every attack finds."""
+    """One setting's demonstrations, and every attack's finding."""
     started = time.perf_counter()
     drawn = list(splits(records, TRIALS[setting]))
     shown = [shown_in(setting, setup, split, backend) for split in drawn]
@@ -155,7 +155,7 @@ def table(cells: dict[str, Any], loss: str) -> Iterator[str]:
 
 
 def main(data: str = "", gemma: str = "") -> None:
-    """Run what is missing, where the data are given, and print the page."""
+    """Measures the missing cells if the data are given, and prints the page."""
     cells = json.loads(RAW.read_text(encoding="utf-8")) if RAW.exists() else {}
     if data:
         run({"Gemma 3 270M": Path(gemma), "SmolLM2-135M": packaged_model_path()}, Path(data), cells)

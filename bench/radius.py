@@ -1,10 +1,10 @@
-"""How far apart the prompts' distributions are: AdaDPSyn's Table 1, into docs/results/raw/radius.json.
+"""The distances between the prompts' distributions: AdaDPSyn's Table 1, into docs/results/raw/radius.json.
 
     python -m bench.radius DATA
 
 For each token of a demonstration without noise, the radius of the smallest ball around one of the prompts' distributions
 (on the 100 likeliest public tokens) that holds 80 % of them, which GoodRadius looks for; its mean over the tokens of four
-demonstrations. What AdaDPSyn and the rounds of our own mechanism live on: noise in proportion to the radius, not to 1.
+demonstrations. AdaDPSyn and the rounds of our own mechanism add noise in proportion to the radius, not to 1.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RAW = Path(__file__).parents[1] / "docs/results/raw/radius.json"
 
 @dataclass
 class Looking:
-    """Releases without noise, and keeps the radius at each token."""
+    """Releases without noise, and records the radius at each token."""
 
     noiseless: Noiseless = field(default_factory=lambda: Noiseless(100))
     radii: list[float] = field(default_factory=list)
@@ -66,7 +66,7 @@ def distributions(logprobs: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def measured(data: DataSet, folder: Path, writer: Batched) -> dict[str, float]:
-    """Of four demonstrations of a task, with AdaDPSyn's M and N."""
+    """The radii of four demonstrations of a task, with AdaDPSyn's M and N."""
     setting = published(data.task.name, epsilon=1)
     run = experiment(data, folder, writer, None, "gemma")
     prompts = PromptWriter(data.task, writer, record_token_cap=100)
@@ -94,7 +94,7 @@ def measured(data: DataSet, folder: Path, writer: Batched) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure every task."""
+    """Measures every task."""
     writer = backend("gemma", threads=1, context=1024)
     found = {name: measured(data, Path(sys.argv[1]), writer) for name, data in DATA_SETS.items()}
     write_whole(RAW, json.dumps(found, indent=1) + "\n")

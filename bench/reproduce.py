@@ -56,7 +56,7 @@ TREC = Task("TREC", 40, 835, 15, 1 / 5452)
 MIT_G = Task("MIT-G", 40, 2953, 80, 1 / 2953)
 MIT_D = Task("MIT-D", 40, 1561, 80, 1 / 1561)
 PRESETS = {"agnews": AGNEWS, "dbpedia": DBPEDIA, "trec": TREC, "mit-g": MIT_G, "mit-d": MIT_D}
-# ε, σ₁, T̂, σ₀, σ₂ of the ablation, where T̂ is the one that the tables have not
+# ε, σ₁, T̂, σ₀, σ₂ of the ablation; this T̂ is in no table
 ABLATION = {
     AGNEWS: (8, 0.72, 2, 10, 3),
     DBPEDIA: (8, 0.90, 2, 10, 3),
@@ -66,7 +66,7 @@ ABLATION = {
 }
 
 ICLINF_STEPS, ICLINF_DELTA = 2000, 1e-5
-# table, ε, and c, s, τ of which None is the printed one; the printed figure, and its least digit
+# table, ε, and c, s, τ with None for the printed one; the printed figure and its least digit
 ICLINF: tuple[tuple[str, float, float | None, float | None, float | None, float, float], ...] = (
     *(("4", e, 10, 50, None, tau, 0.01) for e, tau in ((0.5, 68.58), (1, 36.18), (5, 8.53), (10, 4.80))),
     *(("4", e, 10, 50, None, tau, 0.01) for e, tau in ((20, 2.81), (50, 1.42), (100, 0.94))),
@@ -89,12 +89,12 @@ def head(names: str) -> str:
 
 
 def hundredths_up(value: float) -> float:
-    """The least multiple of 0.01 that is not below."""
+    """The value, rounded up to a multiple of 0.01."""
     return math.ceil(value * 100 - 1e-9) / 100
 
 
 def as_run(target: float, replaced: float) -> str:
-    """What fixed-size draws, which the authors' code made, are worth."""
+    """The ε of the fixed-size draws that the authors' code makes."""
     return "certified" if replaced <= target else "not certified: fixed-size draws accounted as Poisson"
 
 
@@ -109,7 +109,7 @@ def tang_gaussian() -> Iterator[str]:
 
 
 def tang_row(task: Task, target: float, sigma: float) -> tuple[object, ...]:
-    """What we find beside one printed σ."""
+    """One printed σ and our findings."""
     q = task.sample / task.population
     needed = calibrate(lambda s: PoissonGaussian(q, s, task.steps), epsilon=target, delta=task.delta)
     verdict = (
@@ -179,7 +179,7 @@ def adadpsyn_event(task: Task, rounds: int, radius: float, coverage: float, mean
 def adadpsyn_row(
     event: Callable[[float], FixedSizeGaussian], task: Task, target: float, mean: float
 ) -> tuple[object, ...]:
-    """What we find beside one printed σ₁."""
+    """One printed σ₁ and our findings."""
     sigma = event(mean).noise_multiplier
     theirs, less = (fixed_size_renyi_epsilon(event(each), task.delta).epsilon for each in (mean, mean - 0.01))
     verdict = SAME if theirs <= target < less else conservative_mean(event, mean, target, task.delta)
@@ -191,7 +191,7 @@ def adadpsyn_row(
 def conservative_mean(
     event: Callable[[float], FixedSizeGaussian], mean: float, target: float, delta: float
 ) -> str:
-    """The least σ₁ that their accounting allows, where the printed one is larger."""
+    """The least σ₁ that their accounting allows, if the printed one is larger."""
     hundredths = round(mean * 100)
     while fixed_size_renyi_epsilon(event((hundredths - 1) / 100), delta).epsilon <= target:
         hundredths -= 1
@@ -224,12 +224,12 @@ def iclinf_event(c: float | None, s: float | None, tau: float | None, free: floa
 
 
 def iclinf_excess(event: Callable[[float], ZeroConcentrated], target: float, free: float) -> float:
-    """How far ε is above its target."""
+    """The excess of ε over its target."""
     return integer_order_epsilon(event(free), ICLINF_DELTA).epsilon - target
 
 
 def solve(excess: Callable[[float], float], *, rising: bool) -> float:
-    """Where a monotone function is 0, by bisection in logarithms."""
+    """The root of a monotone function, by bisection in logarithms."""
     low, high = -7.0, 9.0
     for _ in range(60):
         middle = (low + high) / 2

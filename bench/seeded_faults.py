@@ -1,7 +1,7 @@
-"""Faults that break the guarantee, each in a line or two, and the tests of which some must notice it.
+"""Faults that break the guarantee, each in a line or two, and the tests of which one must fail.
 
-`make soak` puts them into a copy of the project, one at a time (bench/faults.py). A text must stand in
-its file exactly once: who changes such a line changes it here too.
+`make soak` puts them into a copy of the project, one at a time (bench/faults.py). A text must occur in
+its file exactly once: a change of such a line changes it here too.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ class Fault(NamedTuple):
 
     Attributes:
         file: from the project's root.
-        text: what stands there, exactly once.
-        replacement: what the fault puts in its place.
+        text: the text to replace, which occurs exactly once.
+        replacement: the faulty text.
         breaks: the property that no longer holds.
-        tests: arguments of pytest; some test of theirs must fail.
+        tests: arguments of pytest; at least one of the tests must fail.
     """
 
     file: str
@@ -28,7 +28,7 @@ class Fault(NamedTuple):
 
     @property
     def compiled(self) -> bool:
-        """Whether the core must be built again."""
+        """Whether the core must be rebuilt."""
         return self.file.startswith("csrc/")
 
 

@@ -2,8 +2,8 @@
 
     python -m bench.trec trec.train.jsonl.gz > docs/results/trec.md
 
-M = 80, N = 1, T = 15, a fresh draw every token; ε = 4 at δ = 1e-5, and once more at δ = 1/n_y to stand
-beside the paper. Takes about half an hour on two cores; progress goes to standard error.
+M = 80, N = 1, T = 15, a fresh draw for every token; ε = 4 at δ = 1e-5, and again at δ = 1/n_y to compare
+with the paper. Takes about half an hour on two cores; progress goes to standard error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SETTINGS: dict[str, Any] = {"prompts_per_token": 80, "max_tokens": 15, "record_t
 
 
 def prefix_tree_nodes(sequences: Sequence[Tokens]) -> int:
-    """How many tokens a prefix tree of the sequences holds: the least that evaluating them needs."""
+    """The nodes of the sequences' prefix tree: the fewest tokens that evaluating them takes."""
     ordered = sorted(tuple(sequence) for sequence in sequences)
     nodes = 0
     before: tuple[int, ...] = ()
@@ -39,21 +39,21 @@ def prefix_tree_nodes(sequences: Sequence[Tokens]) -> int:
 
 
 class CountingLlamaCpp(LlamaCpp):
-    """llama.cpp that remembers the least number of tokens that each block's prompts needed."""
+    """llama.cpp that records the fewest tokens that each block's prompts take."""
 
     least = 0
 
     def open_block(
         self, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
     ) -> StreamBlock:
-        """Count the tree of the suffixes; the prefix is counted by whoever opens the public block."""
+        """Counts the tree of the suffixes; the public block's caller counts the prefix."""
         self.least += prefix_tree_nodes(suffixes) + (len(prefix) if public else 0)
         return super().open_block(prefix, suffixes, tokens, public=public)
 
 
 @dataclass
 class Row:
-    """One demonstration and what it took."""
+    """One demonstration and its cost."""
 
     demonstration: dpf.Demonstration
     plan: dpf.GenerationPlan
@@ -70,7 +70,7 @@ def loaded() -> Iterator[CountingLlamaCpp]:
 
 
 def run(records: list[dpf.Record], backend: CountingLlamaCpp, label: str, delta: float) -> Row:
-    """One label under its own budget: the labels' records are disjoint."""
+    """Generates one label under its own budget: the labels' records are disjoint."""
     synthesizer = dpf.Synthesizer(
         dpf.tasks.TREC, records, backend, budget=dpf.PrivacyBudget(EPSILON, delta), labels=[label], **SETTINGS
     )
@@ -81,7 +81,7 @@ def run(records: list[dpf.Record], backend: CountingLlamaCpp, label: str, delta:
         synthesizer.plan,
         time.perf_counter() - started,
         backend.tokens_evaluated - evaluated,
-        # every released token but the last is read once more by the prompt without records
+        # the prompt without records reads every released token but the last
         backend.least - least + demonstration.token_count - 1,
     )
     print(f"{label}: {row.seconds:.0f} s, {demonstration.text!r}", file=sys.stderr)
@@ -113,7 +113,7 @@ def table(rows: list[Row]) -> Iterator[str]:
 
 
 def main(path: str) -> None:
-    """Both runs, as a page."""
+    """Prints both runs as a page."""
     records = dpf.read_records(path)
     sizes = {label: sum(record.label == label for record in records) for label in dpf.tasks.TREC.labels or ()}
     print(HEADER.format(n=len(records)))

@@ -3,8 +3,8 @@
     python -m bench.utility DATA STORE [--user qwen] [--task NAME ...] [--page]
 
 DATA holds the data sets; STORE is a folder outside of the project that keeps every demonstration, so that an interrupted
-run goes on and a second model uses the same ones. Cells go to docs/results/raw/utility.jsonl, one line each, and a cell
-that is there is not measured again. --page writes the page from them.
+run resumes and a second model uses the same ones. Cells go to docs/results/raw/utility.jsonl, one line each; finished
+cells are skipped. --page writes the page from them.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ DELTA = 1e-5
 ITEMS = 200
 REPETITIONS = 3
 HEADLINE_REPETITIONS = 5
-"""Of what is claimed, at ε = 1 beside no noise: intervals of three are wide where demonstrations differ much."""
+"""Repetitions behind the claims, at ε = 1 and without noise: intervals of three would be wide."""
 
 HEADLINE = (0.0, 1.0, None)
 EPSILONS: tuple[float | None, ...] = (1.0, 4.0, 2.0, 8.0)
 SWEEP = (1, 2, 8, 12)
-"""Demonstrations, beside the four of every other table."""
+"""Numbers of demonstrations; every other table has four."""
 
 SEVERAL_RECORDS = {"mit-g": (40, 4)}
-"""M and N of ours where several records a prompt are tried: where Tang's, from four, are ahead at large ε."""
+"""M and N of ours with several records a prompt, for the tasks on which Tang's four are ahead at large ε."""
 
 IN_DETAIL = ("trec", "mit-d")
 """Tasks whose number of demonstrations and mechanisms are varied."""
@@ -60,7 +60,7 @@ MODELS = {
 
 
 def settings_of(data: DataSet, epsilon: float | None) -> Iterator[Condition]:
-    """Our setting, Tang's Gaussian and AdaDPSyn, in the papers' sizes; without privacy ours stands for all."""
+    """Our setting, Tang's Gaussian and AdaDPSyn, in the papers' sizes; without privacy ours alone."""
     yield ours(data)
     if epsilon is None:
         return
@@ -76,8 +76,8 @@ def settings_of(data: DataSet, epsilon: float | None) -> Iterator[Condition]:
 def ours(data: DataSet, mechanism: Mechanism = OURS, name: str = "public-centred") -> Condition:
     """Three rounds around the public distribution, one record a prompt, one draw a demonstration.
 
-    With public examples where labels are to be found in the text. Where they are classes, the small model copies such
-    examples whatever the label.
+    Extraction tasks get public examples. On classification tasks the small model copies such examples
+    whatever the label.
     """
     plain = without_examples(data, mechanism, name)
     return WithExamples(plain, data.examples) if data.task.labels is None else plain
@@ -116,7 +116,7 @@ def trials(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
 
 
 def mechanisms(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
-    """Ours at ε = 1 with other mechanisms on the same one draw a demonstration (Tang, Table 4), after the table."""
+    """Ours at ε = 1 with other mechanisms on one draw a demonstration (Tang, Table 4)."""
     for repetition in range(REPETITIONS):
         for mechanism in (Gaussian(), ReportNoisyMax()):
             setting = Stored(ours(data, mechanism, f"{mechanism.name}, one draw"), store)
@@ -124,7 +124,7 @@ def mechanisms(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
 
 
 def sweep(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
-    """Ours with fewer and more demonstrations, after everything else."""
+    """Ours with fewer and more demonstrations."""
     for repetition in range(REPETITIONS):
         for shots in SWEEP:
             for epsilon in (1.0, None):
@@ -133,7 +133,7 @@ def sweep(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
 
 
 def of_another(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
-    """What a model gets that uses demonstrations of another: the table at ε = 0, 1, 4 and none."""
+    """Trials of a model with another's demonstrations: the table at ε = 0, 1, 4 and none."""
     other = {setting.name for setting, _ in the_other_way(data)}
     for place, trial in trials(data, store):
         in_table = trial.epsilon in (*HEADLINE, 4.0) and trial.repetition < REPETITIONS
@@ -142,7 +142,7 @@ def of_another(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
 
 
 def records_a_prompt(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
-    """Ours from several records a prompt: after the table."""
+    """Ours from several records a prompt."""
     setting = Stored(of_several_records(data), store)
     for repetition in range(REPETITIONS):
         for epsilon in (None, *EPSILONS):
@@ -157,7 +157,7 @@ def of_several_records(data: DataSet) -> Condition:
 
 
 def the_other_way(data: DataSet) -> Iterator[tuple[Condition, float | None]]:
-    """What the examples do: ours with them where it has none, and without; Tang's Gaussian with them."""
+    """The effect of the examples: ours with and without them, and Tang's Gaussian with them."""
     plain = without_examples(data)
     other = plain if data.task.labels is None else WithExamples(plain, data.examples)
     yield other, 1.0
@@ -168,7 +168,7 @@ def the_other_way(data: DataSet) -> Iterator[tuple[Condition, float | None]]:
 
 
 def main() -> None:
-    """Measure what is missing."""
+    """Measures the missing cells."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("store", type=Path)
@@ -214,7 +214,7 @@ def wanted(name: str, user: str, store: Path) -> Iterator[tuple[int, Trial]]:
 
 
 def backend(name: str, threads: int, context: int) -> Batched:
-    """One of the models, with its weights in bfloat16, which takes many prompts in one evaluation."""
+    """One of the models, with its weights in bfloat16, which evaluates many prompts at once."""
     return Batched(str(Path(__file__).parents[1] / MODELS[name][1]), threads=threads, context_tokens=context)
 
 
@@ -241,7 +241,7 @@ def experiment(
 
 
 def show(cell: Cell) -> None:
-    """One line of progress."""
+    """Prints one line of progress."""
     print(
         json.dumps(
             {

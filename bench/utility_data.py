@@ -15,7 +15,7 @@ GENRES = (
     "romance", "animated", "action", "documentary", "musical", "fantasy",
 )  # fmt: skip
 
-# Of labels that the tasks do not have: they show the form of a record, and cannot serve as demonstrations.
+# Labels outside of the tasks: these show the form of a record and cannot serve as demonstrations.
 QUESTIONS = (
     ("Color", "What color are the taxis of Lisbon ?"),
     ("Date", "When did the first train run between Liverpool and Manchester ?"),
@@ -54,8 +54,8 @@ OF_A_GENRE = (
 class DataSet:
     """One of the papers' tasks, with M, N and T of Tang et al. where two cores allow it.
 
-    Their T is 100 for AG News and DBPedia, and M 40 for DBPedia. Ours has an M of its own, N = 1, and for DBPedia's
-    small labels a T of its own: with one draw a demonstration many prompts cost little, and few tokens little noise.
+    Their T is 100 for AG News and DBPedia, and M 40 for DBPedia. Ours has its own M, N = 1, and its own T for
+    DBPedia's small labels: with one draw a demonstration many prompts cost little, and few tokens take little noise.
     """
 
     task: dpf.Task

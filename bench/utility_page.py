@@ -24,7 +24,7 @@ from dpfewshot.evaluation.conditions import title_of
 
 
 def main() -> None:
-    """Print the page."""
+    """Prints the page."""
     cells = Results(RAW).cells
     print(opening())
     for model, _ in MODELS.values():
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def opening() -> str:
-    """What was measured, and how."""
+    """The measurements and their methods."""
     raw = RAW.relative_to(RAW.parents[3])
     rows = "\n".join(
         f"| {name} | {numbers(data.prompts)} × {numbers(data.records_per_prompt)} | {data.our_prompts} × 1 | {data.max_tokens}{f', ours {data.our_tokens}' if data.our_tokens else ''} |"
@@ -99,7 +99,7 @@ def populations() -> str:
 
 
 def biases() -> str:
-    """What calibration takes off."""
+    """The effect of calibration."""
     raw = RAW.with_name("calibration.json")
     if not raw.exists():
         return ""
@@ -172,7 +172,7 @@ cost of noise does not show beside the spread of a shared machine; that of readi
 
 
 def numbers(value: float) -> str:
-    """Without a point where it has none."""
+    """Numbers as text, without a trailing point."""
     return json.dumps(value)
 
 

@@ -14,22 +14,22 @@ from dpfewshot.generation.set_up import SetUp
 
 @dataclass(frozen=True)
 class FreshNoise:
-    """A paper's mechanism with the noise of a fresh draw for each token, on one draw: what stands in for it.
+    """A stand-in for fresh draws: a paper's mechanism with their noise, on one draw.
 
-    A fresh draw for each token, as published, takes 12 to 25 times the tokens (docs/results/mechanisms.md), for which two
-    cores have no time. The noise of such a plan is put on vectors of one draw for all tokens. No guarantee holds for
-    that, and none is stated; that it has the utility of the paper's setting is not tested.
+    A fresh draw for each token, as published, takes 12 to 25 times the tokens (docs/results/mechanisms.md), too many for
+    two cores. The noise of such a plan is added to vectors of one draw for all tokens. No guarantee holds, and none is
+    stated; nothing tests that its utility is that of the paper's setting.
     """
 
     synthetic: Synthetic
 
     @property
     def name(self) -> str:
-        """As results carry it."""
+        """The name in results."""
         return self.synthetic.name
 
     def demonstrations(self, request: Request) -> Demonstrations:
-        """As many as were asked for, without a guarantee."""
+        """The requested demonstrations, without a guarantee."""
         every_token = replace(self.synthetic, resample_every=1)
         if request.epsilon is None:
             return self.synthetic.demonstrations(request)
@@ -57,10 +57,10 @@ def _on_one_draw(set_up: SetUp) -> SetUp:
 
 @dataclass(frozen=True)
 class WithExamples:
-    """A setting whose instruction ends with public examples of what is asked for.
+    """A setting whose instruction ends with public examples of its task.
 
-    A small model does not do what Tang's instruction says, to put the director into the sentence, and a demonstration
-    without it teaches nothing. Two made-up examples show it: public text, which costs nothing.
+    Tang's instruction asks for the director in the sentence. A small model ignores that, and a demonstration without it
+    teaches nothing. Two invented examples show the form: public text, which costs nothing.
     """
 
     setting: Condition  # not "condition": stored descriptions hold the name
@@ -68,11 +68,11 @@ class WithExamples:
 
     @property
     def name(self) -> str:
-        """As results carry it."""
+        """The name in results."""
         return f"{self.setting.name}, public examples"
 
     def demonstrations(self, request: Request) -> Demonstrations:
-        """As many as were asked for."""
+        """The requested demonstrations."""
         task = request.task
         shown = "\n\n".join(
             f"{task.label_field}: {label}\n{task.text_field}: {text}" for label, text in self.examples
@@ -83,24 +83,24 @@ class WithExamples:
 
 @dataclass(frozen=True)
 class Stored:
-    """A setting whose demonstrations are kept in a folder, and taken from there if they are there."""
+    """A setting whose demonstrations are cached in a folder."""
 
     setting: Condition  # stored too
     folder: Path = field(repr=False)
 
     @property
     def name(self) -> str:
-        """As results carry it."""
+        """The name in results."""
         return self.setting.name
 
     def demonstrations(self, request: Request) -> Demonstrations:
-        """As many as were asked for."""
+        """The requested demonstrations."""
         parts = (request.task.name, self.name, request.epsilon, len(request.labels), request.repetition)
         path = self.folder / ("_".join(str(part) for part in parts) + ".jsonl")
         if not path.exists():
             self.setting.demonstrations(request).to_jsonl(path)
         made = Demonstrations.from_jsonl(path)
-        # Of one plan: each line states what its label's part reserved, and parts are disjoint.
+        # Of one plan: each line states what its label's stratum reserved, and strata are disjoint.
         spends = [one.spent for one in made if one.spent is not None]
         whole = max(spends, key=lambda spend: spend.epsilon) if made.private and spends else None
         return Demonstrations(made, plan_spend=whole)

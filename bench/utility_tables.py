@@ -37,14 +37,14 @@ BASELINES = (
     (NON_PRIVATE_SAMPLE, None),
 )
 SHOTS = 4
-"""Of the tables but the last."""
+"""The tables but the last."""
 
 POINTS = 0.02
-"""What ours may be less accurate than without noise."""
+"""The accuracy that ours may lose to noise."""
 
 WRITER, USER = (model for model, _ in MODELS.values())
 CALIBRATION: dict[str, Calibration] = {WRITER: "batch", USER: "none"}
-"""Each the best of its model without any demonstration."""
+"""Each the best of its model without demonstrations."""
 
 CALIBRATIONS: tuple[Calibration, ...] = ("none", "contextual", "batch")
 
@@ -143,7 +143,7 @@ def compared(first: Sequence[Cell], second: Sequence[Cell], model: str) -> Diffe
 
 
 def calibrations(cells: Sequence[Cell]) -> str:
-    """What ours and the baselines are with each calibration."""
+    """Ours and the baselines, by calibration."""
     classified = [
         cell
         for cell in cells
@@ -171,7 +171,7 @@ def calibrations(cells: Sequence[Cell]) -> str:
 
 
 def by_mechanism(cells: Sequence[Cell]) -> str:
-    """The same one draw a demonstration, by mechanism."""
+    """Ours on one draw a demonstration, by mechanism."""
     of_one_draw = [
         cell
         for cell in cells
@@ -247,7 +247,7 @@ def sweep(cells: Sequence[Cell]) -> str:
 
 
 def missing(cells: Sequence[Cell]) -> str:
-    """What the issue's grid has and the raw cells have not."""
+    """The cells of the grid that the raw cells lack."""
     there = {(cell.model, cell.task, cell.condition, cell.epsilon_asked, cell.repetition) for cell in cells}
     gone: dict[tuple[str, str], list[str]] = {}
     for key, (model, _) in MODELS.items():
@@ -267,10 +267,10 @@ def missing(cells: Sequence[Cell]) -> str:
 
 
 def wanted(model: str, epsilon: float | None) -> int:
-    """Repetitions."""
+    """The number of repetitions of a cell."""
     return HEADLINE_REPETITIONS if model == WRITER and epsilon in HEADLINE else REPETITIONS
 
 
 def level(epsilon: float | None) -> str:
-    """ε in a table."""
+    """An ε as the tables print it."""
     return "none" if epsilon is None else f"{epsilon:g}"

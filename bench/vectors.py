@@ -1,11 +1,11 @@
-"""Next-token vectors of real data sets, teacher-forced on held-out texts: what bench/mechanisms.py compares on.
+"""Next-token vectors of real data sets, teacher-forced on held-out texts, for bench/mechanisms.py.
 
     python -m bench.vectors DATA CACHE
 
 DATA holds trec, mit_d and agnews (`NAME.train.jsonl.gz` or `.train_subset.`, and `.test.`); CACHE is a folder outside
 of the project. For each text: a Poisson draw of more prompts than any setting needs (each setting thins it, and a
 thinned Poisson draw is a Poisson draw), and for each token of the text the log-probabilities of all prompts on the
-256 likeliest public tokens. A text that is in CACHE already is not evaluated again. Progress goes to standard error.
+256 likeliest public tokens. Texts in CACHE are not evaluated again. Progress goes to standard error.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ WIDTH = 256
 """Public tokens whose log-probabilities are kept."""
 
 KEPT = 160
-"""Prompts of a block; a larger draw takes several."""
+"""Prompts of a block; a larger draw takes several blocks."""
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set, how its texts are cut, and how many prompts a draw holds on average.
+    """A data set, the cut of its texts, and the mean number of prompts of a draw.
 
     Attributes:
         task: its task.
         train: the private records.
-        test: where the forced texts come from.
+        test: the source of the forced texts.
         labels: to generate; each gets the same number of texts.
         texts: of each label.
         max_tokens: T.
@@ -97,10 +97,10 @@ DATA_SETS = {
 
 @dataclass(frozen=True)
 class Text:
-    """One forced text and all that was computed on it.
+    """One forced text and what was computed on it.
 
     Attributes:
-        label: that was asked for.
+        label: the requested one.
         population: n of the units drawn from.
         pool: mean number of prompts of the draw.
         public: log-probabilities of the prompt without records, (positions, WIDTH).
@@ -127,7 +127,7 @@ def collected(name: str, folder: Path) -> Iterator[Text]:
 
 
 def collect(name: str, data: Path, folder: Path, backend: LlamaCpp) -> None:
-    """Evaluate what is not in the folder yet."""
+    """Evaluates the texts that the folder lacks."""
     chosen = DATA_SETS[name]
     records = dpf.read_records(data / chosen.train)
     held_out = dpf.read_records(data / chosen.test)

@@ -91,7 +91,7 @@ def permute_and_flip(const int64_t[::1] scores, numerator, denominator, source=N
     Args:
         scores: int64, (support,), 1 to 2^18 of them.
         numerator: of the rate, a positive integer of any size; the noise is in steps of the scores.
-        denominator: likewise.
+        denominator: of the rate, a positive integer of any size.
         source: for tests alone: n to n uniform bytes; None is the operating system's generator.
 
     Raises:

@@ -1,9 +1,8 @@
-"""A nightly batch: demonstrations of every label into a file of the day, from one durable budget.
+"""A nightly batch: generates demonstrations of every label into a daily file, from one durable budget.
 
     python examples/nightly.py --records tickets.jsonl.gz --task tickets.toml --folder demonstrations
 
-Start it again after a crash, on the same day: it goes on where it stopped. It exits with 3 when the budget
-is spent.
+Start it again after a crash on the same day, and it resumes. It exits with 3 when the budget is spent.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ BUDGET_EXCEEDED = 3
 
 
 def packaged_model() -> LogprobBackend:
-    """Yours: dpf.backends.LlamaCpp("model.gguf")."""
+    """The packaged model; replace it by your own: dpf.backends.LlamaCpp("model.gguf")."""
     return dpf.backends.LlamaCpp(dpf.backends.packaged_model_path(), context_tokens=256)
 
 
 def main(arguments: Sequence[str], open_backend: Callable[[], LogprobBackend] = packaged_model) -> int:
-    """Run one night and return the exit status."""
+    """Runs one night and returns the exit status."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--records", required=True)
     parser.add_argument("--task", required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--day", default=dt.datetime.now(tz=dt.UTC).date().isoformat())
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO)  # released facts alone, see docs/how-to/service.md
+    logging.basicConfig(level=logging.INFO)  # only released facts are logged: docs/how-to/service.md
 
     options.folder.mkdir(parents=True, exist_ok=True)
     with dpf.BudgetLedger.open(f"sqlite:///{options.folder / 'budget.db'}") as ledger:
-        # the budget of all nights, made on the first one
+        # The budget of all nights, created on the first one.
         ledger.create("tickets", dpf.PrivacyBudget(epsilon=8, delta=1e-5))
         synthesizer = dpf.Synthesizer(
             dpf.tasks.by_name(options.task),

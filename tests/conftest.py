@@ -25,12 +25,12 @@ SLOW = {
     "test_server_dialects.py",
     "test_service.py",
 }
-"""Folders and files that are slow as a whole."""
+"""Folders and files whose tests are all marked slow."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is slow as a whole, and what needs a PostgreSQL, which takes seconds to start."""
+    """Mark slow files and folders, and tests of PostgreSQL, which takes seconds to start."""
     for item in items:
         if SLOW.intersection(item.path.parts[-2:]) or needs_postgresql(item):
             item.add_marker(pytest.mark.slow)

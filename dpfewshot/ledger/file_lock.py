@@ -55,7 +55,7 @@ def locked(file: Path, seconds: float, *, create: bool) -> Iterator[bool]:
     Args:
         file: the database.
         seconds: how long to wait.
-        create: create an empty file if there is none.
+        create: create an empty file if it does not exist.
 
     Raises:
         OSError: it cannot be opened.

@@ -66,7 +66,7 @@ class BudgetLedger:
         """The account of a data set.
 
         Raises:
-            LedgerError: there is none. Names accounts with similar names.
+            LedgerError: the account does not exist. Names accounts with similar names.
         """
         stored = self._find(dataset)
         if stored is None:
@@ -128,7 +128,7 @@ class BudgetLedger:
         relation: str = Relation.ZERO_OUT,
         unit: str | None = None,
     ) -> LedgerAccount:
-        """The account of a data set, created if there is none. An existing one keeps its own budget.
+        """The account of a data set, created if it does not exist. An existing one keeps its own budget.
 
         Raises:
             LedgerError: it exists with another relation or unit, or the ledger cannot store these.

@@ -33,7 +33,7 @@ def rows_of(connection: Connection, table: Table, condition: Any) -> list[dict[s
 
 
 def entry_of(connection: Connection, account: int, entry: int) -> dict[str, Any] | None:
-    """An entry of an account; None if there is none of that number."""
+    """An entry of an account; None if the number is unknown."""
     found = rows_of(connection, entries, (entries.c.id == entry) & (entries.c.account_id == account))
     return found[0] if found else None
 

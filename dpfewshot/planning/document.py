@@ -86,7 +86,7 @@ def relation(value: str) -> Relation:
     """The neighbouring relation of this name.
 
     Raises:
-        InvalidPlan: there is none.
+        InvalidPlan: no relation has this name.
     """
     if value not in list(Relation):
         raise InvalidPlan(f"the plan's relation must be one of {', '.join(Relation)}")

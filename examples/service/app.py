@@ -1,6 +1,6 @@
-"""A service that hands out demonstrations over HTTP. Its workers share one budget.
+"""Serves demonstrations over HTTP; all workers share one budget.
 
-Callers are not trusted with the time that a generation takes: they get what lies ready (pool.py).
+The time of a generation is private, so callers get demonstrations that were generated earlier (pool.py).
 
     pip install 'dpfewshot[demo,postgresql]' fastapi gunicorn uvicorn-worker
     export LEDGER=postgresql+psycopg://user:password@host/database
@@ -8,8 +8,8 @@ Callers are not trusted with the time that a generation takes: they get what lie
     gunicorn --preload --workers 2 --worker-class uvicorn_worker.UvicornWorker examples.service.app:app
     curl -X POST localhost:8000/demonstrations/Refund
 
-With --preload the records are read once, and workers share their memory. The model is loaded by each worker
-after the fork, which llama.cpp does not survive. A worker makes one demonstration every PACE seconds (120).
+With --preload the records are read once, and the workers share their memory. Each worker loads the model
+after the fork, which llama.cpp does not survive, and generates a demonstration every PACE seconds (120).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FORBIDDEN, NOT_FOUND, UNAVAILABLE = 403, 404, 503
 
 
 def open_synthesizer() -> dpf.Synthesizer:
-    """What a worker generates with. It reserves its own plans, from the budget of all."""
+    """A worker's synthesizer. It reserves its own plans, from the shared budget."""
     return dpf.Synthesizer(
         SUPPORT_TICKETS,
         RECORDS,
@@ -62,13 +62,13 @@ def create_app(open_synthesizer: Callable[[], dpf.Synthesizer], *, pace: float) 
 
     @app.post("/demonstrations/{label}")
     async def demonstration(label: str, request: Request) -> dict[str, object]:
-        """One demonstration that lies ready, as the command line prints it."""
+        """One ready demonstration, as the command line prints it."""
         pool: Pool = request.app.state.pool
         return pool.take(label).as_line()
 
     @app.get("/budget")
     def budget(request: Request) -> dict[str, dict[str, float]]:
-        """What all workers spent, and what is left for a plan over the whole data set."""
+        """The budget that all workers spent, and what remains for a plan over the whole data set."""
         accountant = request.app.state.synthesizer.accountant
         spent, left = accountant.spent, accountant.remaining
         return {
@@ -76,8 +76,8 @@ def create_app(open_synthesizer: Callable[[], dpf.Synthesizer], *, pace: float) 
             "remaining": {"epsilon": left.epsilon, "delta": left.delta},
         }
 
-    # Messages of dpfewshot hold public numbers and no private text; a ledger's name its place, which is not
-    # everybody's business.
+    # Messages of dpfewshot hold public numbers and no private text. A ledger's messages name its location,
+    # which callers need not know.
     @app.exception_handler(dpf.BudgetExceeded)
     async def budget_exceeded(_request: Request, error: dpf.BudgetExceeded) -> JSONResponse:
         return JSONResponse({"error": "budget", "detail": str(error)}, FORBIDDEN)
@@ -88,7 +88,7 @@ def create_app(open_synthesizer: Callable[[], dpf.Synthesizer], *, pace: float) 
 
     @app.exception_handler(NotReady)
     async def not_ready(_request: Request, _error: NotReady) -> JSONResponse:
-        detail = {"error": "pool", "detail": f"none lies ready; one is made every {pace:g} s"}
+        detail = {"error": "pool", "detail": f"none is ready; one is generated every {pace:g} s"}
         return JSONResponse(detail, UNAVAILABLE)
 
     @app.exception_handler(dpf.LedgerError)

@@ -1,12 +1,12 @@
-"""Demonstrations made ahead of their callers, at a fixed public pace.
+"""A pool of demonstrations, generated ahead of requests at a fixed public pace.
 
-How long a generation takes depends on the records that it draws, so a caller who waits for one measures them.
-Here nobody waits for one. Every `pace` seconds a generation begins, what the one before made becomes
-available, and an answer is what lies ready at that moment. When something becomes available is a function of
-the clock and of earlier callers: what callers see, times included, is post-processing of what was released.
+The time of a generation depends on the records that it draws, so a caller who waits for one measures them.
+Here no caller waits. Every `pace` seconds a generation begins and the previous result becomes available.
+The times depend on the clock and on earlier callers alone, so what callers see, times included, is
+post-processing of what was released.
 
-One thing would tell: a generation that is not finished when its time is over. The pool then makes no more,
-and says so to whoever asks. Take a pace at which this does not happen: docs/how-to/service.md.
+A generation that exceeds the pace is observable. The pool then stops for good, and every answer says so.
+Choose a pace at which this does not happen: docs/how-to/service.md.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ import dpfewshot as dpf
 LOGGER = logging.getLogger("examples.service")
 
 Refusal = tuple[type[dpf.DPFewShotError], str]
-"""Kind and message; the exception itself would keep what its traceback refers to."""
+"""Type and message; the exception itself would keep the objects of its traceback."""
 
 
 class NotReady(Exception):
-    """Nothing lies ready; something may after the next pace."""
+    """No demonstration is ready; one may be after the next pace."""
 
 
 class Pool:
     """Keeps a few demonstrations of each label ready.
 
     Args:
-        synthesizer: makes them, from its own plans.
-        pace: seconds a demonstration, several times what the slowest generation takes.
-        ahead: how many of a label lie ready at most.
+        synthesizer: generates them from its own plans.
+        pace: seconds per demonstration, several times those of the slowest generation.
+        ahead: ready demonstrations of a label at most.
     """
 
     def __init__(self, synthesizer: dpf.Synthesizer, *, pace: float, ahead: int = 4) -> None:
         self.pace = pace
         self._synthesizer = synthesizer
         self._ahead = ahead
-        labels = [label for part in synthesizer.plan.strata for label in part.labels]
+        labels = [label for stratum in synthesizer.plan.strata for label in stratum.labels]
         self._ready: dict[str, deque[dpf.Demonstration]] = {label: deque() for label in labels}
         self._refused: dict[str, Refusal] = {}
 
     def take(self, label: str) -> dpf.Demonstration:
-        """What lies ready, at once.
+        """A ready demonstration, at once.
 
         Raises:
-            NotReady: nothing does.
+            NotReady: none is ready.
             InvalidPlan: the label is not planned.
-            BudgetExceeded, BackendError, LedgerError: why nothing more is made, or was last time.
+            BudgetExceeded, BackendError, LedgerError: the label's last generation failed with it.
         """
         self._synthesizer.plan.stratum_of(label)
         if self._ready[label]:
@@ -61,7 +61,7 @@ class Pool:
         raise NotReady
 
     async def fill(self) -> None:
-        """Make demonstrations, one a pace, for as long as the service runs."""
+        """Generates one demonstration a pace while the service runs."""
         loop = asyncio.get_running_loop()
         tick = loop.time()
         while True:
@@ -83,7 +83,7 @@ class Pool:
             self._publish(label, making.result())
 
     def _next(self) -> str | None:
-        """The label of which the fewest lie ready; None where all have enough or are refused for good."""
+        """The label with the fewest ready; None if all have enough or are out of budget."""
         wanted = [
             label
             for label, ready in self._ready.items()

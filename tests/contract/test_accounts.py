@@ -186,7 +186,7 @@ def test_entries_are_numbered_apart(make_account: MakeAccount) -> None:
     assert account.reserve(None, spend(0.5), {}) != cancelled
 
 
-def test_any_course_of_events_spends_what_memory_spends(make_account: MakeAccount) -> None:
+def test_any_sequence_of_events_spends_what_memory_spends(make_account: MakeAccount) -> None:
     budget = PrivacyBudget(1.0, 1e-5)
     account, reference = make_account(budget), MemoryAccount(budget)
     pairs: list[tuple[int, int]] = []
@@ -300,7 +300,7 @@ def test_a_resume_replaces_the_lease_and_the_smaller_count_holds(make_account: M
     assert account.spent == spend(0.5)
 
 
-def test_without_blocks_a_resume_fences_off_too(make_account: MakeAccount) -> None:
+def test_a_resume_without_draws_fences_off_too(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
     entry = account.reserve(None, spend(0.5), {}, DrawCounts((5,), "first"))
     kept = account.resume(entry, None, spend(0.5), {}, known=["first"], draws=DrawCounts((0,), "first"))
@@ -343,7 +343,7 @@ def test_threads_race_for_the_last_blocks(make_account: MakeAccount) -> None:
     assert Counter(outcomes) == {None: 5, BudgetExceeded: 11}
 
 
-def test_of_runs_that_resume_at_once_one_goes_on(ledger_url: str) -> None:
+def test_one_of_the_runs_that_resume_at_once_continues(ledger_url: str) -> None:
     outcomes: list[type[Exception] | None] = []
     with BudgetLedger.open(ledger_url) as ledger:
         entry = ledger.create("tickets", PrivacyBudget(1.0, 1e-5)).reserve(

@@ -1,4 +1,4 @@
-"""HuggingFace on small random models and on the packaged one: bit for bit the same whoever else is there."""
+"""HuggingFace on small random models and on the packaged one: the same bits in any batch."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_the_packaged_model_is_invariant_and_agrees_with_llama_cpp(capfd):
         assert (one.argmax(axis=1) == two.argmax(axis=1)).all()
 
 
-def test_blocks_say_what_transformers_says_of_whole_prompts(backend):
+def test_blocks_agree_with_transformers_on_whole_prompts(backend):
     prefix, released = [11, 12, 13], [50, 51]
     found = answers(backend, prefix, PROMPTS, released)
     for count, answer in enumerate(found):
@@ -137,7 +137,7 @@ def test_other_architectures(tmp_path, kind, settings):
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_what_is_said_of_half_precision_holds(folder, dtype, attention):
+def test_half_precision_is_as_invariant_as_the_backend_states(folder, dtype, attention):
     with HuggingFace(folder, dtype=dtype, attention=attention, **SMALL) as loaded:
         finding = conformance.check_block_invariance(
             loaded, [11, 12], [[5 + i] * (1 + i) for i in range(20)], [7]
@@ -200,7 +200,7 @@ def test_public_blocks_stay_open_beside_private_ones(backend):
     public.close()
 
 
-def test_public_prompts_of_one_token_go_on_from_one_another(backend):
+def test_public_prompts_of_one_token_continue_one_another(backend):
     prompts = [[20, 21, 22], [20, 21, 22, 5], [20, 21, 22, 6, 7], [30, 31], [20, 21, 22]]
     whole = answers(backend, [11, 12], prompts, [])[0]
     before = backend.tokens_evaluated
@@ -212,7 +212,7 @@ def test_public_prompts_of_one_token_go_on_from_one_another(backend):
 
 
 @pytest.mark.parametrize("public", [True, False])
-def test_prompts_may_go_on_with_tokens_of_their_own(backend, public):
+def test_each_prompt_may_continue_with_its_own_tokens(backend, public):
     tokens = [[40 + row, 60 + row] for row in range(len(PROMPTS))]
     block = backend.open_block([11, 12], PROMPTS, 3, public=public)
     for step in range(2):

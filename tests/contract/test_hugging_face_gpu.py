@@ -1,4 +1,4 @@
-"""HuggingFace on a GPU: bit for bit the same whoever else is there, in every dtype.
+"""HuggingFace on a GPU: the same bits in any batch, in every dtype.
 
 The model is the packaged one, or the one that DPFEWSHOT_TEST_GGUF names (a folder will do too).
 """
@@ -45,7 +45,7 @@ def test_eighty_prompts_have_the_bits_of_each_alone(backend):
     assert finding.passed, f"{backend.describe()}: {finding.detail}"
 
 
-def test_it_says_about_what_the_cpu_says(backend, path):
+def test_it_agrees_approximately_with_the_cpu(backend, path):
     """Half precision has 8 or 11 bits: a wrong token, position or mask gives far more than this."""
     prefix, suffixes, _ = conformance.sample_prompts(backend)
     prompts = [[*prefix, *suffix] for suffix in suffixes[:4]]

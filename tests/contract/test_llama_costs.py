@@ -1,4 +1,4 @@
-"""What a demonstration costs in process, to the token: what a public schedule may keep is evaluated once."""
+"""The exact number of tokens that a demonstration evaluates: what a public schedule may keep, once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LlamaCpp on the packaged model: bit for bit the same whoever else is there."""
+"""LlamaCpp on the packaged model: the same bits in any batch."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_more_public_prompts_than_are_kept_have_the_same_bits(backend, prefix, s
     assert all(same_bits(many[5:], one) for many, one in zip(together, single, strict=True))
 
 
-def test_public_prompts_of_one_token_go_on_from_one_another(backend, prefix, suffixes):
+def test_public_prompts_of_one_token_continue_one_another(backend, prefix, suffixes):
     """Each by itself has the bits that it has alone; what continues it is evaluated from there."""
     first, other = suffixes[1], suffixes[3]
     prompts = [first, [*first, 5], [*first, 5, 6], [], [*first, 7], other, first]
@@ -499,7 +499,7 @@ def test_on_a_gpu_the_suite_decides_what_the_backend_claims(monkeypatch, holds):
         assert "GPU" in loaded.describe()
 
 
-def test_it_says_what_it_is(backend):
+def test_it_describes_itself(backend):
     assert backend.describe() == f"llama.cpp on the CPU, 2 threads, {packaged_model_path().name}"
 
 

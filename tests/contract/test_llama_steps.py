@@ -1,4 +1,4 @@
-"""Steps together are tried on the loaded model; where they move bits, prompts go one by one, aloud."""
+"""Batched steps are tried on the loaded model; if they change bits, prompts go one by one, with a warning."""
 
 import json
 import warnings
@@ -127,7 +127,7 @@ FACTS = {"model": "00", "threads": 2, "weights": None}
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", "null", '{"passed": true}', '{"facts": {}, "passed": true}', b"\xff"]
 )
-def test_a_spoilt_verdict_counts_as_none(cache, content):
+def test_a_damaged_verdict_is_ignored(cache, content):
     assert kept_verdict(FACTS) is None
     keep_verdict(FACTS, passed=True)
     assert kept_verdict(FACTS) is True
@@ -168,7 +168,7 @@ def test_a_digest_tells_files_apart(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("cache")
-def test_the_doctor_says_aloud_that_prompts_go_one_by_one(monkeypatch, capsys):
+def test_the_doctor_reports_that_prompts_go_one_by_one(monkeypatch, capsys):
     monkeypatch.setattr(KVStreams, "step", off_by_one_unit(by_seat))
     monkeypatch.setattr(conformance, "examine", lambda _: [])
     options = "--context-tokens 128 --kept-prompts 7 --decode-batch 8 --threads 1"

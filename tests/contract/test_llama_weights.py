@@ -47,12 +47,12 @@ def test_converted_weights_are_the_same_model_and_leave_no_file(temporary):
 
 
 @pytest.mark.model
-def test_a_type_that_is_none_is_refused():
+def test_an_unknown_type_is_refused():
     with pytest.raises(BackendError, match=r"unknown weights 'q3'; choose bf16, f16, or None"):
         LlamaCpp(packaged_model_path(), weights="q3")
 
 
-def test_a_conversion_that_fails_says_what_to_look_at(temporary):
+def test_a_failed_conversion_says_what_to_check(temporary):
     class Parameters(ctypes.Structure):
         _fields_ = (("allow_requantize", ctypes.c_bool), ("ftype", ctypes.c_int))
 

@@ -1,4 +1,4 @@
-"""What every mechanism must do, whoever made it."""
+"""What every mechanism must do, the package's and anybody's."""
 
 import itertools
 import random

@@ -86,7 +86,7 @@ def test_a_server_that_turned_is_refused_in_the_child(tmp_path):
         assert in_child(lambda: made.generate("A").private)
 
 
-def test_nothing_is_drawn_once_a_backend_says_that_it_is_not_batch_invariant():
+def test_nothing_is_drawn_once_a_backend_is_not_batch_invariant():
     words = [" I", " would", " like"]
     backend = Scripted(words, lambda _: [1 / 3] * 3)
     account = MemoryAccount(BUDGET)

@@ -113,7 +113,7 @@ def test_neighbouring_draws_have_the_same_rows_whatever_a_server_does_under_load
     assert found.tobytes() == np.delete(beside, 4, axis=0).tobytes()
 
 
-def test_values_that_are_none_under_load_are_no_row(connect):
+def test_null_values_under_load_are_no_row(connect):
     script = LlamaServer(slots=8)
     script.seconds = lambda _: 0.002
     backend = connect(script)

@@ -1,4 +1,4 @@
-"""What may befall a ledger, with real processes, files and servers. `make soak` runs more rounds."""
+"""Faults of a ledger's processes, files and servers, all real. `make soak` runs more rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an account holds for, and whom it admits: one partition, one unit column, one relation."""
+"""An account holds for one partition, one unit column and one relation, and admits nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dpfewshot audit`: exit status, JSON, and a line for people that it is private."""
+"""`dpfewshot audit`: exit status, JSON, and a line that says it is confidential."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`dpfewshot evaluate`: a table for people, JSON for programs, results that a later run goes on from."""
+"""`dpfewshot evaluate`: a table for people, JSON for programs, results that a later run resumes from."""
 
 import json
 import sys

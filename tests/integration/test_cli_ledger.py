@@ -155,7 +155,7 @@ def test_an_account_that_is_missing(command: Command, name: str) -> None:
     assert "ledger create" in err
 
 
-def test_what_is_said_of_a_command_line_shows_no_password(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recorded_command_line_shows_no_password(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["ledger", "show", "postgresql://me:ter2secret@host/budget"]) == 2
     assert run(["ledger", "postgresql://me:ter2secret@host/budget"]) == 2
     shown = capsys.readouterr().err

@@ -53,7 +53,7 @@ def generate(monkeypatch: pytest.MonkeyPatch, arguments: list[str], answers: int
     return run(arguments)
 
 
-def test_an_interrupted_command_goes_on(
+def test_an_interrupted_command_resumes(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], tmp_path: Path
 ) -> None:
     output = tmp_path / "demos.jsonl"

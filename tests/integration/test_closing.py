@@ -1,4 +1,4 @@
-"""After `close` nothing is generated any more, whoever asks, in whatever way."""
+"""After `close` nothing is generated, in any way."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The demo must not repeat what stands in one ticket, whatever the model would like to say."""
+"""The demo repeats nothing of a single ticket, whatever the model prefers."""
 
 import json
 import string

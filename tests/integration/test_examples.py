@@ -75,7 +75,7 @@ def test_nights_add_up_until_the_budget_is_spent(arguments: list[str], tmp_path:
 
 
 @pytest.mark.parametrize("tokens", [2, 7])
-def test_a_night_that_was_killed_goes_on(arguments: list[str], tmp_path: Path, tokens: int) -> None:
+def test_a_night_that_was_killed_resumes(arguments: list[str], tmp_path: Path, tokens: int) -> None:
     command = [*arguments, "--day", "night"]
     child = os.fork()
     if child == 0:

@@ -35,7 +35,7 @@ def test_probabilities_are_the_labels_share_and_labels_are_scored_whole() -> Non
     assert found.dtype == np.float64
 
 
-def test_calibration_divides_by_what_is_said_of_nothing() -> None:
+def test_calibration_divides_by_content_free_scores() -> None:
     classifier = icl.Classifier(COLOURS, Colours(), [ROSE])
     ratios = np.array([0.5 / 0.7, 0.1 / 0.1, 0.15 / 0.05])
     assert classifier.predict_proba("sky")[0] == pytest.approx(ratios / ratios.sum(), rel=1e-6)
@@ -48,7 +48,7 @@ def test_a_fond_model_is_wrong_and_calibrated_right() -> None:
     assert icl.Classifier(COLOURS, Colours(), [ROSE]).predict(things) == ["red", "light blue", "blue"]
 
 
-def test_what_says_nothing_has_equal_chances_after_calibration() -> None:
+def test_content_free_text_has_equal_chances_after_calibration() -> None:
     assert icl.Classifier(COLOURS, Colours()).predict_proba("void")[0] == pytest.approx([1 / 3] * 3)
 
 
@@ -94,7 +94,7 @@ def test_label_words_stand_in_prompts_and_labels_in_predictions() -> None:
     assert "Thing: rose\nColour: red" in backend.prompts[-1]
 
 
-def test_one_text_is_one_answer_and_none_are_none() -> None:
+def test_one_text_has_one_answer_and_no_texts_have_none() -> None:
     classifier = biased()
     assert classifier.predict("rose") == "red"
     assert classifier.predict_proba("rose").shape == (1, 3)
@@ -227,7 +227,7 @@ def made(kind: str, backend: Any) -> icl.Classifier | icl.Extractor:
         (b"rose", r"texts\[0\] is int, not a string"),
     ],
 )
-def test_a_text_that_is_none_is_named_by_its_position(kind: str, texts: Any, message: str) -> None:
+def test_a_bad_text_is_named_by_its_position(kind: str, texts: Any, message: str) -> None:
     with pytest.raises(dpf.InvalidRecords, match=message):
         made(kind, Colours()).predict(texts)
 
@@ -302,14 +302,14 @@ def test_a_server_that_is_gone_is_retryable() -> None:
     assert caught.value.retryable
 
 
-def test_a_label_that_is_never_said_cannot_be_calibrated() -> None:
+def test_a_label_that_the_model_never_says_cannot_be_calibrated() -> None:
     backend = Scripted([*WORDS], lambda _prompt: [1.0 * (word == " red") for word in WORDS])
     with pytest.raises(dpf.BackendError, match="calibrated=False"):
         icl.Classifier(COLOURS, backend)
     assert icl.Classifier(COLOURS, backend, calibrated=False).predict("rose") == "red"
 
 
-def test_a_text_that_says_nothing_and_has_no_answer() -> None:
+def test_a_content_free_text_without_an_answer() -> None:
     class Mute(Colours):
         def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
             return super().next_token_logprobs(prompts, support) * np.nan

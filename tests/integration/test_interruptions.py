@@ -123,7 +123,7 @@ class LocksFirst(Failing):
 
 
 @pytest.mark.parametrize("at", [1, 6, 11])
-def test_a_failed_call_costs_one_demonstration_of_one_block_and_no_other(
+def test_a_failed_call_costs_one_draw_of_one_demonstration_and_no_other(
     make: Any, path: Path, at: int
 ) -> None:
     """Where a demonstration is one block, the label's last one is lost; all others are made."""
@@ -155,7 +155,7 @@ def test_one_that_has_tokens_ends_with_them_and_all_are_there(make: Any, path: P
     ]  # fmt: skip
 
 
-def test_the_one_that_was_interrupted_goes_on_first(make: Any, path: Path) -> None:
+def test_the_interrupted_demonstration_resumes_first(make: Any, path: Path) -> None:
     """One label has lost a demonstration, and another one is interrupted in the middle."""
     options: dict[str, Any] = {"resample_every": 8, "shots_per_label": 1, "labels": ["refund", "delivery"]}
     for backend in (fails_at(1), fails_at(3)):
@@ -171,7 +171,7 @@ def test_the_one_that_was_interrupted_goes_on_first(make: Any, path: Path) -> No
 # ---- close() on another thread ---------------------------------------------------------------------------
 
 
-def test_a_run_that_is_closed_meanwhile_goes_on_later(make: Any, path: Path) -> None:
+def test_a_run_that_is_closed_meanwhile_resumes_later(make: Any, path: Path) -> None:
     inside = threading.Event()
 
     def hook(number: int) -> None:
@@ -452,7 +452,7 @@ def test_a_malformed_line_is_refused_and_the_account_is_as_it_was(
     assert acts(path.parent) == before
 
 
-def test_of_more_draws_than_blocks_none_is_left(make: Any, path: Path) -> None:
+def test_more_draws_than_planned_leave_none(make: Any, path: Path) -> None:
     with pytest.raises(dpf.BackendError):
         make(fails_at(3)).generate_all(checkpoint=path)
     path.write_text(path.read_text() + DRAW * 20)

@@ -208,7 +208,7 @@ def test_what_cannot_be_kept_is_refused(
 
 
 @pytest.mark.parametrize("cost", [(-0.5, 0.0), (0.0, -1e-9), (float("nan"), 0.0), (float("inf"), 0.0)])
-def test_a_cost_that_is_none_is_refused(account: LedgerAccount, cost: tuple[float, float]) -> None:
+def test_an_impossible_cost_is_refused(account: LedgerAccount, cost: tuple[float, float]) -> None:
     with pytest.raises(InvalidPlan):
         account.reserve(None, PrivacySpend(*cost), {})
     assert account.entries == 0
@@ -296,7 +296,7 @@ def test_a_plan_is_reserved_charged_and_settled(account: LedgerAccount) -> None:
     assert account.partition == partition_of(scope)
 
 
-def test_a_plan_that_used_all_its_blocks_is_settled_by_itself(account: LedgerAccount) -> None:
+def test_a_plan_that_used_all_its_draws_settles_itself(account: LedgerAccount) -> None:
     synthesizer(account, max_tokens=3).generate("refund")
     assert [act for act, _ in acts(account)] == ["reserve", "charge", "settle"]
 

@@ -1,4 +1,4 @@
-"""One transaction at a time on a ledger's file, by whatever name it is opened and whoever copies it."""
+"""One transaction at a time on a ledger's file, under every name and through copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history of an account: what it tells, and that nobody changes it unseen."""
+"""The history of an account: its contents, and that every change of it is detected."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_nothing_is_reserved_on_an_account_whose_tip_was_tampered_with(
 
 
 @pytest.mark.parametrize("scope", [None, "trec: Number"])
-def test_an_honest_account_goes_on(ledger_url: str, scope: str | None) -> None:
+def test_an_honest_account_still_works(ledger_url: str, scope: str | None) -> None:
     account = lived(ledger_url)
     account.reserve(scope, PrivacySpend(0.0, 0.0), {})
     account.change_budget(PrivacyBudget(9.0, 1e-5))
@@ -253,7 +253,7 @@ def test_tampering_with_draws_is_found(tmp_path: Path, statements: str) -> None:
     assert not account.verify().ok
 
 
-def test_nothing_is_drawn_from_an_entry_whose_blocks_were_raised(tmp_path: Path) -> None:
+def test_nothing_is_drawn_from_an_entry_whose_draws_were_raised(tmp_path: Path) -> None:
     path = tmp_path / "budget.db"
     account = drew(f"sqlite:///{path}")
     tamper(path, DRAWS_TAMPERED["blocks are raised"])

@@ -1,4 +1,4 @@
-"""Ledgers of older forms come forwards with all they hold, those of newer ones are refused."""
+"""Ledgers of older forms are migrated with all they hold; those of newer forms are refused."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_ledger_of_the_first_form_keeps_all_that_it_holds(old: str) -> None:
     assert differences(old) == []
 
 
-def test_a_ledger_of_the_first_form_goes_on(old: str) -> None:
+def test_a_ledger_of_the_first_form_still_works(old: str) -> None:
     with BudgetLedger.open(old) as ledger:
         account = ledger.account("tickets")
         account.charge(3)

@@ -1,4 +1,4 @@
-"""What leaves the package in an error: nothing private, wherever and however it fails."""
+"""No error carries anything private out of the package."""
 
 from __future__ import annotations
 

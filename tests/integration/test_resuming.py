@@ -1,4 +1,4 @@
-"""Runs that were interrupted: what is kept, paid for, and refused (docs/proofs/resuming.md)."""
+"""Interrupted runs: what is checkpointed, paid for and refused (docs/proofs/resuming.md)."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_finished_run_is_there_for_nothing(path: Path, ledger: dict[str, str])
 
 
 @pytest.mark.parametrize("answers", [1, 3, 7])
-def test_an_interrupted_demonstration_goes_on_from_its_tokens(
+def test_an_interrupted_demonstration_resumes_from_its_tokens(
     path: Path, ledger: dict[str, str], answers: int
 ) -> None:
     made = synthesizer(Dying(answers), **ledger)
@@ -110,7 +110,7 @@ def test_an_interrupted_demonstration_goes_on_from_its_tokens(
     assert all(one.spent is not None and one.spent.epsilon <= 4.0 for one in demonstrations)
 
 
-def test_the_same_synthesizer_goes_on_too(path: Path) -> None:
+def test_the_same_synthesizer_resumes_too(path: Path) -> None:
     backend = Dying(3)
     made = synthesizer(backend)
     with pytest.raises(dpf.BackendError):
@@ -132,7 +132,7 @@ def test_a_budget_in_memory_counts_what_the_checkpoint_says(path: Path) -> None:
         synthesizer(ledger=poor).generate_all(checkpoint=path)
 
 
-def test_a_block_that_was_interrupted_is_lost_and_its_tokens_are_not(path: Path) -> None:
+def test_an_interrupted_draw_is_lost_and_its_tokens_are_not(path: Path) -> None:
     with pytest.raises(dpf.BackendError):
         synthesizer(Dying(2), resample_every=8).generate_all(checkpoint=path)
     demonstrations = synthesizer(resample_every=8).generate_all(checkpoint=path)
@@ -140,7 +140,7 @@ def test_a_block_that_was_interrupted_is_lost_and_its_tokens_are_not(path: Path)
     assert draws_in(path) == {0: 1, 1: 1}
 
 
-def test_a_block_that_released_nothing_is_not_drawn_again(path: Path) -> None:
+def test_a_draw_that_released_nothing_is_not_repeated(path: Path) -> None:
     with pytest.raises(dpf.BackendError):
         synthesizer(Dying(0), resample_every=8).generate_all(checkpoint=path)
     with pytest.raises(dpf.BudgetExceeded, match=r"1 of 'refund' cannot be made.*interrupted"):
@@ -281,7 +281,7 @@ def acts(account: dict[str, Any]) -> Counter[object]:
         return Counter(row["act"] for row in found.history())
 
 
-def test_of_two_copies_on_two_file_systems_one_goes_on(
+def test_one_of_two_copies_on_two_file_systems_resumes(
     path: Path, elsewhere: Path, shared: dict[str, Any]
 ) -> None:
     interrupted(path, 7, **shared)
@@ -297,7 +297,7 @@ def test_of_two_copies_on_two_file_systems_one_goes_on(
     assert acts(shared) == {"create": 1, "reserve": 2, "charge": 2, "resume": 4, "settle": 2}
 
 
-def test_a_copy_whose_blocks_are_all_drawn_pays_for_nothing_more(
+def test_a_copy_without_draws_left_pays_for_nothing_more(
     path: Path, elsewhere: Path, shared: dict[str, Any]
 ) -> None:
     """One draw a demonstration: the interrupted one has no block left, the other label has no entry yet."""
@@ -312,7 +312,7 @@ def test_a_copy_whose_blocks_are_all_drawn_pays_for_nothing_more(
     assert synthesizer(**plan).generate_all(checkpoint=path) == finished
 
 
-def test_a_backup_that_is_restored_again_and_again_goes_on_once(path: Path, shared: dict[str, Any]) -> None:
+def test_a_backup_that_is_restored_again_and_again_resumes_once(path: Path, shared: dict[str, Any]) -> None:
     interrupted(path, 7, **shared)
     backup, drew = path.read_bytes(), []
     for _ in range(20):
@@ -325,7 +325,7 @@ def test_a_backup_that_is_restored_again_and_again_goes_on_once(path: Path, shar
     assert acts(shared)["resume"] == 2  # of each label's reservation one
 
 
-def test_a_checkpoint_goes_on_from_no_entry_but_its_own(path: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_resumes_no_entry_but_its_own(path: Path, tmp_path: Path) -> None:
     """Every ledger numbers its entries from 1."""
     account = {"dataset": "tickets", "ledger": f"sqlite:///{tmp_path / 'first.db'}", "create": True}
     other = account | {"ledger": f"sqlite:///{tmp_path / 'second.db'}"}
@@ -630,7 +630,7 @@ def folder_with_ledger(parent: Path, name: str) -> Path:
     return folder
 
 
-def test_killed_at_every_boundary_it_goes_on_within_its_plan(tmp_path: Path) -> None:
+def test_killed_at_every_boundary_it_resumes_within_its_plan(tmp_path: Path) -> None:
     whole = folder_with_ledger(tmp_path, "whole")
     assert child(whole, None) == 0
     boundaries = int((whole / "passed").read_text())

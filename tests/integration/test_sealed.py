@@ -1,4 +1,4 @@
-"""What is reached from a synthesizer by public names changes nothing that it releases."""
+"""Objects that a synthesizer's public names lead to cannot change what it releases."""
 
 import copy
 import dataclasses

@@ -183,7 +183,7 @@ def test_a_failure_after_the_cancellation_is_nobodys_noise(caplog: pytest.LogCap
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
-def test_a_cancelled_run_goes_on_from_its_checkpoint(tmp_path: Path, ledger: dict[str, str]) -> None:
+def test_a_cancelled_run_resumes_from_its_checkpoint(tmp_path: Path, ledger: dict[str, str]) -> None:
     async def scenario() -> None:
         backend = Gated()
         made = synthesizer(backend, **ledger)

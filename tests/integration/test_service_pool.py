@@ -1,4 +1,4 @@
-"""What callers of the example service can time: not how long a generation took, whatever it drew."""
+"""Callers of the example service cannot time a generation."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_what_a_caller_sees_does_not_depend_on_how_long_the_model_took() -> None
     assert short == long == [(503, False), (503, False), (200, False), (503, False), (200, False)]
 
 
-def test_control_who_waits_for_a_generation_measures_the_records() -> None:
+def test_control_waiting_for_a_generation_measures_the_records() -> None:
     def seconds(*, long: bool) -> float:
         made = synthesizer(SlowForLongRecords(), long=long)
         start = time.monotonic()

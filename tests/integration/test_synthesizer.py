@@ -1,4 +1,4 @@
-"""The main job end to end, with scripted language models."""
+"""`Synthesizer` end to end, with scripted language models."""
 
 import asyncio
 import gc
@@ -65,7 +65,7 @@ def test_population_makes_the_relation_add_remove_and_fixes_the_rate() -> None:
     assert made.plan.sampling_rate == pytest.approx(0.04)
 
 
-def test_leftover_blocks_serve_further_shots_and_no_more() -> None:
+def test_leftover_draws_serve_further_shots_and_no_more() -> None:
     made = synthesizer(Sentence(sure=0.999999), prompts_per_token=100)
     assert made.generate("refund").token_count == 5
     with pytest.raises(dpf.BudgetExceeded, match="max_tokens=3"):
@@ -76,7 +76,7 @@ def test_leftover_blocks_serve_further_shots_and_no_more() -> None:
     assert made.accountant.spent.epsilon == made.plan.stratum_of("refund").spend.epsilon  # type: ignore[union-attr]
 
 
-def test_the_rest_of_a_block_is_forfeited() -> None:
+def test_the_rest_of_a_draw_is_forfeited() -> None:
     made = synthesizer(Sentence(sure=0.999999), prompts_per_token=100, resample_every=4)
     assert made.plan.steps == 2
     made.generate("refund")  # five tokens: the second block has three left that nobody may use
@@ -106,7 +106,7 @@ def test_every_draw_has_its_own_records_and_noise() -> None:
     assert len(texts) > 1
 
 
-def test_all_tokens_of_a_block_share_their_records() -> None:
+def test_all_tokens_of_a_draw_share_their_records() -> None:
     counts: list[int] = []
 
     class Watching(Sentence):

@@ -1,4 +1,4 @@
-"""The summed form of AdaDPSyn's projected mean: centred it has sensitivity R, as printed it has not."""
+"""The summed form of AdaDPSyn's projected mean: centred it has sensitivity R, as printed it does not."""
 
 import numpy as np
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What one unit does to the integers that tokens are chosen by: monotone changes, ranges and L1 distances.
+"""The effect of one unit on the integers behind a token: monotone changes, ranges and L1 distances.
 
 Whole neighbouring draws: sampling, assignment to prompts, a language model that answers any set of records
 with anything, and the sums. One record a prompt is RowChange.ADDED, several are RowChange.REPLACED.

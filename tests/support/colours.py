@@ -1,4 +1,4 @@
-"""A scripted model that says what colour a thing has, and is all too fond of red."""
+"""A scripted model that names the colours of things, with a bias towards red."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ WORDS = ("Name the colour.", "\n\n", "Thing:", "\nColour:", " ", " N/A", " [MASK
 WORDS += (" red", " blue", " light", " rose", " sky", " sea", " void", "\n")
 
 CONTENT_FREE = {" red": 0.7, " blue": 0.1, " light": 0.1}
-"""What it says of nothing."""
+"""Its answers to content-free text."""
 
 THINGS = {
     " rose": {" red": 0.8, " blue": 0.05, " light": 0.05},

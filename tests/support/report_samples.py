@@ -1,4 +1,4 @@
-"""What reports in tests are made of: every section filled, and a part of everything private."""
+"""Inputs of reports: every section is filled, and a part of each is confidential."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LABELS = ("Refund", "Delivery", "Account")
 
 
 def demonstrations() -> Demonstrations:
-    """Two of each label, and one that has no guarantee."""
+    """Two of each label, and one without a guarantee."""
     spend = PrivacySpend(1.0, 1e-6 / 6)  # as each plan of the account
     made = [
         demonstration(f"I ordered {what} and would like help.", label, spent=spend)

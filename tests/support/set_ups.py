@@ -1,4 +1,4 @@
-"""Sound and broken set-ups for audits to be tried on."""
+"""Sound and broken set-ups for audits."""
 
 from dataclasses import dataclass, field, replace
 
@@ -95,7 +95,7 @@ def slice_by_position(monkeypatch):
 
 
 def draw_once(monkeypatch):
-    """Use the first draw of records for ever."""
+    """Repeat the first draw of records in every step."""
     sound, kept = PoissonSampler.draw, {}
 
     def draw(sampler, sizes):
@@ -150,7 +150,7 @@ class Kept:
 
 
 def draw_once_a_demonstration(monkeypatch):
-    """Account fresh draws, and go on with the first."""
+    """Account fresh draws, and use the first."""
     sound = SetUp.sampler
     monkeypatch.setattr(SetUp, "sampler", lambda self, part: Kept(sound(self, part)))
 

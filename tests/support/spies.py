@@ -1,4 +1,4 @@
-"""Witnesses at the borders between rooms: everything that crosses one in a generation goes into a journal."""
+"""Spies at the borders between rooms: everything that crosses one in a generation goes into a journal."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

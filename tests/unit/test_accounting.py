@@ -310,7 +310,7 @@ def test_what_an_event_refuses_does_not_fit(tokens: int) -> None:
     assert loose == pytest.approx(LEAST_NOISE * math.sqrt(tokens), rel=1e-3)
 
 
-def test_a_refusal_is_said_where_nothing_fits() -> None:
+def test_a_request_that_nothing_fits_is_refused() -> None:
     with pytest.raises(InvalidPlan, match="sampling_rate"):
         calibrate(lambda sigma: PoissonGaussian(1.5, sigma, 1), epsilon=1.0, delta=1e-5)
 

@@ -1,4 +1,4 @@
-"""Every pair's curve against many digits, and what is refused where a curve is none.
+"""Every pair's curve against many digits, and the refusal of functions that are no curve.
 
 A curve may be off by no more than it says, over the whole range that events accept: at both ends of the
 losses, one float beside them, and far outside.

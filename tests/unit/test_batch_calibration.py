@@ -1,4 +1,4 @@
-"""Calibration by a batch: a liking that is the same for every text is taken off, to the last of it."""
+"""Calibration by a batch removes a bias that is the same for every text."""
 
 import numpy as np
 import pytest

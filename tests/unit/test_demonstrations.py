@@ -1,4 +1,4 @@
-"""The collection of what was released, and the shapes that it turns into."""
+"""The collection of released demonstrations, and its formats."""
 
 import dataclasses
 import json

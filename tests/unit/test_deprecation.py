@@ -39,7 +39,7 @@ def test_an_old_name_gives_the_new_object_and_names_it(renaming: ModuleType) -> 
     assert caught[0].filename == __file__
 
 
-def test_a_current_name_warns_of_nothing_and_a_strange_one_is_none(renaming: ModuleType) -> None:
+def test_a_current_name_warns_of_nothing_and_an_unknown_one_fails(renaming: ModuleType) -> None:
     assert renaming.Record is dpfewshot.Record
     with pytest.raises(AttributeError, match="module 'renaming' has no attribute 'Nothing'"):
         _ = renaming.Nothing

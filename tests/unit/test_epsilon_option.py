@@ -1,4 +1,4 @@
-"""No privacy is asked for with one word, and never by a number that is too large."""
+"""Only one word asks for no privacy; a number that is too large never does."""
 
 import math
 

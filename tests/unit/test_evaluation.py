@@ -1,4 +1,4 @@
-"""Evaluation: trials, results that go on where they stopped, scores known by hand, and honest intervals."""
+"""Evaluation: trials, results that resume, scores known by hand, and honest intervals."""
 
 import dataclasses
 import json
@@ -164,7 +164,7 @@ def test_prompts_are_no_more_than_the_smallest_label_allows() -> None:
     assert synthetic(prompts_per_token=50).synthesizer(request).plan.settings.prompts_per_token == 1
 
 
-def test_an_interrupted_evaluation_goes_on_and_asks_for_nothing_twice(tmp_path: Path) -> None:
+def test_an_interrupted_evaluation_resumes_and_asks_for_nothing_twice(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     trials = [Trial(synthetic(), epsilon, 2, repetition) for epsilon in (1.0, None) for repetition in (0, 1)]
     evaluate(experiment(), trials[:3], Results(path))

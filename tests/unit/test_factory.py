@@ -73,7 +73,7 @@ def test_a_function_or_a_class_of_the_working_folder(name: str) -> None:
         ("factories:Half", "Half, which is not a LogprobBackend: it lacks end_token_ids, batch_invariant"),
     ],
 )
-def test_what_is_wrong_is_said(target: str, says: str) -> None:
+def test_the_error_says_what_is_wrong(target: str, says: str) -> None:
     with pytest.raises(BackendError) as raised:
         backend_from(target)
     assert says in str(raised.value)
@@ -122,7 +122,7 @@ def test_an_installed_backend_is_found_by_its_name() -> None:
         ("lost", "no module 'nowhere'"),
     ],
 )
-def test_what_is_wrong_with_an_installed_backend_is_said(name: str, says: str) -> None:
+def test_the_error_says_what_is_wrong_with_an_installed_backend(name: str, says: str) -> None:
     with pytest.raises(BackendError) as raised:
         backend_from(name)
     assert says in str(raised.value)

@@ -1,4 +1,4 @@
-"""How demonstrations are written where they are used."""
+"""The text of demonstrations in prompts."""
 
 import dataclasses
 

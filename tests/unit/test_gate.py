@@ -34,7 +34,7 @@ class Watched:
             self.inside.remove(kind)
 
 
-def test_kinds_are_never_mixed_and_nothing_is_beside_what_is_alone_whoever_is_cancelled():
+def test_kinds_never_mix_and_exclusive_requests_stay_alone_under_cancellation():
     async def play(seed):
         source = random.Random(seed)
         watched = Watched(3)

@@ -1,6 +1,7 @@
-"""House rules that import-linter cannot see: the compiled core, randomness, and the public names."""
+"""House rules that import-linter cannot see: the compiled core, randomness, names, sizes and words."""
 
 import ast
+import configparser
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import dpfewshot
 
 PACKAGE = Path(dpfewshot.__file__).parent
+ROOT = PACKAGE.parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 MAY_SEE_THE_CORE = {
@@ -141,8 +143,123 @@ def test_every_error_is_in_the_tree_that_its_docstring_draws() -> None:
     assert drawn | {"DPFewShotError"} == there
 
 
-def test_no_path_of_a_machine_and_no_long_file() -> None:
+def test_no_path_of_a_machine() -> None:
     for source in SOURCES:
-        text = source.read_text(encoding="utf-8")
-        assert not re.search(r"/(home|root|tmp|work)/", text), source
-        assert text.count("\n") <= 350, source
+        assert not re.search(r"/(home|root|tmp|work)/", source.read_text(encoding="utf-8")), source
+
+
+# ---- size ------------------------------------------------------------------------------------------------
+
+
+def layers() -> list[list[str]]:
+    """The rooms of each layer that setup.cfg declares, from the top."""
+    declared = configparser.ConfigParser()
+    declared.read(ROOT / "setup.cfg", encoding="utf-8")
+    lines = declared["importlinter:contract:layers"]["layers"].split("\n")
+    return [re.findall(r"dpfewshot\.(\w+)", line) for line in lines if line]
+
+
+def test_the_root_has_few_modules_and_the_house_few_layers() -> None:
+    assert len(list(PACKAGE.glob("*.py"))) <= 13
+    assert len(layers()) <= 14
+
+
+def test_every_room_is_in_one_layer() -> None:
+    rooms = {path.stem for path in PACKAGE.glob("*.py")} | {
+        path.parent.name for path in PACKAGE.glob("*/__init__.py")
+    }
+    assert sorted(room for layer in layers() for room in layer) == sorted(rooms - {"__init__"})
+
+
+def test_no_file_is_long() -> None:
+    files = [*SOURCES, *(ROOT / "csrc").glob("*.p[yx]*"), *(ROOT / "tests/support").glob("*.py")]
+    lengths = {path: path.read_text(encoding="utf-8").count("\n") for path in files}
+    assert {str(path): length for path, length in lengths.items() if length > 350} == {}
+
+
+# ---- words -----------------------------------------------------------------------------------------------
+
+IDENTIFIERS = {
+    "Act": "Event",
+    "Book": "Snapshot",
+    "Course": "GenerationRequest",
+    "PartPlan": "StratumPlan",
+    "Portion": "Stratum",
+    "RandomPrivate": "NonPrivateSample",
+    "Share": "Stratum",
+    "Telemetry": "OpenTelemetryObserver",
+    "Units": "Amount",
+    "ZeroPrivate": "InstructionOnly",
+    "course": "request",
+    "portion": "stratum",
+    "portions": "strata",
+    "read_book": "read_ledger",
+    "tokens_per_block": "tokens_per_draw",
+}
+"""Old names of things, which no class, function, argument, attribute or variable has, and the new ones."""
+
+PHRASES = {
+    r"zero[-_]private": "instruction-only",
+    r"random[-_]private": "non-private sample",
+    r"\bfor ever\b": "indefinitely, permanently",
+    r": likewise\.|^\s*likewise\.": "the meaning, unit and range themselves",
+    r"\bis none\b": "does not exist, is unknown, is not one of",
+    r"\bhas not(?= (?:the|an?|exactly|any|all|its|one)\b|[.,:;])": "lacks, does not have",
+    r"\bgo(?:es|ing)? on from\b": "resume from, continue from",
+}
+"""Phrases that no docstring, comment, message or page has, and what is written instead."""
+
+ALIASES = "the old name, which warns"
+STORED = "the name in stored results, in JSON and in ledgers"
+ALLOWED = {
+    ("zero[-_]private", "dpfewshot/__init__.py"): ALIASES,
+    ("random[-_]private", "dpfewshot/__init__.py"): ALIASES,
+    ("zero[-_]private", "dpfewshot/baselines.py"): STORED,
+    ("random[-_]private", "dpfewshot/baselines.py"): STORED,
+    ("zero[-_]private", "dpfewshot/evaluation/conditions.py"): STORED,
+    ("random[-_]private", "dpfewshot/evaluation/conditions.py"): STORED,
+    ("random[-_]private", "dpfewshot/audit/membership.py"): STORED,
+    ("zero[-_]private", "docs/how-to/baselines.md"): STORED,
+    ("random[-_]private", "docs/how-to/baselines.md"): STORED,
+    ("zero[-_]private", "docs/how-to/evaluate.md"): STORED,
+    ("random[-_]private", "docs/how-to/evaluate.md"): STORED,
+}
+
+
+def identifiers_of(source: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Name(id=name) | ast.arg(arg=name) | ast.Attribute(attr=name) | ast.alias(name=name):
+                names.add(name)
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.keyword(arg=str(name)):
+                names.add(name)
+    return names
+
+
+def test_no_identifier_is_an_old_word() -> None:
+    found = {path.name: identifiers_of(path) & IDENTIFIERS.keys() for path in SOURCES}
+    assert {name: words for name, words in found.items() if words} == {}
+
+
+def written() -> list[Path]:
+    """All that is written in the glossary's words; measured pages and the changelog tell what was."""
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if "results" not in path.parts]
+    code = [path for folder in ("csrc", "examples") for path in (ROOT / folder).rglob("*.p[yx]*")]
+    return [*SOURCES, *code, *pages, ROOT / "README.md"]
+
+
+@pytest.mark.parametrize("phrase", PHRASES)
+def test_no_page_and_no_docstring_has_an_old_phrase(phrase: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in written()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(phrase, line) and (phrase, str(path.relative_to(ROOT))) not in ALLOWED
+    ]
+    assert found == [], f"write: {PHRASES[phrase]}"
+
+
+def test_nothing_is_allowed_that_is_not_there() -> None:
+    for phrase, file in ALLOWED:
+        assert re.search(phrase, (ROOT / file).read_text(encoding="utf-8")), (phrase, file)

@@ -102,6 +102,6 @@ def test_without_records_it_is_the_public_softmax_and_with_them_it_moves() -> No
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf])
-def test_temperatures_that_are_none_are_refused(temperature: float) -> None:
+def test_impossible_temperatures_are_refused(temperature: float) -> None:
     with pytest.raises(InvalidPlan, match="temperature"):
         InvisibleInk(temperature=temperature)

@@ -336,7 +336,7 @@ def test_an_account_of_replaced_units_is_refused_before_anything_is_charged() ->
     assert account.calls == []
 
 
-def test_a_shared_account_goes_on_for_either_relation_but_not_for_another_unit() -> None:
+def test_a_shared_account_serves_either_relation_but_no_other_unit() -> None:
     for relation in ("zero-out", "add-remove"):
         account = dpf.MemoryAccount(BUDGET)
         dpf.release_labels(MANY, count=1, epsilon=1.0, delta=1e-6, account=account)

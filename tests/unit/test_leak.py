@@ -1,4 +1,4 @@
-"""The leak check finds what one unit alone wrote, and leaves alone what many write."""
+"""The leak check finds what one unit alone wrote, and ignores what many wrote."""
 
 import json
 
@@ -31,7 +31,7 @@ def test_a_long_run_of_one_record_is_a_leak_however_it_is_written():
     assert finding.figure("longest run of words of a record").value == len(OWN.split())
 
 
-def test_what_many_write_is_none():
+def test_what_many_write_is_no_leak():
     finding = leak_check(released(COMMON), records(COMMON, f"{COMMON} again"))
     assert finding.verdict == "passed"
     assert finding.figure("longest run of words of a record").value == len(COMMON.split())

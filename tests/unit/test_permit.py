@@ -1,4 +1,4 @@
-"""Leave to release: used up token by token, and passed on no more often than it was used."""
+"""Permits: used up token by token, and passed on no more often than they were used."""
 
 import pytest
 

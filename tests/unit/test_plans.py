@@ -1,4 +1,4 @@
-"""What a plan says of all its parts together: never less than any of them takes."""
+"""A plan's total is never below that of any of its strata."""
 
 import json
 from dataclasses import replace

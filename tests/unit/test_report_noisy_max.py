@@ -29,7 +29,7 @@ def test_a_token_on_its_own_draw_is_one_pure_step() -> None:
     assert Fraction(third) >= Fraction(1, 3) > Fraction(math.nextafter(third, 0))
 
 
-def test_a_block_is_one_step_or_so_many_without_sampling() -> None:
+def test_a_draw_is_one_step_or_one_a_token_without_sampling() -> None:
     event = ReportNoisyMax().event(draws(tokens_per_draw=8), 4.0)
     assert isinstance(event, Tightest)
     block, tokens = event.events

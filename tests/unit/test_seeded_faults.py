@@ -1,4 +1,4 @@
-"""The table of seeded faults has not rotted: each still finds its line. `make soak` runs the faults."""
+"""Every seeded fault still finds its line. `make soak` runs the faults."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Histories whose hashes are all right and which could not have happened."""
+"""Impossible histories with correct hashes."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _STEERING = ("GGML_", "LLAMA_", "GOMP_", "OMP_", "KMP_")
 
 
 def kept_verdict(facts: Facts) -> bool | None:
-    """Return the cached verdict on exactly these facts; None if there is none, or it cannot be read."""
+    """Return the cached verdict on exactly these facts; None if no file has it or it cannot be read."""
     try:
         kept = json.loads(_file(facts).read_text(encoding="utf-8"))
         passed = kept["passed"] if kept["facts"] == dict(facts) else None
