@@ -11,7 +11,7 @@ from tests.support import inside
 pytest.importorskip("llama_cpp", exc_type=ImportError)
 
 from dpfewshot.backends import LlamaCpp, conformance, packaged_model_path
-from dpfewshot.backends import llama_cpp as module
+from dpfewshot.backends.llama_cpp import backend as module
 from dpfewshot.backends.llama_cpp.streams import KVStreams
 from dpfewshot.backends.llama_cpp.verdicts import digest_of, keep_verdict, kept_verdict, steering_variables
 from dpfewshot.cli.application import run

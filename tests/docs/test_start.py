@@ -37,6 +37,6 @@ def test_the_page_runs(tmp_path: Path) -> None:
         output += done.stdout
     released = (tmp_path / "demos.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["private"] for line in released] == [True, True]
-    assert " agree, head " in output
+    assert " events agree, chain tip " in output
     (plan,) = blocks("text")
     assert [line for line in plan.splitlines() if not line.endswith(" s") and line not in output] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import logging
 import re
@@ -104,6 +105,7 @@ def outputs(folder: Path, call: Callable[[], object]) -> Outputs:
         folder: what was there before counts too, but for `INPUTS`.
         call: its result, or the type and text of its error, is an output.
     """
+    gc.collect()  # connections that earlier tests left open log when they are closed
     out, err = io.StringIO(), io.StringIO()
     told: Outputs = {}
     with (
