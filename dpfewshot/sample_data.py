@@ -227,6 +227,6 @@ _DETAILS: Final[dict[str, tuple[str, ...]]] = {
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:  # noqa: PLR2004 - the program's name and one path
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):  # noqa: PLR2004 - the program's name and one path
         sys.exit("usage: python -m dpfewshot.sample_data OUT.jsonl")
     write_jsonl(support_tickets(), sys.argv[1])
