@@ -94,7 +94,7 @@ def test_a_second_run_adds_what_is_new_and_repeats_nothing(
         (["--repetitions", "0"], "--repetitions must be at least 1"),
         (["--user-model", "other.gguf"], "--user-model needs --backend llama-cpp"),
         (["--epsilon", "0"], "epsilon must be a positive number"),
-        (["--epsilon", "nan"], "no finite number"),
+        (["--epsilon", "nan"], "neither a finite number nor the word inf"),
         (["--label", "private-label"], "no such label"),
         (["--test", "nowhere.jsonl"], "nowhere.jsonl"),
     ],
