@@ -17,6 +17,7 @@ import numpy as np
 
 from dpfewshot import _core
 from dpfewshot.budget.account import Account, bound
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.permit import Permit
 from dpfewshot.budget.reservation import Accountant
 from dpfewshot.errors import DPFewShotError, InvalidPlan
@@ -169,7 +170,7 @@ class _NoisyMax:
 
     @property
     def rate(self) -> Fraction:
-        return Fraction(self.epsilon) / self.count
+        return Fraction(_charged(self.cost).epsilon) / self.count
 
     def release(self, votes: Votes, permit: Permit, random_source: RandomSource | None) -> list[str]:
         left = list(self.candidates)
@@ -202,11 +203,11 @@ class _StabilityHistogram:
 
     @property
     def rate(self) -> Fraction:
-        return Fraction(self.epsilon)
+        return Fraction(_charged(self.cost).epsilon)
 
     def release(self, votes: Votes, permit: Permit, random_source: RandomSource | None) -> list[str]:
         permit.use(_scale(self.rate))
-        threshold = smallest_threshold(self.rate, Fraction(self.delta))
+        threshold = smallest_threshold(self.rate, Fraction(_charged(self.cost).delta))
         noisy = {
             label: votes[label] + discrete_laplace(*self.rate.as_integer_ratio(), random_source)
             for label in sorted(votes)
@@ -216,6 +217,11 @@ class _StabilityHistogram:
 
 
 _Mechanism = _NoisyMax | _StabilityHistogram
+
+
+def _charged(cost: PrivacySpend) -> PrivacySpend:
+    """What a release may cost: the charge is a decimal, and the binary value of 0.1 is above it."""
+    return Amount.of_cost(cost).as_target()
 
 
 def _mechanism(count: int, epsilon: float, delta: float, candidates: Iterable[object] | None) -> _Mechanism:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Self
 
@@ -25,6 +26,7 @@ class Permit:
         self._tokens = self._left = tokens
         self._used = 0
         self._lock = threading.Lock()
+        self._process = os.getpid()
 
     @classmethod
     def unpaid(cls, tokens: int, noise_multiplier: float) -> Self:
@@ -43,8 +45,11 @@ class Permit:
             noise_multiplier: the σ that the token is about to be released with.
 
         Raises:
-            BudgetExceeded: the draw's tokens are all used, or were charged for another σ.
+            BudgetExceeded: the draw's tokens are all used, were charged for another σ, or by a process that
+                this one was forked from.
         """
+        if os.getpid() != self._process:
+            raise BudgetExceeded("this draw was charged by the parent process, which releases its tokens")
         if noise_multiplier != self._noise_multiplier:
             raise BudgetExceeded("this draw was charged for another noise multiplier")
         with self._lock:

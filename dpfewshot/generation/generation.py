@@ -138,6 +138,7 @@ class Generation:
         try:
             self.check_open()  # it may have been closed while this waited
             with run.reserved() as reservation:
+                self.check_open()  # an observer may have closed it
                 part = reservation.part_for(draws)
                 released = set_up.loop.release(
                     run.bodies(part),

@@ -18,7 +18,7 @@ from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import labels_of, units_by_scope
-from dpfewshot.mechanisms import Mechanism, Release
+from dpfewshot.mechanisms import FixedSize, Mechanism, Release
 from dpfewshot.mechanisms.noiseless import start_release
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import FIXED_SIZE
@@ -146,6 +146,12 @@ class SetUp:
         units = units_by_scope(self.task, records, labels)
         return replace(self, backend=backend, plan=plan, units=units, certified=False)
 
+    def _fixed_size(self, stratum: StratumPlan) -> FixedSize | None:
+        """What the sampler of a stratum draws from, if its draws have a fixed size."""
+        if self.plan.settings.sampling != FIXED_SIZE:
+            return None
+        return FixedSize(self.plan.settings.units_per_draw, len(self.units[stratum.scope]))
+
     def _states(self, stratum: StratumPlan) -> bool:
         """Whether the stratum's event describes what the sampler, the mechanism and the loop do."""
         settings, draws = self.plan.settings, stratum.draws
@@ -154,7 +160,7 @@ class SetUp:
             and draws.prompts == settings.prompts_per_token
             and draws.row_change is settings.row_change
             and draws.tokens_per_draw == settings.resample_every
-            and (draws.fixed_size is not None) == (settings.sampling == FIXED_SIZE)
+            and draws.fixed_size == self._fixed_size(stratum)
             and stratum.event == self.mechanism.event(draws, stratum.noise_multiplier)
         )
 

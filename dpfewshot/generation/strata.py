@@ -150,14 +150,15 @@ class StratumRun:
             disjoint_parts=self.set_up.plan.settings.disjoint_parts,
             details=self.set_up.account_details(self.plan),
         )
+        self.reservation = reservation  # before observers are told: one may close the synthesizer
         try:
             self.books.checkpoint.reserved(self.number, reservation)
             self.books.observers.reserved(self.plan.scope, self.spend, self.plan.steps)
         except BaseException:
+            self.reservation = None
             with suppress(LedgerError):
                 reservation.close()  # nothing else refers to it
             raise
-        self.reservation = reservation
         return reservation
 
     def charge(self, part: int, request: GenerationRequest) -> Permit:

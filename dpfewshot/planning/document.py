@@ -125,6 +125,24 @@ def cost(value: list[Any] | None) -> Amount | None:
     return None if value is None else Amount(*_pair(value))
 
 
+def check_stated(where: str, told: Mapping[str, Any], epsilon: float | None, delta: float | None) -> None:
+    """Refuse a document that states less than it holds: its readers show what it states.
+
+    Args:
+        where: names what states it.
+        told: states "epsilon" and "delta".
+        epsilon: of the exact amount; None without privacy.
+        delta: of the exact amount; None without privacy.
+
+    Raises:
+        InvalidPlan: it states less, or an amount although it holds no exact one.
+    """
+    for name, exact in (("epsilon", epsilon), ("delta", delta)):
+        stated = told[name]
+        if stated is not None and (exact is None or stated < exact):
+            raise InvalidPlan(f"{where} states {name}={stated}, but its exact amount is {exact}")
+
+
 def _pair(value: list[Any]) -> tuple[int, int]:
     match value:
         case [int(first), int(second)] if first >= 0 and second >= 0:

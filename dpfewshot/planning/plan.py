@@ -131,7 +131,7 @@ class StratumPlan:
         exact = told.get("exact", _recovered(told, settings))
         exact = document.check("'exact' of a stratum of the plan", exact, document.EXACT)
         rate = document.rate(exact["sampling_rate"])
-        return cls(
+        stated = cls(
             stratum=stratum,
             sampling_rate=rate,
             draws=replace(draws_at(settings, stratum, rate), steps=told["steps"]),
@@ -140,6 +140,9 @@ class StratumPlan:
             noise_on_mean=told["noise_on_mean"],
             event=document.event_from_dict(exact["event"]),
         )
+        spend = stated.spend
+        document.check_stated("a stratum of the plan", told, spend and spend.epsilon, spend and spend.delta)
+        return stated
 
 
 def _recovered(told: Mapping[str, Any], settings: Settings) -> dict[str, object]:
@@ -304,7 +307,7 @@ class GenerationPlan:
         settings = Settings(**{"record_token_cap": 100, **chosen})
         if not told["parts"]:
             raise InvalidPlan("the plan has no stratum in 'parts'")
-        return cls(
+        stated = cls(
             mechanism=told["mechanism"],
             relation=document.relation(told["relation"]),
             settings=settings,
@@ -312,3 +315,5 @@ class GenerationPlan:
             prompt_tokens=told["prompt_tokens"],
             estimated_seconds=told["estimated_seconds"],
         )
+        document.check_stated("the plan", told, stated.epsilon, stated.delta)
+        return stated

@@ -1,0 +1,80 @@
+"""What is stated is never below what is drawn, whatever a plan's document or a float says."""
+
+import json
+import os
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+import dpfewshot as dpf
+from dpfewshot.budget.amounts import EPSILON_SCALE, Amount
+from dpfewshot.budget.permit import Permit
+from dpfewshot.generation.telemetry import Observer
+from dpfewshot.labels import _mechanism
+from dpfewshot.planning.plan import GenerationPlan
+from tests.support import factory
+from tests.support.scripts import tickets
+
+
+def fixed_size(records: Any) -> dpf.Synthesizer:
+    return factory.synthesizer(records=records, sampling="fixed-size", prompts_per_token=5)
+
+
+def test_a_plan_for_another_population_is_refused() -> None:
+    few, many = fixed_size(tickets()[:40]), fixed_size(tickets())
+    assert few.plan.noise_multiplier > many.plan.noise_multiplier
+    with pytest.raises(dpf.InvalidPlan, match="other draws"):
+        replace(few.set_up, plan=many.plan)
+
+
+@pytest.mark.parametrize("where", ["plan", "stratum"])
+@pytest.mark.parametrize("name", ["epsilon", "delta"])
+def test_a_document_that_states_less_than_it_holds_is_refused(where: str, name: str) -> None:
+    document = json.loads(json.dumps(factory.synthesizer().plan.as_dict()))
+    assert GenerationPlan.from_dict(document).epsilon == document["epsilon"]
+    edited = document if where == "plan" else document["parts"][0]
+    edited[name] *= 1 - 1e-6
+    with pytest.raises(dpf.InvalidPlan, match=f"states {name}"):
+        GenerationPlan.from_dict(document)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.3, 0.7, 1.1, 4.0])
+def test_labels_are_drawn_at_no_more_than_they_are_charged(epsilon: float) -> None:
+    """The binary value of 0.1 is above the decimal 0.1, which the account is charged."""
+    for candidates in (None, ["a", "b"]):
+        made = _mechanism(1, epsilon, 1e-6, candidates)
+        assert made.rate <= Fraction(Amount.of_cost(made.cost).epsilon, EPSILON_SCALE)
+
+
+class Closing(Observer):
+    """Closes the synthesizer as soon as it hears of the reservation."""
+
+    made: dpf.Synthesizer
+
+    def reserved(self, *_: object) -> None:
+        self.made.close()
+
+
+def test_nothing_is_drawn_after_an_observer_closed_the_synthesizer() -> None:
+    closing = Closing()
+    made = closing.made = factory.synthesizer(observers=[closing])
+    with pytest.raises(dpf.BudgetExceeded, match="closed"):
+        made.generate("refund")
+    assert made.accountant.spent == dpf.PrivacySpend(0.0, 0.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_permit_of_the_parent_serves_no_child() -> None:
+    permit = Permit(2, 1.0)
+    permit.use(1.0)
+    child = os.fork()
+    if child == 0:
+        try:
+            permit.use(1.0)
+        except dpf.BudgetExceeded:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    permit.use(1.0)
