@@ -1,6 +1,6 @@
 """Puts faults into a copy of the project, one at a time: some test must fail for each.
 
-    make soak                          # all of bench/seeded_faults.py, and more
+    make soak                          # all of bench/seeded_faults, and more
     python -m bench.faults             # some minutes
     python -m bench.faults labels.py   # faults whose file or property contains a word
 

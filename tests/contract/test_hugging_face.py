@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -13,53 +11,21 @@ import pytest
 from dpfewshot.backends import BlockBackend, LlamaCpp, conformance, packaged_model_path
 from dpfewshot.backends.hugging_face import HuggingFace
 from dpfewshot.backends.hugging_face.streams import HuggingFaceStreams
-from dpfewshot.errors import BackendError, MissingExtra
+from dpfewshot.errors import BackendError
 from tests.support import inside
+from tests.support.blocks import answers, same_bits
+from tests.support.small_models import SMALL, folder, one_thread
 from tests.support.tiny_models import PADDING, SIZES, save_tiny_model
 
+FIXTURES = (folder, one_thread)
 pytestmark = pytest.mark.model
-
-SMALL = {"device": "cpu", "context_tokens": 96, "kept_prompts": 15}
 PROMPTS = [[5, 6, 7], [30], [9] * 20, [40, 41, 42, 43]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Small matrices gain nothing from threads, and threads that wait for a core lose much."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return save_tiny_model(tmp_path_factory.mktemp("tiny"), **SIZES)
 
 
 @pytest.fixture(scope="module")
 def backend(folder):
     with HuggingFace(folder, **SMALL) as loaded:
         yield loaded
-
-
-def same_bits(one, other):
-    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
-
-
-def answers(backend, prefix, suffixes, released, **options):
-    """A block's answers at first and after each released token."""
-    block = backend.open_block(prefix, suffixes, len(released) + 1, **options)
-    try:
-        found = [block.next_token_logprobs()]
-        for token in released:
-            block.append(token)
-            found.append(block.next_token_logprobs())
-    finally:
-        block.close()
-    return found
 
 
 def transformers_own(backend, prompt):
@@ -340,75 +306,6 @@ def test_threads_take_turns(backend):
         thread.join()
     assert len(found) == 3
     assert all(all(map(same_bits, expected, answer)) for answer in found)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"decode_batch": 12}, "decode_batch"),
-        ({"context_tokens": 0}, "context_tokens=0"),
-        ({"kept_prompts": -1}, "kept_prompts"),
-        ({"context_tokens": 257}, "context_tokens=257: at most 256, the tokens that"),
-        ({"device": "cuda:77"}, "no such device"),
-        ({"device": "abacus"}, "no such device"),
-        ({"dtype": "int8"}, "float32, bfloat16, float16"),
-        ({"attention": "flash_attention_2"}, "eager, sdpa"),
-    ],
-)
-def test_settings_that_cannot_be_honoured_are_refused(folder, settings, message):
-    with pytest.raises(BackendError, match=message):
-        HuggingFace(folder, **{"device": "cpu", **settings})
-
-
-def test_streams_that_do_not_fit_are_refused_before_there_is_a_prompt(folder, monkeypatch):
-    import torch
-
-    zeros = torch.zeros
-
-    def full(shape, **options):
-        if len(shape) == 4:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return zeros(shape, **options)
-
-    monkeypatch.setattr(torch, "zeros", full)
-    with pytest.raises(BackendError, match="do not fit the memory of cpu: lower kept_prompts"):
-        HuggingFace(folder, **SMALL)
-
-
-def test_models_that_cannot_be_evaluated_are_refused(tmp_path):
-    text = tmp_path / "model.gguf"
-    text.write_text("not a model")
-    mamba = {"hidden_size": 32, "num_hidden_layers": 1, "state_size": 4}
-    for model, message in (
-        (tmp_path / "none.gguf", "does not exist"),
-        (tmp_path, "cannot load"),
-        (text, "cannot load"),
-        (save_tiny_model(tmp_path / "recurrent", "Mamba", **mamba), "not a decoder-only transformer"),
-        (
-            save_tiny_model(tmp_path / "window", "Mistral", **SIZES, sliding_window=32),
-            "at most 32, the tokens that",
-        ),
-    ):
-        with pytest.raises(BackendError, match=message):
-            HuggingFace(model, **SMALL)
-
-
-def test_it_is_imported_without_pytorch_and_asks_for_its_extra(folder, monkeypatch):
-    code = "import sys, dpfewshot.backends.hugging_face; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(MissingExtra, match=r"dpfewshot\[huggingface\]"):
-        HuggingFace(folder)
-
-
-def test_a_closed_backend_refuses(folder):
-    loaded = HuggingFace(folder, **SMALL)
-    block = loaded.open_block([1], [[2]], 2)
-    loaded.close()
-    loaded.close()
-    for use in (lambda: loaded.tokenize("a"), block.next_token_logprobs, lambda: block.append(1)):
-        with pytest.raises(BackendError, match="closed"):
-            use()
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

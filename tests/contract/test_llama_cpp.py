@@ -4,132 +4,22 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 from dpfewshot.backends import BlockBackend, LlamaCpp, conformance, packaged_model_path
-from dpfewshot.backends.llama_cpp import step_check
 from dpfewshot.backends.llama_cpp.model import load_library
 from dpfewshot.backends.llama_cpp.streams import KVStreams
 from dpfewshot.backends.streams.protocol import Tally
 from dpfewshot.errors import BackendError
-from tests.support import inside
+from tests.support import inside, llama_prompts
+from tests.support.blocks import answers, same_bits
+from tests.support.llama_prompts import backend, prefix, short_prompts, suffixes
+from tests.support.one_batch import OneBatch
 
+FIXTURES = (backend, prefix, short_prompts, suffixes)
 pytestmark = pytest.mark.model
-
-INSTRUCTION = (
-    "Given a label of answer type, generate a question based on the given answer type accordingly.\n\n"
-)
-QUESTIONS = [
-    "What is the capital of Mongolia ?",
-    "Where ?",
-    "What river runs through the city of Rome , Italy , and what towns does it pass on its way to the sea ?",
-    "Name the place with the most caf\u00e9s .",
-    "What country did Ponce de Leon come from ?",
-    "Which \U0001f30d continent is largest",
-]
-SHORT = [
-    "Rome",
-    "a",
-    "Where is it",
-    "\n\nText:",
-    "1 2 3 4 5",
-    "the capital of",
-    "?",
-    "caf\u00e9 ol\u00e9",
-]
-
-
-def trec(question):
-    return f"Answer Type: Location\nText: {question}\n\nAnswer Type: Location\nText:"
-
-
-@pytest.fixture(scope="module")
-def backend():
-    """Keeps one group of fifteen; the rest of a block runs in waves."""
-    with LlamaCpp(packaged_model_path(), context_tokens=256, kept_prompts=15, threads=2) as loaded:
-        yield loaded
-
-
-@pytest.fixture(scope="module")
-def wide():
-    """Streams of 512 tokens, where neighbours of another length would change the shape."""
-    with LlamaCpp(packaged_model_path(), context_tokens=512, kept_prompts=7, decode_batch=8) as loaded:
-        yield loaded
-
-
-@pytest.fixture(scope="module")
-def prefix(backend):
-    return backend.tokenize(INSTRUCTION)
-
-
-@pytest.fixture(scope="module")
-def suffixes(backend):
-    return [backend.tokenize(trec(question)) for question in QUESTIONS]
-
-
-@pytest.fixture(scope="module")
-def short_prompts(backend):
-    """Eighty prompts of 1 to 11 tokens."""
-    return [backend.tokenize(SHORT[index % len(SHORT)] + chr(97 + index % 26)) for index in range(80)]
-
-
-def same_bits(one, other):
-    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
-
-
-def answers(backend, prefix, suffixes, released, **options):
-    """A block's answers at first and after each released token."""
-    block = backend.open_block(prefix, suffixes, len(released) + 1, **options)
-    try:
-        found = [block.next_token_logprobs()]
-        for token in released:
-            block.append(token)
-            found.append(block.next_token_logprobs())
-    finally:
-        block.close()
-    return found
-
-
-class OneBatch:
-    """The wrong way, as a control: all prompts in one decode call, in one unified KV buffer."""
-
-    def __init__(self, backend):
-        self._model = model = inside.model(backend)
-        self._library = library = model.library
-        parameters = library.llama_context_default_params()
-        parameters.n_ctx, parameters.n_seq_max, parameters.n_batch, parameters.n_ubatch = 4096, 80, 4096, 512
-        parameters.n_threads = parameters.n_threads_batch = 2
-        parameters.flash_attn_type = library.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        parameters.kv_unified = True
-        self._context = library.llama_init_from_model(model.handle, parameters)
-        self._batch = library.llama_batch_init(4096, 0, 1)
-
-    def next_token_logprobs(self, prompts, support=None):
-        library, batch = self._library, self._batch
-        library.llama_memory_clear(library.llama_get_memory(self._context), True)
-        last, count = [], 0
-        for sequence, prompt in enumerate(prompts):
-            for position, token in enumerate(prompt):
-                batch.token[count], batch.pos[count] = token, position
-                batch.n_seq_id[count], batch.seq_id[count][0] = 1, sequence
-                batch.logits[count] = position == len(prompt) - 1
-                count += 1
-            last.append(count - 1)
-        batch.n_tokens = count
-        assert library.llama_decode(self._context, batch) == 0
-        size = self._model.vocabulary_size
-        rows = [
-            np.ctypeslib.as_array(library.llama_get_logits_ith(self._context, index), shape=(size,)).copy()
-            for index in last
-        ]
-        return np.stack(rows) if support is None else np.stack(rows)[:, support]
-
-    def close(self):
-        self._library.llama_batch_free(self._batch)
-        self._library.llama_free(self._context)
 
 
 def test_a_prompt_has_the_same_bits_alone_and_in_any_batch(backend, short_prompts):
@@ -161,15 +51,16 @@ def test_the_same_check_catches_one_batch_in_a_unified_buffer(backend, suffixes)
 def test_the_rest_of_the_suite_passes(backend, prefix, suffixes, short_prompts):
     released = backend.tokenize(" What is the")
     prompts = [[*prefix, *suffix] for suffix in suffixes]
+    texts = [llama_prompts.INSTRUCTION, *llama_prompts.QUESTIONS]
     findings = [
         conformance.check_vocabulary(backend),
-        conformance.check_text(backend, [INSTRUCTION, *QUESTIONS, *SHORT, "", " ", "\x00\u200b"]),
+        conformance.check_text(backend, [*texts, *llama_prompts.SHORT, "", " ", "\x00\u200b"]),
         conformance.check_shapes(backend, prompts[:3]),
         conformance.check_normalisation(backend, prompts),
         conformance.check_block_agreement(backend, prefix, suffixes[:3], released),
         conformance.check_special_tokens(backend),
         conformance.check_support(backend, short_prompts[:2]),
-        conformance.check_end_tokens(backend, short_prompts[:1], [INSTRUCTION, *QUESTIONS]),
+        conformance.check_end_tokens(backend, short_prompts[:1], texts),
         conformance.check_empty_prompt(backend, short_prompts[:2]),
         conformance.check_long_prompt(backend, short_prompts[:2]),
         conformance.check_prefix_reuse(backend, short_prompts[:8]),
@@ -200,19 +91,6 @@ def test_a_block_has_the_same_bits_kept_and_in_waves_in_any_company(backend, pre
     released = backend.tokenize(" What is the")[:3]
     finding = conformance.check_block_invariance(backend, prefix, short_prompts[:24], released)
     assert finding.passed, finding.detail
-
-
-def test_a_long_neighbour_does_not_change_a_short_prompt(wide):
-    """llama.cpp attends over as many cells as the longest of a call needs; dummies make that all."""
-    short, long = wide.tokenize("Rome is"), wide.tokenize("Rome is " * 150)
-    assert len(long) > 256
-    alone = answers(wide, [], [short], [100, 200])
-    beside = answers(wide, [], [long, short, [1, 2]], [100, 200])
-    waves = answers(wide, [], [*[[5]] * 7, long, short], [100, 200])
-    for one, two, three in zip(alone, beside, waves, strict=True):
-        assert same_bits(one, two[1:2])
-        assert same_bits(one, three[-1:])
-        assert same_bits(two[0], three[-2])
 
 
 def test_an_answer_may_be_asked_for_again(backend, prefix, suffixes):
@@ -387,49 +265,6 @@ def test_what_the_caller_gets_wrong_is_an_error(backend, prefix):
         block.next_token_logprobs()
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"decode_batch": 12},
-        {"decode_batch": 0},
-        {"context_tokens": 0},
-        {"threads": 0},
-        {"kept_prompts": -1},
-        {"decode_batch": 128},
-        {"gpu_layers": -1},
-        {"context_tokens": 1_000_000},
-    ],
-)
-def test_settings_that_cannot_be_honoured_are_refused(settings, monkeypatch):
-    monkeypatch.setattr(load_library(), "llama_supports_gpu_offload", lambda: False)
-    with pytest.raises(BackendError, match=next(iter(settings))):
-        LlamaCpp(packaged_model_path(), **settings)
-
-
-def test_files_that_are_no_model_are_refused(tmp_path):
-    text, damaged = tmp_path / "model.gguf", tmp_path / "damaged.gguf"
-    text.write_text("not a model")
-    damaged.write_bytes(b"GGUF" + bytes(64))
-    for path, message in (
-        (tmp_path / "none.gguf", "does not exist"),
-        (tmp_path, "is a directory"),
-        (text, "is not GGUF"),
-        (damaged, "cannot load"),
-    ):
-        with pytest.raises(BackendError, match=message):
-            LlamaCpp(path)
-
-
-def test_llama_cpp_prints_nothing(tmp_path, capfd):
-    damaged = tmp_path / "damaged.gguf"
-    damaged.write_bytes(b"GGUF" + bytes(64))
-    with pytest.raises(BackendError):
-        LlamaCpp(damaged)
-    with LlamaCpp(packaged_model_path(), context_tokens=256, threads=1) as loaded:
-        loaded.next_token_logprobs([[1]])
-    assert capfd.readouterr() == ("", "")
-
-
 def test_steps_one_by_one_need_no_dummies(prefix, suffixes):
     settings = {"context_tokens": 256, "kept_prompts": 2, "decode_batch": 1}
     with LlamaCpp(packaged_model_path(), **settings) as loaded:
@@ -481,36 +316,8 @@ def test_a_context_that_cannot_be_made_frees_the_ones_before(prefix, monkeypatch
         library.llama_free(made[0])
 
 
-@pytest.mark.parametrize("holds", [True, False])
-def test_on_a_gpu_the_suite_decides_what_the_backend_claims(monkeypatch, holds):
-    """A build that says it has a GPU; what it computes with makes no difference to who decides."""
-    library = load_library()
-    monkeypatch.setattr(library, "llama_supports_gpu_offload", lambda: True)
-    monkeypatch.setattr(conformance, "sample_prompts", lambda _: ([5], [[6], [7, 8]], [9]))
-    found = conformance.Finding("block invariance", passed=holds, detail="", about_invariance=True)
-    if not holds:
-        monkeypatch.setattr(conformance, "check_block_invariance", lambda *_, **__: found)
-        monkeypatch.setattr(step_check, "check_block_invariance", lambda *_, **__: found)
-    settings = {"context_tokens": 256, "kept_prompts": 7, "decode_batch": 8, "gpu_layers": -1}
-    expected = nullcontext() if holds else pytest.warns(RuntimeWarning, match="one by one")
-    with expected, LlamaCpp(packaged_model_path(), **settings) as loaded:
-        assert loaded.batch_invariant is holds
-        assert inside.decode_batch(loaded) == (8 if holds else 1)
-        assert "GPU" in loaded.describe()
-
-
 def test_it_describes_itself(backend):
     assert backend.describe() == f"llama.cpp on the CPU, 2 threads, {packaged_model_path().name}"
-
-
-def test_a_closed_backend_refuses():
-    loaded = LlamaCpp(packaged_model_path())
-    block = loaded.open_block([1], [[2]], 2)
-    assert conformance.check_closing(loaded, [[1]]).passed
-    block.close()
-    for use in (lambda: loaded.tokenize("a"), block.next_token_logprobs, lambda: block.append(1)):
-        with pytest.raises(BackendError, match="closed"):
-            use()
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import threading
@@ -19,12 +18,11 @@ from dpfewshot.backends.servers import asker, transport
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError
 from tests.support import colours, inside
+from tests.support.server_faults import PROMPT, SECRET, changed, faults, hurried, spoil, swap, top_of
 from tests.support.servers import forward, llama_server, scripted
 
+FIXTURES = (faults, hurried)
 pytestmark = pytest.mark.model
-
-SECRET = "Zanzibar"
-PROMPT = f"Name: {SECRET}"
 KEY = "sk-of-the-tests"
 
 
@@ -54,45 +52,8 @@ def through_proxy(proxy):
 
 
 @pytest.fixture
-def hurried(through_proxy):
-    """Gives up early: a quota is waited for as long as a request may take."""
-    inside.hurry(through_proxy, 1.0)
-    return through_proxy
-
-
-@pytest.fixture
 def prompts(backend):
     return [backend.tokenize(text) for text in (PROMPT, "Where", "The capital of France is")]
-
-
-@pytest.fixture
-def faults(proxy, monkeypatch):
-    """A function that installs a fault in front of `/completion`: it gets the body and the real answer."""
-    monkeypatch.setattr(transport, "FIRST_DELAY", 0.001)
-    monkeypatch.setattr(asker, "CANARY_SECONDS", 1e9)  # by the clock it would be among what is counted
-    forwarded = proxy.answer
-    seen = []
-
-    def install(fault):
-        def answer(path, body):
-            if not path.endswith("/completion"):
-                return forwarded(path, body)
-            seen.append(body)
-            return fault(body, lambda: forwarded(path, body))
-
-        proxy.answer = answer
-        return seen
-
-    yield install
-    proxy.answer = forwarded
-
-
-def changed(answer, change):
-    """A real answer whose JSON was changed."""
-    status, headers, data = answer
-    found = json.loads(data)
-    change(found)
-    return status, headers, found
 
 
 def of(prompts, number=0):
@@ -276,10 +237,10 @@ def test_what_passes_is_retried_and_changes_nothing(through_proxy, prompts, faul
     [
         pytest.param(lambda _: (400, {}, {"error": PROMPT}), id="refused"),
         pytest.param(lambda _: (500, {}, {"error": PROMPT}), id="never answered"),
-        pytest.param(lambda real: changed(real(), lambda found: _spoil(found, float("nan"))), id="NaN"),
-        pytest.param(lambda real: changed(real(), lambda found: _spoil(found, None)), id="null"),
-        pytest.param(lambda real: changed(real(), lambda found: _spoil(found, 3.0)), id="above 0"),
-        pytest.param(lambda real: changed(real(), lambda found: _top(found).pop()), id="missing"),
+        pytest.param(lambda real: changed(real(), lambda found: spoil(found, float("nan"))), id="NaN"),
+        pytest.param(lambda real: changed(real(), lambda found: spoil(found, None)), id="null"),
+        pytest.param(lambda real: changed(real(), lambda found: spoil(found, 3.0)), id="above 0"),
+        pytest.param(lambda real: changed(real(), lambda found: top_of(found).pop()), id="missing"),
         pytest.param(lambda real: changed(real(), lambda f: f.update(truncated=True)), id="cut prompt"),
     ],
 )
@@ -289,14 +250,6 @@ def test_what_one_prompt_causes_is_its_row_of_nan(through_proxy, prompts, faults
     found = through_proxy.next_token_logprobs(prompts[:2])
     assert np.isnan(found[0]).all()
     assert np.isfinite(found[1]).all()
-
-
-def _top(found):
-    return found["completion_probabilities"][0]["top_logprobs"]
-
-
-def _spoil(found, value):
-    _top(found)[100]["logprob"] = value
 
 
 @pytest.mark.parametrize("case", [(503, True), (429, True), (None, True), (401, False), (404, False)])
@@ -335,15 +288,9 @@ def test_another_model_is_refused(through_proxy, prompts, faults, monkeypatch):
     with pytest.raises(BackendError, match="serves a different model"):
         through_proxy.next_token_logprobs(prompts[:1], [5])
     monkeypatch.setattr(asker, "CANARY_SECONDS", 0.0)
-    faults(lambda _, real: changed(real(), _swap))
+    faults(lambda _, real: changed(real(), swap))
     with pytest.raises(BackendError, match="differently than before"):
         through_proxy.next_token_logprobs(prompts[:1], [5])
-
-
-def _swap(found):
-    """The log-probabilities of another model: those of the most and the least probable token exchanged."""
-    top = _top(found)
-    top[0]["id"], top[-1]["id"] = top[-1]["id"], top[0]["id"]
 
 
 def test_closing_ends_what_is_under_way(proxy, prompts, faults):
@@ -380,23 +327,3 @@ def test_a_closed_backend_refuses(base_url):
     closed.close()
     with pytest.raises(BackendError, match="closed"):
         closed.tokenize("a")
-
-
-def test_a_float32_model_has_the_probabilities_of_the_same_model_in_process(tmp_path):
-    """Quantised kernels differ by 0.04 to 0.09 from build to build; in float32 only rounding is left."""
-    import llama_cpp
-
-    path = tmp_path / "float32.gguf"
-    parameters = llama_cpp.llama_model_quantize_default_params()
-    parameters.ftype, parameters.allow_requantize, parameters.nthread = 0, True, 2
-    assert (
-        llama_cpp.llama_model_quantize(str(packaged_model_path()).encode(), str(path).encode(), parameters)
-        == 0
-    )
-    with LlamaCpp(path, threads=1) as local, llama_server(path) as url:
-        prompts = [local.tokenize(text) for text in ("The capital of France is", PROMPT)]
-        with OpenAICompatible(url, "smollm2", verify=False) as served:
-            difference = np.exp(served.next_token_logprobs(prompts)) - np.exp(
-                local.next_token_logprobs(prompts)
-            )
-    assert np.abs(difference).max() < 1e-3

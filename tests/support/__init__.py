@@ -5,5 +5,7 @@ model that they are made of, and `notes`, `tiny_models`, `servers` and `scripted
 servers in front of them. `spies` and `outputs` record what crosses the borders between rooms and what leaves
 the package; `neighbours` has the data sets to compare. `set_ups` has sound and broken set-ups for audits.
 `twins`, `exact_curves`, `laws` and `independent_accounting` are the mathematics once more. `processes` starts
-other Pythons. Pytest's fixtures are in conftest.py.
+other Pythons. A module that is named after a subject (`ledgers`, `resuming`, `service`) has what the tests of
+that subject share. Fixtures are in conftest.py, or in a subject's module: a test module imports those,
+with the fixtures that they ask for, and names them in `FIXTURES`, which tells linters that they are used.
 """

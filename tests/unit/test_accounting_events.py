@@ -36,9 +36,9 @@ from dpfewshot.accounting.reference.published import (
 from dpfewshot.errors import InvalidPlan
 
 ADD_OR_REMOVE = {Relation.ADD_REMOVE, Relation.ZERO_OUT}
-
 some = settings(max_examples=25, deadline=None)
 rates = st.floats(-4, 0).map(lambda exponent: 10**exponent)
+
 
 # ---- randomised response ---------------------------------------------------------------------------------
 
@@ -240,7 +240,6 @@ def test_zcdp_is_no_less_than_the_gaussian_that_meets_it(rho: float, steps: int,
 
 
 # ---- mixtures and relations ------------------------------------------------------------------------------
-
 GAUSSIAN, RESPONSE = PoissonGaussian(0.01, 0.8, 60), PoissonRandomizedResponse(0.02, 1.5, 40)
 CONCENTRATED = ZeroConcentrated(0.002, 20)
 
@@ -318,13 +317,6 @@ def test_relations_do_not_mix() -> None:
 def test_values_outside_their_range_are_refused(make) -> None:
     with pytest.raises(InvalidPlan):
         make()
-
-
-def test_queries_on_one_draw_combine() -> None:
-    assert combined_multiplier([3.0, 4.0]) == pytest.approx(2.4)
-    assert combined_multiplier([2.0]) <= 2.0
-    found = adadpsyn_multiplier(radius_multiplier=10, mean_multiplier=1.23, coverage_multiplier=3, rounds=1)
-    assert found == pytest.approx(0.81839, abs=5e-6)
 
 
 # ---- one computation with several descriptions ----------------------------------------------------------

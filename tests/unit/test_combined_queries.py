@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 from fractions import Fraction
 
 import pytest
@@ -46,3 +48,10 @@ def test_a_step_of_adadpsyn_asks_as_often_as_the_paper_counts() -> None:
 def test_queries_without_noise_are_refused(asked: list[float]) -> None:
     with pytest.raises(InvalidPlan):
         common_factor(asked, 1.0)
+
+
+def test_queries_on_one_draw_combine() -> None:
+    assert combined_multiplier([3.0, 4.0]) == pytest.approx(2.4)
+    assert combined_multiplier([2.0]) <= 2.0
+    found = adadpsyn_multiplier(radius_multiplier=10, mean_multiplier=1.23, coverage_multiplier=3, rounds=1)
+    assert found == pytest.approx(0.81839, abs=5e-6)

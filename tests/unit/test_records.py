@@ -8,10 +8,8 @@ import gzip
 import io
 import json
 import pickle
-import subprocess
 import sys
 import tempfile
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,59 +20,13 @@ from hypothesis import strategies as st
 from dpfewshot.errors import BackendError, DPFewShotError, InvalidRecords, MissingExtra
 from dpfewshot.records import as_records, read_records
 from dpfewshot.values import Record
+from tests.support.refusals import GOOD, PRIVATE, everything_said, jsonl, refusal, refused_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Stands in every value, key and header that a message could quote by mistake.
-PRIVATE = "Zebulon"
-GOOD = {"text": f"{PRIVATE} is ill", "label": f"{PRIVATE}-topic"}
-GOOD_RECORD = Record(GOOD["text"], GOOD["label"])
-
 # Every text that UTF-8 can hold and that is not blank: control characters, separators and NUL too.
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
-
-
-def everything_said(error: BaseException) -> str:
-    """All that a log, a traceback or a crash reporter could take from an error raised by the package."""
-    said = [str(error), repr(error), "".join(traceback.format_exception(error)), repr(error.args)]
-    chain: list[BaseException | None] = [error]
-    while chain:
-        link = chain.pop()
-        if link is None:
-            continue
-        said += [
-            repr(vars(link)),
-            repr(link),
-            str(getattr(link, "doc", "")),
-            str(getattr(link, "object", "")),
-        ]
-        chain += [link.__cause__, link.__context__]
-        for frame, _ in traceback.walk_tb(link.__traceback__):
-            if frame.f_globals["__name__"].startswith("dpfewshot"):
-                said += [repr(value) for value in frame.f_locals.values()]
-    return "\n".join(said)
-
-
-def refusal(call: Callable[[], object]) -> str:
-    with pytest.raises(InvalidRecords) as caught:
-        call()
-    message = str(caught.value)
-    assert PRIVATE not in everything_said(caught.value)
-    assert caught.value.__context__ is None
-    assert len(message.splitlines()) == 1
-    return message
-
-
-def refused_file(path: Path, content: bytes, **columns: str) -> str:
-    path.write_bytes(gzip.compress(content) if path.name.endswith(".gz") else content)
-    message = refusal(lambda: read_records(path, **columns))
-    assert path.name in message
-    return message
-
-
-def jsonl(*rows: object) -> bytes:
-    return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
 def test_the_check_for_private_text_finds_it() -> None:
@@ -91,8 +43,6 @@ def test_the_check_for_private_text_finds_it() -> None:
 
 
 # --- what is read ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz", "r.JSONL", "r.csv", "r.csv.gz"])
 @given(rows=st.lists(st.tuples(texts, texts, texts), min_size=1, max_size=5))
 @settings(max_examples=60, deadline=None)
@@ -167,8 +117,6 @@ def test_record_objects_are_checked_and_passed_through() -> None:
 
 
 # --- what is refused: files -----------------------------------------------------------------------
-
-
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert "no such file" in refusal(lambda: read_records(tmp_path / "r.jsonl"))
 
@@ -225,7 +173,6 @@ def test_a_broken_gzip_file(tmp_path: Path, name: str, damage: str) -> None:
 
 
 # --- what is refused: lines -----------------------------------------------------------------------
-
 BAD_JSON = [
     f'{{"text": "{PRIVATE}", "label": ',
     f"{PRIVATE}",
@@ -289,7 +236,6 @@ def test_a_broken_csv_line_is_named_by_where_its_record_starts(
 
 
 # --- what is refused: values ----------------------------------------------------------------------
-
 BAD_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"text": ""}, "the text is blank"),
     ({"text": " \t\u2003\n"}, "the text is blank"),
@@ -359,129 +305,12 @@ def test_a_refusal_is_one_exception_of_the_tree() -> None:
         as_records([])
 
 
-# --- Parquet, pandas, datasets --------------------------------------------------------------------
-
-
-def test_nothing_heavy_is_imported() -> None:
-    script = "import sys, dpfewshot.records; print({'pandas', 'pyarrow', 'datasets'} & set(sys.modules))"
-    shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
-    assert shown.stdout.strip() == "set()"
-
-
-def test_parquet_without_pyarrow_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "r.parquet").write_bytes(b"PAR1")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'dpfewshot\[parquet\]'"):
-        read_records(tmp_path / "r.parquet")
-
-
-def write_parquet(path: Path, **columns: list[Any]) -> None:
-    pa = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(pa.table(columns), path)
-
-
-def test_parquet_gives_back_every_bit(tmp_path: Path) -> None:
-    write_parquet(
-        tmp_path / "r.parquet", text=["a\x00\r\n", " é "], label=["x", "y"], who=[17, 18], n=[1.0, 2.0]
-    )
-    records = read_records(tmp_path / "r.parquet", unit="who")
-    assert records == [Record("a\x00\r\n", "x", "17"), Record(" é ", "y", "18")]
-
-
-def test_parquet_refusals_name_the_record(tmp_path: Path) -> None:
-    path = tmp_path / "r.parquet"
-    write_parquet(path, text=[PRIVATE, None], label=["x", "y"])
-    assert ": record 2: the text is missing" in refusal(lambda: read_records(path))
-    assert "there is no column 'topic'" in refusal(lambda: read_records(path, label="topic"))
-    write_parquet(path, text=[PRIVATE], label=[3])
-    assert ": record 1: the label is not a string" in refusal(lambda: read_records(path))
-    write_parquet(path, text=[], label=[])
-    assert "there are no records" in refusal(lambda: read_records(path))
-
-
-@pytest.mark.parametrize("damage", ["not parquet", "empty", "cut off", "garbled"])
-def test_a_broken_parquet_file(tmp_path: Path, damage: str) -> None:
-    path = tmp_path / "r.parquet"
-    write_parquet(path, text=[f"{PRIVATE} {n}" for n in range(500)], label=["x"] * 500)
-    whole = path.read_bytes()
-    content = {
-        "not parquet": f"{PRIVATE},x\n".encode() * 50,
-        "empty": b"",
-        "cut off": whole[:-20],
-        "garbled": whole[:4] + b"\xff" * 200 + whole[204:],
-    }[damage]
-    assert "is damaged, or not a Parquet file" in refused_file(path, content)
-
-
-def test_a_data_frame() -> None:
-    pd = pytest.importorskip("pandas")
-    frame = pd.DataFrame({"text": ["a", "b"], "label": ["x", "y"], "who": [5, 6]}, index=[70, 70])
-    assert as_records(frame, unit="who") == [Record("a", "x", "5"), Record("b", "y", "6")]
-    frame["label"] = frame["label"].astype("category")
-    assert as_records(frame) == [Record("a", "x"), Record("b", "y")]
-
-
-@pytest.mark.parametrize("dtype", ["object", "string"])
-@pytest.mark.parametrize("missing", [None, float("nan")])
-def test_a_missing_value_of_a_data_frame(dtype: str, missing: float | None) -> None:
-    pd = pytest.importorskip("pandas")
-    frame = pd.DataFrame({"text": ["a", "b"], "label": pd.Series(["x", missing], dtype=dtype)})
-    assert refusal(lambda: as_records(frame)).startswith("record 2: the label is missing")
-
-
-def test_a_data_frame_with_the_wrong_columns() -> None:
-    pd = pytest.importorskip("pandas")
-    headless = pd.DataFrame([["a", "x"]], columns=[f"{PRIVATE} is ill", PRIVATE])
-    with pytest.raises(InvalidRecords, match="there is no column 'text'") as caught:
-        as_records(headless)
-    assert PRIVATE not in str(caught.value)
-    twice = pd.DataFrame([["a", "x", "b"]], columns=["text", "label", "text"])
-    assert "there are several columns 'text'" in refusal(lambda: as_records(twice))
-    assert "there are no records" in refusal(lambda: as_records(pd.DataFrame({"text": [], "label": []})))
-
-
-def test_numpy_values_become_plain_ones() -> None:
-    np = pytest.importorskip("numpy")
-    (record,) = as_records([{"text": np.str_("a"), "label": np.str_("x"), "who": np.int64(5)}], unit="who")
-    assert record == Record("a", "x", "5")
-    assert {type(record.text), type(record.label), type(record.unit)} == {str}
-
-
-@pytest.mark.slow
-def test_a_dataset() -> None:
-    datasets = pytest.importorskip("datasets")
-    rows = {"text": ["a", "b"], "label": ["x", "y"], "who": [5, 6]}
-    dataset = datasets.Dataset.from_dict(rows)
-    expected = [Record("a", "x", "5"), Record("b", "y", "6")]
-    assert as_records(dataset, unit="who") == expected
-    assert as_records(dataset.to_iterable_dataset(), unit="who") == expected
-    assert "pass one split" in refusal(lambda: as_records(datasets.DatasetDict(train=dataset)))
-    classes = dataset.cast_column("who", datasets.Value("int64")).rename_columns(
-        {"label": "l", "who": "label"}
-    )
-    assert "record 1: the label is not a string" in refusal(lambda: as_records(classes))
-
-
 # ---- numbers beyond Python's, and errors that travel ------------------------------------------------------
 
 
 def test_a_unit_of_thousands_of_digits_is_refused() -> None:
     with pytest.raises(InvalidRecords, match="record 1: the unit is an integer with too many digits"):
         as_records([{**GOOD, "unit": 10**5000}], unit="unit")
-
-
-@pytest.mark.parametrize("kind", ["timestamp", "duration"])
-def test_a_parquet_time_beyond_pythons_is_refused(kind: str, tmp_path: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    times = pa.array([2**62], getattr(pa, kind)("ms"))
-    parquet.write_table(pa.table({"text": times, "label": ["a"]}), tmp_path / "x.parquet")
-    with pytest.raises(InvalidRecords, match=r"x\.parquet: has a number or time beyond Python's range"):
-        read_records(tmp_path / "x.parquet")
 
 
 @pytest.mark.parametrize(

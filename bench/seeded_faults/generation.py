@@ -1,0 +1,90 @@
+"""Faults of the token loop, of strata and of plans."""
+
+from bench.seeded_faults.fault import Fault
+
+WIRING = "tests/integration/test_wiring.py"
+
+LOOP_AND_PARTS = (
+    Fault(
+        "dpfewshot/generation/token_loop.py",
+        "winner = release.token(logprobs, public_row[support], permit)",
+        "winner = release.token(\n"
+        "    logprobs, logprobs.mean(axis=0) if suffixes else public_row[support], permit)",
+        "centres are public",
+        WIRING,
+    ),
+    Fault(
+        "dpfewshot/generation/token_loop.py",
+        "support = release.support(public_row, frozenset() if released else self.ends)",
+        "support = release.support(_answer(private, len(suffixes), None).mean(axis=0) if suffixes\n"
+        "    else public_row, frozenset() if released else self.ends)",
+        "supports are public",
+        WIRING,
+    ),
+    Fault(
+        "dpfewshot/generation/token_loop.py",
+        "subsets = [[units[unit][record] for unit, record in drawn] for drawn in sampler.draw(sizes)]",
+        "once = locals().get('once') or sampler.draw(sizes)\n"
+        "                subsets = [[units[unit][record] for unit, record in drawn] for drawn in once]",
+        "every block has a draw of its own",
+        WIRING,
+    ),
+    Fault(
+        "dpfewshot/generation/token_loop.py",
+        "permit = charge()  # before it draws",
+        "permit = locals().get('permit') or charge()",
+        "every draw is charged",
+        "tests/integration/test_synthesizer.py",
+    ),
+    Fault(
+        "dpfewshot/generation/set_up.py",
+        "return PoissonSampler(stratum.sampling_rate, prompts, records, self.random_source)",
+        "return PoissonSampler(max(each.sampling_rate for each in self.plan.strata), prompts, records,\n"
+        "    self.random_source)",
+        "a label is sampled at its own rate",
+        WIRING,
+    ),
+    Fault(
+        "dpfewshot/generation/set_up.py",
+        "return start_release(self.mechanism, stratum.draws, stratum.noise_multiplier, self.random_source)",
+        "return start_release(self.mechanism, stratum.draws.__class__(**(vars(stratum.draws) | {'row_change':\n"
+        "    type(stratum.draws.row_change).ADDED})), stratum.noise_multiplier, self.random_source)",
+        "the noise is that of N records in a prompt",
+        WIRING,
+    ),
+    Fault(
+        "dpfewshot/generation/units.py",
+        "return {None: tuple(units(records))}",
+        "return {None: tuple((record,) for record in records)}",
+        "free labels: all records of a unit are one",
+        WIRING,
+    ),
+    Fault(
+        "dpfewshot/generation/set_up.py",
+        "members = disjoint_parts(len(bodies), parts, self.random_source)",
+        "members = [range(len(bodies))] * parts",
+        "disjoint parts are disjoint",
+        "tests/integration/test_draws.py tests/integration/test_synthesizer.py",
+    ),
+    Fault(
+        "dpfewshot/generation/strata.py",
+        "        self.reservation = None\n        self.worker.after_fork()",
+        "        self.worker.after_fork()",
+        "a forked child does not draw from its parent's plan",
+        "tests/integration/test_service.py",
+    ),
+    Fault(
+        "dpfewshot/planning/plan.py",
+        "return functools.reduce(Amount.at_least, costs) if costs else None",
+        "return min(costs) if costs else None",
+        "a plan states the greatest epsilon of its parts",
+        "tests/unit/test_plans.py",
+    ),
+    Fault(
+        "dpfewshot/synthesizer.py",
+        "sound = backend.batch_invariant and self._random_source is None and accounting == CERTIFIED",
+        "sound = backend.batch_invariant and accounting == CERTIFIED",
+        "what was made with a seed says private=False",
+        "tests/integration/test_synthesizer.py",
+    ),
+)

@@ -1,0 +1,164 @@
+"""What the ledger says when the database fails, is damaged or is not there."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+import threading
+import traceback
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dpfewshot.errors import LedgerError
+from dpfewshot.ledger import BudgetLedger, LedgerAccount
+from dpfewshot.values import PrivacySpend
+from tests.support.ledgers import BUDGET, COST, account, ledger, path, rows, run, url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FIXTURES = (account, ledger, path, url)
+PASSWORD = "hunter2-correct-horse"
+LAZY = """
+import sys
+import dpfewshot
+import dpfewshot.ledger
+from dpfewshot.errors import MissingExtra
+
+assert "sqlalchemy" not in sys.modules
+sys.modules[sys.argv[1]] = None
+try:
+    budget = dpfewshot.PrivacyBudget(1.0, 1e-5)
+    dpfewshot.ledger.BudgetLedger.open(sys.argv[2]).create("tickets", budget)
+except MissingExtra as error:
+    print(error)
+"""
+
+
+def test_a_lock_that_is_held_too_long_says_to_try_later(account: LedgerAccount, path: Path) -> None:
+    with BudgetLedger.open(f"sqlite:///{path}?timeout=0.1") as impatient:
+        same = impatient.account("tickets")
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(LedgerError, match="try again later"):
+                same.reserve(None, COST, {})
+            assert same.spent == PrivacySpend(0.0, 0.0)  # readers go on
+        same.reserve(None, COST, {})
+    assert account.spent == COST
+
+
+def test_a_directory_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match=r"missing/budget\.db.*does its directory exist"):
+        BudgetLedger.open(f"sqlite:///{tmp_path}/missing/budget.db")
+
+
+def test_a_directory_in_place_of_a_file(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="cannot be opened"):
+        BudgetLedger.open(f"sqlite:///{tmp_path}")
+
+
+def test_a_file_that_is_no_database(path: Path) -> None:
+    path.write_bytes(b"text,label\n" * 1000)
+    with pytest.raises(LedgerError, match="not a SQLite database"):
+        BudgetLedger.open(f"sqlite:///{path}")
+    assert path.read_bytes() == b"text,label\n" * 1000
+
+
+def test_a_damaged_file(account: LedgerAccount, path: Path) -> None:
+    account.reserve(None, COST, {})
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
+    with pytest.raises(LedgerError, match="damaged"):
+        account.reserve(None, COST, {})
+    with pytest.raises(LedgerError, match="damaged"):
+        _ = account.spent
+
+
+def test_a_file_that_cannot_be_written_can_still_be_read_or_says_so() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "budget.db")
+        with BudgetLedger.open(f"sqlite:///{path}") as ledger:
+            account = ledger.create("tickets", BUDGET)
+            account.reserve(None, COST, {})
+            path.chmod(0o444)
+            Path(folder).chmod(0o555)
+            with without_root(), pytest.raises(LedgerError, match=r"cannot be (written|opened)"):
+                account.reserve(None, COST, {})
+            Path(folder).chmod(0o755)
+            assert account.spent == COST
+
+
+@contextmanager
+def without_root() -> Iterator[None]:
+    # root may write anywhere, and continuous integration runs as root
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize(
+    "name", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true", "budget.db", ""]
+)
+def test_what_would_not_last_is_refused(name: str) -> None:
+    with pytest.raises(LedgerError, match=r"sqlite:///budget\.db"):
+        BudgetLedger.open(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"postgresql+psycopg://me:{PASSWORD}@127.0.0.1:1/budget",
+        f"postgresql://me:{PASSWORD}@127.0.0.1:1/budget?connect_timeout=5",
+        f"postgresql://127.0.0.1:1/budget?password={PASSWORD}&{PASSWORD}=1",
+        f"postgresql://me:{PASSWORD}@127.0.0.1:port/budget",
+        f"postgresql://me:a@{PASSWORD}@127.0.0.1:1/budget",
+        f"postgresql://127.0.0.1:1/budget password={PASSWORD}",
+        f"mysql://me:{PASSWORD}@127.0.0.1/budget",
+        f"//me:{PASSWORD}@127.0.0.1/budget",
+    ],
+)
+def test_no_message_holds_a_password(name: str) -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises(LedgerError) as caught:
+        BudgetLedger.open(name)
+    assert "\n" not in str(caught.value)
+    assert PASSWORD not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "name", "extra"),
+    [
+        ("sqlalchemy", "sqlite:///budget.db", "ledger"),
+        ("alembic", "sqlite:///budget.db", "ledger"),
+        ("psycopg", "postgresql+psycopg://127.0.0.1:1/budget", "postgresql"),
+    ],
+)
+def test_the_database_libraries_are_imported_when_they_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, name: str, extra: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    finished = run(LAZY, module, name)
+    assert f"pip install 'dpfewshot[{extra}]'" in finished.stdout, finished.stderr
+
+
+def test_a_new_ledger_waits_for_another_program_in_its_file(path: Path, url: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("CREATE TABLE theirs (number INTEGER)")
+        other.execute("BEGIN IMMEDIATE")
+        done = threading.Timer(0.3, other.rollback)
+        done.start()
+        with BudgetLedger.open(url) as ledger:
+            assert ledger.datasets() == []
+            ledger.create("tickets", BUDGET)
+        done.join()
+    assert rows(path, "PRAGMA journal_mode") == [("wal",)]

@@ -1,0 +1,63 @@
+"""The progress bar on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+import termios
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from tests.support.processes import environment
+
+BAR = """
+from tests.support.factory import synthesizer
+from tests.support.scripts import Sentence
+
+synthesizer(Sentence(sure=0.999999), prompts_per_token=100).generate_all()
+print("done")
+"""
+
+
+def shown(errors: int) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-c", BAR],
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        check=True,
+        timeout=120,
+        env=environment(COLUMNS="140", TQDM_MININTERVAL="0"),
+    )
+
+
+def until_closed(terminal: int) -> str:
+    pieces = []
+    with (
+        os.fdopen(terminal, "rb", buffering=0) as opened,
+        suppress(OSError),
+    ):  # how a terminal says that it ended
+        while piece := opened.read(4096):
+            pieces.append(piece)
+    return b"".join(pieces).decode()
+
+
+def test_the_bar_shows_tokens_time_and_budget_on_a_terminal() -> None:
+    terminal, its_end = pty.openpty()
+    termios.tcsetwinsize(its_end, (24, 160))
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(until_closed, terminal)
+        done = shown(its_end)
+        os.close(its_end)
+        text = reading.result()
+    assert done.stdout == b"done\n"
+    assert "/16 [" in text
+    assert "token/s" in text or "s/token" in text
+    assert "1 of 2 demonstrations, epsilon 3.99" in text
+    assert "of 4.0000 used" in text or "of 3.99" in text
+
+
+def test_the_bar_is_silent_in_a_pipe() -> None:
+    done = shown(subprocess.PIPE)
+    assert done.stderr == b""

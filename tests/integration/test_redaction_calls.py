@@ -1,0 +1,235 @@
+"""No error of loading, labels, use, evaluation, audits, ledgers and commands carries anything private."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dpfewshot as dpf
+from dpfewshot import audit, evaluation
+from dpfewshot.audit.influence import influences
+from dpfewshot.audit.membership import membership_inference, trials_of_records
+from dpfewshot.cli.application import run
+from dpfewshot.evaluation import Experiment, NonPrivateSample, Results, Trial
+from dpfewshot.ledger.database import Database
+from tests.support.crash_reporter import collected
+from tests.support.redaction import (
+    CANARIES,
+    DEMONSTRATION,
+    RECORDS,
+    SECRET,
+    Failing,
+    assert_says_nothing,
+    raised_by,
+    synthesizer,
+)
+from tests.support.scripts import TASK, WORDS, Sentence
+
+BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
+
+
+# ---- loading, labels, use, evaluation and audits -----------------------------------------------------------
+
+
+class Untokenisable(Sentence):
+    """Its tokenizer quotes what it cannot read."""
+
+    def tokenize(self, text: str) -> list[int]:
+        if SECRET in text:
+            raise RuntimeError(f"cannot read {text}")
+        return super().tokenize(text)
+
+
+class Choking(Sentence):
+    """Fails on every prompt with a record, whose tokens it quotes."""
+
+    open_block = Failing.open_block
+
+    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
+        if any(WORDS.index(" secret") in prompt for prompt in prompts):
+            raise RuntimeError(f"cannot evaluate {SECRET} {[*map(list, prompts)]}")
+        return super().next_token_logprobs(prompts, support)
+
+
+def rows() -> list[dict[str, str]]:
+    return [{"text": record.text, "label": record.label} for record in RECORDS] + [{"text": SECRET}]
+
+
+def experiment(backend: Sentence) -> Experiment:
+    return Experiment(
+        task=TASK, records=RECORDS, test=RECORDS[:5], writer=backend, writer_name="m", delta=1e-5
+    )
+
+
+class Locked(dpf.MemoryAccount):
+    """An account that fails while it handles another error."""
+
+    def reserve(self, *arguments: Any) -> int:
+        try:
+            return int(f"{SECRET} {arguments}")
+        except ValueError:
+            raise dpf.LedgerError("the ledger is locked") from None
+
+
+class Unwritable(Sentence):
+    """It quotes the tokens that it cannot write out."""
+
+    def detokenize(self, tokens: Any) -> str:
+        if len(tokens) > 1:
+            raise RuntimeError(f"cannot write {SECRET}")
+        return super().detokenize(tokens)
+
+
+PRIVATE_CALLS: dict[str, Callable[[], object]] = {
+    "as_records": lambda: dpf.as_records(rows()),
+    "Synthesizer": lambda: dpf.Synthesizer(TASK, rows(), Sentence(), budget=BUDGET),
+    "Synthesizer, a wrong setting": lambda: dpf.Synthesizer(
+        TASK, rows()[:-1], Sentence(), budget=BUDGET, max_tokens="8"
+    ),
+    "non_private_sample": lambda: dpf.non_private_sample(TASK, rows()),
+    "release_labels": lambda: dpf.release_labels(rows(), count=1, epsilon=1.0, delta=1e-6),
+    "release_labels, no ledger": lambda: dpf.release_labels(
+        rows()[:-1], count=1, epsilon=1.0, delta=1e-6, account=Locked(BUDGET)
+    ),
+    "leak_check": lambda: audit.leak_check([DEMONSTRATION], RECORDS, Untokenisable()),
+    "leak_check, rows": lambda: audit.leak_check([DEMONSTRATION], rows()),
+    "canary_game": lambda: audit.canary_game(synthesizer(Choking()), plays=100, batches=1),
+    "influences": lambda: influences(TASK, Untokenisable(), [DEMONSTRATION], [f"my secret is {SECRET}"]),
+    "membership_inference": lambda: membership_inference(
+        TASK, Untokenisable(), trials_of_records(RECORDS[:2], RECORDS[2:], each=2), loss="record"
+    ),
+    "evaluate": lambda: evaluation.evaluate(
+        experiment(Untokenisable()), [Trial(NonPrivateSample(), None, shots=2)], Results("none.jsonl")
+    ),
+    "Classifier": lambda: dpf.icl.Classifier(TASK, Untokenisable(), [DEMONSTRATION]).predict([SECRET, "b"]),
+    "Classifier, streamed": lambda: list(
+        dpf.icl.Classifier(TASK, Choking(), [DEMONSTRATION]).stream(["my secret is", "b"])
+    ),
+    "Extractor": lambda: dpf.icl.Extractor(TASK, Untokenisable(), [DEMONSTRATION]).predict([SECRET]),
+    "Extractor, writing": lambda: dpf.icl.Extractor(TASK, Unwritable(), [DEMONSTRATION]).predict([SECRET]),
+}
+
+
+@pytest.mark.parametrize("call", PRIVATE_CALLS)
+def test_no_other_call_that_reads_private_text_says_any(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    error = raised_by(PRIVATE_CALLS[call])
+    assert isinstance(error, dpf.DPFewShotError) or "wrong setting" in call
+    assert_says_nothing(error)
+
+
+def test_what_the_callers_own_rows_raise_is_shown_with_their_own_frames_alone() -> None:
+    def reading() -> Any:
+        yield rows()[0]
+        raise LookupError("mine")
+
+    error = raised_by(lambda: dpf.Synthesizer(TASK, reading(), Sentence(), budget=BUDGET))
+    assert type(error) is LookupError
+    frames = []
+    trace = error.__traceback__
+    while trace is not None:
+        frames.append(trace.tb_frame.f_code.co_name)
+        trace = trace.tb_next
+    assert frames[-2:] == ["redacting", "reading"]
+
+
+# ---- a ledger's password -----------------------------------------------------------------------------------
+URL = f"postgresql+psycopg://me:{SECRET}@127.0.0.1:1/budget?sslpassword={SECRET}2"
+
+
+def ledger_calls() -> dict[str, Callable[[], object]]:
+    return {
+        "open": lambda: dpf.BudgetLedger.open(URL),
+        "Synthesizer": lambda: synthesizer(Sentence(), ledger=URL, dataset="tickets"),
+        "no URL": lambda: dpf.BudgetLedger.open(f"me:{SECRET}@host"),
+        "another database": lambda: dpf.BudgetLedger.open(f"mysql://me:{SECRET}@host/x"),
+    }
+
+
+@pytest.mark.parametrize("call", ledger_calls())
+def test_a_ledgers_password_is_in_no_error(call: str) -> None:
+    pytest.importorskip("psycopg")
+    error = raised_by(ledger_calls()[call])
+    assert type(error) is dpf.LedgerError
+    assert_says_nothing(error, (SECRET,))
+
+
+def test_control_without_the_border_the_password_is_there() -> None:
+    pytest.importorskip("psycopg")
+    plain = dpf.BudgetLedger.open.__func__.__wrapped__  # type: ignore[attr-defined]
+    assert SECRET in collected(raised_by(lambda: plain(dpf.BudgetLedger, URL)))
+
+
+def test_a_place_shows_no_password() -> None:
+    pytest.importorskip("psycopg")
+    place = Database(URL).place
+    assert place.secrets
+    assert SECRET not in repr(place)
+    assert SECRET not in repr([place])
+
+
+# ---- the command line --------------------------------------------------------------------------------------
+BACKENDS = """
+from tests.support.scripts import Sentence
+from dpfewshot.backends.protocol import ReplayedBlock
+
+class OwnBlock(ReplayedBlock):
+    def next_token_logprobs(self, support=None):
+        return self._backend.next_token_logprobs(self._prompts, support)
+
+class Failing(Sentence):
+    def open_block(self, prefix, suffixes, tokens, *, public=False):
+        return OwnBlock(self, prefix, suffixes, public=public)
+
+    def next_token_logprobs(self, prompts, support=None):
+        if support is not None:
+            raise RuntimeError(f"swordfish {[*map(list, prompts)]}")
+        return super().next_token_logprobs(prompts, support)
+"""
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_command_line_says_nothing(
+    as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_backends.py").write_text(BACKENDS)
+    lines = (json.dumps({"text": record.text, "label": record.label}) + "\n" for record in RECORDS)
+    (tmp_path / "records.jsonl").write_text("".join(lines))
+    task = {"name": "tickets", "instruction": "Write.", "label_field": "Kind", "text_field": "Ticket"}
+    toml = "".join(f"{key} = {json.dumps(value)}\n" for key, value in task.items())
+    (tmp_path / "task.toml").write_text(toml + 'labels = ["refund", "delivery"]\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_backends", raising=False)
+    arguments = "generate --backend own_backends:Failing --task task.toml --records records.jsonl"
+    options = "--label refund --epsilon 4 --delta 1e-5 --prompts-per-token 30 --max-tokens 4 --top-k 8"
+    status = run([*arguments.split(), *options.split(), *(["--json"] if as_json else [])])
+    told = "".join(capsys.readouterr())
+    assert status == 2
+    assert "RuntimeError" in told
+    assert not [canary for canary in CANARIES if canary in told]
+
+
+def test_a_fault_of_the_command_line_is_one_line_without_its_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def faulty(*_: object) -> None:
+        raise LookupError(SECRET)
+
+    (tmp_path / "records.jsonl").write_text('{"text": "a", "label": "Location"}\n' * 100)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dpfewshot.cli.plan.open_session", faulty)
+    arguments = (
+        "plan --task trec --records records.jsonl --label Location --epsilon 4 --delta 1e-5 --max-tokens 4"
+    )
+    assert run(arguments.split()) == 2
+    told = "".join(capsys.readouterr())
+    assert told.startswith("dpfewshot: failed with LookupError in dpfewshot.cli.plan, line ")
+    assert SECRET not in told

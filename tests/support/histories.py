@@ -1,0 +1,34 @@
+"""Accounts with a history."""
+
+from __future__ import annotations
+
+from dpfewshot.budget.draws import DrawCounts
+from dpfewshot.ledger import BudgetLedger, LedgerAccount
+from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.support.ledgers import BUDGET
+
+
+def lived(url: str) -> LedgerAccount:
+    """An account that has seen every act."""
+    account = BudgetLedger.open(url).create("tickets", BUDGET, unit="customer")
+    drew = account.reserve("trec: Location", PrivacySpend(0.25, 1e-6), {"mechanism": "gaussian", "steps": 15})
+    account.charge(drew)
+    account.settle(drew)
+    account.cancel(account.reserve(None, PrivacySpend(0.1, 0.0), {}))
+    account.change_budget(PrivacyBudget(2.0, 1e-5))
+    account.charge(account.reserve("trec: Number", PrivacySpend(0.5, 0.0), {}))
+    account.reserve(None, PrivacySpend(0.5, 0.0), {})
+    return account
+
+
+def drew(url: str) -> LedgerAccount:
+    """An account with an entry that drew, was resumed, and has a block left of two."""
+    account = BudgetLedger.open(url).create("tickets", BUDGET)
+    entry = account.reserve(
+        "trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 4}, DrawCounts((4,), "first")
+    )
+    account.draw(entry, "first", 0)
+    words = entry, "trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 4}
+    account.resume(*words, known=["first"], draws=DrawCounts((2,), "second"))
+    account.draw(entry, "second", 0)
+    return account
