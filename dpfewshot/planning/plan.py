@@ -140,8 +140,8 @@ class StratumPlan:
             noise_on_mean=told["noise_on_mean"],
             event=document.event_from_dict(exact["event"]),
         )
-        spend = stated.spend
-        document.check_stated("a stratum of the plan", told, spend and spend.epsilon, spend and spend.delta)
+        epsilon, delta = (stated.spend.epsilon, stated.spend.delta) if stated.spend else (None, None)
+        document.check_stated("a stratum of the plan", told, epsilon, delta)
         return stated
 
 
