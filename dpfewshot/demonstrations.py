@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -10,11 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, overload
 
+from dpfewshot.budget.amounts import NOTHING, Amount
 from dpfewshot.errors import InvalidRecords, MissingExtra
 from dpfewshot.prompts.few_shot import labelling_instruction, prompt_format
 from dpfewshot.runtime.files import write_whole
 from dpfewshot.tasks import Task
-from dpfewshot.values import Demonstration, PrivacySpend, delta_text, epsilon_text
+from dpfewshot.values import Demonstration, PrivacySpend, counted, delta_text, epsilon_text
 
 if TYPE_CHECKING:
     import datasets
@@ -84,20 +86,18 @@ class Demonstrations(Sequence[Demonstration]):
             return None
         if self.plan_spend is not None:
             return self.plan_spend
-        spends = [one.spent for one in self.items if one.spent is not None]
-        return PrivacySpend(
-            _sum_upwards(spend.epsilon for spend in spends), _sum_upwards(spend.delta for spend in spends)
-        )
+        amounts = (Amount.of_cost(one.spent) for one in self.items if one.spent is not None)
+        return functools.reduce(Amount.plus, amounts, NOTHING).as_spend()
 
     @property
     def statement(self) -> str:
         """The guarantee of all of them together, in one line."""
         spent = self.spent
         if spent is None:
-            return f"{len(self)} demonstrations, no guarantee for all of them together"
+            return f"{counted(len(self), 'demonstration')}, no guarantee for all of them together"
         return (
-            f"{len(self)} demonstrations, together at most epsilon={epsilon_text(spent.epsilon)} at "
-            f"delta={delta_text(spent.delta)}, neighbours {self.relation or 'none'}"
+            f"{counted(len(self), 'demonstration')}, together at most epsilon={epsilon_text(spent.epsilon)} "
+            f"at delta={delta_text(spent.delta)}, neighbours {self.relation or 'none'}"
         )
 
     def to_lines(self) -> list[dict[str, object]]:
@@ -225,11 +225,3 @@ def _demonstrations(path: str | os.PathLike[str], lines: Sequence[str]) -> Itera
                 yield from_line(line)
         except (TypeError, ValueError, RecursionError):
             raise InvalidRecords(f"{path}: line {number}: is not a demonstration") from None
-
-
-def _sum_upwards(amounts: Iterable[float]) -> float:
-    """The sum, rounded up so that it is still an upper bound."""
-    total = 0.0
-    for amount in amounts:
-        total = math.nextafter(total + amount, math.inf) if amount and total else total + amount
-    return total

@@ -45,7 +45,7 @@ TOP_K = 100
 class Synthesizer:
     """Generates synthetic few-shot demonstrations from private labelled text, with a certified (ε, δ).
 
-    It is a context manager, which closes it at the end.
+    Use it in a `with` statement, which closes it.
 
     Args:
         task: instruction, fields and labels.
@@ -66,8 +66,8 @@ class Synthesizer:
             replace one unit by another of the same label, and n is public.
         accounting: "certified", or "published" for the noise of a paper's own accounting of fixed-size draws:
             results then say `private=False`.
-        disjoint_parts: P. Each unit of a label is assigned to one of P parts by itself, and every part serves
-            its own demonstrations at the full (ε, δ): parallel composition, for many demonstrations.
+        disjoint_parts: P. Each unit of a label is in one of P parts, chosen from that unit alone. Every part
+            serves its own demonstrations at the full (ε, δ): parallel composition, for many demonstrations.
         ledger: a durable budget: "sqlite:///budget.db", "postgresql+psycopg://...", a BudgetLedger, or an
             account that others spend from too, such as a `MemoryAccount`.
         dataset: the ledger account's name, required with a URL or a BudgetLedger. The account must exist
@@ -154,7 +154,9 @@ class Synthesizer:
         plan = self._planner.plan(mechanism)
         self._tokens_per_second: float | None = None
         if opentelemetry:
-            warn_renamed("opentelemetry=True", "observers=[OpenTelemetryObserver()]")
+            warn_renamed(
+                "opentelemetry=True", "observers=[dpfewshot.generation.telemetry.OpenTelemetryObserver()]"
+            )
             observers = [*observers, OpenTelemetryObserver()]
         public = {"mechanism": mechanism.name, "relation": relation}
         told = Observers(public, [LogObserver(), *observers])
@@ -183,7 +185,7 @@ class Synthesizer:
     def set_up(self) -> SetUp:
         """What generates, for audits: the plan, the mechanism, the backend and the records.
 
-        It is there to read: no use of it changes what this object releases.
+        Read-only: changing it has no effect on what this object releases.
         """
         return self._generation.set_up
 

@@ -175,6 +175,11 @@ def check_whole(name: str, number: object) -> None:
         raise InvalidPlan(f"{name} must be a whole number of at least 1, not {number!r}")
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun: "1 entry", "2 entries"."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
 def epsilon_text(epsilon: float) -> str:
     """ε to four decimals, rounded up: the printed number is an upper bound too."""
     whole, decimals = divmod(math.ceil(Fraction(repr(float(epsilon))) * 10**4), 10**4)

@@ -49,8 +49,8 @@ def calibrate(event_at: Callable[[float], Event], *, epsilon: float, delta: floa
     a relative 10⁻⁴ or so does not fit, unless σ is LEAST_NOISE.
 
     Args:
-        event_at: the event at a noise multiplier; more noise must not cost more. A multiplier that it refuses
-            does not fit.
+        event_at: the event at a noise multiplier; more noise must not cost more. If it raises InvalidPlan for
+            a multiplier, that multiplier counts as too small.
         epsilon: the target, ε > 0, finite.
         delta: the target, 0 < δ < 1.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
@@ -196,7 +197,11 @@ def _unit_advice(unit: str | None, other: str | None) -> str:
     if unit == other:
         return ""
     if unit is None:
-        return "; each record is a unit of this account: leave out unit= (--unit), or use another account"
+        return (
+            "; each record is a unit of this account: to protect whole units, create an account of another "
+            f"name with dpfewshot ledger create ... --unit {shlex.quote(str(other))}; records read without "
+            "unit= (--unit) fit this one, but protect single records only"
+        )
     return f"; name the account's unit column when you read the records: unit={unit!r} (--unit {unit})"
 
 
@@ -207,8 +212,10 @@ def _listed(relations: Iterable[str]) -> str:
 def exceeded_message(cost: Amount, limit: Amount, spent: Amount) -> str:
     """The refusal of a plan that does not fit. All of its numbers are public."""
     needed, budget, used = cost.as_spend(), limit.as_remainder(), spent.as_spend()
+    left = limit.minus(spent).as_remainder()
     return (
-        f"the plan needs epsilon={needed.epsilon:.6g}, delta={needed.delta:.3g}, but of the budget "
-        f"epsilon={budget.epsilon:.6g}, delta={budget.delta:.3g} already "
-        f"epsilon={used.epsilon:.6g}, delta={used.delta:.3g} is spent"
+        f"the plan needs epsilon={needed.epsilon:.6g}, delta={needed.delta:.3g}, and does not fit: "
+        f"epsilon={used.epsilon:.6g}, delta={used.delta:.3g} of the budget "
+        f"epsilon={budget.epsilon:.6g}, delta={budget.delta:.3g} is spent, which leaves a plan over the "
+        f"whole data set epsilon={left.epsilon:.6g}, delta={left.delta:.3g}"
     )

@@ -64,7 +64,7 @@ def generate(
         raise click.UsageError("--dataset needs --ledger: without one, the budget ends with this run")
     with _Lines(output) as lines:  # opened before anything is spent
         session = open_session(options, ledger=ledger, dataset=dataset, create=create)
-        click.echo(describe(session.synthesizer.plan), err=True)
+        click.echo(describe(session.synthesizer.plan, options["unit"]), err=True)
         checkpoint = f"{output}{CHECKPOINT}" if resume else None
         if checkpoint is not None and sys.stderr.isatty():
             click.echo(_which_run(checkpoint), err=True)
@@ -94,18 +94,25 @@ class _Lines:
     def __init__(self, output: str | None) -> None:
         self._output = output
         self._file: FileIO | None = None
+        self._is_new = False
 
     def __enter__(self) -> Self:
         if self._output is not None:
+            self._is_new = not os.path.lexists(self._output)
             try:
                 self._file = Path(self._output).open("ab+", buffering=0)
             except OSError as error:
                 raise DPFewShotError(f"cannot write {self._output}: {error.strerror}") from None
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self._file is None or self._output is None:
+            return
+        is_empty = os.fstat(self._file.fileno()).st_size == 0
+        self._file.close()
+        if kind is not None and self._is_new and is_empty:  # a failed run leaves no file behind
+            with suppress(OSError):
+                Path(self._output).unlink()
 
     def write(self, demonstration: Demonstration) -> None:
         line = json_line(demonstration)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpfewshot.errors import LedgerError
-from dpfewshot.values import PrivacyBudget, on_one_line
+from dpfewshot.values import PrivacyBudget, counted, on_one_line
 
 if TYPE_CHECKING:
     from dpfewshot.ledger import LedgerAccount
@@ -173,6 +173,14 @@ def change_budget(*, url: str, dataset: str, epsilon: float, delta: float, as_js
     """
     with _account(url, dataset) as account:
         account.change_budget(PrivacyBudget(epsilon, delta))
+        budget, spent = account.budget, account.spent
+        if spent.epsilon > budget.epsilon or spent.delta > budget.delta:
+            click.echo(
+                f"warning: the account of {dataset!r} is overdrawn: epsilon={spent.epsilon}, "
+                f"delta={spent.delta} is spent of epsilon={budget.epsilon}, delta={budget.delta}; no further "
+                "plan fits",
+                err=True,
+            )
         _print_summary(account, as_json=as_json)
 
 
@@ -214,12 +222,17 @@ def _account(url: str, dataset: str) -> Iterator[LedgerAccount]:
 
 
 def _print_summary(account: LedgerAccount, *, as_json: bool) -> None:
-    summary = account.summary()
+    summary: dict[str, Any] = account.summary()
     if as_json:
         click.echo(json.dumps(summary))
         return
     click.echo(
-        f"{on_one_line(account.dataset)}: budget {summary['budget']}, spent {summary['spent']}, "
-        f"{summary['entries']} entries, relation {account.relation}, "
-        f"unit {on_one_line(str(account.unit))}, chain tip {account.chain_tip}"
+        f"{on_one_line(account.dataset)}: budget {_in_words(summary['budget'])}, "
+        f"spent {_in_words(summary['spent'])}, {counted(summary['entries'], 'entry', 'entries')}, "
+        f"relation {account.relation}, each {on_one_line(account.unit or 'record')} is one unit, "
+        f"chain tip {account.chain_tip}"
     )
+
+
+def _in_words(amount: dict[str, float]) -> str:
+    return f"epsilon={amount['epsilon']} delta={amount['delta']}"

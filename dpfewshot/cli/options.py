@@ -13,7 +13,16 @@ import click
 from dpfewshot.cli.backends import Decorator, backend_options, open_backend
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.tasks import Task, by_name
-from dpfewshot.values import NO_PRIVACY, NoPrivacy, PrivacyBudget, Record, delta_text, epsilon_text
+from dpfewshot.values import (
+    NO_PRIVACY,
+    NoPrivacy,
+    PrivacyBudget,
+    Record,
+    counted,
+    delta_text,
+    epsilon_text,
+    on_one_line,
+)
 
 if TYPE_CHECKING:
     from dpfewshot.backends import LogprobBackend
@@ -212,17 +221,25 @@ def open_session(
     return Session(task, synthesizer, backend)
 
 
-def describe(plan: GenerationPlan) -> str:
-    """The plan in a few lines, for people."""
+def describe(plan: GenerationPlan, unit: str | None = None) -> str:
+    """The plan in a few lines, for people.
+
+    Args:
+        plan: to describe.
+        unit: the column that names whom a record belongs to; None if each record is a unit of its own.
+    """
     settings = plan.settings
-    seconds = "" if plan.estimated_seconds is None else f", at most about {plan.estimated_seconds:.0f} s"
+    seconds = "" if plan.estimated_seconds is None else f", at most about {_duration(plan.estimated_seconds)}"
     header = f"{'stratum':<16}{'n':>8}{'q':>9}{'steps':>7}{'sigma':>9}{'noise on mean':>15}"
     sizes = (
         f"M={settings.prompts_per_token} N={settings.records_per_prompt} T={settings.max_tokens} "
         f"R={settings.resample_every}; at most {plan.prompt_tokens:,} tokens a demonstration{seconds}"
     )
     lines = [
-        f"plan: {plan.demonstrations} demonstrations by {plan.mechanism}, neighbours {plan.relation}",
+        (
+            f"plan: {counted(plan.demonstrations, 'demonstration')} by {plan.mechanism}, "
+            f"neighbours {plan.relation}, each {on_one_line(unit or 'record')} is one unit"
+        ),
         f"      {sizes}",
         f"      {header}{'epsilon':>9}{'delta':>10}",
     ]
@@ -239,6 +256,14 @@ def describe(plan: GenerationPlan) -> str:
             f"{stratum.steps:>7}{stratum.noise_multiplier:>9.4f}{noise:>15}{spent}"
         )
     return "\n".join(lines)
+
+
+def _duration(seconds: float) -> str:
+    """In seconds up to two minutes, in minutes up to two hours, else in hours."""
+    for size, name in ((3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {name}"
+    return f"{seconds:.0f} s"
 
 
 def top_k_of(text: str) -> int | None:

@@ -74,7 +74,7 @@ def plan(
             found["comparison"] = [_row_as_dict(row) for row in compared]
         click.echo(json.dumps(measured.as_dict() | found))
     else:
-        lines = [describe(measured), *(_check_in_words(*check) for check in checks)]
+        lines = [describe(measured, options["unit"]), *(_check_in_words(*check) for check in checks)]
         click.echo("\n".join([*lines, *(_comparison(compared, target_noise) if compare else ())]))
 
 

@@ -15,7 +15,7 @@ from dpfewshot.generation.generation import Generation
 def checkpointed(
     generation: Generation, path: str | os.PathLike[str], identity: Mapping[str, object]
 ) -> Iterator[Checkpoint]:
-    """Write every draw to a checkpoint, and resume what it says was reserved.
+    """Open a checkpoint that records every draw, and resume the reservations in it.
 
     Afterwards the checkpoint keeps what is left of the plan: only a later run that follows it can draw.
 
@@ -82,7 +82,7 @@ def _check(generation: Generation, checkpoint: Checkpoint) -> None:
 
 
 def _resume(generation: Generation, checkpoint: Checkpoint) -> None:
-    """Resume every stratum, or none: one that fails leaves the others as they were."""
+    """Resume all strata or none: if one fails, the others stay unchanged."""
     runs = generation.runs.values()
     resumed = [run.resume(checkpoint) or run.reservation for run in runs]
     for run, reservation in zip(runs, resumed, strict=True):

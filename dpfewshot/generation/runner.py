@@ -137,5 +137,6 @@ def _cannot_be_made(labels: Sequence[str], made: int) -> str:
     numbers = ", ".join(f"{count} of {label!r}" for label, count in Counter(labels).items())
     return (
         f"{numbers} cannot be made: draws of the plan were interrupted, or went to other callers. The other "
-        f"{made} are in the checkpoint (Demonstrations.from_jsonl). A further plan needs further budget"
+        f"{'one is' if made == 1 else f'{made} are'} in the checkpoint "
+        "(Demonstrations.from_jsonl). A further plan needs further budget"
     )

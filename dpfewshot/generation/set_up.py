@@ -30,7 +30,7 @@ from dpfewshot.values import LABEL_COLUMN, Record
 
 @dataclass(frozen=True)
 class SetUp:
-    """What `Synthesizer` generates from. It is there to read: no use of it changes a generation.
+    """What `Synthesizer` generates from. Read-only: changing it has no effect on a generation.
 
     Attributes:
         task: its name and labels name the account's partition.

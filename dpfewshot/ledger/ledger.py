@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -9,7 +10,7 @@ from dpfewshot.errors import LedgerError, MissingExtra
 from dpfewshot.ledger.ledger_account import LedgerAccount, check_unit, limit_of
 from dpfewshot.ledger.names import dataset_name, same_spelling, similar
 from dpfewshot.runtime.redaction import redacts_errors_of_methods
-from dpfewshot.values import PrivacyBudget, Relation
+from dpfewshot.values import UNNAMED_UNIT, PrivacyBudget, Relation
 
 if TYPE_CHECKING:
     from dpfewshot.ledger.store import Store
@@ -62,15 +63,24 @@ class BudgetLedger:
         """The data sets that have an account, sorted."""
         return self._store.datasets()
 
-    def account(self, dataset: str) -> LedgerAccount:
-        """The account of a data set.
+    def account(
+        self, dataset: str, *, relation: str = Relation.ZERO_OUT, unit: str | None = None
+    ) -> LedgerAccount:
+        """The account of a data set, of any relation and unit.
+
+        Args:
+            dataset: its name.
+            relation: of the run, for the command that the message suggests if there is no account.
+            unit: of the run, likewise.
 
         Raises:
             LedgerError: the account does not exist. Names accounts with similar names.
         """
         stored = self._find(dataset)
         if stored is None:
-            raise LedgerError(f"{self._unknown(dataset_name(dataset))}: create one with {_CREATE}")
+            raise LedgerError(
+                f"{self._unknown(dataset_name(dataset))}: create one with {_create(relation, unit)}"
+            )
         return LedgerAccount(self._store, stored)
 
     def _find(self, dataset: str) -> StoredAccount | None:
@@ -114,9 +124,12 @@ class BudgetLedger:
             raise LedgerError(
                 f"the data set {dataset!r} has an account already, with parallel={account.parallel}"
             )
-        if account.budget != limit_of(budget).as_budget():
+        there = account.budget
+        if there != limit_of(budget).as_budget():
             raise LedgerError(
-                f"the data set {dataset!r} has an account already, with {account.budget}, not {budget}"
+                f"the data set {dataset!r} has an account already, with the budget epsilon={there.epsilon}, "
+                f"delta={there.delta}, not epsilon={budget.epsilon}, delta={budget.delta}: dpfewshot ledger "
+                "change-budget replaces it"
             )
         return account
 
@@ -152,6 +165,13 @@ class BudgetLedger:
         check_unit(unit)
         stored = self._store.find_or_add(name, limit_of(budget), str(relation), unit, parallel=parallel)
         return _bound(LedgerAccount(self._store, stored), relation, unit)
+
+
+def _create(relation: str, unit: str | None) -> str:
+    """The command that creates an account for a run."""
+    options = "" if relation == Relation.ZERO_OUT else f" --relation {relation}"
+    named = "" if unit in (None, UNNAMED_UNIT) else f" --unit {shlex.quote(str(unit))}"
+    return f"{_CREATE}{options}{named}"
 
 
 def _bound(account: LedgerAccount, relation: str, unit: str | None) -> LedgerAccount:

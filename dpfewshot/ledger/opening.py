@@ -88,4 +88,4 @@ def _in_ledger(
     opened = ledger if isinstance(ledger, BudgetLedger) else BudgetLedger.open(str(ledger))
     if create:
         return opened.account_or_create(dataset, budget, relation=relation, unit=unit)
-    return opened.account(dataset)
+    return opened.account(dataset, relation=relation, unit=unit)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpfewshot.budget.amounts import NOTHING, Amount
+from dpfewshot.budget.amounts import DELTA_SCALE, EPSILON_SCALE, NOTHING, Amount
 from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.budget.scopes import partition_after, total_over_scopes
 from dpfewshot.errors import LedgerError
@@ -216,19 +216,38 @@ def _disagreements(snapshot: Snapshot) -> Iterator[str]:
             return
     for name, told in replay.account.items():
         if snapshot.account[name] != told:
-            yield f"the account's {name} is {snapshot.account[name]!r}, its history says {told!r}"
+            stored_value, told_value = _value(name, snapshot.account[name]), _value(name, told)
+            yield f"the account's {name} is {stored_value}, its history says {told_value}"
     stored = {
         row["id"]: {name: row[name] for name in row if name not in _NOT_IN_HISTORY}
         for row in snapshot.entries
     }
     for entry in sorted(stored.keys() | replay.entries.keys()):
         if stored.get(entry) != replay.entries.get(entry):
-            yield f"entry {entry} is {stored.get(entry)}, its history says {replay.entries.get(entry)}"
+            yield (
+                f"entry {entry} is {_in_words(stored.get(entry))}, its history says "
+                f"{_in_words(replay.entries.get(entry))}"
+            )
     for row in snapshot.entries:
         if row["id"] in replay.draws:
             yield from _other_draws(row, replay.draws[row["id"]])
     if not replay.account:
         yield "the account has no history"
+
+
+def _in_words(entry: Row | None) -> str:
+    """An entry as a message shows it."""
+    if entry is None:
+        return "missing"
+    amounts = ", ".join(f"{name}={_value(name, entry[name])}" for name in ("epsilon", "delta"))
+    scope = "the whole data set" if entry["scope"] is None else repr(entry["scope"])
+    return f"{entry['state']} with {amounts} for {scope}"
+
+
+def _value(name: str, value: object) -> str:
+    """A stored value as a message shows it: an amount in decimals. Whoever tampers may store anything."""
+    scale = {"epsilon": EPSILON_SCALE, "delta": DELTA_SCALE}.get(name)
+    return repr(value if scale is None or not isinstance(value, int) else value / scale)
 
 
 def _other_draws(row: Row, granted: DrawCounts | None) -> Iterator[str]:

@@ -22,7 +22,9 @@ from dpfewshot.mechanisms.vocabulary import check_top_k, likeliest
 
 
 class BaseMechanism(ABC):
-    """A mechanism with the usual support and no noise on probabilities. Subclasses are frozen dataclasses.
+    """A mechanism whose support is the top K tokens, without noise on probabilities.
+
+    Subclasses are frozen dataclasses.
 
     Attributes:
         name: what output lines, plans and the command line call it.

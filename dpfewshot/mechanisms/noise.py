@@ -29,8 +29,8 @@ def noise_scale(noise_multiplier: float, squared_sensitivity: Fraction | int, gr
 
     Args:
         noise_multiplier: σ > 0.
-        squared_sensitivity: Δ₂² > 0, exact, where 1 has `grid` steps.
-        grid: grid steps in 1.
+        squared_sensitivity: Δ₂² > 0, exact, in the unit of the sums, not in grid steps.
+        grid: the number of grid steps in 1.
     """
     squared = Fraction(noise_multiplier) ** 2 * squared_sensitivity * grid**2
     scale = _ceiling_of_root(squared)

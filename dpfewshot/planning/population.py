@@ -62,10 +62,13 @@ def _public_population(population: Population, scope: str | None, counted: int) 
             "population must name a number for each label, as in {'refund': 1200}; on the command line "
             "repeat it, as in --population refund=1200 --population delivery=900"
         )
-    count = population.get(scope)
-    check_whole(f"the population of label {scope!r} (--population LABEL=N)", count)
-    assert count is not None  # noqa: S101 - checked
-    return count
+    if scope not in population:
+        raise InvalidPlan(
+            f"population (--population LABEL=N) has no number for the label {scope!r}, which "
+            "is generated too: give each label its public number"
+        )
+    check_whole(f"the population of label {scope!r} (--population LABEL=N)", population[scope])
+    return population[scope]
 
 
 def default_delta(population: Population, records: Iterable[Record]) -> float:

@@ -29,7 +29,9 @@ def deprecated_names(module_name: str, renamed: Mapping[str, str]) -> Callable[[
         if name not in renamed:
             raise AttributeError(f"module {module_name!r} has no attribute {name!r}")
         module, _, new = renamed[name].partition(":")
-        warn_renamed(f"{module_name}.{name}", f"{module}.{new}")
+        package = module_name.partition(".")[0]
+        home = package if new in getattr(sys.modules.get(package), "__all__", ()) else module
+        warn_renamed(f"{module_name}.{name}", f"{home}.{new}")
         return imported(module, new)
 
     return find
@@ -60,7 +62,7 @@ def renamed_arguments(**renamed: str) -> Callable[[Callable[P, T]], Callable[P, 
 
 
 def renamed_fields(**renamed: str) -> Callable[[type[T]], type[T]]:
-    """Let a dataclass be made, and its fields be read, by their old names.
+    """Accept a dataclass's old field names, as arguments and as attributes.
 
     Args:
         renamed: the new name of each old one.

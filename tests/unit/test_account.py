@@ -257,7 +257,7 @@ def test_a_fingerprint_is_the_whole_hash() -> None:
     ("kept", "asked", "advice"),
     [
         (({"zero-out"}, "customer"), ({"zero-out"}, None), "unit='customer' (--unit customer)"),
-        (({"zero-out"}, None), ({"zero-out"}, "customer"), "leave out unit= (--unit)"),
+        (({"zero-out"}, None), ({"zero-out"}, "customer"), "ledger create ... --unit customer"),
         (({"zero-out"}, None), ({"add-remove"}, None), "the population decides the relation"),
         (({"zero-out"}, "unit"), ({"zero-out"}, "customer"), "dpfewshot ledger name-unit"),
     ],

@@ -36,7 +36,7 @@ def test_it_is_a_sequence_that_cannot_be_changed() -> None:
 def test_what_it_states_is_the_plan_or_else_the_sum() -> None:
     assert Demonstrations([ONE, OTHER]).spent == dpf.PrivacySpend(pytest.approx(3.5), pytest.approx(2e-6))
     assert Demonstrations([ONE] * 3).spent.epsilon >= 4.5  # type: ignore[union-attr]
-    assert "at most epsilon=3.5001" in Demonstrations([ONE, OTHER]).statement
+    assert "at most epsilon=3.5000" in Demonstrations([ONE, OTHER]).statement
     assert "neighbours zero-out" in Demonstrations([ONE, OTHER]).statement
     assert Demonstrations().spent == dpf.PrivacySpend(0.0, 0.0)
 

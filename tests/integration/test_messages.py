@@ -1,0 +1,56 @@
+"""What messages advise: first what keeps the guarantee."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import dpfewshot as dpf
+from dpfewshot.cli.application import run
+from dpfewshot.demonstrations import Demonstrations
+from dpfewshot.ledger import BudgetLedger
+from dpfewshot.ledger.opening import open_account
+from dpfewshot.ledger.verification import check
+from tests.support.factory import demonstration
+
+
+def test_a_missing_account_is_created_for_the_run(tmp_path: Path) -> None:
+    budget, url = dpf.PrivacyBudget(1.0, 1e-5), f"sqlite:///{tmp_path / 'a.db'}"
+    with pytest.raises(dpf.LedgerError, match=r"--relation add-remove --unit customer$"):
+        open_account(budget, url, "tickets", relation="add-remove", unit="customer")
+
+
+def test_sums_are_exact() -> None:
+    one = replace(demonstration(), spent=dpf.PrivacySpend(2.0, 1e-6))
+    assert Demonstrations([one] * 3).spent == dpf.PrivacySpend(6.0, 3e-6)
+    assert Demonstrations([one]).statement.startswith("1 demonstration, ")
+
+
+def test_an_overdrawn_account_and_a_changed_entry(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    with BudgetLedger.open(url) as ledger:
+        account = ledger.create("tickets", dpf.PrivacyBudget(4.0, 1e-5))
+        account.charge(account.reserve(None, dpf.PrivacySpend(3.5, 1e-6), {}))
+        snapshot = account._store.snapshot(account._stored)  # noqa: SLF001 - what someone tampered with
+        snapshot.entries[0]["epsilon"] = 10**12
+        [problem] = check(snapshot).problems
+        assert "is charged with epsilon=1.0, delta=1e-06 for the whole data set, its history" in problem
+        with pytest.raises(dpf.LedgerError, match="change-budget"):
+            ledger.create("tickets", dpf.PrivacyBudget(3.0, 1e-5))
+    change = ["ledger", "change-budget", "--ledger", url, "--dataset", "tickets", "--delta", "1e-5"]
+    assert run([*change, "--epsilon", "3"]) == 0
+    assert "overdrawn" in capsys.readouterr().err
+    assert run([*change, "--epsilon", "4"]) == 0
+    printed = capsys.readouterr()
+    assert not printed.err
+    assert "1 entry, relation zero-out, each record is one unit" in printed.out
+
+
+@pytest.mark.parametrize("existed", [True, False])
+def test_a_failed_run_leaves_no_new_file(tmp_path: Path, existed: bool) -> None:
+    output = tmp_path / "out.jsonl"
+    if existed:
+        output.touch()
+    missing = ["--records", str(tmp_path / "none.jsonl"), "--epsilon", "1", "--output", str(output)]
+    assert run(["generate", "--task", "trec", *missing]) == 2
+    assert output.exists() == existed
