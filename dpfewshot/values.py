@@ -180,6 +180,11 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
+def amount_text(number: float) -> str:
+    """All digits of an amount's float, which `budget.amounts` rounded to the side that protects."""
+    return repr(number).removesuffix(".0")
+
+
 def epsilon_text(epsilon: float) -> str:
     """ε to four decimals, rounded up: the printed number is an upper bound too."""
     whole, decimals = divmod(math.ceil(Fraction(repr(float(epsilon))) * 10**4), 10**4)

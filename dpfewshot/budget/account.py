@@ -9,7 +9,7 @@ from typing import Protocol
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.errors import LedgerError
-from dpfewshot.values import UNNAMED_UNIT, PrivacyBudget, PrivacySpend
+from dpfewshot.values import UNNAMED_UNIT, PrivacyBudget, PrivacySpend, amount_text
 
 Details = Mapping[str, str | int | float]
 """Public facts about a plan, for the history: mechanism, σ, q, steps."""
@@ -211,11 +211,13 @@ def _listed(relations: Iterable[str]) -> str:
 
 def exceeded_message(cost: Amount, limit: Amount, spent: Amount) -> str:
     """The refusal of a plan that does not fit. All of its numbers are public."""
-    needed, budget, used = cost.as_spend(), limit.as_remainder(), spent.as_spend()
     left = limit.minus(spent).as_remainder()
     return (
-        f"the plan needs epsilon={needed.epsilon:.6g}, delta={needed.delta:.3g}, and does not fit: "
-        f"epsilon={used.epsilon:.6g}, delta={used.delta:.3g} of the budget "
-        f"epsilon={budget.epsilon:.6g}, delta={budget.delta:.3g} is spent, which leaves a plan over the "
-        f"whole data set epsilon={left.epsilon:.6g}, delta={left.delta:.3g}"
+        f"the plan needs {_in_words(cost.as_spend())}, and does not fit: {_in_words(spent.as_spend())} of the "
+        f"budget {_in_words(limit.as_remainder())} is spent, which leaves a plan over the whole data set "
+        f"{_in_words(left)}"
     )
+
+
+def _in_words(spend: PrivacySpend) -> str:
+    return f"epsilon={amount_text(spend.epsilon)}, delta={amount_text(spend.delta)}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpfewshot.errors import LedgerError
-from dpfewshot.values import PrivacyBudget, counted, on_one_line
+from dpfewshot.values import PrivacyBudget, amount_text, counted, on_one_line
 
 if TYPE_CHECKING:
     from dpfewshot.ledger import LedgerAccount
@@ -207,7 +207,7 @@ def _words(row: dict[str, Any]) -> Iterator[object]:
     yield f"entry {row['entry']}" if row["entry"] else ""
     yield row["scope"]
     if row["epsilon"] is not None:
-        yield f"epsilon={row['epsilon']:.6g} delta={row['delta']:.3g}"
+        yield f"epsilon={amount_text(row['epsilon'])} delta={amount_text(row['delta'])}"
     draws = draws_in(row["details"])
     if draws is not None:
         yield f"draws left: {', '.join(map(str, draws.left))}"

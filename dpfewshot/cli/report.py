@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpfewshot.runtime.files import write_errors, write_whole
-from dpfewshot.values import delta_text, epsilon_text
+from dpfewshot.values import counted, delta_text, epsilon_text
 
 if TYPE_CHECKING:
     from dpfewshot.report import Contents, Sources
@@ -110,8 +110,9 @@ def _in_words(contents: Contents, output: str) -> str:
         lines.append("CONFIDENTIAL: this report is for the trusted side alone")
     elif left_out.any:
         lines.append(
-            f"left out because they are confidential: {left_out.demonstrations} demonstrations without a "
-            f"guarantee, {left_out.cells} evaluation cells, {left_out.findings} findings; "
+            "left out because they are confidential: "
+            f"{counted(left_out.demonstrations, 'demonstration')} without a guarantee, "
+            f"{counted(left_out.cells, 'evaluation cell')}, {counted(left_out.findings, 'finding')}; "
             "--private shows them"
         )
     return "\n".join(lines)

@@ -16,7 +16,7 @@ from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.mechanisms import Draws, FixedSize
 from dpfewshot.planning import document
 from dpfewshot.planning.settings import FIXED_SIZE, Settings
-from dpfewshot.values import PrivacySpend, Relation
+from dpfewshot.values import PrivacySpend, Relation, delta_text
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class GenerationPlan:
     def warnings(self) -> tuple[str, ...]:
         """What to know before anything is spent."""
         return tuple(
-            f"delta={stratum.spend.delta:.3g} is not below 1/{stratum.population} for "
+            f"delta={delta_text(stratum.spend.delta)} is not below 1/{stratum.population} for "
             f"{stratum.scope or 'the data set'}: it allows a mechanism that publishes one random record; "
             "use it for reproduction only"
             for stratum in self.strata

@@ -42,7 +42,7 @@ def test_everything_at_once(command: Command, tmp_path: Path) -> None:
     status, out, err = command(*given)
     assert (status, err) == (0, "")
     assert "report.html: epsilon at most 2.0000 at delta=3.34e-07, neighbours zero-out" in out
-    assert "1 demonstrations without a guarantee, 1 evaluation cells, 1 findings" in out
+    assert "1 demonstration without a guarantee, 1 evaluation cell, 1 finding" in out
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<bdi>For the board</bdi>" in page
     assert SECRET not in page
