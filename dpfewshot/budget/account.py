@@ -213,8 +213,8 @@ def exceeded_message(cost: Amount, limit: Amount, spent: Amount) -> str:
     """The refusal of a plan that does not fit. All of its numbers are public."""
     left = limit.minus(spent).as_remainder()
     return (
-        f"the plan needs {_in_words(cost.as_spend())}, and does not fit: {_in_words(spent.as_spend())} of the "
-        f"budget {_in_words(limit.as_remainder())} is spent, which leaves a plan over the whole data set "
+        f"the plan needs {_in_words(cost.as_spend())}, and does not fit: {_in_words(spent.as_spend())} of "
+        f"the budget {_in_words(limit.as_remainder())} is spent, which leaves a plan over the whole data set "
         f"{_in_words(left)}"
     )
 
