@@ -215,7 +215,7 @@ def test_rows_are_read_with_the_unit_that_the_synthesizer_names() -> None:
 def test_the_command_line_records_the_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     account = ["--ledger", f"sqlite:///{tmp_path}/budget.db", "--dataset", "tickets"]
     assert run(["ledger", "create", *account, "--epsilon", "8", "--delta", "1e-5", "--unit", "customer"]) == 0
-    assert "unit customer" in capsys.readouterr().out
+    assert "each customer is one unit" in capsys.readouterr().out
 
 
 # ---- filtered beforehand ----------------------------------------------------------------------------
