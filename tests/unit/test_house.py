@@ -18,7 +18,6 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 MAY_SEE_THE_CORE = {
     "cli/doctor.py",
-    "labels.py",
     "mechanisms/adadpsyn.py",
     "mechanisms/decoding.py",
     "mechanisms/exact.py",
@@ -30,6 +29,7 @@ MAY_SEE_THE_CORE = {
     "mechanisms/report_noisy_max.py",
     "mechanisms/simplex.py",
     "mechanisms/sparse_vector.py",
+    "releases/labels.py",
     "sampling.py",
 }
 """Who draws records, who releases tokens, and who looks whether the core is well."""
