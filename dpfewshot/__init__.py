@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from dpfewshot.ledger import BudgetLedger as BudgetLedger
     from dpfewshot.planning.plan import GenerationPlan as GenerationPlan
     from dpfewshot.records import as_records as as_records, read_records as read_records
+    from dpfewshot.releases.calibration import release_calibration as release_calibration
     from dpfewshot.releases.labels import LabelRelease as LabelRelease, release_labels as release_labels
     from dpfewshot.synthesizer import Synthesizer as Synthesizer
     from dpfewshot.tasks import Task as Task
@@ -87,6 +88,7 @@ _HOMES = {
     "mechanisms": "dpfewshot",
     "non_private_sample": "dpfewshot.baselines",
     "read_records": "dpfewshot.records",
+    "release_calibration": "dpfewshot.releases.calibration",
     "release_labels": "dpfewshot.releases.labels",
     "tasks": "dpfewshot",
 }

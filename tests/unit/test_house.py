@@ -29,6 +29,7 @@ MAY_SEE_THE_CORE = {
     "mechanisms/report_noisy_max.py",
     "mechanisms/simplex.py",
     "mechanisms/sparse_vector.py",
+    "releases/calibration.py",
     "releases/labels.py",
     "sampling.py",
 }
