@@ -76,7 +76,7 @@ class Calibration:
         if not all(isinstance(one, (int, float)) and np.isfinite(one) for one in numbers):
             raise InvalidPlan("the calibration has a 'bias' that is not finite numbers")
         if len(numbers) != len(told["labels"]):
-            raise InvalidPlan("the calibration has not one 'bias' for each of its 'labels'")
+            raise InvalidPlan("the calibration has other numbers of 'bias' and of 'labels'")
         unspent = told["epsilon"] is None or told["delta"] is None
         return cls(
             labels=tuple(map(str, told["labels"])),
