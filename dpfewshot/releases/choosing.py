@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.budget.account import Details
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import DPFewShotError, InvalidPlan
@@ -125,7 +126,7 @@ def choose(
     prompts = _Prompts(listed, baseline_of(listed))
     scorers = prompts.scorers(task, models, record_token_cap)
     weights = _weights(task, checked, population) if balanced else {}
-    details = {
+    details: Details = {
         "mechanism": "choice",
         "candidates": len(listed),
         "models": len(models),
