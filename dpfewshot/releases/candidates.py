@@ -49,7 +49,7 @@ def checked_candidates(task: Task, candidates: Iterable[Any]) -> tuple[Candidate
     """Return candidates, of which a plain sequence of demonstrations is one.
 
     Raises:
-        InvalidPlan: there is none, there are too many, one is something else, or its wording has other
+        InvalidPlan: there are none or too many, one is something else, or its wording has other
             labels than the task.
     """
     listed = tuple(one if isinstance(one, Candidate) else Candidate(_sequence(one)) for one in candidates)
@@ -61,7 +61,7 @@ def checked_candidates(task: Task, candidates: Iterable[Any]) -> tuple[Candidate
 
 
 def baseline_of(candidates: Sequence[Candidate]) -> Candidate:
-    """The first candidate without demonstrations; the task's own prompt without any if there is none."""
+    """The first candidate without demonstrations; else the task's own prompt without any."""
     return next((one for one in candidates if not len(one.demonstrations)), Candidate())
 
 

@@ -257,7 +257,7 @@ class _Prompts:
 
     @property
     def all(self) -> tuple[Candidate, ...]:
-        """The candidates, with the baseline behind them if it is none of them."""
+        """The candidates, with the baseline behind them if it is not among them."""
         listed = tuple(self.candidates)
         return listed if self.baseline in listed else (*listed, self.baseline)
 
