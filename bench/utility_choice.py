@@ -109,15 +109,17 @@ def options(right: ByCalibration, names: Sequence[str], calibrations: Sequence[s
     return {f"{name} {kind}": right[name][kind] for kind in calibrations for name in names}
 
 
-def measured(task: str, user: str, repetition: int, scores: Scores, items: Items) -> Line | None:
-    """The line of one pool; None while it lacks a prompt."""
+def measured(
+    task: str, user: str, repetition: int, scores: Scores, items: Items, most: int | None = None
+) -> Line | None:
+    """The line of one pool, on at most so many items of each kind; None while it lacks a prompt."""
     names = [each.name for each in pool(items.data, repetition)]
     found = {name: Answers.of(scores, task, name) for name in names}
     answers = {name: one for name, one in found.items() if one is not None and len(one.held)}
     if len(answers) < len(names):
         return None
-    size = min(len(one.test) for one in answers.values())
-    held = min(len(one.held) for one in answers.values())
+    size = min(len(one.test[:most]) for one in answers.values())
+    held = min(len(one.held[:most]) for one in answers.values())
     for each in [*free(repetition), *compared(repetition)]:
         beside = Answers.of(scores, task, each.name)
         if beside is None or len(beside.test) < size:
@@ -148,6 +150,17 @@ def measured(task: str, user: str, repetition: int, scores: Scores, items: Items
         },
         released=released(answers, names, private, truth["test"], population) if classes else None,
     )
+
+
+def pools(task: str, user: str, scores: Scores, items: Items) -> list[Line]:
+    """The lines of all repetitions, on the items that all of them have."""
+    complete: list[Line] = []
+    for repetition in range(MOST_REPETITIONS):
+        line = measured(task, user, repetition, scores, items)
+        complete += [] if line is None else [line]
+    most = min((line.items for line in complete), default=None)
+    again = (measured(task, user, line.repetition, scores, items, most) for line in complete)
+    return [line for line in again if line is not None]
 
 
 def released(
@@ -245,9 +258,7 @@ def main() -> None:
         items = Items.of(data, arguments.data)
         for user in MODELS:
             scores = Scores.between(arguments.store, user)
-            for repetition in range(MOST_REPETITIONS):
-                line = measured(task, user, repetition, scores, items)
-                lines += [] if line is None else [line]
+            lines += pools(task, user, scores, items)
     write_whole(RAW, "".join(json.dumps(asdict(line)) + "\n" for line in lines))
 
 
