@@ -20,7 +20,7 @@ from dpfewshot import _core
 from dpfewshot.accounting import PoissonGaussian, calibrate
 from dpfewshot.exact.laplace import discrete_laplace
 
-DRAWS = 40
+DRAWS = 400
 """Choices with fresh noise and fresh halves, by pool."""
 
 DELTA = 1e-6
@@ -42,17 +42,19 @@ Items: TypeAlias = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Chosen:
-    """The choices from one pool, one a draw.
+    """The choices from one pool in `DRAWS` draws.
 
     Attributes:
         picked: how often each option was chosen.
-        stated: the published accuracy; empty in a cross-fit.
-        achieved: the accuracy on the test items.
+        achieved: its mean accuracy on the test items.
+        stated: the mean of the published accuracies; None in a cross-fit.
+        spread: their standard deviation.
     """
 
     picked: Mapping[str, int]
-    stated: Sequence[float]
-    achieved: Sequence[float]
+    achieved: float
+    stated: float | None = None
+    spread: float | None = None
 
 
 def halves(items: int) -> tuple[Items, Items]:
@@ -86,8 +88,14 @@ def chosen(held: Mapping[str, Outcomes], test: Mapping[str, Outcomes], epsilon: 
         selects, measures = halves(len(held[names[0]]))
         name = names[selected([held[name] for name in names], selects, epsilon)]
         picks.append(name)
-        told.append(round(stated(held[name], measures, epsilon), 4))
-    return Chosen(dict(Counter(picks)), told, [round(float(test[name].mean()), 4) for name in picks])
+        told.append(stated(held[name], measures, epsilon))
+    achieved = [float(test[name].mean()) for name in picks]
+    return Chosen(
+        picked=dict(Counter(picks)),
+        achieved=round(float(np.mean(achieved)), 4),
+        stated=round(float(np.mean(told)), 4),
+        spread=round(float(np.std(told, ddof=1)), 4),
+    )
 
 
 def cross_fit(outcomes: Mapping[str, Outcomes], epsilon: float) -> Chosen:
@@ -98,8 +106,8 @@ def cross_fit(outcomes: Mapping[str, Outcomes], epsilon: float) -> Chosen:
         selects, uses = halves(len(outcomes[names[0]]))
         name = names[selected([outcomes[name] for name in names], selects, epsilon)]
         picks.append(name)
-        achieved.append(round(float(outcomes[name][uses].mean()), 4))
-    return Chosen(dict(Counter(picks)), [], achieved)
+        achieved.append(float(outcomes[name][uses].mean()))
+    return Chosen(dict(Counter(picks)), round(float(np.mean(achieved)), 4))
 
 
 @cache
@@ -117,6 +125,8 @@ def released_mean(probabilities: NDArray[np.float64], population: int, epsilon: 
         epsilon: of the release.
     """
     mean = probabilities.mean(axis=0)
-    grid = _core.rounded_normals(NORMAL_STEP * math.ceil(noise_of_mean(epsilon) * NORMAL_GRID / NORMAL_STEP), len(mean))
+    grid = _core.rounded_normals(
+        NORMAL_STEP * math.ceil(noise_of_mean(epsilon) * NORMAL_GRID / NORMAL_STEP), len(mean)
+    )
     kept = np.maximum(mean + grid / NORMAL_GRID / population, FLOOR / len(mean))
     return np.asarray(kept / kept.sum())

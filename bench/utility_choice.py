@@ -12,14 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.choosing import DRAWS, Chosen, Outcomes, chosen, cross_fit, released_mean
+from bench.choosing import Chosen, Outcomes, chosen, cross_fit, released_mean
 from bench.utility import MODELS
 from bench.utility import RAW as CELLS
 from bench.utility_data import ALL_SETS
@@ -49,6 +49,7 @@ class Line:
         population: the number of held-out records, of which the first `held_out` were scored.
         outcomes: by prompt and calibration, one character a test item.
         chosen: by what is served: "single" texts or texts "together".
+        held: accuracy on the held-out records that were scored, by prompt and calibration.
         released: for each test item, in how many draws the chosen prompt is right with a released calibration.
     """
 
@@ -62,6 +63,7 @@ class Line:
     epsilon: float
     outcomes: Mapping[str, Mapping[str, str]]
     chosen: Mapping[str, Chosen]
+    held: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     released: Sequence[int] | None = None
 
     @classmethod
@@ -110,7 +112,7 @@ def options(right: ByCalibration, names: Sequence[str], calibrations: Sequence[s
 
 
 def measured(
-    task: str, user: str, repetition: int, scores: Scores, items: Items, most: int | None = None
+    task: str, user: str, repetition: int, scores: Scores, items: Items, *, most: int | None = None
 ) -> Line | None:
     """The line of one pool, on at most so many items of each kind; None while it lacks a prompt."""
     names = [each.name for each in pool(items.data, repetition)]
@@ -148,6 +150,10 @@ def measured(
             service: chosen(options(private, names, kinds), options(right, names, kinds), EPSILON)
             for service, kinds in served.items()
         },
+        held={
+            name: {kind: round(float(row.mean()), 4) for kind, row in kinds.items()}
+            for name, kinds in private.items()
+        },
         released=released(answers, names, private, truth["test"], population) if classes else None,
     )
 
@@ -159,7 +165,7 @@ def pools(task: str, user: str, scores: Scores, items: Items) -> list[Line]:
         line = measured(task, user, repetition, scores, items)
         complete += [] if line is None else [line]
     most = min((line.items for line in complete), default=None)
-    again = (measured(task, user, line.repetition, scores, items, most) for line in complete)
+    again = (measured(task, user, line.repetition, scores, items, most=most) for line in complete)
     return [line for line in again if line is not None]
 
 

@@ -98,9 +98,7 @@ def pool(data: DataSet, repetition: int) -> list[Candidate]:
 
 def free(repetition: int) -> list[Candidate]:
     """Other repetitions' instruction-only prompts, which cost no ε: candidates too, once they have been scored."""
-    return [
-        Candidate(INSTRUCTION, other, SHOTS) for other in range(MOST_REPETITIONS) if other != repetition
-    ]
+    return [Candidate(INSTRUCTION, other, SHOTS) for other in range(MOST_REPETITIONS) if other != repetition]
 
 
 def compared(repetition: int) -> list[Candidate]:

@@ -136,9 +136,7 @@ def content_free(data: DataSet, model: Batched, made: Demonstrations) -> NDArray
     return np.log(Classifier(data.task, model, made).content_free).astype(np.float32)[None]
 
 
-def run(
-    job: Job, items: Items, writer: Writer, model: Batched, scores: Scores
-) -> None:
+def run(job: Job, items: Items, writer: Writer, model: Batched, scores: Scores) -> None:
     """Makes a job's array, unless it is there."""
     path = scores.path(job.task, job.candidate.name, job.split, job.chunk)
     texts = items.chunk(job)

@@ -137,14 +137,12 @@ def mean_of(outcomes: NDArray[np.float64]) -> tuple[float, float, float]:
     return float(outcomes.mean()), *_ends(outcomes.mean(axis=0), [outcomes])
 
 
-def mean_difference(
-    first: NDArray[np.float64], second: NDArray[np.float64], *, paired: bool
-) -> Difference:
+def mean_difference(first: NDArray[np.float64], second: NDArray[np.float64], *, paired: bool) -> Difference:
     """Return the difference of two means of outcomes on the same items, with its 95 % interval.
 
     Args:
         first: as in `mean_of`.
-        second: likewise.
+        second: in 0..1, shape (repetitions, items), on the same items.
         paired: whether a repetition of one belongs to the same repetition of the other.
     """
     low, high = _ends(
