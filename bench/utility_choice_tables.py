@@ -157,11 +157,13 @@ def stored(cells: Sequence[Cell], line: Line, calibration: str, which: str) -> R
         and cell.epsilon_asked is None
         and cell.shots == SHOTS
     ]
-    kept = {
+    kept: dict[str, list[str | None]] = {
         "contextual": [cell.outcomes for cell in found],
         "batch": [cell.batch_calibrated for cell in found],
     }
-    plain = [cell.outcomes if cell.uncalibrated is None else cell.uncalibrated for cell in found]
+    plain: list[str | None] = [
+        cell.outcomes if cell.uncalibrated is None else cell.uncalibrated for cell in found
+    ]
     return _rows(one for one in kept.get(calibration, plain) if one is not None)
 
 
@@ -214,7 +216,10 @@ def gains(lines: Sequence[Line], kind: str) -> list[Gain]:
             f"{100 * one.mean:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}]" for one in three
         )
         row = f"| {SERVICES[group.service]} | {first.user} | {first.task} | {shown_ones} |"
-        found.append(Gain(where, *(one.mean for one in three), three[2].low > 0, row, held))
+        over_best, over_ours, over_free = three
+        found.append(
+            Gain(where, over_best.mean, over_ours.mean, over_free.mean, over_free.low > 0, row, held)
+        )
     return found
 
 

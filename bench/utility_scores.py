@@ -97,7 +97,7 @@ class Scores:
 
     def of(self, task: str, candidate: str, split: str) -> NDArray[np.float32] | None:
         """The answers of the chunks from the first without a gap; None if there is none."""
-        rows = []
+        rows: list[NDArray[np.float32]] = []
         while (path := self.path(task, candidate, split, len(rows))).exists():
             rows.append(np.load(path))
         return np.concatenate(rows) if rows else None
@@ -128,12 +128,12 @@ def answered(
         return np.array([[float(one)] for one in score(data.task, model, made, items).outcomes], np.float32)
     classifier = Classifier(data.task, model, made, calibrated=False)
     found = classifier.predict_proba([item.text for item in items])
-    return np.log(np.maximum(found, np.finfo(np.float32).tiny)).astype(np.float32)
+    return np.asarray(np.log(np.maximum(found, np.finfo(np.float32).tiny)), dtype=np.float32)
 
 
 def content_free(data: DataSet, model: Batched, made: Demonstrations) -> NDArray[np.float32]:
     """The divisor of contextual calibration."""
-    return np.log(Classifier(data.task, model, made).content_free).astype(np.float32)[None]
+    return np.asarray(np.log(Classifier(data.task, model, made).content_free), dtype=np.float32)[None]
 
 
 def run(job: Job, items: Items, writer: Writer, model: Batched, scores: Scores) -> None:
