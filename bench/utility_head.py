@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bench.certified import CERTIFIED, TASKS
 from bench.choosing import DELTA as CALIBRATION_DELTA
 from bench.choosing import DRAWS
-from bench.utility import DELTA
+from bench.utility import DELTA, MODELS
 from bench.utility_choice import CALIBRATION_EPSILON, Line, read
 from bench.utility_choice_tables import Gain, choices, gains, picks, statements, targets
 from bench.utility_data import ALL_SETS
@@ -51,7 +52,28 @@ instruction-only set of every repetition, and one set of ours. So it also shows 
 
 {choices(lines, cells, "cross-fit")}
 {targets(lines, "cross-fit")}
-{verdict(lines, "cross-fit")}"""
+{verdict(lines, "cross-fit")}
+## Not measured yet
+
+{lacking(lines, cells)}"""
+
+
+def lacking(lines: Sequence[Line], cells: Sequence[Cell]) -> str:
+    """What this part of the page should have and has not; `make utility` goes on with it."""
+    there = {(line.user, line.task) for line in lines if line.kind == "held-out"}
+    gone = [
+        f"choices on held-out records with {user}: {', '.join(tasks)}"
+        for user, _ in MODELS.values()
+        if (tasks := [task for task in ALL_SETS if (user, task) not in there])
+    ]
+    certified = {cell.task for cell in cells if CERTIFIED in cell.condition}
+    gone += [f"certified runs: {', '.join(task for task in TASKS if task not in certified)}"] * (
+        not certified.issuperset(TASKS)
+    )
+    if not any(cell.condition.endswith(" records") for cell in cells):
+        gone.append("accuracy by the number of records (`bench/certified.py --records`)")
+    gone.append("SmolLM2 as writer or user; more than three repetitions and 200 items of held-out choices")
+    return "\n".join(f"- {one}" for one in gone) + "\n"
 
 
 def method(lines: Sequence[Line]) -> str:
