@@ -94,7 +94,8 @@ the first four. Where one text is labelled at a time, each prompt stands there w
 unlabelled texts calibrate. Means are over {DRAWS} draws of halves and noise, with the exact samplers of a release, for each repetition's prompts. {sizes}.
 
 Limits. Many prompts share a call (`bench/batched.py`), so the demonstrations are stand-ins and say `private=False`. Of the held-out records only the first were scored: a release would score more, with less
-relative noise; the calibration's noise is that of all held-out records, its mean that of the scored ones. σ = 0 has the earlier cells' demonstrations, from all records. Nothing here was tuned on the test items
+relative noise; the calibration's noise is that of all held-out records, its mean that of the scored ones. `dpf.release_calibration` averages clipped
+logarithms, not probabilities ([decision](../decisions/calibration.md)): that column stands for the idea, not yet for that release. σ = 0 has the earlier cells' demonstrations, from all records. Nothing here was tuned on the test items
 but M, T and the public examples, which are those of the earlier cells."""
 
 
