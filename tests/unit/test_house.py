@@ -30,7 +30,9 @@ MAY_SEE_THE_CORE = {
     "mechanisms/simplex.py",
     "mechanisms/sparse_vector.py",
     "releases/calibration.py",
+    "releases/choosing.py",
     "releases/labels.py",
+    "releases/selection.py",
     "sampling.py",
 }
 """Who draws records, who releases tokens, and who looks whether the core is well."""
