@@ -25,6 +25,27 @@ ACCOUNTING_AND_LEDGER = (
         "tests/unit/test_accounting.py",
     ),
     Fault(
+        "dpfewshot/accounting/pairs/product.py",
+        "np.where(all_above, -growth, q * values)",
+        "np.where(all_above, -growth, q * q * values)",
+        "the queries of a draw are sampled once, together",
+        "tests/unit/test_accounting_product.py",
+    ),
+    Fault(
+        "dpfewshot/accounting/pld/product.py",
+        "np.maximum.accumulate(above[::-1])[::-1] * (1 + rounding * len(above))",
+        "above * (1 - 1e-3)",
+        "the curve of a product is rounded upwards",
+        "tests/unit/test_accounting_product.py",
+    ),
+    Fault(
+        "dpfewshot/mechanisms/noise.py",
+        "return PoissonProduct(draws.sampling_rate, (query,), draws.steps)",
+        "return replace(query, sampling_rate=draws.sampling_rate, steps=draws.steps)",
+        "every token of a draw is paid for",
+        "tests/unit/test_report_noisy_max.py",
+    ),
+    Fault(
         "dpfewshot/accounting/calibration.py",
         "return _noise(_narrow(search.fine, fine, _CLOSE_ENOUGH).fits)",
         "return _noise(_narrow(search.fine, fine, _CLOSE_ENOUGH).small)",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dpfewshot.accounting import Event, calibrate, epsilon
@@ -55,7 +55,7 @@ class Planner:
             mechanism=mechanism.name,
             relation=self.relation,
             settings=settings,
-            strata=tuple(plan_stratum(mechanism, settings, self.budget, stratum) for stratum in strata),
+            strata=plan_strata(mechanism, settings, self.budget, strata),
             prompt_tokens=prefill + decode,
         )
 
@@ -85,6 +85,24 @@ class Planner:
                 f"a prompt may need {needed} tokens, but the backend's context holds "
                 f"{context_tokens}: lower record_token_cap or records_per_prompt, or raise context_tokens"
             )
+
+
+def plan_strata(
+    mechanism: Mechanism, settings: Settings, budget: PrivacyBudget | None, strata: tuple[Stratum, ...]
+) -> tuple[StratumPlan, ...]:
+    """Plan every stratum. Those of one population and as many labels have the same σ, so it is sought once.
+
+    Raises:
+        InvalidPlan: as `plan_stratum`.
+    """
+    found: dict[tuple[int, int], StratumPlan] = {}
+    for stratum in strata:
+        alike = stratum.population, len(stratum.labels)
+        if alike not in found:
+            found[alike] = plan_stratum(mechanism, settings, budget, stratum)
+    return tuple(
+        replace(found[stratum.population, len(stratum.labels)], stratum=stratum) for stratum in strata
+    )
 
 
 def plan_stratum(
