@@ -65,6 +65,8 @@ class HistoryEvent:
         delta: its δ, in 10⁻¹⁸.
         details: JSON: the plan and its draws, or the account's relation and unit.
         package_version: of dpfewshot.
+        renyi: the bound of a reserved plan's Rényi divergence at the account's order, in 10⁻¹²; None for
+            other events and for plans without one.
     """
 
     act: str
@@ -76,6 +78,7 @@ class HistoryEvent:
     delta: int | None
     details: str
     package_version: str
+    renyi: int | None = None
 
 
 def event_now(
@@ -84,6 +87,7 @@ def event_now(
     entry: int | None = None,
     scope: str | None = None,
     amount: Amount | None = None,
+    renyi: int | None = None,
     details: str = "{}",
 ) -> HistoryEvent:
     """An event that this process causes now."""
@@ -97,6 +101,7 @@ def event_now(
         delta=amount.delta if amount else None,
         details=details,
         package_version=package_version(),
+        renyi=renyi,
     )
 
 
@@ -107,8 +112,13 @@ def chained(event: HistoryEvent, number: int, previous: str) -> dict[str, Any]:
 
 
 def hash_of(row: Mapping[str, Any]) -> str:
-    """The hash of a row; a hash that it carries is ignored."""
+    """The hash of a row; a hash that it carries is ignored.
+
+    Rows without a Rényi divergence are hashed as before there was a column for it.
+    """
     fields = {name: value for name, value in row.items() if name != "hash"}
+    if row.get("renyi", 0) is None:
+        del fields["renyi"]
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
@@ -120,6 +130,8 @@ def as_shown(row: Mapping[str, Any]) -> dict[str, object]:
         amount = Amount(row["epsilon"], row["delta"])
         budget = row["act"] in (CREATE, CHANGE_BUDGET)
         shown |= asdict(amount.as_remainder() if budget else amount.as_spend())
+    if shown.pop("renyi", None) is not None:
+        shown["renyi"] = Amount(row["renyi"], 0).as_spend().epsilon
     return shown | {"details": json.loads(row["details"])}
 
 
