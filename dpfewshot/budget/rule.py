@@ -85,8 +85,10 @@ class Rule:
         Raises:
             InvalidPlan: the cost is negative or not finite.
         """
-        counts = self.order is not None and isinstance(cost, EventCost)
-        return Tally.of(Amount.of_cost(cost), _divergence(cost, self.order) if counts else None)
+        amount = Amount.of_cost(cost)
+        if self.order is None or not isinstance(cost, EventCost):
+            return Tally.of(amount, None)
+        return Tally.of(amount, _divergence(cost, self.order))
 
     def fits(self, tally: Tally, limit: Amount) -> bool:
         """Whether one of the two holds."""
@@ -144,7 +146,7 @@ class Rule:
         if self.order is None:
             return ""
         if entry.renyi == 0:
-            return "; the plan states no Rényi divergence"
+            return "; it has no Rényi divergence that fits the budget"
         needed = Amount(entry.renyi, 0).as_spend().epsilon
         left = limit.minus(self._ways(before, limit)[-1]).as_remainder().epsilon
         return f"; by its Rényi divergence of order {self.order} the plan needs {needed}, and {left} is left"

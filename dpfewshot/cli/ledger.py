@@ -221,6 +221,7 @@ def _words(row: dict[str, Any]) -> Iterator[object]:
     yield row["scope"]
     if row["epsilon"] is not None:
         yield f"epsilon={amount_text(row['epsilon'])} delta={amount_text(row['delta'])}"
+    yield f"renyi={amount_text(row['renyi'])}" if "renyi" in row else ""
     draws = draws_in(row["details"])
     if draws is not None:
         yield f"draws left: {', '.join(map(str, draws.left))}"

@@ -30,6 +30,9 @@ ACTOR_VARIABLE: Final = "DPFEWSHOT_LEDGER_ACTOR"
 
 LONGEST_ACTOR: Final = 200
 
+_ADDED: Final = ("renyi", "renyi_order")
+"""Columns that older forms of the tables lack."""
+
 CREATE: Final = "create"
 CHANGE_BUDGET: Final = "change-budget"
 NAME_UNIT: Final = "name-unit"
@@ -107,18 +110,23 @@ def event_now(
 
 def chained(event: HistoryEvent, number: int, previous: str) -> dict[str, Any]:
     """The row of an event: its fields, its number from 1 up, the previous hash and its own."""
-    row = {**asdict(event), "number": number, "previous": previous}
+    row = {**told(asdict(event)), "number": number, "previous": previous}
     return {**row, "hash": hash_of(row)}
 
 
-def hash_of(row: Mapping[str, Any]) -> str:
-    """The hash of a row; a hash that it carries is ignored.
+def told(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as it is hashed and exported: without its account's number, and without empty new columns.
 
-    Rows without a Rényi divergence are hashed as before there was a column for it.
+    So rows from before a column was added keep their hashes.
     """
+    return {
+        name: row[name] for name in row if name != "account_id" and not (name in _ADDED and row[name] is None)
+    }
+
+
+def hash_of(row: Mapping[str, Any]) -> str:
+    """The hash of a row; a hash that it carries is ignored."""
     fields = {name: value for name, value in row.items() if name != "hash"}
-    if row.get("renyi", 0) is None:
-        del fields["renyi"]
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
@@ -130,7 +138,7 @@ def as_shown(row: Mapping[str, Any]) -> dict[str, object]:
         amount = Amount(row["epsilon"], row["delta"])
         budget = row["act"] in (CREATE, CHANGE_BUDGET)
         shown |= asdict(amount.as_remainder() if budget else amount.as_spend())
-    if shown.pop("renyi", None) is not None:
+    if "renyi" in row:
         shown["renyi"] = Amount(row["renyi"], 0).as_spend().epsilon
     return shown | {"details": json.loads(row["details"])}
 

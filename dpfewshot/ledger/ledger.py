@@ -132,7 +132,7 @@ class BudgetLedger:
         if (account.parallel, account.rule) != (parallel, rule):
             raise LedgerError(
                 f"the data set {dataset!r} has an account already, with parallel={account.parallel} and "
-                f"rule={account.rule!r}"
+                f"rule={str(account.rule)!r}"
             )
         there = account.budget
         if there != limit_of(budget).as_budget():

@@ -23,6 +23,7 @@ from dpfewshot.ledger.history import (
     HistoryEvent,
     chained,
     hash_of,
+    told,
 )
 from dpfewshot.ledger.tables import entries, history
 
@@ -31,9 +32,9 @@ Sums = defaultdict[str | None, Tally]
 
 
 def rows_of(connection: Connection, table: Table, condition: Any) -> list[dict[str, Any]]:
-    """Rows in the order of their keys, without the account's number, which no hash covers."""
+    """Rows in the order of their keys, as they are hashed."""
     found = connection.execute(select(table).where(condition).order_by(*table.primary_key))
-    return [{name: row[name] for name in row if name != "account_id"} for row in found.mappings()]
+    return [told(row) for row in found.mappings()]
 
 
 def entry_of(connection: Connection, account: int, entry: int) -> dict[str, Any] | None:
@@ -122,9 +123,8 @@ def sums_in(connection: Connection, table: Table, condition: Any) -> tuple[Sums,
 
 def last_entry(connection: Connection, account: int) -> tuple[str | None, Tally] | None:
     """The scope and the cost of the newest entry that was not given back; None if there is none."""
-    counting = (entries.c.account_id == account) & (entries.c.state != CANCELLED)
-    found = select(entries).where(counting).order_by(entries.c.id.desc()).limit(1)
-    row = connection.execute(found).one_or_none()
+    found = select(entries).where(entries.c.account_id == account, entries.c.state != CANCELLED)
+    row = connection.execute(found.order_by(entries.c.id.desc()).limit(1)).one_or_none()
     return None if row is None else (row.scope, Tally.of(Amount(row.epsilon, row.delta), row.renyi))
 
 

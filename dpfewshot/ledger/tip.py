@@ -26,6 +26,7 @@ from dpfewshot.ledger.history import (
     NOTHING_BEFORE,
     RESERVE,
     hash_of,
+    told,
 )
 from dpfewshot.ledger.rows import sums_in
 from dpfewshot.ledger.tables import accounts, history
@@ -121,7 +122,7 @@ def _events(
     """Events as they were hashed."""
     order = history.c.number.desc() if newest_first else history.c.number
     found = connection.execute(select(history).where(which).order_by(order).limit(limit)).mappings()
-    return [{name: row[name] for name in row if name != "account_id"} for row in found]
+    return [told(row) for row in found]
 
 
 def _reserved(connection: Connection, of_account: ColumnElement[bool]) -> Sums:

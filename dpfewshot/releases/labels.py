@@ -16,14 +16,17 @@ from fractions import Fraction
 import numpy as np
 
 from dpfewshot import _core
+from dpfewshot.accounting.events import LARGEST_COST, PoissonRandomizedResponse
 from dpfewshot.budget.account import Account, bound
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.permit import Permit
 from dpfewshot.budget.reservation import Accountant
+from dpfewshot.budget.tally import EventCost
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.exact.laplace import discrete_laplace
 from dpfewshot.exact.normal import exponential_of_minus
 from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.records import as_records
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import units_by_label
@@ -151,6 +154,7 @@ class _NoisyMax:
 
     Attributes:
         cost: (ε, δ) of the whole release.
+        charge: what an account is charged: `cost`, and the event that it is computed for.
         rounds: queries of the votes.
         rate: 1 over the scale of a round's noise, in votes.
     """
@@ -163,6 +167,13 @@ class _NoisyMax:
     @property
     def cost(self) -> PrivacySpend:
         return PrivacySpend(self.epsilon, 0.0)
+
+    @property
+    def charge(self) -> Amount:
+        amount, rate = Amount.of_cost(self.cost), rounded_up(self.rate)
+        if rate > LARGEST_COST:
+            return amount
+        return EventCost(amount, PoissonRandomizedResponse(1.0, rate, self.rounds))
 
     @property
     def rounds(self) -> int:
@@ -200,6 +211,10 @@ class _StabilityHistogram:
     @property
     def cost(self) -> PrivacySpend:
         return PrivacySpend(self.epsilon, self.delta)
+
+    @property
+    def charge(self) -> Amount:
+        return Amount.of_cost(self.cost)
 
     @property
     def rate(self) -> Fraction:
@@ -267,7 +282,7 @@ def _relation(account: Account | None, records: Sequence[Record]) -> str:
 def _paid(mechanism: _Mechanism, account: Account | None) -> Permit:
     """Reserve and charge the release; give back a reservation that could not be charged."""
     reservation = Accountant(account).reserve(
-        mechanism.cost,
+        mechanism.charge,
         scope=None,
         draws=1,
         tokens_per_draw=mechanism.rounds,

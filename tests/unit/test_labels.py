@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import dpfewshot as dpf
 from dpfewshot.budget.account import Details
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.budget.permit import Permit
 from dpfewshot.releases.labels import _NoisyMax, _StabilityHistogram, smallest_threshold, votes_of
@@ -206,7 +207,7 @@ def test_the_account_is_charged_before_anything_is_drawn(
         monkeypatch.setattr(mechanism, "release", lambda *_: account.calls.append(("draw",)) or [])
     release = dpf.release_labels(MANY, count=2, epsilon=0.5, account=account, **options)
     details = {"mechanism": name, "count": 2, "epsilon": 0.5}
-    assert account.calls == [("reserve", None, cost, details), ("charge",), ("draw",)]
+    assert account.calls == [("reserve", None, Amount.of_cost(cost), details), ("charge",), ("draw",)]
     assert release.relation == "zero-out"
     assert account.spent == cost
 

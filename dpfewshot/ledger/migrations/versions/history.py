@@ -84,7 +84,6 @@ def _fill() -> None:
         previous = NOTHING_BEFORE
         for number, act in enumerate(acts, start=1):
             row = chained(act, number, previous)
-            del row["renyi"]  # a later form adds this column
             connection.execute(sa.insert(history).values(account_id=account.id, **row))
             previous = row["hash"]
         partitions = [partition_of(entry.scope) for entry in found if entry.scope is not None]
