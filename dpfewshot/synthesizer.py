@@ -35,6 +35,7 @@ from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records import as_records
 from dpfewshot.runtime.deprecation import warn_renamed
 from dpfewshot.runtime.redaction import redacts_errors
+from dpfewshot.sampling import partition_of_units
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration, NoPrivacy, PrivacyBudget, Record, check_whole, unit_of
 
@@ -66,6 +67,9 @@ class Synthesizer:
             replace one unit by another of the same label, and n is public.
         accounting: "certified", or "published" for the noise of a paper's own accounting of fixed-size draws:
             results then say `private=False`.
+        holdout: f in [0, 1), the share of units that are kept for choosing (`dpf.choose`) and never generate.
+            Each unit's own digest decides. Choosing and generating then cost the greater of both, not their
+            sum.
         disjoint_parts: P. Each unit of a label is in one of P parts, chosen from that unit alone. Every part
             serves its own demonstrations at the full (ε, δ): parallel composition, for many demonstrations.
         ledger: a durable budget: "sqlite:///budget.db", "postgresql+psycopg://...", a BudgetLedger, or an
@@ -111,6 +115,7 @@ class Synthesizer:
         labels: Sequence[str] | None = None,
         sampling: str = POISSON,
         accounting: str = CERTIFIED,
+        holdout: float = 0.0,
         disjoint_parts: int = 1,
         ledger: object = None,
         dataset: str | None = None,
@@ -134,6 +139,7 @@ class Synthesizer:
             sampling=sampling,
             disjoint_parts=disjoint_parts,
             accounting=accounting,
+            holdout=holdout,
         )
         mechanism.check(backend.vocabulary_size)
         _check_invariance(backend, allowed=allow_batch_variance)
@@ -166,7 +172,8 @@ class Synthesizer:
         )
         if account is not None and ledger is not None and account.parallel and unit is not None:
             check_every_label_has_units(task, records, relation)
-        set_up = SetUp(task, backend, mechanism, plan, units, certified, self._random_source, records.label)
+        partition = partition_of_units(task, records, settings.division)
+        set_up = SetUp(task, backend, mechanism, plan, units, certified, partition, self._random_source)
         self._generation = Generation(set_up, Accountant(account), told)
         self._identity = {
             "budget": None if limit is None else dataclasses.asdict(limit),

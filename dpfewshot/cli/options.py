@@ -130,6 +130,13 @@ _OPTIONS: tuple[Decorator, ...] = (
         help="published: the noise of a paper's own accounting, without a guarantee.",
     ),
     click.option(
+        "--holdout",
+        type=float,
+        default=0.0,
+        show_default=True,
+        help="The share of units that never generate and are kept for choosing, at no further cost.",
+    ),
+    click.option(
         "--disjoint-parts",
         type=int,
         default=1,
@@ -210,6 +217,7 @@ def open_session(
         labels=options["labels"] or None,
         sampling=options["sampling"],
         accounting=options["accounting"],
+        holdout=options["holdout"],
         disjoint_parts=options["disjoint_parts"],
         ledger=ledger,
         dataset=dataset,
@@ -235,6 +243,8 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
         f"M={settings.prompts_per_token} N={settings.records_per_prompt} T={settings.max_tokens} "
         f"R={settings.resample_every}; at most {plan.prompt_tokens:,} tokens a demonstration{seconds}"
     )
+    if settings.holdout:
+        sizes += f"; {settings.holdout:g} of the units are kept for choosing"
     lines = [
         (
             f"plan: {counted(plan.demonstrations, 'demonstration')} by {plan.mechanism}, "

@@ -152,11 +152,7 @@ class Classifier:
 
     def _logprobs(self, questions: Sequence[tuple[int | None, list[int]]]) -> NDArray[np.float64]:
         """Return the labels' log-probabilities relative to each other, shape (texts, labels)."""
-        tree = self._tree
-        suffixes = [[*question, *beginning] for _, question in questions for beginning in tree.beginnings]
-        with self._prompt.block(suffixes, 1) as block:
-            rows = self._prompt.answers(block, len(suffixes), tree.support)
-        scores = tree.logprobs(rows.reshape(len(questions), len(tree.beginnings), len(tree.support)))
+        scores = self._prompt.label_logprobs(self._tree, [question for _, question in questions])
         for (position, _), score in zip(questions, scores, strict=True):
             if not np.isfinite(score.max()):
                 raise no_answer(position)
