@@ -34,7 +34,7 @@ Sums = defaultdict[str | None, Tally]
 def rows_of(connection: Connection, table: Table, condition: Any) -> list[dict[str, Any]]:
     """Rows in the order of their keys, as they are hashed."""
     found = connection.execute(select(table).where(condition).order_by(*table.primary_key))
-    return [told(row) for row in found.mappings()]
+    return [told(dict(row)) for row in found.mappings()]
 
 
 def entry_of(connection: Connection, account: int, entry: int) -> dict[str, Any] | None:
@@ -122,7 +122,7 @@ def sums_in(connection: Connection, table: Table, condition: Any) -> tuple[Sums,
 
 
 def last_entry(connection: Connection, account: int) -> tuple[str | None, Tally] | None:
-    """The scope and the cost of the newest entry that was not given back; None if there is none."""
+    """The scope and the cost of the newest entry that was not given back; None before the first."""
     found = select(entries).where(entries.c.account_id == account, entries.c.state != CANCELLED)
     row = connection.execute(found.order_by(entries.c.id.desc()).limit(1)).one_or_none()
     return None if row is None else (row.scope, Tally.of(Amount(row.epsilon, row.delta), row.renyi))

@@ -122,7 +122,7 @@ def _events(
     """Events as they were hashed."""
     order = history.c.number.desc() if newest_first else history.c.number
     found = connection.execute(select(history).where(which).order_by(order).limit(limit)).mappings()
-    return [told(row) for row in found]
+    return [told(dict(row)) for row in found]
 
 
 def _reserved(connection: Connection, of_account: ColumnElement[bool]) -> Sums:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 import dpfewshot as dpf
 from dpfewshot.budget.account import Details
-from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.budget.permit import Permit
 from dpfewshot.releases.labels import _NoisyMax, _StabilityHistogram, smallest_threshold, votes_of
@@ -39,10 +38,8 @@ class Watched(dpf.MemoryAccount):
         self.fails = fails
         self.calls: list[tuple[Any, ...]] = []
 
-    def reserve(
-        self, scope: str | None, cost: PrivacySpend, details: Details, draws: DrawCounts | None = None
-    ) -> int:
-        self.calls.append(("reserve", scope, cost, dict(details)))
+    def reserve(self, scope: str | None, cost: Any, details: Details, draws: DrawCounts | None = None) -> int:
+        self.calls.append(("reserve", scope, cost.as_spend(), dict(details)))
         return super().reserve(scope, cost, details, draws)
 
     def draw(self, entry: int, lease: str, part: int) -> None:
@@ -207,7 +204,7 @@ def test_the_account_is_charged_before_anything_is_drawn(
         monkeypatch.setattr(mechanism, "release", lambda *_: account.calls.append(("draw",)) or [])
     release = dpf.release_labels(MANY, count=2, epsilon=0.5, account=account, **options)
     details = {"mechanism": name, "count": 2, "epsilon": 0.5}
-    assert account.calls == [("reserve", None, Amount.of_cost(cost), details), ("charge",), ("draw",)]
+    assert account.calls == [("reserve", None, cost, details), ("charge",), ("draw",)]
     assert release.relation == "zero-out"
     assert account.spent == cost
 
