@@ -47,6 +47,20 @@ SAMPLING_AND_NOISE = (
         "tests/integration/test_holdout.py",
     ),
     Fault(
+        "dpfewshot/releases/calibration.py",
+        "steps = (GRID * (1 - 2**-40)) / np.maximum(norms, clip)",
+        "steps = (GRID * (1 - 2**-40)) / clip",
+        "a calibration's row has at most the norm",
+        "tests/property/test_calibration.py tests/integration/test_calibration.py",
+    ),
+    Fault(
+        "dpfewshot/releases/calibration.py",
+        "return noise_scale(self.noise_multiplier, 1, GRID)",
+        "return noise_scale(self.noise_multiplier * 0.9, 1, GRID)",
+        "a calibration's noise is what was charged for",
+        "tests/statistical/test_calibration.py",
+    ),
+    Fault(
         "dpfewshot/releases/payment.py",
         "if account is None or choosing is None or account.partition != partition_of(choosing):",
         "if account is None or choosing is None:",

@@ -196,7 +196,7 @@ def open_session(
         top_p=options["top_p"],
     )
     mechanism = dataclasses.replace(mechanism, top_k=top_k_of(options["top_k"]))  # type: ignore[type-var]
-    population = _population(options["population"])
+    population = population_of(options["population"])
     records = read_records(
         options["records"], text=options["text"], label=options["label_column"], unit=options["unit"]
     )
@@ -301,7 +301,8 @@ def delta_of(delta: float | None, population: Population, records: Sequence[Reco
     return default_delta(population, records) if delta is None else delta
 
 
-def _population(entries: tuple[str, ...]) -> Population:
+def population_of(entries: tuple[str, ...]) -> Population:
+    """The value of --population."""
     if not entries:
         return None
     if len(entries) == 1 and entries[0].isdecimal():

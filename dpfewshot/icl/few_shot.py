@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
@@ -57,6 +59,12 @@ class FewShotPrompt:
                 f"the instruction and {len(shown)} demonstrations take {len(self.prefix)} tokens, but the "
                 f"backend has context_tokens={context}: use fewer or shorter ones, or a larger context"
             )
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of the prompt's public tokens: instruction, demonstrations, field and labels."""
+        labels = [self.label(word) for word in self.format.words]
+        told = [self.prefix, self._fields[self._text_field], labels]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
     def questions(self, texts: Iterable[str]) -> Iterator[tuple[int, list[int]]]:
         """Lazily yield each text's position and its tokens (see `question`).
