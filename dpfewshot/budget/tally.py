@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from dpfewshot.budget.amounts import NOTHING, Amount
+from dpfewshot.budget.amounts import EPSILON_SCALE, NOTHING, Amount
 from dpfewshot.budget.scopes import total_over_scopes
+from dpfewshot.exact.rounding import rounded_up
+from dpfewshot.values import PrivacySpend
 
 if TYPE_CHECKING:
     from dpfewshot.accounting.events import Event
@@ -25,6 +28,22 @@ class EventCost(Amount):
         cost = super().__new__(cls, *amount)
         cost.event = event
         return cost
+
+
+def pure_cost(cost: PrivacySpend, rounds: int = 1) -> Amount:
+    """A cost (ε, 0) that `rounds` releases share equally; randomised response dominates each of them.
+
+    Args:
+        cost: of all rounds, with δ = 0.
+        rounds: at least 1.
+    """
+    from dpfewshot.accounting.events import LARGEST_COST, PoissonRandomizedResponse  # loads SciPy
+
+    amount = Amount.of_cost(cost)
+    each = rounded_up(Fraction(amount.epsilon, rounds * EPSILON_SCALE))
+    if not 0 < each <= LARGEST_COST:
+        return amount
+    return EventCost(amount, PoissonRandomizedResponse(1.0, each, rounds))
 
 
 class Tally(NamedTuple):

@@ -16,17 +16,15 @@ from fractions import Fraction
 import numpy as np
 
 from dpfewshot import _core
-from dpfewshot.accounting.events import LARGEST_COST, PoissonRandomizedResponse
 from dpfewshot.budget.account import Account, bound
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.permit import Permit
 from dpfewshot.budget.reservation import Accountant
-from dpfewshot.budget.tally import EventCost
+from dpfewshot.budget.tally import pure_cost
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.exact.laplace import discrete_laplace
 from dpfewshot.exact.normal import exponential_of_minus
 from dpfewshot.exact.random_source import RandomSource
-from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.records import as_records
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import units_by_label
@@ -170,10 +168,7 @@ class _NoisyMax:
 
     @property
     def charge(self) -> Amount:
-        amount, rate = Amount.of_cost(self.cost), rounded_up(self.rate)
-        if rate > LARGEST_COST:
-            return amount
-        return EventCost(amount, PoissonRandomizedResponse(1.0, rate, self.rounds))
+        return pure_cost(self.cost, self.rounds)
 
     @property
     def rounds(self) -> int:

@@ -8,15 +8,21 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot.accounting import PoissonRandomizedResponse, epsilon
 from dpfewshot.accounting.divergence import renyi_divergence
+from dpfewshot.budget.amounts import Amount
+from dpfewshot.budget.tally import EventCost, pure_cost
 from dpfewshot.cli.application import run
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
+from dpfewshot.releases.calibration import _plan
 from dpfewshot.report.spending import read_snapshot, spending_of
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.contract.test_account_rules import BUDGET, WEEKLY
@@ -24,6 +30,7 @@ from tests.support import factory
 from tests.support.histories import drew, lived
 from tests.support.ledgers import path, rows, url
 from tests.support.processes import environment
+from tests.unit.test_choice import HELPFUL, choose
 
 FIXTURES = (path, url)
 
@@ -158,6 +165,37 @@ def test_a_release_of_labels_states_its_divergence() -> None:
         release()
     with pytest.raises(BudgetExceeded, match="Rényi divergence of order"):
         all(release() for _ in range(100))
+
+
+class Told(dpf.MemoryAccount):
+    """Remembers what it was asked for."""
+
+    costs: tuple[Any, ...] = ()
+
+    def reserve(self, scope: Any, cost: Any, details: Any, draws: Any = None) -> int:
+        self.costs += (cost,)
+        return super().reserve(scope, cost, details, draws)
+
+
+def test_a_choice_and_a_calibration_state_their_divergences() -> None:
+    account = Told(PrivacyBudget(4.0, 1e-5), rule="renyi")
+    choose([HELPFUL], ledger=account)
+    [choice] = account.costs
+    assert choice.event == PoissonRandomizedResponse(1.0, 2.0, 1)
+    mean = _plan(PrivacyBudget(0.5, 1e-6), Fraction(1, 10), 3)
+    assert isinstance(mean.cost, EventCost)
+    assert epsilon(mean.cost.event, 1e-6).upper * 1e12 <= mean.cost.epsilon < 0.5 * 1e12
+
+
+@pytest.mark.parametrize("rounds", [1, 3, 7])
+def test_rounds_of_a_pure_cost_hold_all_of_it(rounds: int) -> None:
+    cost = pure_cost(PrivacySpend(0.1, 0.0), rounds)
+    assert cost == Amount(10**11, 0)
+    assert isinstance(cost, EventCost)
+    event = cost.event
+    assert isinstance(event, PoissonRandomizedResponse)
+    assert Fraction(event.epsilon) * event.steps >= Fraction(1, 10)
+    assert not isinstance(pure_cost(PrivacySpend(1e7, 0.0)), EventCost)
 
 
 def test_a_report_shows_what_the_rule_certifies(url: str) -> None:
