@@ -34,6 +34,7 @@ MECHANISM_NAMES = (
     "gaussian",
     "public-centred",
     "adadpsyn",
+    "softmax-choice",
     "report-noisy-max",
     "private-prediction",
     "invisible-ink",
