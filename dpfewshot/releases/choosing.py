@@ -95,7 +95,8 @@ def choose(
         random_source: n to n uniform bytes, for tests alone: the choice says `private=False`.
 
     Raises:
-        InvalidPlan: an argument is outside its range, or a prompt may exceed a backend's context.
+        InvalidPlan: an argument is outside its range, a prompt may exceed a backend's context, or a
+            candidate's calibration is another prompt's.
         InvalidRecords: a record cannot be used, or has a label that the task does not have.
         InvalidTask: a candidate has a label that the task does not have.
         BackendNotBatchInvariant: a backend does not state batch invariance.
@@ -274,6 +275,7 @@ class _Prompts:
                     one.demonstrations,
                     prompt_format=one.format,
                     calibrated=one.calibrated,
+                    calibration=one.calibration,
                     record_token_cap=record_token_cap,
                 )
                 for model in models

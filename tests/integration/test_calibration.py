@@ -167,3 +167,60 @@ def test_wrong_arguments_are_refused() -> None:
     variant.batch_invariant = False
     with pytest.raises(dpf.BackendNotBatchInvariant):
         released(backend=variant)
+
+
+# ---- a candidate of dpf.choose ---------------------------------------------------------------------------
+
+
+def candidates_with(found: Any) -> list[dpf.Candidate]:
+    words = {"demonstrations": [ROSE], "format": COLOURS, "calibrated": False}
+    return [dpf.Candidate(**words), dpf.Candidate(**words, calibration=found)]
+
+
+def chosen(candidates: Any, **options: Any) -> dpf.Choice:
+    budget = dpf.PrivacyBudget(2.0, 1e-6)
+    return dpf.choose(TASK, named(), Colours(), candidates, **({"budget": budget, "holdout": None} | options))
+
+
+def test_a_released_calibration_is_chosen_and_kept() -> None:
+    found = released(holdout=None, scored_units=3_000)
+    plain, calibrated = candidates_with(found)
+    assert plain != calibrated
+    assert calibrated.name == "1 demonstration, released calibration"
+    choice = chosen([plain, calibrated])  # without it every thing is red
+    assert choice.index == 1
+    assert choice.accuracy.low > 0.9
+    assert choice.statement.startswith("with these demonstrations and their calibration ")
+    again = dpf.Choice.from_dict(json.loads(json.dumps(choice.as_dict())))
+    assert again == choice
+    assert again.candidate.calibration == found
+
+
+def test_a_choice_of_an_older_version_has_no_calibration() -> None:
+    told = chosen([dpf.Candidate(format=COLOURS)]).as_dict()
+    del told["calibration"]
+    assert dpf.Choice.from_dict(told).candidate.calibration is None
+
+
+def test_a_calibrated_prompt_without_demonstrations_is_not_the_baseline() -> None:
+    found = released(demonstrations=[], holdout=None, scored_units=3_000)
+    bare = dpf.Candidate(format=COLOURS, calibration=found)
+    choice = chosen([bare])
+    assert choice.statement.startswith("with the released calibration ")
+    assert choice.accuracy != choice.baseline
+
+
+def test_candidates_with_a_wrong_calibration_are_refused_before_anything_is_spent() -> None:
+    account, found = dpf.MemoryAccount(BUDGET), released()
+    for wrong, says in (
+        (dpf.Candidate(format=COLOURS, calibration=found), "released for another prompt"),
+        (dpf.Candidate([ROSE], calibration=found), "released for another prompt"),
+    ):
+        with pytest.raises(dpf.InvalidPlan, match=says):
+            chosen([wrong], ledger=account)
+    free = dpf.Task("things", "Name the colour.", "Colour", "Thing")
+    with pytest.raises(dpf.InvalidPlan, match="cannot have a calibration"):
+        dpf.choose(
+            free, named(), Colours(), [dpf.Candidate(calibration=found)], budget=BUDGET, ledger=account
+        )
+    assert account.spent.epsilon == 0.0
