@@ -25,7 +25,7 @@ from dpfewshot.budget.permit import Permit
 from dpfewshot.budget.tally import pure_cost
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
-from dpfewshot.planning.population import Population
+from dpfewshot.planning.population import Population, public_counts
 from dpfewshot.records import as_records
 from dpfewshot.releases.candidates import Candidate, baseline_of, checked_candidates
 from dpfewshot.releases.choice import Choice
@@ -35,7 +35,7 @@ from dpfewshot.releases.scores import GRID, Integers, Outcomes, cells_of, scores
 from dpfewshot.releases.scoring import RECORD_TOKEN_CAP, Scorer, scorer_of, scoring_progress
 from dpfewshot.releases.selection import Measurement, Selection, amplified, scale_of
 from dpfewshot.runtime.redaction import redacts_errors
-from dpfewshot.sampling import Unit, units_by_label
+from dpfewshot.sampling import Unit
 from dpfewshot.tasks import Task
 from dpfewshot.values import PrivacyBudget, PrivacySpend, Record, check_whole
 
@@ -174,11 +174,8 @@ def _models(backend: LogprobBackend | Sequence[LogprobBackend]) -> tuple[Logprob
 
 def _weights(task: Task, records: Sequence[Record], population: Population) -> dict[str, Fraction]:
     """Each label's weight min n / n_y, from what the relation makes public."""
-    if population is None:
-        counts = {label: len(members) for label, members in units_by_label(records).items()}
-    elif isinstance(population, Mapping):
-        counts = {label: population[label] for label in task.labels or () if label in population}
-    else:
+    counts = public_counts(task, population, records)
+    if not counts:
         raise InvalidPlan("balanced=True needs population={label: n}, the public number of each label")
     return {label: Fraction(min(counts.values()), count) for label, count in counts.items()}
 

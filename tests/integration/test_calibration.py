@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
 
 import dpfewshot as dpf
 from dpfewshot import icl
+from dpfewshot.releases.calibration import NoisyMean
 from tests.support.colours import COLOURS, Colours, shown
 
 TASK = dpf.Task(
@@ -167,6 +172,50 @@ def test_wrong_arguments_are_refused() -> None:
     variant.batch_invariant = False
     with pytest.raises(dpf.BackendNotBatchInvariant):
         released(backend=variant)
+
+
+SKEWED = [
+    dpf.Record(*pair) for pair in [("rose", "red")] * 1800 + [("sky", "light blue"), ("sea", "blue")] * 600
+]
+
+
+def bias_of(found: Any, label: str) -> float:
+    return found.bias[found.labels.index(label)]
+
+
+def test_frequent_labels_weigh_less_where_their_numbers_are_public() -> None:
+    """Most records are roses. Their weight makes up for it: the bias is that of equally many of each."""
+    whole = {"holdout": None, "scored_units": 3_000, "budget": dpf.PrivacyBudget(8.0, 1e-6)}
+    numbers = {"red": 1800, "blue": 600, "light blue": 600}
+    equal = bias_of(released(**whole), "red")
+    alike = released(SKEWED, population=3_000, **whole)
+    assert bias_of(alike, "red") > equal + 8 * alike.noise  # taken for bias
+    for population, relation in ((None, "zero-out"), (numbers, "add-remove")):
+        found = released(SKEWED, population=population, **whole)
+        assert found.relation == relation
+        assert abs(bias_of(found, "red") - equal) < 8 * found.noise
+        assert found.noise == pytest.approx(alike.noise * 3_000 / 1_800, rel=1e-6)
+    for wrong in (0, -600, 1.5):
+        with pytest.raises(dpf.InvalidPlan, match="the population of "):
+            released(SKEWED, population=numbers | {"blue": wrong}, **whole)
+
+
+def test_units_are_read_at_the_rate_that_is_charged() -> None:
+    backend = Colours()
+    account = dpf.MemoryAccount(BUDGET)
+    released(backend=backend, ledger=account, holdout=None, scored_units=100)
+    asked = sum(prompt.endswith(" sky\nColour:") for prompt in backend.prompts)
+    assert stats.binom.cdf(asked, 1_000, 1 / 30) > 1e-9
+    assert stats.binom.sf(asked, 1_000, 1 / 30) > 1e-9
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.fractions(min_value=Fraction(1, 10**6), max_value=1))
+def test_the_charged_rate_is_at_least_the_drawn_one(rate: Fraction) -> None:
+    mean = NoisyMean.of_budget(dpf.PrivacyBudget(4.0, 1e-6), rate, 3)
+    assert mean.sampling_rate == rate
+    assert Fraction(mean.cost.event.sampling_rate) >= rate
+    assert mean.cost.event.noise_multiplier <= mean.noise_multiplier
 
 
 # ---- a candidate of dpf.choose ---------------------------------------------------------------------------
