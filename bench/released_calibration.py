@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +24,11 @@ from numpy.typing import NDArray
 from bench.utility import MODELS
 from bench.utility_choice import Answers
 from bench.utility_data import ALL_SETS
-from bench.utility_pool import SHOTS
 from bench.utility_scores import Items, Scores
 from dpfewshot import _core
 from dpfewshot.accounting import PoissonGaussian, calibrate
 from dpfewshot.budget.amounts import NOTHING
-from dpfewshot.releases.calibration import GRID, NoisyMean, integers_of
+from dpfewshot.releases.calibration import GRID, NoisyMean, Weights, integers_of
 from dpfewshot.runtime.files import write_whole
 
 RAW = Path(__file__).parents[1] / "docs/results/raw/released-calibration.json"
@@ -100,8 +100,9 @@ def measured(prompt: Prompt) -> Row:
 
 
 def frequencies_of(prompt: Prompt) -> Iterator[tuple[str, Vector]]:
-    """Public frequencies of labels: each label in turn has half of the records, or a tenth of an equal share."""
+    """Frequencies of labels: the records' own; each label in turn has half of them, or a tenth of an equal share."""
     labels = prompt.labels
+    yield "own", np.bincount(prompt.held_truth, minlength=labels) / len(prompt.held_truth)
     for label in range(labels):
         half = np.full(labels, 0.5 / (labels - 1))
         half[label] = 0.5
@@ -111,12 +112,19 @@ def frequencies_of(prompt: Prompt) -> Iterator[tuple[str, Vector]]:
         yield "rare", rare
 
 
+def as_released(frequencies: Vector) -> Vector:
+    """The product's weights."""
+    counts = {str(label): max(1, round(1e6 * share)) for label, share in enumerate(frequencies)}
+    weights = Weights.of(counts)
+    return np.array([float(weights.by_label[label]) for label in counts])
+
+
 WEIGHTS: Mapping[str, Callable[[Vector], Vector]] = {
     "alike": np.ones_like,
-    "least": lambda frequencies: frequencies.min() / frequencies,
-    "median": lambda frequencies: np.minimum(1.0, np.median(frequencies) / frequencies),
+    "least": lambda frequencies: np.maximum(frequencies.min(), 1e-6) / np.maximum(frequencies, 1e-6),
+    "median": as_released,
 }
-"""The weight of a label's records, at most 1."""
+"""The weight of a label's records, at most 1: all 1, by the rarest label, and by the median one."""
 
 
 def unbalanced(prompt: Prompt, units: int = 1_000) -> dict[str, Row]:
@@ -167,11 +175,11 @@ def prompts(task: str, user: str, data: Path, store: Path) -> Iterator[tuple[str
         {path.name.split("_")[0] for path in folder.glob("*_held-out_00.npy")} if folder.exists() else set()
     )
     for name in sorted(names):
-        kind, _, rest = name.partition("-")
+        kind = name.partition("-")[0]
         answers = Answers.of(scores, task, name)
         if answers is None or kind not in ("ours", "instruction", "none"):
             continue
-        if min(len(answers.test), len(answers.held)) >= LEAST_ITEMS and (not rest or int(rest[0]) >= SHOTS):
+        if min(len(answers.test), len(answers.held)) >= LEAST_ITEMS:
             truths = (items.truth("test", len(answers.test)), items.truth("held-out", len(answers.held)))
             yield kind, Prompt(answers, *truths)
 
@@ -203,12 +211,50 @@ def main() -> None:
     if len(sys.argv) > 1:
         write_whole(RAW, json.dumps(measure(*map(Path, sys.argv[1:])), indent=1) + "\n")
         return
-    rows = json.loads(RAW.read_text(encoding="utf-8"))["rows"]
-    for row in rows:
-        print(row["user"], row["task"], row["kind"], row["prompts"], row["items"])
-        print(row["accuracy"])
-        for k, v in row["unbalanced"].items():
-            print("    ", k, v)
+    print(*tables(json.loads(RAW.read_text(encoding="utf-8"))["rows"]), sep="\n\n")
+
+
+SHOWN = {
+    "none": "uncalibrated",
+    "contextual": "contextual",
+    "batch": "batch",
+    "probabilities, 1000": "probabilities, n = 1,000",
+    "R rule, 1000": "**R = 2√K**",
+    "R 4, 1000": "R = 4",
+    "R 8, 1000": "R = 8",
+    "probabilities, 5000": "probabilities, n = 5,000",
+    "R rule, 5000": "**R = 2√K**",
+}
+KINDS = {"ours": "ours", "instruction": "instruction-only", "none": "none"}
+FREQUENCIES = ("own", "half", "rare")
+
+
+def tables(rows: list[dict[str, Any]]) -> tuple[str, str]:
+    """Accuracy by calibration, and by the weights of labels that are not equally frequent, in Markdown."""
+    ordered = sorted(rows, key=_place)
+    names = [f"{MODELS[row['user']][0]}, {row['task']} (K = {row['labels']})" for row in ordered]
+    kinds = [KINDS[row["kind"]] for row in ordered]
+    sizes = [[str(row["prompts"]), " to ".join(map(str, sorted(set(row["items"]))))] for row in ordered]
+    whole = [[f"{row['accuracy'][column]:.1f}" for column in SHOWN] for row in ordered]
+    columns = [(share, weights) for share in FREQUENCIES for weights in WEIGHTS]
+    skewed = [[f"{row['unbalanced'][share][weights]:.1f}" for share, weights in columns] for row in ordered]
+    return (
+        _table(["", "demonstrations", "prompts", "items", *SHOWN.values()], names, kinds, sizes, whole),
+        _table(["", "demonstrations", *map(": ".join, columns)], names, kinds, [[] for _ in ordered], skewed),
+    )
+
+
+def _place(row: Mapping[str, Any]) -> tuple[int, int, int]:
+    known = {"user": MODELS, "task": ALL_SETS, "kind": KINDS}
+    user, task, kind = (list(names).index(row[of]) for of, names in known.items())
+    return user, task, kind
+
+
+def _table(head: list[str], names: list[str], kinds: list[str], *columns: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head)]
+    for name, kind, *cells in zip(names, kinds, *columns, strict=True):
+        lines.append([name, kind, *(one for row in cells for one in row)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 if __name__ == "__main__":
