@@ -245,7 +245,7 @@ def tables(rows: list[dict[str, Any]]) -> tuple[str, str]:
 
 
 def _place(row: Mapping[str, Any]) -> tuple[int, int, int]:
-    known = {"user": MODELS, "task": ALL_SETS, "kind": KINDS}
+    known: dict[str, Mapping[str, Any]] = {"user": MODELS, "task": ALL_SETS, "kind": KINDS}
     user, task, kind = (list(names).index(row[of]) for of, names in known.items())
     return user, task, kind
 

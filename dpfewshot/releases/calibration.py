@@ -136,7 +136,7 @@ def release_calibration(
         rows = _rows(scorer, drawn)
         require_batch_invariance(backend)  # it may have found itself not invariant meanwhile
         units = payment.population * weights.mean
-        bias = mean.release(rows, weights.each(drawn), units, reservation.draw(), random_source)
+        bias = mean.release(rows, units, reservation.draw(), random_source, weights.each(drawn))
     return Calibration(
         labels=scorer.labels,
         bias=tuple(bias.tolist()),
@@ -245,19 +245,19 @@ class NoisyMean:
     def release(
         self,
         rows: NDArray[np.float64],
-        weights: NDArray[np.float64],
         units: Fraction,
         permit: Permit,
         random_source: RandomSource | None,
+        weights: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float64]:
         """The bias of each label in nats, shape (labels,).
 
         Args:
             rows: the label probabilities of one record of each drawn unit, shape (units, labels). Private.
-            weights: of these records, 0..1, shape (units,). Private.
             units: as in `nats`.
             permit: for σ.
             random_source: for tests alone; None is the operating system's generator.
+            weights: of these records, 0..1, shape (units,), private; None weighs all 1.
 
         Raises:
             BudgetExceeded: the permit is used up, or for another σ.
