@@ -37,7 +37,8 @@ _SUFFIX = ".calibration.json"
 def calibrate(*, demonstrations: str | None, output: str | None, as_json: bool, **options: Any) -> None:
     """Release a prompt's bias towards each label, under (epsilon, delta), for icl.Classifier(calibration=).
 
-    Labels should be about equally frequent in the records: if most have one label, it looks like bias.
+    The records of frequent labels weigh less, unless --population gives one number for all labels: if most
+    records had one label, it would look like bias.
 
     \b
     Example:

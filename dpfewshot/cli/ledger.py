@@ -84,7 +84,7 @@ def create(
     """Create an account for a data set.
 
     \b
-    Example, and one for a plan every night:
+    Example:
       dpfewshot ledger create --ledger sqlite:///budget.db --dataset tickets --epsilon 8 --delta 1e-5
       dpfewshot ledger create --ledger sqlite:///year.db --dataset year --epsilon 4 --delta 1e-5 --rule renyi
     """
