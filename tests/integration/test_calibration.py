@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from fractions import Fraction
 from typing import Any
@@ -216,6 +217,52 @@ def test_the_charged_rate_is_at_least_the_drawn_one(rate: Fraction) -> None:
     assert mean.sampling_rate == rate
     assert Fraction(mean.cost.event.sampling_rate) >= rate
     assert mean.cost.event.noise_multiplier <= mean.noise_multiplier
+
+
+class Mute(Colours):
+    """Has no answer for a void."""
+
+    def answer(self, prompt: list[int]) -> list[float]:
+        answers = super().answer(prompt)
+        return [math.nan] * len(answers) if " void" in self.detokenize(prompt) else answers
+
+
+def distance(first: list[dpf.Record], second: list[dpf.Record], population: Any) -> float:
+    """Between the released sums without their common noise, in units of the sensitivity that was charged."""
+    budget = dpf.PrivacyBudget(4.0, 1e-6)
+    one, other = (
+        released(
+            records,
+            Mute(),
+            budget=budget,
+            population=population,
+            holdout=None,
+            random_source=random.Random(1).randbytes,
+        )
+        for records in (first, second)
+    )
+    assert one.noise == other.noise
+    sigma = NoisyMean.of_budget(budget, Fraction(1), 3).noise_multiplier
+    return float(np.linalg.norm(np.subtract(one.bias, other.bias))) * sigma / one.noise
+
+
+pairs = st.tuples(st.sampled_from(["sky", "rose", "sea", "void"]), st.sampled_from(TASK.labels))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(pairs, min_size=2, max_size=12), st.integers(0, 11))
+def test_neighbouring_records_move_the_released_sum_by_the_sensitivity(things: list[Any], unit: int) -> None:
+    records, place = [dpf.Record(*pair) for pair in things], unit % len(things)
+    without = [*records[:place], *records[place + 1 :]]
+    null = [*records[:place], dpf.Record("void", records[place].label), *records[place + 1 :]]
+    numbers = {"red": 9, "blue": 5, "light blue": 1}
+    assert distance(records, without, numbers) <= 1 + 1e-6
+    assert distance(records, null, None) <= 1 + 1e-6
+
+
+def test_control_two_units_move_it_further() -> None:
+    rose = dpf.Record("rose", "red")
+    assert distance([rose] * 5, [rose] * 3, {"red": 5}) > 1
 
 
 # ---- a candidate of dpf.choose ---------------------------------------------------------------------------
