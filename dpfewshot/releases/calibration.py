@@ -112,6 +112,7 @@ def release_calibration(
     words = prompt_format or task
     scorer = LabelScorer(words, backend, shown, calibrated=False, record_token_cap=record_token_cap)
     checked = as_records(records, unit=unit)
+    weights = Weights.of(public_counts(task, population, checked))
     payment = open_payment(
         task,
         checked,
@@ -122,7 +123,6 @@ def release_calibration(
         population=population,
         holdout=holdout,
     )
-    weights = Weights.of(public_counts(task, population, checked))
     mean = NoisyMean.of_budget(
         budget, min(Fraction(1), scored_units / payment.population), len(scorer.labels)
     )
