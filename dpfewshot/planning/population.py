@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.planning.plan import Stratum
 from dpfewshot.planning.settings import FIXED_SIZE, Settings
-from dpfewshot.sampling import units, units_by_label
-from dpfewshot.tasks import Task
+from dpfewshot.sampling import units
 from dpfewshot.values import Record, Relation, check_whole
 
 Population = Mapping[str, int] | int | None
@@ -92,24 +91,3 @@ def public_units(population: Population, records: Iterable[Record]) -> int:
     if population is None:
         return len(units(records))
     return sum(population.values()) if isinstance(population, Mapping) else population
-
-
-def public_counts(task: Task, population: Population, records: Iterable[Record]) -> dict[str, int]:
-    """The public number of units of each label; empty if only the sum of all labels is public.
-
-    Args:
-        task: with labels.
-        population: public constants; None counts the units, which zero-out makes public.
-        records: private; read only without a population.
-
-    Raises:
-        InvalidPlan: a label of the task has a population that is not a whole number of at least 1.
-    """
-    if population is None:
-        return {label: len(members) for label, members in units_by_label(records).items()}
-    if not isinstance(population, Mapping):
-        return {}
-    counts = {label: population[label] for label in task.labels or () if label in population}
-    for label, count in counts.items():
-        check_whole(f"the population of label {label!r} (--population LABEL=N)", count)
-    return counts

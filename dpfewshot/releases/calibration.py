@@ -31,10 +31,10 @@ from dpfewshot.icl.calibration import Calibration
 from dpfewshot.icl.few_shot import FewShotPrompt
 from dpfewshot.mechanisms.noise import noise_scale
 from dpfewshot.planning.planner import SMALLEST_EPSILON
-from dpfewshot.planning.population import Population, public_counts
+from dpfewshot.planning.population import Population
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.records import as_records
-from dpfewshot.releases.payment import open_payment
+from dpfewshot.releases.payment import open_payment, public_counts
 from dpfewshot.releases.scoring import (
     RECORD_TOKEN_CAP,
     LabelScorer,

@@ -25,12 +25,12 @@ from dpfewshot.budget.permit import Permit
 from dpfewshot.budget.tally import pure_cost
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
-from dpfewshot.planning.population import Population, public_counts
+from dpfewshot.planning.population import Population
 from dpfewshot.records import as_records
 from dpfewshot.releases.candidates import Candidate, baseline_of, checked_candidates
 from dpfewshot.releases.choice import Choice
 from dpfewshot.releases.estimates import Estimate, Noise, estimate
-from dpfewshot.releases.payment import open_payment
+from dpfewshot.releases.payment import open_payment, public_counts
 from dpfewshot.releases.scores import GRID, Integers, Outcomes, cells_of, scores_of
 from dpfewshot.releases.scoring import RECORD_TOKEN_CAP, Scorer, scorer_of, scoring_progress
 from dpfewshot.releases.selection import Measurement, Selection, amplified, scale_of
