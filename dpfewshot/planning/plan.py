@@ -183,6 +183,7 @@ class GenerationPlan:
         prompt_tokens: the tokens that the language model evaluates for one demonstration, at most on average
             over draws, computed from caps.
         estimated_seconds: for all demonstrations; None until `Synthesizer.probe` measured the backend.
+        reasons: a sentence for each setting that the planner decided; () if the user chose all.
     """
 
     mechanism: str
@@ -191,6 +192,7 @@ class GenerationPlan:
     strata: tuple[StratumPlan, ...]
     prompt_tokens: int
     estimated_seconds: float | None = None
+    reasons: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for stratum in self.strata:
@@ -271,7 +273,8 @@ class GenerationPlan:
     def as_dict(self) -> dict[str, object]:
         """The plan as JSON; `from_dict` reads it back."""
         parts = [stratum.as_dict() for stratum in self.strata]
-        return self.figures() | {"accounting": self.settings.accounting, "parts": parts}
+        further = {"accounting": self.settings.accounting, "reasons": list(self.reasons)}
+        return self.figures() | further | {"parts": parts}
 
     def figures(self) -> dict[str, object]:
         """The plan as JSON, with numbers as they are displayed: what checkpoints compare."""
@@ -314,6 +317,7 @@ class GenerationPlan:
             strata=tuple(StratumPlan.from_dict(part, settings) for part in told["parts"]),
             prompt_tokens=told["prompt_tokens"],
             estimated_seconds=told["estimated_seconds"],
+            reasons=document.sentences(told.get("reasons", [])),
         )
         document.check_stated("the plan", told, stated.epsilon, stated.delta)
         return stated

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
+from typing import Any
 
 from dpfewshot.accounting import Event, calibrate, epsilon
 from dpfewshot.accounting.events import PublishedAccounting
@@ -39,27 +41,39 @@ class Planner:
     strata: tuple[Stratum, ...]
     relation: Relation
 
-    def plan(self, mechanism: Mechanism) -> GenerationPlan:
+    def plan(self, mechanism: Mechanism, reasons: tuple[str, ...] = ()) -> GenerationPlan:
         """Plan every stratum, and bound the language model's work by the caps.
 
         Args:
             mechanism: its events are composed.
+            reasons: what was decided for the user, and why.
 
         Raises:
             InvalidPlan: M·N·P is above a population, or no noise meets the budget.
         """
         settings, strata = self.settings, self.strata
-        prefill = settings.draws_per_demonstration * settings.prompts_per_token * self.longest_suffix
-        decode = (settings.max_tokens - settings.draws_per_demonstration) * settings.prompts_per_token
         return GenerationPlan(
             mechanism=mechanism.name,
             relation=self.relation,
             settings=settings,
             strata=tuple(plan_stratum(mechanism, settings, self.budget, stratum) for stratum in strata),
-            prompt_tokens=prefill + decode,
+            prompt_tokens=settings.prompts_per_token * self.tokens_of_a_prompt(settings),
+            reasons=reasons,
         )
 
-    @property
+    def with_settings(self, **settings: Any) -> Planner:
+        """A planner with some other settings."""
+        return replace(self, settings=replace(self.settings, **settings))
+
+    def tokens_of_a_prompt(self, settings: Settings) -> int:
+        """The tokens that the model evaluates for one of the M prompts of a demonstration, from the caps.
+
+        Each draw reads a prompt whole; every further token of the draw is one decode step.
+        """
+        draws = settings.draws_per_demonstration
+        return draws * self.longest_suffix + settings.max_tokens - draws
+
+    @cached_property
     def longest_suffix(self) -> int:
         """The most tokens that follow the prefix of any prompt, from the caps."""
         records, tokens = self.settings.records_per_prompt, self.settings.max_tokens
@@ -168,9 +182,13 @@ def _sampling_rate(settings: Settings, stratum: Stratum) -> Fraction:
 
 
 def _that_fits(settings: Settings, population: int) -> str:
-    parts = settings.disjoint_parts
-    if prompts := population // (settings.records_per_prompt * parts):
+    if prompts := most_prompts(settings, population):
         return f"prompts_per_token={prompts}"
-    if records := population // parts:
+    if records := population // settings.disjoint_parts:
         return f"records_per_prompt={records}"
     return f"disjoint_parts={population}"
+
+
+def most_prompts(settings: Settings, population: int) -> int:
+    """The largest M that a stratum of n units allows; 0 if it allows none."""
+    return population // (settings.records_per_prompt * settings.disjoint_parts)

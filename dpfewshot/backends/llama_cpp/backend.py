@@ -62,6 +62,7 @@ class LlamaCpp(StreamBackend):
 
     Attributes:
         context_tokens: the argument.
+        kept_prompts: the argument.
         batch_invariant: True on the CPU, see above. On a GPU, whether the conformance checks passed for the
             way prompts are evaluated here.
 
@@ -145,7 +146,7 @@ class LlamaCpp(StreamBackend):
         """Return the cached verdict of `_steps_pass`, or run the check and cache it."""
         facts = build_facts(self._loaded) | {
             "context_tokens": self.context_tokens,
-            "kept_prompts": self._kept_prompts,
+            "kept_prompts": self.kept_prompts,
             "decode_batch": self._decode_batch,
             "groups_of_a_pool": self._groups_of_a_pool(self._decode_batch),
             "threads": self._threads,
