@@ -44,8 +44,8 @@ WAY = (
 )
 """The way of the data, and the step that each station belongs to."""
 
-ALIASES = ("solving",)
-"""Modules that hold nothing but another room's names."""
+ALIASES = ("solving", "__main__")
+"""Modules that hold nothing but another room's names, or call it."""
 
 WIDTH, BOX_HEIGHT, ROW, TOP, GAP = 1000.0, 30.0, 58.0, 200.0, 22.0
 STYLE = """

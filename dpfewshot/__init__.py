@@ -36,10 +36,10 @@ if TYPE_CHECKING:
         LedgerError as LedgerError,
         MissingExtra as MissingExtra,
     )
-    from dpfewshot.labels import LabelRelease as LabelRelease, release_labels as release_labels
     from dpfewshot.ledger import BudgetLedger as BudgetLedger
     from dpfewshot.planning.plan import GenerationPlan as GenerationPlan
     from dpfewshot.records import as_records as as_records, read_records as read_records
+    from dpfewshot.releases.labels import LabelRelease as LabelRelease, release_labels as release_labels
     from dpfewshot.synthesizer import Synthesizer as Synthesizer
     from dpfewshot.tasks import Task as Task
     from dpfewshot.values import (
@@ -69,7 +69,7 @@ _HOMES = {
     "InvalidRecords": "dpfewshot.errors",
     "InvalidReport": "dpfewshot.errors",
     "InvalidTask": "dpfewshot.errors",
-    "LabelRelease": "dpfewshot.labels",
+    "LabelRelease": "dpfewshot.releases.labels",
     "LedgerError": "dpfewshot.errors",
     "MemoryAccount": "dpfewshot.budget.memory",
     "MissingExtra": "dpfewshot.errors",
@@ -87,7 +87,7 @@ _HOMES = {
     "mechanisms": "dpfewshot",
     "non_private_sample": "dpfewshot.baselines",
     "read_records": "dpfewshot.records",
-    "release_labels": "dpfewshot.labels",
+    "release_labels": "dpfewshot.releases.labels",
     "tasks": "dpfewshot",
 }
 if not TYPE_CHECKING:  # type checkers re-export the imports above, and cannot read this list

@@ -103,14 +103,14 @@ SAMPLING_AND_NOISE = (
         "tests/contract/test_mechanisms.py",
     ),
     Fault(
-        "dpfewshot/labels.py",
+        "dpfewshot/releases/labels.py",
         "return sorted(kept, key=lambda label: (-noisy[label], label))[: self.count]",
         "return sorted(kept, key=lambda label: (-votes[label], label))[: self.count]",
         "the order of released labels is that of their noisy votes",
         "tests/unit/test_labels.py tests/property/test_labels.py",
     ),
     Fault(
-        "dpfewshot/labels.py",
+        "dpfewshot/releases/labels.py",
         "    return 1 + high\n",
         "    return high\n",
         "a label of one unit comes out with probability delta at most",

@@ -56,8 +56,8 @@ def labels(
     Example:
       dpfewshot labels --records movies.jsonl --count 5 --epsilon 0.5 --delta 1e-6
     """
-    from dpfewshot.labels import release_labels
     from dpfewshot.records import read_records
+    from dpfewshot.releases.labels import release_labels
 
     listed = None if candidates is None else _lines(candidates)
     with _account(url, dataset) as account:

@@ -271,6 +271,14 @@ def test_version(command: Run) -> None:
     assert __version__ in command("--version")[1]
 
 
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dpfewshot", "plan", "--task"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("dpfewshot: ")
+
+
 def test_help_and_import_load_nothing_heavy() -> None:
     script = (
         "import sys, dpfewshot.cli.application as cli; cli.run(['--help']); sys.exit('numpy' in sys.modules)"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpfewshot.labels import smallest_threshold, votes_of
+from dpfewshot.releases.labels import smallest_threshold, votes_of
 from dpfewshot.values import Record
 
 WIDEST_NOISE = 150

@@ -9,9 +9,9 @@ import pytest
 from numpy.polynomial import Polynomial
 from scipy import stats
 
-from dpfewshot import labels
 from dpfewshot.budget.permit import Permit
-from dpfewshot.labels import _NoisyMax, _StabilityHistogram, smallest_threshold
+from dpfewshot.releases import labels
+from dpfewshot.releases.labels import _NoisyMax, _StabilityHistogram, smallest_threshold
 
 IMPOSSIBLE = 1e-9
 DRAWS = 20_000

@@ -15,7 +15,7 @@ import dpfewshot as dpf
 from dpfewshot.budget.account import Details
 from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.budget.permit import Permit
-from dpfewshot.labels import _NoisyMax, _StabilityHistogram, smallest_threshold, votes_of
+from dpfewshot.releases.labels import _NoisyMax, _StabilityHistogram, smallest_threshold, votes_of
 from dpfewshot.values import PrivacySpend, Record
 
 SECRET = "swordfish"
@@ -117,7 +117,7 @@ def released_for(
         label = next(labels)
         return noisy[label] - votes[label]
 
-    monkeypatch.setattr("dpfewshot.labels.discrete_laplace", noise)
+    monkeypatch.setattr("dpfewshot.releases.labels.discrete_laplace", noise)
     return _StabilityHistogram(count, 1.0, 0.05).release(votes, Permit(1, 1.0), None)
 
 
@@ -158,7 +158,9 @@ def test_with_candidates_the_labels_are_the_rounds_winners_in_their_order(
     expected = [left.pop(winner) for winner in drawn]
     for votes in (true, others):
         rounds = iter(drawn)
-        monkeypatch.setattr("dpfewshot.labels._core.permute_and_flip", lambda *_, rounds=rounds: next(rounds))
+        monkeypatch.setattr(
+            "dpfewshot.releases.labels._core.permute_and_flip", lambda *_, rounds=rounds: next(rounds)
+        )
         mechanism = _NoisyMax(tuple(LABELS), len(drawn), 1.0)
         permit = Permit(len(drawn), 1.0 * len(drawn))
         assert mechanism.release(dict(zip(LABELS, votes, strict=True)), permit, None) == expected

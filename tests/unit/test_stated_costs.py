@@ -12,8 +12,8 @@ import dpfewshot as dpf
 from dpfewshot.budget.amounts import EPSILON_SCALE, Amount
 from dpfewshot.budget.permit import Permit
 from dpfewshot.generation.telemetry import Observer
-from dpfewshot.labels import _mechanism
 from dpfewshot.planning.plan import GenerationPlan
+from dpfewshot.releases.labels import _mechanism
 from tests.support import factory
 from tests.support.scripts import tickets
 
