@@ -29,7 +29,8 @@ _OPTIONS: Mapping[str, Decorator] = {
     "model": click.option(
         "--model",
         default=None,
-        help="llama-cpp: a GGUF file, by default the packaged SmolLM2-135M; others: a name or folder.",
+        help="llama-cpp: a GGUF file, or its name on the hub, by default the packaged SmolLM2-135M; others: "
+        "a name or folder.",
     ),
     "base_url": click.option(
         "--base-url", default=None, help="openai: the server's address, such as http://host:8000/v1."
