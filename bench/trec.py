@@ -22,7 +22,13 @@ from dpfewshot.backends.streams.block import StreamBlock
 from dpfewshot.values import delta_text, epsilon_text
 
 EPSILON = 4.0
-SETTINGS: dict[str, Any] = {"prompts_per_token": 80, "max_tokens": 15, "record_token_cap": 100}
+SETTINGS: dict[str, Any] = {
+    "mechanism": dpf.mechanisms.Gaussian(),
+    "prompts_per_token": 80,
+    "max_tokens": 15,
+    "resample_every": 1,
+    "record_token_cap": 100,
+}
 
 
 def prefix_tree_nodes(sequences: Sequence[Tokens]) -> int:

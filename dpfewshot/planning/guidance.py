@@ -1,0 +1,43 @@
+"""Says in words when a plan has too much noise to write readable text, and what would help."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from dpfewshot.planning.plan import GenerationPlan
+
+READABLE_NOISE: Final = {"gaussian": 0.1, "public-centred": 0.2}
+"""The noise on the mean above which no measured writer was readable (docs/results/readability.md)."""
+
+
+def noise_warnings(plan: GenerationPlan) -> list[str]:
+    """A warning if a stratum's noise is above what its mechanism was measured to bear; else none.
+
+    Args:
+        plan: of a mechanism that was measured, or of any other, which gets no warning.
+    """
+    limit = READABLE_NOISE.get(plan.mechanism)
+    noisy = [one for one in plan.strata if limit is not None and (one.noise_on_mean or 0.0) > limit]
+    if not noisy:
+        return []
+    worst = max(noisy, key=lambda one: one.noise_on_mean or 0.0)
+    others = f" and {len(noisy) - 1} more" if len(noisy) > 1 else ""
+    warning = (
+        f"expect unreadable text for {worst.scope or 'the data set'}{others}: noise on the mean "
+        f"{worst.noise_on_mean:.2f} is above {limit:g}, where {plan.mechanism} became unreadable with every "
+        f"model measured; what helps: {', '.join(_remedies(plan, smallest=worst.population))} "
+        "(docs/how-to/settings.md)"
+    )
+    return [warning]
+
+
+def _remedies(plan: GenerationPlan, *, smallest: int) -> list[str]:
+    settings = plan.settings
+    remedies = ["more records", "a larger epsilon"]
+    if settings.shots_per_label > 1:
+        remedies.append("fewer shots")
+    remedies.append("a smaller max_tokens")
+    if settings.units_wanted < smallest:
+        remedies.append("more prompts_per_token")
+    return remedies
