@@ -51,6 +51,10 @@ models: .venv/dev
 utility: models
 	$(BIN)/python -m bench.utility $(DATA) $(STORE)
 	$(BIN)/python -m bench.utility $(DATA) $(STORE) --user qwen
+	$(BIN)/python -m bench.utility_scores $(DATA) $(STORE)/pools
+	$(BIN)/python -m bench.utility_scores $(DATA) $(STORE)/pools --user qwen
+	$(BIN)/python -m bench.certified $(DATA) $(STORE)/certified models/gemma-3-270m-q4_k_m.gguf
+	$(BIN)/python -m bench.utility_choice $(DATA) $(STORE)/pools
 	$(BIN)/python -m bench.utility_page > docs/results/utility.md
 
 format: .venv/dev

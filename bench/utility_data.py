@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import dpfewshot as dpf
+from bench import jargon
 
 DIRECTORS = (
     "steven spielberg", "alfred hitchcock", "quentin tarantino", "martin scorsese", "stanley kubrick", "james cameron",
@@ -50,6 +52,10 @@ OF_A_GENRE = (
 )
 
 
+MADE_HERE = "bench/jargon.py"
+"""Stands for the file of a data set that the project makes itself."""
+
+
 @dataclass(frozen=True)
 class DataSet:
     """One of the papers' tasks, with M, N and T of Tang et al. where two cores allow it.
@@ -69,6 +75,13 @@ class DataSet:
     examples: tuple[tuple[str, str], ...] = ()
     our_tokens: int | None = None
 
+    def records(self, folder: Path) -> tuple[list[dpf.Record], list[dpf.Record]]:
+        """The training records and the test items."""
+        if self.train == MADE_HERE:
+            return jargon.tickets("train"), jargon.tickets("test")
+        train, test = (dpf.read_records(folder / f"{name}.jsonl.gz") for name in (self.train, self.test))
+        return train, test
+
 
 DATA_SETS = {
     "trec": DataSet(dpf.tasks.TREC, "trec.train", "trec.test", 80, 1, 15, 80, None, QUESTIONS),
@@ -79,3 +92,8 @@ DATA_SETS = {
         dpf.tasks.DBPEDIA, "dbpedia.train_subset", "dbpedia.test_subset", 20, 2, 30, 160, None, DOCUMENTS, 20
     ),
 }
+
+UNSEEN = {"jargon": DataSet(jargon.TASK, MADE_HERE, MADE_HERE, 60, 1, 20, 60)}
+"""A task that no model can know; only the tables of choices have it."""
+
+ALL_SETS = DATA_SETS | UNSEEN

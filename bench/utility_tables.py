@@ -263,7 +263,7 @@ def missing(cells: Sequence[Cell]) -> str:
     if not gone:
         return ""
     rows = "\n".join(f"- {model}, {task}: {', '.join(names)}" for (model, task), names in gone.items())
-    return f"## Not measured yet\n\n`make utility` goes on with them:\n\n{rows}"
+    return f"### Not measured yet of these\n\n`make utility` goes on with them:\n\n{rows}"
 
 
 def wanted(model: str, epsilon: float | None) -> int:

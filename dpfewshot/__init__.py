@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from dpfewshot.ledger import BudgetLedger as BudgetLedger
     from dpfewshot.planning.plan import GenerationPlan as GenerationPlan
     from dpfewshot.records import as_records as as_records, read_records as read_records
+    from dpfewshot.releases.calibration import release_calibration as release_calibration
+    from dpfewshot.releases.candidates import Candidate as Candidate
+    from dpfewshot.releases.choice import Choice as Choice
+    from dpfewshot.releases.choosing import choose as choose
     from dpfewshot.releases.labels import LabelRelease as LabelRelease, release_labels as release_labels
     from dpfewshot.synthesizer import Synthesizer as Synthesizer
     from dpfewshot.tasks import Task as Task
@@ -61,6 +65,8 @@ _HOMES = {
     "BackendNotBatchInvariant": "dpfewshot.errors",
     "BudgetExceeded": "dpfewshot.errors",
     "BudgetLedger": "dpfewshot.ledger",
+    "Candidate": "dpfewshot.releases.candidates",
+    "Choice": "dpfewshot.releases.choice",
     "DPFewShotError": "dpfewshot.errors",
     "Demonstration": "dpfewshot.values",
     "Demonstrations": "dpfewshot.demonstrations",
@@ -82,11 +88,13 @@ _HOMES = {
     "as_records": "dpfewshot.records",
     "audit": "dpfewshot",
     "backends": "dpfewshot",
+    "choose": "dpfewshot.releases.choosing",
     "icl": "dpfewshot",
     "instruction_only_demonstrations": "dpfewshot.baselines",
     "mechanisms": "dpfewshot",
     "non_private_sample": "dpfewshot.baselines",
     "read_records": "dpfewshot.records",
+    "release_calibration": "dpfewshot.releases.calibration",
     "release_labels": "dpfewshot.releases.labels",
     "tasks": "dpfewshot",
 }

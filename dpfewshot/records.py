@@ -46,7 +46,7 @@ def read_records(
             records remember its name, which an account compares. None: each record is a unit of its own.
 
     Returns:
-        The records, a list.
+        The records, a list that remembers the columns' names.
 
     Raises:
         InvalidRecords: the file or one of its records cannot be used. The one-line message names the file
@@ -57,7 +57,7 @@ def read_records(
         >>> read_records("tickets.jsonl.gz", text="body", label="topic", unit="customer")  # doctest: +SKIP
     """
     columns = _Columns(text, label, unit)
-    return Records(_read(Path(path), columns), unit=unit, label=label)
+    return Records(_read(Path(path), columns), unit=unit, label=label, text=text)
 
 
 @redacts_errors(None)
@@ -73,7 +73,7 @@ def as_records(source: Any, *, text: str = "text", label: str = "label", unit: s
         unit: the column or key that says whom a record belongs to, or None.
 
     Returns:
-        The records, a list that remembers `unit` and `label`, or what the source's records remember.
+        The records, a list that remembers the columns' names, or those that the source's records remember.
 
     Raises:
         InvalidRecords: a row cannot be used: the message has its number, from 1, and quotes none of it. Or
@@ -87,9 +87,10 @@ def as_records(source: Any, *, text: str = "text", label: str = "label", unit: s
     if None not in (unit, remembered) and unit != remembered:
         raise InvalidRecords(f"these records were read with unit={remembered!r}, which is not {unit!r}")
     columns = _Columns(text, label, unit)
-    column = source.label if isinstance(source, Records) else label
+    if isinstance(source, Records):
+        label, text = source.label, source.text
     read = _collect(_rows_in_memory(source, columns), columns)
-    records = Records(read, unit=unit or remembered, label=column)
+    records = Records(read, unit=unit or remembered, label=label, text=text)
     if records.unit is None and len({record.unit is None for record in records}) > 1:
         raise InvalidRecords(
             "some records have a unit and others do not: give each record one, and name it with unit="

@@ -1,4 +1,4 @@
-"""Draws of units: Poisson sampling, and independent assignment to subsets.
+"""Draws of units: Poisson sampling, independent assignment to subsets, and the division by a holdout.
 
 Design note 5.1. Exact Bernoulli trials draw every unit of the population independently with the same
 probability. Every drawn unit goes to one of M subsets, uniformly and independently. A sample is never sliced
@@ -7,15 +7,20 @@ by position: one more record would shift all later ones.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import Final, Protocol
 
 from dpfewshot import _core
+from dpfewshot.budget.scopes import Partition
+from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
-from dpfewshot.values import Record
+from dpfewshot.tasks import Task
+from dpfewshot.values import Record, Records, as_float, unit_of
 
 Unit = tuple[Record, ...]
 """The records of one unit: whenever the unit is drawn, so is one of them."""
@@ -115,6 +120,72 @@ def disjoint_parts(units: int, parts: int, random_source: RandomSource | None = 
     for unit, part in enumerate(_core.uniform_integers(parts, units, random_source).tolist()):
         members[part].append(unit)
     return members
+
+
+_RULE: Final = "dpfewshot holdout 1"
+"""Names the rule below. Another rule needs another name, or units would change parts within an account."""
+
+
+@dataclass(frozen=True)
+class Holdout:
+    """Divides units into a part that generates and a part that chooses, by a fixed rule for each unit alone.
+
+    A unit's SHA-256 decides: of its name if there is a unit column, else of its text. So every process and
+    every session puts it in the same part (docs/proofs/sampling.md, Lemma 4).
+
+    Args:
+        fraction: f in [0, 1), the expected share of units that choose. A float stands for its shortest
+            decimal: 0.2 is exactly 1/5. 0 divides nothing: all units generate.
+
+    Raises:
+        InvalidPlan: the fraction is outside its range.
+    """
+
+    fraction: Fraction
+
+    def __init__(self, fraction: float | Fraction) -> None:
+        value = as_float("holdout", fraction)
+        if not 0 <= value < 1:  # refuses NaN too
+            raise InvalidPlan(f"holdout must be at least 0 and below 1, not {value}")
+        exact = fraction if isinstance(fraction, Fraction) else Fraction(repr(value))
+        object.__setattr__(self, "fraction", exact)
+
+    @property
+    def generating_share(self) -> Fraction:
+        """1 - f, the expected share of units that generate."""
+        return 1 - self.fraction
+
+    def chooses(self, unit: Unit) -> bool:
+        """Whether a unit is held out: its digest, as a number in [0, 1), is below the fraction."""
+        first = unit[0]
+        key = ["text", first.text] if first.unit is None else ["unit", first.unit]
+        digest = hashlib.sha256(json.dumps([_RULE, *key]).encode()).digest()
+        return int.from_bytes(digest) * self.fraction.denominator < self.fraction.numerator << 8 * len(digest)
+
+    def generating(self, members: Iterable[Unit]) -> list[Unit]:
+        """The units that generate, in order."""
+        return [unit for unit in members if not self.chooses(unit)]
+
+    def choosing(self, members: Iterable[Unit]) -> list[Unit]:
+        """The units that choose, in order."""
+        return [unit for unit in members if self.chooses(unit)]
+
+    def rule(self, records: Records) -> tuple[str, ...]:
+        """The public facts that decide a unit's part; none if the fraction is 0.
+
+        Args:
+            records: only the names of their columns are read.
+        """
+        if not self.fraction:
+            return ()
+        unit = unit_of(records)
+        column = ("text", records.text) if unit is None else ("unit", unit)
+        return (_RULE, str(self.fraction), *column)
+
+
+def partition_of_units(task: Task, records: Records, holdout: Holdout) -> Partition:
+    """The strata of a task's data set: its labels, and what a holdout keeps for choosing."""
+    return Partition(task.name, task.labels or (), records.label, holdout.rule(records))
 
 
 def _below(bound: int, random_source: RandomSource | None) -> int:

@@ -37,6 +37,7 @@ from dpfewshot.planning.settings import CERTIFIED, POISSON, PUBLISHED
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records import as_records
 from dpfewshot.runtime.redaction import redacts_errors
+from dpfewshot.sampling import partition_of_units
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration, NoPrivacy, PrivacyBudget, Record, check_whole, unit_of
 
@@ -69,6 +70,9 @@ class Synthesizer:
             replace one unit by another of the same label, and n is public.
         accounting: "certified", or "published" for the noise of a paper's own accounting of fixed-size draws:
             results then say `private=False`.
+        holdout: f in [0, 1), the share of units that are kept for choosing (`dpf.choose`) and never generate.
+            Each unit's own digest decides. Choosing and generating then cost the greater of both, not their
+            sum.
         disjoint_parts: P. Each unit of a label is in one of P parts, chosen from that unit alone. Every part
             serves its own demonstrations at the full (ε, δ): parallel composition, for many demonstrations.
         ledger: a durable budget: "sqlite:///budget.db", "postgresql+psycopg://...", a BudgetLedger, or an
@@ -116,6 +120,7 @@ class Synthesizer:
         labels: Sequence[str] | None = None,
         sampling: str = POISSON,
         accounting: str = CERTIFIED,
+        holdout: float = 0.0,
         disjoint_parts: int = 1,
         ledger: object = None,
         dataset: str | None = None,
@@ -142,6 +147,7 @@ class Synthesizer:
             sampling=sampling,
             disjoint_parts=disjoint_parts,
             accounting=accounting,
+            holdout=holdout,
         )
         work = WorkLimit(prompt_token_limit, getattr(backend, "kept_prompts", None) or None)
         relation = relation_of(sampling, population)
@@ -166,8 +172,9 @@ class Synthesizer:
         )
         if account is not None and ledger is not None and account.parallel and unit is not None:
             check_every_label_has_units(task, records, relation)
+        partition = partition_of_units(task, records, settings.division)
         set_up = SetUp(
-            task, backend, decided.mechanism, plan, units, certified, self._random_source, records.label
+            task, backend, decided.mechanism, plan, units, certified, partition, self._random_source
         )
         told = observers_of(decided.mechanism.name, relation, observers, opentelemetry=opentelemetry)
         self._generation = Generation(set_up, Accountant(account), told)

@@ -61,23 +61,33 @@ class Record:
 LABEL_COLUMN: Final = "label"
 """The name of a label column that nobody named, as for hand-made records."""
 
+TEXT_COLUMN: Final = "text"
+"""The name of a text column that nobody named."""
+
 
 class Records(list[Record]):
-    """Private records with the names of their unit and label columns.
+    """Private records with the names of their unit, label and text columns.
 
     A slice keeps the names. A new list of single records does not: `as_records` names the columns again.
 
     Attributes:
         unit: the unit column's name; None if nobody named one.
         label: the label column's name. Labels of another column partition the units differently.
+        text: the text column's name. A holdout divides records without units by their texts.
     """
 
     def __init__(
-        self, records: Iterable[Record] = (), *, unit: str | None = None, label: str = LABEL_COLUMN
+        self,
+        records: Iterable[Record] = (),
+        *,
+        unit: str | None = None,
+        label: str = LABEL_COLUMN,
+        text: str = TEXT_COLUMN,
     ) -> None:
         super().__init__(records)
         self.unit = unit
         self.label = label
+        self.text = text
 
     @overload
     def __getitem__(self, index: SupportsIndex, /) -> Record: ...
@@ -85,7 +95,7 @@ class Records(list[Record]):
     def __getitem__(self, index: slice, /) -> Records: ...
     def __getitem__(self, index: SupportsIndex | slice, /) -> Record | Records:
         if isinstance(index, slice):
-            return Records(super().__getitem__(index), unit=self.unit, label=self.label)
+            return Records(super().__getitem__(index), unit=self.unit, label=self.label, text=self.text)
         return super().__getitem__(index)
 
 

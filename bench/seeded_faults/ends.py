@@ -54,8 +54,8 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/planning/population.py",
-        "count = len(units(records))",
-        "count = len(list(records))",
+        "return len(units(records))",
+        "return len(list(records))",
         "the command line's delta follows from what is declared public",
         "tests/integration/test_default_delta.py",
     ),

@@ -191,6 +191,7 @@ class Table:
                 self.set_up.plan.settings,
                 sampling=POISSON,
                 disjoint_parts=1,
+                holdout=0.0,
                 records_per_prompt=1,  # each canary has its own prompt; the noise is as planned
                 max_tokens=tokens,
                 resample_every=tokens,
@@ -213,7 +214,7 @@ class Table:
         replaced = draws.fixed_size is not None  # n is fixed: canaries replace other units
         room = len(self._crowd.sizes) if replaced else _MOST_CANARIES
         canaries = game.most_canaries(self._one_of(_RARE), room)
-        plan = self._with(stratum, replace(self.set_up.plan.settings, disjoint_parts=1))
+        plan = self._with(stratum, replace(self.set_up.plan.settings, disjoint_parts=1, holdout=0.0))
         there = self._crowd.joined_by(canaries, in_place=replaced)
         stages = [self._stage(world, plan, game) for world in (self._crowd.without(), there)]
         threshold = self._rehearsed(game, canaries, stages)

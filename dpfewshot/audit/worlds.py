@@ -78,8 +78,8 @@ class Crowd:
 
     @classmethod
     def of(cls, set_up: SetUp, stratum: StratumPlan) -> Crowd:
-        """The units of a stratum, or of the first of its disjoint parts."""
-        sizes = [len(unit) for unit in set_up.units[stratum.scope]]
+        """The units of a stratum that generate, or those of the first of its disjoint parts."""
+        sizes = [len(unit) for unit in set_up.generating(stratum)]
         disjoint = set_up.plan.settings.disjoint_parts
         kept = disjoint_parts(len(sizes), disjoint)[0] if disjoint > 1 else range(len(sizes))
         named = any(

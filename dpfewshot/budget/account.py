@@ -55,6 +55,11 @@ class Account(Protocol):
         """Whether plans over different strata of the recorded partition compose in parallel."""
         ...
 
+    @property
+    def partition(self) -> str | None:
+        """The one partition whose strata compose in parallel; None before a plan over a stratum."""
+        ...
+
     def bind(self, relations: frozenset[str], unit: str | None) -> None:
         """State what the costs to come hold for.
 

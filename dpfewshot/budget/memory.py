@@ -113,6 +113,12 @@ class MemoryAccount:
         """Whether plans over different strata of the recorded partition compose in parallel."""
         return self._parallel
 
+    @property
+    def partition(self) -> str | None:
+        """The partition of the first plan over a stratum; None before."""
+        with self._lock:
+            return self._partition
+
     def bind(self, relations: frozenset[str], unit: str | None) -> None:
         """State what the costs to come hold for. See `Account.bind`."""
         with self._lock:

@@ -2,9 +2,10 @@
 
 A scope is a text such as "trec#5f0c…: Location": a partition and a stratum of it. The partition names the
 rule that puts every unit in exactly one stratum: the task's name, and a fingerprint (SHA-256) of the label
-column's name and the task's whole label set. Tasks of one name with different labels, or different label
-columns, divide the data set differently, so they are different partitions.
-Accounts older than the fingerprint have partitions without one.
+column's name, the task's whole label set and the holdout's rule. Tasks of one name with different labels,
+label columns or holdouts divide the data set differently, so they are different partitions.
+With a holdout the strata are "…: generates: Location" for each label ("…: generates" if labels are free) and
+"…: chooses". Accounts older than the fingerprint have partitions without one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from dpfewshot.budget.amounts import NOTHING, Amount
@@ -23,16 +25,51 @@ _ESCAPED: Final = {"%": "%25", ":": "%3A", "#": "%23"}
 _WITH_LABELS: Final = re.compile(r"([^:#]*)#[0-9a-f]{64}")
 
 
-def scope_name(task: str, labels: Iterable[str], part: str, column: str = LABEL_COLUMN) -> str:
-    """The scope of a plan that draws from the units of one label only.
+@dataclass(frozen=True)
+class Partition:
+    """The rule that puts every unit of a data set in exactly one stratum.
+
+    Attributes:
+        task: its name.
+        labels: every label of the task, in any order; none if labels are free.
+        column: the name of the label column.
+        holdout: the public facts that decide whether a unit generates or chooses (`sampling.Holdout.rule`);
+            none if all units generate.
+    """
+
+    task: str
+    labels: tuple[str, ...]
+    column: str = LABEL_COLUMN
+    holdout: tuple[str, ...] = ()
+
+    def generating(self, label: str | None) -> str | None:
+        """The scope of the units that generate a label, or, for None, every label; None: all units."""
+        if label is None:
+            return self._scope("generates") if self.holdout else None
+        return self._scope(f"generates: {label}" if self.holdout else label)
+
+    @property
+    def choosing(self) -> str | None:
+        """The scope of the units that are held out; None without a holdout."""
+        return self._scope("chooses") if self.holdout else None
+
+    def _scope(self, stratum: str) -> str:
+        return scope_name(self.task, self.labels, stratum, self.column, self.holdout)
+
+
+def scope_name(
+    task: str, labels: Iterable[str], part: str, column: str = LABEL_COLUMN, holdout: Sequence[str] = ()
+) -> str:
+    """The scope of a plan that draws from the units of one stratum only.
 
     Args:
         task: its name.
         labels: every label of the task, in any order: they decide which stratum a unit is in.
-        part: the label.
+        part: the stratum: without a holdout a label.
         column: the name of the label column.
+        holdout: as in `Partition`.
     """
-    listed = json.dumps([column, sorted(labels)]).encode()
+    listed = json.dumps([column, sorted(labels), *holdout]).encode()
     name = "".join(_ESCAPED.get(character, character) for character in task)
     return f"{name}#{hashlib.sha256(listed).hexdigest()}: {part}"
 
@@ -67,9 +104,10 @@ def check_partition(kept: str | None, scope: str) -> None:
     if partition_after(kept, scope) != new:
         raise LedgerError(
             f"the account's plans compose in parallel over the strata of {kept!r}, a task and a fingerprint "
-            f"of its label column and labels; {new!r} divides the data set in another way, so that their "
-            "costs would add: give it an account of its own with a share of the budget, or keep both in an "
-            "account where every plan counts for the whole data set (dpfewshot ledger create --sequential)"
+            f"of its label column, labels and holdout; {new!r} divides the data set in another way, so that "
+            "their costs would add: give it an account of its own with a share of the budget, or keep both "
+            "in an account where every plan counts for the whole data set "
+            "(dpfewshot ledger create --sequential)"
         )
 
 

@@ -147,6 +147,13 @@ _OPTIONS: tuple[Decorator, ...] = (
         help="published: the noise of a paper's own accounting, without a guarantee.",
     ),
     click.option(
+        "--holdout",
+        type=float,
+        default=0.0,
+        show_default=True,
+        help="The share of units that never generate and are kept for choosing, at no further cost.",
+    ),
+    click.option(
         "--disjoint-parts",
         type=int,
         default=1,
@@ -199,7 +206,7 @@ def open_session(
 
     task = by_name(options["task"])
     mechanism = _mechanism(options)
-    population = _population(options["population"])
+    population = population_of(options["population"])
     records = read_records(
         options["records"], text=options["text"], label=options["label_column"], unit=options["unit"]
     )
@@ -222,6 +229,7 @@ def open_session(
         labels=options["labels"] or None,
         sampling=options["sampling"],
         accounting=options["accounting"],
+        holdout=options["holdout"],
         disjoint_parts=options["disjoint_parts"],
         ledger=ledger,
         dataset=dataset,
@@ -264,6 +272,8 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
         f"M={settings.prompts_per_token} N={settings.records_per_prompt} T={settings.max_tokens} "
         f"R={settings.resample_every}; at most {plan.prompt_tokens:,} tokens a demonstration{seconds}"
     )
+    if settings.holdout:
+        sizes += f"; {settings.holdout:g} of the units are kept for choosing"
     lines = [
         (
             f"plan: {counted(plan.demonstrations, 'demonstration')} by {plan.mechanism}, "
@@ -320,7 +330,8 @@ def delta_of(delta: float | None, population: Population, records: Sequence[Reco
     return default_delta(population, records) if delta is None else delta
 
 
-def _population(entries: tuple[str, ...]) -> Population:
+def population_of(entries: tuple[str, ...]) -> Population:
+    """The value of --population."""
     if not entries:
         return None
     if len(entries) == 1 and entries[0].isdecimal():

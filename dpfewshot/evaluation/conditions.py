@@ -167,6 +167,8 @@ class Synthetic:
         records_per_prompt: N.
         max_tokens: T, the most tokens of a demonstration.
         resample_every: R, the number of tokens that share a draw of records; None is all.
+        allow_batch_variance: whether to accept a backend that is not batch-invariant; the demonstrations then
+            say `private=False`. Not part of the condition's description.
     """
 
     name: str
@@ -175,6 +177,7 @@ class Synthetic:
     records_per_prompt: int = 1
     max_tokens: int = 40
     resample_every: int | None = None
+    allow_batch_variance: bool = field(default=True, repr=False)
 
     def demonstrations(self, request: Request) -> Demonstrations:
         """Return the requested demonstrations, together under (ε, δ)."""
@@ -206,7 +209,7 @@ class Synthetic:
             shots_per_label=request.shots_per_label,
             resample_every=self.resample_every or self.max_tokens,
             labels=sorted(set(request.labels)),
-            allow_batch_variance=True,  # its results say private=False
+            allow_batch_variance=self.allow_batch_variance,
         )
 
     def _prompts(self, request: Request) -> int | None:

@@ -11,6 +11,7 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BackendError
 from dpfewshot.icl import Classifier, Extractor, batch_calibrated
+from dpfewshot.icl.extractor import same_label
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
@@ -51,7 +52,7 @@ def score(
     texts = [record.text for record in test]
     if task.labels is None:
         written = Extractor(task, backend, demonstrations, max_tokens=EXTRACTED_TOKENS).predict(texts)
-        return Score(_outcomes(map(_same, written, [record.label for record in test])))
+        return Score(_outcomes(map(same_label, written, [record.label for record in test])))
     classifier = Classifier(task, backend, demonstrations)
     calibrated = classifier.predict_proba(texts)
     plain = calibrated * classifier.content_free  # undo the division of calibration
@@ -62,10 +63,6 @@ def score(
             for probabilities in (calibrated, plain, batch_calibrated(calibrated))
         )
     )
-
-
-def _same(written: str, label: str) -> bool:
-    return written.casefold().split() == label.casefold().split()
 
 
 def _outcomes(right: Iterable[bool]) -> str:

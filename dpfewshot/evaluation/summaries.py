@@ -125,8 +125,30 @@ def difference(
     if one.shape[1] != other.shape[1]:
         raise InvalidRecords("the two groups were measured on different numbers of items")
     together = [cell.repetition for cell in first] == [cell.repetition for cell in second]
-    low, high = _ends(one.mean(axis=0) - other.mean(axis=0), [one - other] if together else [one, other])
-    return Difference(float(one.mean() - other.mean()), low, high)
+    return mean_difference(one, other, paired=together)
+
+
+def mean_of(outcomes: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Return the mean of outcomes and its 95 % interval.
+
+    Args:
+        outcomes: in 0..1, shape (repetitions, items); a fraction is the share of draws that are right.
+    """
+    return float(outcomes.mean()), *_ends(outcomes.mean(axis=0), [outcomes])
+
+
+def mean_difference(first: NDArray[np.float64], second: NDArray[np.float64], *, paired: bool) -> Difference:
+    """Return the difference of two means of outcomes on the same items, with its 95 % interval.
+
+    Args:
+        first: as in `mean_of`.
+        second: in 0..1, shape (repetitions, items), on the same items.
+        paired: whether a repetition of one belongs to the same repetition of the other.
+    """
+    low, high = _ends(
+        first.mean(axis=0) - second.mean(axis=0), [first - second] if paired else [first, second]
+    )
+    return Difference(float(first.mean() - second.mean()), low, high)
 
 
 def _summary(group: Sequence[Cell], calibration: Calibration) -> Summary:

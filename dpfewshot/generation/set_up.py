@@ -12,7 +12,7 @@ from dpfewshot.accounting import epsilon
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.budget.account import Details
 from dpfewshot.budget.amounts import Amount
-from dpfewshot.budget.scopes import scope_name
+from dpfewshot.budget.scopes import Partition
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.exact.rounding import rounded_up
@@ -25,7 +25,7 @@ from dpfewshot.planning.settings import FIXED_SIZE
 from dpfewshot.prompts.writer import Body, PromptWriter
 from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler, Unit, disjoint_parts
 from dpfewshot.tasks import Task
-from dpfewshot.values import LABEL_COLUMN, Record
+from dpfewshot.values import Record
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,15 @@ class SetUp:
     """What `Synthesizer` generates from. Read-only: changing it has no effect on a generation.
 
     Attributes:
-        task: its name and labels name the account's partition.
+        task: what to generate.
         backend: the trusted language model.
         mechanism: turns private numbers into tokens; nothing else does.
         plan: fixed beforehand.
-        units: the private units of each stratum, by its scope, in the plan's order.
+        units: the private units of each stratum, by its scope, in the plan's order. Those that the plan's
+            holdout keeps for choosing never enter a prompt.
         certified: whether the guarantee holds.
+        partition: names the account's strata.
         random_source: for tests alone; None is the operating system's generator.
-        label_column: names the account's partition too: labels of another column are other ones.
 
     Raises:
         InvalidPlan: the plan is for other units; or the set-up is certified, and has a random source, or its
@@ -53,8 +54,8 @@ class SetUp:
     plan: GenerationPlan
     units: Mapping[str | None, tuple[Unit, ...]] = field(repr=False)
     certified: bool
+    partition: Partition
     random_source: RandomSource | None = field(default=None, repr=False)
-    label_column: str = LABEL_COLUMN
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "units", MappingProxyType(dict(self.units)))
@@ -68,6 +69,8 @@ class SetUp:
             raise InvalidPlan("a certified set-up draws from the operating system's random generator alone")
         if not all(self._states(stratum) for stratum in strata):
             raise InvalidPlan("the plan's epsilon is that of other draws, or of other noise")
+        if not self._divides_as_paid():
+            raise InvalidPlan("the plan's holdout is not that of the account's strata")
         if not all(_pays(stratum) for stratum in strata):
             raise InvalidPlan("the plan's epsilon is less than its draws cost")
 
@@ -93,13 +96,17 @@ class SetUp:
         """Generates token by token."""
         return TokenLoop(self.backend)
 
+    def generating(self, stratum: StratumPlan) -> list[Unit]:
+        """The units of a stratum that the plan's holdout leaves. Private."""
+        return self.plan.settings.division.generating(self.units[stratum.scope])
+
     def bodies(self, stratum: StratumPlan) -> list[list[list[Body]]]:
         """For each disjoint part of a stratum, for each unit, its records in tokens. Private.
 
         Every call assigns the units to the parts anew.
         """
         parts = self.plan.settings.disjoint_parts
-        bodies = [[self.writer.body(record) for record in unit] for unit in self.units[stratum.scope]]
+        bodies = [[self.writer.body(record) for record in unit] for unit in self.generating(stratum)]
         if parts == 1:
             return [bodies]
         members = disjoint_parts(len(bodies), parts, self.random_source)
@@ -119,18 +126,18 @@ class SetUp:
 
     def account_scope(self, stratum: StratumPlan) -> str | None:
         """The name of a stratum in the account's partition; None for the whole data set."""
-        if stratum.scope is None:
-            return None
-        return scope_name(self.task.name, self.task.labels or (), stratum.scope, self.label_column)
+        return self.partition.generating(stratum.scope)
 
     def account_details(self, stratum: StratumPlan) -> Details:
         """Public facts of a stratum's plan for the account's history."""
-        labels = {"task_labels": json.dumps(self.task.labels), "label_column": self.label_column}
+        labels = {"task_labels": json.dumps(self.task.labels), "label_column": self.partition.column}
+        holdout = {"holdout": json.dumps(self.partition.holdout)}
         return {
             "mechanism": self.mechanism.name,
             "disjoint_parts": self.plan.settings.disjoint_parts,
             "records_per_prompt": self.plan.settings.records_per_prompt,
             **({} if self.task.labels is None else labels),
+            **(holdout if self.partition.holdout else {}),
             **stratum.details,
         }
 
@@ -151,6 +158,11 @@ class SetUp:
         if self.plan.settings.sampling != FIXED_SIZE:
             return None
         return FixedSize(self.plan.settings.units_per_draw, len(self.units[stratum.scope]))
+
+    def _divides_as_paid(self) -> bool:
+        """Whether the plan holds out what the account's strata say."""
+        fraction, rule = self.plan.settings.division.fraction, self.partition.holdout
+        return str(fraction) in rule if fraction else not rule
 
     def _states(self, stratum: StratumPlan) -> bool:
         """Whether the stratum's event describes what the sampler, the mechanism and the loop do."""

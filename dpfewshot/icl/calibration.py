@@ -1,11 +1,98 @@
-"""Calibration by a batch of texts: their average prediction measures the prompt's bias."""
+"""Calibration by texts: their average prediction measures the prompt's bias towards each label."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpfewshot.errors import InvalidPlan
+from dpfewshot.planning.document import check
+from dpfewshot.values import PrivacySpend
+
+_MEMBERS: Final[Mapping[str, tuple[type, ...]]] = {
+    "labels": (list,),
+    "bias": (list,),
+    "noise": (int, float),
+    "prompt": (str,),
+    "epsilon": (int, float, type(None)),
+    "delta": (int, float, type(None)),
+    "relation": (str,),
+    "parallel": (int,),
+    "private": (int,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A released bias of one prompt (`dpf.release_calibration`). It is public: keep it with the prompt.
+
+    Attributes:
+        labels: in the task's order.
+        bias: of each label, in nats: the noisy mean of clipped, centred log-probabilities after records.
+        noise: the standard deviation of the noise on each bias, in nats.
+        prompt: the fingerprint of the prompt and its labels that the bias belongs to.
+        spent: the release's (ε, δ); None if `private` is false.
+        relation: the neighbouring relation, "add-remove" or "zero-out".
+        parallel: whether the account counts the greater of this release and generation, not their sum.
+        private: whether (ε, δ) holds. False for seeded runs.
+    """
+
+    labels: tuple[str, ...]
+    bias: tuple[float, ...]
+    noise: float
+    prompt: str
+    spent: PrivacySpend | None
+    relation: str
+    parallel: bool
+    private: bool
+
+    def as_dict(self) -> dict[str, object]:
+        """The calibration as JSON; `from_dict` reads it back."""
+        spend = {"epsilon": None, "delta": None} if self.spent is None else asdict(self.spent)
+        return {
+            "labels": list(self.labels),
+            "bias": list(self.bias),
+            "noise": self.noise,
+            "prompt": self.prompt,
+            **spend,
+            "relation": self.relation,
+            "parallel": self.parallel,
+            "private": self.private,
+        }
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> Self:
+        """The calibration that `as_dict` made this from.
+
+        Raises:
+            InvalidPlan: it is not one; names the member.
+        """
+        told = check("the calibration", {**told, **_whole(told)}, _MEMBERS)
+        numbers = told["bias"]
+        if not all(isinstance(one, (int, float)) and np.isfinite(one) for one in numbers):
+            raise InvalidPlan("the calibration has a 'bias' that is not finite numbers")
+        if len(numbers) != len(told["labels"]):
+            raise InvalidPlan("the calibration has other numbers of 'bias' and of 'labels'")
+        unspent = told["epsilon"] is None or told["delta"] is None
+        return cls(
+            labels=tuple(map(str, told["labels"])),
+            bias=tuple(map(float, numbers)),
+            noise=float(told["noise"]),
+            prompt=told["prompt"],
+            spent=None if unspent else PrivacySpend(told["epsilon"], told["delta"]),
+            relation=told["relation"],
+            parallel=bool(told["parallel"]),
+            private=bool(told["private"]),
+        )
+
+
+def _whole(told: Mapping[str, Any]) -> dict[str, int]:
+    """The members that are booleans, as whole numbers: `check` takes no boolean for a number."""
+    return {name: int(told[name]) for name in ("parallel", "private") if isinstance(told.get(name), bool)}
 
 
 def batch_calibrated(probabilities: ArrayLike) -> NDArray[np.float64]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidTask
+from dpfewshot.icl.calibration import Calibration
 from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.runtime.redaction import redacts_errors
@@ -58,15 +59,17 @@ class Classifier:
         backend: any language model. It sees the texts, and needs no further trust.
         demonstrations: released demonstrations in prompt order; without any, the prompt is zero-shot.
         calibrated: whether to calibrate, which evaluates three short texts now.
+        calibration: what `dpf.release_calibration` released for these demonstrations and this model's tokens.
+            It replaces contextual calibration.
 
     Attributes:
         labels: in the task's order.
         format: the prompt's wording.
-        calibrated: as above.
+        calibrated: whether predictions are calibrated.
 
     Raises:
         InvalidTask: labels are free, two have the same tokens, or a demonstration has an unknown label.
-        InvalidPlan: the demonstrations exceed the backend's context.
+        InvalidPlan: the demonstrations exceed the backend's context, or the calibration is another prompt's.
         BackendError: the model or its server failed.
     """
 
@@ -76,19 +79,25 @@ class Classifier:
         backend: LogprobBackend,
         demonstrations: Iterable[Demonstration] = (),
         calibrated: bool = True,
+        *,
+        calibration: Calibration | None = None,
     ) -> None:
         self._prompt = FewShotPrompt(task, backend, demonstrations)
         self.format = self._prompt.format
         if self.format.labels is None:
             raise InvalidTask("the task's labels are free: use Extractor, or give the labels to choose from")
         self.labels: tuple[str, ...] = self.format.labels
-        self.calibrated = calibrated
+        self.calibrated = calibrated or calibration is not None
         self._tree = self._prompt.label_tree()
-        self._bias: NDArray[np.float64] | float = self._content_free() if calibrated else 0.0
+        self._bias: NDArray[np.float64] | float = 0.0
+        if calibration is not None:
+            self._bias = self._released(calibration)
+        elif calibrated:
+            self._bias = self._content_free()
 
     @property
     def content_free(self) -> NDArray[np.float64]:
-        """p_cf, calibration's divisor, shape (labels,); ones without calibration."""
+        """Calibration's divisor, shape (labels,): p_cf, or the released one; ones without calibration."""
         return np.exp(self._bias) if self.calibrated else np.ones(len(self.labels))
 
     def __repr__(self) -> str:
@@ -139,6 +148,15 @@ class Classifier:
             for row in np.exp(_normalised(logprobs)):
                 yield Prediction(self.labels[int(row.argmax())], tuple(row.tolist()))
 
+    def _released(self, calibration: Calibration) -> NDArray[np.float64]:
+        """Return the released bias, shape (labels,), if it is this prompt's."""
+        if calibration.labels != self.labels or calibration.prompt != self._prompt.fingerprint():
+            raise InvalidPlan(
+                "calibration= was released for another prompt: other demonstrations, another order, other "
+                "labels or wording, or a model with other tokens"
+            )
+        return np.array(calibration.bias)
+
     def _content_free(self) -> NDArray[np.float64]:
         """Return log p_cf, shape (labels,)."""
         logprobs = self._logprobs([(None, self._prompt.question(text)) for text in CONTENT_FREE])
@@ -152,11 +170,7 @@ class Classifier:
 
     def _logprobs(self, questions: Sequence[tuple[int | None, list[int]]]) -> NDArray[np.float64]:
         """Return the labels' log-probabilities relative to each other, shape (texts, labels)."""
-        tree = self._tree
-        suffixes = [[*question, *beginning] for _, question in questions for beginning in tree.beginnings]
-        with self._prompt.block(suffixes, 1) as block:
-            rows = self._prompt.answers(block, len(suffixes), tree.support)
-        scores = tree.logprobs(rows.reshape(len(questions), len(tree.beginnings), len(tree.support)))
+        scores = self._prompt.label_logprobs(self._tree, [question for _, question in questions])
         for (position, _), score in zip(questions, scores, strict=True):
             if not np.isfinite(score.max()):
                 raise no_answer(position)

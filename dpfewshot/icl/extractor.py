@@ -7,10 +7,9 @@ from itertools import islice
 from typing import Final, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpfewshot.backends.end_tokens import ending_tokens, text_of
-from dpfewshot.backends.protocol import LogprobBackend, failing_as_backend
+from dpfewshot.backends.protocol import LogprobBackend, Tokens, failing_as_backend
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
 from dpfewshot.prompts.few_shot import PromptFormat
@@ -86,33 +85,54 @@ class Extractor:
             raise InvalidPlan(f"batch_size must be at least 1, not {batch_size}")
         items = self._prompt.questions(texts)
         while batch := list(islice(items, batch_size)):
-            for written in self._decoded(batch):
+            decoded = greedy(self._prompt, [tokens for _, tokens in batch], self._max_tokens, self._ends)
+            for written, (position, _) in zip(decoded, batch, strict=True):
+                if written is None:
+                    raise no_answer(position)
                 with failing_as_backend():
                     text = text_of(self._prompt.backend, written, self._ends)
                 yield text
 
-    def _decoded(self, questions: Sequence[tuple[int, list[int]]]) -> list[list[int]]:
-        """Decode all questions greedily, each to its end or to `max_tokens`."""
-        written: list[list[int]] = [[] for _ in questions]
-        with self._prompt.block([tokens for _, tokens in questions], self._max_tokens) as block:
-            for step in range(self._max_tokens):
-                if step > 0:
-                    block.append_each([tokens[-1] for tokens in written])
-                rows = self._prompt.answers(block, len(questions))
-                for tokens, row, (position, _) in zip(written, rows, questions, strict=True):
-                    # A label that has ended repeats its end until all have ended.
-                    ended = bool(tokens) and tokens[-1] in self._ends
-                    tokens.append(tokens[-1] if ended else _likeliest(row, position))
-                if all(tokens[-1] in self._ends for tokens in written):
-                    break
-        return [self._until_its_end(tokens) for tokens in written]
 
-    def _until_its_end(self, tokens: list[int]) -> list[int]:
-        end = next((index for index, token in enumerate(tokens) if token in self._ends), len(tokens) - 1)
-        return tokens[: end + 1]
+def greedy(
+    prompt: FewShotPrompt, questions: Sequence[Tokens], max_tokens: int, ends: frozenset[int]
+) -> list[list[int] | None]:
+    """Decode all questions greedily, each to its end or to `max_tokens`.
+
+    Args:
+        prompt: what precedes the questions.
+        questions: the tokens of each text.
+        max_tokens: the most tokens of a label, at least 1.
+        ends: the tokens that end a label.
+
+    Returns:
+        For each question its tokens, with the one that ends it; None where the backend has no answer.
+    """
+    written: list[list[int]] = [[] for _ in questions]
+    unanswered: set[int] = set()
+    with prompt.block(questions, max_tokens) as block:
+        for step in range(max_tokens):
+            if step > 0:
+                block.append_each([tokens[-1] for tokens in written])
+            rows = prompt.answers(block, len(questions))
+            for index, (tokens, row) in enumerate(zip(written, rows, strict=True)):
+                # A label that has ended repeats its end until all have ended.
+                ended = index in unanswered or (bool(tokens) and tokens[-1] in ends)
+                if not ended and (np.isnan(row).any() or row.max() == -np.inf):
+                    unanswered.add(index)
+                tokens.append(tokens[-1] if ended else int(row.argmax()))
+            if all(tokens[-1] in ends or index in unanswered for index, tokens in enumerate(written)):
+                break
+    return [
+        None if index in unanswered else _until_its_end(tokens, ends) for index, tokens in enumerate(written)
+    ]
 
 
-def _likeliest(row: NDArray[np.float64], position: int) -> int:
-    if np.isnan(row).any() or row.max() == -np.inf:
-        raise no_answer(position)
-    return int(row.argmax())
+def same_label(written: str, label: str) -> bool:
+    """Return whether an extracted label is right, up to case and white space."""
+    return written.casefold().split() == label.casefold().split()
+
+
+def _until_its_end(tokens: list[int], ends: frozenset[int]) -> list[int]:
+    end = next((index for index, token in enumerate(tokens) if token in ends), len(tokens) - 1)
+    return tokens[: end + 1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
@@ -58,6 +60,12 @@ class FewShotPrompt:
                 f"backend has context_tokens={context}: use fewer or shorter ones, or a larger context"
             )
 
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of the prompt's public tokens: instruction, demonstrations, field and labels."""
+        labels = [self.label(word) for word in self.format.words]
+        told = [self.prefix, self._fields[self._text_field], labels]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
     def questions(self, texts: Iterable[str]) -> Iterator[tuple[int, list[int]]]:
         """Lazily yield each text's position and its tokens (see `question`).
 
@@ -98,12 +106,33 @@ class FewShotPrompt:
         """
         return LabelTree([self.label(word) for word in self.format.words], self.backend.vocabulary_size)
 
-    def block(self, suffixes: Sequence[Tokens], tokens: int) -> AbstractContextManager[PromptBlock]:
+    def block(
+        self, suffixes: Sequence[Tokens], tokens: int, *, private: bool = False
+    ) -> AbstractContextManager[PromptBlock]:
         """Open a block of the prompts with these suffixes, whose errors reveal nothing of them.
 
         Blocks of several tokens are not `public`, because backends decode public prompts one by one.
         """
-        return closing_block(self.backend, self.prefix, suffixes, tokens, public=tokens == 1)
+        public = tokens == 1 and not private
+        return closing_block(self.backend, self.prefix, suffixes, tokens, public=public)
+
+    def label_logprobs(
+        self, tree: LabelTree, questions: Sequence[Tokens], *, private: bool = False
+    ) -> NDArray[np.float64]:
+        """Return the log-probability of each label after each question.
+
+        Args:
+            tree: of the labels.
+            questions: the tokens of each text (see `question`).
+            private: whether each prompt is evaluated by itself, as the guarantee needs for private records.
+
+        Returns:
+            Nats, shape (questions, labels); NaN or -inf where the backend has no answer.
+        """
+        suffixes = [[*question, *beginning] for question in questions for beginning in tree.beginnings]
+        with self.block(suffixes, 1, private=private) as block:
+            rows = self.answers(block, len(suffixes), tree.support)
+        return tree.logprobs(rows.reshape(len(questions), len(tree.beginnings), len(tree.support)))
 
     def answers(self, block: PromptBlock, rows: int, support: Tokens | None = None) -> NDArray[np.float64]:
         """Return a block's answers in double precision, shape (rows, tokens of the support or V).

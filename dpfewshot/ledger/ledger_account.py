@@ -81,7 +81,7 @@ class LedgerAccount:
 
     @property
     def partition(self) -> str | None:
-        """The one partition whose strata compose in parallel, as "task#fingerprint of its labels".
+        """The one partition whose strata compose in parallel, as "task#fingerprint".
 
         None until a plan over a stratum is reserved.
         """

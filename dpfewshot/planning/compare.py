@@ -14,7 +14,7 @@ from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Mechanism
 from dpfewshot.mechanisms.by_name import MECHANISMS, by_name
 from dpfewshot.planning.plan import GenerationPlan
-from dpfewshot.planning.planner import Planner, most_prompts
+from dpfewshot.planning.planner import Planner
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _least_prompts(planner: Planner, mechanism: Mechanism, target_noise: float) 
         return noise is not None and noise <= target_noise
 
     low = planner.settings.prompts_per_token
-    high = most_prompts(planner.settings, smallest.population)
+    high = planner.settings.most_prompts(smallest.population)
     if high <= low or not meets(high):
         return None
     while high - low > max(1, low // 50):

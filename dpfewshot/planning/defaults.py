@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Gaussian, Mechanism, PublicCentred
 from dpfewshot.planning.choices import TOP_K, Choices
-from dpfewshot.planning.planner import Planner, most_prompts, plan_stratum
+from dpfewshot.planning.planner import Planner, plan_stratum
 from dpfewshot.planning.settings import Settings
 from dpfewshot.values import check_whole, counted
 
@@ -130,7 +130,7 @@ def _with_most_prompts(planner: Planner, settings: Settings, limit: WorkLimit) -
             limit.prompt_tokens // planner.tokens_of_a_prompt(settings)
         ),
         f"as many as the {counted(smallest.population, 'unit')} of {where} allow": (
-            most_prompts(settings, smallest.population)
+            settings.most_prompts(smallest.population)
         ),
     }
     if limit.kept_prompts is not None and settings.resample_every > 1:

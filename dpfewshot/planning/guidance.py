@@ -38,6 +38,6 @@ def _remedies(plan: GenerationPlan, *, smallest: int) -> list[str]:
     if settings.shots_per_label > 1:
         remedies.append("fewer shots")
     remedies.append("a smaller max_tokens")
-    if settings.units_wanted < smallest:
+    if settings.prompts_per_token < settings.most_prompts(smallest):
         remedies.append("more prompts_per_token")
     return remedies

@@ -41,7 +41,8 @@ class StratumPlan:
 
     Attributes:
         stratum: whose units are drawn.
-        sampling_rate: q = M·N·P/n, exact: the probability that a unit is in a draw from its disjoint part.
+        sampling_rate: q = M·N·P/((1-f)·n), exact, f the holdout: the probability that a unit that generates
+            is in a draw from its disjoint part.
         draws: the draws from each of the P disjoint parts, as the mechanism sees them.
         noise_multiplier: σ; 0 without privacy.
         cost: the certified (ε, δ) of all draws, exact; None without privacy.
@@ -292,6 +293,8 @@ class GenerationPlan:
         """
         settings = asdict(self.settings)
         del settings["accounting"]
+        if not self.settings.holdout:  # as documents and checkpoints from before there were holdouts
+            del settings["holdout"]
         return {
             "mechanism": self.mechanism,
             "relation": self.relation,

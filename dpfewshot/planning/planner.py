@@ -167,28 +167,25 @@ def _least_noise(event: Callable[[float], Event], budget: PrivacyBudget) -> tupl
 
 
 def _sampling_rate(settings: Settings, stratum: Stratum) -> Fraction:
-    """Q = M·N·P/n."""
-    wanted, population = settings.units_wanted, stratum.population
+    """Q = M·N·P/((1-f)·n): (1-f)·n is the expected number of units that generate, a public constant."""
+    wanted, generating = settings.units_wanted, settings.division.generating_share * stratum.population
     where = f"label {stratum.scope!r}" if stratum.scope is not None else "the data set"
-    if population < 1:
-        raise InvalidPlan(f"{where} has no units to sample from")
-    if wanted > population:
+    share = f" without its holdout of {settings.holdout}" if settings.holdout else ""
+    if generating < 1:
+        raise InvalidPlan(f"{where}{share} has no units to sample from")
+    if wanted > generating:
         parts = " x disjoint_parts" if settings.disjoint_parts > 1 else ""
         raise InvalidPlan(
             f"prompts_per_token x records_per_prompt{parts} = {wanted} is above the population "
-            f"{population} of {where}: {_that_fits(settings, population)} would fit"
+            f"{int(generating)} of {where}{share}: {_that_fits(settings, stratum.population)} would fit"
         )
-    return Fraction(wanted, population)
+    return wanted / generating
 
 
 def _that_fits(settings: Settings, population: int) -> str:
-    if prompts := most_prompts(settings, population):
+    generating = int(settings.division.generating_share * population)
+    if prompts := settings.most_prompts(population):
         return f"prompts_per_token={prompts}"
-    if records := population // settings.disjoint_parts:
+    if records := generating // settings.disjoint_parts:
         return f"records_per_prompt={records}"
-    return f"disjoint_parts={population}"
-
-
-def most_prompts(settings: Settings, population: int) -> int:
-    """The largest M that a stratum of n units allows; 0 if it allows none."""
-    return population // (settings.records_per_prompt * settings.disjoint_parts)
+    return f"disjoint_parts={generating}"

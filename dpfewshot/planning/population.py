@@ -83,8 +83,11 @@ def default_delta(population: Population, records: Iterable[Record]) -> float:
         population: public constants; None counts the units.
         records: private; only their units are counted, and only without a population.
     """
+    return min(LARGEST_DEFAULT_DELTA, 1 / (100 * max(1, public_units(population, records))))
+
+
+def public_units(population: Population, records: Iterable[Record]) -> int:
+    """The public number of units of the whole data set: the population, or the count without one."""
     if population is None:
-        count = len(units(records))
-    else:
-        count = sum(population.values()) if isinstance(population, Mapping) else population
-    return min(LARGEST_DEFAULT_DELTA, 1 / (100 * max(1, count)))
+        return len(units(records))
+    return sum(population.values()) if isinstance(population, Mapping) else population

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import RowChange
-from dpfewshot.values import check_whole
+from dpfewshot.sampling import Holdout
+from dpfewshot.values import as_float, check_whole
 
 POISSON = "poisson"
 FIXED_SIZE = "fixed-size"
@@ -32,6 +33,7 @@ class Settings:
         record_token_cap: ≥ 1, the most tokens of one record that enter a prompt.
         sampling: "poisson" or "fixed-size".
         disjoint_parts: P ≥ 1, disjoint parts of each stratum's units, each serving its own demonstrations.
+        holdout: f in [0, 1), the share of units that never generates, and is kept for choosing.
         accounting: "certified" or "published".
 
     Raises:
@@ -47,12 +49,15 @@ class Settings:
     sampling: str = POISSON
     disjoint_parts: int = 1
     accounting: str = CERTIFIED
+    holdout: float = 0.0
 
     def __post_init__(self) -> None:
         _check_one_of("sampling", self.sampling, SAMPLINGS)
         _check_one_of("accounting", self.accounting, ACCOUNTINGS)
-        for name in self.__dataclass_fields__.keys() - {"sampling", "accounting"}:
+        for name in self.__dataclass_fields__.keys() - {"sampling", "accounting", "holdout"}:
             check_whole(name, getattr(self, name))
+        object.__setattr__(self, "holdout", as_float("holdout", self.holdout))
+        held_out = self.division.fraction > 0  # checks its range
         if self.resample_every > self.max_tokens:
             raise InvalidPlan(
                 f"resample_every={self.resample_every} is more than max_tokens={self.max_tokens}: "
@@ -62,10 +67,17 @@ class Settings:
             raise InvalidPlan(
                 "disjoint_parts needs Poisson draws: parts are assigned at random, so their size is private"
             )
+        if self.sampling == FIXED_SIZE and held_out:
+            raise InvalidPlan("holdout needs Poisson draws: the number of units that generate is private")
         if self.accounting == PUBLISHED and (self.sampling != FIXED_SIZE or self.resample_every > 1):
             raise InvalidPlan(
                 "accounting='published' reproduces papers: it needs sampling='fixed-size', resample_every=1"
             )
+
+    @property
+    def division(self) -> Holdout:
+        """Which units generate, and which are kept for choosing."""
+        return Holdout(self.holdout)
 
     @property
     def draws_per_demonstration(self) -> int:
@@ -81,6 +93,11 @@ class Settings:
     def units_wanted(self) -> int:
         """M·N·P, the units that a stratum needs at least."""
         return self.units_per_draw * self.disjoint_parts
+
+    def most_prompts(self, population: int) -> int:
+        """The largest M that a stratum of n units allows; 0 if it allows none."""
+        generating = int(self.division.generating_share * population)
+        return generating // (self.records_per_prompt * self.disjoint_parts)
 
     @property
     def row_change(self) -> RowChange:

@@ -15,14 +15,16 @@ record's label and field names if all records have that label.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from dpfewshot.runtime.redaction import is_failure, may_pass
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
+
+Result = TypeVar("Result")
 
 Body = list[int] | None
 """A record's tokens after its opener; None if it cannot be tokenised and enters no prompt."""
@@ -34,6 +36,32 @@ class Tokenizer(Protocol):
     def tokenize(self, text: str) -> list[int]:
         """Return token ids. Special tokens in the text are never parsed as special."""
         ...
+
+
+def none_if_unusable(work: Callable[[], Result], *, public: Callable[[], object]) -> Result | None:
+    """Return what a tokenizer makes of one record, or None if it fails on it.
+
+    A record is at fault only if the tokenizer still does public work.
+
+    Args:
+        work: on the record.
+        public: the same kind of work on a public text.
+
+    Raises:
+        BackendError: the tokenizer is unavailable, through no fault of a record; retryable.
+    """
+    try:
+        return work()
+    except BaseException as error:  # its message may quote the record; None reveals nothing
+        if not is_failure(error) or may_pass(error):
+            raise
+    try:
+        public()
+    except BaseException as error:
+        if not is_failure(error) or isinstance(error, BackendNotBatchInvariant):
+            raise
+        raise BackendError("the backend cannot tokenise a public text", retryable=True) from None
+    return None
 
 
 @dataclass(frozen=True)
@@ -110,24 +138,15 @@ class PromptWriter:
         Raises:
             BackendError: the tokenizer is unavailable, through no fault of a record; retryable.
         """
-        try:
-            text = self._capped(record.text)
-            if self.task.labels is not None:
-                return text
-            return [*self._capped(record.label), *self._text_field, *text]
-        except BaseException as error:  # its message may quote the record; None reveals nothing
-            if not is_failure(error) or may_pass(error):
-                raise
-        self._tokenise_public_text()
-        return None
+        return none_if_unusable(
+            lambda: self._body(record), public=lambda: self.tokenizer.tokenize(self.task.preamble())
+        )
 
-    def _tokenise_public_text(self) -> None:
-        try:
-            self.tokenizer.tokenize(self.task.preamble())
-        except BaseException as error:
-            if not is_failure(error) or isinstance(error, BackendNotBatchInvariant):
-                raise
-            raise BackendError("the backend cannot tokenise a public text", retryable=True) from None
+    def _body(self, record: Record) -> list[int]:
+        text = self._capped(record.text)
+        if self.task.labels is not None:
+            return text
+        return [*self._capped(record.label), *self._text_field, *text]
 
     def longest_suffix(self, label: str, records_per_prompt: int, max_tokens: int) -> int:
         """Return the most tokens after the prefix in a prompt of N records, computed from caps alone.

@@ -107,6 +107,23 @@ def test_a_plan_that_does_not_fit_records_no_partition(make_account: MakeAccount
     account.reserve("mood: glad", spend(1.0), {})
 
 
+def test_an_account_tells_the_partition_of_its_first_plan_over_a_stratum(make_account: MakeAccount) -> None:
+    account = make_account(PrivacyBudget(1.0, 1e-5))
+    assert account.partition is None
+    account.reserve(None, spend(0.1), {})
+    with pytest.raises(BudgetExceeded):
+        account.reserve("tickets: refund", spend(2.0), {})
+    assert account.partition is None
+    account.reserve("tickets: refund", spend(0.1), {})
+    assert account.partition == "tickets"
+
+
+def test_a_sequential_account_has_no_partition(make_account: MakeAccount) -> None:
+    account = make_account(PrivacyBudget(1.0, 1e-5), parallel=False)
+    account.reserve("tickets: refund", spend(0.1), {})
+    assert account.partition is None
+
+
 def test_in_a_sequential_account_any_partition_may_spend_and_everything_adds(
     make_account: MakeAccount,
 ) -> None:

@@ -279,7 +279,7 @@ def test_a_wrapper_with_the_old_members_alone_is_refused(make_account: Any) -> N
     """It let a plan over records spend from an account over customers."""
     account = make_account()
     assert set(Wrapper.members) > OLD_MEMBERS
-    with pytest.raises(dpf.InvalidPlan, match="it lacks relation, unit, parallel, bind, durable"):
+    with pytest.raises(dpf.InvalidPlan, match="it lacks relation, unit, parallel, partition, bind, durable"):
         synthesizer(Wrapper(account, frozenset(Wrapper.members) - OLD_MEMBERS))
 
 

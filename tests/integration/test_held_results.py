@@ -4,12 +4,15 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dpfewshot as dpf
+from bench import utility_choice
+from bench.choosing import DRAWS
 from dpfewshot.audit import Finding
 from dpfewshot.evaluation import Experiment, Results, Trial, ZeroShot
 from dpfewshot.report import read_evaluation
@@ -21,6 +24,7 @@ RAW = ROOT / "docs" / "results" / "raw"
 def test_every_file_has_a_test() -> None:
     assert {path.name for path in RAW.iterdir()} == {
         "calibration.json",
+        "choice.jsonl",
         "influence.json",
         "membership.json",
         "overhead.json",
@@ -41,6 +45,15 @@ def test_every_cell_loads_and_is_written_as_it_was() -> None:
         described = described.replace("InstructionOnly(", "ZeroPrivate(")
         assert described.replace("NonPrivateSample(", "RandomPrivate(") == before
     assert read_evaluation(path) == cells
+
+
+def test_every_choice_loads_and_is_written_as_it_was() -> None:
+    lines = (RAW / "choice.jsonl").read_text(encoding="utf-8").splitlines()
+    choices = utility_choice.read()
+    assert [json.dumps(asdict(one)) for one in choices] == lines
+    for one in choices:
+        assert {len(row) for kinds in one.outcomes.values() for row in kinds.values()} == {one.items}
+        assert all(sum(chosen.picked.values()) == DRAWS for chosen in one.chosen.values())
 
 
 def test_a_stored_cell_is_not_measured_again() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +20,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import dpfewshot as dpf
 from dpfewshot.generation.telemetry import OpenTelemetryObserver
+from dpfewshot.icl import PromptFormat
+from dpfewshot.releases.estimates import Estimate
 from dpfewshot.sampling import PoissonSampler
 from dpfewshot.values import Relation
 from tests.support import factory
@@ -30,6 +32,7 @@ from tests.support.neighbours import (
     RELATIONS,
     TASK,
     UNITS,
+    WORDS,
     Certain,
     Gone,
     Neighbouring,
@@ -37,6 +40,9 @@ from tests.support.neighbours import (
 from tests.support.outputs import Outputs, differences, outputs, planned_once
 
 BUDGET = dpf.PrivacyBudget(EPSILON, 1e-5)
+LABEL_WORDS = tuple(word.strip() for word in WORDS[:2])
+"""Words of the scripted model for the two labels."""
+UNKNOWN = Estimate(0.5, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,15 @@ def _refused(synthesizer: dpf.Synthesizer) -> object:
     return None
 
 
+def _chosen(here: Here) -> object:
+    """A choice but for its accuracies, whose noise differs."""
+    budget = dpf.PrivacyBudget(50, 1e-5)
+    words = PromptFormat("", "Ticket", "Kind", TASK.labels, LABEL_WORDS)
+    prompt = dpf.Candidate(calibrated=False, format=words)
+    choice = dpf.choose(TASK, here.records, Certain(), [prompt], budget=budget, population=UNITS, holdout=0)
+    return replace(choice, accuracy=UNKNOWN, baseline=UNKNOWN)
+
+
 METHODS: dict[str, Call] = {
     "plan": lambda here: here.synthesizer().plan,
     "accountant": lambda here: _spent(here.synthesizer()),
@@ -106,6 +121,7 @@ FURTHER: dict[str, Call] = {
     "a second demonstration": lambda here: _refused(here.synthesizer()),
     "a server that is gone": lambda here: here.synthesizer(Gone()).generate("refund"),
     "a model that promises nothing": lambda here: here.synthesizer(_Humble()),
+    "choose": _chosen,
     "release_labels": lambda here: dpf.release_labels(here.records, count=2, epsilon=5, delta=1e-6),
 }
 
@@ -201,7 +217,7 @@ def test_every_function_that_takes_records_is_tried_or_named() -> None:
         if inspect.isfunction(function := getattr(dpf, name))
         and {"records", "source", "path"} & set(inspect.signature(function).parameters)
     }
-    assert takes - {"instruction_only_demonstrations"} == {"release_labels", *OPERATOR_ALONE}
+    assert takes - {"instruction_only_demonstrations"} == {"choose", "release_labels", *OPERATOR_ALONE}
 
 
 def test_control_a_span_with_the_size_of_a_draw(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,3 +180,9 @@ def test_a_plan_warns_of_noise_that_no_text_bears() -> None:
     assert warned.figures()["warnings"] == []  # checkpoints of older versions have no such warning
     assert synthesizer(budget=PrivacyBudget(8.0, 1e-5), max_tokens=10).plan.warnings == ()
     assert synthesizer(budget=NO_PRIVACY).plan.warnings == ()
+
+
+def test_a_holdout_leaves_fewer_prompts() -> None:
+    whole, held = (synthesizer(prompt_token_limit=10**6, resample_every=40, holdout=f) for f in (0.0, 0.5))
+    assert whole.plan.settings.prompts_per_token == 200
+    assert held.plan.settings.prompts_per_token == 100

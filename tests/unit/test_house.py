@@ -29,7 +29,10 @@ MAY_SEE_THE_CORE = {
     "mechanisms/report_noisy_max.py",
     "mechanisms/simplex.py",
     "mechanisms/sparse_vector.py",
+    "releases/calibration.py",
+    "releases/choosing.py",
     "releases/labels.py",
+    "releases/selection.py",
     "sampling.py",
 }
 """Who draws records, who releases tokens, and who looks whether the core is well."""

@@ -88,6 +88,7 @@ SOME_SETTINGS = st.builds(
     resample_every=st.integers(1, 5),
     record_token_cap=st.integers(1, 200),
     disjoint_parts=st.integers(1, 3),
+    holdout=st.sampled_from([0.0, 0.2, 0.5]),
 )
 
 

@@ -1,0 +1,299 @@
+"""The head tables of docs/results/utility.md: what is shipped when it is chosen under DP. See bench/utility_page.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.choosing import DRAWS
+from bench.utility_choice import Line
+from bench.utility_data import ALL_SETS
+from bench.utility_pool import SHOTS, large
+from bench.utility_tables import OURS, USER, WRITER
+from dpfewshot.evaluation import Cell
+from dpfewshot.evaluation.summaries import Difference, mean_difference, mean_of
+
+ALONE = {WRITER: "contextual", USER: "none"}
+"""The calibration of prompts that are not chosen, where one text is labelled at a time: each model's best."""
+
+SERVICES = {"single": "one text at a time", "together": "texts labelled together"}
+
+Rows = NDArray[np.float64]
+"""Outcomes, shape (repetitions, items): 0 and 1, or the fraction of draws in which an item is right."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """All repetitions of a task, by one user, served one way."""
+
+    lines: Sequence[Line]
+    service: str
+
+    @property
+    def calibration(self) -> str:
+        """That of the prompts which are not chosen."""
+        first = self.lines[0]
+        if len(first.outcomes["none"]) == 1:
+            return "none"
+        return "batch" if self.service == "together" else ALONE[first.user]
+
+    def of(self, name: str) -> Rows | None:
+        """A prompt's outcomes; `{r}` in its name is the repetition."""
+        found = [
+            line.outcomes.get(name.format(r=line.repetition), {}).get(self.calibration) for line in self.lines
+        ]
+        return _rows(outcomes for outcomes in found if outcomes is not None)
+
+    @property
+    def chosen(self) -> Rows:
+        """The chosen prompts' outcomes: of a cross-fit too on all items, see `achieved`."""
+        rows = []
+        for line in self.lines:
+            total = np.zeros(line.items)
+            for option, times in line.chosen[self.service].picked.items():
+                name, calibration = option.split()
+                total += times * _row(line.outcomes[name][calibration])
+            rows.append(total / DRAWS)
+        return np.array(rows)
+
+    @property
+    def achieved(self) -> float:
+        """The chosen prompts' accuracy on items that did not choose."""
+        return float(np.mean([line.chosen[self.service].achieved for line in self.lines]))
+
+    @property
+    def chosen_held(self) -> float:
+        """The chosen prompts' accuracy on all held-out records that were scored."""
+        total = 0.0
+        for line in self.lines:
+            for option, times in line.chosen[self.service].picked.items():
+                name, calibration = option.split()
+                total += times * line.held[name][calibration]
+        return total / DRAWS / len(self.lines)
+
+    def held(self, name: str) -> float:
+        """A prompt's accuracy on them."""
+        each = [line.held[name.format(r=line.repetition)][self.calibration] for line in self.lines]
+        return float(np.mean(each))
+
+    @property
+    def released(self) -> Rows | None:
+        """The chosen prompts' outcomes with a released calibration."""
+        if self.service == "together" or any(line.released is None for line in self.lines):
+            return None
+        return np.array([line.released for line in self.lines], dtype=np.float64) / DRAWS
+
+
+def _row(outcomes: str) -> NDArray[np.float64]:
+    return np.array([float(one) for one in outcomes])
+
+
+def _rows(given: Iterable[str]) -> Rows | None:
+    rows = [_row(outcomes) for outcomes in given]
+    return np.array(rows) if rows else None
+
+
+NAMES = {
+    "held-out": ("none", f"instruction-{SHOTS}-r{{r}}", f"ours-{SHOTS}-r{{r}}"),
+    "cross-fit": ("none", "instruction-{r}", "ours"),
+}
+"""Zero-shot, ε = 0 and ours."""
+
+
+def groups(lines: Sequence[Line], kind: str) -> list[Group]:
+    """In the tables' order: by service, user and task."""
+    found: dict[tuple[str, str, str], list[Line]] = {}
+    for line in lines:
+        for service in line.chosen:
+            if line.kind == kind and (service == "single" or line.user == WRITER):
+                found.setdefault((service, line.user, line.task), []).append(line)
+    order = [(service, user, task) for service in SERVICES for user in ALONE for task in ALL_SETS]
+    return [Group(found[key], key[0]) for key in order if key in found]
+
+
+def choices(lines: Sequence[Line], cells: Sequence[Cell], kind: str) -> str:
+    """Accuracy by what is shipped."""
+    rows = []
+    for group in groups(lines, kind):
+        first = group.lines[0]
+        bare, free, ours = (group.of(name) for name in NAMES[kind])
+        shift = group.achieved - float(group.chosen.mean())
+        beside = [stored(cells, first, group.calibration, which) for which in ("noiseless", "real")]
+        measured_real = group.of(f"real-{SHOTS}-r{{r}}")
+        rows.append(
+            f"| {SERVICES[group.service]} | {first.user} | {first.task} | {len(group.lines)} | "
+            + " | ".join(
+                [
+                    shown(None if bare is None else bare[:1]),
+                    shown(free),
+                    shown(ours),
+                    shown(group.chosen, shift),
+                    shown(group.released),
+                    shown(beside[0]),
+                    shown(beside[1] if measured_real is None else measured_real),
+                ]
+            )
+            + " |"
+        )
+    if not rows:
+        return "Nothing has been measured yet.\n"
+    head = [
+        "| service | user | task | runs | zero-shot | ε = 0 | ours | chosen | chosen, released calibration | σ = 0 | real records |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    return "\n".join([*head, *rows]) + "\n"
+
+
+def stored(cells: Sequence[Cell], line: Line, calibration: str, which: str) -> Rows | None:
+    """The earlier cells' outcomes without noise, or with real records."""
+    condition = OURS.get(line.task) if which == "noiseless" else "random-private"
+    found = [
+        cell
+        for cell in cells
+        if (cell.task, cell.model, cell.condition) == (line.task, line.user, condition)
+        and cell.epsilon_asked is None
+        and cell.shots == SHOTS
+    ]
+    kept: dict[str, list[str | None]] = {
+        "contextual": [cell.outcomes for cell in found],
+        "batch": [cell.batch_calibrated for cell in found],
+    }
+    plain: list[str | None] = [
+        cell.outcomes if cell.uncalibrated is None else cell.uncalibrated for cell in found
+    ]
+    return _rows(one for one in kept.get(calibration, plain) if one is not None)
+
+
+def shown(rows: Rows | None, shift: float = 0.0) -> str:
+    """A mean in per cent with its interval."""
+    if rows is None:
+        return "–"
+    mean, low, high = (100 * (value + shift) for value in mean_of(rows))
+    return f"**{mean:.1f}** [{max(0.0, low):.1f}, {min(100.0, high):.1f}]"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What choosing gains in one row, in 0..1.
+
+    Attributes:
+        where: the row.
+        best: over the best of zero-shot, ε = 0 and ours.
+        ours: over ours.
+        free: over ε = 0.
+        surely_ahead: whether the interval of `free` is above 0.
+        shown: the three differences with their intervals.
+        held: on the held-out records, the accuracy of that best prompt and of the chosen ones; None in a
+            cross-fit.
+    """
+
+    where: str
+    best: float
+    ours: float
+    free: float
+    surely_ahead: bool
+    shown: str
+    held: tuple[float, float] | None
+
+
+def gains(lines: Sequence[Line], kind: str) -> list[Gain]:
+    """Those of every row."""
+    found = []
+    for group in groups(lines, kind):
+        first = group.lines[0]
+        plain = {name: rows for name in NAMES[kind] if (rows := group.of(name)) is not None}
+        best = max(plain, key=lambda name: float(plain[name].mean()))
+        shift = group.achieved - float(group.chosen.mean())
+        three = [
+            difference(group.chosen, plain[name], shift) for name in (best, NAMES[kind][2], NAMES[kind][1])
+        ]
+        held = (group.held(best), group.chosen_held) if kind == "held-out" else None
+        where = f"{first.task} ({first.user.split()[0]}, {SERVICES[group.service]})"
+        shown_ones = " | ".join(
+            f"{100 * one.mean:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}]" for one in three
+        )
+        row = f"| {SERVICES[group.service]} | {first.user} | {first.task} | {shown_ones} |"
+        over_best, over_ours, over_free = three
+        found.append(
+            Gain(where, over_best.mean, over_ours.mean, over_free.mean, over_free.low > 0, row, held)
+        )
+    return found
+
+
+def targets(lines: Sequence[Line], kind: str) -> str:
+    """What choosing gains over each alternative."""
+    rows = [one.shown for one in gains(lines, kind)]
+    if not rows:
+        return ""
+    head = [
+        "| service | user | task | chosen less the best of the three | chosen less ours | chosen less ε = 0 |",
+        "|---|---|---|---|---|---|",
+    ]
+    return "\n".join([*head, *rows]) + "\n"
+
+
+def difference(first: Rows, second: Rows, shift: float) -> Difference:
+    """That of two means, the first one moved."""
+    found = mean_difference(first, second, paired=first.shape == second.shape)
+    return Difference(found.mean + shift, found.low + shift, found.high + shift)
+
+
+def statements(lines: Sequence[Line]) -> str:
+    """The published accuracy beside that on all scored held-out records and on the test items, in per cent."""
+    rows = []
+    for group in groups(lines, "held-out"):
+        first = group.lines[0]
+        told = [line.chosen[group.service] for line in group.lines]
+        ours = group.of(NAMES["held-out"][2])
+        values = [
+            np.mean([one.stated for one in told]),
+            np.mean([one.spread for one in told]),
+            group.chosen_held,
+            group.achieved,
+            group.held(NAMES["held-out"][2]),
+            0.0 if ours is None else ours.mean(),
+        ]
+        rows.append(
+            f"| {SERVICES[group.service]} | {first.user} | {first.task} | "
+            f"{first.held_out} of {first.population} | {' | '.join(f'{100 * one:.1f}' for one in values)} |"
+        )
+    if not rows:
+        return ""
+    head = [
+        "| service | user | task | held-out records scored | stated | its spread over draws | chosen, held-out | chosen, test | ours, held-out | ours, test |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    return "\n".join([*head, *rows]) + "\n"
+
+
+def picks(lines: Sequence[Line], kind: str) -> str:
+    """Which kinds of prompts are chosen, in per cent of the draws."""
+    rows = []
+    for group in groups(lines, kind):
+        shares: dict[str, float] = {}
+        for line in group.lines:
+            for option, times in line.chosen[group.service].picked.items():
+                name = what(option.split()[0], line)
+                shares[name] = shares.get(name, 0.0) + 100 * times / DRAWS / len(group.lines)
+        first = group.lines[0]
+        cells = " | ".join(f"{shares.get(name, 0.0):.0f}" for name in WHAT)
+        rows.append(f"| {SERVICES[group.service]} | {first.user} | {first.task} | {cells} |")
+    if not rows:
+        return ""
+    head = [f"| service | user | task | {' | '.join(WHAT)} |", "|---|---|---|" + "---|" * len(WHAT)]
+    return "\n".join([*head, *rows]) + "\n"
+
+
+WHAT = ("no demonstration", "instruction-only", "ours, four", "ours, more")
+
+
+def what(name: str, line: Line) -> str:
+    """The kind of a prompt."""
+    if name == "none":
+        return WHAT[0]
+    if name.startswith("instruction"):
+        return WHAT[1]
+    return WHAT[3] if name.startswith(f"ours-{large(ALL_SETS[line.task])}-") else WHAT[2]

@@ -1,0 +1,274 @@
+"""Releases a prompt's bias towards each label under DP: the mean prediction for private records.
+
+Batch calibration (Zhou et al., ICLR 2024) divides by the mean prediction for a batch of texts. Here they are
+private records, so a service that labels one text at a time has the gain too. A record's vector is its
+centred label log-probabilities, clipped to the L2 norm R = 2√K for K labels. The sum over a Poisson draw is
+released with one exact Gaussian. Proof: docs/proofs/calibration.md. Why logarithms: decisions/calibration.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfewshot import _core
+from dpfewshot.accounting import PoissonGaussian, calibrate, epsilon
+from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.budget.amounts import Amount
+from dpfewshot.budget.permit import Permit
+from dpfewshot.errors import DPFewShotError, InvalidPlan
+from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.exact.rounding import rounded_up
+from dpfewshot.icl.calibration import Calibration
+from dpfewshot.icl.few_shot import FewShotPrompt
+from dpfewshot.mechanisms.noise import noise_scale
+from dpfewshot.planning.planner import SMALLEST_EPSILON
+from dpfewshot.planning.population import Population
+from dpfewshot.prompts.few_shot import PromptFormat
+from dpfewshot.records import as_records
+from dpfewshot.releases.payment import Payment, open_payment
+from dpfewshot.releases.scoring import (
+    RECORD_TOKEN_CAP,
+    LabelScorer,
+    require_batch_invariance,
+    scoring_progress,
+)
+from dpfewshot.runtime.redaction import redacts_errors
+from dpfewshot.sampling import PoissonSampler, Unit
+from dpfewshot.tasks import Task
+from dpfewshot.values import Demonstration, PrivacyBudget, Record, check_whole
+
+GRID = 2**20
+"""Grid steps in the norm R."""
+
+_LEAST = 1e-12
+"""Smaller probabilities count as this one: a logarithm needs one above 0."""
+
+_BATCH = 30
+"""Records whose answers are asked for between two steps of the progress bar."""
+
+
+@redacts_errors(DPFewShotError, "the release of a calibration")
+def release_calibration(
+    task: Task,
+    records: Iterable[Record] | object,
+    backend: LogprobBackend,
+    demonstrations: Iterable[Demonstration] = (),
+    *,
+    budget: PrivacyBudget,
+    ledger: object = None,
+    dataset: str | None = None,
+    create: bool = False,
+    population: Population = None,
+    unit: str | None = None,
+    holdout: float | None = 0.2,
+    scored_units: int = 1_000,
+    prompt_format: PromptFormat | None = None,
+    record_token_cap: int = RECORD_TOKEN_CAP,
+    random_source: RandomSource | None = None,
+) -> Calibration:
+    """Release a prompt's bias towards each label, for `icl.Classifier(..., calibration=)`, under (ε, δ).
+
+    Labels should be about equally frequent in the records: if most *have* one label, it looks like bias.
+
+    Args:
+        task: with labels.
+        records: the private records, of all labels.
+        backend: the model that will label texts, trusted with records; it must be batch-invariant.
+        demonstrations: released demonstrations in prompt order; none for a zero-shot prompt.
+        budget: (ε, δ) of this release.
+        ledger: as in `Synthesizer`.
+        dataset: as in `Synthesizer`.
+        create: as in `Synthesizer`.
+        population: public n, as in `Synthesizer`, of every label.
+        unit: as in `Synthesizer`.
+        holdout: as it was given to `Synthesizer`: only units kept for choosing are read. None reads all.
+        scored_units: how many units are read on average, at most; each takes one prompt. Fewer cost less time
+            and more noise.
+        prompt_format: the prompt's wording; by default the task's.
+        record_token_cap: as in `Synthesizer`.
+        random_source: n to n uniform bytes, for tests alone: the release says `private=False`.
+
+    Raises:
+        InvalidPlan: an argument is outside its range, or no noise meets the budget.
+        InvalidTask: the task's labels are free.
+        InvalidRecords: a record cannot be used.
+        BackendNotBatchInvariant: the backend does not state batch invariance.
+        BackendError: the model or its server failed; the cost is given back.
+        BudgetExceeded: the account does not allow it; nothing is computed from records.
+        LedgerError: as in `Synthesizer`.
+    """
+    check_whole("scored_units", scored_units)
+    shown = tuple(demonstrations)
+    words = prompt_format or task
+    scorer = LabelScorer(words, backend, shown, calibrated=False, record_token_cap=record_token_cap)
+    payment = open_payment(
+        task,
+        as_records(records, unit=unit),
+        budget=budget if random_source is None else None,
+        ledger=ledger,
+        dataset=dataset,
+        create=create,
+        population=population,
+        holdout=holdout,
+    )
+    mean = _plan(budget, min(Fraction(1), scored_units / payment.population), len(scorer.labels))
+    with payment.reserved(
+        mean.cost if random_source is None else None,
+        uses=1,
+        noise_multiplier=mean.noise_multiplier,
+        details=mean.details,
+    ) as reservation:
+        rows = _rows(scorer, payment.units, mean.sampling_rate, random_source)
+        require_batch_invariance(backend)  # it may have found itself not invariant meanwhile
+        bias = mean.release(rows, payment.population, reservation.draw(), random_source)
+    return _calibration(
+        mean,
+        bias,
+        scorer.labels,
+        FewShotPrompt(words, backend, shown),
+        payment,
+        private=random_source is None,
+    )
+
+
+@dataclass(frozen=True)
+class NoisyMean:
+    """The mean of clipped, centred log-probabilities with one exact Gaussian.
+
+    Attributes:
+        sampling_rate: q in (0, 1], exact: the probability that a unit is in the sum.
+        noise_multiplier: σ, in norms R.
+        labels: K.
+        cost: the certified (ε, δ).
+    """
+
+    sampling_rate: Fraction
+    noise_multiplier: float
+    labels: int
+    cost: Amount
+
+    @property
+    def clip(self) -> float:
+        """R = 2√K, the largest norm of a row, in nats."""
+        return 2 * math.sqrt(self.labels)
+
+    @property
+    def details(self) -> dict[str, str | int | float]:
+        """The public numbers that an account's history keeps of the release."""
+        return {
+            "mechanism": "calibration",
+            "noise_multiplier": self.noise_multiplier,
+            "sampling_rate": str(self.sampling_rate),
+            "steps": 1,
+        }
+
+    @property
+    def scale(self) -> int:
+        """The noise's standard deviation, in grid steps."""
+        return noise_scale(self.noise_multiplier, 1, GRID)
+
+    def nats(self, population: Fraction) -> float:
+        """What a grid step of the sum is on the mean, in nats, for n units on average before sampling."""
+        return self.clip / GRID / float(self.sampling_rate * population)
+
+    def release(
+        self,
+        rows: NDArray[np.float64],
+        population: Fraction,
+        permit: Permit,
+        random_source: RandomSource | None,
+    ) -> NDArray[np.float64]:
+        """The bias of each label in nats, shape (labels,).
+
+        Args:
+            rows: the label probabilities of one record of each drawn unit, shape (units, labels). Private.
+            population: the expected number of units before sampling, a public constant.
+            permit: for σ.
+            random_source: for tests alone; None is the operating system's generator.
+
+        Raises:
+            BudgetExceeded: the permit is used up, or for another σ.
+        """
+        permit.use(self.noise_multiplier)
+        noise = _core.rounded_normals(self.scale, self.labels, random_source)
+        noisy = integers_of(rows, self.clip).sum(axis=0) + noise
+        centred: NDArray[np.float64] = noisy - noisy.mean()  # a common shift changes no prediction
+        return centred * self.nats(population)
+
+
+def integers_of(rows: NDArray[np.float64], clip: float) -> NDArray[np.int64]:
+    """Each row's centred log-probabilities, clipped to a norm, on the grid: their L2 norm is at most `GRID`.
+
+    A row without an answer, which is zero or not finite, becomes zero. So does one whose integers exceed the
+    norm, which rounding alone could cause.
+
+    Args:
+        rows: probabilities, shape (units, labels); each row depends on one unit alone.
+        clip: R in nats, which becomes `GRID` steps.
+    """
+    answered = np.isfinite(rows).all(axis=1, keepdims=True) & rows.any(axis=1, keepdims=True)
+    logprobs = np.log(np.maximum(np.where(answered, rows, 1.0), _LEAST))
+    centred = logprobs - logprobs.mean(axis=1, keepdims=True)
+    norms = np.sqrt((centred**2).sum(axis=1, keepdims=True))
+    steps = (GRID * (1 - 2**-40)) / np.maximum(norms, clip)
+    integers: NDArray[np.int64] = np.trunc(centred * steps).astype(np.int64)
+    integers[(integers**2).sum(axis=1) > GRID**2] = 0
+    return integers
+
+
+def _plan(budget: PrivacyBudget, sampling_rate: Fraction, labels: int) -> NoisyMean:
+    """The least certified noise for the budget."""
+    limit = Amount.of_budget(budget)
+    if budget.epsilon < SMALLEST_EPSILON or limit.delta < 1:
+        raise InvalidPlan(
+            f"epsilon must be at least {SMALLEST_EPSILON} and delta at least 1e-18, not {budget.epsilon} and "
+            f"{budget.delta}"
+        )
+    target, rate = limit.as_target(), rounded_up(sampling_rate)
+    sigma = calibrate(
+        lambda noise: PoissonGaussian(rate, noise, 1), epsilon=target.epsilon, delta=target.delta
+    )
+    certified = epsilon(PoissonGaussian(rate, sigma, 1), delta=target.delta).upper
+    return NoisyMean(sampling_rate, sigma, labels, Amount.certified(certified, limit.delta))
+
+
+def _rows(
+    scorer: LabelScorer, members: Sequence[Unit], sampling_rate: Fraction, random_source: RandomSource | None
+) -> NDArray[np.float64]:
+    """The label probabilities of one record of each drawn unit. Private."""
+    drawn = PoissonSampler(sampling_rate, 1, 1, random_source).draw([len(unit) for unit in members])
+    texts = [members[unit][record].text for ((unit, record),) in drawn]
+    rows = [np.zeros((0, len(scorer.labels)))]
+    with scoring_progress(1) as advance:
+        rows += [
+            scorer.probabilities(texts[start : start + _BATCH]) for start in range(0, len(texts), _BATCH)
+        ]
+        advance()
+    return np.concatenate(rows)
+
+
+def _calibration(
+    mean: NoisyMean,
+    bias: NDArray[np.float64],
+    labels: tuple[str, ...],
+    prompt: FewShotPrompt,
+    payment: Payment,
+    *,
+    private: bool,
+) -> Calibration:
+    return Calibration(
+        labels=labels,
+        bias=tuple(bias.tolist()),
+        noise=mean.scale * mean.nats(payment.population),
+        prompt=prompt.fingerprint(),
+        spent=mean.cost.as_spend() if private else None,
+        relation=payment.relation,
+        parallel=payment.parallel,
+        private=private,
+    )

@@ -1,0 +1,343 @@
+"""Chooses, under DP, the prompt that a task's records are best labelled with, and says how good it is.
+
+A part of the units is held out from generation. A Poisson sample of it is divided once more: some units score
+all candidates, and permute-and-flip (McKenna and Sheldon 2020) chooses one; the others measure the chosen one
+and the prompt without demonstrations. Every unit serves one release at most, so both have the full ε, and the
+accuracy is not that of the units that chose. Proof: docs/proofs/choice.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfewshot import _core
+from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.budget.account import Details
+from dpfewshot.budget.amounts import Amount
+from dpfewshot.budget.permit import Permit
+from dpfewshot.errors import DPFewShotError, InvalidPlan
+from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.planning.population import Population
+from dpfewshot.records import as_records
+from dpfewshot.releases.candidates import Candidate, baseline_of, checked_candidates
+from dpfewshot.releases.choice import Choice
+from dpfewshot.releases.estimates import Estimate, Noise, estimate
+from dpfewshot.releases.payment import open_payment
+from dpfewshot.releases.scores import GRID, Integers, Outcomes, cells_of, scores_of
+from dpfewshot.releases.scoring import RECORD_TOKEN_CAP, Scorer, scorer_of, scoring_progress
+from dpfewshot.releases.selection import Measurement, Selection, amplified, scale_of
+from dpfewshot.runtime.redaction import redacts_errors
+from dpfewshot.sampling import Unit, units_by_label
+from dpfewshot.tasks import Task
+from dpfewshot.values import PrivacyBudget, PrivacySpend, Record, check_whole
+
+ACCURACY: Final = "accuracy"
+LIKELIHOOD: Final = "likelihood"
+
+SCORED_UNITS: Final = 1000
+"""The default of `scored_units`."""
+
+_SLICES: Final = 5
+"""Steps of the progress bar for each prompt, model and part: public, unlike the number of records."""
+
+
+@redacts_errors(DPFewShotError, "the choice")
+def choose(
+    task: Task,
+    records: Iterable[Record] | object,
+    backend: LogprobBackend | Sequence[LogprobBackend],
+    candidates: Iterable[Candidate | Sequence[object]],
+    *,
+    budget: PrivacyBudget,
+    ledger: object = None,
+    dataset: str | None = None,
+    create: bool = False,
+    population: Population = None,
+    unit: str | None = None,
+    holdout: float = 0.2,
+    scored_units: int = SCORED_UNITS,
+    score: str = ACCURACY,
+    balanced: bool = False,
+    proxy: bool = False,
+    record_token_cap: int = RECORD_TOKEN_CAP,
+    random_source: RandomSource | None = None,
+) -> Choice:
+    """Choose the prompt that labels the records best, under (ε, 0), and release its accuracy.
+
+    Args:
+        task: with labels, the likeliest one counts; with free labels, what the model writes.
+        records: the private records, as in `Synthesizer`.
+        backend: the trusted model that will use the demonstrations; or several models, whose scores are
+            averaged, as a proxy for one that must not see records. Each must state batch invariance.
+        candidates: sequences of released demonstrations, of which an empty one is zero-shot, or `Candidate`
+            objects. All of them are public.
+        budget: its ε is what the choice spends, and no δ.
+        ledger: as in `Synthesizer`.
+        dataset: as in `Synthesizer`.
+        create: as in `Synthesizer`.
+        population: as in `Synthesizer`; for a task with labels, {label: n} with all of its labels.
+        unit: as in `Synthesizer`.
+        holdout: the fraction of units that choose, as it was given to `Synthesizer`, which then keeps them
+            out of generation: an account counts the greater of both costs. 0 reads all units.
+        scored_units: units to score on average, at least 1. The sample is random, and amplifies ε.
+        score: "accuracy" chooses by right or wrong; "likelihood" by the probability of the label.
+        balanced: whether every label counts alike, whatever its public number of units.
+        proxy: whether the choice is for another model; so it always is with several.
+        record_token_cap: the most tokens of a record's text in a prompt.
+        random_source: n to n uniform bytes, for tests alone: the choice says `private=False`.
+
+    Raises:
+        InvalidPlan: an argument is outside its range, or a prompt may exceed a backend's context.
+        InvalidRecords: a record cannot be used, or has a label that the task does not have.
+        InvalidTask: a candidate has a label that the task does not have.
+        BackendNotBatchInvariant: a backend does not state batch invariance.
+        BackendError: a model or its server failed; nothing is spent.
+        BudgetExceeded: the account does not allow it; nothing is scored or spent.
+        LedgerError: as in `Synthesizer`; nothing is drawn.
+    """
+    listed = checked_candidates(task, candidates)
+    models = _models(backend)
+    check_whole("scored_units", scored_units)
+    if score not in (ACCURACY, LIKELIHOOD):
+        raise InvalidPlan(f"unknown score {score!r}; choose {ACCURACY!r} or {LIKELIHOOD!r}")
+    if balanced and task.labels is None:
+        raise InvalidPlan("balanced=True needs a task with labels of its own")
+    checked = as_records(records, unit=unit)
+    payment = open_payment(
+        task,
+        checked,
+        budget=budget if random_source is None else None,
+        ledger=ledger,
+        dataset=dataset,
+        create=create,
+        population=population,
+        holdout=holdout,
+    )
+    mechanism = _Mechanism(
+        Amount.of_cost(_cost(budget)).as_target().epsilon, scored_units, payment.population
+    )
+    prompts = _Prompts(listed, baseline_of(listed))
+    scorers = prompts.scorers(task, models, record_token_cap)
+    weights = _weights(task, checked, population) if balanced else {}
+    details: Details = {
+        "mechanism": "choice",
+        "candidates": len(listed),
+        "models": len(models),
+        "score": score,
+        "balanced": int(balanced),
+        "q": str(mechanism.sampling_rate),
+        "epsilon": budget.epsilon,
+    }
+    certified = random_source is None
+    with payment.reserved(
+        _cost(budget) if certified else None,
+        uses=2,
+        noise_multiplier=scale_of(mechanism.rate),
+        details=details,
+    ) as reservation:
+        parts = mechanism.sampled(payment.units, weights, random_source)
+        scored = prompts.scored(scorers, *parts)  # a model that fails here has cost nothing
+        released = scored.released(mechanism.rate, score, reservation.draw(), random_source)
+    return Choice(
+        index=released.index,
+        candidate=listed[released.index],
+        accuracy=released.accuracy,
+        baseline=released.baseline,
+        spent=_cost(budget) if certified else None,
+        relation=payment.relation,
+        private=certified,
+        total=payment.accountant.spent if certified and ledger is not None else None,
+        balanced=balanced,
+        proxy=proxy or len(models) > 1,
+    )
+
+
+def _cost(budget: PrivacyBudget) -> PrivacySpend:
+    return PrivacySpend(budget.epsilon, 0.0)
+
+
+def _models(backend: LogprobBackend | Sequence[LogprobBackend]) -> tuple[LogprobBackend, ...]:
+    models = tuple(backend) if isinstance(backend, Sequence) else (backend,)
+    if not models:
+        raise InvalidPlan("there is no backend to score with")
+    return models
+
+
+def _weights(task: Task, records: Sequence[Record], population: Population) -> dict[str, Fraction]:
+    """Each label's weight min n / n_y, from what the relation makes public."""
+    if population is None:
+        counts = {label: len(members) for label, members in units_by_label(records).items()}
+    elif isinstance(population, Mapping):
+        counts = {label: population[label] for label in task.labels or () if label in population}
+    else:
+        raise InvalidPlan("balanced=True needs population={label: n}, the public number of each label")
+    return {label: Fraction(min(counts.values()), count) for label, count in counts.items()}
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The units of one part of the sample. Private.
+
+    Attributes:
+        records: unit by unit.
+        sizes: the number of records of each unit.
+        weights: of each record's label, in grid steps.
+    """
+
+    records: Sequence[Record] = field(repr=False)
+    sizes: Sequence[int] = field(repr=False)
+    weights: Integers = field(repr=False)
+
+    @classmethod
+    def of(cls, units: Sequence[Unit], weights: Mapping[str, Fraction]) -> _Part:
+        records = [record for unit in units for record in unit]
+        steps = [math.floor(weights.get(record.label, 1) * GRID) for record in records]
+        return cls(records, [len(unit) for unit in units], np.array(steps, dtype=np.int64))
+
+    def outcomes(self, scorers: Sequence[Scorer], advance: Callable[[], object]) -> Outcomes:
+        """Score the records with every model, in `_SLICES` steps for each."""
+        columns = []
+        for scorer in scorers:
+            found = []
+            for numbers in np.array_split(np.arange(len(self.records)), _SLICES):
+                found.append(scorer.outcomes([self.records[number] for number in numbers]))
+                advance()
+            columns.append([np.concatenate(each) for each in zip(*found, strict=True)])
+        right, likelihood = zip(*columns, strict=True)
+        return Outcomes(np.column_stack(right), np.column_stack(likelihood))
+
+
+@dataclass(frozen=True)
+class _Mechanism:
+    """The public numbers of a choice.
+
+    Args:
+        epsilon: of the release.
+        scored_units: wanted on average.
+        population: the expected number of units to sample from, a public constant.
+    """
+
+    epsilon: float
+    scored_units: int
+    population: Fraction
+
+    @property
+    def sampling_rate(self) -> Fraction:
+        """q, the probability that a unit is scored."""
+        return min(Fraction(1), self.scored_units / self.population)
+
+    @property
+    def rate(self) -> Fraction:
+        """ε₀ of a release from the sample."""
+        return amplified(Fraction(self.epsilon), self.sampling_rate)
+
+    def sampled(
+        self, units: Sequence[Unit], weights: Mapping[str, Fraction], random_source: RandomSource | None
+    ) -> tuple[_Part, _Part]:
+        """Sample each unit by itself, and put it in the part that chooses or in the one that measures."""
+        q = self.sampling_rate
+        drawn = _core.poisson_subsets(len(units), q.numerator, q.denominator, 2, random_source)
+        chooses, measures = ([units[index] for index in (drawn == part).nonzero()[0]] for part in range(2))
+        return _Part.of(chooses, weights), _Part.of(measures, weights)
+
+
+@dataclass(frozen=True)
+class _Prompts:
+    """The candidates, and the prompt without demonstrations that the chosen one is compared with."""
+
+    candidates: Sequence[Candidate]
+    baseline: Candidate
+
+    @property
+    def all(self) -> tuple[Candidate, ...]:
+        """The candidates, with the baseline behind them if it is not among them."""
+        listed = tuple(self.candidates)
+        return listed if self.baseline in listed else (*listed, self.baseline)
+
+    def scorers(
+        self, task: Task, models: Sequence[LogprobBackend], record_token_cap: int
+    ) -> list[list[Scorer]]:
+        """For each prompt, a scorer for each model. Reads no record."""
+        return [
+            [
+                scorer_of(
+                    task,
+                    model,
+                    one.demonstrations,
+                    prompt_format=one.format,
+                    calibrated=one.calibrated,
+                    record_token_cap=record_token_cap,
+                )
+                for model in models
+            ]
+            for one in self.all
+        ]
+
+    def scored(self, scorers: Sequence[Sequence[Scorer]], choosing: _Part, measuring: _Part) -> _Scored:
+        """Score the candidates on one part, and every prompt on the other."""
+        count = len(self.candidates)
+        steps = (count + len(scorers)) * len(scorers[0]) * _SLICES
+        with scoring_progress(steps) as advance:
+            chosen_by = [choosing.outcomes(each, advance) for each in scorers[:count]]
+            measured = [measuring.outcomes(each, advance) for each in scorers]
+        return _Scored(choosing, measuring, chosen_by, measured, self.all.index(self.baseline))
+
+
+@dataclass(frozen=True)
+class _Released:
+    """What a choice releases."""
+
+    index: int
+    accuracy: Estimate
+    baseline: Estimate
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """All outcomes. Private.
+
+    Attributes:
+        choosing: the units that choose.
+        measuring: the units that measure.
+        chosen_by: each candidate's outcomes on the first.
+        measured: each prompt's outcomes on the second.
+        baseline: the index of the prompt without demonstrations.
+    """
+
+    choosing: _Part = field(repr=False)
+    measuring: _Part = field(repr=False)
+    chosen_by: Sequence[Outcomes] = field(repr=False)
+    measured: Sequence[Outcomes] = field(repr=False)
+    baseline: int
+
+    def released(
+        self, rate: Fraction, score: str, permit: Permit, random_source: RandomSource | None
+    ) -> _Released:
+        """Release the choice, then the counts that its accuracy and the baseline's are made of."""
+        part = self.choosing
+        sums = [
+            scores_of(each, part.weights, part.sizes, likelihood=score == LIKELIHOOD)
+            for each in self.chosen_by
+        ]
+        index = Selection(rate).release(np.array(sums, dtype=np.int64), permit, random_source)
+        shown = [index] if index == self.baseline else [index, self.baseline]
+        cells = cells_of(
+            [self.measured[each] for each in shown], self.measuring.weights, self.measuring.sizes
+        )
+        counts = Measurement(rate).release(cells, permit, random_source)
+        noise = Noise(scale_of(rate), terms=len(shown))
+        accuracies = [_estimate(np.moveaxis(counts, axis, 0), noise) for axis in range(len(shown))]
+        return _Released(index, accuracies[0], accuracies[-1])
+
+
+def _estimate(counts: NDArray[np.float64], noise: Noise) -> Estimate:
+    """The accuracy of noisy counts, wrong ones first."""
+    wrong, right = counts
+    return estimate(float(right.sum()), float(wrong.sum()), noise)

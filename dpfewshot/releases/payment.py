@@ -1,0 +1,128 @@
+"""Who pays for a release, and whose units it reads: the units that a holdout keeps for choosing.
+
+A release costs nothing beside generation if its account counts the greater of both: if the account's recorded
+partition is the one of the same holdout. Otherwise its cost adds, which is always sound.
+Proof: docs/proofs/composition.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from dpfewshot.budget.account import Account, Cost, Details
+from dpfewshot.budget.reservation import Accountant, Reservation
+from dpfewshot.budget.scopes import Partition, partition_of
+from dpfewshot.generation.units import check_record_labels
+from dpfewshot.ledger.opening import open_account
+from dpfewshot.planning.population import Population, public_units, relation_of
+from dpfewshot.planning.settings import POISSON
+from dpfewshot.sampling import Holdout, Unit, partition_of_units, units
+from dpfewshot.tasks import Task
+from dpfewshot.values import PrivacyBudget, Records, Relation, check_whole, unit_of
+
+
+@dataclass(frozen=True, eq=False)
+class Payment:
+    """An open account for one release.
+
+    Attributes:
+        units: that the release reads, each with all of its records. Private.
+        population: the expected number of those units, a public constant.
+        relation: the neighbouring relation of the release.
+        scope: the stratum that is charged; None for the whole data set.
+        accountant: charges the account; without an account nothing is charged or guaranteed.
+    """
+
+    units: tuple[Unit, ...] = field(repr=False)
+    population: Fraction
+    relation: Relation
+    scope: str | None
+    accountant: Accountant
+
+    @property
+    def parallel(self) -> bool:
+        """Whether the account counts the greater of this release and generation, not their sum."""
+        return self.scope is not None
+
+    @contextmanager
+    def reserved(
+        self, cost: Cost | None, *, uses: int, noise_multiplier: float, details: Details
+    ) -> Iterator[Reservation]:
+        """Reserve a release. Unless it draws, everything goes back to the account at the end.
+
+        Args:
+            cost: the certified (ε, δ) of the release; None without an account.
+            uses: how often the draw's permit may be used.
+            noise_multiplier: that the permit is for.
+            details: public facts for the account's history.
+
+        Raises:
+            BudgetExceeded: the account does not allow it; nothing may be computed from the records.
+        """
+        reservation = self.accountant.reserve(
+            cost,
+            scope=self.scope,
+            draws=1,
+            tokens_per_draw=uses,
+            noise_multiplier=noise_multiplier,
+            details=details,
+        )
+        try:
+            yield reservation
+        finally:
+            reservation.close()
+
+
+def open_payment(
+    task: Task,
+    records: Records,
+    *,
+    budget: PrivacyBudget | None,
+    ledger: object = None,
+    dataset: str | None = None,
+    create: bool = False,
+    population: Population = None,
+    holdout: float | None = None,
+) -> Payment:
+    """Open the account that pays for a release, and find the units that the release reads.
+
+    Args:
+        task: of the demonstrations.
+        records: private.
+        budget: (ε, δ) of the release; None for a release without a guarantee, which has no account.
+        ledger: as in `Synthesizer`.
+        dataset: as in `Synthesizer`.
+        create: as in `Synthesizer`.
+        population: as in `Synthesizer`; a mapping counts the units of every label of the task.
+        holdout: f, as it was given to `Synthesizer`: only the units that it keeps for choosing are read. None
+            or 0: all units are.
+
+    Raises:
+        InvalidPlan: `holdout` is outside its range, or the account is not one (`open_account`).
+        InvalidRecords: a record has a label that the task does not have.
+        LedgerError: there is no such account, it is for another relation or unit, or it cannot be used.
+    """
+    check_record_labels(task, records)
+    division, relation = Holdout(holdout or 0.0), relation_of(POISSON, population)
+    unit = unit_of(records)
+    account = open_account(budget, ledger, dataset, relation=relation, unit=unit, create=create)
+    members, public = units(records), public_units(population, records)
+    check_whole("the population of all labels", public)
+    return Payment(
+        units=tuple(division.choosing(members) if division.fraction else members),
+        population=(division.fraction or Fraction(1)) * public,
+        relation=relation,
+        scope=_scope(account, partition_of_units(task, records, division)),
+        accountant=Accountant(account),
+    )
+
+
+def _scope(account: Account | None, partition: Partition) -> str | None:
+    """The stratum of the units that choose, if the account's plans are known to spare them."""
+    choosing = partition.choosing
+    if account is None or choosing is None or account.partition != partition_of(choosing):
+        return None
+    return choosing

@@ -1,0 +1,267 @@
+"""Asks a model to label private records. No answer, and no failure on one record, raises or is shown.
+
+`Classifier` and `Extractor` name the text that they cannot label. Here a record that cannot be tokenised or
+gets no answer counts for nothing, by a rule of that record alone (docs/proofs/choice.md, Lemma 1). Each
+prompt is evaluated by itself. Only a cause that is no record's, such as a dead server, raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from dpfewshot.backends.end_tokens import ending_tokens, text_of
+from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
+from dpfewshot.icl.classifier import Classifier
+from dpfewshot.icl.extractor import greedy, same_label
+from dpfewshot.icl.few_shot import FewShotPrompt
+from dpfewshot.prompts.few_shot import PromptFormat, on_one_line
+from dpfewshot.prompts.writer import none_if_unusable
+from dpfewshot.tasks import Task
+from dpfewshot.values import Demonstration, Record, check_whole
+
+RECORD_TOKEN_CAP: Final = 100
+"""The default cap on a record's text, in tokens: `Synthesizer`'s."""
+
+EXTRACTED_TOKENS: Final = 12
+"""The most tokens of an extracted label."""
+
+_BATCH: Final = 30
+"""Prompts of a block: two groups of parallel streams."""
+
+_PUBLIC_TEXT: Final = "a public text"
+
+
+def require_batch_invariance(backend: LogprobBackend) -> None:
+    """Refuse a backend whose answers to one record may depend on the others.
+
+    Raises:
+        BackendNotBatchInvariant: says so.
+    """
+    if not backend.batch_invariant:
+        raise BackendNotBatchInvariant(
+            "the backend does not state that a prompt's answer is independent of its neighbours, which a "
+            "release from private records needs: see dpfewshot doctor"
+        )
+
+
+@contextmanager
+def scoring_progress(steps: int) -> Iterator[Callable[[], object]]:
+    """Show a bar on standard error, if that is a terminal, and give the function that advances it by a step.
+
+    Args:
+        steps: public. The number of records is not: a sample's size is private.
+    """
+    with tqdm(total=steps, desc="scoring", unit="step", disable=None, leave=False) as bar:
+        yield bar.update
+
+
+class Scorer(Protocol):
+    """Labels private records with one prompt."""
+
+    def outcomes(self, records: Sequence[Record]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
+        """Return what the model makes of each record's label.
+
+        Returns:
+            Two arrays of shape (records,). The first is 1 where the model gives the record's label, 0 where
+            it gives another, and -1 where it has no answer. The second is the probability of the record's
+            label, 0..1, and 0 where the model has no answer.
+
+        Raises:
+            BackendError: the model or its server failed, for a cause that is not one record.
+        """
+        ...
+
+
+class _RecordPrompts:
+    """The tokens of private texts behind one public prompt.
+
+    Args:
+        prompt: instruction and demonstrations.
+        record_token_cap: the most tokens of a text. The rest is dropped, text by text.
+        label_tokens: the most tokens that follow a question.
+
+    Raises:
+        InvalidPlan: a text at the cap exceeds the backend's context.
+    """
+
+    def __init__(self, prompt: FewShotPrompt, record_token_cap: int, label_tokens: int) -> None:
+        check_whole("record_token_cap", record_token_cap)
+        self._prompt = prompt
+        self._cap = record_token_cap
+        self._ending = prompt.backend.tokenize(f"\n{prompt.format.label_field}:")
+        longest = len(prompt.prefix) + record_token_cap + len(self._ending) + label_tokens
+        context = getattr(prompt.backend, "context_tokens", None)
+        if context is not None and longest > context:
+            raise InvalidPlan(
+                f"a prompt takes up to {longest} tokens: {len(prompt.prefix)} of instruction and "
+                f"demonstrations, {record_token_cap} of a record (record_token_cap) and a label; the backend "
+                f"has context_tokens={context}"
+            )
+
+    def questions(self, texts: Iterable[str]) -> list[list[int] | None]:
+        """Return each text's tokens up to where its label follows; None if it cannot be tokenised."""
+        return [
+            none_if_unusable(
+                lambda text=text: self._question(text),  # type: ignore[misc]  # a default of the loop's text
+                public=lambda: self._question(_PUBLIC_TEXT),
+            )
+            for text in texts
+        ]
+
+    def _question(self, text: str) -> list[int]:
+        # A huge text is not tokenised whole: few tokens cover more than 16 characters.
+        whole = self._prompt.question(on_one_line(text)[: 16 * self._cap])
+        if len(whole) <= self._cap + len(self._ending):
+            return whole
+        return [*whole[: self._cap], *self._ending]
+
+
+class LabelScorer:
+    """Gives private texts the probability of each label, as `icl.Classifier` does.
+
+    Args:
+        task: a task with labels, or the prompt's wording.
+        backend: a trusted model that states batch invariance.
+        demonstrations: released demonstrations in prompt order.
+        calibrated: whether to divide by the probabilities after content-free texts, as in `icl.Classifier`.
+        record_token_cap: the most tokens of a text in a prompt.
+
+    Attributes:
+        labels: in the task's order.
+
+    Raises:
+        BackendNotBatchInvariant: the backend does not state batch invariance.
+        InvalidTask, InvalidPlan, BackendError: as `icl.Classifier`, for public causes alone.
+    """
+
+    def __init__(
+        self,
+        task: Task | PromptFormat,
+        backend: LogprobBackend,
+        demonstrations: Iterable[Demonstration] = (),
+        *,
+        calibrated: bool = True,
+        record_token_cap: int = RECORD_TOKEN_CAP,
+    ) -> None:
+        require_batch_invariance(backend)
+        shown = tuple(demonstrations)
+        self._prompt = FewShotPrompt(task, backend, shown)
+        classifier = Classifier(task, backend, shown, calibrated=calibrated)
+        self.labels = classifier.labels
+        self._bias = np.log(classifier.content_free)
+        self._tree = self._prompt.label_tree()
+        deepest = max(len(beginning) for beginning in self._tree.beginnings)
+        self._records = _RecordPrompts(self._prompt, record_token_cap, deepest)
+
+    def probabilities(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        """Return the probability of each label for each text.
+
+        Returns:
+            Shape (texts, labels). A row sums to 1, or is zero where the model has no answer.
+
+        Raises:
+            BackendError: the model or its server failed, for a cause that is not one text.
+        """
+        rows = np.zeros((len(texts), len(self.labels)))
+        for start in range(0, len(texts), _BATCH):
+            questions = self._records.questions(texts[start : start + _BATCH])
+            usable = [index for index, question in enumerate(questions) if question is not None]
+            # A warning would reveal that a record has no answer.
+            with np.errstate(all="ignore"):
+                asked = [question for question in questions if question is not None]
+                logprobs = self._prompt.label_logprobs(self._tree, asked, private=True) - self._bias
+                rows[[start + index for index in usable]] = _normalised(logprobs)
+        return rows
+
+    def outcomes(self, records: Sequence[Record]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
+        """See `Scorer.outcomes`."""
+        rows = self.probabilities([record.text for record in records])
+        truth = np.array([self.labels.index(record.label) for record in records], dtype=np.intp)
+        right = np.where(rows.any(axis=1), rows.argmax(axis=1) == truth, -1)
+        return right.astype(np.int8), rows[np.arange(len(records)), truth]
+
+
+class ExtractionScorer:
+    """Writes the label of private texts by greedy decoding, as `icl.Extractor` does.
+
+    A label is right if it is the record's up to case and white space. Its probability is 1 or 0.
+
+    Args:
+        task: a task, or the prompt's wording.
+        backend: a trusted model that states batch invariance.
+        demonstrations: released demonstrations in prompt order.
+        record_token_cap: the most tokens of a text in a prompt.
+
+    Raises:
+        BackendNotBatchInvariant: the backend does not state batch invariance.
+        InvalidTask, InvalidPlan: as `icl.Extractor`, for public causes alone.
+    """
+
+    def __init__(
+        self,
+        task: Task | PromptFormat,
+        backend: LogprobBackend,
+        demonstrations: Iterable[Demonstration] = (),
+        *,
+        record_token_cap: int = RECORD_TOKEN_CAP,
+    ) -> None:
+        require_batch_invariance(backend)
+        self._prompt = FewShotPrompt(task, backend, demonstrations)
+        self._ends = ending_tokens(backend)
+        self._records = _RecordPrompts(self._prompt, record_token_cap, EXTRACTED_TOKENS)
+
+    def outcomes(self, records: Sequence[Record]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
+        """See `Scorer.outcomes`."""
+        right = np.full(len(records), -1, dtype=np.int8)
+        for start in range(0, len(records), _BATCH):
+            batch = records[start : start + _BATCH]
+            questions = self._records.questions(record.text for record in batch)
+            usable = [index for index, question in enumerate(questions) if question is not None]
+            asked = [question for question in questions if question is not None]
+            for index, written in zip(
+                usable, greedy(self._prompt, asked, EXTRACTED_TOKENS, self._ends), strict=True
+            ):
+                text = None if written is None else self._text(written)
+                if text is not None:
+                    right[start + index] = same_label(text, batch[index].label)
+        return right, (right == 1).astype(np.float64)
+
+    def _text(self, written: list[int]) -> str | None:
+        backend = self._prompt.backend
+        return none_if_unusable(
+            lambda: text_of(backend, written, self._ends), public=lambda: backend.tokenize(_PUBLIC_TEXT)
+        )
+
+
+def scorer_of(
+    task: Task,
+    backend: LogprobBackend,
+    demonstrations: Iterable[Demonstration],
+    *,
+    prompt_format: PromptFormat | None,
+    calibrated: bool,
+    record_token_cap: int,
+) -> Scorer:
+    """Return the scorer of a task's labels, or of extraction where labels are free."""
+    words = prompt_format or task
+    if task.labels is None:
+        return ExtractionScorer(words, backend, demonstrations, record_token_cap=record_token_cap)
+    return LabelScorer(
+        words, backend, demonstrations, calibrated=calibrated, record_token_cap=record_token_cap
+    )
+
+
+def _normalised(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return probabilities, shape (texts, labels); zeros where no label has one, or one is NaN."""
+    answered = np.isfinite(logprobs.max(axis=1))
+    weights = np.exp(logprobs - logprobs.max(axis=1, keepdims=True))
+    rows: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
+    rows[~answered] = 0.0
+    return rows

@@ -1,0 +1,261 @@
+"""A holdout end to end: generation spares the units that choose, and both cost the greater, not the sum."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import dpfewshot as dpf
+from dpfewshot.budget.account import Account
+from dpfewshot.budget.scopes import partition_of
+from dpfewshot.cli.application import run
+from dpfewshot.generation.token_loop import TokenLoop
+from dpfewshot.releases.payment import Payment, open_payment
+from dpfewshot.sampling import Holdout, units
+from dpfewshot.values import PrivacySpend
+from tests.support import factory
+from tests.support.accounts import make_account
+from tests.support.scripts import TASK, tickets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    MakeAccount = Callable[..., Account]
+
+FIXTURES = (make_account,)
+BUDGET = dpf.PrivacyBudget(4.0, 1e-5)
+FREE = dataclasses.replace(TASK, labels=None)
+
+
+def synthesizer(account: object = None, **options: Any) -> dpf.Synthesizer:
+    return factory.synthesizer(ledger=account, **({"budget": BUDGET, "holdout": 0.2} | options))
+
+
+def payment(account: object, records: Any = None, task: dpf.Task = TASK, **options: Any) -> Payment:
+    records = dpf.as_records(tickets() if records is None else records)
+    return open_payment(task, records, budget=BUDGET, ledger=account, **({"holdout": 0.2} | options))
+
+
+def spend(one: Payment, epsilon: float) -> None:
+    """Pay for a release that draws."""
+    cost = PrivacySpend(epsilon, 0.0)
+    with one.reserved(cost, uses=1, noise_multiplier=1.0, details={"mechanism": "choice"}) as reservation:
+        reservation.draw().use(1.0)
+
+
+# ---- generation ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_a_unit_that_chooses_never_enters_a_prompt(free: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, labels = (FREE, ["refund", "delivery"]) if free else (TASK, None)
+    made = synthesizer(task=task, labels=labels, prompts_per_token=160, resample_every=8)
+    used: list[list[Any]] = []
+    release = TokenLoop.release
+
+    def spy(loop: TokenLoop, bodies: Any, *rest: Any, **named: Any) -> list[int]:
+        used.append(bodies)
+        return release(loop, bodies, *rest, **named)
+
+    monkeypatch.setattr(TokenLoop, "release", spy)
+    made.generate("refund")
+    members = [unit for unit in units(tickets()) if free or unit[0].label == "refund"]
+    bodies = [[made.set_up.writer.body(record) for record in unit] for unit in members]
+    choosing = Holdout(0.2).choosing(members)
+    assert 0 < len(choosing) < len(members)
+    expected = [body for body, unit in zip(bodies, members, strict=True) if unit not in choosing]
+    assert used == [expected]
+
+
+def test_the_rate_counts_the_units_that_generate() -> None:
+    """And the public n is that of all units: the number that generate is private, and never used."""
+    plain, divided = synthesizer(holdout=0.0).plan, synthesizer().plan
+    assert divided.strata[0].population == plain.strata[0].population == 200
+    assert divided.strata[0].sampling_rate == plain.strata[0].sampling_rate / Holdout(0.2).generating_share
+    assert divided.settings.holdout == divided.as_dict()["holdout"] == 0.2
+    assert "holdout" not in plain.as_dict()
+    assert type(divided).from_dict(json.loads(json.dumps(divided.as_dict()))) == divided
+
+
+def test_more_prompts_than_units_that_generate_are_refused() -> None:
+    assert synthesizer(prompts_per_token=160).plan.sampling_rate == 1.0
+    with pytest.raises(
+        dpf.InvalidPlan, match=r"161 is above the population 160 .* holdout of 0.2.*=160 would"
+    ):
+        synthesizer(prompts_per_token=161)
+    with pytest.raises(dpf.InvalidPlan, match="no units to sample from"):
+        synthesizer(
+            records=tickets(2), holdout=0.5, prompts_per_token=1, population={"refund": 1, "delivery": 1}
+        )
+
+
+@pytest.mark.parametrize("holdout", [-0.1, 1.0, float("nan"), "0.2"])
+def test_a_holdout_outside_its_range_is_refused(holdout: object) -> None:
+    with pytest.raises(dpf.InvalidPlan, match="holdout must be"):
+        synthesizer(holdout=holdout)
+
+
+def test_draws_of_fixed_size_have_no_holdout() -> None:
+    with pytest.raises(dpf.InvalidPlan, match="holdout needs Poisson draws"):
+        synthesizer(sampling="fixed-size")
+
+
+def test_a_certified_set_up_divides_as_its_account_is_charged() -> None:
+    set_up = synthesizer().set_up
+    for settings in (0.0, 0.25):
+        plan = dataclasses.replace(
+            set_up.plan, settings=dataclasses.replace(set_up.plan.settings, holdout=settings)
+        )
+        with pytest.raises(dpf.InvalidPlan, match="holdout is not that"):
+            dataclasses.replace(set_up, plan=plan)
+
+
+def test_a_checkpoint_is_of_one_holdout(tmp_path: Path) -> None:
+    path, account = tmp_path / "run.checkpoint", dpf.MemoryAccount(dpf.PrivacyBudget(8.0, 1e-4))
+    synthesizer(account).generate_all(checkpoint=path)
+    with pytest.raises(dpf.InvalidPlan):
+        synthesizer(account, holdout=0.25).generate_all(checkpoint=path)
+    assert len(synthesizer(account).generate_all(checkpoint=path)) == 2
+
+
+# ---- one account for both --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", [TASK, FREE], ids=["labels", "free"])
+def test_generating_and_choosing_cost_the_greater(make_account: MakeAccount, task: dpf.Task) -> None:
+    account = make_account(BUDGET)
+    synthesizer(account, task=task, labels=["refund", "delivery"]).generate_all()
+    spent = account.spent
+    assert 3.9 < spent.epsilon <= 4.0
+    choosing = payment(account, task=task)
+    assert choosing.parallel
+    assert set(choosing.units) == set(Holdout(0.2).choosing(units(tickets())))
+    assert choosing.population == 80
+    spend(choosing, 3.0)
+    assert account.spent == spent
+    spend(payment(account, task=task), 1.0)
+    assert account.spent.epsilon == 4.0
+    with pytest.raises(dpf.BudgetExceeded):
+        spend(payment(account, task=task), 0.1)
+    scopes = {row["scope"] for row in account.history()} if hasattr(account, "history") else set()
+    assert not scopes or choosing.scope in scopes
+
+
+@pytest.mark.parametrize("other", [{"holdout": 0.25}, {"holdout": None}, {"task": FREE}])
+def test_a_release_of_another_division_adds(make_account: MakeAccount, other: dict[str, Any]) -> None:
+    account = make_account(dpf.PrivacyBudget(8.0, 1e-4))
+    synthesizer(account).generate_all()
+    before = account.spent.epsilon
+    one = payment(account, **other)
+    assert not one.parallel
+    spend(one, 1.0)
+    assert account.spent.epsilon == pytest.approx(before + 1.0)
+
+
+def test_a_release_beside_generation_without_a_holdout_adds(make_account: MakeAccount) -> None:
+    account = make_account(dpf.PrivacyBudget(8.0, 1e-4))
+    synthesizer(account, holdout=0.0).generate_all()
+    before = account.spent.epsilon
+    spend(payment(account), 1.0)
+    assert account.spent.epsilon == pytest.approx(before + 1.0)
+
+
+def test_in_a_sequential_account_everything_adds(make_account: MakeAccount) -> None:
+    account = make_account(dpf.PrivacyBudget(12.0, 1e-4), parallel=False)
+    synthesizer(account).generate_all()
+    before = account.spent.epsilon
+    spend(payment(account), 1.0)
+    assert account.spent.epsilon == pytest.approx(before + 1.0)
+
+
+def test_another_division_of_the_same_account_is_refused(make_account: MakeAccount) -> None:
+    """A unit may generate in one division and choose in the other: it would pay once and bear both."""
+    account = make_account(BUDGET)
+    synthesizer(account, labels=["refund"]).generate("refund")
+    for holdout in (0.0, 0.25):
+        with pytest.raises(dpf.LedgerError, match="divides the data set in another way"):
+            synthesizer(account, labels=["delivery"], holdout=holdout).generate("delivery")
+
+
+def test_another_text_column_is_another_division() -> None:
+    """Without units the texts decide who chooses, so texts of another column decide otherwise."""
+    rows = [{"subject": f"s{i}", "text": one.text, "label": one.label} for i, one in enumerate(tickets())]
+    account = dpf.MemoryAccount(BUDGET)
+    synthesizer(account, records=dpf.as_records(rows), labels=["refund"]).generate("refund")
+    subjects = dpf.as_records(rows, text="subject")
+    assert subjects[:300].text == dpf.as_records(subjects).text == "subject"
+    assert not payment(account, subjects).parallel
+    with pytest.raises(dpf.LedgerError, match="divides the data set in another way"):
+        synthesizer(account, records=subjects, labels=["delivery"]).generate("delivery")
+
+
+# ---- who pays ----------------------------------------------------------------------------------------------
+
+
+def test_without_a_holdout_a_release_reads_and_charges_everybody() -> None:
+    one = payment(None, holdout=None, population={"refund": 210, "delivery": 190})
+    assert len(one.units) == one.population == 400
+    assert (one.relation, one.scope) == ("add-remove", None)
+    assert payment(None, population=1_000).population == 200
+
+
+def test_what_draws_nothing_is_given_back(make_account: MakeAccount) -> None:
+    account = make_account(BUDGET)
+    with (
+        pytest.raises(dpf.BackendError),
+        payment(account).reserved(PrivacySpend(1.0, 0.0), uses=1, noise_multiplier=1.0, details={}),
+    ):
+        raise dpf.BackendError("the server is gone")
+    assert account.spent == PrivacySpend(0.0, 0.0)
+
+
+def test_a_release_is_refused_an_account_of_another_unit_and_an_unknown_label() -> None:
+    account = dpf.MemoryAccount(BUDGET)
+    account.bind(frozenset({"zero-out"}), "customer")
+    with pytest.raises(dpf.LedgerError, match="unit='customer'"):
+        payment(account)
+    with pytest.raises(dpf.InvalidRecords, match="record 1 has a label"):
+        payment(None, [dpf.Record("a", "unknown")])
+    with pytest.raises(dpf.InvalidPlan, match="population"):
+        payment(None, population={"refund": 0, "delivery": 0})
+
+
+def test_a_payment_shows_no_unit() -> None:
+    assert "ticket number" not in repr(payment(None))
+
+
+# ---- the command line --------------------------------------------------------------------------------------
+
+
+def test_the_command_line_plans_and_shows_a_holdout(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task, records = tmp_path / "tickets.toml", tmp_path / "tickets.jsonl"
+    task.write_text(
+        'name = "tickets"\ninstruction = "Write a ticket."\nlabel_field = "Kind"\ntext_field = "Ticket"\n'
+        'labels = ["refund", "delivery"]\n'
+    )
+    rows = [{"text": one.text, "label": one.label} for one in tickets()]
+    records.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    backend = ["--backend", "tests.support.scripts:Sentence"]
+    words = ["--task", str(task), "--records", str(records), *backend, "--epsilon", "4", "--max-tokens", "5"]
+    words += ["--top-k", "8"]
+    assert run(["plan", *words, "--probe-seconds", "0.01", "--holdout", "0.2"]) == 0
+    assert "; 0.2 of the units are kept for choosing" in capsys.readouterr().out
+    url = f"sqlite:///{tmp_path}/budget.db"
+    ledger = ["--ledger", url, "--dataset", "tickets"]
+    assert run(["generate", *words, *ledger, "--create", "--holdout", "0.2", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    assert plan["holdout"] == 0.2
+    with dpf.BudgetLedger.open(url) as opened:
+        account = opened.account("tickets")
+        assert account.verify().ok
+        scopes = {row["scope"].partition(": ")[2] for row in account.history() if row["scope"]}
+        assert scopes == {"generates: refund", "generates: delivery"}
+        assert account.partition == partition_of(next(r["scope"] for r in account.history() if r["scope"]))
+    assert run(["generate", *words, "--holdout", "1"]) == 2
+    assert "holdout must be at least 0 and below 1" in capsys.readouterr().err

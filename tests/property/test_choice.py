@@ -1,0 +1,103 @@
+"""One unit moves a choice's integers by at most the grid's 1, upwards alone. Amplified rates are sound."""
+
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpfewshot.releases.scores import GRID, Outcomes, cells_of, scores_of
+from dpfewshot.releases.selection import amplified
+
+probabilities = st.floats(0, 1) | st.sampled_from([0.0, 1.0, 1 - 2**-53, 1 + 1e-9])
+
+
+@st.composite
+def data_sets(draw: st.DrawFn) -> tuple[list[int], list[Outcomes], np.ndarray]:
+    """The sizes of some units, two candidates' outcomes on their records by some models, and the weights."""
+    sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
+    models, count = draw(st.integers(1, 3)), sum(sizes)
+
+    def table(values: st.SearchStrategy) -> np.ndarray:
+        cells = draw(st.lists(values, min_size=count * models, max_size=count * models))
+        return np.array(cells).reshape(count, models)
+
+    answers = st.sampled_from([-1, 0, 1])
+    outcomes = [Outcomes(table(answers).astype(np.int8), table(probabilities)) for _ in range(2)]
+    weights = draw(st.lists(st.integers(0, GRID), min_size=count, max_size=count))
+    return sizes, outcomes, np.array(weights, dtype=np.int64)
+
+
+def without_first(
+    sizes: list[int], outcomes: list[Outcomes], weights: np.ndarray
+) -> tuple[list[int], list[Outcomes], np.ndarray]:
+    kept = [Outcomes(each.right[sizes[0] :], each.likelihood[sizes[0] :]) for each in outcomes]
+    return sizes[1:], kept, weights[sizes[0] :]
+
+
+@given(data_sets())
+@settings(deadline=None)
+def test_a_unit_moves_every_sum_of_scores_upwards_by_one_at_most(data_set) -> None:
+    for likelihood in (False, True):
+        (sizes, outcomes, weights), fewer = data_set, without_first(*data_set)
+        for one, other in zip(outcomes, fewer[1], strict=True):
+            change = scores_of(one, weights, sizes, likelihood=likelihood) - scores_of(
+                other, fewer[2], fewer[0], likelihood=likelihood
+            )
+            assert 0 <= change <= GRID
+
+
+@given(data_sets(), st.integers(1, 2))
+@settings(deadline=None)
+def test_a_unit_moves_all_cells_together_by_one_at_most(data_set, candidates: int) -> None:
+    (sizes, outcomes, weights), fewer = data_set, without_first(*data_set)
+    change = cells_of(outcomes[:candidates], weights, sizes) - cells_of(
+        fewer[1][:candidates], fewer[2], fewer[0]
+    )
+    assert change.shape == (2,) * candidates
+    assert (change >= 0).all()
+    assert change.sum() <= GRID
+
+
+def test_control_a_sum_over_records_moves_by_more() -> None:
+    """What the mean over a unit's records is for."""
+    right = np.ones((3, 1), dtype=np.int8)
+    of_records = [
+        scores_of(Outcomes(right[:n], right[:n] * 1.0), np.full(n, GRID), [1] * n, likelihood=False)
+        for n in (0, 3)
+    ]
+    assert of_records[1] - of_records[0] > GRID
+    of_unit = scores_of(Outcomes(right, right * 1.0), np.full(3, GRID), [3], likelihood=False)
+    assert of_unit == GRID
+
+
+def test_a_record_without_an_answer_counts_for_nothing() -> None:
+    right = np.array([[1], [-1], [0]], dtype=np.int8)
+    outcomes = Outcomes(right, np.array([[0.75], [0.0], [0.25]]))
+    weights = np.full(3, GRID)
+    assert scores_of(outcomes, weights, [1, 1, 1], likelihood=False) == GRID
+    assert scores_of(outcomes, weights, [1, 1, 1], likelihood=True) == GRID
+    assert cells_of([outcomes], weights, [1, 1, 1]).tolist() == [GRID, GRID]
+    assert cells_of([outcomes], weights, [3]).tolist() == [GRID // 3, GRID // 3]
+    other = Outcomes(np.array([[-1], [1], [0]], dtype=np.int8), outcomes.likelihood)
+    assert cells_of([outcomes, other], weights, [1, 1, 1]).tolist() == [[GRID, 0], [0, 0]]
+
+
+@given(st.floats(1e-9, 20), st.floats(1e-6, 1))
+@settings(deadline=None)
+def test_an_amplified_rate_costs_what_was_asked_for_and_hardly_less(epsilon: float, q: float) -> None:
+    rate = amplified(Fraction(epsilon), Fraction(q))
+    with mpmath.workdps(60):
+        inner = mpmath.mpf(rate.numerator) / rate.denominator
+        cost = mpmath.log1p(mpmath.mpf(q) * mpmath.expm1(inner))
+        assert cost <= epsilon
+        assert cost >= epsilon * (1 - 1e-9)
+    assert rate >= Fraction(epsilon)
+
+
+def test_without_sampling_or_with_a_huge_epsilon_nothing_is_amplified() -> None:
+    assert amplified(Fraction(1, 3), Fraction(1)) == Fraction(1, 3)
+    assert amplified(Fraction(100), Fraction(1, 2)) == 100
+    assert math.isclose(amplified(Fraction(1), Fraction(1, 10)), math.log(1 + 10 * math.expm1(1)))

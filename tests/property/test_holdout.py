@@ -1,0 +1,174 @@
+"""The division by a holdout: every unit is in exactly one part, which nothing but the unit itself decides."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpfewshot.budget.scopes import Partition, partition_of
+from dpfewshot.errors import InvalidPlan
+from dpfewshot.sampling import Holdout, Unit, partition_of_units, units
+from dpfewshot.tasks import Task
+from dpfewshot.values import Record, Records
+
+Parts = tuple[list[Unit], list[Unit]]
+
+texts = st.text(min_size=1, max_size=4)
+labels = st.sampled_from(["refund", "delivery"])
+named = st.lists(st.builds(Record, texts, labels, st.sampled_from("abcdefgh")), min_size=1, max_size=20)
+unnamed = st.lists(st.builds(Record, texts, labels), min_size=1, max_size=20)
+data_sets = st.one_of(named, unnamed)
+fractions = st.floats(0, 1, exclude_max=True)
+
+
+def divided(records: Sequence[Record], fraction: float) -> Parts:
+    holdout, members = Holdout(fraction), units(records)
+    return holdout.generating(members), holdout.choosing(members)
+
+
+def cut(records: Sequence[Record], fraction: float) -> Parts:
+    """The control: the last units choose."""
+    members = units(records)
+    first = round((1 - fraction) * len(members))
+    return members[:first], members[first:]
+
+
+def names(part: Sequence[Unit]) -> set[str]:
+    """Units are compared by their names: a record without a unit is its text."""
+    return {unit[0].unit or unit[0].text for unit in part}
+
+
+def without(records: Sequence[Record], unit: Unit) -> list[Record]:
+    left = [id(record) for record in unit]
+    return [record for record in records if id(record) not in left]
+
+
+@given(data_sets, fractions)
+def test_every_unit_is_in_exactly_one_part(records: list[Record], fraction: float) -> None:
+    generating, choosing = divided(records, fraction)
+    assert Counter([*generating, *choosing]) == Counter(units(records))
+    assert not names(generating) & names(choosing)  # duplicates too
+
+
+def moved(divide: Callable[[Sequence[Record], float], Parts], records: list[Record], fraction: float) -> bool:
+    """Whether leaving one unit out changes another one's part."""
+    before = divide(records, fraction)
+    for gone in units(records):
+        after = divide(without(records, gone), fraction)
+        for part, rest in zip(before, after, strict=True):
+            left = Counter(part)
+            left.subtract([gone] if gone in left else [])
+            if +left != Counter(rest):
+                return True
+    return False
+
+
+@given(data_sets, fractions)
+def test_no_unit_moves_when_another_one_comes_or_goes(records: list[Record], fraction: float) -> None:
+    assert not moved(divided, records, fraction)
+
+
+def test_control_a_cut_by_position_moves_units() -> None:
+    records = [Record(f"ticket {i}", "refund") for i in range(10)]
+    assert moved(cut, records, 0.25)
+
+
+@given(named, fractions, st.randoms(use_true_random=False), texts)
+def test_neither_order_nor_content_nor_other_records_move_a_named_unit(
+    records: list[Record], fraction: float, chance: random.Random, text: str
+) -> None:
+    generating, choosing = divided(records, fraction)
+    changed = [Record(text, "delivery", record.unit) for record in records]
+    chance.shuffle(changed)
+    again = divided([*changed, Record(text, "refund", changed[0].unit)], fraction)
+    assert (names(again[0]), names(again[1])) == (names(generating), names(choosing))
+
+
+@given(fractions, st.text(max_size=8), labels, labels)
+def test_a_correction_of_the_label_moves_no_record(fraction: float, text: str, one: str, other: str) -> None:
+    assert len({Holdout(fraction).chooses((Record(text, label),)) for label in (one, other)}) == 1
+
+
+def test_a_text_and_a_unit_of_the_same_name_are_not_the_same_key() -> None:
+    chosen = [
+        (Holdout(0.5).chooses((Record(f"{i}", "a"),)), Holdout(0.5).chooses((Record("", "a", f"{i}"),)))
+        for i in range(200)
+    ]
+    assert len(set(chosen)) == 4
+
+
+def test_the_rule_is_the_same_in_every_version() -> None:
+    """Units must never change parts while an account lives: a change here needs another name of the rule."""
+    numbers = [i for i in range(40) if Holdout(0.2).chooses((Record("", "", f"customer {i}"),))]
+    assert numbers == NAMED
+    numbers = [i for i in range(40) if Holdout(0.2).chooses((Record(f"Überweisung {i} 💶", ""),))]
+    assert numbers == TEXTS
+
+
+NAMED = [0, 4, 8, 16, 21, 27, 28, 33, 37, 38, 39]
+TEXTS = [0, 1, 9, 23, 34]
+
+
+def test_the_parts_have_their_expected_sizes() -> None:
+    members = [(Record(f"ticket number {i}", "refund"),) for i in range(100_000)]
+    for fraction in (0.05, 0.2, 0.5):
+        found = len(Holdout(fraction).choosing(members))
+        deviation = (100_000 * fraction * (1 - fraction)) ** 0.5
+        assert abs(found - 100_000 * fraction) < 6.5 * deviation
+    assert Holdout(0).generating(members) == members
+
+
+def test_a_larger_holdout_only_adds_units() -> None:
+    members = [(Record(f"{i}", "refund"),) for i in range(1_000)]
+    assert set(Holdout(0.2).choosing(members)) < set(Holdout(0.3).choosing(members))
+
+
+def test_a_fraction_is_exact() -> None:
+    assert Holdout(0.2).fraction == Fraction(1, 5) == Holdout(Fraction(1, 5)).fraction
+    assert Holdout(0.2) == Holdout(Fraction(1, 5))
+
+
+@pytest.mark.parametrize("fraction", [1, 1.0, -0.1, float("nan"), float("inf"), "0.2", True, None])
+def test_a_fraction_outside_its_range_is_refused(fraction: object) -> None:
+    with pytest.raises(InvalidPlan, match="holdout must be"):
+        Holdout(fraction)  # type: ignore[arg-type]
+
+
+# ---- the names of the strata ----------------------------------------------------------------------------
+
+TASK = Task(name="tickets", instruction="Write.", label_field="Kind", text_field="Ticket", labels=("a", "b"))
+
+
+def test_strata_of_a_holdout_are_of_one_partition_of_their_own() -> None:
+    plain = partition_of_units(TASK, Records(unit="customer"), Holdout(0))
+    divided = partition_of_units(TASK, Records(unit="customer"), Holdout(0.2))
+    scopes = [divided.generating("a"), divided.generating("b"), divided.generating(None), divided.choosing]
+    assert len({partition_of(scope or "") for scope in scopes}) == 1
+    assert len(set(scopes)) == 4
+    assert plain.choosing is None
+    assert plain.generating(None) is None
+    assert partition_of(plain.generating("a") or "") != partition_of(scopes[0] or "")
+    assert [scope.partition(": ")[2] for scope in scopes if scope] == [
+        "generates: a",
+        "generates: b",
+        "generates",
+        "chooses",
+    ]
+
+
+def test_another_rule_is_another_partition() -> None:
+    by_rule = {
+        partition_of(partition_of_units(TASK, records, Holdout(fraction)).choosing or "")
+        for fraction in (0.2, 0.25)
+        for records in (Records(), Records(text="body"), Records(unit="customer"), Records(unit="agent"))
+    }
+    assert len(by_rule) == 8
+
+
+def test_names_without_a_holdout_are_those_of_older_accounts() -> None:
+    old = "trec#5ff3097a179b60287c565caf95e86b678ef1d7ceb589e1ff2dc35a4070887cf9: Location"
+    assert Partition("trec", ("Number", "Location")).generating("Location") == old

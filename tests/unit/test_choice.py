@@ -1,0 +1,223 @@
+"""`dpfewshot.choose`: what it chooses, what it pays, and when nothing is paid."""
+
+import json
+import random
+import traceback
+from typing import Any
+
+import pytest
+
+import dpfewshot as dpf
+from dpfewshot.releases.estimates import Estimate, Noise, estimate
+from dpfewshot.values import PrivacySpend
+from tests.support.factory import demonstration
+from tests.unit.test_scoring import FREE, SECRET, TASK, Shop
+
+BUDGET = dpf.PrivacyBudget(2.0, 1e-6)
+HELPFUL = [demonstration("money", "refund")]
+MISLEADING = [demonstration("parcel", "refund")]
+
+
+class Follower(Shop):
+    """Right after a helpful demonstration, wrong after a misleading one, and half right after none."""
+
+    def answer(self, prompt: list[int]) -> list[float]:
+        usual = list(super().answer(prompt))
+        shown = prompt[: max(i for i, token in enumerate(prompt) if token in (6, 8))]
+        text = prompt[len(shown) :]
+        if text[-1] < 2 or (4 in text and self.broken is not None):
+            return usual
+        refund, delivery = (0.7, 0.1) if 2 in text else (0.1, 0.7)
+        if 3 in shown:
+            refund, delivery = delivery, refund
+        elif 2 not in shown:
+            refund, delivery = 0.7, 0.1
+        return [refund, delivery, *usual[2:]]
+
+
+def private_records(count: int = 2000) -> list[dpf.Record]:
+    return [
+        dpf.Record(f"money {i}", "refund") if i % 2 else dpf.Record(f"parcel {i}", "delivery")
+        for i in range(count)
+    ]
+
+
+def choose(candidates: list[Any], backend: Any = None, records: Any = None, **options: Any) -> dpf.Choice:
+    return dpf.choose(
+        options.pop("task", TASK),
+        private_records() if records is None else records,
+        Follower() if backend is None else backend,
+        [dpf.Candidate(each, calibrated=False) for each in candidates],
+        **({"budget": BUDGET, "holdout": 0.5} | options),
+    )
+
+
+def test_the_best_prompt_is_chosen_and_measured_beside_none() -> None:
+    choice = choose([[], MISLEADING, HELPFUL])
+    assert choice.index == 2
+    assert list(choice.demonstrations) == HELPFUL
+    assert choice.accuracy.low > 0.9
+    assert choice.baseline.low < 0.5 < choice.baseline.high
+    assert choice.spent == PrivacySpend(2.0, 0.0)
+    assert choice.relation == "zero-out"
+    assert (choice.private, choice.proxy, choice.total) == (True, False, None)
+    assert choice.statement.startswith("with these demonstrations ")
+    assert choice.statement.endswith("(ε = 2 for the choice, δ = 0, neighbours zero-out)")
+
+
+def test_none_at_all_may_be_best_and_is_then_measured_once() -> None:
+    choice = choose([MISLEADING, []])
+    assert choice.index == 1
+    assert choice.accuracy == choice.baseline
+    assert "no demonstrations are chosen" in choice.statement
+
+
+def test_the_baseline_is_measured_without_being_a_candidate() -> None:
+    choice = choose([HELPFUL])
+    assert choice.index == 0
+    assert choice.accuracy.low > choice.baseline.high
+
+
+@pytest.mark.parametrize("options", [{"score": "likelihood"}, {"balanced": True}, {"scored_units": 400}])
+def test_other_scores_choose_too(options: dict[str, Any]) -> None:
+    assert choose([[], MISLEADING, HELPFUL], **options).index == 2
+
+
+def test_balance_weighs_labels_by_public_numbers() -> None:
+    records = [dpf.Record("money", "refund")] * 1800 + [dpf.Record("parcel", "delivery")] * 200
+    plain, balanced = (
+        choose([[]], records=records, balanced=balanced, holdout=0, scored_units=2000)
+        for balanced in (False, True)
+    )
+    assert plain.accuracy.low > 0.8
+    assert balanced.accuracy.low < 0.5 < balanced.accuracy.high
+    with pytest.raises(dpf.InvalidPlan, match="public number of each label"):
+        choose([[]], population=2000, balanced=True)
+
+
+def test_several_models_are_a_proxy() -> None:
+    choice = choose([[], HELPFUL], [Follower(), Follower()])
+    assert choice.index == 1
+    assert choice.proxy
+    assert "0.14 on TREC" in choice.statement
+
+
+def test_free_labels_are_extracted() -> None:
+    records = [dpf.Record("money", "refund")] * 400
+    choice = choose([[]], Shop(), records, task=FREE, holdout=0)
+    assert choice.accuracy.low > 0.9
+
+
+def test_units_of_several_records_count_once() -> None:
+    records = [dpf.Record(f"money {i}", "refund", f"customer {i // 4}") for i in range(2000)]
+    choice = choose([[], HELPFUL], records=records, holdout=0, unit="customer")
+    assert choice.relation == "zero-out"
+    assert choice.accuracy.low > 0.9
+
+
+def test_a_choice_survives_json() -> None:
+    for choice in (choose([[], HELPFUL]), choose([[]], [Follower()] * 2)):
+        assert dpf.Choice.from_dict(json.loads(json.dumps(choice.as_dict()))) == choice
+    with pytest.raises(dpf.InvalidPlan):
+        dpf.Choice.from_dict({"index": 0})
+
+
+def test_a_seeded_choice_has_no_guarantee() -> None:
+    choice = choose([[], HELPFUL], random_source=random.Random(1).randbytes)
+    assert (choice.private, choice.spent) == (False, None)
+    assert "no guarantee" in choice.statement
+
+
+# ---- paying ----------------------------------------------------------------------------------------------
+
+
+def test_a_ledger_pays_before_anything_is_released(tmp_path: Any) -> None:
+    ledger = f"sqlite:///{tmp_path}/budget.db"
+    account = {"ledger": ledger, "dataset": "tickets", "create": True}
+    first = choose([[], HELPFUL], **account)
+    assert first.total == first.spent == PrivacySpend(2.0, 0.0)
+    assert "ε = 2 in all" in first.statement
+    backend = Follower()
+    with pytest.raises(dpf.BudgetExceeded):
+        choose([[], HELPFUL], backend, **account, budget=BUDGET)
+    assert not any("money 1" in text for text in backend.texts)  # nothing was scored
+    with dpf.BudgetLedger.open(ledger) as opened:
+        assert opened.account("tickets").spent == PrivacySpend(2.0, 0.0)
+
+
+class Dying(Follower):
+    """Answers a hundred prompts."""
+
+    def answer(self, prompt: list[int]) -> list[float]:
+        if len(self.texts) > 100:
+            raise dpf.BackendError("the server is gone")
+        return super().answer(prompt)
+
+
+def test_a_model_that_dies_while_scoring_costs_nothing() -> None:
+    account = dpf.MemoryAccount(BUDGET)
+    with pytest.raises(dpf.BackendError, match="gone"):
+        choose([[], HELPFUL], Dying(), ledger=account)
+    assert account.spent == PrivacySpend(0.0, 0.0)
+
+
+def test_records_without_answers_say_nothing() -> None:
+    records = [*private_records(600), *[dpf.Record(f"nothing {SECRET} {i}", "refund") for i in range(600)]]
+    choice = choose([[], HELPFUL], Follower(broken=ValueError(SECRET)), records, holdout=0)
+    assert choice.index == 1
+    assert choice.accuracy.low > 0.9
+    assert SECRET not in repr(choice)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"candidates": []}, "0 candidates"),
+        ({"candidates": ["money"]}, "sequence of demonstrations"),
+        ({"candidates": [["money"]]}, "Demonstration objects"),
+        ({"scored_units": 0}, "scored_units"),
+        ({"score": "luck"}, "luck"),
+        ({"holdout": 1.0}, "holdout"),
+        ({"backend": []}, "no backend"),
+        ({"task": FREE, "balanced": True}, "labels of its own"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_is_spent(options: dict[str, Any], says: str) -> None:
+    account = dpf.MemoryAccount(BUDGET)
+    arguments: dict[str, Any] = {
+        "task": TASK,
+        "records": private_records(20),
+        "backend": Follower(),
+        "candidates": [[]],
+        "budget": BUDGET,
+        "ledger": account,
+    }
+    with pytest.raises(dpf.InvalidPlan, match=says):
+        dpf.choose(**(arguments | options))
+    assert account.spent == PrivacySpend(0.0, 0.0)
+
+
+def test_errors_tell_nothing_of_records() -> None:
+    for records in ([dpf.Record(SECRET, SECRET)], [{"text": SECRET}]):
+        with pytest.raises(dpf.DPFewShotError) as caught:
+            choose([[]], records=records)
+        assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+# ---- estimates -------------------------------------------------------------------------------------------
+
+
+def test_estimates_in_words() -> None:
+    assert str(Estimate(0.842, 0.83, 0.86)) == "84 ± 2 %"
+    assert str(Estimate(0.842, 0.8371, 0.8469)) == "84.2 ± 0.5 %"
+    assert str(Estimate(1.0, 0.97, 1.0)) == "100 ± 3 %"
+
+
+def test_estimates_stay_in_range() -> None:
+    noise = Noise(5.0, 2)
+    assert estimate(-3.0, 2.0, noise) == Estimate(0.5, 0.0, 1.0)
+    for right, wrong in ((-3.0, 40.0), (40.0, -3.0), (0.5, 0.1), (60.0, 20.0)):
+        one = estimate(right, wrong, noise)
+        assert 0 <= one.low <= one.value <= one.high <= 1
+    with pytest.raises(ValueError, match="low"):
+        Estimate.from_dict({"value": 0.5, "low": 0.6, "high": 0.7})
