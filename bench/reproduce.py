@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from bench import shared_draws
 from dpfewshot.accounting import (
     FixedSizeGaussian,
     PoissonGaussian,
@@ -237,10 +238,23 @@ def solve(excess: Callable[[float], float], *, rising: bool) -> float:
     return math.exp((low + high) / 2)
 
 
+def shared_draws_table() -> Iterator[str]:
+    """Several queries on one draw."""
+    yield head("mechanism | q | draws | tokens a draw | ε | σ, added | σ, product | quotient")
+    for cells in shared_draws.rows():
+        yield row(*cells)
+
+
 def page() -> str:
     """The whole page."""
     text = (Path(__file__).parent / "reproduce.md").read_text(encoding="utf-8")
-    tables = {"TANG": tang_gaussian, "EXPONENTIAL": tang_exponential, "ADADPSYN": adadpsyn, "ICLINF": iclinf}
+    tables = {
+        "TANG": tang_gaussian,
+        "EXPONENTIAL": tang_exponential,
+        "ADADPSYN": adadpsyn,
+        "ICLINF": iclinf,
+        "SHARED": shared_draws_table,
+    }
     for name, table in tables.items():
         text = text.replace(f"<{name}>", "\n".join(table()))
     return text

@@ -12,11 +12,12 @@ from dpfewshot.accounting.events import (
     Composition,
     Event,
     PoissonGaussian,
+    PoissonProduct,
     Tightest,
     ZeroConcentrated,
     flattened,
 )
-from dpfewshot.accounting.pairs.registry import dominating_pairs
+from dpfewshot.accounting.pairs.registry import dominated_pairs, dominating_pairs
 from dpfewshot.accounting.pld.compose import ComposedCurve
 from dpfewshot.accounting.pld.direction import ROUGH, direction_delta, direction_epsilon, total_variation
 from dpfewshot.accounting.pld.reading import DeltaBounds, EpsilonBounds, lower_epsilon
@@ -53,10 +54,12 @@ def epsilon(event: Event, delta: float) -> EpsilonBounds:
         lower = split.with_gaussian(lambda event: epsilon(event, delta).lower)
         upper = epsilon_upper(event, delta)
         return EpsilonBounds(*_ordered("ε", lower, upper))
-    upper, curve = _largest_epsilon(split, delta, FINE)
+    upper, curve = _largest_epsilon(split.directions(), delta, FINE)
+    if split.has_product:
+        _, curve = _largest_epsilon(split.directions(lower=True), delta, FINE)
     lower = lower_epsilon(curve, delta)
     if lower < _LOOSE * upper:
-        _, curve = _largest_epsilon(split, delta, FINE / 25)
+        _, curve = _largest_epsilon(split.directions(lower=True), delta, FINE / 25)
         lower = max(lower, lower_epsilon(curve, delta))
     return EpsilonBounds(*_ordered("ε", lower, upper))
 
@@ -69,7 +72,7 @@ def epsilon_upper(event: Event, delta: float, tolerance: float = FINE) -> float:
     split = _split(event)
     if split.rho > 0:
         return max(moment_epsilon(moments(split.rho, steps), delta) for steps in split.directions())
-    return _largest_epsilon(split, delta, tolerance)[0]
+    return _largest_epsilon(split.directions(), delta, tolerance)[0]
 
 
 def delta(event: Event, epsilon: float) -> DeltaBounds:
@@ -91,12 +94,14 @@ def delta(event: Event, epsilon: float) -> DeltaBounds:
         lower = split.with_gaussian(lambda event: delta(event, epsilon).lower)
         upper = max(moment_delta(moments(split.rho, steps), epsilon) for steps in split.directions())
         return DeltaBounds(*_ordered("δ", lower, upper))
-    best = DeltaBounds(0.0, 0.0)
-    for steps in split.directions():
-        bounds = direction_delta(steps, epsilon)
-        lower, upper = _ordered("δ", bounds.lower, bounds.upper)
-        best = DeltaBounds(max(best.lower, lower), max(best.upper, upper))
-    return best
+    found = [direction_delta(steps, epsilon) for steps in split.directions()]
+    below = found
+    if split.has_product:
+        below = [direction_delta(steps, epsilon) for steps in split.directions(lower=True)]
+    ordered = [_ordered("δ", low.lower, high.upper) for low, high in zip(below, found, strict=True)]
+    return DeltaBounds(
+        max((lower for lower, _ in ordered), default=0.0), max((upper for _, upper in ordered), default=0.0)
+    )
 
 
 def _ordered(name: str, lower: float, upper: float) -> tuple[float, float]:
@@ -124,9 +129,19 @@ class _Split(NamedTuple):
     rho: float
     events: tuple[Event, ...]
 
-    def directions(self) -> list[list[Step]]:
-        """The steps with the unit removed and with it added; one list where both are the same."""
-        pairs = [dominating_pairs(each) for each in self.events]
+    @property
+    def has_product(self) -> bool:
+        """Whether the pairs of some event are known through bounds alone."""
+        return any(isinstance(event, PoissonProduct) for event in self.events)
+
+    def directions(self, *, lower: bool = False) -> list[list[Step]]:
+        """The steps with the unit removed and with it added; one list where both are the same.
+
+        Args:
+            lower: whether to bound the curves of products from below.
+        """
+        pairs_of = dominated_pairs if lower else dominating_pairs
+        pairs = [pairs_of(each) for each in self.events]
         counts = [each.steps for each in self.events]
         removed = list(zip((pair[0] for pair in pairs), counts, strict=True))
         added = list(zip((pair[1] for pair in pairs), counts, strict=True))
@@ -152,10 +167,12 @@ def _split(event: Event) -> _Split:
     return _Split(rho * (1 + 1e-15) if rho else 0.0, with_curve)
 
 
-def _largest_epsilon(split: _Split, delta: float, tolerance: float) -> tuple[float, ComposedCurve | None]:
-    """The larger upper bound of the two directions, and the curve that it was read from."""
+def _largest_epsilon(
+    directions: list[list[Step]], delta: float, tolerance: float
+) -> tuple[float, ComposedCurve | None]:
+    """The larger upper bound of the directions, and the curve that it was read from."""
     best: tuple[float, ComposedCurve | None] = 0.0, None
-    for steps in split.directions():
+    for steps in directions:
         total = total_variation(steps)
         if total < _FAR * delta and direction_epsilon(steps, Goal(delta, ROUGH), 0.0)[0] == 0:
             continue

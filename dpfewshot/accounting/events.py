@@ -8,13 +8,24 @@ values once. Docstrings give each parameter's unit and range; ε, ρ and privacy
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, runtime_checkable
+from typing import ClassVar, Final, Protocol, runtime_checkable
 
+from dpfewshot.accounting.event_checks import (
+    FormerRelation,
+    check_cost,
+    check_count,
+    check_noise,
+    check_positive,
+    check_rate,
+    checked_events,
+    in_words,
+    shared_relations,
+)
+from dpfewshot.accounting.gaussian_queries import combined_multiplier
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.runtime.deprecation import warn_renamed
-from dpfewshot.values import Relation, check_whole
+from dpfewshot.values import Relation
 
 WIDEST_RANGE = 200.0
 """Largest range of one step's privacy losses, in nats: e^200 is still a float."""
@@ -56,23 +67,8 @@ class Event(Protocol):
         ...
 
 
-class _OldAttribute:
-    """Answers for `relation`, the former attribute, with a warning that names `relations`."""
-
-    __slots__ = ()
-
-    if not TYPE_CHECKING:  # type checkers should find every other missing attribute
-
-        def __getattr__(self, name: str) -> Relation:
-            owner = type(self).__name__
-            if name != "relation":
-                raise AttributeError(f"{owner!r} object has no attribute {name!r}")
-            warn_renamed(f"{owner}.relation", f"{owner}.relations")
-            return Relation.REPLACE_ONE if Relation.REPLACE_ONE in self.relations else Relation.ADD_REMOVE
-
-
 @dataclass(frozen=True, slots=True)
-class PoissonGaussian(_OldAttribute):
+class PoissonGaussian(FormerRelation):
     """A Poisson-subsampled Gaussian mechanism, composed.
 
     Dominating pair of a step: N(0, σ²) against (1-q)·N(0, σ²) + q·N(1, σ²), in both directions
@@ -94,13 +90,13 @@ class PoissonGaussian(_OldAttribute):
     relations: ClassVar[frozenset[Relation]] = _ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
-        _check_rate(self.sampling_rate)
-        _check_noise(self.noise_multiplier)
-        _check_count("steps", self.steps)
+        check_rate(self.sampling_rate)
+        check_noise(self.noise_multiplier, LEAST_NOISE, MOST_NOISE)
+        check_count("steps", self.steps)
 
 
 @dataclass(frozen=True, slots=True)
-class PoissonRandomizedResponse(_OldAttribute):
+class PoissonRandomizedResponse(FormerRelation):
     """A Poisson-subsampled pure-DP mechanism, composed: report noisy max, or several such releases on a draw.
 
     Dominating pair of a step: RR₀ against (1-q)·RR₀ + q·RR₁, in both directions. RR_b answers b with
@@ -122,13 +118,13 @@ class PoissonRandomizedResponse(_OldAttribute):
     relations: ClassVar[frozenset[Relation]] = _ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
-        _check_rate(self.sampling_rate)
-        _check_cost(self.epsilon, LARGEST_COST)
-        _check_count("steps", self.steps)
+        check_rate(self.sampling_rate)
+        check_cost(self.epsilon, LARGEST_COST)
+        check_count("steps", self.steps)
 
 
 @dataclass(frozen=True, slots=True)
-class PoissonBoundedRange(_OldAttribute):
+class PoissonBoundedRange(FormerRelation):
     """A Poisson-subsampled mechanism of bounded range, composed: draws from a softmax.
 
     All privacy losses of a step lie in some interval of length ε₀ (Durfee, Rogers 2019), as those of the
@@ -150,13 +146,64 @@ class PoissonBoundedRange(_OldAttribute):
     relations: ClassVar[frozenset[Relation]] = _ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
-        _check_rate(self.sampling_rate)
-        _check_cost(self.epsilon, WIDEST_RANGE)
-        _check_count("steps", self.steps)
+        check_rate(self.sampling_rate)
+        check_cost(self.epsilon, WIDEST_RANGE)
+        check_count("steps", self.steps)
+
+
+Query = PoissonGaussian | PoissonRandomizedResponse | PoissonBoundedRange
+"""Events that may share a draw with others."""
 
 
 @dataclass(frozen=True, slots=True)
-class FixedSizeGaussian(_OldAttribute):
+class PoissonProduct(FormerRelation):
+    """Several queries on each Poisson draw, chosen adaptively: tokens that share it, tests, mixed rounds.
+
+    Dominating pair of a step: with (A, B) the product of the queries' own pairs, (1-q)·B + q·A against B,
+    in both directions (docs/proofs/product.md). It is tighter than adding the queries' ε before sampling.
+
+    Args:
+        sampling_rate: q in (0, 1], the probability that a unit is in a step's draw.
+        queries: at least one PoissonGaussian, PoissonRandomizedResponse or PoissonBoundedRange, each with
+            sampling_rate 1. A query's own `steps` say how often each draw answers it.
+        steps: T ≥ 1, the number of fresh draws.
+
+    Raises:
+        InvalidPlan: a value outside its range, no query, or a query of another kind.
+    """
+
+    sampling_rate: float
+    queries: tuple[Query, ...]
+    steps: int
+    relations: ClassVar[frozenset[Relation]] = _ADD_OR_REMOVE
+
+    def __post_init__(self) -> None:
+        check_rate(self.sampling_rate)
+        check_count("steps", self.steps)
+        object.__setattr__(self, "queries", tuple(self.queries))
+        if not self.queries or not all(isinstance(query, Query) for query in self.queries):
+            raise InvalidPlan("a product needs Gaussian, randomised-response or bounded-range queries")
+        if any(query.sampling_rate != 1 for query in self.queries):
+            raise InvalidPlan(
+                "the queries of a product have sampling_rate 1: its own rate samples them together"
+            )
+        pure = [each.steps * each.epsilon for each in self.merged if not isinstance(each, PoissonGaussian)]
+        if pure:
+            check_cost(sum(pure), LARGEST_COST)
+
+    @property
+    def merged(self) -> tuple[Query, ...]:
+        """The queries with all Gaussians in one, which is exact (docs/proofs/accounting.md, 9)."""
+        gaussian = [each for each in self.queries if isinstance(each, PoissonGaussian)]
+        others = tuple(each for each in self.queries if not isinstance(each, PoissonGaussian))
+        if sum(each.steps for each in gaussian) <= 1:
+            return (*gaussian, *others)
+        noises = (each.noise_multiplier for each in gaussian for _ in range(each.steps))
+        return (PoissonGaussian(1.0, combined_multiplier(noises), 1), *others)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSizeGaussian(FormerRelation):
     """A Gaussian mechanism on fixed-size draws without replacement, composed: to reproduce the papers.
 
     The guarantee is for replacing one unit; Poisson accounting does not cover it. Curve of a step: that of
@@ -181,14 +228,14 @@ class FixedSizeGaussian(_OldAttribute):
     relations: ClassVar[frozenset[Relation]] = frozenset({Relation.REPLACE_ONE})
 
     def __post_init__(self) -> None:
-        _check_count("sample_size", self.sample_size)
+        check_count("sample_size", self.sample_size)
         if self.sample_size > self.population:
             raise InvalidPlan(
                 f"sample_size must lie between 1 and the population {self.population}, not {self.sample_size}"
             )
-        _check_count("population", self.population)
-        _check_noise(self.noise_multiplier)
-        _check_count("steps", self.steps)
+        check_count("population", self.population)
+        check_noise(self.noise_multiplier, LEAST_NOISE, MOST_NOISE)
+        check_count("steps", self.steps)
 
     @property
     def sampling_rate(self) -> float:
@@ -198,7 +245,7 @@ class FixedSizeGaussian(_OldAttribute):
 
 
 @dataclass(frozen=True, slots=True)
-class ZeroConcentrated(_OldAttribute):
+class ZeroConcentrated(FormerRelation):
     """ρ-zCDP steps, composed: D_α ≤ ρ·α for every order α > 1 (Bun and Steinke 2016).
 
     Describes private prediction and InvisibleInk without amplification by sampling (docs/proofs/zcdp.md).
@@ -216,12 +263,12 @@ class ZeroConcentrated(_OldAttribute):
     relations: ClassVar[frozenset[Relation]] = _ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
-        _check_positive("rho", self.rho)
-        _check_count("steps", self.steps)
+        check_positive("rho", self.rho)
+        check_count("steps", self.steps)
 
 
 @dataclass(frozen=True, slots=True)
-class Composition(_OldAttribute):
+class Composition(FormerRelation):
     """Several events of one plan, composed adaptively in any order, and all fixed beforehand.
 
     Compositions nest, as dp-accounting's ComposedDpEvent does: an inner one stands for its events.
@@ -236,7 +283,7 @@ class Composition(_OldAttribute):
     events: tuple[Event, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "events", _checked(self.events))
+        object.__setattr__(self, "events", checked_events(self.events))
 
     @property
     def steps(self) -> int:
@@ -246,11 +293,11 @@ class Composition(_OldAttribute):
     @property
     def relations(self) -> frozenset[Relation]:
         """The relations that every event covers."""
-        return _shared_relations(self.events)
+        return shared_relations(self.events)
 
 
 @dataclass(frozen=True, slots=True)
-class Tightest(_OldAttribute):
+class Tightest(FormerRelation):
     """Several descriptions of one computation. Each holds by itself, so the smallest ε counts.
 
     Private prediction, for example, is subsampled and pure DP, and also zCDP without amplification.
@@ -267,7 +314,7 @@ class Tightest(_OldAttribute):
     events: tuple[Event, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "events", _checked(self.events))
+        object.__setattr__(self, "events", checked_events(self.events))
 
     @property
     def steps(self) -> int:
@@ -277,13 +324,18 @@ class Tightest(_OldAttribute):
     @property
     def relations(self) -> frozenset[Relation]:
         """The relations that every description covers."""
-        return _shared_relations(self.events)
+        return shared_relations(self.events)
 
 
 def flattened(event: Event) -> list[Event]:
-    """The events of a composition, nested ones included; any other event by itself."""
+    """The events of a composition, nested ones included; any other event by itself.
+
+    A product whose draws hold every unit is the composition of its queries.
+    """
     if isinstance(event, Composition):
         return [leaf for each in event.events for leaf in flattened(each)]
+    if isinstance(event, PoissonProduct) and event.sampling_rate == 1:
+        return [replace(query, steps=query.steps * event.steps) for query in event.queries]
     return [event]
 
 
@@ -294,51 +346,4 @@ def check_relation(event: Event, relation: Relation) -> None:
         InvalidPlan: names the relation and those that the event covers.
     """
     if relation not in event.relations:
-        raise InvalidPlan(f"the event covers {_in_words(event.relations)} neighbours, not {relation}")
-
-
-def _checked(events: tuple[Event, ...]) -> tuple[Event, ...]:
-    events = tuple(events)  # the caller may have passed a list, and change it later
-    if not events:
-        raise InvalidPlan("a composition needs at least one event")
-    if not _shared_relations(events):
-        different = " and ".join(sorted({_in_words(event.relations) for event in events}))
-        raise InvalidPlan(f"events for different neighbours do not compose: {different}")
-    return events
-
-
-def _shared_relations(events: tuple[Event, ...]) -> frozenset[Relation]:
-    return frozenset.intersection(*(event.relations for event in events))
-
-
-def _in_words(relations: frozenset[Relation]) -> str:
-    return " or ".join(sorted(relations))
-
-
-def _check_rate(rate: float) -> None:
-    if not 0 < rate <= 1:
-        raise InvalidPlan(f"sampling_rate must lie in (0, 1], not {rate}")
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise InvalidPlan(f"{name} must be a positive number, not {value}")
-
-
-def _check_cost(epsilon: float, largest: float) -> None:
-    _check_positive("epsilon", epsilon)
-    if epsilon > largest:
-        raise InvalidPlan(f"epsilon must be at most {largest:g}, not {epsilon}")
-
-
-def _check_noise(multiplier: float) -> None:
-    if not LEAST_NOISE <= multiplier <= MOST_NOISE:
-        raise InvalidPlan(
-            f"the noise multiplier of a draw must lie between {LEAST_NOISE} and {MOST_NOISE:.0f}, the range "
-            f"that the accounting is tested for, not {multiplier}; R tokens on one draw have sigma / sqrt(R)"
-        )
-
-
-def _check_count(name: str, number: float) -> None:
-    """As `check_whole`, but a reviewer's 15.0 or NumPy integer is a whole number too."""
-    check_whole(name, int(number) if number % 1 == 0 else number)
+        raise InvalidPlan(f"the event covers {in_words(event.relations)} neighbours, not {relation}")

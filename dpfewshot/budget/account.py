@@ -81,8 +81,9 @@ class Account(Protocol):
             scope: the stratum of the account's partition that the plan draws from; None for the whole data
                 set.
             cost: the plan's certified (ε, δ). A run passes an `Amount`, which counts ε in 10⁻¹² and δ in
-                10⁻¹⁸ and is kept as it is. A `PrivacySpend` is accepted and rounded up. `Amount.of_cost`
-                converts both: a wrapper that reads the cost calls it, and one that forwards it need not.
+                10⁻¹⁸ and is kept as it is; an `EventCost` is one that also says what it was computed for. A
+                `PrivacySpend` is accepted and rounded up. `Amount.of_cost` converts all: a wrapper that reads
+                the cost calls it. One that forwards the cost need not, and keeps its event.
             details: public facts for the history.
             draws: the draws that the cost pays for, which `draw` counts; None for an entry that is charged
                 as a whole.
@@ -214,15 +215,6 @@ def _listed(relations: Iterable[str]) -> str:
     return " or ".join(repr(relation) for relation in sorted(relations))
 
 
-def exceeded_message(cost: Amount, limit: Amount, spent: Amount) -> str:
-    """The refusal of a plan that does not fit. All of its numbers are public."""
-    left = limit.minus(spent).as_remainder()
-    return (
-        f"the plan needs {_in_words(cost.as_spend())}, and does not fit: {_in_words(spent.as_spend())} of "
-        f"the budget {_in_words(limit.as_remainder())} is spent, which leaves a plan over the whole data set "
-        f"{_in_words(left)}"
-    )
-
-
-def _in_words(spend: PrivacySpend) -> str:
+def in_words(spend: PrivacySpend) -> str:
+    """An (ε, δ) as a message shows it."""
     return f"epsilon={amount_text(spend.epsilon)}, delta={amount_text(spend.delta)}"

@@ -10,10 +10,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NoReturn, SupportsIndex
 
-from dpfewshot.budget.account import Cost, Details, exceeded_message, other_kind
-from dpfewshot.budget.amounts import NOTHING, Amount
+from dpfewshot.budget.account import Cost, Details, other_kind
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.draws import COUNTED, NOT_COUNTED, WHAT_TO_DO, DrawCounts
-from dpfewshot.budget.scopes import check_partition, partition_after, total_over_scopes
+from dpfewshot.budget.rule import Admission, Rule, counted
+from dpfewshot.budget.scopes import check_partition, partition_after
+from dpfewshot.budget.tally import EMPTY, Tally
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.runtime.forking import start_afresh_in_children
 from dpfewshot.values import PrivacyBudget, PrivacySpend
@@ -22,7 +24,7 @@ from dpfewshot.values import PrivacyBudget, PrivacySpend
 @dataclass
 class _Entry:
     scope: str | None
-    cost: Amount
+    tally: Tally
     draws: DrawCounts | None = None
     charged: bool = False
     settled: bool = False
@@ -37,15 +39,20 @@ class MemoryAccount:
         budget: what may be spent in all.
         parallel: whether plans over different strata of the recorded partition compose in parallel, so that
             the greatest counts. False: every plan counts for the whole data set, and any partition may spend.
+        rule: "sum" or "renyi", as in `BudgetLedger.create`.
+
+    Raises:
+        InvalidPlan: an unknown rule, or a budget too small for it.
     """
 
-    def __init__(self, budget: PrivacyBudget, *, parallel: bool = True) -> None:
+    def __init__(self, budget: PrivacyBudget, *, parallel: bool = True, rule: str = Admission.SUM) -> None:
         self._budget = budget
         self._parallel = parallel
         self._partition: str | None = None
         self._relations: frozenset[str] | None = None
         self._unit: str | None = None
         self._limit = Amount.of_budget(budget)
+        self._rule = Rule.of(rule, self._limit)
         self._entries: dict[int, _Entry] = {}
         # unique across accounts: a checkpoint may name the entry of a process that has ended
         self._numbers = itertools.count(int.from_bytes(os.urandom(6), "big"))
@@ -76,6 +83,11 @@ class MemoryAccount:
         )
 
     @property
+    def rule(self) -> str:
+        """How plans count: "sum" or "renyi"."""
+        return self._rule.admission
+
+    @property
     def durable(self) -> bool:
         """False: other processes cannot see it."""
         return False
@@ -89,13 +101,13 @@ class MemoryAccount:
     def spent(self) -> PrivacySpend:
         """What is reserved or charged."""
         with self._lock:
-            return self._total().as_spend()
+            return self._rule.spent(self._total(), self._limit).as_spend()
 
     @property
     def remaining(self) -> PrivacySpend:
         """What a plan over the whole data set may still reserve."""
         with self._lock:
-            return self._limit.minus(self._total()).as_remainder()
+            return self._rule.left(self._total(), self._limit).as_remainder()
 
     @property
     def relation(self) -> str | None:
@@ -134,17 +146,18 @@ class MemoryAccount:
     ) -> int:
         """Reserve a plan's cost. `details` is for durable accounts; this one keeps no history."""
         del details
-        amount = Amount.of_cost(cost)
+        tally = self._rule.tally(cost)
         with self._lock:
             scope = scope if self._parallel else None
             if scope is not None:
                 check_partition(self._partition, scope)
-            number = next(self._numbers)
-            self._entries[number] = _Entry(scope, amount, draws)
-            total = self._total()
-            if not total.fits(self._limit):
-                del self._entries[number]
-                raise BudgetExceeded(exceeded_message(amount, self._limit, self._total()))
+            number, sums = next(self._numbers), self._sums()
+            before = Tally.over_scopes(sums)
+            tally = counted(tally, sums[scope], self._limit)
+            sums[scope] = sums[scope].plus(tally)
+            if not self._rule.fits(Tally.over_scopes(sums), self._limit):
+                raise BudgetExceeded(self._rule.refusal(tally, before, self._limit))
+            self._entries[number] = _Entry(scope, tally, draws)
             if scope is not None:
                 self._partition = partition_after(self._partition, scope)
             return number
@@ -212,8 +225,11 @@ class MemoryAccount:
             raise LedgerError(NOT_COUNTED if counted else COUNTED)
         return found
 
-    def _total(self) -> Amount:
-        sums: dict[str | None, Amount] = defaultdict(lambda: NOTHING)
+    def _total(self) -> Tally:
+        return Tally.over_scopes(self._sums())
+
+    def _sums(self) -> defaultdict[str | None, Tally]:
+        sums: defaultdict[str | None, Tally] = defaultdict(lambda: EMPTY)
         for entry in self._entries.values():
-            sums[entry.scope] = sums[entry.scope].plus(entry.cost)
-        return total_over_scopes(sums)
+            sums[entry.scope] = sums[entry.scope].plus(entry.tally)
+        return sums

@@ -59,6 +59,14 @@ def ledger() -> None:
     is_flag=True,
     help="Every plan counts for the whole data set, so that tasks with other labels may share the account.",
 )
+@click.option(
+    "--rule",
+    type=click.Choice(["sum", "renyi"]),
+    default="sum",
+    show_default=True,
+    help="How plans count. sum: their epsilon and delta add up. renyi: many small plans share the budget "
+    "with far less noise; one plan may take a quarter of delta.",
+)
 @_JSON
 def create(
     *,
@@ -69,13 +77,15 @@ def create(
     relation: str,
     unit: str | None,
     sequential: bool,
+    rule: str,
     as_json: bool,
 ) -> None:
     """Create an account for a data set.
 
     \b
-    Example:
+    Example, and one for a plan every night:
       dpfewshot ledger create --ledger sqlite:///budget.db --dataset tickets --epsilon 8 --delta 1e-5
+      dpfewshot ledger create --ledger sqlite:///year.db --dataset year --epsilon 4 --delta 1e-5 --rule renyi
     """
     from dpfewshot.ledger import BudgetLedger
 
@@ -86,6 +96,7 @@ def create(
             relation=relation,
             unit=unit,
             parallel=not sequential,
+            rule=rule,
         )
         _print_summary(account, as_json=as_json)
 
@@ -93,7 +104,9 @@ def create(
 @ledger.command()
 @_of_an_account
 def show(*, url: str, dataset: str, as_json: bool) -> None:
-    """Show an account's budget, what is spent of it, and its chain tip: the hash of its last event.
+    """Show an account's budget, what is spent, how many plans like the last one fit, and its chain tip.
+
+    The chain tip is the hash of the account's last event.
 
     \b
     Example:
@@ -208,6 +221,7 @@ def _words(row: dict[str, Any]) -> Iterator[object]:
     yield row["scope"]
     if row["epsilon"] is not None:
         yield f"epsilon={amount_text(row['epsilon'])} delta={amount_text(row['delta'])}"
+    yield f"renyi={amount_text(row['renyi'])}" if "renyi" in row else ""
     draws = draws_in(row["details"])
     if draws is not None:
         yield f"draws left: {', '.join(map(str, draws.left))}"
@@ -223,13 +237,15 @@ def _account(url: str, dataset: str) -> Iterator[LedgerAccount]:
 
 def _print_summary(account: LedgerAccount, *, as_json: bool) -> None:
     summary: dict[str, Any] = account.summary()
+    left = account.plans_left
     if as_json:
-        click.echo(json.dumps(summary))
+        click.echo(json.dumps({**summary, "rule": account.rule, "plans_left": left}))
         return
     click.echo(
         f"{on_one_line(account.dataset)}: budget {_in_words(summary['budget'])}, "
         f"spent {_in_words(summary['spent'])}, {counted(summary['entries'], 'entry', 'entries')}, "
         f"relation {account.relation}, each {on_one_line(account.unit or 'record')} is one unit, "
+        f"rule {account.rule}, {'' if left is None else f'{left} more plans like the last one fit, '}"
         f"chain tip {account.chain_tip}"
     )
 

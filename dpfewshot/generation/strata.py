@@ -11,6 +11,7 @@ from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.draws import new_lease
 from dpfewshot.budget.permit import Permit
 from dpfewshot.budget.reservation import Accountant, Reservation
+from dpfewshot.budget.tally import EventCost
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.generation.cancellation import Worker
 from dpfewshot.generation.checkpoint import NO_CHECKPOINT, Checkpoint, NoCheckpoint
@@ -91,7 +92,10 @@ class StratumRun:
     @property
     def cost(self) -> Amount | None:
         """What the account is charged for all draws; None if nothing is certified."""
-        return self.plan.cost if self.certified else None
+        cost, event = self.plan.cost, self.plan.event
+        if not self.certified or cost is None:
+            return None
+        return cost if event is None else EventCost(cost, event)
 
     @property
     def spend(self) -> PrivacySpend | None:

@@ -30,6 +30,9 @@ ACTOR_VARIABLE: Final = "DPFEWSHOT_LEDGER_ACTOR"
 
 LONGEST_ACTOR: Final = 200
 
+_ADDED: Final = ("renyi", "renyi_order")
+"""Columns that older forms of the tables lack."""
+
 CREATE: Final = "create"
 CHANGE_BUDGET: Final = "change-budget"
 NAME_UNIT: Final = "name-unit"
@@ -65,6 +68,8 @@ class HistoryEvent:
         delta: its δ, in 10⁻¹⁸.
         details: JSON: the plan and its draws, or the account's relation and unit.
         package_version: of dpfewshot.
+        renyi: the bound of a reserved plan's Rényi divergence at the account's order, in 10⁻¹²; None for
+            other events and for plans without one.
     """
 
     act: str
@@ -76,6 +81,7 @@ class HistoryEvent:
     delta: int | None
     details: str
     package_version: str
+    renyi: int | None = None
 
 
 def event_now(
@@ -84,6 +90,7 @@ def event_now(
     entry: int | None = None,
     scope: str | None = None,
     amount: Amount | None = None,
+    renyi: int | None = None,
     details: str = "{}",
 ) -> HistoryEvent:
     """An event that this process causes now."""
@@ -97,13 +104,24 @@ def event_now(
         delta=amount.delta if amount else None,
         details=details,
         package_version=package_version(),
+        renyi=renyi,
     )
 
 
 def chained(event: HistoryEvent, number: int, previous: str) -> dict[str, Any]:
     """The row of an event: its fields, its number from 1 up, the previous hash and its own."""
-    row = {**asdict(event), "number": number, "previous": previous}
+    row = {**told(asdict(event)), "number": number, "previous": previous}
     return {**row, "hash": hash_of(row)}
+
+
+def told(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as it is hashed and exported: without its account's number, and without empty new columns.
+
+    So rows from before a column was added keep their hashes.
+    """
+    return {
+        name: row[name] for name in row if name != "account_id" and not (name in _ADDED and row[name] is None)
+    }
 
 
 def hash_of(row: Mapping[str, Any]) -> str:
@@ -120,6 +138,8 @@ def as_shown(row: Mapping[str, Any]) -> dict[str, object]:
         amount = Amount(row["epsilon"], row["delta"])
         budget = row["act"] in (CREATE, CHANGE_BUDGET)
         shown |= asdict(amount.as_remainder() if budget else amount.as_spend())
+    if "renyi" in row:
+        shown["renyi"] = Amount(row["renyi"], 0).as_spend().epsilon
     return shown | {"details": json.loads(row["details"])}
 
 

@@ -6,6 +6,7 @@ import shlex
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from dpfewshot.budget.rule import Admission, Rule
 from dpfewshot.errors import LedgerError, MissingExtra
 from dpfewshot.ledger.ledger_account import LedgerAccount, check_unit, limit_of
 from dpfewshot.ledger.names import dataset_name, same_spelling, similar
@@ -102,6 +103,7 @@ class BudgetLedger:
         relation: str = Relation.ZERO_OUT,
         unit: str | None = None,
         parallel: bool = True,
+        rule: str = Admission.SUM,
     ) -> LedgerAccount:
         """Create an account, or return the existing one if its settings match.
 
@@ -115,14 +117,22 @@ class BudgetLedger:
             parallel: plans over different labels of one task compose in parallel: the greatest of their costs
                 counts, and a second task that divides the data set by other labels is refused. False: every
                 plan counts for the whole data set, whatever its task.
+            rule: "sum": the ε and the δ of plans add up. "renyi": the account also adds up Rényi divergences
+                at one order, chosen for this budget, and admits what fits either way. Many small plans then
+                share the budget with far less noise; a single plan may take at most a quarter of δ
+                (docs/proofs/filter.md).
 
         Raises:
+            InvalidPlan: an unknown rule, or a budget too small for it.
             LedgerError: it exists with other settings, or the ledger cannot store these.
         """
-        account = self._find_or_add(dataset, budget, relation, unit, parallel=parallel)
-        if account.parallel != parallel:
+        account = self._find_or_add(
+            dataset, budget, relation, unit, parallel=parallel, rule=Rule.of(rule, limit_of(budget))
+        )
+        if (account.parallel, account.rule) != (parallel, rule):
             raise LedgerError(
-                f"the data set {dataset!r} has an account already, with parallel={account.parallel}"
+                f"the data set {dataset!r} has an account already, with parallel={account.parallel} and "
+                f"rule={str(account.rule)!r}"
             )
         there = account.budget
         if there != limit_of(budget).as_budget():
@@ -152,7 +162,14 @@ class BudgetLedger:
         return _bound(LedgerAccount(self._store, stored), relation, unit)
 
     def _find_or_add(
-        self, dataset: str, budget: PrivacyBudget, relation: str, unit: str | None, *, parallel: bool = True
+        self,
+        dataset: str,
+        budget: PrivacyBudget,
+        relation: str,
+        unit: str | None,
+        *,
+        parallel: bool = True,
+        rule: Rule = Rule(),  # noqa: B008 - a frozen value
     ) -> LedgerAccount:
         name = dataset_name(dataset)
         for other in self.datasets():
@@ -163,7 +180,9 @@ class BudgetLedger:
         if relation not in tuple(Relation):
             raise LedgerError(f"the relation must be one of {', '.join(Relation)}, not {relation!r}")
         check_unit(unit)
-        stored = self._store.find_or_add(name, limit_of(budget), str(relation), unit, parallel=parallel)
+        stored = self._store.find_or_add(
+            name, limit_of(budget), str(relation), unit, parallel=parallel, rule=rule
+        )
         return _bound(LedgerAccount(self._store, stored), relation, unit)
 
 

@@ -65,14 +65,13 @@ class LedgerAccount:
 
     @property
     def spent(self) -> PrivacySpend:
-        """What is reserved or charged, by every process."""
+        """What is reserved or charged, by every process: the smaller ε of those that the rule certifies."""
         return self._store.standing(self._stored).spent.as_spend()
 
     @property
     def remaining(self) -> PrivacySpend:
         """What a plan over the whole data set may still reserve."""
-        standing = self._store.standing(self._stored)
-        return standing.limit.minus(standing.spent).as_remainder()
+        return self._store.standing(self._stored).left.as_remainder()
 
     @property
     def entries(self) -> int:
@@ -97,6 +96,16 @@ class LedgerAccount:
         """The old name of `chain_tip`."""
         warn_renamed("LedgerAccount.head", "LedgerAccount.chain_tip")
         return self.chain_tip
+
+    @property
+    def rule(self) -> str:
+        """How plans count: "sum" or "renyi"."""
+        return self._stored.rule.admission
+
+    @property
+    def plans_left(self) -> int | None:
+        """How many more plans like the last one fit, counted up to a million; None before the first plan."""
+        return self._store.standing(self._stored).plans_left
 
     def summary(self) -> dict[str, object]:
         """Budget, spend and entries at one moment, as `dpfewshot ledger show --json` prints them."""
@@ -134,7 +143,7 @@ class LedgerAccount:
                 agree with its history.
         """
         kept = details_of(details, draws)
-        return self._store.reserve(self._stored, scope, Amount.of_cost(cost), kept, draws)
+        return self._store.reserve(self._stored, scope, self._stored.rule.tally(cost), kept, draws)
 
     def charge(self, entry: int) -> None:
         """Charge the whole entry before the plan draws; on disk when this returns. Idempotent.

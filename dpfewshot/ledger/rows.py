@@ -8,8 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, func, insert, select, update
 
-from dpfewshot.budget.amounts import NOTHING, Amount
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.draws import NOT_COUNTED, DrawCounts
+from dpfewshot.budget.tally import EMPTY, Tally
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import LEASE, columns, draws_in, draws_of
 from dpfewshot.ledger.history import (
@@ -22,14 +23,18 @@ from dpfewshot.ledger.history import (
     HistoryEvent,
     chained,
     hash_of,
+    told,
 )
 from dpfewshot.ledger.tables import entries, history
 
+Sums = defaultdict[str | None, Tally]
+"""What each scope costs."""
+
 
 def rows_of(connection: Connection, table: Table, condition: Any) -> list[dict[str, Any]]:
-    """Rows in the order of their keys, without the account's number, which no hash covers."""
+    """Rows in the order of their keys, as they are hashed."""
     found = connection.execute(select(table).where(condition).order_by(*table.primary_key))
-    return [{name: row[name] for name in row if name != "account_id"} for row in found.mappings()]
+    return [told(dict(row)) for row in found.mappings()]
 
 
 def entry_of(connection: Connection, account: int, entry: int) -> dict[str, Any] | None:
@@ -78,28 +83,49 @@ def reserved_with(reserved: dict[str, Any], scope: str | None, cost: Amount, det
 
 
 def add_entry(
-    connection: Connection, account: int, scope: str | None, cost: Amount, draws: DrawCounts | None
+    connection: Connection, account: int, scope: str | None, tally: Tally, draws: DrawCounts | None
 ) -> int:
     """Insert an entry and return its number."""
-    values = {"account_id": account, "scope": scope, "epsilon": cost.epsilon, "delta": cost.delta}
+    values = {"account_id": account, "scope": scope, **tally.cost._asdict(), "renyi": tally.stated}
     statement = insert(entries).values(**values, state=RESERVED, **columns(draws)).returning(entries.c.id)
     return int(connection.execute(statement).scalar_one())
 
 
-def sums_of(connection: Connection, account: int) -> tuple[defaultdict[str | None, Amount], int]:
+def sums_of(connection: Connection, account: int) -> tuple[Sums, int]:
     """What each scope has spent, and the number of entries."""
     counting = (entries.c.account_id == account) & (entries.c.state != CANCELLED)
+    return sums_in(connection, entries, counting)
+
+
+def sums_in(connection: Connection, table: Table, condition: Any) -> tuple[Sums, int]:
+    """What rows cost together in each scope, and their number."""
+    unbounded = table.c.renyi.is_(None)
     rows = connection.execute(
-        select(entries.c.scope, func.sum(entries.c.epsilon), func.sum(entries.c.delta), func.count())
-        .where(counting)
-        .group_by(entries.c.scope)
+        select(
+            table.c.scope,
+            unbounded,
+            func.sum(table.c.epsilon),
+            func.sum(table.c.delta),
+            func.sum(table.c.renyi),
+            func.count(),
+        )
+        .where(condition)
+        .group_by(table.c.scope, unbounded)
     )
-    sums: defaultdict[str | None, Amount] = defaultdict(lambda: NOTHING)
-    entries_counted = 0
-    for scope, epsilon, delta, count in rows:
-        sums[scope] = Amount(int(epsilon), int(delta))  # PostgreSQL's sum is an exact Decimal
-        entries_counted += count
-    return sums, entries_counted
+    sums: Sums = defaultdict(lambda: EMPTY)
+    rows_counted = 0
+    for scope, without, epsilon, delta, renyi, count in rows:
+        cost = Amount(int(epsilon), int(delta))  # PostgreSQL's sum is an exact Decimal
+        sums[scope] = sums[scope].plus(Tally.of(cost, None if without else int(renyi)))
+        rows_counted += count
+    return sums, rows_counted
+
+
+def last_entry(connection: Connection, account: int) -> tuple[str | None, Tally] | None:
+    """The scope and the cost of the newest entry that was not given back; None before the first."""
+    found = select(entries).where(entries.c.account_id == account, entries.c.state != CANCELLED)
+    row = connection.execute(found.order_by(entries.c.id.desc()).limit(1)).one_or_none()
+    return None if row is None else (row.scope, Tally.of(Amount(row.epsilon, row.delta), row.renyi))
 
 
 def tip_of(connection: Connection, account: int) -> tuple[int, str]:

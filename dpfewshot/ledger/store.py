@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from dpfewshot.budget.account import exceeded_message
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.draws import COUNTED, WHAT_TO_DO, DrawCounts
-from dpfewshot.budget.scopes import check_partition, partition_after, total_over_scopes
+from dpfewshot.budget.rule import Rule, counted
+from dpfewshot.budget.scopes import check_partition, partition_after
+from dpfewshot.budget.tally import Tally
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.ledger.counting import VERIFY, columns, draws_of, granted
 from dpfewshot.ledger.database import Database
@@ -39,6 +40,7 @@ from dpfewshot.ledger.rows import (
     entry_of,
     granted_by,
     grants_of,
+    last_entry,
     open_draws,
     record,
     reserved_with,
@@ -56,13 +58,30 @@ from dpfewshot.values import UNNAMED_UNIT
 
 @dataclass(frozen=True)
 class Standing:
-    """An account at one moment: its limit, what counts as spent, and the tip of its history."""
+    """An account at one moment: its limit, what each scope costs, its newest entry, and its history's tip."""
 
+    rule: Rule
     limit: Amount
-    spent: Amount
+    sums: Mapping[str | None, Tally]
+    last: tuple[str | None, Tally] | None
     entries: int
     partition: str | None
     chain_tip: str
+
+    @property
+    def spent(self) -> Amount:
+        """What counts as spent."""
+        return self.rule.spent(Tally.over_scopes(self.sums), self.limit)
+
+    @property
+    def left(self) -> Amount:
+        """What a plan over the whole data set may still cost."""
+        return self.rule.left(Tally.over_scopes(self.sums), self.limit)
+
+    @property
+    def plans_left(self) -> int | None:
+        """How many more plans like the last one fit; None before the first plan."""
+        return None if self.last is None else self.rule.plans_left(self.sums, self.last, self.limit)
 
 
 class Store:
@@ -103,7 +122,7 @@ class Store:
             return find(connection, dataset)
 
     def find_or_add(
-        self, dataset: str, limit: Amount, relation: str, unit: str | None, *, parallel: bool
+        self, dataset: str, limit: Amount, relation: str, unit: str | None, *, parallel: bool, rule: Rule
     ) -> StoredAccount:
         """The account of a data set: a new one, or the one that another process created first."""
         settings: dict[str, Any] = {
@@ -111,6 +130,7 @@ class Store:
             "relation": relation,
             "unit": unit,
             "parallel": parallel,
+            **({} if rule.order is None else {"renyi_order": rule.order}),
         }
         event = event_now(CREATE, amount=limit, details=as_json(settings))
         dialect = sqlite if self._database.place.is_sqlite else postgresql
@@ -143,9 +163,10 @@ class Store:
         with self._database.read() as connection:
             row = connection.execute(select(accounts).where(accounts.c.id == account.number)).one()
             sums, count = sums_of(connection, account.number)
+            last = last_entry(connection, account.number)
             _, chain_tip = tip_of(connection, account.number)
         limit = Amount(row.epsilon, row.delta)
-        return Standing(limit, total_over_scopes(sums), count, row.partition, chain_tip)
+        return Standing(account.rule, limit, sums, last, count, row.partition, chain_tip)
 
     def snapshot(self, account: StoredAccount) -> Snapshot:
         """Everything that is stored of an account, at one moment."""
@@ -195,7 +216,7 @@ class Store:
         self,
         account: StoredAccount,
         scope: str | None,
-        cost: Amount,
+        tally: Tally,
         details: str,
         draws: DrawCounts | None,
     ) -> int:
@@ -212,15 +233,18 @@ class Store:
                 check_partition(partition, scope)
             sums, _ = sums_of(connection, account.number)
             check_tip(connection, account.number, sums)
-            spent = total_over_scopes(sums)
-            sums[scope] = sums[scope].plus(cost)
+            before = Tally.over_scopes(sums)
+            tally = counted(tally, sums[scope], limit)
+            sums[scope] = sums[scope].plus(tally)
             # what fits is at most the limit in every scope, so no column and no sum overflows
-            if not total_over_scopes(sums).fits(limit):
-                raise BudgetExceeded(exceeded_message(cost, limit, spent))
+            if not account.rule.fits(Tally.over_scopes(sums), limit):
+                raise BudgetExceeded(account.rule.refusal(tally, before, limit))
             if scope is not None and partition != partition_after(partition, scope):
                 change_account(connection, account.number, partition=partition_after(partition, scope))
-            entry = add_entry(connection, account.number, scope, cost, draws)
-            event = event_now(RESERVE, entry=entry, scope=scope, amount=cost, details=details)
+            entry = add_entry(connection, account.number, scope, tally, draws)
+            event = event_now(
+                RESERVE, entry=entry, scope=scope, amount=tally.cost, renyi=tally.stated, details=details
+            )
             record(connection, account.number, event)
             return entry
 

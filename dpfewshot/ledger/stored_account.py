@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, select, update
 
 from dpfewshot.budget.amounts import Amount
+from dpfewshot.budget.rule import Rule
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import VERIFY
 from dpfewshot.ledger.tables import accounts
@@ -22,6 +23,7 @@ class StoredAccount:
     relation: str
     unit: str | None
     parallel: bool
+    rule: Rule
 
 
 def find(connection: Connection, dataset: str) -> StoredAccount | None:
@@ -48,7 +50,9 @@ def lock(connection: Connection, account: StoredAccount) -> tuple[Amount, str | 
 
 
 def _stored(row: Row[Any]) -> StoredAccount:
-    return StoredAccount(row.id, row.dataset, row.relation, row.unit, bool(row.parallel))
+    return StoredAccount(
+        row.id, row.dataset, row.relation, row.unit, bool(row.parallel), Rule(row.renyi_order)
+    )
 
 
 def change_account(connection: Connection, account: int, **values: int | str) -> None:

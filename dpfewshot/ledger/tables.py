@@ -1,6 +1,7 @@
-"""The tables of the ledger. Amounts are integers (ε in 10⁻¹², δ in 10⁻¹⁸), times ISO 8601 in UTC.
+"""The tables of the ledger. Amounts are integers (ε and Rényi divergences in 10⁻¹², δ in 10⁻¹⁸).
 
-Times and JSON are text: both databases return it byte for byte, so that the history can be hashed.
+Times (ISO 8601 in UTC) and JSON are text: both databases return it byte for byte, so that the history can be
+hashed.
 `migrations` makes these tables.
 """
 
@@ -53,6 +54,7 @@ accounts = Table(
     Column("package_version", Text, nullable=False),
     Column("partition", Text),
     Column("parallel", Boolean, nullable=False, server_default=true()),
+    Column("renyi_order", Integer),
     CheckConstraint("epsilon > 0 AND delta > 0", name="dpfewshot_account_amounts"),
 )
 
@@ -68,6 +70,7 @@ entries = Table(
     Column("blocks", Text),
     Column("lease", Text),
     Column("draws_hash", Text),
+    Column("renyi", BigInteger),
     CheckConstraint("epsilon >= 0 AND delta >= 0", name="dpfewshot_entry_amounts"),
     CheckConstraint(
         f"state IN ('{RESERVED}', '{CHARGED}', '{SETTLED}', '{CANCELLED}')", name="dpfewshot_entry_state"
@@ -91,4 +94,5 @@ history = Table(  # rows are added and never changed
     Column("package_version", Text, nullable=False),
     Column("previous", Text, nullable=False),
     Column("hash", Text, nullable=False),
+    Column("renyi", BigInteger),
 )

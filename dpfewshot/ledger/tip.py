@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Connection, func, select
 
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.scopes import partition_after
+from dpfewshot.budget.tally import EMPTY, Tally
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import VERIFY
 from dpfewshot.ledger.history import (
@@ -25,10 +26,12 @@ from dpfewshot.ledger.history import (
     NOTHING_BEFORE,
     RESERVE,
     hash_of,
+    told,
 )
+from dpfewshot.ledger.rows import sums_in
 from dpfewshot.ledger.tables import accounts, history
 
-Sums = Mapping[str | None, Amount]
+Sums = Mapping[str | None, Tally]
 
 
 def check_tip(connection: Connection, account: int, sums: Sums) -> None:
@@ -70,7 +73,7 @@ def _problems(connection: Connection, account: Mapping[str, Any], sums: Sums) ->
         _events(connection, scoped, newest_first=True, limit=1),
     )
     yield from _other_partition(account, [*first, *latest])
-    if _reserved(connection, of_account) != {scope: amount for scope, amount in sums.items() if any(amount)}:
+    if _reserved(connection, of_account) != _counted(sums):
         yield "the entries' costs are not those that were reserved"
 
 
@@ -93,7 +96,7 @@ def _other_settings(
     ):
         yield "the event that made the account was changed"
         return
-    settings = json.loads(created["details"])
+    settings = {"renyi_order": None} | json.loads(created["details"])
     for event in named:
         settings |= json.loads(event["details"])
     if any(account[name] != value for name, value in settings.items()):
@@ -119,19 +122,19 @@ def _events(
     """Events as they were hashed."""
     order = history.c.number.desc() if newest_first else history.c.number
     found = connection.execute(select(history).where(which).order_by(order).limit(limit)).mappings()
-    return [{name: row[name] for name in row if name != "account_id"} for row in found]
+    return [told(dict(row)) for row in found]
 
 
-def _reserved(connection: Connection, of_account: ColumnElement[bool]) -> dict[str | None, Amount]:
+def _reserved(connection: Connection, of_account: ColumnElement[bool]) -> Sums:
     """What the history reserved and did not give back, for each scope that has any."""
     given_back = select(history.c.entry).where(of_account & (history.c.act == CANCEL))
-    rows = connection.execute(
-        select(history.c.scope, func.sum(history.c.epsilon), func.sum(history.c.delta))
-        .where(of_account & (history.c.act == RESERVE) & history.c.entry.not_in(given_back))
-        .group_by(history.c.scope)
-    )
-    sums = ((scope, Amount(int(epsilon), int(delta))) for scope, epsilon, delta in rows)
-    return {scope: amount for scope, amount in sums if any(amount)}
+    reserved = of_account & (history.c.act == RESERVE) & history.c.entry.not_in(given_back)
+    return _counted(sums_in(connection, history, reserved)[0])
+
+
+def _counted(sums: Sums) -> Sums:
+    """The scopes that cost anything."""
+    return {scope: tally for scope, tally in sums.items() if tally != EMPTY}
 
 
 def _amount(row: Mapping[str, Any]) -> Amount:

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpfewshot.budget.amounts import DELTA_SCALE, EPSILON_SCALE, NOTHING, Amount
+from dpfewshot.budget.amounts import DELTA_SCALE, EPSILON_SCALE, Amount
 from dpfewshot.budget.draws import DrawCounts
-from dpfewshot.budget.scopes import partition_after, total_over_scopes
+from dpfewshot.budget.rule import Rule
+from dpfewshot.budget.scopes import partition_after
+from dpfewshot.budget.tally import EMPTY, Tally
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import draws_in, draws_of
 from dpfewshot.ledger.history import (
@@ -123,7 +125,7 @@ class _Replay:
     entries: dict[int, Row] = field(default_factory=dict)
     draws: dict[int, DrawCounts | None] = field(default_factory=dict)
     reserved_by: dict[int, str] = field(default_factory=dict)
-    sums: defaultdict[str | None, Amount] = field(default_factory=lambda: defaultdict(lambda: NOTHING))
+    sums: defaultdict[str | None, Tally] = field(default_factory=lambda: defaultdict(lambda: EMPTY))
 
     def follow(self, row: Row) -> str | None:
         """Apply one event; returns why it cannot have happened, or None."""
@@ -140,7 +142,7 @@ class _Replay:
 
     def _describe(self, row: Row) -> str | None:
         if row["act"] == CREATE:
-            self.account = {"partition": None}
+            self.account = {"partition": None, "renyi_order": None}
         elif row["act"] == NAME_UNIT and self.account["unit"] != UNNAMED_UNIT:
             return "a unit column that has a name was named again"
         self.account |= json.loads(row["details"]) | ({} if row["act"] == NAME_UNIT else _amounts(row))
@@ -150,13 +152,18 @@ class _Replay:
         if row["entry"] in self.entries:
             return f"entry {row['entry']} was reserved twice"
         scope = row["scope"]
-        self.entries[row["entry"]] = {"scope": scope, "state": RESERVED} | _amounts(row)
+        self.entries[row["entry"]] = {
+            "scope": scope,
+            "state": RESERVED,
+            "renyi": row.get("renyi"),
+        } | _amounts(row)
         self.draws[row["entry"]] = draws_in(json.loads(row["details"]))
         self.reserved_by[row["entry"]] = row["hash"]
         if scope is not None:
             self.account["partition"] = partition_after(self.account["partition"], scope)
-        self.sums[scope] = self.sums[scope].plus(_amount(row))
-        if not total_over_scopes(self.sums).fits(_amount(self.account)):
+        self.sums[scope] = self.sums[scope].plus(_tally(row))
+        rule = Rule(self.account["renyi_order"])
+        if not rule.fits(Tally.over_scopes(self.sums), _amount(self.account)):
             return f"entry {row['entry']} did not fit the budget"
         return None
 
@@ -166,7 +173,7 @@ class _Replay:
             return f"what was {entry['state']} became {after}"
         entry["state"] = after
         if after == CANCELLED:
-            self.sums[entry["scope"]] = self.sums[entry["scope"]].minus(_amount(entry))
+            self.sums[entry["scope"]] = self.sums[entry["scope"]].minus(_tally(entry))
         granted = self.draws[row["entry"]]
         if after == SETTLED and granted is not None:
             return self._grant(row, granted, granted.lease)
@@ -203,6 +210,10 @@ def _amount(row: Row) -> Amount:
     return Amount(row["epsilon"], row["delta"])
 
 
+def _tally(row: Row) -> Tally:
+    return Tally.of(_amount(row), row.get("renyi"))
+
+
 def _amounts(row: Row) -> Row:
     return {"epsilon": row["epsilon"], "delta": row["delta"]}
 
@@ -215,11 +226,11 @@ def _disagreements(snapshot: Snapshot) -> Iterator[str]:
             yield f"event {number} cannot be: {impossible}"
             return
     for name, told in replay.account.items():
-        if snapshot.account[name] != told:
-            stored_value, told_value = _value(name, snapshot.account[name]), _value(name, told)
+        if snapshot.account.get(name) != told:
+            stored_value, told_value = _value(name, snapshot.account.get(name)), _value(name, told)
             yield f"the account's {name} is {stored_value}, its history says {told_value}"
     stored = {
-        row["id"]: {name: row[name] for name in row if name not in _NOT_IN_HISTORY}
+        row["id"]: {"renyi": None} | {name: row[name] for name in row if name not in _NOT_IN_HISTORY}
         for row in snapshot.entries
     }
     for entry in sorted(stored.keys() | replay.entries.keys()):
@@ -239,14 +250,15 @@ def _in_words(entry: Row | None) -> str:
     """An entry as a message shows it."""
     if entry is None:
         return "missing"
-    amounts = ", ".join(f"{name}={_value(name, entry[name])}" for name in ("epsilon", "delta"))
+    names = ("epsilon", "delta", *(["renyi"] if entry["renyi"] else []))
+    amounts = ", ".join(f"{name}={_value(name, entry[name])}" for name in names)
     scope = "the whole data set" if entry["scope"] is None else repr(entry["scope"])
     return f"{entry['state']} with {amounts} for {scope}"
 
 
 def _value(name: str, value: object) -> str:
     """A stored value as a message shows it: an amount in decimals. Whoever tampers may store anything."""
-    scale = {"epsilon": EPSILON_SCALE, "delta": DELTA_SCALE}.get(name)
+    scale = {"epsilon": EPSILON_SCALE, "delta": DELTA_SCALE, "renyi": EPSILON_SCALE}.get(name)
     return repr(value if scale is None or not isinstance(value, int) else value / scale)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 from dpfewshot.accounting.events import (
@@ -12,6 +13,7 @@ from dpfewshot.accounting.events import (
     FixedSizeGaussian,
     PoissonBoundedRange,
     PoissonGaussian,
+    PoissonProduct,
     PoissonRandomizedResponse,
     Tightest,
     ZeroConcentrated,
@@ -48,8 +50,8 @@ def gaussian_event(draws: Draws, noise_multiplier: float) -> PoissonGaussian | F
     return PoissonGaussian(draws.sampling_rate, shared_multiplier, draws.steps)
 
 
-def pure_event(draws: Draws, epsilon: float, name: str) -> PoissonRandomizedResponse:
-    """R releases on one draw, each ε₀-DP given the earlier ones, are one release at R·ε₀.
+def pure_event(draws: Draws, epsilon: float, name: str) -> Event:
+    """R releases on each draw, each ε₀-DP given the earlier ones.
 
     Args:
         draws: Poisson.
@@ -64,10 +66,14 @@ def pure_event(draws: Draws, epsilon: float, name: str) -> PoissonRandomizedResp
             f"{name} needs Poisson draws: sampling='fixed-size' reproduces the papers that ran a Gaussian "
             "mechanism that way"
         )
-    shared_epsilon = draws.tokens_per_draw * epsilon
-    if draws.tokens_per_draw > 1:
-        shared_epsilon = math.nextafter(shared_epsilon, math.inf)
-    return PoissonRandomizedResponse(draws.sampling_rate, shared_epsilon, draws.steps)
+    return _on_each_draw(draws, PoissonRandomizedResponse(1.0, epsilon, draws.tokens_per_draw))
+
+
+def _on_each_draw(draws: Draws, query: PoissonRandomizedResponse | PoissonBoundedRange) -> Event:
+    """R answers to a query on each draw (docs/proofs/product.md)."""
+    if draws.tokens_per_draw == 1 or draws.sampling_rate == 1:  # at q = 1 all draws are the same
+        return replace(query, sampling_rate=draws.sampling_rate, steps=draws.steps * draws.tokens_per_draw)
+    return PoissonProduct(draws.sampling_rate, (query,), draws.steps)
 
 
 def softmax_event(draws: Draws, noise_multiplier: float, name: str) -> Event:
@@ -75,7 +81,7 @@ def softmax_event(draws: Draws, noise_multiplier: float, name: str) -> Event:
 
     Such a token has bounded range ε₀, which subsampling amplifies. It is also ρ-zCDP with ρ = ε₀²/8 =
     1/(2σ²); these ρ add up without amplification (docs/proofs/private-prediction.md). Both hold, so the
-    tighter one counts. R tokens that share a draw do not have bounded range together: they are (R·ε₀)-DP.
+    tighter one counts.
 
     Args:
         draws: Poisson.
@@ -86,11 +92,10 @@ def softmax_event(draws: Draws, noise_multiplier: float, name: str) -> Event:
         InvalidPlan: fixed-size draws.
     """
     epsilon = rounded_up(2 / Fraction(noise_multiplier))
+    amplified = pure_event(draws, epsilon, name)
+    if epsilon <= WIDEST_RANGE:
+        amplified = _on_each_draw(draws, PoissonBoundedRange(1.0, epsilon, draws.tokens_per_draw))
     tokens = draws.steps * draws.tokens_per_draw
-    amplified: Event = pure_event(draws, epsilon, name)
-    apart = draws.tokens_per_draw == 1 or draws.sampling_rate == 1  # at q = 1 all draws are the same
-    if apart and epsilon <= WIDEST_RANGE:
-        amplified = PoissonBoundedRange(draws.sampling_rate, epsilon, tokens)
     concentrated = ZeroConcentrated(rounded_up(Fraction(epsilon) ** 2 / 8), tokens)
     return Tightest((amplified, concentrated))
 

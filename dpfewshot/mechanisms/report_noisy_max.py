@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from dpfewshot import _core
-from dpfewshot.accounting.events import Event, PoissonRandomizedResponse, Tightest
+from dpfewshot.accounting.events import Event
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.mechanisms.base import BaseMechanism, BaseRelease, Predictions
@@ -54,20 +54,12 @@ class ReportNoisyMax(BaseMechanism):
         check_support(self.top_k, vocabulary_size)
 
     def event(self, draws: Draws, noise_multiplier: float) -> Event:
-        """A pure release of ε₀ = 1/b on each draw: R tokens are one release at R·ε₀.
-
-        Without amplification by sampling, all tokens at ε₀ compose more tightly than draws at R·ε₀. Where
-        R > 1 both descriptions hold, and the tighter one counts.
+        """R pure releases of ε₀ = 1/b on each draw.
 
         Raises:
             InvalidPlan: fixed-size draws.
         """
-        epsilon = rounded_up(1 / Fraction(noise_multiplier))
-        by_draw = pure_event(draws, epsilon, self.name)
-        if draws.tokens_per_draw == 1:
-            return by_draw
-        by_token = PoissonRandomizedResponse(1.0, epsilon, draws.steps * draws.tokens_per_draw)
-        return Tightest((by_draw, by_token))
+        return pure_event(draws, rounded_up(1 / Fraction(noise_multiplier)), self.name)
 
     def start(
         self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None

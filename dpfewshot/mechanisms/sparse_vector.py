@@ -7,8 +7,8 @@ noise. A token is public while distance + Lap(2σ) < θ + Lap(σ). Otherwise the
 mechanism releases one token, and a new test begins with fresh threshold noise. After r halts the
 demonstration ends.
 
-A draw of records serves r halts: its permit was charged for r tests and r private tokens. So a draw should
-serve a whole demonstration, which costs nothing where every unit is in every draw.
+A draw of records serves r halts: its permit was charged for r tests and r private tokens, which share its
+records and are sampled together (docs/proofs/product.md). So a draw should serve a whole demonstration.
 
 Here everything is an integer: grid·s times the distance, sensitivity Δ = grid (with N > 1: 2·grid), discrete
 Laplace noise of scale 2Δ/ε on the threshold and 4Δ/ε on a distance (docs/proofs/sparse-vector.md). From its
@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,9 @@ from dpfewshot import _core
 from dpfewshot.accounting.events import (
     Composition,
     Event,
+    PoissonProduct,
     PoissonRandomizedResponse,
+    Query,
     Tightest,
     ZeroConcentrated,
 )
@@ -47,8 +50,8 @@ _LARGEST_DISTANCE = 2.0
 class SparseVector:
     """Public tokens while a private test passes, another mechanism's token where it halts.
 
-    Every unit must be in every draw, and a draw must serve more than r tokens: set `resample_every`, best to
-    `max_tokens`. A public token is the likeliest candidate of the public prompt.
+    A draw must serve more than r tokens: set `resample_every`, best to `max_tokens`. A public token is the
+    likeliest candidate of the public prompt.
 
     At noise multiplier σ a private token is released at σ, and a test costs ε = √(w/(1-w))/σ: ε²/2 is the
     share w of the zCDP cost 1/(2σ²) + ε²/2 of a token and its test.
@@ -92,15 +95,20 @@ class SparseVector:
         self.mechanism.check(vocabulary_size)
 
     def event(self, draws: Draws, noise_multiplier: float) -> Event:
-        """R private tokens and r tests on each draw, on the same records, composed.
+        """On each draw, r private tokens and r tests on the same records.
 
         Raises:
-            InvalidPlan: draws that omit units, or serve no more than r tokens.
+            InvalidPlan: draws that serve no more than r tokens or are of a fixed size, or a mechanism whose
+                tokens the accountant cannot sample together with tests.
         """
         private = self._private_draws(draws)
-        inner = self.mechanism.event(private, noise_multiplier)
         cost = rounded_up(self._test_epsilon(noise_multiplier))
-        return _with_tests(inner, cost, private.steps)
+        if draws.sampling_rate == 1:  # all draws are the same, and any event composes
+            inner = self.mechanism.event(private, noise_multiplier)
+            return _with_tests(inner, PoissonRandomizedResponse(1.0, cost, private.steps), None)
+        one_draw = replace(private, sampling_rate=1.0, steps=self.releases)
+        inner = self.mechanism.event(one_draw, noise_multiplier)
+        return _with_tests(inner, PoissonRandomizedResponse(1.0, cost, self.releases), draws)
 
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float | None:
         """The wrapped mechanism's, on a private token."""
@@ -123,18 +131,16 @@ class SparseVector:
         return _Release(inner, test, noise_multiplier, draws.prompts, self.releases)
 
     def _private_draws(self, draws: Draws) -> Draws:
-        """The draws of the plan's private tokens: one each, of every unit."""
-        if draws.sampling_rate < 1 or draws.fixed_size is not None:
+        """The draws of the plan's private tokens, counted one by one."""
+        if draws.fixed_size is not None:
             raise InvalidPlan(
-                "the sparse vector needs every unit in every draw: several tokens share one threshold noise, "
-                "so sampling afresh for each of them amplifies nothing; "
-                "give each demonstration a disjoint part of the records, or use "
-                f"{self.mechanism.name!r} without it"
+                "the sparse vector needs Poisson draws: its tests and tokens are sampled together, which the "
+                f"accountant knows for Poisson draws alone; use {self.mechanism.name!r} without it"
             )
         if draws.tokens_per_draw <= self.releases:
             raise InvalidPlan(
                 f"releases={self.releases} for each draw of {draws.tokens_per_draw} tokens leave no token "
-                "that could be free: set resample_every=max_tokens, since every unit is in every draw"
+                "that could be free: set resample_every=max_tokens, since tests and tokens of a draw share it"
             )
         return replace(draws, steps=draws.steps * self.releases, tokens_per_draw=1)
 
@@ -148,13 +154,25 @@ def threshold_rate(epsilon: Fraction, row_change: RowChange) -> Fraction:
     return epsilon / (2 * row_change.rows * _core.grid)
 
 
-def _with_tests(inner: Event, cost: float, tests: int) -> Event:
-    """Private tokens and tests in one plan. A test is ε-DP, and composes with zCDP tokens as ε²/2-zCDP."""
+def _with_tests(inner: Event, tests: PoissonRandomizedResponse, draws: Draws | None) -> Event:
+    """Private tokens and tests on the same records. A test is ε-DP, and ε²/2-zCDP beside zCDP tokens.
+
+    Args:
+        inner: the private tokens, without sampling.
+        tests: as many.
+        draws: the draws on which both are repeated; None where every unit is in every draw.
+    """
     if isinstance(inner, Tightest):  # each description of the tokens holds, so each composes with the tests
-        return Tightest(tuple(_with_tests(each, cost, tests) for each in inner.events))
+        return Tightest(tuple(_with_tests(each, tests, draws) for each in inner.events))
     if isinstance(inner, ZeroConcentrated):
-        return Composition((inner, ZeroConcentrated(rounded_up(Fraction(cost) ** 2 / 2), tests)))
-    return Composition((inner, PoissonRandomizedResponse(1.0, cost, tests)))
+        times = draws.steps if draws else 1
+        rho = rounded_up(Fraction(tests.epsilon) ** 2 / 2)
+        return Composition(
+            (replace(inner, steps=times * inner.steps), ZeroConcentrated(rho, times * tests.steps))
+        )
+    if draws is None:
+        return Composition((inner, tests))
+    return PoissonProduct(draws.sampling_rate, (cast("Query", inner), tests), draws.steps)
 
 
 class AboveThreshold:

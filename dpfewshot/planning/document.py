@@ -56,12 +56,16 @@ _EVENTS: Final[Mapping[str, Any]] = {
         events.PoissonGaussian,
         events.PoissonRandomizedResponse,
         events.PoissonBoundedRange,
+        events.PoissonProduct,
         events.FixedSizeGaussian,
         events.ZeroConcentrated,
         events.Composition,
         events.Tightest,
     )
 }
+
+_NESTED: Final = frozenset({"events", "queries"})
+"""Members of events that hold events."""
 
 
 def check(where: str, value: object, kinds: Mapping[str, tuple[type, ...]]) -> Mapping[str, Any]:
@@ -167,9 +171,9 @@ def event_as_dict(event: Event | None) -> dict[str, object] | None:
     if kind not in _EVENTS.values():
         return None
     values = {field.name: getattr(event, field.name) for field in fields(kind)}
-    if "events" in values:
-        values["events"] = [event_as_dict(each) for each in values["events"]]
-        if None in values["events"]:
+    for several in _NESTED & values.keys():
+        values[several] = [event_as_dict(each) for each in values[several]]
+        if None in values[several]:
             return None
     return {"event": kind.__name__} | values
 
@@ -186,8 +190,8 @@ def event_from_dict(value: object) -> Event | None:
         case {"event": str(name), **members} if name in _EVENTS:
             arguments: dict[str, Any] = {str(member): each for member, each in members.items()}
             try:
-                if "events" in arguments:
-                    arguments["events"] = tuple(event_from_dict(each) for each in arguments["events"])
+                for several in _NESTED & arguments.keys():
+                    arguments[several] = tuple(event_from_dict(each) for each in arguments[several])
                 event: Event = _EVENTS[name](**arguments)
             except InvalidPlan:
                 raise

@@ -56,7 +56,7 @@ class Planner:
             mechanism=mechanism.name,
             relation=self.relation,
             settings=settings,
-            strata=tuple(plan_stratum(mechanism, settings, self.budget, stratum) for stratum in strata),
+            strata=plan_strata(mechanism, settings, self.budget, strata),
             prompt_tokens=settings.prompts_per_token * self.tokens_of_a_prompt(settings),
             reasons=reasons,
         )
@@ -99,6 +99,24 @@ class Planner:
                 f"a prompt may need {needed} tokens, but the backend's context holds "
                 f"{context_tokens}: lower record_token_cap or records_per_prompt, or raise context_tokens"
             )
+
+
+def plan_strata(
+    mechanism: Mechanism, settings: Settings, budget: PrivacyBudget | None, strata: tuple[Stratum, ...]
+) -> tuple[StratumPlan, ...]:
+    """Plan every stratum. Those of one population and as many labels have the same σ, so it is sought once.
+
+    Raises:
+        InvalidPlan: as `plan_stratum`.
+    """
+    found: dict[tuple[int, int], StratumPlan] = {}
+    for stratum in strata:
+        alike = stratum.population, len(stratum.labels)
+        if alike not in found:
+            found[alike] = plan_stratum(mechanism, settings, budget, stratum)
+    return tuple(
+        replace(found[stratum.population, len(stratum.labels)], stratum=stratum) for stratum in strata
+    )
 
 
 def plan_stratum(

@@ -21,6 +21,7 @@ from dpfewshot.accounting import PoissonGaussian, calibrate, epsilon
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.permit import Permit
+from dpfewshot.budget.tally import EventCost
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.exact.rounding import rounded_up
@@ -145,7 +146,7 @@ class NoisyMean:
         sampling_rate: q in (0, 1], exact: the probability that a unit is in the sum.
         noise_multiplier: σ, in norms R.
         labels: K.
-        cost: the certified (ε, δ).
+        cost: the certified (ε, δ), with its event.
     """
 
     sampling_rate: Fraction
@@ -234,8 +235,9 @@ def _plan(budget: PrivacyBudget, sampling_rate: Fraction, labels: int) -> NoisyM
     sigma = calibrate(
         lambda noise: PoissonGaussian(rate, noise, 1), epsilon=target.epsilon, delta=target.delta
     )
-    certified = epsilon(PoissonGaussian(rate, sigma, 1), delta=target.delta).upper
-    return NoisyMean(sampling_rate, sigma, labels, Amount.certified(certified, limit.delta))
+    event = PoissonGaussian(rate, sigma, 1)
+    cost = Amount.certified(epsilon(event, delta=target.delta).upper, limit.delta)
+    return NoisyMean(sampling_rate, sigma, labels, EventCost(cost, event))
 
 
 def _rows(

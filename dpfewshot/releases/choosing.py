@@ -22,6 +22,7 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.budget.account import Details
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.permit import Permit
+from dpfewshot.budget.tally import pure_cost
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.planning.population import Population
@@ -137,7 +138,7 @@ def choose(
     }
     certified = random_source is None
     with payment.reserved(
-        _cost(budget) if certified else None,
+        pure_cost(_cost(budget)) if certified else None,
         uses=2,
         noise_multiplier=scale_of(mechanism.rate),
         details=details,

@@ -20,6 +20,7 @@ from dpfewshot.budget.account import Account, bound
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.permit import Permit
 from dpfewshot.budget.reservation import Accountant
+from dpfewshot.budget.tally import pure_cost
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.exact.laplace import discrete_laplace
 from dpfewshot.exact.normal import exponential_of_minus
@@ -151,6 +152,7 @@ class _NoisyMax:
 
     Attributes:
         cost: (ε, δ) of the whole release.
+        charge: what an account is charged: `cost`, and the event that it is computed for.
         rounds: queries of the votes.
         rate: 1 over the scale of a round's noise, in votes.
     """
@@ -163,6 +165,10 @@ class _NoisyMax:
     @property
     def cost(self) -> PrivacySpend:
         return PrivacySpend(self.epsilon, 0.0)
+
+    @property
+    def charge(self) -> Amount:
+        return pure_cost(self.cost, self.rounds)
 
     @property
     def rounds(self) -> int:
@@ -200,6 +206,10 @@ class _StabilityHistogram:
     @property
     def cost(self) -> PrivacySpend:
         return PrivacySpend(self.epsilon, self.delta)
+
+    @property
+    def charge(self) -> Amount:
+        return Amount.of_cost(self.cost)
 
     @property
     def rate(self) -> Fraction:
@@ -267,7 +277,7 @@ def _relation(account: Account | None, records: Sequence[Record]) -> str:
 def _paid(mechanism: _Mechanism, account: Account | None) -> Permit:
     """Reserve and charge the release; give back a reservation that could not be charged."""
     reservation = Accountant(account).reserve(
-        mechanism.cost,
+        mechanism.charge,
         scope=None,
         draws=1,
         tokens_per_draw=mechanism.rounds,

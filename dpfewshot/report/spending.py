@@ -15,7 +15,8 @@ from datetime import datetime
 from typing import Any
 
 from dpfewshot.budget.amounts import NOTHING, Amount
-from dpfewshot.budget.scopes import total_over_scopes
+from dpfewshot.budget.rule import Rule
+from dpfewshot.budget.tally import EMPTY, Tally
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger import LedgerAccount
 from dpfewshot.ledger.counting import LEASE
@@ -156,7 +157,7 @@ def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
         )
     states = {row["id"]: row["state"] for row in snapshot.entries}
     history = [row for row in snapshot.history if confidential or states.get(row["entry"]) != CANCELLED]
-    moments = tuple(_moments(history))
+    moments = tuple(_moments(history, Rule(snapshot.account.get("renyi_order"))))
     return Spending(
         dataset=snapshot.account["dataset"],
         relation=snapshot.account["relation"],
@@ -188,22 +189,22 @@ def _plans(history: History, states: Mapping[int, str]) -> Iterator[ReservedPlan
         )
 
 
-def _moments(history: History) -> Iterator[Moment]:
-    costs: dict[int, Amount] = {}
-    sums: dict[str | None, Amount] = defaultdict(lambda: NOTHING)
+def _moments(history: History, rule: Rule) -> Iterator[Moment]:
+    costs: dict[int, Tally] = {}
+    sums: dict[str | None, Tally] = defaultdict(lambda: EMPTY)
     budget = NOTHING
     for row in history:
         act, scope = row["act"], row["scope"]
         if act in {CREATE, CHANGE_BUDGET}:
             budget = _amount(row)
         elif act == RESERVE:
-            costs[row["entry"]] = _amount(row)
-            sums[scope] = sums[scope].plus(_amount(row))
+            costs[row["entry"]] = Tally.of(_amount(row), row.get("renyi"))
+            sums[scope] = sums[scope].plus(costs[row["entry"]])
         elif act == CANCEL:
             sums[scope] = sums[scope].minus(costs[row["entry"]])
         else:
             continue
-        spent = total_over_scopes(sums).as_spend()
+        spent = rule.spent(Tally.over_scopes(sums), budget).as_spend()
         yield Moment(len(costs), datetime.fromisoformat(row["at"]), spent, budget.as_remainder())
 
 

@@ -262,7 +262,7 @@ def test_an_event_is_for_the_right_neighbours_and_counts_its_draws(make: Make, b
 def test_calibration(make: Make, sampling_rate: float, tokens_per_draw: int, target: float) -> None:
     mechanism = make()
     plan = Draws(sampling_rate, 40 // tokens_per_draw, tokens_per_draw, 20, RowChange.ADDED)
-    if isinstance(mechanism, SparseVector) and (sampling_rate, tokens_per_draw) != (1.0, 40):
+    if isinstance(mechanism, SparseVector) and tokens_per_draw != 40:
         with pytest.raises(InvalidPlan):
             mechanism.event(plan, SIGMA)
         return

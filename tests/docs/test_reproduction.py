@@ -42,7 +42,7 @@ def test_the_comparison_can_fail(page: str) -> None:
 
 
 def test_the_verdicts(page: str) -> None:
-    tang, exponential, adadpsyn, iclinf = (
+    tang, exponential, adadpsyn, iclinf, shared = (
         [line for line in part.splitlines() if line.startswith("| ")][1:] for part in page.split("\n## ")[1:]
     )
     assert len(tang) == 20
@@ -60,3 +60,5 @@ def test_the_verdicts(page: str) -> None:
     assert "1.55 would do" in off
     assert len(iclinf) == 16
     assert sum("| same" in line for line in iclinf) == 16
+    assert len(shared) == 24
+    assert all(float(line.split("|")[-2]) > 1.1 for line in shared), "a product takes less noise"

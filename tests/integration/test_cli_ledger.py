@@ -51,8 +51,10 @@ def test_show_prints_one_object_and_no_more_than_readers_know(command: Command) 
         "budget": {"epsilon": 1.0, "delta": 1e-5},
         "spent": {"epsilon": 0.25, "delta": 1e-6},
         "entries": 1,
+        "rule": "sum",
+        "plans_left": 3,
     }
-    assert "chain tip" in command("show")[1]
+    assert "rule sum, 3 more plans like the last one fit, chain tip" in command("show")[1]
 
 
 @pytest.mark.usefixtures("account")

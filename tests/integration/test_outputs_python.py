@@ -92,13 +92,25 @@ def _refused(synthesizer: dpf.Synthesizer) -> object:
     return None
 
 
+def _words() -> PromptFormat:
+    return PromptFormat("", "Ticket", "Kind", TASK.labels, LABEL_WORDS)
+
+
 def _chosen(here: Here) -> object:
     """A choice but for its accuracies, whose noise differs."""
     budget = dpf.PrivacyBudget(50, 1e-5)
-    words = PromptFormat("", "Ticket", "Kind", TASK.labels, LABEL_WORDS)
-    prompt = dpf.Candidate(calibrated=False, format=words)
+    prompt = dpf.Candidate(calibrated=False, format=_words())
     choice = dpf.choose(TASK, here.records, Certain(), [prompt], budget=budget, population=UNITS, holdout=0)
     return replace(choice, accuracy=UNKNOWN, baseline=UNKNOWN)
+
+
+def _calibrated(here: Here) -> object:
+    """A calibration but for its bias, whose noise differs."""
+    budget = dpf.PrivacyBudget(50, 1e-5)
+    released = dpf.release_calibration(
+        TASK, here.records, Certain(), budget=budget, population=UNITS, holdout=0, prompt_format=_words()
+    )
+    return replace(released, bias=(0.0, 0.0))
 
 
 METHODS: dict[str, Call] = {
@@ -122,6 +134,7 @@ FURTHER: dict[str, Call] = {
     "a server that is gone": lambda here: here.synthesizer(Gone()).generate("refund"),
     "a model that promises nothing": lambda here: here.synthesizer(_Humble()),
     "choose": _chosen,
+    "release_calibration": _calibrated,
     "release_labels": lambda here: dpf.release_labels(here.records, count=2, epsilon=5, delta=1e-6),
 }
 
@@ -217,7 +230,12 @@ def test_every_function_that_takes_records_is_tried_or_named() -> None:
         if inspect.isfunction(function := getattr(dpf, name))
         and {"records", "source", "path"} & set(inspect.signature(function).parameters)
     }
-    assert takes - {"instruction_only_demonstrations"} == {"choose", "release_labels", *OPERATOR_ALONE}
+    assert takes - {"instruction_only_demonstrations"} == {
+        "choose",
+        "release_calibration",
+        "release_labels",
+        *OPERATOR_ALONE,
+    }
 
 
 def test_control_a_span_with_the_size_of_a_draw(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def _panels(piece: Piece, frequency: float) -> tuple[Array, Array]:
 # ---- the laws of single steps ---------------------------------------------------------------------------
 
 
-def _log_mixture(q: float, exponent: Array) -> Array:
+def log_mixture(q: float, exponent: Array) -> Array:
     """log(1 - q + q·e^exponent)."""
     if q == 1:
         return exponent
@@ -103,7 +103,7 @@ def _log_mixture(q: float, exponent: Array) -> Array:
     )
 
 
-def _normal(u: Array) -> Array:
+def normal(u: Array) -> Array:
     return np.exp(-0.5 * u * u) / math.sqrt(2 * math.pi)
 
 
@@ -111,14 +111,14 @@ def gaussian(q: float, sigma: float, steps: int, *, removed: bool) -> Law:
     """N(0, σ²) and (1-q)·N(0, σ²) + q·N(1, σ²), in units of σ."""
 
     def loss(u: Array) -> Array:
-        return _log_mixture(q, u / sigma - 0.5 / sigma**2)
+        return log_mixture(q, u / sigma - 0.5 / sigma**2)
 
     def mixed(u: Array) -> Array:
-        return (1 - q) * _normal(u) + q * _normal(u - 1 / sigma)
+        return (1 - q) * normal(u) + q * normal(u - 1 / sigma)
 
     if removed:
         return Law((Piece(-FAR, 1 / sigma + FAR + TILTED, loss, mixed, 0.5),), (), steps)
-    return Law((Piece(-FAR - TILTED, FAR, lambda u: -loss(u), _normal, 0.5),), (), steps)
+    return Law((Piece(-FAR - TILTED, FAR, lambda u: -loss(u), normal, 0.5),), (), steps)
 
 
 def fixed_size(m: int, n: int, sigma: float, steps: int) -> Law:
@@ -126,7 +126,7 @@ def fixed_size(m: int, n: int, sigma: float, steps: int) -> Law:
     q, middle = m / n, 0.5 / sigma
     removal = gaussian(q, sigma, steps, removed=True).pieces[0]
     above = removal._replace(low=middle)
-    below = Piece(middle, middle + FAR, lambda u: -removal.loss(u), _normal, 0.5)
+    below = Piece(middle, middle + FAR, lambda u: -removal.loss(u), normal, 0.5)
     rest = 1 - q - 2 * (1 - q) * float(ndtr(-middle))
     return Law((above, below), ((0.0, max(rest, 0.0)),), steps)
 
@@ -141,13 +141,13 @@ def bounded_range(q: float, width: float, steps: int, *, removed: bool) -> Law:
         return (1 - q) * base(g, -1) + q * base(g, 1)
 
     if removed:
-        return Law((Piece(-width, width, lambda g: _log_mixture(q, g), mixed, 1.0),), (), steps)
-    return Law((Piece(-width, width, lambda g: -_log_mixture(q, g), lambda g: base(g, -1), 1.0),), (), steps)
+        return Law((Piece(-width, width, lambda g: log_mixture(q, g), mixed, 1.0),), (), steps)
+    return Law((Piece(-width, width, lambda g: -log_mixture(q, g), lambda g: base(g, -1), 1.0),), (), steps)
 
 
 def response(q: float, cost: float, steps: int, *, removed: bool) -> Law:
     """Two outcomes."""
-    losses = [float(each) for each in _log_mixture(q, np.array([-cost, cost]))]
+    losses = [float(each) for each in log_mixture(q, np.array([-cost, cost]))]
     likely, rare = 1 / (1 + math.exp(-cost)), math.exp(-cost) / (1 + math.exp(-cost))
     if removed:
         second = (1 - q) * rare + q * likely
@@ -201,9 +201,15 @@ def _greatest(law: Law) -> float:
 
 
 def _of_atoms(laws: tuple[Law, ...], epsilon: float) -> float:
-    """Steps with two outcomes: binomial sums, of at most two laws."""
+    """Steps with two outcomes: binomial sums, of at most two laws. Few steps with more: all sequences."""
     losses, logs = np.zeros(1), np.zeros(1)
     for law in laws:
+        if len(law.atoms) != 2:
+            each, masses = (np.array(column) for column in zip(*law.atoms, strict=True))
+            for _ in range(law.steps):
+                losses = np.add.outer(losses, each).ravel()
+                logs = np.add.outer(logs, _log(masses)).ravel()
+            continue
         (first, _), (second, mass) = law.atoms
         counts = np.arange(law.steps + 1)
         gained = first * (law.steps - counts) + second * counts

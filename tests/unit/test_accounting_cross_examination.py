@@ -24,6 +24,7 @@ from dpfewshot.accounting import (
     FixedSizeGaussian,
     PoissonBoundedRange,
     PoissonGaussian,
+    PoissonProduct,
     PoissonRandomizedResponse,
     Tightest,
     ZeroConcentrated,
@@ -37,6 +38,8 @@ from dpfewshot.accounting.pairs.curve import Curve, DominatingPair, FloatArray
 from dpfewshot.accounting.pairs.registry import dominating_pairs
 from tests.support import independent_accounting as independent
 from tests.support.independent_accounting import Estimate, Law, delta_of
+from tests.support.independent_products import Shared
+from tests.support.independent_products import product as product_law
 
 SETTINGS, SOAKED, CHUNKS = 500, 20_000, 20
 LAST_DIGITS = 1e-6  # of the independent δ, relative
@@ -58,12 +61,12 @@ class Setting(NamedTuple):
 def setting(source: random.Random) -> Setting:
     """Noise from 2⁻⁶ to 10⁵, rates from 10⁻⁶ to 1, δ from 10⁻¹² to 0.3; every event, alone and composed."""
     make = source.choices(
-        [gaussian, fixed_size, response, bounded_range, zero_concentrated, mixture], WEIGHTS
+        [gaussian, fixed_size, response, bounded_range, zero_concentrated, mixture, product], WEIGHTS
     )[0]
     return Setting(make(source), 10 ** source.uniform(-12, math.log10(0.3)))
 
 
-WEIGHTS = 10, 4, 4, 4, 2, 4
+WEIGHTS = 10, 4, 4, 4, 2, 4, 2
 
 
 def rate(source: random.Random) -> float:
@@ -124,6 +127,24 @@ def mixture(source: random.Random) -> Event:
     )
 
 
+def product(source: random.Random) -> Event:
+    """Responses on one draw, alone or beside a Gaussian or up to four draws of bounded range."""
+    cost = 10 ** source.uniform(-2, 1)
+    responses = tuple(
+        PoissonRandomizedResponse(1.0, cost * source.uniform(0.2, 2), source.randint(1, 2))
+        for _ in range(source.randint(1, 2))
+    )
+    beside = source.choice(
+        [
+            (PoissonGaussian(1.0, source.uniform(1, 4) / cost, source.randint(1, 9)),),
+            (PoissonBoundedRange(1.0, source.uniform(0.5, 1) * cost, source.randint(1, 4)),),
+            (),
+        ]
+    )
+    count = round(10 ** source.uniform(0, 3)) if beside else source.randint(1, 3)
+    return PoissonProduct(rate(source), beside + responses[: source.randint(not beside, 2)], count)
+
+
 # ---- the independent answer -----------------------------------------------------------------------------
 
 
@@ -137,6 +158,10 @@ def laws_of(event: Event) -> list[list[Law]]:
         return [[law]]
     if isinstance(event, ZeroConcentrated):  # the Gaussian mechanism has these moments: no less can be right
         return [[independent.gaussian(1.0, (2 * event.rho * event.steps) ** -0.5, 1, removed=True)]]
+    if isinstance(event, PoissonProduct):
+        ways = (True,) if event.sampling_rate == 1 else (True, False)
+        shared = shared_queries(event)
+        return [[product_law(event.sampling_rate, shared, event.steps, removed=way)] for way in ways]
     make, parameter = {
         PoissonGaussian: (independent.gaussian, "noise_multiplier"),
         PoissonRandomizedResponse: (independent.response, "epsilon"),
@@ -144,6 +169,19 @@ def laws_of(event: Event) -> list[list[Law]]:
     }[type(event)]
     ways = (True,) if event.sampling_rate == 1 else (True, False)
     return [[make(event.sampling_rate, getattr(event, parameter), event.steps, removed=way)] for way in ways]
+
+
+def shared_queries(event: PoissonProduct) -> Shared:
+    squared, width, ranges, responses = 0.0, 1.0, 0, []
+    for query in event.queries:
+        match query:
+            case PoissonGaussian(noise_multiplier=sigma):
+                squared += query.steps / sigma**2
+            case PoissonBoundedRange(epsilon=width):
+                ranges = query.steps
+            case PoissonRandomizedResponse(epsilon=cost):
+                responses += [cost] * query.steps
+    return Shared(squared**-0.5 if squared else None, width, ranges, tuple(responses))
 
 
 def exact_delta(event: Event, at: float, near: float) -> Estimate:
@@ -230,7 +268,7 @@ def interesting(source: random.Random, make: Callable[[random.Random], Event]) -
             return asked
 
 
-@pytest.mark.parametrize("make", [gaussian, fixed_size, response, bounded_range])
+@pytest.mark.parametrize("make", [gaussian, fixed_size, response, bounded_range, product])
 def test_the_examination_catches_a_curve_that_is_wrong_by_one_percent(
     make: Callable[[random.Random], Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +278,7 @@ def test_the_examination_catches_a_curve_that_is_wrong_by_one_percent(
     monkeypatch.setattr(
         bounds, "dominating_pairs", lambda event: tuple(map(OnePercentLess, dominating_pairs(event)))
     )
+    monkeypatch.setattr(bounds, "dominated_pairs", bounds.dominating_pairs)
     assert sum(bool(examine(each).fault) for each in asked) >= CONTROLS / 2
 
 

@@ -57,7 +57,7 @@ def test_the_best_prompt_is_chosen_and_measured_beside_none() -> None:
     assert choice.index == 2
     assert list(choice.demonstrations) == HELPFUL
     assert choice.accuracy.low > 0.9
-    assert choice.baseline.low < 0.5 < choice.baseline.high
+    assert abs(choice.baseline.value - 0.5) < 0.2  # a 95 % interval would miss in one run of 20
     assert choice.spent == PrivacySpend(2.0, 0.0)
     assert choice.relation == "zero-out"
     assert (choice.private, choice.proxy, choice.total) == (True, False, None)
@@ -90,7 +90,7 @@ def test_balance_weighs_labels_by_public_numbers() -> None:
         for balanced in (False, True)
     )
     assert plain.accuracy.low > 0.8
-    assert balanced.accuracy.low < 0.5 < balanced.accuracy.high
+    assert abs(balanced.accuracy.value - 0.5) < 0.2
     with pytest.raises(dpf.InvalidPlan, match="public number of each label"):
         choose([[]], population=2000, balanced=True)
 

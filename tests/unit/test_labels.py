@@ -38,10 +38,8 @@ class Watched(dpf.MemoryAccount):
         self.fails = fails
         self.calls: list[tuple[Any, ...]] = []
 
-    def reserve(
-        self, scope: str | None, cost: PrivacySpend, details: Details, draws: DrawCounts | None = None
-    ) -> int:
-        self.calls.append(("reserve", scope, cost, dict(details)))
+    def reserve(self, scope: str | None, cost: Any, details: Details, draws: DrawCounts | None = None) -> int:
+        self.calls.append(("reserve", scope, cost.as_spend(), dict(details)))
         return super().reserve(scope, cost, details, draws)
 
     def draw(self, entry: int, lease: str, part: int) -> None:

@@ -69,6 +69,15 @@ EVENTS = st.one_of(
     st.builds(events.PoissonGaussian, RATES, NOISES, st.integers(1, 9)),
     st.builds(events.PoissonBoundedRange, RATES, st.floats(1e-9, 200.0), st.integers(1, 9)),
     st.builds(events.ZeroConcentrated, st.floats(1e-9, 1e3), st.integers(1, 9)),
+    st.builds(
+        lambda q, sigma, cost, steps: events.PoissonProduct(
+            q, (events.PoissonGaussian(1.0, sigma, 1), events.PoissonRandomizedResponse(1.0, cost, steps)), 3
+        ),
+        RATES,
+        NOISES,
+        st.floats(1e-9, 200.0),
+        st.integers(1, 9),
+    ),
 )
 NESTED = st.recursive(
     EVENTS,

@@ -7,6 +7,7 @@ import pytest
 from dpfewshot import _core
 from dpfewshot.accounting import (
     PoissonBoundedRange,
+    PoissonProduct,
     PoissonRandomizedResponse,
     Tightest,
     ZeroConcentrated,
@@ -70,13 +71,12 @@ def test_replaced_rows_take_half_the_clip_or_twice_the_temperature() -> None:
         assert one.clip * float(one.rate) == pytest.approx(2 * other.clip * float(other.rate))
 
 
-def test_an_event_is_both_pure_and_concentrated() -> None:
+def test_an_event_is_both_of_bounded_range_and_concentrated() -> None:
     event = PrivatePrediction().event(Draws(0.05, 3, 4, 50, RowChange.ADDED), 8.0)
     assert isinstance(event, Tightest)
-    pure, concentrated = event.events
-    assert isinstance(pure, PoissonRandomizedResponse)
+    amplified, concentrated = event.events
+    assert amplified == PoissonProduct(0.05, (PoissonBoundedRange(1.0, 0.25, 4),), 3)
     assert isinstance(concentrated, ZeroConcentrated)
-    assert (pure.sampling_rate, pure.epsilon, pure.steps) == (0.05, pytest.approx(4 * 0.25), 3)
     assert (concentrated.rho, concentrated.steps) == (pytest.approx(1 / 128), 12)
 
 

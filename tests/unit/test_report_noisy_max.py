@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dpfewshot import _core
-from dpfewshot.accounting import PoissonRandomizedResponse, Tightest, epsilon
+from dpfewshot.accounting import PoissonProduct, PoissonRandomizedResponse, epsilon
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws, ReportNoisyMax, RowChange
@@ -29,19 +29,18 @@ def test_a_token_on_its_own_draw_is_one_pure_step() -> None:
     assert Fraction(third) >= Fraction(1, 3) > Fraction(math.nextafter(third, 0))
 
 
-def test_a_draw_is_one_step_or_one_a_token_without_sampling() -> None:
+def test_tokens_that_share_a_draw_are_sampled_together() -> None:
     event = ReportNoisyMax().event(draws(tokens_per_draw=8), 4.0)
-    assert isinstance(event, Tightest)
-    block, tokens = event.events
-    assert (block.sampling_rate, block.steps) == (0.1, 6)
-    assert 2.0 <= block.epsilon <= math.nextafter(2.0, 3)
-    assert tokens == PoissonRandomizedResponse(1.0, 0.25, 48)
+    assert event == PoissonProduct(0.1, (PoissonRandomizedResponse(1.0, 0.25, 8),), 6)
+    block = PoissonRandomizedResponse(0.1, 2.0, 6)
+    tokens = PoissonRandomizedResponse(1.0, 0.25, 48)
+    assert epsilon(event, 1e-5).upper < 0.8 * min(epsilon(each, 1e-5).upper for each in (block, tokens))
 
 
-def test_tokens_of_everybody_compose_more_tightly_than_blocks() -> None:
-    """40 tokens on one draw of everybody: 40·ε₀ as one block, far less as a composition."""
+def test_tokens_of_everybody_compose_one_by_one() -> None:
+    """40 tokens on one draw of everybody: 40·ε₀ = 2 as one block, far less as a composition."""
     event = ReportNoisyMax().event(Draws(1.0, 1, 40, 20, RowChange.ADDED), 20.0)
-    assert epsilon(event.events[0], 1e-5).upper == pytest.approx(2.0, rel=1e-4)
+    assert (event.sampling_rate, event.epsilon, event.steps) == (1.0, 0.05, 40)
     assert epsilon(event, 1e-5).upper < 1.2
 
 

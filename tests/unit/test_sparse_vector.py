@@ -7,7 +7,9 @@ import pytest
 from dpfewshot import _core
 from dpfewshot.accounting import (
     Composition,
+    PoissonBoundedRange,
     PoissonGaussian,
+    PoissonProduct,
     PoissonRandomizedResponse,
     Tightest,
     ZeroConcentrated,
@@ -135,6 +137,38 @@ def test_the_events_are_r_tokens_and_r_tests_a_draw() -> None:
     assert [each.steps for each in concentrated.events] == [6, 6]
 
 
+def test_tests_and_tokens_of_a_draw_are_sampled_together() -> None:
+    draws = replace(DRAWS, sampling_rate=0.1)
+    tests = PoissonRandomizedResponse(1.0, 1 / SIGMA, 2)
+    event = SparseVector(Gaussian(), 0.5, 2).event(draws, SIGMA)
+    assert event == PoissonProduct(0.1, (PoissonGaussian(1.0, SIGMA, 2), tests), 3)
+    event = SparseVector(ReportNoisyMax(), 0.5, 2).event(draws, SIGMA)
+    assert event == PoissonProduct(0.1, (PoissonRandomizedResponse(1.0, 1 / SIGMA, 2), tests), 3)
+    event = SparseVector(PrivatePrediction(), 0.5, 2).event(draws, SIGMA)
+    assert isinstance(event, Tightest)
+    amplified, concentrated = event.events
+    assert amplified == PoissonProduct(0.1, (PoissonBoundedRange(1.0, 2 / SIGMA, 2), tests), 3)
+    assert [each.steps for each in concentrated.events] == [6, 6], "zCDP is not amplified, so it counts all"
+
+
+def test_a_sampled_draw_costs_less_and_a_mechanism_of_unknown_pairs_is_refused() -> None:
+    wrapped, one_draw = SparseVector(Gaussian(), 0.5, 8), Draws(0.1, 1, 40, 50, RowChange.ADDED)
+    costs = [
+        epsilon(wrapped.event(replace(one_draw, sampling_rate=q), 8.0), 1e-5).upper for q in (0.1, 0.9, 1.0)
+    ]
+    assert costs[0] < 0.4 * costs[2]
+    assert costs[0] < costs[1] < costs[2]
+
+    class Several(Gaussian):
+        def event(self, draws, noise_multiplier):
+            return Composition((super().event(draws, noise_multiplier),))
+
+    everybody = SparseVector(Several(), 0.5, 8).event(replace(one_draw, sampling_rate=1.0), 8.0)
+    assert epsilon(everybody, 1e-5).upper == pytest.approx(costs[2])
+    with pytest.raises(InvalidPlan, match="product"):
+        SparseVector(Several(), 0.5, 8).event(one_draw, 8.0)
+
+
 def test_amin_et_al_sums_of_rho() -> None:
     """ρ = r·(c²/(2s²τ²) + 2/(sλ)²), λ the scale of the threshold's noise on the distance over s."""
     s, releases, sigma, share = 50, 30, 9.0, 0.3
@@ -165,8 +199,7 @@ def test_few_releases_take_less_noise_than_all_tokens(mechanism) -> None:
 @pytest.mark.parametrize(
     ("draws", "message"),
     [
-        (replace(DRAWS, sampling_rate=0.999), "share one threshold noise"),
-        (replace(DRAWS, fixed_size=FixedSize(5, 5)), "share one threshold noise"),
+        (replace(DRAWS, fixed_size=FixedSize(5, 5)), "needs Poisson draws"),
         (replace(DRAWS, tokens_per_draw=2), "resample_every=max_tokens"),
         (replace(DRAWS, tokens_per_draw=1), "resample_every=max_tokens"),
     ],

@@ -6,19 +6,24 @@ class with a curve and one function here.
 
 from __future__ import annotations
 
-from functools import singledispatch
+from dataclasses import replace
+from functools import lru_cache, singledispatch
 
 from dpfewshot.accounting.events import (
     Event,
     FixedSizeGaussian,
     PoissonBoundedRange,
     PoissonGaussian,
+    PoissonProduct,
     PoissonRandomizedResponse,
+    Query,
 )
 from dpfewshot.accounting.pairs.bounded_range import AddBoundedRange, RemoveBoundedRange
 from dpfewshot.accounting.pairs.curve import DominatingPair
 from dpfewshot.accounting.pairs.gaussian import AddGaussian, RemoveGaussian, ReplaceGaussian
+from dpfewshot.accounting.pairs.product import AddProduct, LowerProduct, RemoveProduct, UpperProduct
 from dpfewshot.accounting.pairs.randomized_response import added_response, removed_response
+from dpfewshot.accounting.pld.product import composed_queries, lower_product, upper_product
 from dpfewshot.errors import InvalidPlan
 
 Pairs = tuple[DominatingPair, DominatingPair]
@@ -64,3 +69,33 @@ def _(event: PoissonBoundedRange) -> Pairs:
     if event.sampling_rate == 1:
         return remove, remove  # the pair is its own reverse
     return remove, AddBoundedRange(event.sampling_rate, event.epsilon)
+
+
+@dominating_pairs.register
+def _(event: PoissonProduct) -> Pairs:
+    queries = event.merged
+    if len(queries) == 1 and queries[0].steps == 1:
+        return dominating_pairs(replace(queries[0], sampling_rate=event.sampling_rate))
+    product = _product(queries)[0]
+    return RemoveProduct(event.sampling_rate, product), AddProduct(event.sampling_rate, product)
+
+
+def dominated_pairs(event: Event) -> Pairs:
+    """Pairs whose curves are at most those of `dominating_pairs`, and at most exact: for lower bounds.
+
+    The same pairs wherever their curves are exact.
+    """
+    if not isinstance(event, PoissonProduct):
+        return dominating_pairs(event)
+    queries = event.merged
+    if len(queries) == 1 and queries[0].steps == 1:
+        return dominating_pairs(event)
+    product = _product(queries)[1]
+    return RemoveProduct(event.sampling_rate, product), AddProduct(event.sampling_rate, product)
+
+
+@lru_cache(maxsize=64)
+def _product(queries: tuple[Query, ...]) -> tuple[UpperProduct, LowerProduct]:
+    curves = composed_queries([(dominating_pairs(query)[0], query.steps) for query in queries])
+    upper = upper_product(curves)
+    return upper, lower_product(curves, upper)

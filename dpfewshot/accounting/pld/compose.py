@@ -118,7 +118,7 @@ def compose(tilt: Tilt) -> ComposedCurve:
     return ComposedCurve(
         losses=losses,
         heads=_from_top(composed),
-        tails=_discounted_from_top(composed, spacing),
+        tails=discounted_from_top(composed, spacing),
         noise=noise,
         relative=2 * tilt_error + UNIT_ROUNDOFF * (4 * length + 8 * largest),
         missing=tilt.mass_above + sum(loss.steps * loss.infinite_mass for loss in cumulants.losses),
@@ -155,7 +155,7 @@ def _from_top(masses: FloatArray) -> FloatArray:
     return np.asarray(np.cumsum(masses[::-1])[::-1], dtype=np.float64)
 
 
-def _discounted_from_top(masses: FloatArray, spacing: float) -> FloatArray:
+def discounted_from_top(masses: FloatArray, spacing: float) -> FloatArray:
     """Σ_{j ≥ k} masses[j]·e^{-(j-k)·spacing}, in chunks short enough that no exponential overflows."""
     result = np.empty_like(masses)
     chunk = max(int(_LARGEST / spacing), 1)

@@ -87,6 +87,11 @@ def discretise(pair: DominatingPair, steps: int, spacing: float, low: float, hig
     )
 
 
+def hair_of(loss: GridLoss) -> float:
+    """Bound on the distance of point masses below their grid points."""
+    return 2 * HAIR * UNIT_ROUNDOFF * (1 + 2 * float(np.abs(loss.losses).max()) + loss.spacing)
+
+
 def _log_masses(upper: FloatArray, lower: FloatArray, spacing: float) -> FloatArray:
     """Masses whose sum from any grid point upwards is at least that of the exact discretisation.
 
@@ -113,6 +118,11 @@ class Cumulants:
     """
 
     losses: tuple[GridLoss, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether all point masses lie on grid points, so that the grid adds no error."""
+        return all(loss.coarse_log_masses is None for loss in self.losses)
 
     @property
     def origin(self) -> float:

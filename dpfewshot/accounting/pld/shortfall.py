@@ -15,7 +15,7 @@ import numpy as np
 
 from dpfewshot.accounting.pairs.curve import UNIT_ROUNDOFF, FloatArray
 from dpfewshot.accounting.pld.curve_on_grid import LARGEST_GROWTH
-from dpfewshot.accounting.pld.discretise import HAIR, Cumulants, GridLoss
+from dpfewshot.accounting.pld.discretise import Cumulants, GridLoss, hair_of
 from dpfewshot.accounting.pld.window import Tilt
 
 _MASS_ROUNDING: Final = 1e-11  # relative, of scaled_mass: its exponents reach 10³, and 10³·u is smaller
@@ -100,7 +100,8 @@ def _least_bound(
     for order, moment, step_moment in exponentials:
         largest = float(np.max(gaps * np.exp(np.minimum(order * ends - step_moment, 700.0))))
         tilted = np.exp(np.minimum(moment - order * curve.at, 700.0))
-        best = np.minimum(best, largest * tilted)
+        with np.errstate(over="ignore"):  # an infinite bound says nothing, as it should
+            best = np.minimum(best, largest * tilted)
     return best
 
 
@@ -130,9 +131,8 @@ def discretisation_gaps(loss: GridLoss) -> tuple[FloatArray, FloatArray]:
 
 def _gaps_at_point_masses(loss: GridLoss) -> FloatArray:
     """Point masses lie a hair below their grid points, where the curve's slope is at most the mass above."""
-    hair = 2 * HAIR * UNIT_ROUNDOFF * (1 + 2 * float(np.abs(loss.losses).max()) + loss.spacing)
     above = np.cumsum(np.exp(loss.log_masses)[::-1])[::-1]
-    return np.asarray(hair * above[1:], dtype=np.float64)
+    return np.asarray(hair_of(loss) * above[1:], dtype=np.float64)
 
 
 def mass_above_grid(loss: GridLoss) -> float:

@@ -42,7 +42,7 @@ def choose_tilt(steps: Sequence[Step], goal: Goal, enough: float = 0.0) -> Tilt 
     order, share = 0.0, 0.0
     for turn in range(_REFINEMENTS):
         cumulants = _discretise_all(steps, ranges, spacing)
-        exact = all(loss.coarse_log_masses is None for loss in cumulants.losses)
+        exact = cumulants.exact
         if turn < _SOLUTIONS:
             order = goal.order(cumulants, (_EXACT_TILT if exact else 2) / spacing, order)
         if renyi_epsilon(cumulants, order, goal.delta) <= enough:

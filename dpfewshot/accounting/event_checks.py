@@ -1,0 +1,85 @@
+"""What events have in common: checks of their values, and their former attribute.
+
+A check that fails raises InvalidPlan, which names the value.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from dpfewshot.errors import InvalidPlan
+from dpfewshot.runtime.deprecation import warn_renamed
+from dpfewshot.values import Relation, check_whole
+
+if TYPE_CHECKING:
+    from dpfewshot.accounting.events import Event
+
+
+class FormerRelation:
+    """Answers for `relation`, the former attribute, with a warning that names `relations`."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # type checkers should find every other missing attribute
+
+        def __getattr__(self, name: str) -> Relation:
+            owner = type(self).__name__
+            if name != "relation":
+                raise AttributeError(f"{owner!r} object has no attribute {name!r}")
+            warn_renamed(f"{owner}.relation", f"{owner}.relations")
+            return Relation.REPLACE_ONE if Relation.REPLACE_ONE in self.relations else Relation.ADD_REMOVE
+
+
+def check_rate(rate: float) -> None:
+    """Refuse a rate outside (0, 1]."""
+    if not 0 < rate <= 1:
+        raise InvalidPlan(f"sampling_rate must lie in (0, 1], not {rate}")
+
+
+def check_positive(name: str, value: float) -> None:
+    """Refuse what is not a positive, finite number."""
+    if not (math.isfinite(value) and value > 0):
+        raise InvalidPlan(f"{name} must be a positive number, not {value}")
+
+
+def check_cost(epsilon: float, largest: float) -> None:
+    """Refuse an ε₀ outside (0, largest]."""
+    check_positive("epsilon", epsilon)
+    if epsilon > largest:
+        raise InvalidPlan(f"epsilon must be at most {largest:g}, not {epsilon}")
+
+
+def check_noise(multiplier: float, least: float, most: float) -> None:
+    """Refuse a noise multiplier outside [least, most]."""
+    if not least <= multiplier <= most:
+        raise InvalidPlan(
+            f"the noise multiplier of a draw must lie between {least} and {most:.0f}, the range "
+            f"that the accounting is tested for, not {multiplier}; R tokens on one draw have sigma / sqrt(R)"
+        )
+
+
+def check_count(name: str, number: float) -> None:
+    """As `check_whole`, but a reviewer's 15.0 or NumPy integer is a whole number too."""
+    check_whole(name, int(number) if number % 1 == 0 else number)
+
+
+def checked_events(events: tuple[Event, ...]) -> tuple[Event, ...]:
+    """The events as a tuple, if there are some and they have a relation in common."""
+    events = tuple(events)  # the caller may have passed a list, and change it later
+    if not events:
+        raise InvalidPlan("a composition needs at least one event")
+    if not shared_relations(events):
+        different = " and ".join(sorted({in_words(event.relations) for event in events}))
+        raise InvalidPlan(f"events for different neighbours do not compose: {different}")
+    return events
+
+
+def shared_relations(events: tuple[Event, ...]) -> frozenset[Relation]:
+    """The relations that every event covers."""
+    return frozenset.intersection(*(event.relations for event in events))
+
+
+def in_words(relations: frozenset[Relation]) -> str:
+    """For messages."""
+    return " or ".join(sorted(relations))

@@ -1,0 +1,208 @@
+"""The rules by which an account admits plans: by sums of (ε, δ), and by sums of Rényi divergences.
+
+An account of ε and δ with a Rényi order α admits a plan if, with everything reserved, one of two holds:
+
+    Σ ε_i ≤ ε   and   Σ δ_i ≤ δ/4
+    Σ r_i + Σ' ε_i + (log c - log(δ/2)) / (α-1) ≤ ε   and   Σ' δ_i ≤ δ/4,   c = (α-1)^{α-1} / α^α
+
+r_i bounds the plan's Rényi divergence at α in both directions. Σ' is over the plans without such a bound. A
+transcript may satisfy either, so their δ add up: δ/4 + δ/2 + δ/4. Without an order the account admits a plan
+if the sums of (ε, δ) fit. Feldman and Zrnic 2021 (Rényi filters); docs/proofs/filter.md.
+"""
+
+from __future__ import annotations
+
+import decimal
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from typing import Final
+
+from dpfewshot.budget.account import Cost, in_words
+from dpfewshot.budget.amounts import DELTA_SCALE, EPSILON_SCALE, NOTHING, Amount
+from dpfewshot.budget.tally import EMPTY, EventCost, Tally
+from dpfewshot.errors import InvalidPlan
+
+
+class Admission(StrEnum):
+    """How an account counts its plans."""
+
+    SUM = "sum"
+    """By sums of (ε, δ)."""
+
+    RENYI = "renyi"
+    """By sums of Rényi divergences, or by sums of (ε, δ) where these are smaller."""
+
+
+_SHARE: Final = 4  # the part of δ for sums of δ_i, once by each rule; the other half pays for the conversion
+_ORDERS: Final = range(2, 2**15 + 1)
+_EXACT: Final = decimal.Context(prec=50)  # its logarithms are correctly rounded, on every machine alike
+_ABOVE: Final = decimal.Decimal(10) ** -30  # more than the error of the logarithms
+_NEVER: Final = 2**63  # above the ε of any budget
+_MOST_PLANS: Final = 10**6
+_FEW: Final = 5  # orders, of which each is tried
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an account counts, fixed when it is created.
+
+    Attributes:
+        order: α ≥ 2 of the Rényi divergences; None where the account counts by sums of (ε, δ) alone.
+    """
+
+    order: int | None = None
+
+    @classmethod
+    def of(cls, admission: str, limit: Amount) -> Rule:
+        """The rule for an account with this budget: of all orders, that which admits the largest zCDP ρ.
+
+        Raises:
+            InvalidPlan: an unknown name, or a budget too small for any order.
+        """
+        if admission not in tuple(Admission):
+            raise InvalidPlan(f"the rule must be one of {', '.join(Admission)}, not {admission!r}")
+        if admission == Admission.SUM:
+            return cls()
+        if limit.delta < _SHARE:
+            raise InvalidPlan(f"a Rényi rule needs a delta of at least {_SHARE}e-18")
+        order = _best_order(limit)
+        if _conversion(order, limit.delta // 2) >= limit.epsilon:
+            raise InvalidPlan("the budget's epsilon is too small for a Rényi rule: use the rule 'sum'")
+        return cls(order)
+
+    @property
+    def admission(self) -> Admission:
+        """Its name."""
+        return Admission.SUM if self.order is None else Admission.RENYI
+
+    def tally(self, cost: Cost) -> Tally:
+        """What a plan costs in each way in which this rule counts.
+
+        Raises:
+            InvalidPlan: the cost is negative or not finite.
+        """
+        amount = Amount.of_cost(cost)
+        if self.order is None or not isinstance(cost, EventCost):
+            return Tally.of(amount, None)
+        return Tally.of(amount, _divergence(cost, self.order))
+
+    def fits(self, tally: Tally, limit: Amount) -> bool:
+        """Whether one of the two holds."""
+        return any(way.fits(self._room(limit)) for way in self._ways(tally, limit))
+
+    def spent(self, tally: Tally, limit: Amount) -> Amount:
+        """What the rule certifies of a tally: the smaller ε, by sums at their δ, else at the account's."""
+        by_sum, *by_renyi = self._ways(tally, limit)
+        better = [way for way in by_renyi if way.delta <= self._room(limit).delta]
+        if better and not (by_sum.epsilon <= better[0].epsilon and by_sum.delta <= self._room(limit).delta):
+            return Amount(better[0].epsilon, limit.delta)
+        return by_sum
+
+    def left(self, tally: Tally, limit: Amount) -> Amount:
+        """An (ε, δ) that a plan over the whole data set without a Rényi bound may still cost."""
+        room = self._room(limit)
+        rooms = (room.minus(way) for way in self._ways(tally, limit) if way.delta <= room.delta)
+        return max(rooms, key=lambda each: each.epsilon, default=NOTHING)
+
+    def plans_left(
+        self, sums: Mapping[str | None, Tally], last: tuple[str | None, Tally], limit: Amount
+    ) -> int:
+        """How many more entries like the last one fit, counted up to a million.
+
+        Args:
+            sums: what each scope costs.
+            last: the scope of the last entry, and what it costs.
+            limit: the budget.
+        """
+        scope, entry = last
+
+        def fit(count: int) -> bool:
+            more = sums.get(scope, EMPTY).plus(entry.times(count))
+            return self.fits(Tally.over_scopes({**sums, scope: more}), limit)
+
+        if not fit(1):
+            return 0
+        fits, too_many = 1, _MOST_PLANS + 1
+        while too_many - fits > 1:
+            middle = (fits + too_many) // 2
+            fits, too_many = (middle, too_many) if fit(middle) else (fits, middle)
+        return fits
+
+    def refusal(self, entry: Tally, before: Tally, limit: Amount) -> str:
+        """Why a plan does not fit. All of its numbers are public."""
+        spent, left = self.spent(before, limit), self.left(before, limit)
+        return (
+            f"the plan needs {in_words(entry.cost.as_spend())}, and does not fit: "
+            f"{in_words(spent.as_spend())} of the budget {in_words(limit.as_remainder())} is spent, which "
+            f"leaves a plan over the whole data set {in_words(left.as_remainder())}"
+            + self._renyi_refusal(entry, before, limit)
+        )
+
+    def _renyi_refusal(self, entry: Tally, before: Tally, limit: Amount) -> str:
+        if self.order is None:
+            return ""
+        if entry.renyi == 0:
+            return "; it has no Rényi divergence that fits the budget"
+        needed = Amount(entry.renyi, 0).as_spend().epsilon
+        left = limit.minus(self._ways(before, limit)[-1]).as_remainder().epsilon
+        return f"; by its Rényi divergence of order {self.order} the plan needs {needed}, and {left} is left"
+
+    def _room(self, limit: Amount) -> Amount:
+        """The largest ε, and the largest sum of δ_i, that either rule admits."""
+        return limit if self.order is None else Amount(limit.epsilon, limit.delta // _SHARE)
+
+    def _ways(self, tally: Tally, limit: Amount) -> list[Amount]:
+        """By sums, and by divergences: ε in all, and the sum of the δ_i that count."""
+        if self.order is None:
+            return [tally.cost]
+        converted = tally.renyi + tally.rest.epsilon + _conversion(self.order, limit.delta // 2)
+        return [tally.cost, Amount(converted, tally.rest.delta)]
+
+
+def counted(entry: Tally, before: Tally, limit: Amount) -> Tally:
+    """A new entry as it counts from now on.
+
+    It loses its divergence if that would not fit the budget, so that no sum of divergences exceeds a budget.
+
+    Args:
+        entry: what the plan costs.
+        before: what its scope costs already.
+        limit: the budget.
+    """
+    return entry if before.renyi + entry.renyi <= limit.epsilon else Tally.of(entry.cost, None)
+
+
+def _divergence(cost: EventCost, order: int) -> int | None:
+    """The event's Rényi divergence in 10⁻¹², rounded up; None if none is known."""
+    from dpfewshot.accounting.divergence import renyi_divergence  # loads SciPy: only where it is needed
+
+    found = renyi_divergence(cost.event, order)
+    return math.ceil(Fraction(found) * EPSILON_SCALE) if math.isfinite(found) else None
+
+
+@functools.cache
+def _conversion(order: int, delta: int) -> int:
+    """(log c - log δ) / (α-1) in 10⁻¹², rounded up: what turns D_α into ε at δ, in 10⁻¹⁸ (zcdp.md, 3)."""
+    if delta < 1:
+        return _NEVER
+    ln = [_EXACT.ln(decimal.Decimal(number)) for number in (order - 1, order, delta, DELTA_SCALE)]
+    log_c = _EXACT.subtract(_EXACT.multiply(order - 1, ln[0]), _EXACT.multiply(order, ln[1]))
+    total = _EXACT.add(log_c, _EXACT.subtract(ln[3], ln[2]))
+    return math.ceil((Fraction(total) + Fraction(_ABOVE)) * EPSILON_SCALE / (order - 1))
+
+
+def _best_order(limit: Amount) -> int:
+    """The order that admits the largest ρ: (ε - conversion) / α, which rises and then falls."""
+
+    def room(order: int) -> float:
+        return (limit.epsilon - _conversion(order, limit.delta // 2)) / order
+
+    orders = _ORDERS
+    while len(orders) > _FEW:
+        third = len(orders) // 3
+        orders = orders[:-third] if room(orders[third]) >= room(orders[-1 - third]) else orders[third:]
+    return max(orders, key=room)

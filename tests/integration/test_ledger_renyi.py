@@ -1,0 +1,223 @@
+"""Accounts with a Rényi rule, on disk: tampering, older ledgers, processes, plans and the command line."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dpfewshot as dpf
+from dpfewshot.accounting import PoissonRandomizedResponse, epsilon
+from dpfewshot.accounting.divergence import renyi_divergence
+from dpfewshot.budget.amounts import Amount
+from dpfewshot.budget.tally import EventCost, pure_cost
+from dpfewshot.cli.application import run
+from dpfewshot.errors import BudgetExceeded, LedgerError
+from dpfewshot.ledger import BudgetLedger, LedgerAccount
+from dpfewshot.releases.calibration import _plan
+from dpfewshot.report.spending import read_snapshot, spending_of
+from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.contract.test_account_rules import BUDGET, WEEKLY
+from tests.support import factory
+from tests.support.histories import drew, lived
+from tests.support.ledgers import path, rows, url
+from tests.support.processes import environment
+from tests.unit.test_choice import HELPFUL, choose
+
+FIXTURES = (path, url)
+
+TAMPERINGS = {
+    "a divergence is lowered": "UPDATE dpfewshot_entry SET renyi = 1 WHERE id = 2",
+    "a divergence is dropped": "UPDATE dpfewshot_entry SET renyi = NULL WHERE id = 2",
+    "a divergence is added": "UPDATE dpfewshot_entry SET renyi = 1 WHERE id = 3",
+    "a divergence is moved": (
+        "UPDATE dpfewshot_entry SET renyi = renyi + 1 WHERE id = 1;"
+        "UPDATE dpfewshot_entry SET renyi = renyi - 1 WHERE id = 2"
+    ),
+    "a divergence and its row are lowered": (
+        "UPDATE dpfewshot_entry SET renyi = 1 WHERE id = 2;"
+        "UPDATE dpfewshot_history SET renyi = 1 WHERE number = 3"
+    ),
+    "a divergence's row is dropped": "UPDATE dpfewshot_history SET renyi = NULL WHERE number = 3",
+    "the order is lowered": "UPDATE dpfewshot_account SET renyi_order = 2",
+    "the order is dropped": "UPDATE dpfewshot_account SET renyi_order = NULL",
+    "the order and its row are lowered": (
+        "UPDATE dpfewshot_account SET renyi_order = 2;"
+        "UPDATE dpfewshot_history SET details = replace(details, '\"renyi_order\": 6', '\"renyi_order\": 2')"
+    ),
+}
+DEEP_IN_THE_CHAIN = {"a divergence is moved", "a divergence and its row are lowered"}
+"""What `verify` alone finds: no sum depends on it, or the rows before the last agree with their entries."""
+
+
+def three_plans(url: str) -> LedgerAccount:
+    account = BudgetLedger.open(url).create("tickets", BUDGET, rule="renyi")
+    account.reserve(None, WEEKLY, {})
+    account.reserve(None, WEEKLY, {})
+    account.reserve(None, PrivacySpend(0.1, 0.0), {})
+    assert account.verify().ok
+    return account
+
+
+def tamper(path: Path, statements: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(statements)
+
+
+@pytest.mark.parametrize("statements", TAMPERINGS.values(), ids=TAMPERINGS)
+def test_tampering_is_found(path: Path, url: str, statements: str) -> None:
+    three_plans(url)
+    tamper(path, statements)
+    assert not BudgetLedger.open(url).account("tickets").verify().ok
+
+
+@pytest.mark.parametrize("name", [name for name in TAMPERINGS if name not in DEEP_IN_THE_CHAIN])
+def test_nothing_is_reserved_on_an_account_that_was_tampered_with(path: Path, url: str, name: str) -> None:
+    open_before = three_plans(url)
+    tamper(path, TAMPERINGS[name])
+    for account in (open_before, BudgetLedger.open(url).account("tickets")):
+        with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
+            account.reserve(None, WEEKLY, {})
+
+
+def test_an_account_of_sums_cannot_be_given_an_order(path: Path, url: str) -> None:
+    account = lived(url)
+    tamper(path, "UPDATE dpfewshot_account SET renyi_order = 6")
+    assert not account.verify().ok
+    with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
+        BudgetLedger.open(url).account("tickets").reserve(None, PrivacySpend(0.0, 0.0), {})
+
+
+def test_a_ledger_of_the_form_before_keeps_its_hashes_and_its_sums(path: Path, url: str) -> None:
+    account = drew(url)
+    tip, spent = account.chain_tip, account.spent
+    columns = {"account": "renyi_order", "entry": "renyi", "history": "renyi"}
+    for table, column in columns.items():
+        tamper(path, f"ALTER TABLE dpfewshot_{table} DROP COLUMN {column}")
+    tamper(path, "UPDATE dpfewshot_migration SET version_num = '0003'")
+    with BudgetLedger.open(url) as ledger:
+        again = ledger.account("tickets")
+        assert (again.chain_tip, again.spent, again.rule) == (tip, spent, "sum")
+        again.reserve("trec: Number", WEEKLY, {})
+        assert again.spent == WEEKLY.as_spend()
+        assert again.verify(tip).ok
+    assert rows(path, "SELECT version_num FROM dpfewshot_migration") == [("0004",)]
+
+
+RACE = """
+import sys
+import dpfewshot as dpf
+from dpfewshot.errors import BudgetExceeded
+from tests.contract.test_account_rules import WEEKLY
+account = dpf.BudgetLedger.open(sys.argv[1]).account("tickets")
+admitted = 0
+try:
+    while True:
+        account.charge(account.reserve(None, WEEKLY, {}))
+        admitted += 1
+except BudgetExceeded:
+    print(admitted)
+"""
+
+
+def test_two_processes_share_what_one_may_spend(url: str) -> None:
+    account = BudgetLedger.open(url).create("tickets", BUDGET, rule="renyi")
+    command = [sys.executable, "-c", RACE, url]
+    running = [
+        subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    admitted = [int(each.communicate(timeout=120)[0]) for each in running]
+    assert sum(admitted) == account.entries == 43
+    assert account.verify().ok
+
+
+def test_a_plan_states_the_divergence_of_its_event(url: str) -> None:
+    BudgetLedger.open(url).create("tickets", PrivacyBudget(4.0, 1e-5), rule="renyi")
+    made = factory.synthesizer(budget=PrivacyBudget(0.5, 1e-6), ledger=url, dataset="tickets")
+    made.generate("refund")
+    account = BudgetLedger.open(url).account("tickets")
+    [entry] = account.export()["entries"]  # type: ignore[misc]
+    event = made.plan.stratum_of("refund").event
+    assert event is not None
+    assert 0 <= entry["renyi"] - renyi_divergence(event, 6) * 1e12 < 1  # type: ignore[index]
+    assert account.plans_left is not None
+    assert account.plans_left > 20
+
+
+def test_a_release_of_labels_states_its_divergence() -> None:
+    account = dpf.MemoryAccount(PrivacyBudget(1.0, 1e-5), rule="renyi")
+    records = [dpf.Record(text=str(number), label="a") for number in range(20)]
+    release = functools.partial(
+        dpf.release_labels, records, count=1, epsilon=0.02, candidates=["a", "b"], account=account
+    )
+    for _ in range(100):  # by sums alone, 50
+        release()
+    assert account.spent.epsilon <= 1.0
+    while account.remaining.epsilon > 0.02:
+        release()
+    with pytest.raises(BudgetExceeded, match="Rényi divergence of order"):
+        all(release() for _ in range(100))
+
+
+class Told(dpf.MemoryAccount):
+    """Remembers what it was asked for."""
+
+    costs: tuple[Any, ...] = ()
+
+    def reserve(self, scope: Any, cost: Any, details: Any, draws: Any = None) -> int:
+        self.costs += (cost,)
+        return super().reserve(scope, cost, details, draws)
+
+
+def test_a_choice_and_a_calibration_state_their_divergences() -> None:
+    account = Told(PrivacyBudget(4.0, 1e-5), rule="renyi")
+    choose([HELPFUL], ledger=account)
+    [choice] = account.costs
+    assert choice.event == PoissonRandomizedResponse(1.0, 2.0, 1)
+    mean = _plan(PrivacyBudget(0.5, 1e-6), Fraction(1, 10), 3)
+    assert isinstance(mean.cost, EventCost)
+    assert epsilon(mean.cost.event, 1e-6).upper * 1e12 <= mean.cost.epsilon < 0.5 * 1e12
+
+
+@pytest.mark.parametrize("rounds", [1, 3, 7])
+def test_rounds_of_a_pure_cost_hold_all_of_it(rounds: int) -> None:
+    cost = pure_cost(PrivacySpend(0.1, 0.0), rounds)
+    assert cost == Amount(10**11, 0)
+    assert isinstance(cost, EventCost)
+    event = cost.event
+    assert isinstance(event, PoissonRandomizedResponse)
+    assert Fraction(event.epsilon) * event.steps >= Fraction(1, 10)
+    assert not isinstance(pure_cost(PrivacySpend(1e7, 0.0)), EventCost)
+
+
+def test_a_report_shows_what_the_rule_certifies(url: str) -> None:
+    account = three_plans(url)
+    for _ in range(20):
+        account.reserve(None, WEEKLY, {})
+    spending = spending_of(read_snapshot(account), confidential=False)
+    assert spending.spent == account.spent
+    assert spending.spent.epsilon < sum(plan.spend.epsilon for plan in spending.plans) / 2
+
+
+def test_the_command_line_creates_and_shows_it(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["--ledger", url, "--dataset", "tickets"]
+    assert run(["ledger", "create", *common, "--epsilon", "4", "--delta", "1e-5", "--rule", "renyi"]) == 0
+    assert "rule renyi, chain tip" in capsys.readouterr().out
+    BudgetLedger.open(url).account("tickets").reserve(None, WEEKLY, {})
+    assert run(["ledger", "show", *common, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["rule"], shown["plans_left"]) == ("renyi", 42)
+    assert run(["ledger", "show", *common]) == 0
+    assert "42 more plans like the last one fit" in capsys.readouterr().out
+    assert run(["ledger", "history", *common]) == 0
+    assert "renyi=0.04" in capsys.readouterr().out
+    assert run(["ledger", "create", *common, "--epsilon", "4", "--delta", "1e-5"]) == 2
+    assert "rule='renyi'" in capsys.readouterr().err
