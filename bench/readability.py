@@ -1,11 +1,11 @@
 """How much noise a writer's text bears: docs/results/readability.md.
 
-    python -m bench.readability BANKING77.train.jsonl.gz WRITER.gguf READER.gguf >> cells.jsonl
-    python -m bench.readability_page cells.jsonl > docs/results/readability.md
+    python -m bench.readability DATA WRITER.gguf READER.gguf CELLS.jsonl
+    python -m bench.readability_page CELLS.jsonl > docs/results/readability.md
 
 Another model, the reader, scores every text: nats a token after the task's field name, without records. Text
 that a person can read scores about as well as what the writer writes without noise; noise adds nats. The
-records are public.
+records are public. A second run continues the first.
 """
 
 from __future__ import annotations
@@ -22,27 +22,44 @@ from dpfewshot.mechanisms import Gaussian, Mechanism, PublicCentred
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 
 PROMPTS, TOKENS = 24, 16
-EPSILONS = (None, 16.0, 8.0, 4.0, 2.0, 1.0)
-MECHANISMS: tuple[Mechanism, ...] = (Gaussian(), PublicCentred())
+EPSILONS = (8.0, 4.0, 2.0, 1.0)
+MECHANISMS: dict[str, Mechanism] = {"gaussian": Gaussian(), "public-centred": PublicCentred()}
 LARGEST_LABELS = 4
 
 
 def main() -> None:
-    """Write one JSON line for each text."""
-    banking, writer, reader = sys.argv[1:]
-    name = Path(writer).stem if writer != "packaged" else "SmolLM2-135M"
+    """Append one JSON line for each text to the cells."""
+    data, writer, reader, output = sys.argv[1:]
+    path = dpf.backends.packaged_model_path() if writer == "packaged" else Path(writer)
+    cells = Path(output)
+    done = {_key(json.loads(line)) for line in cells.read_text().splitlines()} if cells.exists() else set()
     with (
         dpf.backends.LlamaCpp(reader, context_tokens=256, kept_prompts=0) as judge,
-        dpf.backends.LlamaCpp(
-            dpf.backends.packaged_model_path() if writer == "packaged" else writer,
-            context_tokens=256,
-            kept_prompts=45,
-        ) as model,
+        dpf.backends.LlamaCpp(path, context_tokens=256, kept_prompts=45) as model,
+        cells.open("a", encoding="utf-8") as file,
     ):
-        for task, records in (_tickets(), _banking(banking)):
-            for cell in _cells(task, records, model):
-                score = _nats(judge, task, cell["text"])
-                print(json.dumps({"writer": name, "task": task.name, **cell, "nats": score}), flush=True)
+        for task, records in (_banking(f"{data}/banking77.train.jsonl.gz"), _tickets()):
+            for condition in _conditions():
+                cell = {"writer": path.stem, "task": task.name, **condition}
+                if _key(cell) in done:
+                    continue
+                lines = [
+                    json.dumps(cell | {"noise": noise, "text": text, "nats": _nats(judge, task, text)})
+                    for noise, text in _texts(task, records, model, condition)
+                ]
+                print("\n".join(lines), file=file, flush=True)
+
+
+def _key(cell: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(cell[name] for name in ("writer", "task", "condition", "epsilon"))
+
+
+def _conditions() -> Iterator[dict[str, Any]]:
+    yield {"condition": "record", "epsilon": None}
+    yield {"condition": "instruction-only", "epsilon": None}
+    yield {"condition": "gaussian", "epsilon": None}
+    for epsilon in EPSILONS:
+        yield from ({"condition": name, "epsilon": epsilon} for name in MECHANISMS)
 
 
 def _tickets() -> tuple[dpf.Task, list[dpf.Record]]:
@@ -63,28 +80,29 @@ def _banking(path: str) -> tuple[dpf.Task, list[dpf.Record]]:
     return task, [one for one in records if one.label in labels]
 
 
-def _cells(
-    task: dpf.Task, records: list[dpf.Record], model: dpf.backends.LlamaCpp
-) -> Iterator[dict[str, Any]]:
-    for record in records[:: len(records) // 8]:
-        yield {"condition": "record", "noise": None, "text": record.text}
-    for one in dpf.instruction_only_demonstrations(task, model, max_tokens=TOKENS):
-        yield {"condition": "instruction-only", "noise": None, "text": one.text}
-    for epsilon in EPSILONS:
-        for mechanism in MECHANISMS[: 1 if epsilon is None else None]:
+def _texts(
+    task: dpf.Task, records: list[dpf.Record], model: dpf.backends.LlamaCpp, condition: dict[str, Any]
+) -> Iterator[tuple[float | None, str]]:
+    """Texts of one condition, each with the noise on its mean probabilities."""
+    match condition:
+        case {"condition": "record"}:
+            yield from ((None, record.text) for record in records[:: len(records) // 8])
+        case {"condition": "instruction-only"}:
+            made = dpf.instruction_only_demonstrations(task, model, max_tokens=TOKENS)
+            yield from ((None, one.text) for one in made)
+        case {"condition": name, "epsilon": epsilon}:
             synthesizer = dpf.Synthesizer(
                 task,
                 records,
                 model,
                 budget=dpf.NO_PRIVACY if epsilon is None else dpf.PrivacyBudget(epsilon, 1e-5),
-                mechanism=mechanism,
+                mechanism=MECHANISMS[name],
                 prompts_per_token=PROMPTS,
                 max_tokens=TOKENS,
                 resample_every=TOKENS,
             )
             for one in synthesizer.generate_all():
-                noise = synthesizer.plan.stratum_of(one.label).noise_on_mean
-                yield {"condition": mechanism.name, "noise": noise, "text": one.text}
+                yield synthesizer.plan.stratum_of(one.label).noise_on_mean, one.text
 
 
 def _nats(judge: dpf.backends.LlamaCpp, task: dpf.Task, text: str) -> float:

@@ -102,8 +102,8 @@ def test_a_mechanism_without_noise_on_probabilities_is_planned_too() -> None:
 
 
 def test_impossible_settings_say_why() -> None:
-    with pytest.raises(InvalidPlan, match="every unit in every draw"):
-        decided(Choices(dpf.mechanisms.SparseVector(Gaussian(top_k=8), 0.5, 2)), WorkLimit())
+    with pytest.raises(InvalidPlan, match="could be free"):
+        decided(Choices(dpf.mechanisms.SparseVector(Gaussian(top_k=8), 0.5, 40)), WorkLimit())
     with pytest.raises(InvalidPlan, match="prompt_token_limit"):
         synthesizer(prompt_token_limit=0)
     with pytest.raises(InvalidPlan, match="prompts_per_token"):
