@@ -174,7 +174,7 @@ def test_published_accounting_takes_the_papers_settings() -> None:
 def test_a_plan_warns_of_noise_that_no_text_bears() -> None:
     warned = synthesizer(budget=PrivacyBudget(0.1, 1e-6), shots_per_label=3).plan
     (warning,) = warned.warnings
-    assert "unreadable" in warning
+    assert "makes little sense" in warning
     assert "fewer shots" in warning
     assert warned.as_dict()["warnings"] == [warning]
     assert warned.figures()["warnings"] == []  # checkpoints of older versions have no such warning
