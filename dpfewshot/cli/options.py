@@ -99,7 +99,8 @@ _OPTIONS: tuple[Decorator, ...] = (
         "--preset",
         type=click.Choice(["tang", "adadpsyn"]),
         default=None,
-        help="A paper's mechanism, M, N and R where you give none.",
+        help="The mechanism, M, N and R of a paper, where you give none: tang (a fresh draw for each token), "
+        "adadpsyn.",
     ),
     click.option("--prompts-per-token", "-M", type=int, default=None, help=f"Prompts of a draw. {_PLANNED}"),
     click.option(

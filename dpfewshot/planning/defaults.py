@@ -125,11 +125,12 @@ def _options(planner: Planner, choices: Choices, limit: WorkLimit) -> list[_Opti
 def _with_most_prompts(planner: Planner, settings: Settings, limit: WorkLimit) -> _Option:
     smallest = min(planner.strata, key=lambda stratum: stratum.population)
     where = "the data set" if smallest.scope is None else f"label {smallest.scope!r}"
+    generating = int(settings.division.generating_share * smallest.population)
     bounds = {
         f"as many as {limit.prompt_tokens:,} tokens of the language model a demonstration allow": (
             limit.prompt_tokens // planner.tokens_of_a_prompt(settings)
         ),
-        f"as many as the {counted(smallest.population, 'unit')} of {where} allow": (
+        f"as many as the {counted(generating, 'unit')} of {where} that may generate allow": (
             settings.most_prompts(smallest.population)
         ),
     }
