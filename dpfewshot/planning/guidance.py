@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from dpfewshot.planning.plan import GenerationPlan
 
 READABLE_NOISE: Final = {"gaussian": 0.1, "public-centred": 0.2}
-"""The noise on the mean above which a text lost its sense: it cost a reader 1.8 nats a token and more.
+"""The noise on the mean above which texts lost their sense: a reader needed 1.3 nats a token more, and above.
 
-Measured with SmolLM2-135M on one task (docs/results/readability.md). Other mechanisms were not measured.
+Measured with SmolLM2-135M and Gemma 3 270M (docs/results/readability.md), for these mechanisms alone.
 """
 
 
