@@ -70,7 +70,7 @@ def _order(row: tuple[tuple[str, float | None], list[Cell]]) -> tuple[bool, str,
 
 
 def _nats(row: list[Cell]) -> float:
-    return mean(one["nats"] for one in row)
+    return float(mean(one["nats"] for one in row))
 
 
 def _planned() -> Iterator[str]:
