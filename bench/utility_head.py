@@ -11,6 +11,7 @@ from bench.utility import DELTA, MODELS
 from bench.utility_choice import CALIBRATION_EPSILON, Line, read
 from bench.utility_choice_tables import choices, picks, scores, statements
 from bench.utility_data import ALL_SETS
+from bench.utility_jargon import section as jargon
 from bench.utility_pool import EPSILON, HELD_OUT, large
 from bench.utility_targets import targets, verdict
 from dpfewshot.evaluation import Cell
@@ -49,6 +50,7 @@ What the choice should score: one half of the scored records chooses, by right a
 {scores(lines)}
 Probabilities say more than right and wrong where all candidates have the same calibration ("together"); between prompts without and with contextual calibration they compare badly.
 
+{jargon()}
 ## Cross-fit on the earlier cells
 
 No record was held out for these demonstrations (200 test items; Gemma wrote them). One half of the test items chooses with the noise of ε = {EPSILON:g}, the other gives the accuracy; {DRAWS} draws. The prompts: no demonstration, the
