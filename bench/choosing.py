@@ -1,4 +1,4 @@
-"""Choosing, stating and calibrating on outcomes that are already known, by the package's own releases.
+"""Choosing and stating on outcomes that are already known, by the package's own releases.
 
 No model runs and nothing is charged: the items are those of public benchmarks.
 """
@@ -9,31 +9,27 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot import _core
-from dpfewshot.accounting import PoissonGaussian, calibrate
-from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.permit import Permit
-from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.releases import scores
-from dpfewshot.releases.calibration import NoisyMean
 from dpfewshot.releases.estimates import Estimate, Noise, estimate
 from dpfewshot.releases.selection import Measurement, Selection, amplified, scale_of
-from dpfewshot.values import PrivacyBudget
 
 DRAWS = 400
 """Choices with fresh noise and fresh halves, by pool."""
 
-DELTA = 1e-6
-"""δ of a released calibration."""
-
 Outcomes: TypeAlias = NDArray[np.bool_]
 """Right or wrong, shape (items,)."""
+
+SINGLE: tuple[str, ...] = ("none", "contextual")
+"""Calibrations for a service that labels one text at a time; "batch" is for texts that are labelled together."""
+
+Values = TypeVar("Values", bound=np.generic)
 
 Items: TypeAlias = NDArray[np.int64]
 """Places of items, shape (any,)."""
@@ -90,6 +86,13 @@ class Chosen:
     covers: float | None = None
     covers_test: float | None = None
     by_score: Mapping[str, float] = field(default_factory=dict)
+
+
+def options(
+    right: Mapping[str, Mapping[str, NDArray[Values]]], names: Sequence[str], calibrations: Sequence[str]
+) -> dict[str, NDArray[Values]]:
+    """The prompts with each calibration, to choose from."""
+    return {f"{name} {kind}": right[name][kind] for kind in calibrations for name in names}
 
 
 def halves(items: int) -> tuple[Items, Items]:
@@ -198,24 +201,3 @@ def cross_fit(outcomes: Mapping[str, Outcomes], rate: Fraction) -> Chosen:
 
 def _mean(values: Sequence[float]) -> float:
     return round(float(np.mean(values)), 4)
-
-
-@cache
-def noisy_mean(sample: Sample, epsilon: float, labels: int) -> NoisyMean:
-    """The release of a calibration, as `dpf.release_calibration` plans it."""
-    rate = rounded_up(sample.sampling_rate)
-    sigma = calibrate(lambda noise: PoissonGaussian(rate, noise, 1), epsilon=epsilon, delta=DELTA)
-    return NoisyMean(sample.sampling_rate, sigma, labels, Amount.of_budget(PrivacyBudget(epsilon, DELTA)))
-
-
-def released_bias(probabilities: NDArray[np.float64], sample: Sample, epsilon: float) -> NDArray[np.float64]:
-    """Each label's released bias in nats, shape (labels,).
-
-    Args:
-        probabilities: of the records that were scored, shape (scored, labels).
-        sample: those records.
-        epsilon: of the release.
-    """
-    mean = noisy_mean(sample, epsilon, probabilities.shape[1])
-    permit = Permit.unpaid(1, mean.noise_multiplier)
-    return mean.release(probabilities, Fraction(sample.population), permit, None)

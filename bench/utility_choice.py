@@ -15,12 +15,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.choosing import Chosen, Outcomes, Sample, by_score, chosen, cross_fit, released_bias
+from bench.choosing import (
+    SINGLE,
+    Chosen,
+    Outcomes,
+    Sample,
+    by_score,
+    chosen,
+    cross_fit,
+    options,
+    steps_of,
+)
+from bench.recalibrating import Recalibrated
 from bench.utility import MODELS
 from bench.utility import RAW as CELLS
 from bench.utility_data import ALL_SETS
@@ -31,16 +42,8 @@ from dpfewshot.evaluation import Cell, Results
 from dpfewshot.runtime.files import write_whole
 
 RAW = Path(__file__).parents[1] / "docs/results/raw/choice.jsonl"
-CALIBRATION_EPSILON = 0.2
-"""Of a released calibration; the choice before it has the rest of `EPSILON`."""
-
-SINGLE: tuple[str, ...] = ("none", "contextual")
-"""Calibrations for a service that labels one text at a time; "batch" is for texts that are labelled together."""
-
 ByCalibration: TypeAlias = dict[str, dict[str, Outcomes]]
 """Outcomes by prompt and calibration."""
-
-Values = TypeVar("Values", bound=np.generic)
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,9 @@ class Line:
         chosen: by what is served: "single" texts or texts "together".
         held: accuracy on the held-out records that were scored, by prompt and calibration.
         released: for each test item, in how many draws the chosen prompt is right with a released calibration.
+        released_by_score: as `Chosen.by_score`, with a released calibration.
+        shift: the total variation distance between the label frequencies of the test items and of the records that were
+            scored, in 0..1; None where labels are free.
     """
 
     kind: str
@@ -68,6 +74,8 @@ class Line:
     chosen: Mapping[str, Chosen]
     held: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     released: Sequence[int] | None = None
+    released_by_score: Mapping[str, float] = field(default_factory=dict)
+    shift: float | None = None
 
     @classmethod
     def from_dict(cls, line: Mapping[str, Any]) -> Line:
@@ -118,13 +126,6 @@ class Answers:
             return {"none": answers[:, 0] > 0}
         biases = {"none": 0.0, "contextual": self.content_free, "batch": self.test.mean(axis=0)}
         return {name: (answers - bias).argmax(axis=1) == truth for name, bias in biases.items()}
-
-
-def options(
-    right: Mapping[str, Mapping[str, NDArray[Values]]], names: Sequence[str], calibrations: Sequence[str]
-) -> dict[str, NDArray[Values]]:
-    """The prompts with each calibration, to choose from."""
-    return {f"{name} {kind}": right[name][kind] for kind in calibrations for name in names}
 
 
 @dataclass(frozen=True)
@@ -191,10 +192,11 @@ def measured(given: Pool, items: Items, known: Sequence[Line] = ()) -> Line:
             name: {kind: round(float(row.mean()), 4) for kind, row in kinds.items()}
             for name, kinds in private.items()
         },
+        shift=_shift(truth["test"], truth["held-out"]) if items.data.task.labels is not None else None,
     )
     for one in known:
-        if replace(one, chosen={}, released=None) == line:
-            return one
+        if replace(one, chosen={}, released=None, released_by_score={}, shift=line.shift) == line:
+            return replace(one, shift=line.shift)
     if items.data.task.labels is None:
         return replace(line, chosen=_served(private, right, names, {"single": ("none",)}, sample))
     likelihood = {name: answers[name].likelihood(truth["held-out"]) for name in names}
@@ -203,7 +205,28 @@ def measured(given: Pool, items: Items, known: Sequence[Line] = ()) -> Line:
     for service, kinds in served.items():
         seen, told = options(private, names, kinds), options(likelihood, names, kinds)
         picked[service] = replace(picked[service], by_score=by_score(seen, told, sample.rate(EPSILON)))
-    return replace(line, chosen=picked, released=released(answers, names, private, truth["test"], sample))
+    prompts = Recalibrated(
+        logprobs={name: answers[name].held for name in names},
+        scores={
+            "accuracy": steps_of(options(private, names, SINGLE).values()),
+            "likelihood": steps_of(options(likelihood, names, ("contextual",)).values()),
+        },
+        sample=sample,
+        epsilon=EPSILON,
+    )
+    tests = {name: answers[name].test for name in names}
+    return replace(
+        line,
+        chosen=picked,
+        released=prompts.released(tests, truth["test"]),
+        released_by_score=prompts.by_score(truth["held-out"]),
+    )
+
+
+def _shift(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
+    count = 1 + int(max(first.max(), second.max()))
+    frequencies = [np.bincount(each, minlength=count) / len(each) for each in (first, second)]
+    return round(float(np.abs(frequencies[0] - frequencies[1]).sum() / 2), 4)
 
 
 def _served(
@@ -227,25 +250,6 @@ def pools(task: str, user: str, scores: Scores, items: Items, known: Sequence[Li
         return []
     least = [min(sizes) for sizes in zip(*(one.size for one in complete), strict=True)]
     return [measured(one.first(*least), items, known) for one in complete]
-
-
-def released(
-    answers: Mapping[str, Answers],
-    names: Sequence[str],
-    private: ByCalibration,
-    truth: NDArray[np.int64],
-    sample: Sample,
-) -> list[int]:
-    """In how many draws each test item is right: choose, release a calibration of the choice, divide by it."""
-    held = options(private, names, SINGLE)
-    picks = chosen(held, held, sample.rate(EPSILON - CALIBRATION_EPSILON)).picked
-    right = np.zeros(len(truth), dtype=np.int64)
-    for option, times in picks.items():
-        one = answers[option.split()[0]]
-        for _ in range(times):
-            bias = released_bias(np.exp(one.held), sample, CALIBRATION_EPSILON)
-            right += (one.test - bias).argmax(axis=1) == truth
-    return [int(count) for count in right]
 
 
 def crossed(cells: Sequence[Cell], known: Sequence[Line]) -> Iterator[Line]:

@@ -223,13 +223,14 @@ def statements(lines: Sequence[Line]) -> str:
         ]
         rows.append(
             f"| {SERVICES[group.service]} | {first.user} | {first.task} | "
-            f"{first.held_out} of {first.population} | {' | '.join(f'{100 * one:.1f}' for one in values)} |"
+            f"{first.held_out} of {first.population} | {' | '.join(f'{100 * one:.1f}' for one in values)} | "
+            f"{'–' if first.shift is None else f'{100 * first.shift:.0f}'} |"
         )
     if not rows:
         return ""
     head = [
-        "| service | user | task | held-out records scored | stated | half of its interval | chosen, records | chosen, test | interval holds records' | interval holds test's | ours, records | ours, test |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| service | user | task | held-out records scored | stated | half of its interval | chosen, records | chosen, test | interval holds records' | interval holds test's | ours, records | ours, test | labels moved |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     return "\n".join([*head, *rows]) + "\n"
 
@@ -238,15 +239,20 @@ def scores(lines: Sequence[Line]) -> str:
     """What is chosen by right and wrong, and by the label's probability."""
     rows = []
     for group in groups(lines, "held-out"):
-        found = [line.chosen[group.service].by_score for line in group.lines]
-        if all(found):
-            first = group.lines[0]
-            values = [
-                100 * float(np.mean([one[kind] for one in found])) for kind in ("accuracy", "likelihood")
+        by = {SERVICES[group.service]: [line.chosen[group.service].by_score for line in group.lines]}
+        if group.service == "single":
+            by[f"{SERVICES['single']}, released calibration"] = [
+                line.released_by_score for line in group.lines
             ]
-            rows.append(
-                f"| {SERVICES[group.service]} | {first.user} | {first.task} | {values[0]:.1f} | {values[1]:.1f} |"
-            )
+        for service, found in by.items():
+            if all(found):
+                values = (
+                    f"{100 * float(np.mean([one[kind] for one in found])):.1f}"
+                    for kind in ("accuracy", "likelihood")
+                )
+                rows.append(
+                    f"| {service} | {group.lines[0].user} | {group.lines[0].task} | {' | '.join(values)} |"
+                )
     head = ["| service | user | task | right or wrong | probability of the label |", "|---|---|---|---|---|"]
     return "\n".join([*head, *rows]) + "\n" if rows else ""
 

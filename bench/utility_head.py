@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.certified import CERTIFIED, TASKS
-from bench.choosing import DELTA as CALIBRATION_DELTA
 from bench.choosing import DRAWS
+from bench.recalibrating import CALIBRATION_EPSILON
+from bench.recalibrating import DELTA as CALIBRATION_DELTA
 from bench.utility import DELTA, MODELS
-from bench.utility_choice import CALIBRATION_EPSILON, Line, read
+from bench.utility_choice import Line, read
 from bench.utility_choice_tables import choices, picks, scores, statements
 from bench.utility_data import ALL_SETS
 from bench.utility_jargon import section as jargon
@@ -41,14 +42,15 @@ What is chosen, in per cent of the draws:
 
 {picks(lines, "held-out")}
 The published accuracy, with its 95 % interval (`releases/estimates.py`), and what it is an estimate of. "Interval holds records'": in per cent of {DRAWS} draws of as many records with replacement from the scored ones, whose accuracies are
-thereby known, the interval holds the chosen prompt's. "Holds test's": the same for the test items, which differ from the records: for most fixed prompts too, such as `ours`, which nothing chose. A statement speaks for texts like
-the records.
+thereby known, the interval holds the chosen prompt's. "Holds test's": the same for the test items, which differ from the records: for most fixed prompts too, such as `ours`, which nothing chose. "Labels moved" is one reason: the per cent of test items that would need another label for
+both to have the same label frequencies (total variation). A statement, and a choice, are for texts like the records.
 
 {statements(lines)}
 What the choice should score: one half of the scored records chooses, by right and wrong or by the probability of the label (`score="likelihood"`), and the other half gives the accuracy in per cent. No test item is in this table.
 
 {scores(lines)}
-Probabilities say more than right and wrong where all candidates have the same calibration ("together"); between prompts without and with contextual calibration they compare badly.
+Probabilities choose better where a released calibration follows: accuracy without it says little about the accuracy with it. They choose no worse where all candidates have the same calibration ("together"), and
+between prompts without and with contextual calibration they compare badly. So the tables use probabilities for the released calibration alone. That was decided on held-out records.
 
 {jargon()}
 ## Cross-fit on the earlier cells
@@ -90,7 +92,8 @@ def method(lines: Sequence[Line]) -> str:
     shots = ", ".join(f"{name} {large(data)}" for name, data in ALL_SETS.items())
     return f"""A hash of its text puts {100 * HELD_OUT:.0f} % of the records aside. The others write one plan of demonstrations at (ε, δ) = ({EPSILON:g}, {DELTA:g}), for neighbours *zero-out*; those put aside choose at ε = {EPSILON:g}.
 A record is in one part only, so all of it together has ε = {EPSILON:g} (parallel composition). The choice is that of `dpf.choose`, by its own code: permute-and-flip on one half of the scored records at the ε₀ that their sampling rate allows; the other half
-measures the published accuracy. For a **released calibration** the records put aside spend ε = {EPSILON - CALIBRATION_EPSILON:g} on choosing and ({CALIBRATION_EPSILON:g}, {CALIBRATION_DELTA:g}) on the calibration of the chosen prompt, which is that of `dpf.release_calibration`: the mean of clipped logarithms.
+measures the published accuracy. For a **released calibration** the records put aside spend ε = {EPSILON - CALIBRATION_EPSILON:g} on choosing and ({CALIBRATION_EPSILON:g}, {CALIBRATION_DELTA:g}) on the calibration of the chosen prompt, which is that of `dpf.release_calibration`: the mean of clipped logarithms. There the
+probability of the label chooses (`score="likelihood"`), after contextual calibration; else right and wrong.
 
 The prompts to choose from: none at all, the instruction-only sets of all repetitions (four demonstrations each, ε = 0), and ours with the first four or all demonstrations of the plan ({shots}). `ours` is
 the first four. ε = 0 has, beside its sets, the earlier repetitions on the same test items (all but DBPedia, whose T was another). Where one text is labelled at a time, each prompt stands there without calibration and with contextual calibration, and the choice decides; where texts are labelled together, their

@@ -78,7 +78,7 @@ class Gain:
         chosen = self.group.lines[0].chosen[self.group.service]
         achieved, best = 100 * self.group.achieved, 100 * self.group.achieved - self.over_best.mean
         if chosen.noiseless is None or self.how == "released":
-            return f"The chosen prompts without it have {achieved:.1f} %"
+            return f"Chosen by right and wrong, without a released calibration: {achieved:.1f} %"
         noiseless = 100 * self.group.mean("noiseless")
         if chosen.by_all is None:
             return f"noise {achieved - noiseless:+.1f}, half of the items in place of all of them {noiseless - best:+.1f}"
@@ -167,5 +167,11 @@ def _behind(one: Gain) -> str:
     if one.over_free.mean >= AHEAD:
         runs = [len(rows) for rows in (one.group.plain[1], one.shipped)]
         return f"the interval has the spread of {runs[0]} repetitions of ε = 0 (s.d. {one.spreads[0]}) and {runs[1]} of the chosen"
-    share = one.group.share("instruction")
-    return f"instruction-only prompts are as good here: they are chosen in {100 * share:.0f} % of the draws"
+    share = (
+        f"instruction-only prompts are chosen in {100 * one.group.share('instruction'):.0f} % of the draws"
+    )
+    first = one.group.lines[0]
+    if first.kind == "cross-fit":
+        return share
+    free = one.group.held(NAMES["held-out"][1])
+    return f"{share}; on the records the chosen ones have {100 * one.group.chosen_held:.1f} % and ε = 0 {100 * free:.1f}"

@@ -70,7 +70,7 @@ def by_population(cells: Sequence[Cell]) -> str:
     return f"""## By the number of records
 
 Ours at ε = 1 from the first n records of AG News, one repetition with the same labels, Gemma 3 270M writing and using; the first 200 test items. Noise is larger on fewer records: the plan keeps M, and a draw takes more of each
-label's records.
+label's records. One run a row: rows differ by as much as the stand-ins' repetitions do above, so no loss from few records shows, and none is excluded.
 
 | task | n | records of the rarest label | no calibration | contextual | batch |
 |---|---|---|---|---|---|

@@ -14,12 +14,11 @@ from bench.choosing import (
     chosen,
     cross_fit,
     halves,
-    noisy_mean,
-    released_bias,
     selected,
     stated,
     steps_of,
 )
+from bench.recalibrating import noisy_mean, released_bias
 from bench.utility_data import ALL_SETS
 from bench.utility_pool import held_out, labels_of
 
