@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from dpfewshot.accounting import Event, PoissonBoundedRange, PoissonGaussian, calibrate, epsilon
+from dpfewshot.accounting import (
+    Event,
+    PoissonBoundedRange,
+    PoissonGaussian,
+    PoissonProduct,
+    calibrate,
+    epsilon,
+)
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.rule import Rule
 from dpfewshot.budget.tally import EventCost
@@ -22,6 +29,9 @@ KINDS: Final[dict[str, Callable[[float], Event]]] = {
     "Gaussian, q = 0.02, 40 draws": lambda sigma: PoissonGaussian(0.02, sigma, 40),
     "Gaussian, q = 1, 10 draws": lambda sigma: PoissonGaussian(1.0, sigma, 10),
     "softmax, q = 0.05, 40 draws": lambda sigma: PoissonBoundedRange(0.05, min(1 / sigma, 100.0), 40),
+    "softmax, q = 0.05, 10 draws of 4 tokens": lambda sigma: PoissonProduct(
+        0.05, (PoissonBoundedRange(1.0, min(1 / sigma, 100.0), 4),), 10
+    ),
 }
 _CLOSE: Final = 1e-4
 

@@ -103,9 +103,23 @@ ACCOUNTING_AND_LEDGER = (
     ),
     Fault(
         "dpfewshot/accounting/divergence.py",
-        "found = max(_of_pair(pair, order) for pair in dominating_pairs(event))",
-        "found = min(_of_pair(pair, order) for pair in dominating_pairs(event))",
-        "a divergence covers both directions",
+        "growth = sum((query.steps * _log_moments(query, k) for query in queries), np.zeros_like(k))",
+        "growth = sum((_log_moments(query, k) for query in queries), np.zeros_like(k))",
+        "every answer on a draw counts in its divergence",
+        "tests/unit/test_divergence.py",
+    ),
+    Fault(
+        "dpfewshot/accounting/divergence.py",
+        "return apart if rate == 1 else min(apart, _subsampled(rate, queries, order))",
+        "return apart if rate == 1 else sum(_subsampled(rate, (query,), order) for query in queries)",
+        "queries on one draw are sampled together",
+        "tests/unit/test_divergence.py",
+    ),
+    Fault(
+        "dpfewshot/accounting/divergence.py",
+        "wide, narrow = (2 * k - 1) * query.epsilon, query.epsilon",
+        "wide, narrow = (2 * k - 2) * query.epsilon, query.epsilon",
+        "the moments of pure and bounded-range answers are those of their pairs",
         "tests/unit/test_divergence.py",
     ),
     Fault(

@@ -7,6 +7,7 @@ Proof: docs/proofs/filter.md, 1.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -17,24 +18,19 @@ from dpfewshot.accounting.events import (
     Event,
     PoissonBoundedRange,
     PoissonGaussian,
+    PoissonProduct,
+    Query,
     Tightest,
     ZeroConcentrated,
 )
-from dpfewshot.accounting.pairs.curve import DominatingPair
-from dpfewshot.accounting.pairs.registry import dominating_pairs
-from dpfewshot.accounting.pld.discretise import Cumulants, discretise
-from dpfewshot.accounting.pld.tilting import aligned
+from dpfewshot.accounting.pairs.curve import FloatArray
 from dpfewshot.errors import InvalidPlan
 
 LEAST_ORDER: Final = 2
 LARGEST_ORDER: Final = 2**15
 """The range of α for which bounds are computed."""
 
-_ROUNDING: Final = 2.0**-48  # relative: 16 units in the last place of a term's largest part
-_CELLS: Final = 4000  # of the grid of a step that has a curve
-_MOST_CELLS: Final = 2**18
-_FINE: Final = 0.05  # of a grid's spacing times the order
-_OUTSIDE: Final = 1e-9, 1e-30  # masses below and above that grid
+_ROUNDING: Final = 2.0**-48  # relative: 32 roundings of a term's largest part
 _LARGE: Final = 30.0  # e^x - 1 equals e^x above it
 
 
@@ -46,7 +42,7 @@ def renyi_divergence(event: Event, order: int) -> float:
         order: α, a whole number from 2 to `LARGEST_ORDER`.
 
     Raises:
-        InvalidPlan: an order outside its range, or an event that the accountant does not know.
+        InvalidPlan: an order outside its range.
     """
     if not LEAST_ORDER <= order <= LARGEST_ORDER:
         raise InvalidPlan(f"the Rényi order must lie in {LEAST_ORDER}..{LARGEST_ORDER}, not {order}")
@@ -60,30 +56,36 @@ def renyi_divergence(event: Event, order: int) -> float:
 def _of_step(event: Event, order: int) -> float:
     if isinstance(event, ZeroConcentrated):
         return event.rho * order
-    if isinstance(event, PoissonGaussian):
-        return subsampled_gaussian(event.sampling_rate, event.noise_multiplier, order)
-    found = max(_of_pair(pair, order) for pair in dominating_pairs(event))
-    if isinstance(event, PoissonBoundedRange) and event.sampling_rate == 1:
-        return min(found, order * event.epsilon**2 / 8)  # docs/proofs/zcdp.md, Lemma 1
+    if isinstance(event, PoissonProduct):
+        return _of_draw(event.sampling_rate, event.queries, order)
+    if isinstance(event, Query):
+        return _of_draw(event.sampling_rate, (replace(event, steps=1),), order)
+    return math.inf
+
+
+def _of_draw(rate: float, queries: tuple[Query, ...], order: int) -> float:
+    """D_α of all queries on one Poisson draw: of their subsampled product, and at most that of their sum."""
+    apart = sum(query.steps * _without_sampling(query, order) for query in queries) * (1 + _ROUNDING)
+    return apart if rate == 1 else min(apart, _subsampled(rate, queries, order))
+
+
+def _without_sampling(query: Query, order: int) -> float:
+    found = float(_log_moments(query, np.array([float(order)]))[0]) / (order - 1)
+    if isinstance(query, PoissonBoundedRange):
+        return min(found, order * query.epsilon**2 / 8)  # docs/proofs/zcdp.md, Lemma 1
     return found
 
 
-def subsampled_gaussian(rate: float, noise: float, order: int) -> float:
-    """D_α of one step of the Poisson-subsampled Gaussian, rounded up (Mironov, Talwar, Zhang 2019).
+def _subsampled(rate: float, queries: tuple[Query, ...], order: int) -> float:
+    """D_α of the subsampled product, rounded up (after Mironov, Talwar, Zhang 2019, Theorems 4 and 5).
 
-    log Σ_k C(α,k)·(1-q)^{α-k}·q^k·e^{k(k-1)/(2σ²)} / (α-1) bounds both directions. As the binomial weights
-    add up to 1, the sum is 1 + Σ_{k≥2} C(α,k)·(1-q)^{α-k}·q^k·(e^{k(k-1)/(2σ²)} - 1), which has no
-    cancellation.
-
-    Args:
-        rate: q in (0, 1].
-        noise: σ > 0.
-        order: α ≥ 2.
+    log Σ_k C(α,k)·(1-q)^{α-k}·q^k·m_k / (α-1) bounds both directions, with m_k = E_B (A/B)^k of the product
+    (A, B). As the binomial weights add up to 1, the sum is 1 + Σ_{k≥2} C(α,k)·(1-q)^{α-k}·q^k·(m_k - 1),
+    which has no cancellation.
     """
-    if rate == 1:
-        return order / (2 * noise * noise) * (1 + _ROUNDING)
     k = np.arange(2, order + 1, dtype=np.float64)
-    growth = k * (k - 1) / (2 * noise * noise)
+    growth = sum((query.steps * _log_moments(query, k) for query in queries), np.zeros_like(k))
+    growth *= 1 + _ROUNDING
     logs = np.where(growth > _LARGE, growth, np.log(np.expm1(np.minimum(growth, _LARGE))))
     logs += gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
     logs += k * math.log(rate) + (order - k) * math.log1p(-rate)
@@ -93,14 +95,14 @@ def subsampled_gaussian(rate: float, noise: float, order: int) -> float:
     return float(np.logaddexp(0.0, log_sum)) / (order - 1) * (1 + _ROUNDING)
 
 
-def _of_pair(pair: DominatingPair, order: int) -> float:
-    """D_α of a pair, from a discretisation that dominates it; infinite if its losses are not bounded."""
-    tilt = order - 1
-    low, high = pair.loss_range(*_OUTSIDE)
-    width = max(high - low, 1e-6 * abs(high))
-    spacing = aligned([(pair, 1)], max(min(width / _CELLS, _FINE / tilt), width / _MOST_CELLS))
-    loss = discretise(pair, 1, spacing, low, high + 2 * spacing)  # no bounded loss lies above
-    if loss.infinite_mass > 0:
-        return math.inf
-    moments = Cumulants((loss,))
-    return max(moments.log_moment(tilt) + moments.rounding(tilt), 0.0) / tilt
+def _log_moments(query: Query, k: FloatArray) -> FloatArray:
+    """Logarithms of E_B (A/B)^k of one answer to `query` without sampling, rounded up, at every k ≥ 2."""
+    if isinstance(query, PoissonGaussian):
+        return k * (k - 1) / (2 * query.noise_multiplier**2) * (1 + _ROUNDING)
+    wide, narrow = (2 * k - 1) * query.epsilon, query.epsilon
+    if isinstance(query, PoissonBoundedRange):  # sinh(wide/2) / ((2k-1)·sinh(narrow/2))
+        ratio = np.log(np.expm1(-wide) / ((2 * k - 1) * math.expm1(-narrow)))
+    else:  # cosh(wide/2) / cosh(narrow/2)
+        ratio = np.log1p(np.exp(-wide)) - math.log1p(math.exp(-narrow))
+    moments: FloatArray = (k - 1) * query.epsilon + ratio
+    return moments + _ROUNDING * (1 + wide + np.log(2 * k))
