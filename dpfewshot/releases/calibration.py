@@ -140,7 +140,7 @@ def release_calibration(
     return Calibration(
         labels=scorer.labels,
         bias=tuple(bias.tolist()),
-        noise=mean.scale * mean.nats(units),
+        noise=mean.scale * mean.nats(units) * math.sqrt(1 - 1 / mean.labels),  # of a centred vector
         prompt=FewShotPrompt(words, backend, shown).fingerprint(),
         spent=mean.cost.as_spend() if random_source is None else None,
         relation=payment.relation,

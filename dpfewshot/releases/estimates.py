@@ -103,11 +103,13 @@ def estimate(right: float, wrong: float, noise: Noise) -> Estimate:
         The accuracy right/(right + wrong), clipped to [0, 1], with its 95 % interval; ½ in [0, 1] if no unit
         is seen above the noise.
     """
-    total = right + wrong
-    most = total + noise.quantile(_Z_COUNT, 1.0, 1.0)
-    if total <= 0:
+    if right + wrong <= 0:
         return Estimate(0.5, 0.0, 1.0)
-    value = min(1.0, max(0.0, right / total))
+    # No count is below 0. As |T(p)| falls and A grows, no p leaves the interval.
+    right, wrong = max(right, 0.0), max(wrong, 0.0)
+    total = right + wrong
+    value = right / total
+    most = total + noise.quantile(_Z_COUNT, 1.0, 1.0)
 
     def possible(p: float) -> bool:
         sampling = _Z_ACCURACY**2 * most * p * (1 - p)

@@ -158,7 +158,7 @@ class LabelScorer:
         self._prompt = FewShotPrompt(task, backend, shown)
         classifier = Classifier(task, backend, shown, calibrated, calibration=calibration)
         self.labels = classifier.labels
-        self._bias = np.log(classifier.content_free)
+        self._bias = classifier.bias
         self._tree = self._prompt.label_tree()
         deepest = max(len(beginning) for beginning in self._tree.beginnings)
         self._records = _RecordPrompts(self._prompt, record_token_cap, deepest)
