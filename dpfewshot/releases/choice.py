@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 
 from dpfewshot.demonstrations import Demonstrations, from_line
 from dpfewshot.errors import InvalidPlan
+from dpfewshot.icl.calibration import Calibration
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.releases.candidates import Candidate
 from dpfewshot.releases.estimates import Estimate
@@ -61,10 +62,14 @@ class Choice:
     def statement(self) -> str:
         """The accuracies and their price, in one sentence."""
         figure = "balanced accuracy " if self.balanced else ""
-        if not len(self.demonstrations):
-            found = f"no demonstrations are chosen: {figure}{self.accuracy}"
+        calibrated = self.candidate.calibration is not None
+        if len(self.demonstrations):
+            also = " and their calibration" if calibrated else ""
+            found = f"with these demonstrations{also} {figure}{self.accuracy}, without {self.baseline}"
+        elif calibrated:
+            found = f"with the released calibration {figure}{self.accuracy}, without {self.baseline}"
         else:
-            found = f"with these demonstrations {figure}{self.accuracy}, without {self.baseline}"
+            found = f"no demonstrations are chosen: {figure}{self.accuracy}"
         return f"{found} ({self._price()})" + (f"; {PROXY_CAVEAT}" if self.proxy else "")
 
     def _price(self) -> str:
@@ -76,11 +81,12 @@ class Choice:
 
     def as_dict(self) -> dict[str, object]:
         """The object that `dpfewshot choose --json` prints."""
-        prompt = self.candidate.format
+        prompt, released = self.candidate.format, self.candidate.calibration
         return {
             "index": self.index,
             "name": self.candidate.name,
             "calibrated": self.candidate.calibrated,
+            "calibration": None if released is None else released.as_dict(),
             "format": None if prompt is None else dataclasses.asdict(prompt),
             "demonstrations": self.demonstrations.to_lines(),
             "accuracy": self.accuracy.as_dict(),
@@ -110,12 +116,14 @@ class Choice:
     @classmethod
     def _from_dict(cls, document: Mapping[str, Any]) -> Self:
         prompt, total = document["format"], document["total"]
+        released = document.get("calibration")  # choices of older versions have none
         private = document["private"] is True
         candidate = Candidate(
             Demonstrations(from_line(line) for line in document["demonstrations"]),
             name=str(document["name"]),
             calibrated=document["calibrated"] is True,
             format=None if prompt is None else _format(prompt),
+            calibration=None if released is None else Calibration.from_dict(released),
         )
         return cls(
             index=int(document["index"]),

@@ -22,7 +22,7 @@ from dpfewshot.budget.tally import EventCost, pure_cost
 from dpfewshot.cli.application import run
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
-from dpfewshot.releases.calibration import _plan
+from dpfewshot.releases.calibration import NoisyMean
 from dpfewshot.report.spending import read_snapshot, spending_of
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.contract.test_account_rules import BUDGET, WEEKLY
@@ -182,7 +182,7 @@ def test_a_choice_and_a_calibration_state_their_divergences() -> None:
     choose([HELPFUL], ledger=account)
     [choice] = account.costs
     assert choice.event == PoissonRandomizedResponse(1.0, 2.0, 1)
-    mean = _plan(PrivacyBudget(0.5, 1e-6), Fraction(1, 10), 3)
+    mean = NoisyMean.of_budget(PrivacyBudget(0.5, 1e-6), Fraction(1, 10), 3)
     assert isinstance(mean.cost, EventCost)
     assert epsilon(mean.cost.event, 1e-6).upper * 1e12 <= mean.cost.epsilon < 0.5 * 1e12
 
