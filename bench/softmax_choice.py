@@ -39,6 +39,8 @@ EPSILONS: Final = (1.0, 4.0)
 LEADS: Final = (2, 3, 5, 10, 20)
 RATES: Final = (0.01, 0.05, 0.1, 1.0)
 DRAWS: Final = ((40, 1), (1, 40))
+SMALL: Final = (300, 1000)
+"""n of a label for plans as the planner makes them."""
 COMPARED: Final[tuple[Mechanism, ...]] = (SoftmaxChoice(), ReportNoisyMax(), PublicCentred(), Gaussian())
 
 
@@ -74,29 +76,27 @@ def leads() -> Iterator[str]:
 
 
 def agreement(texts: Sequence[Text], tokens: int) -> Iterator[str]:
-    """A row for each number of prompts and of draws; T is `tokens`."""
-    yield (
-        "| M | tokens on each draw | ε | "
-        + " | ".join(each.name for each in COMPARED)
-        + " | first less third |"
-    )
-    yield "|" + "---|" * (4 + len(COMPARED))
+    """A row for each plan: T tokens of a label's own n, then 40 tokens on one draw of few units."""
+    compared = " | ".join(each.name for each in COMPARED)
+    yield f"| n | draws | tokens on each | M | ε | {compared} | first less third |"
+    yield "|" + "---|" * (6 + len(COMPARED))
     for prompts in (80, 20):
         for shared in (1, tokens):
-            for target in EPSILONS:
-                cells = [
-                    _cell(
-                        each,
-                        texts,
-                        Draws(1.0, -(-tokens // shared), shared, prompts, RowChange.ADDED),
-                        target,
-                    )
-                    for each in COMPARED
-                ]
-                difference = cells[0].resampled() - cells[2].resampled()
-                row = " | ".join(f"{cell.agreement:.3f} ± {cell.resampled().std():.3f}" for cell in cells)
-                gain = cells[0].agreement - cells[2].agreement
-                yield f"| {prompts} | {shared} | {target:g} | {row} | {gain:+.3f} ± {difference.std():.3f} |"
+            draws = Draws(1.0, -(-tokens // shared), shared, prompts, RowChange.ADDED)
+            yield from _rows("of the label", texts, draws)
+    for size in SMALL:
+        fewer = [replace(text, population=size) for text in texts]
+        yield from _rows(str(size), fewer, Draws(1.0, 1, 40, 80, RowChange.ADDED))
+
+
+def _rows(size: str, texts: Sequence[Text], draws: Draws) -> Iterator[str]:
+    for target in EPSILONS:
+        cells = [_cell(each, texts, draws, target) for each in COMPARED]
+        error = float((cells[0].resampled() - cells[2].resampled()).std())
+        found = " | ".join(f"{cell.agreement:.3f} ± {cell.resampled().std():.3f}" for cell in cells)
+        gain = cells[0].agreement - cells[2].agreement
+        plan = f"{size} | {draws.steps} | {draws.tokens_per_draw} | {draws.prompts} | {target:g}"
+        yield f"| {plan} | {found} | {gain:+.3f} ± {error:.3f} |"
 
 
 def _cell(mechanism: Mechanism, texts: Sequence[Text], draws: Draws, target: float) -> Cell:
