@@ -28,7 +28,7 @@ from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.records import as_records
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import units_by_label
-from dpfewshot.values import PrivacySpend, Record, Relation, check_whole, unit_of
+from dpfewshot.values import PrivacySpend, Record, Relation, as_float, check_whole, unit_of
 
 MOST_CANDIDATES = 2**18
 """The widest choice of the compiled core."""
@@ -105,7 +105,7 @@ def release_labels(
         LedgerError: the charge could not be recorded, or the account is for another relation or unit; nothing
             is drawn.
     """
-    mechanism = _mechanism(count, float(epsilon), float(delta), candidates)
+    mechanism = _mechanism(count, as_float("epsilon", epsilon), as_float("delta", delta), candidates)
     if random_source is not None and account is not None:
         raise InvalidPlan("a release without a guarantee (private=False) cannot be charged to an account")
     checked = as_records(records, unit=unit)

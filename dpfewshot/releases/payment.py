@@ -106,7 +106,7 @@ def open_payment(
         LedgerError: there is no such account, it is for another relation or unit, or it cannot be used.
     """
     check_record_labels(task, records)
-    division, relation = Holdout(holdout or 0.0), relation_of(POISSON, population)
+    division, relation = Holdout(0.0 if holdout is None else holdout), relation_of(POISSON, population)
     unit = unit_of(records)
     account = open_account(budget, ledger, dataset, relation=relation, unit=unit, create=create)
     members, public = units(records), public_units(population, records)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from dpfewshot.backends.end_tokens import ending_tokens, text_of
-from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.backends.protocol import LogprobBackend, states_invariance
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
 from dpfewshot.icl.calibration import Calibration
 from dpfewshot.icl.classifier import Classifier
@@ -45,7 +45,7 @@ def require_batch_invariance(backend: LogprobBackend) -> None:
     Raises:
         BackendNotBatchInvariant: says so.
     """
-    if not backend.batch_invariant:
+    if not states_invariance(backend):
         raise BackendNotBatchInvariant(
             "the backend does not state that a prompt's answer is independent of its neighbours, which a "
             "release from private records needs: see dpfewshot doctor"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,8 +144,9 @@ def test_a_prompt_that_may_not_fit_is_refused_from_public_numbers() -> None:
     LabelScorer(TASK, backend, SHOWN, record_token_cap=50)
 
 
-def test_a_backend_without_batch_invariance_is_refused() -> None:
-    backend = Scripted(WORDS, lambda _: [0.1] * len(WORDS), batch_invariant=False)
+@pytest.mark.parametrize("stated", [False, None, "no, sorry", 1])
+def test_a_backend_without_batch_invariance_is_refused(stated: Any) -> None:
+    backend = Scripted(WORDS, lambda _: [0.1] * len(WORDS), batch_invariant=stated)
     for kind in (LabelScorer, ExtractionScorer):
         with pytest.raises(dpf.BackendNotBatchInvariant):
             kind(TASK, backend, [])
