@@ -61,7 +61,7 @@ class FewShotPrompt:
             )
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the prompt's public tokens: of instruction, demonstrations, fields, labels."""
+        """Return the SHA-256 of the prompt's public tokens: instruction, demonstrations, fields, labels."""
         labels = [self.label(word) for word in self.format.words]
         told = [self.prefix, *self._fields.values(), labels]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()

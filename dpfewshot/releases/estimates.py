@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
+from dpfewshot.errors import InvalidPlan
+from dpfewshot.planning.document import NUMBER, check
+
 CONFIDENCE: Final = 0.95
 
 _Z_COUNT: Final = 2.5758
@@ -56,14 +59,12 @@ class Estimate:
         """Read what `as_dict` returned.
 
         Raises:
-            ValueError: a value is missing, or not in 0 ≤ low ≤ value ≤ high ≤ 1.
+            InvalidPlan: a value is missing, or not in 0 ≤ low ≤ value ≤ high ≤ 1.
         """
-        try:
-            value, low, high = (float(document[name]) for name in ("value", "low", "high"))
-        except (KeyError, TypeError):
-            raise ValueError("an estimate has value, low and high") from None
+        told = check("an estimate", document, dict.fromkeys(("value", "low", "high"), NUMBER))
+        value, low, high = float(told["value"]), float(told["low"]), float(told["high"])
         if not 0 <= low <= value <= high <= 1:
-            raise ValueError("an estimate has 0 <= low <= value <= high <= 1")
+            raise InvalidPlan("an estimate has 0 <= low <= value <= high <= 1")
         return cls(value, low, high)
 
 

@@ -83,9 +83,27 @@ def test_it_survives_json_and_refuses_what_is_none() -> None:
         {"labels": None},
         {"prompt": 7},
         {"private": None},
+        {"private": 1},
+        {"private": False},
+        {"bias": [True, 0.0, 0.0]},
+        {"bias": [10**400, 0.0, 0.0]},
+        {"labels": [1, None, "blue"]},
+        {"noise": -1.0},
+        {"noise": float("nan")},
+        {"noise": 10**400},
+        {"epsilon": -5.0},
+        {"epsilon": float("nan")},
+        {"epsilon": None},
+        {"delta": 7.0},
+        {"parallel": -1},
     ):
         with pytest.raises(dpf.InvalidPlan, match="the calibration has"):
             icl.Calibration.from_dict(found.as_dict() | change)
+    with pytest.raises(dpf.InvalidPlan, match="relation must be one of"):
+        icl.Calibration.from_dict(found.as_dict() | {"relation": "nonsense"})
+    for told in (None, [], "x"):
+        with pytest.raises(dpf.InvalidPlan, match="not an object"):
+            icl.Calibration.from_dict(told)  # type: ignore[arg-type]
 
 
 def test_it_is_charged_before_it_is_released_and_adds_without_a_partition() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot.icl import Calibration
 from dpfewshot.releases.estimates import Estimate, Noise, estimate
 from dpfewshot.values import PrivacySpend
 from tests.support.factory import demonstration
@@ -17,6 +18,15 @@ from tests.unit.test_scoring import FREE, SECRET, TASK, Shop
 BUDGET = dpf.PrivacyBudget(2.0, 1e-6)
 HELPFUL = [demonstration("money", "refund", spent=PrivacySpend(1.0, 0.0))]
 MISLEADING = [demonstration("parcel", "refund")]
+FORMAT = {
+    "instruction": "Sort.",
+    "text_field": "Text",
+    "label_field": "Kind",
+    "labels": None,
+    "label_words": None,
+}
+HUGE = 10**400
+"""A whole number that no float holds."""
 
 
 class Follower(Shop):
@@ -119,25 +129,75 @@ def test_units_of_several_records_count_once() -> None:
 def test_a_choice_survives_json() -> None:
     for choice in (choose([[], HELPFUL]), choose([[]], [Follower()] * 2)):
         assert dpf.Choice.from_dict(json.loads(json.dumps(choice.as_dict()))) == choice
-    with pytest.raises(dpf.InvalidPlan):
-        dpf.Choice.from_dict({"index": 0})
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"index": -7}, "'index' below 0"),
+        ({"index": 1.9}, "'index'"),
+        ({"index": HUGE}, "'index'"),
+        ({"balanced": "yes"}, "'balanced'"),
+        ({"private": 1}, "'private'"),
+        ({"private": False}, "private=False"),
+        ({"epsilon": None}, "private=True"),
+        ({"epsilon": -1}, "'epsilon'"),
+        ({"epsilon": HUGE}, "'epsilon'"),
+        ({"epsilon": float("nan")}, "'epsilon'"),
+        ({"delta": 1}, "'delta'"),
+        ({"total": {"epsilon": float("inf"), "delta": 0}}, "'total' has a 'epsilon'"),
+        ({"total": {"epsilon": 1.0}}, "'total' has no 'delta'"),
+        ({"relation": "nonsense"}, "relation must be one of"),
+        ({"accuracy": {"value": HUGE, "low": 0, "high": 1}}, "an estimate has a 'value'"),
+        ({"accuracy": {"value": "0.5", "low": 0, "high": 1}}, "an estimate has a 'value'"),
+        ({"demonstrations": "abc"}, "'demonstrations'"),
+        ({"demonstrations": [None]}, "'demonstrations'"),
+        ({"demonstrations": [HELPFUL[0].as_line() | {"epsilon": HUGE}]}, "'demonstrations'"),
+        ({"format": {}}, "'format' has no 'instruction'"),
+        ({"format": FORMAT | {"labels": "ab"}}, "'format' has a 'labels'"),
+        ({"format": FORMAT | {"text_field": ""}}, "'format': .* text_field"),
+        ({"calibration": []}, "the calibration is not an object"),
+    ],
+)
+def test_what_is_no_choice_is_refused(changes: dict[str, Any], says: str) -> None:
+    told = choose([[], HELPFUL], records=private_records(20)).as_dict()
+    with pytest.raises(dpf.InvalidPlan, match=says):
+        dpf.Choice.from_dict(told | changes)
+
+
+def test_a_document_that_is_no_object_is_no_choice() -> None:
+    for told in (None, [], "x", 5):
+        with pytest.raises(dpf.InvalidPlan, match="not an object"):
+            dpf.Choice.from_dict(told)  # type: ignore[arg-type]
 
 
 def test_in_all_is_said_only_of_what_one_account_can_have_paid_for() -> None:
     made = choose([[], HELPFUL], ledger=dpf.MemoryAccount(BUDGET))
     assert made.covers_all
-    assert "ε = 2 in all" in made.statement
+    assert "ε = 2 in all on the choice's account" in made.statement
     dear = demonstration("money", "refund", spent=PrivacySpend(3.0, 0.0))
     for elsewhere in (dear, demonstration("money", "refund", relation="add-remove")):
         one = replace(made, candidate=dpf.Candidate([elsewhere]))
         assert "ε = 2 for the choice" in one.statement
+    dear_calibration = Calibration(
+        ("a", "b"),
+        (0.0, 0.0),
+        0.1,
+        "0" * 64,
+        PrivacySpend(3.0, 0.0),
+        "zero-out",
+        parallel=False,
+        private=True,
+    )
+    calibrated = dpf.Candidate(HELPFUL, calibration=dear_calibration)
+    assert "ε = 2 for the choice" in replace(made, candidate=calibrated).statement
     free = demonstration("money", "refund", relation="add-remove", spent=PrivacySpend(0.0, 0.0))
     assert replace(made, candidate=dpf.Candidate([free])).covers_all
 
 
 def test_demonstrations_without_a_guarantee_are_called_so() -> None:
     choice = choose([[demonstration("money", "refund", spent=None)]])
-    assert choice.statement.endswith("; the demonstrations themselves have no guarantee")
+    assert choice.statement.endswith("; what was chosen has no guarantee of its own")
 
 
 def test_a_seeded_choice_has_no_guarantee() -> None:
@@ -154,7 +214,7 @@ def test_a_ledger_pays_before_anything_is_released(tmp_path: Any) -> None:
     account = {"ledger": ledger, "dataset": "tickets", "create": True}
     first = choose([[], HELPFUL], **account)
     assert first.total == first.spent == PrivacySpend(2.0, 0.0)
-    assert "ε = 2 in all" in first.statement
+    assert "ε = 2 in all on the choice's account" in first.statement
     backend = Follower()
     with pytest.raises(dpf.BudgetExceeded):
         choose([[], HELPFUL], backend, **account, budget=BUDGET)
@@ -191,6 +251,13 @@ def test_records_without_answers_say_nothing() -> None:
     ("options", "says"),
     [
         ({"candidates": []}, "0 candidates"),
+        ({"candidates": None}, "candidates must be a sequence of prompts"),
+        ({"backend": [[]], "candidates": Follower()}, "not Follower: the backend precedes them"),
+        ({"budget": dpf.NO_PRIVACY}, "budget must be a PrivacyBudget, not NoPrivacy"),
+        ({"budget": None, "ledger": None}, "budget must be a PrivacyBudget, not NoneType"),
+        ({"holdout": ""}, "holdout must be a number"),
+        ({"holdout": []}, "holdout must be a number"),
+        ({"holdout": False}, "holdout must be a number"),
         ({"candidates": ["money"]}, "sequence of demonstrations"),
         ({"candidates": [["money"]]}, "Demonstration objects"),
         ({"scored_units": 0}, "scored_units"),
