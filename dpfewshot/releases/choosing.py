@@ -22,7 +22,6 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.budget.account import Details
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.permit import Permit
-from dpfewshot.budget.tally import pure_cost
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.planning.population import Population
@@ -33,7 +32,7 @@ from dpfewshot.releases.estimates import Estimate, Noise, estimate
 from dpfewshot.releases.payment import open_payment, public_counts
 from dpfewshot.releases.scores import GRID, Integers, Outcomes, cells_of, scores_of
 from dpfewshot.releases.scoring import RECORD_TOKEN_CAP, Scorer, scorer_of, scoring_progress
-from dpfewshot.releases.selection import Measurement, Selection, amplified, scale_of
+from dpfewshot.releases.selection import Measurement, Selection, amplified, sampled_cost, scale_of
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import Unit
 from dpfewshot.tasks import Task
@@ -139,7 +138,7 @@ def choose(
     }
     certified = random_source is None
     with payment.reserved(
-        pure_cost(_cost(budget)) if certified else None,
+        sampled_cost(_cost(budget), mechanism.sampling_rate, mechanism.rate) if certified else None,
         uses=2,
         noise_multiplier=scale_of(mechanism.rate),
         details=details,
