@@ -13,7 +13,7 @@ from dpfewshot.icl.calibration import Calibration
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.releases.candidates import Candidate
 from dpfewshot.releases.estimates import Estimate
-from dpfewshot.values import PrivacySpend, Relation, delta_text, epsilon_text
+from dpfewshot.values import Demonstration, PrivacySpend, Relation, delta_text, epsilon_text
 
 PROXY_CAVEAT: Final = (
     "a proxy: other models scored than the one that will use the demonstrations, and choices transfer badly "
@@ -81,15 +81,13 @@ class Choice:
     @property
     def unprotected(self) -> bool:
         """Whether a chosen demonstration, or the prompt's calibration, has no guarantee of its own."""
-        calibration = self.candidate.calibration
-        guaranteed = calibration is None or calibration.private
-        return not (guaranteed and all(one.private for one in self.demonstrations))
+        return not all(one.private for one in self._released)
 
     @property
     def covers_all(self) -> bool:
-        """Whether `total` can be what the choice and its demonstrations cost together.
+        """Whether `total` can be what the choice and its prompt cost together.
 
-        It cannot be if a demonstration's cost exceeds it: that was generated on another account.
+        It cannot be if a demonstration's or the calibration's cost exceeds it: another account paid for that.
         """
         total = self.total
         return total is not None and all(
@@ -97,8 +95,14 @@ class Choice:
             and one.spent.epsilon <= total.epsilon
             and one.spent.delta <= total.delta
             and (one.relation == self.relation or one.spent == _NOTHING)
-            for one in self.demonstrations
+            for one in self._released
         )
+
+    @property
+    def _released(self) -> tuple[Demonstration | Calibration, ...]:
+        """What was released before the choice: the chosen demonstrations, and the prompt's calibration."""
+        calibration = self.candidate.calibration
+        return (*self.demonstrations, *(() if calibration is None else (calibration,)))
 
     def _price(self) -> str:
         if self.spent is None:
