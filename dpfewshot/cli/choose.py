@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpfewshot.cli.backends import LLAMA_CPP, open_backend
-from dpfewshot.cli.options import budget_of, data_options, delta_option, population_of
+from dpfewshot.cli.options import budget_of, data_options, population_of
 from dpfewshot.runtime.files import write_errors
 from dpfewshot.tasks import by_name
 from dpfewshot.values import PrivacyBudget
@@ -40,8 +40,19 @@ _BLOCK = 30
     help="Whether no demonstrations at all are a candidate too. Their accuracy is measured anyway.",
 )
 @click.option("--epsilon", type=float, required=True, help="Epsilon of the choice.")
-@delta_option
-@click.option("--score", type=click.Choice(SCORES), default=SCORES[0], show_default=True)
+@click.option(
+    "--delta",
+    type=float,
+    default=None,
+    help="Delta of an account that --create creates; a choice spends none. Default: as in generate.",
+)
+@click.option(
+    "--score",
+    type=click.Choice(SCORES),
+    default=SCORES[0],
+    show_default=True,
+    help="Choose by right or wrong, or by the probability of the label.",
+)
 @click.option("--balanced", is_flag=True, help="Count every label alike, whatever its number of units.")
 @click.option(
     "--holdout",
