@@ -148,7 +148,7 @@ def test_in_all_is_said_only_of_what_one_account_can_have_paid_for() -> None:
 
 def test_demonstrations_without_a_guarantee_are_called_so() -> None:
     choice = choose([[demonstration("money", "refund", spent=None)]])
-    assert choice.statement.endswith("; the demonstrations themselves have no guarantee")
+    assert choice.statement.endswith("; what was chosen has no guarantee of its own")
 
 
 def test_a_seeded_choice_has_no_guarantee() -> None:
