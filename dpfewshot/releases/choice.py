@@ -21,8 +21,8 @@ PROXY_CAVEAT: Final = (
 )
 """What a choice says that was scored by other models than the one that will use it."""
 
-UNPROTECTED: Final = "the demonstrations themselves have no guarantee"
-"""What a choice says of demonstrations that were made without privacy."""
+UNPROTECTED: Final = "what was chosen has no guarantee of its own"
+"""What a choice says of demonstrations, or of a calibration, that were made without privacy."""
 
 _NOTHING: Final = PrivacySpend(0.0, 0.0)
 
@@ -79,15 +79,21 @@ class Choice:
         return "; ".join([f"{found} ({self._price()})", *caveats])
 
     @property
+    def ingredients(self) -> tuple[Demonstration | Calibration, ...]:
+        """What the chosen prompt is made of: its demonstrations, and its calibration if it has one."""
+        calibration = self.candidate.calibration
+        return (*self.demonstrations, *([] if calibration is None else [calibration]))
+
+    @property
     def unprotected(self) -> bool:
         """Whether a chosen demonstration, or the prompt's calibration, has no guarantee of its own."""
-        return not all(one.private for one in self._released)
+        return not all(one.private for one in self.ingredients)
 
     @property
     def covers_all(self) -> bool:
-        """Whether `total` can be what the choice and its prompt cost together.
+        """Whether `total` can be what the choice and its ingredients cost together.
 
-        It cannot be if a demonstration's or the calibration's cost exceeds it: another account paid for that.
+        It cannot be if the cost of one of them exceeds it: that was released on another account.
         """
         total = self.total
         return total is not None and all(
@@ -95,14 +101,8 @@ class Choice:
             and one.spent.epsilon <= total.epsilon
             and one.spent.delta <= total.delta
             and (one.relation == self.relation or one.spent == _NOTHING)
-            for one in self._released
+            for one in self.ingredients
         )
-
-    @property
-    def _released(self) -> tuple[Demonstration | Calibration, ...]:
-        """What was released before the choice: the chosen demonstrations, and the prompt's calibration."""
-        calibration = self.candidate.calibration
-        return (*self.demonstrations, *(() if calibration is None else (calibration,)))
 
     def _price(self) -> str:
         if self.spent is None:
