@@ -3,6 +3,7 @@
 import json
 import random
 import traceback
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tests.support.factory import demonstration
 from tests.unit.test_scoring import FREE, SECRET, TASK, Shop
 
 BUDGET = dpf.PrivacyBudget(2.0, 1e-6)
-HELPFUL = [demonstration("money", "refund")]
+HELPFUL = [demonstration("money", "refund", spent=PrivacySpend(1.0, 0.0))]
 MISLEADING = [demonstration("parcel", "refund")]
 
 
@@ -120,6 +121,23 @@ def test_a_choice_survives_json() -> None:
         assert dpf.Choice.from_dict(json.loads(json.dumps(choice.as_dict()))) == choice
     with pytest.raises(dpf.InvalidPlan):
         dpf.Choice.from_dict({"index": 0})
+
+
+def test_in_all_is_said_only_of_what_one_account_can_have_paid_for() -> None:
+    made = choose([[], HELPFUL], ledger=dpf.MemoryAccount(BUDGET))
+    assert made.covers_all
+    assert "ε = 2 in all" in made.statement
+    dear = demonstration("money", "refund", spent=PrivacySpend(3.0, 0.0))
+    for elsewhere in (dear, demonstration("money", "refund", relation="add-remove")):
+        one = replace(made, candidate=dpf.Candidate([elsewhere]))
+        assert "ε = 2 for the choice" in one.statement
+    free = demonstration("money", "refund", relation="add-remove", spent=PrivacySpend(0.0, 0.0))
+    assert replace(made, candidate=dpf.Candidate([free])).covers_all
+
+
+def test_demonstrations_without_a_guarantee_are_called_so() -> None:
+    choice = choose([[demonstration("money", "refund", spent=None)]])
+    assert choice.statement.endswith("; the demonstrations themselves have no guarantee")
 
 
 def test_a_seeded_choice_has_no_guarantee() -> None:
