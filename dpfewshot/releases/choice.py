@@ -117,7 +117,8 @@ class Choice:
     def covers_all(self) -> bool:
         """Whether `total` can be what the choice and its ingredients cost together.
 
-        It cannot be if the cost of one of them exceeds it: that was released on another account.
+        It cannot be if the cost of one of them exceeds it: that was released on another account. A smaller
+        cost may be another account's, too, so the statement says whose total it is.
         """
         total = self.total
         return total is not None and all(
@@ -133,7 +134,7 @@ class Choice:
             return "no guarantee"
         spend, covers = self.spent, " for the choice"
         if self.total is not None and self.covers_all:
-            spend, covers = self.total, " in all on the choice's account"
+            spend, covers = self.total, " in all on this account"
         epsilon = epsilon_text(spend.epsilon).rstrip("0").rstrip(".")
         return f"ε = {epsilon}{covers}, δ = {delta_text(spend.delta)}, neighbours {self.relation}"
 

@@ -4,12 +4,14 @@ import json
 import random
 import traceback
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
 import dpfewshot as dpf
 from dpfewshot.icl import Calibration
+from dpfewshot.releases.choosing import _Mechanism
 from dpfewshot.releases.estimates import Estimate, Noise, estimate
 from dpfewshot.values import PrivacySpend
 from tests.support.factory import demonstration
@@ -126,6 +128,15 @@ def test_units_of_several_records_count_once() -> None:
     assert choice.accuracy.low > 0.9
 
 
+def test_a_unit_chooses_or_measures_or_does_neither() -> None:
+    units = [(record,) for record in private_records()]
+    parts = _Mechanism(2.0, 1000, Fraction(2000)).sampled(units, {}, None)
+    chooses, measures = ({record.text for record in part.records} for part in parts)
+    assert not chooses & measures
+    for part in (chooses, measures):
+        assert abs(len(part) - 500) < 6.2 * (2000 / 4 * 3 / 4) ** 0.5  # p < 1e-9
+
+
 def test_a_choice_survives_json() -> None:
     for choice in (choose([[], HELPFUL]), choose([[]], [Follower()] * 2)):
         assert dpf.Choice.from_dict(json.loads(json.dumps(choice.as_dict()))) == choice
@@ -174,7 +185,7 @@ def test_a_document_that_is_no_object_is_no_choice() -> None:
 def test_in_all_is_said_only_of_what_one_account_can_have_paid_for() -> None:
     made = choose([[], HELPFUL], ledger=dpf.MemoryAccount(BUDGET))
     assert made.covers_all
-    assert "ε = 2 in all on the choice's account" in made.statement
+    assert "ε = 2 in all on this account" in made.statement
     dear = demonstration("money", "refund", spent=PrivacySpend(3.0, 0.0))
     for elsewhere in (dear, demonstration("money", "refund", relation="add-remove")):
         one = replace(made, candidate=dpf.Candidate([elsewhere]))
@@ -214,7 +225,7 @@ def test_a_ledger_pays_before_anything_is_released(tmp_path: Any) -> None:
     account = {"ledger": ledger, "dataset": "tickets", "create": True}
     first = choose([[], HELPFUL], **account)
     assert first.total == first.spent == PrivacySpend(2.0, 0.0)
-    assert "ε = 2 in all on the choice's account" in first.statement
+    assert "ε = 2 in all on this account" in first.statement
     backend = Follower()
     with pytest.raises(dpf.BudgetExceeded):
         choose([[], HELPFUL], backend, **account, budget=BUDGET)
