@@ -7,7 +7,7 @@ Proof: docs/proofs/composition.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -21,7 +21,7 @@ from dpfewshot.planning.population import Population, public_units, relation_of
 from dpfewshot.planning.settings import POISSON
 from dpfewshot.sampling import Holdout, Unit, partition_of_units, units, units_by_label
 from dpfewshot.tasks import Task
-from dpfewshot.values import PrivacyBudget, Records, Relation, check_whole, unit_of
+from dpfewshot.values import PrivacyBudget, Record, Records, Relation, check_whole, unit_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ def open_payment(
     )
 
 
-def public_counts(task: Task, population: Population, records: Records) -> dict[str, int]:
+def public_counts(task: Task, population: Population, records: Iterable[Record]) -> dict[str, int]:
     """The public number of units of each label; empty if only the sum of all labels is public.
 
     Args:
