@@ -22,9 +22,9 @@ from fractions import Fraction
 from typing import Final
 
 from dpfewshot.budget.account import Cost, in_words
-from dpfewshot.budget.amounts import DELTA_SCALE, EPSILON_SCALE, NOTHING, Amount
+from dpfewshot.budget.amounts import DELTA_SCALE, EPSILON_SCALE, LARGEST, NOTHING, Amount
 from dpfewshot.budget.tally import EMPTY, EventCost, Tally
-from dpfewshot.errors import InvalidPlan
+from dpfewshot.errors import BudgetExceeded, InvalidPlan
 
 
 class Admission(StrEnum):
@@ -94,6 +94,29 @@ class Rule:
         """Whether one of the two holds."""
         return any(way.fits(self._room(limit)) for way in self._ways(tally, limit))
 
+    def admitted(
+        self, sums: Mapping[str | None, Tally], scope: str | None, entry: Tally, limit: Amount
+    ) -> Tally:
+        """A new entry as it counts from now on.
+
+        Args:
+            sums: what each scope costs already.
+            scope: of the entry.
+            entry: what the plan costs.
+            limit: the budget.
+
+        Raises:
+            BudgetExceeded: it does not fit.
+        """
+        before = sums.get(scope, EMPTY)
+        entry = counted(entry, before, limit)
+        after = before.plus(entry)
+        if not self.fits(Tally.over_scopes({**sums, scope: after}), limit):
+            raise BudgetExceeded(self._refusal(entry, Tally.over_scopes(sums), limit))
+        if not _can_be_stored(after):  # sums of (ε, δ) have no limit where divergences fit
+            raise BudgetExceeded("with this plan the sums of (ε, δ) exceed what an account can store")
+        return entry
+
     def spent(self, tally: Tally, limit: Amount) -> Amount:
         """What the rule certifies of a tally: the smaller ε, by sums at their δ, else at the account's."""
         by_sum, *by_renyi = self._ways(tally, limit)
@@ -122,7 +145,7 @@ class Rule:
 
         def fit(count: int) -> bool:
             more = sums.get(scope, EMPTY).plus(entry.times(count))
-            return self.fits(Tally.over_scopes({**sums, scope: more}), limit)
+            return _can_be_stored(more) and self.fits(Tally.over_scopes({**sums, scope: more}), limit)
 
         if not fit(1):
             return 0
@@ -132,7 +155,7 @@ class Rule:
             fits, too_many = (middle, too_many) if fit(middle) else (fits, middle)
         return fits
 
-    def refusal(self, entry: Tally, before: Tally, limit: Amount) -> str:
+    def _refusal(self, entry: Tally, before: Tally, limit: Amount) -> str:
         """Why a plan does not fit. All of its numbers are public."""
         spent, left = self.spent(before, limit), self.left(before, limit)
         return (
@@ -174,6 +197,10 @@ def counted(entry: Tally, before: Tally, limit: Amount) -> Tally:
         limit: the budget.
     """
     return entry if before.renyi + entry.renyi <= limit.epsilon else Tally.of(entry.cost, None)
+
+
+def _can_be_stored(sums: Tally) -> bool:
+    return max(sums.cost) <= LARGEST
 
 
 def _divergence(cost: EventCost, order: int) -> int | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from dpfewshot.budget.account import Cost, Details, other_kind
-from dpfewshot.budget.amounts import Amount
+from dpfewshot.budget.amounts import LARGEST, Amount
 from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import details_of
@@ -19,8 +19,6 @@ from dpfewshot.values import UNNAMED_UNIT, PrivacyBudget, PrivacySpend
 if TYPE_CHECKING:
     from dpfewshot.ledger.store import Store
     from dpfewshot.ledger.stored_account import StoredAccount
-
-_LARGEST: Final = 2**63 - 1
 
 
 @redacts_errors_of_methods(LedgerError, "the ledger")
@@ -249,7 +247,7 @@ def limit_of(budget: PrivacyBudget) -> Amount:
         LedgerError: the columns cannot hold it.
     """
     limit = Amount.of_budget(budget)
-    if min(limit) < 1 or max(limit) > _LARGEST:
+    if min(limit) < 1 or max(limit) > LARGEST:
         raise LedgerError(f"a ledger keeps epsilon from 1e-12 to 9e6 and delta from 1e-18, not {budget}")
     return limit
 
