@@ -3,7 +3,7 @@
 An account of ε and δ with a Rényi order α admits a plan if, with everything reserved, one of two holds:
 
     Σ ε_i ≤ ε   and   Σ δ_i ≤ δ/4
-    Σ r_i + Σ' ε_i + (log c - log(δ/2)) / (α-1) ≤ ε   and   Σ' δ_i ≤ δ/4,   c = (α-1)^{α-1} / α^α
+    Σ r_i + Σ' ε_i + max(0, log c - log(δ/2)) / (α-1) ≤ ε   and   Σ' δ_i ≤ δ/4,   c = (α-1)^{α-1} / α^α
 
 r_i bounds the plan's Rényi divergence at α in both directions. Σ' is over the plans without such a bound. A
 transcript may satisfy either, so their δ add up: δ/4 + δ/2 + δ/4. Without an order the account admits a plan
@@ -213,13 +213,13 @@ def _divergence(cost: EventCost, order: int) -> int | None:
 
 @functools.cache
 def _conversion(order: int, delta: int) -> int:
-    """(log c - log δ) / (α-1) in 10⁻¹², rounded up: what turns D_α into ε at δ, in 10⁻¹⁸ (zcdp.md, 3)."""
+    """max(0, log c - log δ) / (α-1) in 10⁻¹², rounded up: turns D_α into ε at δ, in 10⁻¹⁸ (zcdp.md, 3)."""
     if delta < 1:
         return _NEVER
     ln = [_EXACT.ln(decimal.Decimal(number)) for number in (order - 1, order, delta, DELTA_SCALE)]
     log_c = _EXACT.subtract(_EXACT.multiply(order - 1, ln[0]), _EXACT.multiply(order, ln[1]))
     total = _EXACT.add(log_c, _EXACT.subtract(ln[3], ln[2]))
-    return math.ceil((Fraction(total) + Fraction(_ABOVE)) * EPSILON_SCALE / (order - 1))
+    return max(0, math.ceil((Fraction(total) + Fraction(_ABOVE)) * EPSILON_SCALE / (order - 1)))
 
 
 def _best_order(limit: Amount) -> int:
