@@ -9,7 +9,7 @@ from dpfewshot.budget.account import Cost, Details, other_kind
 from dpfewshot.budget.amounts import LARGEST, Amount
 from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.errors import LedgerError
-from dpfewshot.ledger.counting import details_of
+from dpfewshot.ledger.counting import VERIFY, details_of
 from dpfewshot.ledger.history import CANCEL, CHARGE, SETTLE, as_json, as_shown
 from dpfewshot.ledger.verification import Verification, check
 from dpfewshot.runtime.deprecation import renamed_arguments, warn_renamed
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dpfewshot.ledger.stored_account import StoredAccount
 
 
-@redacts_errors_of_methods(LedgerError, "the ledger")
+@redacts_errors_of_methods(LedgerError, f"the ledger ({VERIFY})")
 class LedgerAccount:
     """One data set's budget in a ledger; an `Account` (dpfewshot.budget.account).
 
