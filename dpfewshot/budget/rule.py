@@ -25,6 +25,7 @@ from dpfewshot.budget.account import Cost, in_words
 from dpfewshot.budget.amounts import DELTA_SCALE, EPSILON_SCALE, LARGEST, NOTHING, Amount
 from dpfewshot.budget.tally import EMPTY, EventCost, Tally
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
+from dpfewshot.values import amount_text
 
 
 class Admission(StrEnum):
@@ -168,6 +169,12 @@ class Rule:
     def _renyi_refusal(self, entry: Tally, before: Tally, limit: Amount) -> str:
         if self.order is None:
             return ""
+        share = self._room(limit)
+        if before.rest.plus(entry.rest).delta > share.delta:
+            return (
+                "; plans without a Rényi divergence may take a quarter of delta, "
+                f"{amount_text(share.as_remainder().delta)}, in all"
+            )
         if entry.renyi == 0:
             return "; it has no Rényi divergence that fits the budget"
         needed = Amount(entry.renyi, 0).as_spend().epsilon

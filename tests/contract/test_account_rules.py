@@ -180,6 +180,16 @@ def test_an_account_keeps_the_rule_that_it_was_created_with(ledger_url: str) -> 
         assert reserved["renyi"] == pytest.approx(2.0995 / 43, rel=0.02)
 
 
+def test_a_refusal_for_the_share_of_delta_says_so(make_account: MakeAccount) -> None:
+    account = make_account(BUDGET, rule="renyi")
+    account.reserve(None, spend(0.5, 2e-6), {})
+    with pytest.raises(BudgetExceeded, match=r"a quarter of delta, 2\.5e-06"):
+        account.reserve(None, spend(0.5, 2e-6), {})
+    with pytest.raises(BudgetExceeded) as refused:
+        account.reserve(None, spend(5.0), {})
+    assert "quarter" not in str(refused.value)
+
+
 def test_a_lowered_budget_leaves_nothing_and_a_raised_one_goes_on(ledger_url: str) -> None:
     with BudgetLedger.open(ledger_url) as ledger:
         account = ledger.create("tickets", BUDGET, rule="renyi")
