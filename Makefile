@@ -53,8 +53,12 @@ utility: models
 	$(BIN)/python -m bench.utility $(DATA) $(STORE) --user qwen
 	$(BIN)/python -m bench.utility_scores $(DATA) $(STORE)/pools
 	$(BIN)/python -m bench.utility_scores $(DATA) $(STORE)/pools --user qwen
+	$(BIN)/python -m bench.released_calibration $(DATA) $(STORE)/pools
 	$(BIN)/python -m bench.certified $(DATA) $(STORE)/certified models/gemma-3-270m-q4_k_m.gguf
+	for n in 300 1000 5000; do $(BIN)/python -m bench.certified $(DATA) $(STORE)/certified \
+		models/gemma-3-270m-q4_k_m.gguf --task agnews --records $$n; done
 	$(BIN)/python -m bench.utility_choice $(DATA) $(STORE)/pools
+	$(BIN)/python -m bench.utility_jargon $(STORE)/pools
 	$(BIN)/python -m bench.utility_page > docs/results/utility.md
 
 format: .venv/dev

@@ -38,6 +38,12 @@ OPENINGS = (
     "Who repairs a {word}? It {trouble} {occasion}.",
 )
 
+EXAMPLES = (
+    ("Lagoon", "Please send somebody, our wimlock jams every morning."),
+    ("Tundra", "Hello, the brastle squeaks since it was delivered, what can we do?"),
+)
+"""Public: tickets about lines that are not among the labels, with words of theirs."""
+
 TASK = dpf.Task(
     name="jargon",
     instruction="Given a product line, generate a customer's ticket about the chosen product line accordingly.",

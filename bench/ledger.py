@@ -163,13 +163,13 @@ def race_lines(
 def share_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
     """The ledger's share of a real generation's time: `dpfewshot demo`, one demonstration a label."""
     from dpfewshot.cli.backends import open_backend
-    from dpfewshot.cli.demo import MAX_TOKENS, PROMPTS_PER_TOKEN
+    from dpfewshot.cli.demo import KEPT_FOR, MAX_TOKENS, PROMPT_TOKENS
     from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 
     yield "## Share of a generation\n\n`dpfewshot demo` with a ledger: one demonstration a label, packaged model.\n"
     yield "| database | ledger events | ledger, s | generation, s | share |"
     yield "|---|---|---|---|---|"
-    backend = open_backend({}, prompts=PROMPTS_PER_TOKEN)
+    backend = open_backend({}, prompts=KEPT_FOR)
     for name, make in ledgers.items():
         account = dpf.BudgetLedger.open(make()).create(DATASET, dpf.PrivacyBudget(8.0, 1e-3))
         took: Timed = []
@@ -177,7 +177,7 @@ def share_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
             setattr(account, act, timed(getattr(account, act), took))
         made = dpf.Synthesizer(
             SUPPORT_TICKETS, support_tickets(), backend, budget=dpf.PrivacyBudget(4.0, 1e-5), ledger=account,
-            prompts_per_token=PROMPTS_PER_TOKEN, max_tokens=MAX_TOKENS, resample_every=MAX_TOKENS, record_token_cap=32,
+            max_tokens=MAX_TOKENS, prompt_token_limit=PROMPT_TOKENS, record_token_cap=32,
         )  # fmt: skip
         start = time.perf_counter()
         made.generate_all()

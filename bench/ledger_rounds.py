@@ -69,7 +69,14 @@ def kill_rounds(url: str, rounds: int, *, forgetful: bool = False) -> dict[str, 
         vars(account).update(reserve=lambda *_: 1, draw=_nothing, settle=_nothing, cancel=_nothing)
     backend = Scripted(_WORDS, lambda _: [0.93, *[0.01] * (len(_WORDS) - 1)])
     made = dpf.Synthesizer(
-        _TASK, _RECORDS, backend, budget=_PLAN, ledger=account, labels=["refund"], max_tokens=4
+        _TASK,
+        _RECORDS,
+        backend,
+        budget=_PLAN,
+        ledger=account,
+        labels=["refund"],
+        max_tokens=4,
+        preset="tang",
     )
     cost = made.plan.epsilon
     assert cost is not None  # noqa: S101 - the plan is certified

@@ -91,6 +91,7 @@ def synthetic(setting: str, setup: Setup, members: list[dpf.Record], backend: Ll
         backend,
         budget=budget,
         labels=[members[0].label],
+        mechanism=dpf.mechanisms.Gaussian(),
         prompts_per_token=PROMPTS,
         max_tokens=setup.max_tokens,
         resample_every=setup.max_tokens,

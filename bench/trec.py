@@ -22,7 +22,13 @@ from dpfewshot.backends.streams.block import StreamBlock
 from dpfewshot.values import delta_text, epsilon_text
 
 EPSILON = 4.0
-SETTINGS: dict[str, Any] = {"prompts_per_token": 80, "max_tokens": 15, "record_token_cap": 100}
+SETTINGS: dict[str, Any] = {
+    "mechanism": dpf.mechanisms.Gaussian(),
+    "prompts_per_token": 80,
+    "max_tokens": 15,
+    "resample_every": 1,
+    "record_token_cap": 100,
+}
 
 
 def prefix_tree_nodes(sequences: Sequence[Tokens]) -> int:
@@ -134,7 +140,7 @@ N = 1, T = 15, a fresh draw every token, ε = 4, neighbours zero-out. Each label
 disjoint, so all six together are (4, δ). On the command line, one label is
 
     dpfewshot generate --task trec --records trec.train.jsonl.gz --label Location --epsilon 4 --delta 1e-5 \\
-      --prompts-per-token 80 --max-tokens 15
+      --preset tang --max-tokens 15
 
 Abbreviation has 86 records, so M = 80 means q = 0.93: almost every record is in every draw, and the plan pays for it with
 five times the noise. It uses the others' M to show that; a smaller M would not help, since noise on the mean grows.

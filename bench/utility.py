@@ -80,7 +80,7 @@ def ours(data: DataSet, mechanism: Mechanism = OURS, name: str = "public-centred
     whatever the label.
     """
     plain = without_examples(data, mechanism, name)
-    return WithExamples(plain, data.examples) if data.task.labels is None else plain
+    return WithExamples(plain, data.examples) if data.shows_examples else plain
 
 
 def without_examples(data: DataSet, mechanism: Mechanism = OURS, name: str = "public-centred") -> Synthetic:

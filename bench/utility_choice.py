@@ -12,30 +12,36 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.choosing import Chosen, Outcomes, chosen, cross_fit, released_mean
+from bench.choosing import (
+    SINGLE,
+    Chosen,
+    Outcomes,
+    Sample,
+    by_score,
+    chosen,
+    cross_fit,
+    options,
+    steps_of,
+)
+from bench.recalibrating import Recalibrated
 from bench.utility import MODELS
 from bench.utility import RAW as CELLS
 from bench.utility_data import ALL_SETS
-from bench.utility_pool import EPSILON, INSTRUCTION, MOST_REPETITIONS, compared, free, pool
+from bench.utility_pool import EPSILON, MOST_REPETITIONS, compared, free, pool
 from bench.utility_scores import CONTENT_FREE, Items, Scores
 from bench.utility_tables import NOTHING_READ, OURS, SHOTS
 from dpfewshot.evaluation import Cell, Results
 from dpfewshot.runtime.files import write_whole
 
 RAW = Path(__file__).parents[1] / "docs/results/raw/choice.jsonl"
-CALIBRATION_EPSILON = 0.5
-"""Of a released calibration; the choice before it has the rest of `EPSILON`."""
-
-SINGLE: tuple[str, ...] = ("none", "contextual")
-"""Calibrations for a service that labels one text at a time; "batch" is for texts that are labelled together."""
-
 ByCalibration: TypeAlias = dict[str, dict[str, Outcomes]]
 """Outcomes by prompt and calibration."""
 
@@ -51,6 +57,9 @@ class Line:
         chosen: by what is served: "single" texts or texts "together".
         held: accuracy on the held-out records that were scored, by prompt and calibration.
         released: for each test item, in how many draws the chosen prompt is right with a released calibration.
+        released_by_score: as `Chosen.by_score`, with a released calibration.
+        shift: the total variation distance between the label frequencies of the test items and of the records that were
+            scored, in 0..1; None where labels are free.
     """
 
     kind: str
@@ -65,6 +74,8 @@ class Line:
     chosen: Mapping[str, Chosen]
     held: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     released: Sequence[int] | None = None
+    released_by_score: Mapping[str, float] = field(default_factory=dict)
+    shift: float | None = None
 
     @classmethod
     def from_dict(cls, line: Mapping[str, Any]) -> Line:
@@ -93,6 +104,17 @@ class Answers:
             np.load(bias)[0].astype(np.float64) if bias.exists() else None,
         )
 
+    def likelihood(self, truth: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+        """The probabilities of the held-out records' labels, by calibration."""
+        if self.content_free is None:
+            return {"none": self.held[:, 0]}
+        biases = {"none": 0.0, "contextual": self.content_free, "batch": self.test.mean(axis=0)}
+        found = {}
+        for name, bias in biases.items():
+            odds = np.exp(self.held - bias - (self.held - bias).max(axis=1, keepdims=True))
+            found[name] = odds[np.arange(len(odds)), truth] / odds.sum(axis=1)
+        return found
+
     def first(self, test: int, held: int) -> Answers:
         """Those of the first items."""
         return Answers(self.test[:test], self.held[:held], self.content_free)
@@ -106,89 +128,131 @@ class Answers:
         return {name: (answers - bias).argmax(axis=1) == truth for name, bias in biases.items()}
 
 
-def options(right: ByCalibration, names: Sequence[str], calibrations: Sequence[str]) -> dict[str, Outcomes]:
-    """The prompts with each calibration, to choose from."""
-    return {f"{name} {kind}": right[name][kind] for kind in calibrations for name in names}
+@dataclass(frozen=True)
+class Pool:
+    """The kept answers of one repetition's prompts.
+
+    Attributes:
+        names: of the prompts to choose from.
+        answers: theirs, and those of the prompts beside them.
+    """
+
+    task: str
+    user: str
+    repetition: int
+    names: Sequence[str]
+    answers: Mapping[str, Answers]
+
+    @classmethod
+    def of(cls, task: str, user: str, repetition: int, scores: Scores) -> Pool | None:
+        """A repetition's; None while it lacks a prompt."""
+        names = [each.name for each in pool(ALL_SETS[task], repetition)]
+        beside = [each.name for each in (*free(repetition), *compared(repetition))]
+        found = {name: Answers.of(scores, task, name) for name in (*names, *beside)}
+        answers = {name: one for name, one in found.items() if one is not None}
+        if any(name not in answers or not len(answers[name].held) for name in names):
+            return None
+        return cls(task, user, repetition, names, answers)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The test items and the held-out records that all prompts of the repetition have."""
+        own = [self.answers[name] for name in self.names]
+        return min(len(one.test) for one in own), min(len(one.held) for one in own)
+
+    def first(self, items: int, held: int) -> Pool:
+        """On the first items, with other repetitions' prompts that have been scored on them."""
+        others = {each.name for each in free(self.repetition)}
+        kept = {name: one for name, one in self.answers.items() if len(one.test) >= items}
+        more = [name for name in kept if name in others and len(kept[name].held) >= held]
+        cut = {name: one.first(items, held) for name, one in kept.items()}
+        return Pool(self.task, self.user, self.repetition, [*self.names, *more], cut)
 
 
-def measured(
-    task: str, user: str, repetition: int, scores: Scores, items: Items, *, most: int | None = None
-) -> Line | None:
-    """The line of one pool, on at most so many items of each kind; None while it lacks a prompt."""
-    names = [each.name for each in pool(items.data, repetition)]
-    found = {name: Answers.of(scores, task, name) for name in names}
-    answers = {name: one for name, one in found.items() if one is not None and len(one.held)}
-    if len(answers) < len(names):
-        return None
-    size = min(len(one.test[:most]) for one in answers.values())
-    held = min(len(one.held[:most]) for one in answers.values())
-    for each in [*free(repetition), *compared(repetition)]:
-        beside = Answers.of(scores, task, each.name)
-        if beside is None or len(beside.test) < size:
-            continue
-        if each.source == INSTRUCTION and len(beside.held) >= held:
-            names.append(each.name)
-        answers[each.name] = beside
-    answers = {name: one.first(size, held) for name, one in answers.items()}
+def measured(given: Pool, items: Items, known: Sequence[Line] = ()) -> Line:
+    """The line of a pool. One that is known and has the same outcomes is not made again."""
+    answers, names = given.answers, given.names
+    size, held = given.size
     truth = {"test": items.truth("test", size), "held-out": items.truth("held-out", held)}
     right = {name: one.right("test", truth["test"]) for name, one in answers.items()}
     private = {name: answers[name].right("held-out", truth["held-out"]) for name in names}
-    classes = items.data.task.labels is not None
-    served = {"single": SINGLE, "together": ("batch",)} if classes else {"single": ("none",)}
-    population = len(items.splits["held-out"])
-    return Line(
+    sample = Sample(held, len(items.splits["held-out"]))
+    line = Line(
         kind="held-out",
-        task=task,
-        user=MODELS[user][0],
-        repetition=repetition,
+        task=given.task,
+        user=MODELS[given.user][0],
+        repetition=given.repetition,
         items=size,
         held_out=held,
-        population=population,
+        population=sample.population,
         epsilon=EPSILON,
         outcomes=as_text(right),
-        chosen={
-            service: chosen(options(private, names, kinds), options(right, names, kinds), EPSILON)
-            for service, kinds in served.items()
-        },
+        chosen={},
         held={
             name: {kind: round(float(row.mean()), 4) for kind, row in kinds.items()}
             for name, kinds in private.items()
         },
-        released=released(answers, names, private, truth["test"], population) if classes else None,
+        shift=_shift(truth["test"], truth["held-out"]) if items.data.task.labels is not None else None,
+    )
+    for one in known:
+        if replace(one, chosen={}, released=None, released_by_score={}, shift=line.shift) == line:
+            return replace(one, shift=line.shift)
+    if items.data.task.labels is None:
+        return replace(line, chosen=_served(private, right, names, {"single": ("none",)}, sample))
+    likelihood = {name: answers[name].likelihood(truth["held-out"]) for name in names}
+    served = {"single": SINGLE, "together": ("batch",)}
+    picked = _served(private, right, names, served, sample)
+    for service, kinds in served.items():
+        seen, told = options(private, names, kinds), options(likelihood, names, kinds)
+        picked[service] = replace(picked[service], by_score=by_score(seen, told, sample.rate(EPSILON)))
+    prompts = Recalibrated(
+        logprobs={name: answers[name].held for name in names},
+        scores={
+            "accuracy": steps_of(options(private, names, SINGLE).values()),
+            "likelihood": steps_of(options(likelihood, names, ("contextual",)).values()),
+        },
+        sample=sample,
+        epsilon=EPSILON,
+    )
+    tests = {name: answers[name].test for name in names}
+    return replace(
+        line,
+        chosen=picked,
+        released=prompts.released(tests, truth["test"]),
+        released_by_score=prompts.by_score(truth["held-out"]),
     )
 
 
-def pools(task: str, user: str, scores: Scores, items: Items) -> list[Line]:
-    """The lines of all repetitions, on the items that all of them have."""
-    complete: list[Line] = []
-    for repetition in range(MOST_REPETITIONS):
-        line = measured(task, user, repetition, scores, items)
-        complete += [] if line is None else [line]
-    most = min((line.items for line in complete), default=None)
-    again = (measured(task, user, line.repetition, scores, items, most=most) for line in complete)
-    return [line for line in again if line is not None]
+def _shift(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
+    count = 1 + int(max(first.max(), second.max()))
+    frequencies = [np.bincount(each, minlength=count) / len(each) for each in (first, second)]
+    return round(float(np.abs(frequencies[0] - frequencies[1]).sum() / 2), 4)
 
 
-def released(
-    answers: Mapping[str, Answers],
-    names: Sequence[str],
+def _served(
     private: ByCalibration,
-    truth: NDArray[np.int64],
-    population: int,
-) -> list[int]:
-    """In how many draws each test item is right: choose, release a calibration of the choice, divide by it."""
-    held = options(private, names, SINGLE)
-    picks = chosen(held, held, EPSILON - CALIBRATION_EPSILON).picked
-    right = np.zeros(len(truth), dtype=np.int64)
-    for option, times in picks.items():
-        one = answers[option.split()[0]]
-        for _ in range(times):
-            bias = np.log(released_mean(np.exp(one.held), population, CALIBRATION_EPSILON))
-            right += (one.test - bias).argmax(axis=1) == truth
-    return [int(count) for count in right]
+    right: ByCalibration,
+    names: Sequence[str],
+    served: Mapping[str, Sequence[str]],
+    sample: Sample,
+) -> dict[str, Chosen]:
+    return {
+        service: chosen(options(private, names, kinds), options(right, names, kinds), sample.rate(EPSILON))
+        for service, kinds in served.items()
+    }
 
 
-def crossed(cells: Sequence[Cell]) -> Iterator[Line]:
+def pools(task: str, user: str, scores: Scores, items: Items, known: Sequence[Line]) -> list[Line]:
+    """The lines of all repetitions, on the items that all of them have."""
+    found = (Pool.of(task, user, repetition, scores) for repetition in range(MOST_REPETITIONS))
+    complete = [one for one in found if one is not None]
+    if not complete:
+        return []
+    least = [min(sizes) for sizes in zip(*(one.size for one in complete), strict=True)]
+    return [measured(one.first(*least), items, known) for one in complete]
+
+
+def crossed(cells: Sequence[Cell], known: Sequence[Line]) -> Iterator[Line]:
     """Cross-fits on stored cells: no demonstration, every repetition's instruction-only set, and one set of ours."""
     by = {
         (cell.task, cell.model, cell.condition, cell.epsilon_asked, cell.repetition): cell
@@ -204,15 +268,15 @@ def crossed(cells: Sequence[Cell]) -> Iterator[Line]:
         }
         for (*key, repetition), cell in list(by.items()):
             if key == [task, user, OURS[task], EPSILON]:
-                yield _cross_fit(cell, {"none": bare, **free, "ours": cell}, repetition)
+                yield _cross_fit(cell, {"none": bare, **free, "ours": cell}, repetition, known)
 
 
-def _cross_fit(cell: Cell, prompts: Mapping[str, Cell], repetition: int) -> Line:
+def _cross_fit(cell: Cell, prompts: Mapping[str, Cell], repetition: int, known: Sequence[Line]) -> Line:
     right = {name: by_calibration(each) for name, each in prompts.items()}
     served = {"single": tuple(kind for kind in SINGLE if kind in right["none"])}
     if all("batch" in kinds for kinds in right.values()):  # the first cells lack it
         served["together"] = ("batch",)
-    return Line(
+    line = Line(
         kind="cross-fit",
         task=cell.task,
         user=cell.model,
@@ -222,11 +286,16 @@ def _cross_fit(cell: Cell, prompts: Mapping[str, Cell], repetition: int) -> Line
         population=0,
         epsilon=EPSILON,
         outcomes=as_text(right),
-        chosen={
-            service: cross_fit(options(right, list(right), kinds), EPSILON)
-            for service, kinds in served.items()
-        },
+        chosen={},
     )
+    for one in known:
+        if replace(one, chosen={}) == line:
+            return one
+    found = {
+        service: cross_fit(options(right, list(right), kinds), Fraction(EPSILON))
+        for service, kinds in served.items()
+    }
+    return replace(line, chosen=found)
 
 
 def by_calibration(cell: Cell) -> dict[str, Outcomes]:
@@ -254,17 +323,18 @@ def read(path: Path = RAW) -> list[Line]:
 
 
 def main() -> None:
-    """Writes the raw file anew from all that was scored."""
+    """Writes the raw file anew from all that was scored; lines whose outcomes are the same stay."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("store", type=Path)
     arguments = parser.parse_args()
-    lines = list(crossed(Results(CELLS).cells))
+    known = read()
+    lines = list(crossed(Results(CELLS).cells, known))
     for task, data in ALL_SETS.items():
         items = Items.of(data, arguments.data)
         for user in MODELS:
             scores = Scores.between(arguments.store, user)
-            lines += pools(task, user, scores, items)
+            lines += pools(task, user, scores, items, known)
     write_whole(RAW, "".join(json.dumps(asdict(line)) + "\n" for line in lines))
 
 

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from bench.choosing import DRAWS
 from bench.utility_choice import Line
-from bench.utility_data import ALL_SETS
+from bench.utility_data import ALL_SETS, DATA_SETS
 from bench.utility_pool import SHOTS, large
-from bench.utility_tables import OURS, USER, WRITER
+from bench.utility_tables import NOTHING_READ, OURS, USER, WRITER
 from dpfewshot.evaluation import Cell
-from dpfewshot.evaluation.summaries import Difference, mean_difference, mean_of
+from dpfewshot.evaluation.conditions import NON_PRIVATE_SAMPLE
+from dpfewshot.evaluation.summaries import mean_of
 
 ALONE = {WRITER: "contextual", USER: "none"}
 """The calibration of prompts that are not chosen, where one text is labelled at a time: each model's best."""
@@ -31,6 +32,7 @@ class Group:
 
     lines: Sequence[Line]
     service: str
+    cells: Sequence[Cell]
 
     @property
     def calibration(self) -> str:
@@ -48,6 +50,19 @@ class Group:
         return _rows(outcomes for outcomes in found if outcomes is not None)
 
     @property
+    def plain(self) -> list[Rows]:
+        """Zero-shot, ε = 0 and ours. ε = 0 with its earlier repetitions where they had the same T and examples."""
+        first = self.lines[0]
+        bare, free, ours = (self.of(name) for name in NAMES[first.kind])
+        if first.kind == "held-out" and first.task in DATA_SETS and not DATA_SETS[first.task].our_tokens:
+            earlier = stored(self.cells, first, self.calibration, NOTHING_READ[first.task], 0.0)
+            if free is not None and earlier is not None and earlier.shape[1] == first.items:
+                free = np.concatenate([free, earlier])
+        return [
+            each if place else each[:1] for place, each in enumerate((bare, free, ours)) if each is not None
+        ]
+
+    @property
     def chosen(self) -> Rows:
         """The chosen prompts' outcomes: of a cross-fit too on all items, see `achieved`."""
         rows = []
@@ -62,7 +77,21 @@ class Group:
     @property
     def achieved(self) -> float:
         """The chosen prompts' accuracy on items that did not choose."""
-        return float(np.mean([line.chosen[self.service].achieved for line in self.lines]))
+        return self.mean("achieved")
+
+    def mean(self, name: str) -> float:
+        """The mean of a number of `Chosen` over the repetitions."""
+        return float(np.mean([getattr(line.chosen[self.service], name) for line in self.lines]))
+
+    def share(self, beginning: str) -> float:
+        """The fraction of draws that choose a prompt whose name begins so."""
+        times = sum(
+            count
+            for line in self.lines
+            for option, count in line.chosen[self.service].picked.items()
+            if option.startswith(beginning)
+        )
+        return times / DRAWS / len(self.lines)
 
     @property
     def chosen_held(self) -> float:
@@ -103,7 +132,7 @@ NAMES = {
 """Zero-shot, ε = 0 and ours."""
 
 
-def groups(lines: Sequence[Line], kind: str) -> list[Group]:
+def groups(lines: Sequence[Line], kind: str, cells: Sequence[Cell] = ()) -> list[Group]:
     """In the tables' order: by service, user and task."""
     found: dict[tuple[str, str, str], list[Line]] = {}
     for line in lines:
@@ -111,29 +140,29 @@ def groups(lines: Sequence[Line], kind: str) -> list[Group]:
             if line.kind == kind and (service == "single" or line.user == WRITER):
                 found.setdefault((service, line.user, line.task), []).append(line)
     order = [(service, user, task) for service in SERVICES for user in ALONE for task in ALL_SETS]
-    return [Group(found[key], key[0]) for key in order if key in found]
+    return [Group(found[key], key[0], cells) for key in order if key in found]
 
 
 def choices(lines: Sequence[Line], cells: Sequence[Cell], kind: str) -> str:
     """Accuracy by what is shipped."""
     rows = []
-    for group in groups(lines, kind):
+    for group in groups(lines, kind, cells):
         first = group.lines[0]
-        bare, free, ours = (group.of(name) for name in NAMES[kind])
         shift = group.achieved - float(group.chosen.mean())
-        beside = [stored(cells, first, group.calibration, which) for which in ("noiseless", "real")]
+        noiseless, real = (
+            stored(cells, first, group.calibration, condition, None)
+            for condition in (OURS.get(first.task), NON_PRIVATE_SAMPLE)
+        )
         measured_real = group.of(f"real-{SHOTS}-r{{r}}")
         rows.append(
             f"| {SERVICES[group.service]} | {first.user} | {first.task} | {len(group.lines)} | "
             + " | ".join(
                 [
-                    shown(None if bare is None else bare[:1]),
-                    shown(free),
-                    shown(ours),
+                    *(shown(each) for each in group.plain),
                     shown(group.chosen, shift),
                     shown(group.released),
-                    shown(beside[0]),
-                    shown(beside[1] if measured_real is None else measured_real),
+                    shown(noiseless),
+                    shown(real if measured_real is None else measured_real),
                 ]
             )
             + " |"
@@ -147,14 +176,15 @@ def choices(lines: Sequence[Line], cells: Sequence[Cell], kind: str) -> str:
     return "\n".join([*head, *rows]) + "\n"
 
 
-def stored(cells: Sequence[Cell], line: Line, calibration: str, which: str) -> Rows | None:
-    """The earlier cells' outcomes without noise, or with real records."""
-    condition = OURS.get(line.task) if which == "noiseless" else "random-private"
+def stored(
+    cells: Sequence[Cell], line: Line, calibration: str, condition: str | None, epsilon: float | None
+) -> Rows | None:
+    """The earlier cells' outcomes of a condition."""
     found = [
         cell
         for cell in cells
         if (cell.task, cell.model, cell.condition) == (line.task, line.user, condition)
-        and cell.epsilon_asked is None
+        and cell.epsilon_asked == epsilon
         and cell.shots == SHOTS
     ]
     kept: dict[str, list[str | None]] = {
@@ -175,98 +205,56 @@ def shown(rows: Rows | None, shift: float = 0.0) -> str:
     return f"**{mean:.1f}** [{max(0.0, low):.1f}, {min(100.0, high):.1f}]"
 
 
-@dataclass(frozen=True)
-class Gain:
-    """What choosing gains in one row, in 0..1.
-
-    Attributes:
-        where: the row.
-        best: over the best of zero-shot, ε = 0 and ours.
-        ours: over ours.
-        free: over ε = 0.
-        surely_ahead: whether the interval of `free` is above 0.
-        shown: the three differences with their intervals.
-        held: on the held-out records, the accuracy of that best prompt and of the chosen ones; None in a
-            cross-fit.
-    """
-
-    where: str
-    best: float
-    ours: float
-    free: float
-    surely_ahead: bool
-    shown: str
-    held: tuple[float, float] | None
-
-
-def gains(lines: Sequence[Line], kind: str) -> list[Gain]:
-    """Those of every row."""
-    found = []
-    for group in groups(lines, kind):
-        first = group.lines[0]
-        plain = {name: rows for name in NAMES[kind] if (rows := group.of(name)) is not None}
-        best = max(plain, key=lambda name: float(plain[name].mean()))
-        shift = group.achieved - float(group.chosen.mean())
-        three = [
-            difference(group.chosen, plain[name], shift) for name in (best, NAMES[kind][2], NAMES[kind][1])
-        ]
-        held = (group.held(best), group.chosen_held) if kind == "held-out" else None
-        where = f"{first.task} ({first.user.split()[0]}, {SERVICES[group.service]})"
-        shown_ones = " | ".join(
-            f"{100 * one.mean:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}]" for one in three
-        )
-        row = f"| {SERVICES[group.service]} | {first.user} | {first.task} | {shown_ones} |"
-        over_best, over_ours, over_free = three
-        found.append(
-            Gain(where, over_best.mean, over_ours.mean, over_free.mean, over_free.low > 0, row, held)
-        )
-    return found
-
-
-def targets(lines: Sequence[Line], kind: str) -> str:
-    """What choosing gains over each alternative."""
-    rows = [one.shown for one in gains(lines, kind)]
-    if not rows:
-        return ""
-    head = [
-        "| service | user | task | chosen less the best of the three | chosen less ours | chosen less ε = 0 |",
-        "|---|---|---|---|---|---|",
-    ]
-    return "\n".join([*head, *rows]) + "\n"
-
-
-def difference(first: Rows, second: Rows, shift: float) -> Difference:
-    """That of two means, the first one moved."""
-    found = mean_difference(first, second, paired=first.shape == second.shape)
-    return Difference(found.mean + shift, found.low + shift, found.high + shift)
-
-
 def statements(lines: Sequence[Line]) -> str:
-    """The published accuracy beside that on all scored held-out records and on the test items, in per cent."""
+    """The published accuracy, its interval, and the accuracies that it is an estimate of, in per cent."""
     rows = []
     for group in groups(lines, "held-out"):
         first = group.lines[0]
-        told = [line.chosen[group.service] for line in group.lines]
         ours = group.of(NAMES["held-out"][2])
         values = [
-            np.mean([one.stated for one in told]),
-            np.mean([one.spread for one in told]),
+            group.mean("stated"),
+            group.mean("width"),
             group.chosen_held,
             group.achieved,
+            group.mean("covers"),
+            group.mean("covers_test"),
             group.held(NAMES["held-out"][2]),
-            0.0 if ours is None else ours.mean(),
+            0.0 if ours is None else float(ours.mean()),
         ]
         rows.append(
             f"| {SERVICES[group.service]} | {first.user} | {first.task} | "
-            f"{first.held_out} of {first.population} | {' | '.join(f'{100 * one:.1f}' for one in values)} |"
+            f"{first.held_out} of {first.population} | {' | '.join(f'{100 * one:.1f}' for one in values)} | "
+            f"{'–' if first.shift is None else f'{100 * first.shift:.0f}'} |"
         )
     if not rows:
         return ""
     head = [
-        "| service | user | task | held-out records scored | stated | its spread over draws | chosen, held-out | chosen, test | ours, held-out | ours, test |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| service | user | task | held-out records scored | stated | half of its interval | chosen, records | chosen, test | interval holds records' | interval holds test's | ours, records | ours, test | labels moved |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     return "\n".join([*head, *rows]) + "\n"
+
+
+def scores(lines: Sequence[Line]) -> str:
+    """What is chosen by right and wrong, and by the label's probability."""
+    rows = []
+    for group in groups(lines, "held-out"):
+        by = {SERVICES[group.service]: [line.chosen[group.service].by_score for line in group.lines]}
+        if group.service == "single":
+            by[f"{SERVICES['single']}, released calibration"] = [
+                line.released_by_score for line in group.lines
+            ]
+        for service, found in by.items():
+            if all(found):
+                values = (
+                    f"{100 * float(np.mean([one[kind] for one in found])):.1f}"
+                    for kind in ("accuracy", "likelihood")
+                )
+                rows.append(
+                    f"| {service} | {group.lines[0].user} | {group.lines[0].task} | {' | '.join(values)} |"
+                )
+    head = ["| service | user | task | right or wrong | probability of the label |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *rows]) + "\n" if rows else ""
 
 
 def picks(lines: Sequence[Line], kind: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import dpfewshot as dpf
@@ -74,6 +74,13 @@ class DataSet:
     labels: tuple[str, ...] | None = None
     examples: tuple[tuple[str, str], ...] = ()
     our_tokens: int | None = None
+    told: bool = False
+    """Whether ours shows the examples although labels are classes."""
+
+    @property
+    def shows_examples(self) -> bool:
+        """Whether the instruction of ours ends with the public examples."""
+        return self.told or self.task.labels is None
 
     def records(self, folder: Path) -> tuple[list[dpf.Record], list[dpf.Record]]:
         """The training records and the test items."""
@@ -93,7 +100,21 @@ DATA_SETS = {
     ),
 }
 
-UNSEEN = {"jargon": DataSet(jargon.TASK, MADE_HERE, MADE_HERE, 60, 1, 20, 60)}
-"""A task that no model can know; only the tables of choices have it."""
+UNSEEN = {
+    "jargon": DataSet(jargon.TASK, MADE_HERE, MADE_HERE, 60, 1, 20, 60),
+    "jargon-told": DataSet(
+        replace(jargon.TASK, name="jargon-told"),
+        MADE_HERE,
+        MADE_HERE,
+        60,
+        1,
+        20,
+        60,
+        None,
+        jargon.EXAMPLES,
+        told=True,
+    ),
+}
+"""A task that no model can know, without public examples and with them; only the tables of choices have it."""
 
 ALL_SETS = DATA_SETS | UNSEEN

@@ -6,13 +6,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.certified import CERTIFIED
 from bench.utility import DELTA, HEADLINE_REPETITIONS, ITEMS, MODELS, RAW, REPETITIONS
 from bench.utility_data import DATA_SETS
 from bench.utility_head import head
 from bench.utility_tables import (
-    OURS,
-    SHOTS,
     WRITER,
     by_mechanism,
     by_records,
@@ -21,10 +18,10 @@ from bench.utility_tables import (
     level,
     missing,
     settings_table,
-    shown,
     sweep,
 )
-from dpfewshot.evaluation import Cell, Results, summarise
+from bench.utility_writers import by_population, certified
+from dpfewshot.evaluation import Results
 from dpfewshot.evaluation.conditions import title_of
 
 
@@ -32,7 +29,8 @@ def main() -> None:
     """Prints the page."""
     cells = Results(RAW).cells
     print(head(cells))
-    print(beside_stand_ins(cells))
+    print(certified(cells))
+    print(by_population(cells))
     print(opening())
     for model, _ in MODELS.values():
         mine = [cell for cell in cells if cell.model == model]
@@ -87,35 +85,6 @@ AdaDPSyn has the M, N and settings of its Tables 13 to 17. The directors and gen
 
 `zero-shot`: no demonstration. ε = 0, `few-shot`: demonstrations from the instruction alone. σ = 0: ours without noise. `private`: four random private records, unchanged.
 """
-
-
-def beside_stand_ins(cells: Sequence[Cell]) -> str:
-    """Certified runs beside the stand-ins of the same plan."""
-    one = summarise(cell for cell in cells if CERTIFIED in cell.condition)
-    by = {each.task: each for each in summarise(stand_ins(cells))}
-    rows = "\n".join(
-        f"| {each.task} | {each.repetitions} | {shown(each)} | {by[each.task].repetitions} | {shown(by[each.task])} |"
-        for each in one
-    )
-    return f"""## Certified runs beside the stand-ins
-
-The same plans at ε = 1 with every prompt evaluated by itself (`bench/certified.py`, the Q4_K_M file through llama.cpp): these demonstrations are certified and say `private=True`. Gemma 3 270M uses both,
-with contextual calibration.
-
-| task | runs | certified | runs | stand-ins |
-|---|---|---|---|---|
-{rows or "| none yet | | | | |"}
-"""
-
-
-def stand_ins(cells: Sequence[Cell]) -> list[Cell]:
-    """Ours at ε = 1 with Gemma."""
-    return [
-        cell
-        for cell in cells
-        if cell.condition == OURS[cell.task]
-        and (cell.model, cell.epsilon_asked, cell.shots) == (WRITER, 1.0, SHOTS)
-    ]
 
 
 def populations() -> str:

@@ -26,7 +26,7 @@ SHOTS = 4
 
 MOST_REPETITIONS = 5
 
-LARGE = {"trec": 12}
+LARGE = {"trec": 12, "jargon-told": 10}
 """The demonstrations of a large set: every label twice, or eight where labels are many or free."""
 
 NONE = "none"
@@ -54,7 +54,7 @@ class Source:
         if self.name != "instruction":
             return ours(data)
         plain = InstructionOnly(data.our_tokens or data.max_tokens)
-        return WithExamples(plain, data.examples) if data.task.labels is None else plain
+        return WithExamples(plain, data.examples) if data.shows_examples else plain
 
 
 OURS = Source("ours", EPSILON)

@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Self
 
-from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.backends.protocol import LogprobBackend, check_invariance
 from dpfewshot.budget.reservation import Accountant
 from dpfewshot.demonstrations import Demonstrations
-from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
+from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.generation.cancellation import StopSignal
 from dpfewshot.generation.generation import Generation
@@ -22,25 +22,24 @@ from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.resuming import checkpointed
 from dpfewshot.generation.runner import OnDemonstration, identity, release_all
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.generation.telemetry import LogObserver, Observer, Observers, OpenTelemetryObserver
+from dpfewshot.generation.telemetry import Observer, observers_of
 from dpfewshot.generation.units import check_every_label_has_units, labels_of, planned_labels, units_by_scope
 from dpfewshot.ledger.opening import open_account
-from dpfewshot.mechanisms import Gaussian, Mechanism
+from dpfewshot.mechanisms import Mechanism
+from dpfewshot.planning.choices import TANG, Choices
+from dpfewshot.planning.choices import preset as preset_choices
 from dpfewshot.planning.compare import Compared, compare
+from dpfewshot.planning.defaults import PROMPT_TOKEN_LIMIT, WorkLimit, decide
 from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.planning.planner import Planner
 from dpfewshot.planning.population import Population, public_stratum, relation_of
-from dpfewshot.planning.settings import CERTIFIED, POISSON, Settings
+from dpfewshot.planning.settings import CERTIFIED, POISSON, PUBLISHED
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records import as_records
-from dpfewshot.runtime.deprecation import warn_renamed
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import partition_of_units
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration, NoPrivacy, PrivacyBudget, Record, check_whole, unit_of
-
-TOP_K = 100
-"""Candidate tokens of the default mechanism."""
 
 
 class Synthesizer:
@@ -53,13 +52,17 @@ class Synthesizer:
         records: the private records: `Record` objects, mappings, a DataFrame or a Dataset.
         backend: a trusted language model.
         budget: the (ε, δ) of everything that this object releases, or `NO_PRIVACY`.
-        mechanism: turns private numbers into a token; by default Tang's Gaussian over the 100 likeliest
-            public tokens, or over all if there are fewer.
-        prompts_per_token: M, prompts (subsets) of a draw.
-        records_per_prompt: N, records in a prompt, on average.
+        mechanism: turns private numbers into a token. The planner decides it, M and R where they are None,
+            for the least noise, from public numbers alone: `plan.reasons` says what and why.
+        prompts_per_token: M, prompts (subsets) of a draw; None: the planner decides.
+        records_per_prompt: N, records in a prompt, on average; None is 1.
         max_tokens: T_max, tokens of a demonstration at most.
         shots_per_label: demonstrations planned for each label.
-        resample_every: R, tokens that share one draw of records.
+        resample_every: R, tokens that share one draw of records; None: the planner decides.
+        preset: a paper's mechanism, M, N and R where you give none: "tang" or "adadpsyn"
+            (`planning.choices.preset`). `accounting="published"` implies "tang".
+        prompt_token_limit: the most tokens that the model may have to evaluate for one demonstration, ≥ 1: it
+            limits what the planner decides.
         population: public n of each label, {label: n}, or one number if labels are free. With it, neighbours
             add or remove one unit. Without it, n is counted, and neighbours zero a unit out.
         labels: the labels to generate, public input; by default the task's. Required if its labels are free.
@@ -106,11 +109,13 @@ class Synthesizer:
         *,
         budget: PrivacyBudget | NoPrivacy,
         mechanism: Mechanism | None = None,
-        prompts_per_token: int = 20,
-        records_per_prompt: int = 1,
+        prompts_per_token: int | None = None,
+        records_per_prompt: int | None = None,
         max_tokens: int = 40,
         shots_per_label: int = 1,
-        resample_every: int = 1,
+        resample_every: int | None = None,
+        preset: str | None = None,
+        prompt_token_limit: int = PROMPT_TOKEN_LIMIT,
         population: Population = None,
         labels: Sequence[str] | None = None,
         sampling: str = POISSON,
@@ -128,44 +133,39 @@ class Synthesizer:
     ) -> None:
         self._task = task
         self._backend = backend
-        mechanism = mechanism or Gaussian(top_k=min(TOP_K, backend.vocabulary_size))
-        settings = Settings(
-            prompts_per_token=prompts_per_token,
-            records_per_prompt=records_per_prompt,
+        self._tokens_per_second: float | None = None
+        check_invariance(backend, allowed=allow_batch_variance)
+        limit = None if isinstance(budget, NoPrivacy) else budget
+        choices = Choices(mechanism, prompts_per_token, records_per_prompt, resample_every)
+        paper = TANG if preset is None and accounting == PUBLISHED else preset
+        if paper is not None:
+            choices = choices.filled(preset_choices(paper, task, limit, backend.vocabulary_size))
+        settings = choices.settings(
             max_tokens=max_tokens,
             shots_per_label=shots_per_label,
-            resample_every=resample_every,
             record_token_cap=record_token_cap,
             sampling=sampling,
             disjoint_parts=disjoint_parts,
             accounting=accounting,
             holdout=holdout,
         )
-        mechanism.check(backend.vocabulary_size)
-        _check_invariance(backend, allowed=allow_batch_variance)
-        limit = None if isinstance(budget, NoPrivacy) else budget
-        sound = backend.batch_invariant and self._random_source is None and accounting == CERTIFIED
-        certified = limit is not None and sound
+        work = WorkLimit(prompt_token_limit, getattr(backend, "kept_prompts", None) or None)
         relation = relation_of(sampling, population)
         records = as_records(records, unit=unit)
         planned = planned_labels(task, labels)
         units = units_by_scope(task, records, planned)
         strata = tuple(
-            public_stratum(settings, population, scope, labels_of(scope, planned), len(members))
+            public_stratum(sampling, population, scope, labels_of(scope, planned), len(members))
             for scope, members in units.items()
         )
         writer = PromptWriter(task, backend, record_token_cap)
-        self._planner = Planner(writer, settings, limit, strata, relation)
-        self._planner.check_context(getattr(backend, "context_tokens", None))
-        plan = self._planner.plan(mechanism)
-        self._tokens_per_second: float | None = None
-        if opentelemetry:
-            warn_renamed(
-                "opentelemetry=True", "observers=[dpfewshot.generation.telemetry.OpenTelemetryObserver()]"
-            )
-            observers = [*observers, OpenTelemetryObserver()]
-        public = {"mechanism": mechanism.name, "relation": relation}
-        told = Observers(public, [LogObserver(), *observers])
+        undecided = Planner(writer, settings, limit, strata, relation)
+        undecided.check_context(getattr(backend, "context_tokens", None))
+        decided = decide(undecided, choices, work, vocabulary_size=backend.vocabulary_size)
+        self._planner = decided.planner
+        plan = self._planner.plan(decided.mechanism, decided.reasons)
+        sound = backend.batch_invariant and self._random_source is None and accounting == CERTIFIED
+        certified = limit is not None and sound
         unit = unit_of(records)
         account = open_account(
             limit if certified else None, ledger, dataset, relation=relation, unit=unit, create=create
@@ -173,7 +173,10 @@ class Synthesizer:
         if account is not None and ledger is not None and account.parallel and unit is not None:
             check_every_label_has_units(task, records, relation)
         partition = partition_of_units(task, records, settings.division)
-        set_up = SetUp(task, backend, mechanism, plan, units, certified, partition, self._random_source)
+        set_up = SetUp(
+            task, backend, decided.mechanism, plan, units, certified, partition, self._random_source
+        )
+        told = observers_of(decided.mechanism.name, relation, observers, opentelemetry=opentelemetry)
         self._generation = Generation(set_up, Accountant(account), told)
         self._identity = {
             "budget": None if limit is None else dataclasses.asdict(limit),
@@ -325,11 +328,3 @@ class Synthesizer:
     def _estimated(self, plan: GenerationPlan) -> GenerationPlan:
         """The plan with its duration, once the backend was measured."""
         return plan if self._tokens_per_second is None else plan.with_speed(self._tokens_per_second)
-
-
-def _check_invariance(backend: LogprobBackend, *, allowed: bool) -> None:
-    if not backend.batch_invariant and not allowed:
-        raise BackendNotBatchInvariant(
-            "the backend does not state that a prompt's answer is independent of its neighbours, which the "
-            "guarantee needs; allow_batch_variance=True accepts it without a guarantee (private=False)"
-        )

@@ -46,6 +46,20 @@ ACCOUNTING_AND_LEDGER = (
         "tests/unit/test_report_noisy_max.py",
     ),
     Fault(
+        "dpfewshot/mechanisms/softmax_choice.py",
+        "return 2 / (Fraction(noise_multiplier) * row_change.rows * _core.grid)",
+        "return 2 / (Fraction(noise_multiplier) * _core.grid)",
+        "a row that is replaced changes a softmax choice by twice the range",
+        "tests/property/test_rates.py tests/property/test_token_epsilon.py",
+    ),
+    Fault(
+        "dpfewshot/mechanisms/softmax_choice.py",
+        "return softmax_event(draws, noise_multiplier, self.name)",
+        "return softmax_event(draws, 2 * noise_multiplier, self.name)",
+        "a softmax choice states the range of its exponents",
+        "tests/property/test_rates.py tests/unit/test_softmax_choice.py",
+    ),
+    Fault(
         "dpfewshot/accounting/calibration.py",
         "return _noise(_narrow(search.fine, fine, _CLOSE_ENOUGH).fits)",
         "return _noise(_narrow(search.fine, fine, _CLOSE_ENOUGH).small)",

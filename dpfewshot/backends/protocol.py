@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfewshot.errors import BackendError, DPFewShotError
+from dpfewshot.errors import BackendError, BackendNotBatchInvariant, DPFewShotError
 from dpfewshot.runtime.redaction import is_failure
 
 Tokens = Sequence[int]
@@ -74,6 +74,23 @@ class LogprobBackend(Protocol):
                 message is shown, so it must quote no prompt.
         """
         ...
+
+
+def check_invariance(backend: LogprobBackend, *, allowed: bool) -> None:
+    """Refuse a backend that does not state batch invariance.
+
+    Args:
+        backend: any.
+        allowed: whether the user accepts it without a guarantee.
+
+    Raises:
+        BackendNotBatchInvariant: it does not, and is not accepted.
+    """
+    if not backend.batch_invariant and not allowed:
+        raise BackendNotBatchInvariant(
+            "the backend does not state that a prompt's answer is independent of its neighbours, which the "
+            "guarantee needs; allow_batch_variance=True accepts it without a guarantee (private=False)"
+        )
 
 
 class PromptBlock(Protocol):

@@ -80,6 +80,15 @@ def partition_of(scope: str) -> str:
     return partition if colon else ""
 
 
+def scope_text(scope: str | None) -> str:
+    """A scope for people: without most of its fingerprint."""
+    return (
+        "whole data set"
+        if scope is None
+        else re.sub(r"(#[0-9a-f]{8})[0-9a-f]{56}(?=: )", r"\1", scope, count=1)
+    )
+
+
 def partition_after(kept: str | None, scope: str) -> str:
     """The partition that an account records once a plan over a scope is reserved.
 

@@ -26,6 +26,7 @@ class LazyGroup(click.Group):
         "plan",
         "generate",
         "labels",
+        "calibrate",
         "choose",
         "evaluate",
         "audit",

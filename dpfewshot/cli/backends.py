@@ -19,6 +19,9 @@ LLAMA_CPP, OPENAI, HUGGING_FACE = "llama-cpp", "openai", "hugging-face"
 CONTEXT_TOKENS = 256
 """The default of --context-tokens with llama.cpp, which is faster with a short context."""
 
+PLANNED_PROMPTS = 100
+"""M of the draws that the backend keeps where M is planned: 1 GB with the packaged model."""
+
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 # None stands for the default of the constructor, or of the maker below.
@@ -26,7 +29,8 @@ _OPTIONS: Mapping[str, Decorator] = {
     "model": click.option(
         "--model",
         default=None,
-        help="llama-cpp: a GGUF file, by default the packaged SmolLM2-135M; others: a name or folder.",
+        help="llama-cpp: a GGUF file, or its name on the hub, by default the packaged SmolLM2-135M; others: "
+        "a name or folder.",
     ),
     "base_url": click.option(
         "--base-url", default=None, help="openai: the server's address, such as http://host:8000/v1."
@@ -78,7 +82,7 @@ _OPTIONS: Mapping[str, Decorator] = {
         type=int,
         default=None,
         help="llama-cpp, hugging-face: the longest prompt, in tokens. Default: "
-        f"{CONTEXT_TOKENS} with llama-cpp.",
+        f"{CONTEXT_TOKENS} with llama-cpp, 1024 for choose and calibrate.",
     ),
     "decode_batch": click.option(
         "--decode-batch",
@@ -118,12 +122,13 @@ def backend_options(command: Callable[..., None]) -> Callable[..., None]:
     )(command)
 
 
-def open_backend(options: Mapping[str, Any], *, prompts: int = 20) -> LogprobBackend:
+def open_backend(options: Mapping[str, Any], *, prompts: int | None = None) -> LogprobBackend:
     """Return the backend that the options of `backend_options` describe.
 
     Args:
         options: values by name; other names are ignored.
         prompts: M: llama-cpp and hugging-face keep enough streams for nearly every Poisson draw of this mean.
+            None keeps `PLANNED_PROMPTS`, of which the planner takes as many as it needs.
 
     Raises:
         BackendError: an option does not fit the backend, or a required one is missing; or the backend cannot
@@ -142,7 +147,7 @@ def open_backend(options: Mapping[str, Any], *, prompts: int = 20) -> LogprobBac
             or "no options: its factory configures it"
         )
         raise BackendError(f"--backend {name} has no {', '.join(strange)}: it takes {takes}")
-    return _MAKERS.get(name, _own)(name, given, prompts)
+    return _MAKERS.get(name, _own)(name, given, PLANNED_PROMPTS if prompts is None else prompts)
 
 
 def _check_registered(name: str) -> None:

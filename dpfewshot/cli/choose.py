@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dpfewshot.cli.backends import LLAMA_CPP, open_backend
-from dpfewshot.cli.options import budget_of, data_options, delta_option, population_of
+from dpfewshot.cli.options import data_options
+from dpfewshot.cli.releases import open_model, read_inputs, release_options
+from dpfewshot.errors import InvalidPlan
 from dpfewshot.runtime.files import write_errors
-from dpfewshot.tasks import by_name
-from dpfewshot.values import PrivacyBudget
+from dpfewshot.tasks import Task, by_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from dpfewshot.backends import LogprobBackend
     from dpfewshot.releases.candidates import Candidate
 
-CONTEXT_TOKENS = 1024
-"""The default of --context-tokens with llama.cpp: a prompt holds all demonstrations of a candidate."""
-
 SCORES = ("accuracy", "likelihood")
-_BLOCK = 30
 
 
 @click.command()
@@ -39,42 +39,30 @@ _BLOCK = 30
     show_default=True,
     help="Whether no demonstrations at all are a candidate too. Their accuracy is measured anyway.",
 )
-@click.option("--epsilon", type=float, required=True, help="Epsilon of the choice.")
-@delta_option
-@click.option("--score", type=click.Choice(SCORES), default=SCORES[0], show_default=True)
-@click.option("--balanced", is_flag=True, help="Count every label alike, whatever its number of units.")
 @click.option(
-    "--holdout",
-    type=float,
-    default=0.2,
-    show_default=True,
-    help="The fraction of units that choose, as given to generate; 0 reads all.",
-)
-@click.option("--scored-units", type=int, default=1000, show_default=True, help="Units to score, on average.")
-@click.option(
-    "--population",
+    "--calibration",
+    "calibrations",
     multiple=True,
-    metavar="LABEL=N",
-    help="Public number of units of a label (N if labels are free).",
+    help="A file from calibrate. Its prompt, which must be a candidate, is one with it too. Repeatable.",
 )
-@click.option("--record-token-cap", type=int, default=100, show_default=True)
+@click.option(
+    "--score",
+    type=click.Choice(SCORES),
+    default=SCORES[0],
+    show_default=True,
+    help="Choose by right or wrong, or by the probability of the label.",
+)
+@click.option("--balanced", is_flag=True, help="Count every label alike, whatever its number of units.")
+@release_options
 @click.option("--proxy-choice", is_flag=True, help="Say that another model will use the demonstrations.")
 @click.option("--output", default=None, help="A new .jsonl file for the chosen demonstrations.")
-@click.option("--ledger", default=None, help="A durable budget, as in sqlite:///budget.db.")
-@click.option("--dataset", default=None, help="The account's name, as in `ledger create`.")
-@click.option(
-    "--create",
-    is_flag=True,
-    help="Create the account with this run's budget if the ledger has none of that name.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def choose(
     *,
     files: tuple[str, ...],
     without: bool,
+    calibrations: tuple[str, ...],
     output: str | None,
-    dataset: str | None,
-    ledger: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -85,39 +73,23 @@ def choose(
       dpfewshot choose --task trec --records trec.jsonl.gz --candidates demos.jsonl \\
         --candidates others.jsonl --epsilon 0.2 --output chosen.jsonl
     """
-    from dpfewshot.records import read_records
     from dpfewshot.releases.choosing import choose as choose_among
 
-    if dataset is not None and ledger is None:
-        raise click.UsageError("--dataset needs --ledger: without one, the budget ends with this run")
     if output is not None and Path(output).exists():
         raise click.UsageError(f"--output {output} exists: name a new file")
-    task, population = by_name(options["task"]), population_of(options["population"])
+    task = by_name(options["task"])
     candidates = _candidates(files, without=without)
-    records = read_records(
-        options["records"], text=options["text"], label=options["label_column"], unit=options["unit"]
-    )
-    budget = budget_of(options["epsilon"], options["delta"], population, records)
-    if not isinstance(budget, PrivacyBudget):
-        raise click.UsageError("--epsilon must be finite: a choice without noise is no release")
-    if options["backend"] == LLAMA_CPP and options["context_tokens"] is None:
-        options["context_tokens"] = CONTEXT_TOKENS
+    records, settings = read_inputs(options)
+    model = open_model(options)
     choice = choose_among(
         task,
         records,
-        open_backend(options, prompts=_BLOCK),
-        candidates,
-        budget=budget,
-        ledger=ledger,
-        dataset=dataset,
-        create=options["create"],
-        population=population,
-        holdout=options["holdout"],
-        scored_units=options["scored_units"],
+        model,
+        [*candidates, *_calibrated(task, model, candidates, calibrations)],
         score=options["score"],
         balanced=options["balanced"],
         proxy=options["proxy_choice"],
-        record_token_cap=options["record_token_cap"],
+        **settings,
     )
     # printed first: a choice that cannot be written was paid for all the same
     click.echo(json.dumps(choice.as_dict()) if as_json else f"{choice.candidate.name}: {choice.statement}")
@@ -133,3 +105,19 @@ def _candidates(files: tuple[str, ...], *, without: bool) -> list[Candidate]:
 
     named = [Candidate(Demonstrations.from_jsonl(path), name=path) for path in files]
     return [Candidate(), *named] if without else named
+
+
+def _calibrated(
+    task: Task, model: LogprobBackend, candidates: Sequence[Candidate], paths: Sequence[str]
+) -> Iterator[Candidate]:
+    """The candidates that files of `dpfewshot calibrate` were released for, with their calibrations."""
+    from dpfewshot.icl import Calibration
+    from dpfewshot.icl.few_shot import FewShotPrompt
+
+    prompts = {FewShotPrompt(task, model, one.demonstrations).fingerprint(): one for one in candidates}
+    for path in paths:
+        released = Calibration.from_json(path)
+        if released.prompt not in prompts:
+            raise InvalidPlan(f"{path}: was released for another prompt than those of --candidates")
+        plain = prompts[released.prompt]
+        yield dataclasses.replace(plain, name=f"{plain.name} with {path}", calibration=released)

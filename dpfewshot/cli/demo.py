@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from dpfewshot.demonstrations import Demonstrations
     from dpfewshot.synthesizer import Synthesizer
 
-PROMPTS_PER_TOKEN = 45
+KEPT_FOR = 45
+"""M of the draws that the backend keeps: a quarter of the memory of the default."""
+
 MAX_TOKENS = 18
+PROMPT_TOKENS = 4_000
+"""Of a demonstration: two cores finish five demonstrations in a minute."""
 
 NEXT_STEPS = """
 Next steps:
@@ -51,7 +55,7 @@ def demo(
         with write_errors(save_records):
             write_jsonl(support_tickets(), save_records)
     started = time.monotonic()
-    backend = open_backend({"model": model, "threads": threads}, prompts=PROMPTS_PER_TOKEN)
+    backend = open_backend({"model": model, "threads": threads}, prompts=KEPT_FOR)
     synthesizer = demo_synthesizer(backend, epsilon=epsilon)
     if not as_json:
         click.echo("1,500 made-up support tickets, read by a language model on this machine only")
@@ -66,11 +70,7 @@ def demo(
 
 
 def demo_synthesizer(backend: LogprobBackend, *, epsilon: float = 4.0) -> Synthesizer:
-    """The demo's synthesizer: one draw of about 45 of 300 tickets serves all tokens of a demonstration.
-
-    Two cores finish it in a minute: each prompt is read once, and every further token costs one decode step
-    (docs/decisions/blocks.md).
-    """
+    """The demo's synthesizer: planned, with work for a minute on two cores (docs/decisions/defaults.md)."""
     from dpfewshot.planning.population import default_delta
     from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
     from dpfewshot.synthesizer import Synthesizer
@@ -81,9 +81,8 @@ def demo_synthesizer(backend: LogprobBackend, *, epsilon: float = 4.0) -> Synthe
         tickets,
         backend,
         budget=PrivacyBudget(epsilon=epsilon, delta=default_delta(None, tickets)),
-        prompts_per_token=PROMPTS_PER_TOKEN,
         max_tokens=MAX_TOKENS,
-        resample_every=MAX_TOKENS,
+        prompt_token_limit=PROMPT_TOKENS,
         record_token_cap=32,
     )
 

@@ -48,10 +48,13 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--mechanism", "mechanisms", type=click.Choice(MECHANISM_NAMES), multiple=True,
-    default=("gaussian",), show_default=True, help="May be repeated.",
+    default=("public-centred",), show_default=True, help="May be repeated.",
 )  # fmt: skip
 @click.option("--top-k", default="100", show_default=True, help="Candidate tokens, or 'all'.")
-@click.option("--prompts-per-token", "-M", type=int, default=20, show_default=True)
+@click.option(
+    "--prompts-per-token", "-M", type=int, default=None,
+    help="Prompts of a draw. Default: planned from public numbers, for the least noise.",
+)  # fmt: skip
 @click.option("--records-per-prompt", "-N", type=int, default=1, show_default=True)
 @click.option("--max-tokens", type=int, default=40, show_default=True)
 @click.option(

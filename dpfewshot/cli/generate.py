@@ -56,7 +56,8 @@ def generate(
     \b
     Example:
       dpfewshot generate --task trec --records trec.jsonl.gz --label Location --epsilon 4 \\
-        --prompts-per-token 20 --max-tokens 15 --output demos.jsonl
+        --max-tokens 15 --output demos.jsonl
+      dpfewshot generate ... --preset tang
     """
     if resume and output is None:
         raise click.UsageError("--resume needs --output: its checkpoint is kept beside that file")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dpfewshot.budget.scopes import scope_text
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, amount_text, counted, on_one_line
 
@@ -83,7 +84,7 @@ def create(
     """Create an account for a data set.
 
     \b
-    Example, and one for a plan every night:
+    Example:
       dpfewshot ledger create --ledger sqlite:///budget.db --dataset tickets --epsilon 8 --delta 1e-5
       dpfewshot ledger create --ledger sqlite:///year.db --dataset year --epsilon 4 --delta 1e-5 --rule renyi
     """
@@ -106,7 +107,9 @@ def create(
 def show(*, url: str, dataset: str, as_json: bool) -> None:
     """Show an account's budget, what is spent, how many plans like the last one fit, and its chain tip.
 
-    The chain tip is the hash of the account's last event.
+    The chain tip is the hash of the account's last event. A line for each stratum follows: its task with the
+    start of its partition's fingerprint, its label, and what its own plans have spent. Together the strata
+    of one partition cost the greatest of these.
 
     \b
     Example:
@@ -221,7 +224,7 @@ def _words(row: dict[str, Any]) -> Iterator[object]:
 
     yield from (row["at"], row["actor"], row["act"])
     yield f"entry {row['entry']}" if row["entry"] else ""
-    yield row["scope"]
+    yield scope_text(row["scope"]) if row["scope"] else ""
     if row["epsilon"] is not None:
         yield f"epsilon={amount_text(row['epsilon'])} delta={amount_text(row['delta'])}"
     yield f"renyi={amount_text(row['renyi'])}" if "renyi" in row else ""
@@ -251,6 +254,8 @@ def _print_summary(account: LedgerAccount, *, as_json: bool) -> None:
         f"rule {account.rule}, {'' if left is None else f'{left} more plans like the last one fit, '}"
         f"chain tip {account.chain_tip}"
     )
+    for stratum in summary["strata"]:
+        click.echo(f"  {on_one_line(scope_text(stratum['scope']))}: {_in_words(stratum)}")
 
 
 def _in_words(amount: dict[str, float]) -> str:

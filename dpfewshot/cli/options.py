@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from dpfewshot.values import (
 
 if TYPE_CHECKING:
     from dpfewshot.backends import LogprobBackend
+    from dpfewshot.mechanisms import Mechanism
     from dpfewshot.planning.plan import GenerationPlan
     from dpfewshot.planning.population import Population
     from dpfewshot.synthesizer import Synthesizer
@@ -34,6 +35,7 @@ MECHANISM_NAMES = (
     "gaussian",
     "public-centred",
     "adadpsyn",
+    "softmax-choice",
     "report-noisy-max",
     "private-prediction",
     "invisible-ink",
@@ -65,6 +67,8 @@ delta_option: Decorator = click.option(
     help="Default: the smaller of 1e-5 and 1/(100 n); n counts all units, or is the population if given.",
 )
 
+_PLANNED = "Default: planned from public numbers, for the least noise."
+
 _DATA: tuple[Decorator, ...] = (
     click.option(
         "--task", required=True, help="A built-in task (agnews, dbpedia, trec, mit-g, mit-d) or a .toml file."
@@ -92,24 +96,39 @@ _OPTIONS: tuple[Decorator, ...] = (
         help="The budget's epsilon; the word inf means no privacy.",
     ),
     delta_option,
-    click.option("--prompts-per-token", "-M", type=int, default=20, show_default=True),
-    click.option("--records-per-prompt", "-N", type=int, default=1, show_default=True),
+    click.option(
+        "--preset",
+        type=click.Choice(["tang", "adadpsyn"]),
+        default=None,
+        help="The mechanism, M, N and R of a paper, where you give none: tang (a fresh draw for each token), "
+        "adadpsyn.",
+    ),
+    click.option("--prompts-per-token", "-M", type=int, default=None, help=f"Prompts of a draw. {_PLANNED}"),
+    click.option(
+        "--records-per-prompt", "-N", type=int, default=None, help="Records in a prompt. Default: 1."
+    ),
     click.option("--max-tokens", type=int, default=40, show_default=True),
     click.option(
         "--resample-every",
         type=int,
-        default=1,
-        show_default=True,
-        help="Tokens that share one draw of records.",
+        default=None,
+        help=f"Tokens that share one draw of records. {_PLANNED}",
     ),
     click.option(
         "--mechanism",
         type=click.Choice(MECHANISM_NAMES),
-        default="gaussian",
-        show_default=True,
-        help="The mechanism that turns private numbers into a token.",
+        default=None,
+        help=f"The mechanism that turns private numbers into a token. {_PLANNED}",
     ),
-    click.option("--top-k", default="100", show_default=True, help="Candidate tokens, or 'all'."),
+    click.option(
+        "--prompt-token-limit",
+        type=int,
+        default=20_000,
+        show_default=True,
+        help="The most tokens that the model may have to evaluate for one demonstration; limits what is "
+        "planned.",
+    ),
+    click.option("--top-k", default=None, help="Candidate tokens, or 'all'. Default: 100."),
     click.option("--clip", type=float, default=None, help="The mechanism's clipping norm."),
     click.option(
         "--temperature", type=float, default=None, help="0 takes the largest noisy token; more samples one."
@@ -184,18 +203,11 @@ def open_session(
     Raises:
         DPFewShotError: the input is wrong; says what in one line.
     """
-    from dpfewshot.mechanisms.by_name import by_name as mechanism_by_name
     from dpfewshot.records import read_records
     from dpfewshot.synthesizer import Synthesizer
 
     task = by_name(options["task"])
-    mechanism = mechanism_by_name(
-        options["mechanism"],
-        clip=options["clip"],
-        temperature=options["temperature"],
-        top_p=options["top_p"],
-    )
-    mechanism = dataclasses.replace(mechanism, top_k=top_k_of(options["top_k"]))  # type: ignore[type-var]
+    mechanism = _mechanism(options)
     population = population_of(options["population"])
     records = read_records(
         options["records"], text=options["text"], label=options["label_column"], unit=options["unit"]
@@ -213,6 +225,8 @@ def open_session(
         max_tokens=options["max_tokens"],
         shots_per_label=options["shots"],
         resample_every=options["resample_every"],
+        preset=options["preset"],
+        prompt_token_limit=options["prompt_token_limit"],
         population=population,
         labels=options["labels"] or None,
         sampling=options["sampling"],
@@ -227,6 +241,23 @@ def open_session(
     for warning in synthesizer.plan.warnings:
         click.echo(f"warning: {warning}", err=True)
     return Session(task, synthesizer, backend)
+
+
+def _mechanism(options: Mapping[str, Any]) -> Mechanism | None:
+    """The mechanism that the options name or describe; None leaves it to the planner or the preset."""
+    from dpfewshot.mechanisms.by_name import by_name as mechanism_by_name
+
+    settings = {name: options[name] for name in ("clip", "temperature", "top_p")}
+    given = [name for name in ("top_k", *settings) if options[name] is not None]
+    name = options["mechanism"]
+    if name is None and not given:
+        return None
+    if name is None and options["preset"] is not None:
+        raise InvalidPlan(f"--{given[0].replace('_', '-')} with --preset needs --mechanism")
+    mechanism = mechanism_by_name(name or "public-centred", **settings)
+    if options["top_k"] is None:
+        return mechanism
+    return dataclasses.replace(mechanism, top_k=top_k_of(options["top_k"]))  # type: ignore[type-var]
 
 
 def describe(plan: GenerationPlan, unit: str | None = None) -> str:
@@ -265,7 +296,7 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
             f"      {name:<16}{stratum.population:>8}{rate:>9.4f}"
             f"{stratum.steps:>7}{stratum.noise_multiplier:>9.4f}{noise:>15}{spent}"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"      {on_one_line(reason)}" for reason in plan.reasons)])
 
 
 def _duration(seconds: float) -> str:

@@ -57,6 +57,7 @@ def plan(
     Example:
       dpfewshot plan --task trec --records trec.jsonl.gz --label Location --epsilon 4 --max-tokens 15
       dpfewshot plan ... --compare --target-noise 0.01
+      dpfewshot plan ... --preset tang
     """
     if cross_check:
         from dpfewshot.accounting.reference.cross_check import require

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 @click.option("--demonstrations", default=None, help="A .jsonl file from generate --output.")
 @click.option("--ledger", default=None, help="A budget ledger, such as sqlite:///budget.db.")
 @click.option("--dataset", default=None, help="The ledger account's name.")
+@click.option("--choice", default=None, help="A file with the output of choose --json.")
 @click.option("--plan", default=None, help="A file with the output of plan --json or generate --json.")
 @click.option("--evaluation", default=None, help="A .jsonl file from evaluate --output.")
 @click.option(
@@ -56,7 +57,8 @@ def report(
         raise click.UsageError("--ledger and --dataset must be given together")
     if not any(options.values()):
         raise click.UsageError(
-            "there is nothing to report: give --demonstrations, --ledger, --plan, --evaluation or --audit"
+            "there is nothing to report: give --demonstrations, --choice, --ledger, --plan, --evaluation "
+            "or --audit"
         )
     contents = select(_sources(options), confidential=private)
     with write_errors(output):
@@ -67,16 +69,26 @@ def report(
 def _sources(options: dict[str, Any]) -> Sources:
     from dpfewshot.demonstrations import Demonstrations
     from dpfewshot.ledger import BudgetLedger
-    from dpfewshot.report import Sources, read_evaluation, read_findings, read_plan, read_snapshot
+    from dpfewshot.report import (
+        Sources,
+        read_choice,
+        read_evaluation,
+        read_findings,
+        read_plan,
+        read_snapshot,
+    )
 
     snapshot = None
     if options["ledger"] is not None:
         with BudgetLedger.open(options["ledger"]) as opened:
             snapshot = read_snapshot(opened.account(options["dataset"]))
-    lines, plan, results = (options[name] for name in ("demonstrations", "plan", "evaluation"))
+    lines, choice, plan, results = (
+        options[name] for name in ("demonstrations", "choice", "plan", "evaluation")
+    )
     return Sources(
         demonstrations=None if lines is None else Demonstrations.from_jsonl(lines),
         snapshot=snapshot,
+        choice=None if choice is None else read_choice(choice),
         plan=None if plan is None else read_plan(plan),
         cells=() if results is None else read_evaluation(results),
         findings=[finding for path in options["audits"] for finding in read_findings(path)],
@@ -91,6 +103,7 @@ def _document(contents: Contents, output: str) -> dict[str, object]:
         "epsilon": promise.epsilon if promise else None,
         "delta": promise.delta if promise else None,
         "relation": promise.relation if promise else None,
+        "choice": contents.choice.statement if contents.choice else None,
         "demonstrations": len(contents.demonstrations),
         "findings": len(contents.findings),
         "left_out": contents.left_out.as_dict(),
@@ -106,13 +119,16 @@ def _in_words(contents: Contents, output: str) -> str:
             f"neighbours {promise.relation}"
         )
     lines = [f"{output}: {bound}"]
+    if contents.choice is not None:
+        lines.append(contents.choice.statement)
     if contents.confidential:
         lines.append("CONFIDENTIAL: this report is for the trusted side alone")
     elif left_out.any:
         lines.append(
             "left out because they are confidential: "
             f"{counted(left_out.demonstrations, 'demonstration')} without a guarantee, "
-            f"{counted(left_out.cells, 'evaluation cell')}, {counted(left_out.findings, 'finding')}; "
+            f"{counted(left_out.cells, 'evaluation cell')}, {counted(left_out.findings, 'finding')}, "
+            f"{counted(left_out.choices, 'choice')}; "
             "--private shows them"
         )
     return "\n".join(lines)

@@ -162,7 +162,8 @@ class Synthetic:
     Args:
         name: its name in results.
         mechanism: the mechanism.
-        prompts_per_token: M, reduced to what the smallest label's number of units allows.
+        prompts_per_token: M, reduced to what the smallest label's number of units allows; None: the planner
+            decides.
         records_per_prompt: N.
         max_tokens: T, the most tokens of a demonstration.
         resample_every: R, the number of tokens that share a draw of records; None is all.
@@ -172,7 +173,7 @@ class Synthetic:
 
     name: str
     mechanism: Mechanism
-    prompts_per_token: int = 20
+    prompts_per_token: int | None = 20
     records_per_prompt: int = 1
     max_tokens: int = 40
     resample_every: int | None = None
@@ -211,8 +212,10 @@ class Synthetic:
             allow_batch_variance=self.allow_batch_variance,
         )
 
-    def _prompts(self, request: Request) -> int:
+    def _prompts(self, request: Request) -> int | None:
         """M, or what the smallest label allows. Its size is public, as in plans."""
+        if self.prompts_per_token is None:
+            return None
         sizes = populations(request.task, request.records)
         asked = request.labels if request.task.labels is not None else ("",)
         smallest = min(sizes.get(label, 0) for label in asked)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from dpfewshot.errors import InvalidPlan, MissingExtra
+from dpfewshot.runtime.deprecation import warn_renamed
 from dpfewshot.runtime.redaction import is_failure
 from dpfewshot.values import Demonstration, PrivacySpend
 
@@ -179,6 +180,25 @@ class OpenTelemetryObserver(Observer):
             span.end()
         finally:
             self._context.detach(token)
+
+
+def observers_of(
+    mechanism: str, relation: str, observers: Iterable[Observer], *, opentelemetry: bool
+) -> Observers:
+    """A `LogObserver`, then the user's.
+
+    Args:
+        mechanism: its name; public, like the relation, and part of every event.
+        relation: the neighbouring relation.
+        observers: the user's.
+        opentelemetry: deprecated: adds an `OpenTelemetryObserver`.
+    """
+    if opentelemetry:
+        warn_renamed(
+            "opentelemetry=True", "observers=[dpfewshot.generation.telemetry.OpenTelemetryObserver()]"
+        )
+        observers = [*observers, OpenTelemetryObserver()]
+    return Observers({"mechanism": mechanism, "relation": relation}, [LogObserver(), *observers])
 
 
 def _facts(demonstration: Demonstration) -> dict[str, str | int | float | bool]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
@@ -11,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.planning.document import check
+from dpfewshot.runtime.files import write_whole
 from dpfewshot.values import PrivacySpend
 
 _MEMBERS: Final[Mapping[str, tuple[type, ...]]] = {
@@ -71,13 +75,15 @@ class Calibration:
         Raises:
             InvalidPlan: it is not one; names the member.
         """
-        told = check("the calibration", {**told, **_whole(told)}, _MEMBERS)
+        told = check("the calibration", _whole(told), _MEMBERS)
         numbers = told["bias"]
         if not all(isinstance(one, (int, float)) and np.isfinite(one) for one in numbers):
             raise InvalidPlan("the calibration has a 'bias' that is not finite numbers")
         if len(numbers) != len(told["labels"]):
             raise InvalidPlan("the calibration has other numbers of 'bias' and of 'labels'")
         unspent = told["epsilon"] is None or told["delta"] is None
+        if unspent is bool(told["private"]):
+            raise InvalidPlan("the calibration has a 'private' that its 'epsilon' and 'delta' contradict")
         return cls(
             labels=tuple(map(str, told["labels"])),
             bias=tuple(map(float, numbers)),
@@ -89,10 +95,36 @@ class Calibration:
             private=bool(told["private"]),
         )
 
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Write `as_dict` to a file; an existing one is replaced as a whole.
 
-def _whole(told: Mapping[str, Any]) -> dict[str, int]:
-    """The members that are booleans, as whole numbers: `check` takes no boolean for a number."""
-    return {name: int(told[name]) for name in ("parallel", "private") if isinstance(told.get(name), bool)}
+        Raises:
+            OSError: the file cannot be written; an existing one is unchanged.
+        """
+        write_whole(path, json.dumps(self.as_dict()) + "\n")
+
+    @classmethod
+    def from_json(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `to_json` or `dpfewshot calibrate` wrote.
+
+        Raises:
+            InvalidPlan: the file cannot be read, or is not a calibration.
+        """
+        try:
+            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        except OSError as error:
+            raise InvalidPlan(f"{path}: cannot be read: {error.strerror}") from None
+        except InvalidPlan as error:
+            raise InvalidPlan(f"{path}: {error}") from None
+        except (ValueError, RecursionError):
+            raise InvalidPlan(f"{path}: is not JSON") from None
+
+
+def _whole(told: object) -> object:
+    """The document with whole numbers for its booleans: `check` takes no boolean for a number."""
+    if not isinstance(told, Mapping):
+        return told
+    return {name: int(value) if isinstance(value, bool) else value for name, value in told.items()}
 
 
 def batch_calibrated(probabilities: ArrayLike) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dpfewshot.budget.account import Cost, Details, other_kind
@@ -106,7 +107,10 @@ class LedgerAccount:
         return self._store.standing(self._stored).plans_left
 
     def summary(self) -> dict[str, object]:
-        """Budget, spend and entries at one moment, as `dpfewshot ledger show --json` prints them."""
+        """Budget, spend, entries and strata at one moment, as `dpfewshot ledger show --json` prints them.
+
+        A stratum's scope is None for the whole data set. Its spend is that of its own plans.
+        """
         standing = self._store.standing(self._stored)
         budget, spent = standing.limit.as_budget(), standing.spent.as_spend()
         return {
@@ -114,6 +118,10 @@ class LedgerAccount:
             "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
             "spent": {"epsilon": spent.epsilon, "delta": spent.delta},
             "entries": standing.entries,
+            "strata": [
+                {"scope": scope, **asdict(amount.as_spend())}
+                for scope, amount in standing.spent_by_scope.items()
+            ],
         }
 
     def bind(self, relations: frozenset[str], unit: str | None) -> None:

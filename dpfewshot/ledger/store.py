@@ -74,6 +74,12 @@ class Standing:
         return self.rule.spent(Tally.over_scopes(self.sums), self.limit)
 
     @property
+    def spent_by_scope(self) -> dict[str | None, Amount]:
+        """What the plans of each scope have spent by themselves, the whole data set first."""
+        ordered = sorted(self.sums, key=lambda scope: scope or "")
+        return {scope: self.rule.spent(self.sums[scope], self.limit) for scope in ordered}
+
+    @property
     def left(self) -> Amount:
         """What a plan over the whole data set may still cost."""
         return self.rule.left(Tally.over_scopes(self.sums), self.limit)

@@ -13,6 +13,7 @@ from dpfewshot.mechanisms.private_prediction import PrivatePrediction
 from dpfewshot.mechanisms.protocol import Draws, FixedSize, Mechanism, Release, RowChange
 from dpfewshot.mechanisms.public_centred import ClippingQuantile, PublicCentred
 from dpfewshot.mechanisms.report_noisy_max import ReportNoisyMax
+from dpfewshot.mechanisms.softmax_choice import SoftmaxChoice
 from dpfewshot.mechanisms.sparse_vector import SparseVector
 
 __all__ = [
@@ -29,5 +30,6 @@ __all__ = [
     "Release",
     "ReportNoisyMax",
     "RowChange",
+    "SoftmaxChoice",
     "SparseVector",
 ]

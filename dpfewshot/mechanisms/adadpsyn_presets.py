@@ -46,6 +46,8 @@ _SETTINGS: Final[dict[str, tuple[float, int, int]]] = {
 }
 """λ, M and N of each task."""
 
+TASKS: Final = tuple(_SETTINGS)
+
 _TABLES: Final[dict[str, tuple[tuple[float, int, float, float], ...]]] = {
     "agnews": ((1.23, 1, 10, 3), (0.92, 1, 10, 3), (0.71, 1, 10, 3), (0.58, 1, 10, 3)),
     "dbpedia": ((1.54, 1, 10, 3), (1.14, 1, 10, 3), (0.89, 1, 10, 3), (0.73, 1, 10, 3)),

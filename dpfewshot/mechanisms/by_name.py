@@ -14,10 +14,19 @@ from dpfewshot.mechanisms.invisible_ink import InvisibleInk
 from dpfewshot.mechanisms.private_prediction import PrivatePrediction
 from dpfewshot.mechanisms.public_centred import PublicCentred
 from dpfewshot.mechanisms.report_noisy_max import ReportNoisyMax
+from dpfewshot.mechanisms.softmax_choice import SoftmaxChoice
 
 MECHANISMS: Final[Mapping[str, type[BaseMechanism]]] = {
     kind.name: kind
-    for kind in (Gaussian, PublicCentred, AdaDPSyn, ReportNoisyMax, PrivatePrediction, InvisibleInk)
+    for kind in (
+        Gaussian,
+        PublicCentred,
+        AdaDPSyn,
+        SoftmaxChoice,
+        ReportNoisyMax,
+        PrivatePrediction,
+        InvisibleInk,
+    )
 }
 """In the order in which `plan --compare` shows them."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Mechanism
@@ -57,17 +56,13 @@ def compare(planner: Planner, *, vocabulary_size: int, target_noise: float) -> l
         for tokens_per_draw in sorted({1, planner.settings.max_tokens}):
             try:
                 plans += _given_and_least(
-                    _with(planner, resample_every=tokens_per_draw), mechanism, target_noise
+                    planner.with_settings(resample_every=tokens_per_draw), mechanism, target_noise
                 )
             except InvalidPlan as refusal:  # the mechanism does not suit these draws
                 refusals.append(refusal)
     if not plans:
         raise refusals[0]
     return _marked(plans, target_noise)
-
-
-def _with(planner: Planner, **settings: Any) -> Planner:
-    return replace(planner, settings=replace(planner.settings, **settings))
 
 
 def _given_and_least(planner: Planner, mechanism: Mechanism, target_noise: float) -> Iterator[GenerationPlan]:
@@ -77,7 +72,7 @@ def _given_and_least(planner: Planner, mechanism: Mechanism, target_noise: float
     if given.noise_on_mean is not None and given.noise_on_mean > target_noise:
         prompts = _least_prompts(planner, mechanism, target_noise)
         if prompts is not None:
-            yield _with(planner, prompts_per_token=prompts).plan(mechanism)
+            yield planner.with_settings(prompts_per_token=prompts).plan(mechanism)
 
 
 def _least_prompts(planner: Planner, mechanism: Mechanism, target_noise: float) -> int | None:
@@ -89,11 +84,11 @@ def _least_prompts(planner: Planner, mechanism: Mechanism, target_noise: float) 
     planner = replace(planner, strata=(smallest,))
 
     def meets(prompts: int) -> bool:
-        noise = _with(planner, prompts_per_token=prompts).plan(mechanism).noise_on_mean
+        noise = planner.with_settings(prompts_per_token=prompts).plan(mechanism).noise_on_mean
         return noise is not None and noise <= target_noise
 
     low = planner.settings.prompts_per_token
-    high = smallest.population // (planner.settings.records_per_prompt * planner.settings.disjoint_parts)
+    high = planner.settings.most_prompts(smallest.population)
     if high <= low or not meets(high):
         return None
     while high - low > max(1, low // 50):

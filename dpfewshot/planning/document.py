@@ -108,6 +108,17 @@ def texts(value: list[Any]) -> tuple[str, ...]:
     return tuple(value)
 
 
+def sentences(value: object) -> tuple[str, ...]:
+    """The plan's reasons; documents of older versions have none.
+
+    Raises:
+        InvalidPlan: it is not a list of texts.
+    """
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise InvalidPlan("the plan has 'reasons' of the wrong type")
+    return tuple(value)
+
+
 def rate(value: list[Any]) -> Fraction:
     """An exact rate from its numerator and denominator.
 

@@ -15,6 +15,7 @@ from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.mechanisms import Draws, FixedSize
 from dpfewshot.planning import document
+from dpfewshot.planning.guidance import noise_warnings
 from dpfewshot.planning.settings import FIXED_SIZE, Settings
 from dpfewshot.values import PrivacySpend, Relation, delta_text
 
@@ -184,6 +185,7 @@ class GenerationPlan:
         prompt_tokens: the tokens that the language model evaluates for one demonstration, at most on average
             over draws, computed from caps.
         estimated_seconds: for all demonstrations; None until `Synthesizer.probe` measured the backend.
+        reasons: a sentence for each setting that the planner decided; () if the user chose all.
     """
 
     mechanism: str
@@ -192,6 +194,7 @@ class GenerationPlan:
     strata: tuple[StratumPlan, ...]
     prompt_tokens: int
     estimated_seconds: float | None = None
+    reasons: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for stratum in self.strata:
@@ -243,6 +246,10 @@ class GenerationPlan:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What to know before anything is spent."""
+        return (*self._delta_warnings, *noise_warnings(self))
+
+    @property
+    def _delta_warnings(self) -> tuple[str, ...]:
         return tuple(
             f"delta={delta_text(stratum.spend.delta)} is not below 1/{stratum.population} for "
             f"{stratum.scope or 'the data set'}: it allows a mechanism that publishes one random record; "
@@ -272,10 +279,18 @@ class GenerationPlan:
     def as_dict(self) -> dict[str, object]:
         """The plan as JSON; `from_dict` reads it back."""
         parts = [stratum.as_dict() for stratum in self.strata]
-        return self.figures() | {"accounting": self.settings.accounting, "parts": parts}
+        further: dict[str, object] = {
+            "accounting": self.settings.accounting,
+            "reasons": list(self.reasons),
+            "warnings": list(self.warnings),
+        }
+        return self.figures() | further | {"parts": parts}
 
     def figures(self) -> dict[str, object]:
-        """The plan as JSON, with numbers as they are displayed: what checkpoints compare."""
+        """The plan as JSON, with numbers as they are displayed: what checkpoints compare.
+
+        Its "warnings" are those of δ alone, as in checkpoints of older versions.
+        """
         settings = asdict(self.settings)
         del settings["accounting"]
         if not self.settings.holdout:  # as documents and checkpoints from before there were holdouts
@@ -291,7 +306,7 @@ class GenerationPlan:
             **settings,
             "prompt_tokens": self.prompt_tokens,
             "estimated_seconds": self.estimated_seconds,
-            "warnings": list(self.warnings),
+            "warnings": list(self._delta_warnings),
             "parts": [stratum.figures() for stratum in self.strata],
         }
 
@@ -317,6 +332,7 @@ class GenerationPlan:
             strata=tuple(StratumPlan.from_dict(part, settings) for part in told["parts"]),
             prompt_tokens=told["prompt_tokens"],
             estimated_seconds=told["estimated_seconds"],
+            reasons=document.sentences(told.get("reasons", [])),
         )
         document.check_stated("the plan", told, stated.epsilon, stated.delta)
         return stated

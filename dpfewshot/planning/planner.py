@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
+from typing import Any
 
 from dpfewshot.accounting import Event, calibrate, epsilon
 from dpfewshot.accounting.events import PublishedAccounting
@@ -39,27 +41,39 @@ class Planner:
     strata: tuple[Stratum, ...]
     relation: Relation
 
-    def plan(self, mechanism: Mechanism) -> GenerationPlan:
+    def plan(self, mechanism: Mechanism, reasons: tuple[str, ...] = ()) -> GenerationPlan:
         """Plan every stratum, and bound the language model's work by the caps.
 
         Args:
             mechanism: its events are composed.
+            reasons: what was decided for the user, and why.
 
         Raises:
             InvalidPlan: M·N·P is above a population, or no noise meets the budget.
         """
         settings, strata = self.settings, self.strata
-        prefill = settings.draws_per_demonstration * settings.prompts_per_token * self.longest_suffix
-        decode = (settings.max_tokens - settings.draws_per_demonstration) * settings.prompts_per_token
         return GenerationPlan(
             mechanism=mechanism.name,
             relation=self.relation,
             settings=settings,
             strata=plan_strata(mechanism, settings, self.budget, strata),
-            prompt_tokens=prefill + decode,
+            prompt_tokens=settings.prompts_per_token * self.tokens_of_a_prompt(settings),
+            reasons=reasons,
         )
 
-    @property
+    def with_settings(self, **settings: Any) -> Planner:
+        """A planner with some other settings."""
+        return replace(self, settings=replace(self.settings, **settings))
+
+    def tokens_of_a_prompt(self, settings: Settings) -> int:
+        """The tokens that the model evaluates for one of the M prompts of a demonstration, from the caps.
+
+        Each draw reads a prompt whole; every further token of the draw is one decode step.
+        """
+        draws = settings.draws_per_demonstration
+        return draws * self.longest_suffix + settings.max_tokens - draws
+
+    @cached_property
     def longest_suffix(self) -> int:
         """The most tokens that follow the prefix of any prompt, from the caps."""
         records, tokens = self.settings.records_per_prompt, self.settings.max_tokens
@@ -181,15 +195,15 @@ def _sampling_rate(settings: Settings, stratum: Stratum) -> Fraction:
         parts = " x disjoint_parts" if settings.disjoint_parts > 1 else ""
         raise InvalidPlan(
             f"prompts_per_token x records_per_prompt{parts} = {wanted} is above the population "
-            f"{int(generating)} of {where}{share}: {_that_fits(settings, int(generating))} would fit"
+            f"{int(generating)} of {where}{share}: {_that_fits(settings, stratum.population)} would fit"
         )
     return wanted / generating
 
 
 def _that_fits(settings: Settings, population: int) -> str:
-    parts = settings.disjoint_parts
-    if prompts := population // (settings.records_per_prompt * parts):
+    generating = int(settings.division.generating_share * population)
+    if prompts := settings.most_prompts(population):
         return f"prompts_per_token={prompts}"
-    if records := population // parts:
+    if records := generating // settings.disjoint_parts:
         return f"records_per_prompt={records}"
-    return f"disjoint_parts={population}"
+    return f"disjoint_parts={generating}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.planning.plan import Stratum
-from dpfewshot.planning.settings import FIXED_SIZE, Settings
+from dpfewshot.planning.settings import FIXED_SIZE
 from dpfewshot.sampling import units
 from dpfewshot.values import Record, Relation, check_whole
 
@@ -25,12 +25,12 @@ def relation_of(sampling: str, population: Population) -> Relation:
 
 
 def public_stratum(
-    settings: Settings, population: Population, scope: str | None, labels: tuple[str, ...], counted: int
+    sampling: str, population: Population, scope: str | None, labels: tuple[str, ...], counted: int
 ) -> Stratum:
     """A stratum with its public n.
 
     Args:
-        settings: what the user chose.
+        sampling: "poisson" or "fixed-size".
         population: public constants; None uses the count.
         scope: the label whose units take part; None for all units.
         labels: the labels to generate from them.
@@ -41,7 +41,7 @@ def public_stratum(
             the count in draws of fixed size.
     """
     public = _public_population(population, scope, counted)
-    if settings.sampling == FIXED_SIZE and public != counted:
+    if sampling == FIXED_SIZE and public != counted:
         raise InvalidPlan(f"fixed-size draws use the counted n={counted}, which population must equal")
     return Stratum(scope, labels, public)
 

@@ -94,6 +94,11 @@ class Settings:
         """M·N·P, the units that a stratum needs at least."""
         return self.units_per_draw * self.disjoint_parts
 
+    def most_prompts(self, population: int) -> int:
+        """The largest M that a stratum of n units allows; 0 if it allows none."""
+        generating = int(self.division.generating_share * population)
+        return generating // (self.records_per_prompt * self.disjoint_parts)
+
     @property
     def row_change(self) -> RowChange:
         """What one unit can do to the rows of a draw."""

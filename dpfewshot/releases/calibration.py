@@ -2,16 +2,18 @@
 
 Batch calibration (Zhou et al., ICLR 2024) divides by the mean prediction for a batch of texts. Here they are
 private records, so a service that labels one text at a time has the gain too. A record's vector is its
-centred label log-probabilities, clipped to the L2 norm R = 2√K for K labels. The sum over a Poisson draw is
-released with one exact Gaussian. Proof: docs/proofs/calibration.md. Why logarithms: decisions/calibration.md.
+centred label log-probabilities, clipped to the L2 norm R = 2√K for K labels, with a public weight for its
+label. The sum over a Poisson draw is released with one exact Gaussian. Proof: docs/proofs/calibration.md.
+Why logarithms, and which weights: docs/decisions/calibration.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from statistics import median_low
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +34,7 @@ from dpfewshot.planning.planner import SMALLEST_EPSILON
 from dpfewshot.planning.population import Population
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.records import as_records
-from dpfewshot.releases.payment import Payment, open_payment
+from dpfewshot.releases.payment import open_payment, public_counts
 from dpfewshot.releases.scoring import (
     RECORD_TOKEN_CAP,
     LabelScorer,
@@ -75,7 +77,8 @@ def release_calibration(
 ) -> Calibration:
     """Release a prompt's bias towards each label, for `icl.Classifier(..., calibration=)`, under (ε, δ).
 
-    Labels should be about equally frequent in the records: if most *have* one label, it looks like bias.
+    If most records *have* one label, it looks like bias. So the records of a label with more than the median
+    number of units weigh less, where the number of each label is public.
 
     Args:
         task: with labels.
@@ -86,7 +89,7 @@ def release_calibration(
         ledger: as in `Synthesizer`.
         dataset: as in `Synthesizer`.
         create: as in `Synthesizer`.
-        population: public n, as in `Synthesizer`, of every label.
+        population: public n, as in `Synthesizer`, of every label; one number for all weighs labels alike.
         unit: as in `Synthesizer`.
         holdout: as it was given to `Synthesizer`: only units kept for choosing are read. None reads all.
         scored_units: how many units are read on average, at most; each takes one prompt. Fewer cost less time
@@ -108,9 +111,11 @@ def release_calibration(
     shown = tuple(demonstrations)
     words = prompt_format or task
     scorer = LabelScorer(words, backend, shown, calibrated=False, record_token_cap=record_token_cap)
+    checked = as_records(records, unit=unit)
+    weights = Weights.of(public_counts(task, population, checked))
     payment = open_payment(
         task,
-        as_records(records, unit=unit),
+        checked,
         budget=budget if random_source is None else None,
         ledger=ledger,
         dataset=dataset,
@@ -118,24 +123,58 @@ def release_calibration(
         population=population,
         holdout=holdout,
     )
-    mean = _plan(budget, min(Fraction(1), scored_units / payment.population), len(scorer.labels))
+    mean = NoisyMean.of_budget(
+        budget, min(Fraction(1), scored_units / payment.population), len(scorer.labels)
+    )
     with payment.reserved(
         mean.cost if random_source is None else None,
         uses=1,
         noise_multiplier=mean.noise_multiplier,
         details=mean.details,
     ) as reservation:
-        rows = _rows(scorer, payment.units, mean.sampling_rate, random_source)
+        drawn = _drawn(payment.units, mean.sampling_rate, random_source)
+        rows = _rows(scorer, drawn)
         require_batch_invariance(backend)  # it may have found itself not invariant meanwhile
-        bias = mean.release(rows, payment.population, reservation.draw(), random_source)
-    return _calibration(
-        mean,
-        bias,
-        scorer.labels,
-        FewShotPrompt(words, backend, shown),
-        payment,
+        units = payment.population * weights.mean
+        bias = mean.release(rows, units, reservation.draw(), random_source, weights.each(drawn))
+    return Calibration(
+        labels=scorer.labels,
+        bias=tuple(bias.tolist()),
+        noise=mean.scale * mean.nats(units),
+        prompt=FewShotPrompt(words, backend, shown).fingerprint(),
+        spent=mean.cost.as_spend() if random_source is None else None,
+        relation=payment.relation,
+        parallel=payment.parallel,
         private=random_source is None,
     )
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What the records of each label weigh, from public numbers: at most 1.
+
+    Attributes:
+        by_label: w = min(1, median n / n) for a label of n units; a label that is not named weighs 1.
+        mean: of all units.
+    """
+
+    by_label: Mapping[str, Fraction]
+    mean: Fraction
+
+    @classmethod
+    def of(cls, counts: Mapping[str, int]) -> Weights:
+        """The weights for public numbers of units; all of them 1 if there are none."""
+        if not counts:
+            return cls({}, Fraction(1))
+        usual = median_low(counts.values())
+        weights = {label: Fraction(min(usual, count), count) for label, count in counts.items()}
+        return cls(
+            weights, Fraction(sum(min(usual, count) for count in counts.values()), sum(counts.values()))
+        )
+
+    def each(self, records: Sequence[Record]) -> NDArray[np.float64]:
+        """The weight of each record, shape (records,), in (0, 1]. Private."""
+        return np.array([float(self.by_label.get(record.label, 1)) for record in records], dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -153,6 +192,27 @@ class NoisyMean:
     noise_multiplier: float
     labels: int
     cost: Amount
+
+    @classmethod
+    def of_budget(cls, budget: PrivacyBudget, sampling_rate: Fraction, labels: int) -> NoisyMean:
+        """The least certified noise for a budget.
+
+        Raises:
+            InvalidPlan: the budget is too small for any noise.
+        """
+        limit = Amount.of_budget(budget)
+        if budget.epsilon < SMALLEST_EPSILON or limit.delta < 1:
+            raise InvalidPlan(
+                f"epsilon must be at least {SMALLEST_EPSILON} and delta at least 1e-18, not {budget.epsilon} "
+                f"and {budget.delta}"
+            )
+        target, rate = limit.as_target(), rounded_up(sampling_rate)
+        sigma = calibrate(
+            lambda noise: PoissonGaussian(rate, noise, 1), epsilon=target.epsilon, delta=target.delta
+        )
+        event = PoissonGaussian(rate, sigma, 1)
+        cost = Amount.certified(epsilon(event, delta=target.delta).upper, limit.delta)
+        return cls(sampling_rate, sigma, labels, EventCost(cost, event))
 
     @property
     def clip(self) -> float:
@@ -174,36 +234,44 @@ class NoisyMean:
         """The noise's standard deviation, in grid steps."""
         return noise_scale(self.noise_multiplier, 1, GRID)
 
-    def nats(self, population: Fraction) -> float:
-        """What a grid step of the sum is on the mean, in nats, for n units on average before sampling."""
-        return self.clip / GRID / float(self.sampling_rate * population)
+    def nats(self, units: Fraction) -> float:
+        """What a grid step of the sum is on the mean, in nats.
+
+        Args:
+            units: the expected sum of all weights before sampling, a public constant.
+        """
+        return self.clip / GRID / float(self.sampling_rate * units)
 
     def release(
         self,
         rows: NDArray[np.float64],
-        population: Fraction,
+        units: Fraction,
         permit: Permit,
         random_source: RandomSource | None,
+        weights: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float64]:
         """The bias of each label in nats, shape (labels,).
 
         Args:
             rows: the label probabilities of one record of each drawn unit, shape (units, labels). Private.
-            population: the expected number of units before sampling, a public constant.
+            units: as in `nats`.
             permit: for σ.
             random_source: for tests alone; None is the operating system's generator.
+            weights: of these records, 0..1, shape (units,), private; None weighs all 1.
 
         Raises:
             BudgetExceeded: the permit is used up, or for another σ.
         """
         permit.use(self.noise_multiplier)
         noise = _core.rounded_normals(self.scale, self.labels, random_source)
-        noisy = integers_of(rows, self.clip).sum(axis=0) + noise
+        noisy = integers_of(rows, self.clip, weights).sum(axis=0) + noise
         centred: NDArray[np.float64] = noisy - noisy.mean()  # a common shift changes no prediction
-        return centred * self.nats(population)
+        return centred * self.nats(units)
 
 
-def integers_of(rows: NDArray[np.float64], clip: float) -> NDArray[np.int64]:
+def integers_of(
+    rows: NDArray[np.float64], clip: float, weights: NDArray[np.float64] | None = None
+) -> NDArray[np.int64]:
     """Each row's centred log-probabilities, clipped to a norm, on the grid: their L2 norm is at most `GRID`.
 
     A row without an answer, which is zero or not finite, becomes zero. So does one whose integers exceed the
@@ -212,40 +280,31 @@ def integers_of(rows: NDArray[np.float64], clip: float) -> NDArray[np.int64]:
     Args:
         rows: probabilities, shape (units, labels); each row depends on one unit alone.
         clip: R in nats, which becomes `GRID` steps.
+        weights: of the rows, 0..1, shape (units,); None weighs all 1.
     """
     answered = np.isfinite(rows).all(axis=1, keepdims=True) & rows.any(axis=1, keepdims=True)
     logprobs = np.log(np.maximum(np.where(answered, rows, 1.0), _LEAST))
     centred = logprobs - logprobs.mean(axis=1, keepdims=True)
     norms = np.sqrt((centred**2).sum(axis=1, keepdims=True))
     steps = (GRID * (1 - 2**-40)) / np.maximum(norms, clip)
+    if weights is not None:
+        steps *= weights[:, np.newaxis]
     integers: NDArray[np.int64] = np.trunc(centred * steps).astype(np.int64)
     integers[(integers**2).sum(axis=1) > GRID**2] = 0
     return integers
 
 
-def _plan(budget: PrivacyBudget, sampling_rate: Fraction, labels: int) -> NoisyMean:
-    """The least certified noise for the budget."""
-    limit = Amount.of_budget(budget)
-    if budget.epsilon < SMALLEST_EPSILON or limit.delta < 1:
-        raise InvalidPlan(
-            f"epsilon must be at least {SMALLEST_EPSILON} and delta at least 1e-18, not {budget.epsilon} and "
-            f"{budget.delta}"
-        )
-    target, rate = limit.as_target(), rounded_up(sampling_rate)
-    sigma = calibrate(
-        lambda noise: PoissonGaussian(rate, noise, 1), epsilon=target.epsilon, delta=target.delta
-    )
-    event = PoissonGaussian(rate, sigma, 1)
-    cost = Amount.certified(epsilon(event, delta=target.delta).upper, limit.delta)
-    return NoisyMean(sampling_rate, sigma, labels, EventCost(cost, event))
-
-
-def _rows(
-    scorer: LabelScorer, members: Sequence[Unit], sampling_rate: Fraction, random_source: RandomSource | None
-) -> NDArray[np.float64]:
-    """The label probabilities of one record of each drawn unit. Private."""
+def _drawn(
+    members: Sequence[Unit], sampling_rate: Fraction, random_source: RandomSource | None
+) -> list[Record]:
+    """One record of each unit of a Poisson draw. Private."""
     drawn = PoissonSampler(sampling_rate, 1, 1, random_source).draw([len(unit) for unit in members])
-    texts = [members[unit][record].text for ((unit, record),) in drawn]
+    return [members[unit][record] for ((unit, record),) in drawn]
+
+
+def _rows(scorer: LabelScorer, drawn: Sequence[Record]) -> NDArray[np.float64]:
+    """The label probabilities of the records, shape (records, labels). Private."""
+    texts = [record.text for record in drawn]
     rows = [np.zeros((0, len(scorer.labels)))]
     with scoring_progress(1) as advance:
         rows += [
@@ -253,24 +312,3 @@ def _rows(
         ]
         advance()
     return np.concatenate(rows)
-
-
-def _calibration(
-    mean: NoisyMean,
-    bias: NDArray[np.float64],
-    labels: tuple[str, ...],
-    prompt: FewShotPrompt,
-    payment: Payment,
-    *,
-    private: bool,
-) -> Calibration:
-    return Calibration(
-        labels=labels,
-        bias=tuple(bias.tolist()),
-        noise=mean.scale * mean.nats(payment.population),
-        prompt=prompt.fingerprint(),
-        spent=mean.cost.as_spend() if private else None,
-        relation=payment.relation,
-        parallel=payment.parallel,
-        private=private,
-    )

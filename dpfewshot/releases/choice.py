@@ -9,16 +9,22 @@ from typing import Any, Final, Self
 
 from dpfewshot.demonstrations import Demonstrations, from_line
 from dpfewshot.errors import InvalidPlan
+from dpfewshot.icl.calibration import Calibration
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.releases.candidates import Candidate
 from dpfewshot.releases.estimates import Estimate
-from dpfewshot.values import PrivacySpend, delta_text, epsilon_text
+from dpfewshot.values import Demonstration, PrivacySpend, Relation, delta_text, epsilon_text
 
 PROXY_CAVEAT: Final = (
     "a proxy: other models scored than the one that will use the demonstrations, and choices transfer badly "
     "between models (rank correlation 0.14 on TREC, 0.53 on MIT-D)"
 )
 """What a choice says that was scored by other models than the one that will use it."""
+
+UNPROTECTED: Final = "what was chosen has no guarantee of its own"
+"""What a choice says of demonstrations, or of a calibration, that were made without privacy."""
+
+_NOTHING: Final = PrivacySpend(0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -61,26 +67,60 @@ class Choice:
     def statement(self) -> str:
         """The accuracies and their price, in one sentence."""
         figure = "balanced accuracy " if self.balanced else ""
-        if not len(self.demonstrations):
-            found = f"no demonstrations are chosen: {figure}{self.accuracy}"
+        calibrated = self.candidate.calibration is not None
+        if len(self.demonstrations):
+            also = " and their calibration" if calibrated else ""
+            found = f"with these demonstrations{also} {figure}{self.accuracy}, without {self.baseline}"
+        elif calibrated:
+            found = f"with the released calibration {figure}{self.accuracy}, without {self.baseline}"
         else:
-            found = f"with these demonstrations {figure}{self.accuracy}, without {self.baseline}"
-        return f"{found} ({self._price()})" + (f"; {PROXY_CAVEAT}" if self.proxy else "")
+            found = f"no demonstrations are chosen: {figure}{self.accuracy}"
+        caveats = [UNPROTECTED] * self.unprotected + [PROXY_CAVEAT] * self.proxy
+        return "; ".join([f"{found} ({self._price()})", *caveats])
+
+    @property
+    def ingredients(self) -> tuple[Demonstration | Calibration, ...]:
+        """What the chosen prompt is made of: its demonstrations, and its calibration if it has one."""
+        calibration = self.candidate.calibration
+        return (*self.demonstrations, *([] if calibration is None else [calibration]))
+
+    @property
+    def unprotected(self) -> bool:
+        """Whether a chosen demonstration, or the prompt's calibration, has no guarantee of its own."""
+        return not all(one.private for one in self.ingredients)
+
+    @property
+    def covers_all(self) -> bool:
+        """Whether `total` can be what the choice and its ingredients cost together.
+
+        It cannot be if the cost of one of them exceeds it: that was released on another account.
+        """
+        total = self.total
+        return total is not None and all(
+            one.spent is not None
+            and one.spent.epsilon <= total.epsilon
+            and one.spent.delta <= total.delta
+            and (one.relation == self.relation or one.spent == _NOTHING)
+            for one in self.ingredients
+        )
 
     def _price(self) -> str:
         if self.spent is None:
             return "no guarantee"
-        spend, covers = (self.spent, " for the choice") if self.total is None else (self.total, " in all")
+        spend, covers = self.spent, " for the choice"
+        if self.total is not None and self.covers_all:
+            spend, covers = self.total, " in all"
         epsilon = epsilon_text(spend.epsilon).rstrip("0").rstrip(".")
         return f"ε = {epsilon}{covers}, δ = {delta_text(spend.delta)}, neighbours {self.relation}"
 
     def as_dict(self) -> dict[str, object]:
         """The object that `dpfewshot choose --json` prints."""
-        prompt = self.candidate.format
+        prompt, released = self.candidate.format, self.candidate.calibration
         return {
             "index": self.index,
             "name": self.candidate.name,
             "calibrated": self.candidate.calibrated,
+            "calibration": None if released is None else released.as_dict(),
             "format": None if prompt is None else dataclasses.asdict(prompt),
             "demonstrations": self.demonstrations.to_lines(),
             "accuracy": self.accuracy.as_dict(),
@@ -110,12 +150,14 @@ class Choice:
     @classmethod
     def _from_dict(cls, document: Mapping[str, Any]) -> Self:
         prompt, total = document["format"], document["total"]
+        released = document.get("calibration")  # choices of older versions have none
         private = document["private"] is True
         candidate = Candidate(
             Demonstrations(from_line(line) for line in document["demonstrations"]),
             name=str(document["name"]),
             calibrated=document["calibrated"] is True,
             format=None if prompt is None else _format(prompt),
+            calibration=None if released is None else Calibration.from_dict(released),
         )
         return cls(
             index=int(document["index"]),
@@ -123,7 +165,7 @@ class Choice:
             accuracy=Estimate.from_dict(document["accuracy"]),
             baseline=Estimate.from_dict(document["baseline"]),
             spent=_spend(document) if private else None,
-            relation=str(document["relation"]),
+            relation=Relation(document["relation"]),
             private=private,
             total=None if total is None else _spend(total),
             balanced=document["balanced"] is True,

@@ -22,7 +22,6 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.budget.account import Details
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.permit import Permit
-from dpfewshot.budget.tally import pure_cost
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.planning.population import Population
@@ -30,14 +29,14 @@ from dpfewshot.records import as_records
 from dpfewshot.releases.candidates import Candidate, baseline_of, checked_candidates
 from dpfewshot.releases.choice import Choice
 from dpfewshot.releases.estimates import Estimate, Noise, estimate
-from dpfewshot.releases.payment import open_payment
+from dpfewshot.releases.payment import open_payment, public_counts
 from dpfewshot.releases.scores import GRID, Integers, Outcomes, cells_of, scores_of
 from dpfewshot.releases.scoring import RECORD_TOKEN_CAP, Scorer, scorer_of, scoring_progress
-from dpfewshot.releases.selection import Measurement, Selection, amplified, scale_of
+from dpfewshot.releases.selection import Measurement, Selection, amplified, sampled_cost, scale_of
 from dpfewshot.runtime.redaction import redacts_errors
-from dpfewshot.sampling import Unit, units_by_label
+from dpfewshot.sampling import Unit
 from dpfewshot.tasks import Task
-from dpfewshot.values import PrivacyBudget, PrivacySpend, Record, check_whole
+from dpfewshot.values import PrivacyBudget, PrivacySpend, Record, Records, check_whole
 
 ACCURACY: Final = "accuracy"
 LIKELIHOOD: Final = "likelihood"
@@ -95,7 +94,8 @@ def choose(
         random_source: n to n uniform bytes, for tests alone: the choice says `private=False`.
 
     Raises:
-        InvalidPlan: an argument is outside its range, or a prompt may exceed a backend's context.
+        InvalidPlan: an argument is outside its range, a prompt may exceed a backend's context, or a
+            candidate's calibration is another prompt's.
         InvalidRecords: a record cannot be used, or has a label that the task does not have.
         InvalidTask: a candidate has a label that the task does not have.
         BackendNotBatchInvariant: a backend does not state batch invariance.
@@ -138,7 +138,7 @@ def choose(
     }
     certified = random_source is None
     with payment.reserved(
-        pure_cost(_cost(budget)) if certified else None,
+        sampled_cost(_cost(budget), mechanism.sampling_rate, mechanism.rate) if certified else None,
         uses=2,
         noise_multiplier=scale_of(mechanism.rate),
         details=details,
@@ -174,13 +174,10 @@ def _models(backend: LogprobBackend | Sequence[LogprobBackend]) -> tuple[Logprob
     return models
 
 
-def _weights(task: Task, records: Sequence[Record], population: Population) -> dict[str, Fraction]:
+def _weights(task: Task, records: Records, population: Population) -> dict[str, Fraction]:
     """Each label's weight min n / n_y, from what the relation makes public."""
-    if population is None:
-        counts = {label: len(members) for label, members in units_by_label(records).items()}
-    elif isinstance(population, Mapping):
-        counts = {label: population[label] for label in task.labels or () if label in population}
-    else:
+    counts = public_counts(task, population, records)
+    if not counts:
         raise InvalidPlan("balanced=True needs population={label: n}, the public number of each label")
     return {label: Fraction(min(counts.values()), count) for label, count in counts.items()}
 
@@ -277,6 +274,7 @@ class _Prompts:
                     one.demonstrations,
                     prompt_format=one.format,
                     calibrated=one.calibrated,
+                    calibration=one.calibration,
                     record_token_cap=record_token_cap,
                 )
                 for model in models

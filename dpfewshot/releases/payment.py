@@ -7,7 +7,7 @@ Proof: docs/proofs/composition.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -19,9 +19,9 @@ from dpfewshot.generation.units import check_record_labels
 from dpfewshot.ledger.opening import open_account
 from dpfewshot.planning.population import Population, public_units, relation_of
 from dpfewshot.planning.settings import POISSON
-from dpfewshot.sampling import Holdout, Unit, partition_of_units, units
+from dpfewshot.sampling import Holdout, Unit, partition_of_units, units, units_by_label
 from dpfewshot.tasks import Task
-from dpfewshot.values import PrivacyBudget, Records, Relation, check_whole, unit_of
+from dpfewshot.values import PrivacyBudget, Record, Records, Relation, check_whole, unit_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +118,27 @@ def open_payment(
         scope=_scope(account, partition_of_units(task, records, division)),
         accountant=Accountant(account),
     )
+
+
+def public_counts(task: Task, population: Population, records: Iterable[Record]) -> dict[str, int]:
+    """The public number of units of each label; empty if only the sum of all labels is public.
+
+    Args:
+        task: with labels.
+        population: public constants; None counts the units, which zero-out makes public.
+        records: private; read only without a population.
+
+    Raises:
+        InvalidPlan: a label of the task has a population that is not a whole number of at least 1.
+    """
+    if population is None:
+        return {label: len(members) for label, members in units_by_label(records).items()}
+    if not isinstance(population, Mapping):
+        return {}
+    counts = {label: population[label] for label in task.labels or () if label in population}
+    for label, count in counts.items():
+        check_whole(f"the population of label {label!r} (--population LABEL=N)", count)
+    return counts
 
 
 def _scope(account: Account | None, partition: Partition) -> str | None:

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from dpfewshot.backends.end_tokens import ending_tokens, text_of
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
+from dpfewshot.icl.calibration import Calibration
 from dpfewshot.icl.classifier import Classifier
 from dpfewshot.icl.extractor import greedy, same_label
 from dpfewshot.icl.few_shot import FewShotPrompt
@@ -130,7 +131,8 @@ class LabelScorer:
         task: a task with labels, or the prompt's wording.
         backend: a trusted model that states batch invariance.
         demonstrations: released demonstrations in prompt order.
-        calibrated: whether to divide by the probabilities after content-free texts, as in `icl.Classifier`.
+        calibrated: as in `icl.Classifier`.
+        calibration: as in `icl.Classifier`.
         record_token_cap: the most tokens of a text in a prompt.
 
     Attributes:
@@ -148,12 +150,13 @@ class LabelScorer:
         demonstrations: Iterable[Demonstration] = (),
         *,
         calibrated: bool = True,
+        calibration: Calibration | None = None,
         record_token_cap: int = RECORD_TOKEN_CAP,
     ) -> None:
         require_batch_invariance(backend)
         shown = tuple(demonstrations)
         self._prompt = FewShotPrompt(task, backend, shown)
-        classifier = Classifier(task, backend, shown, calibrated=calibrated)
+        classifier = Classifier(task, backend, shown, calibrated, calibration=calibration)
         self.labels = classifier.labels
         self._bias = np.log(classifier.content_free)
         self._tree = self._prompt.label_tree()
@@ -247,6 +250,7 @@ def scorer_of(
     *,
     prompt_format: PromptFormat | None,
     calibrated: bool,
+    calibration: Calibration | None = None,
     record_token_cap: int,
 ) -> Scorer:
     """Return the scorer of a task's labels, or of extraction where labels are free."""
@@ -254,7 +258,12 @@ def scorer_of(
     if task.labels is None:
         return ExtractionScorer(words, backend, demonstrations, record_token_cap=record_token_cap)
     return LabelScorer(
-        words, backend, demonstrations, calibrated=calibrated, record_token_cap=record_token_cap
+        words,
+        backend,
+        demonstrations,
+        calibrated=calibrated,
+        calibration=calibration,
+        record_token_cap=record_token_cap,
     )
 
 

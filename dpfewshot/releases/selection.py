@@ -14,12 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot import _core
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.permit import Permit
+from dpfewshot.budget.tally import EventCost
 from dpfewshot.exact.laplace import discrete_laplace
 from dpfewshot.exact.normal import exponential_of_minus
 from dpfewshot.exact.random_source import RandomSource
-from dpfewshot.exact.rounding import rounded_down
+from dpfewshot.exact.rounding import rounded_down, rounded_up
 from dpfewshot.releases.scores import GRID, Integers
+from dpfewshot.values import PrivacySpend
 
 _NO_AMPLIFICATION: Final = 32
 """From this ε on, amplification by any q gains next to nothing for its price, and e^ε is large."""
@@ -78,6 +81,22 @@ class Measurement:
 def scale_of(rate: Fraction) -> float:
     """The noise's scale in units."""
     return float(1 / rate)
+
+
+def sampled_cost(cost: PrivacySpend, sampling_rate: Fraction, rate: Fraction) -> Amount:
+    """A cost (ε, 0) with its event: randomised response at ε₀ from a sample dominates the release.
+
+    Args:
+        cost: of the release.
+        sampling_rate: q in (0, 1].
+        rate: ε₀ of a release from the sample.
+    """
+    from dpfewshot.accounting.events import LARGEST_COST, PoissonRandomizedResponse  # loads SciPy
+
+    amount, largest = Amount.of_cost(cost), rounded_up(rate)
+    if largest > LARGEST_COST:
+        return amount
+    return EventCost(amount, PoissonRandomizedResponse(rounded_up(sampling_rate), largest, 1))
 
 
 def amplified(epsilon: Fraction, sampling_rate: Fraction) -> Fraction:

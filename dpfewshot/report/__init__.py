@@ -6,7 +6,7 @@ budget, and then says that it is confidential.
 
 from dpfewshot.report.contents import Contents, Sources, select
 from dpfewshot.report.page import page
-from dpfewshot.report.sources import PlanDocument, read_evaluation, read_findings, read_plan
+from dpfewshot.report.sources import PlanDocument, read_choice, read_evaluation, read_findings, read_plan
 from dpfewshot.report.spending import read_snapshot
 from dpfewshot.runtime.deprecation import deprecated_names
 
@@ -15,6 +15,7 @@ __all__ = [
     "PlanDocument",
     "Sources",
     "page",
+    "read_choice",
     "read_evaluation",
     "read_findings",
     "read_plan",

@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from dpfewshot.audit import Finding
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.ledger.verification import Snapshot
+from dpfewshot.releases.choice import Choice
 from dpfewshot.report.accuracy import Panel, panels
 from dpfewshot.report.promise import Promise
 from dpfewshot.report.sources import PlanDocument
@@ -31,6 +33,7 @@ class Sources:
         plan: the plan, with its demonstrations if known.
         cells: an evaluation's cells.
         findings: the findings of audits.
+        choice: which demonstrations were chosen, and their accuracy. One without a guarantee is confidential.
     """
 
     demonstrations: Demonstrations | None = None
@@ -38,6 +41,7 @@ class Sources:
     plan: PlanDocument | None = None
     cells: Sequence[Cell] = ()
     findings: Sequence[Finding] = ()
+    choice: Choice | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class LeftOut:
     demonstrations: int
     cells: int
     findings: int
+    choices: int = 0
 
     @property
     def any(self) -> bool:
@@ -72,6 +77,7 @@ class Contents:
         panels: accuracies, one chart each.
         confidential_cells: the number of cells measured on private data.
         findings: the findings to show.
+        choice: the choice to show.
         left_out: the number of inputs not shown.
     """
 
@@ -83,6 +89,7 @@ class Contents:
     panels: Sequence[Panel]
     confidential_cells: int
     findings: Sequence[Finding]
+    choice: Choice | None
     left_out: LeftOut
 
     @property
@@ -125,20 +132,23 @@ def select(sources: Sources, *, confidential: bool) -> Contents:
     public = [cell for cell in sources.cells if cell.confidential is False]
     cells = sources.cells if confidential else public
     findings = [finding for finding in sources.findings if confidential or finding.confidential is False]
+    choice = sources.choice if confidential or (sources.choice and sources.choice.private) else None
     spending = None if sources.snapshot is None else spending_of(sources.snapshot, confidential=confidential)
     return Contents(
         confidential=confidential,
-        promise=_promise(spending, shown, sources.plan),
+        promise=_promise(spending, shown, sources.plan, choice),
         spending=spending,
         demonstrations=shown,
         plan=sources.plan,
         panels=panels(cells),
         confidential_cells=len(cells) - len(public),
         findings=findings,
+        choice=choice,
         left_out=LeftOut(
             demonstrations=len(given) - len(shown),
             cells=len(sources.cells) - len(cells),
             findings=len(sources.findings) - len(findings),
+            choices=int(sources.choice is not choice),
         ),
     )
 
@@ -148,14 +158,45 @@ def _released(sources: Sources) -> Demonstrations:
         return sources.demonstrations
     if sources.plan is not None and sources.plan.demonstrations is not None:
         return sources.plan.demonstrations
-    return Demonstrations()
+    return sources.choice.demonstrations if sources.choice is not None else Demonstrations()
 
 
-def _promise(spending: Spending | None, shown: Demonstrations, plan: PlanDocument | None) -> Promise | None:
-    """The account's bound, which covers every plan; or else the demonstrations'; or else the plan's."""
+def _promise(
+    spending: Spending | None, shown: Demonstrations, plan: PlanDocument | None, choice: Choice | None
+) -> Promise | None:
+    """The account's bound, which covers every plan; or else that of what is shown."""
     if spending is not None:
         covers = f"everything released on the account of {spending.dataset}"
         return _of(spending.spent, spending.relation, covers)
+    shows = any(one.private for one in shown)
+    found = _promise_of(shown, plan)
+    if choice is None or choice.spent is None or (shows and found is None):
+        return found
+    chosen = _of_choice(choice)
+    if chosen is None or found is None or not (found.epsilon or found.delta):
+        return chosen
+    if found.relation != chosen.relation:
+        return None
+    together = _sum(PrivacySpend(found.epsilon, found.delta), PrivacySpend(chosen.epsilon, chosen.delta))
+    return _of(together, chosen.relation, f"{chosen.covers}, and {found.covers}")
+
+
+def _of_choice(choice: Choice) -> Promise | None:
+    """The bound of a choice, and of the calibration that it chose."""
+    calibration = choice.candidate.calibration
+    if choice.spent is None or calibration is None:
+        return _of(choice.spent, choice.relation, "the choice")
+    if calibration.spent is None or calibration.relation != choice.relation:
+        return None
+    return _of(_sum(choice.spent, calibration.spent), choice.relation, "the choice and its calibration")
+
+
+def _sum(one: PrivacySpend, other: PrivacySpend) -> PrivacySpend:
+    return Amount.of_cost(one).plus(Amount.of_cost(other)).as_spend()
+
+
+def _promise_of(shown: Demonstrations, plan: PlanDocument | None) -> Promise | None:
+    """The demonstrations' bound, or else the plan's."""
     released = Demonstrations((one for one in shown if one.private), plan_spend=shown.plan_spend)
     if len(released):
         return _of(released.spent, released.relation, "all demonstrations of this report together")

@@ -14,6 +14,7 @@ from dpfewshot.audit import Finding
 from dpfewshot.demonstrations import Demonstrations, from_line
 from dpfewshot.errors import InvalidPlan, InvalidReport
 from dpfewshot.planning.plan import GenerationPlan
+from dpfewshot.releases.choice import Choice
 from dpfewshot.values import PrivacySpend
 
 if TYPE_CHECKING:
@@ -80,6 +81,18 @@ def read_plan(path: File) -> PlanDocument:
     except (TypeError, ValueError):
         raise InvalidReport(f"{path}: one of the demonstrations is malformed") from None
     return PlanDocument(plan, Demonstrations(items, plan_spend=alone.spend))
+
+
+def read_choice(path: File) -> Choice:
+    """Read what `dpfewshot choose --json` prints.
+
+    Raises:
+        InvalidReport: the file cannot be read, or is not a choice.
+    """
+    try:
+        return Choice.from_dict(_json(path, _text(path), "what dpfewshot choose --json prints"))
+    except InvalidPlan as error:
+        raise InvalidReport(f"{path}: {error}") from None
 
 
 def read_evaluation(path: File) -> list[Cell]:

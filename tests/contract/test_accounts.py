@@ -249,4 +249,8 @@ def test_reopening_sees_the_same(ledger_url: str) -> None:
             "budget": {"epsilon": 4.0, "delta": 1e-5},
             "spent": {"epsilon": 1.25, "delta": 1e-6},
             "entries": 2,
+            "strata": [
+                {"scope": "invoice", "epsilon": 0.5, "delta": 0.0},
+                {"scope": "refund", "epsilon": 1.25, "delta": 1e-6},
+            ],
         }

@@ -30,6 +30,7 @@ from dpfewshot.mechanisms import (
     PublicCentred,
     ReportNoisyMax,
     RowChange,
+    SoftmaxChoice,
     SparseVector,
 )
 from dpfewshot.mechanisms.by_name import MECHANISMS, by_name
@@ -54,6 +55,7 @@ SIMPLE: dict[str, Make] = {
     "public-centred, one round, adaptive": partial(PublicCentred, refinements=(), adapt=ClippingQuantile()),
     "public-centred, drawn": partial(PublicCentred, temperature=0.8, top_p=0.9),
     "adadpsyn": AdaDPSyn,
+    "softmax choice": SoftmaxChoice,
     "report noisy max": ReportNoisyMax,
     "private prediction": PrivatePrediction,
     "private prediction, temperature": partial(PrivatePrediction, clip=None, temperature=2.0),

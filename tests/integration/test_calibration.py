@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
 
 import dpfewshot as dpf
 from dpfewshot import icl
+from dpfewshot.releases.calibration import NoisyMean
 from tests.support.colours import COLOURS, Colours, shown
 
 TASK = dpf.Task(
@@ -167,3 +173,166 @@ def test_wrong_arguments_are_refused() -> None:
     variant.batch_invariant = False
     with pytest.raises(dpf.BackendNotBatchInvariant):
         released(backend=variant)
+
+
+SKEWED = [
+    dpf.Record(*pair) for pair in [("rose", "red")] * 1800 + [("sky", "light blue"), ("sea", "blue")] * 600
+]
+
+
+def bias_of(found: Any, label: str) -> float:
+    return found.bias[found.labels.index(label)]
+
+
+def test_frequent_labels_weigh_less_where_their_numbers_are_public() -> None:
+    """Most records are roses. Their weight makes up for it: the bias is that of equally many of each."""
+    whole = {"holdout": None, "scored_units": 3_000, "budget": dpf.PrivacyBudget(8.0, 1e-6)}
+    numbers = {"red": 1800, "blue": 600, "light blue": 600}
+    equal = bias_of(released(**whole), "red")
+    alike = released(SKEWED, population=3_000, **whole)
+    assert bias_of(alike, "red") > equal + 8 * alike.noise  # taken for bias
+    for population, relation in ((None, "zero-out"), (numbers, "add-remove")):
+        found = released(SKEWED, population=population, **whole)
+        assert found.relation == relation
+        assert abs(bias_of(found, "red") - equal) < 8 * found.noise
+        assert found.noise == pytest.approx(alike.noise * 3_000 / 1_800, rel=1e-6)
+    for wrong in (0, -600, 1.5):
+        with pytest.raises(dpf.InvalidPlan, match="the population of "):
+            released(SKEWED, population=numbers | {"blue": wrong}, **whole)
+
+
+def test_units_are_read_at_the_rate_that_is_charged() -> None:
+    backend = Colours()
+    account = dpf.MemoryAccount(BUDGET)
+    released(backend=backend, ledger=account, holdout=None, scored_units=100)
+    asked = sum(prompt.endswith(" sky\nColour:") for prompt in backend.prompts)
+    assert stats.binom.cdf(asked, 1_000, 1 / 30) > 1e-9
+    assert stats.binom.sf(asked, 1_000, 1 / 30) > 1e-9
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.fractions(min_value=Fraction(1, 10**6), max_value=1))
+def test_the_charged_rate_is_at_least_the_drawn_one(rate: Fraction) -> None:
+    mean = NoisyMean.of_budget(dpf.PrivacyBudget(4.0, 1e-6), rate, 3)
+    assert mean.sampling_rate == rate
+    assert Fraction(mean.cost.event.sampling_rate) >= rate
+    assert mean.cost.event.noise_multiplier <= mean.noise_multiplier
+
+
+class Mute(Colours):
+    """Has no answer for a void."""
+
+    def answer(self, prompt: list[int]) -> list[float]:
+        answers = super().answer(prompt)
+        return [math.nan] * len(answers) if " void" in self.detokenize(prompt) else answers
+
+
+def distance(first: list[dpf.Record], second: list[dpf.Record], population: Any) -> float:
+    """Between the released sums without their common noise, in units of the sensitivity that was charged."""
+    budget = dpf.PrivacyBudget(4.0, 1e-6)
+    one, other = (
+        released(
+            records,
+            Mute(),
+            budget=budget,
+            population=population,
+            holdout=None,
+            random_source=random.Random(1).randbytes,
+        )
+        for records in (first, second)
+    )
+    assert one.noise == other.noise
+    sigma = NoisyMean.of_budget(budget, Fraction(1), 3).noise_multiplier
+    return float(np.linalg.norm(np.subtract(one.bias, other.bias))) * sigma / one.noise
+
+
+pairs = st.tuples(st.sampled_from(["sky", "rose", "sea", "void"]), st.sampled_from(TASK.labels))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(pairs, min_size=2, max_size=12), st.integers(0, 11))
+def test_neighbouring_records_move_the_released_sum_by_the_sensitivity(things: list[Any], unit: int) -> None:
+    records, place = [dpf.Record(*pair) for pair in things], unit % len(things)
+    without = [*records[:place], *records[place + 1 :]]
+    null = [*records[:place], dpf.Record("void", records[place].label), *records[place + 1 :]]
+    numbers = {"red": 9, "blue": 5, "light blue": 1}
+    assert distance(records, without, numbers) <= 1 + 1e-6
+    assert distance(records, null, None) <= 1 + 1e-6
+
+
+def test_control_two_units_move_it_further() -> None:
+    rose = dpf.Record("rose", "red")
+    assert distance([rose] * 5, [rose] * 3, {"red": 5}) > 1
+
+
+# ---- a candidate of dpf.choose ---------------------------------------------------------------------------
+
+
+def candidates_with(found: Any) -> list[dpf.Candidate]:
+    words = {"demonstrations": [ROSE], "format": COLOURS, "calibrated": False}
+    return [dpf.Candidate(**words), dpf.Candidate(**words, calibration=found)]
+
+
+def chosen(candidates: Any, **options: Any) -> dpf.Choice:
+    budget = dpf.PrivacyBudget(2.0, 1e-6)
+    return dpf.choose(TASK, named(), Colours(), candidates, **({"budget": budget, "holdout": None} | options))
+
+
+def test_a_released_calibration_is_chosen_and_kept() -> None:
+    found = released(holdout=None, scored_units=3_000)
+    plain, calibrated = candidates_with(found)
+    assert plain != calibrated
+    assert calibrated.name == "1 demonstration, released calibration"
+    choice = chosen([plain, calibrated])  # without it every thing is red
+    assert choice.index == 1
+    assert choice.accuracy.low > 0.9
+    assert choice.statement.startswith("with these demonstrations and their calibration ")
+    again = dpf.Choice.from_dict(json.loads(json.dumps(choice.as_dict())))
+    assert again == choice
+    assert again.candidate.calibration == found
+
+
+def test_a_total_covers_the_calibration_only_if_it_can() -> None:
+    account = dpf.MemoryAccount(dpf.PrivacyBudget(8.0, 1e-5))
+    dear, seeded = (
+        released(holdout=None, budget=dpf.PrivacyBudget(6.0, 1e-6), random_source=source)
+        for source in (None, random.Random(1).randbytes)
+    )
+    for found, says in ((dear, "ε = 2 for the choice"), (seeded, "no guarantee")):
+        choice = chosen(candidates_with(found)[1:], ledger=account)
+        assert not choice.covers_all  # another account paid for it, or none
+        assert says in choice.statement
+    paid = released(holdout=None, ledger=account, budget=dpf.PrivacyBudget(1.0, 1e-6))
+    choice = chosen(candidates_with(paid)[1:], ledger=account)
+    assert choice.covers_all
+    assert "in all" in choice.statement
+
+
+def test_a_choice_of_an_older_version_has_no_calibration() -> None:
+    told = chosen([dpf.Candidate(format=COLOURS)]).as_dict()
+    del told["calibration"]
+    assert dpf.Choice.from_dict(told).candidate.calibration is None
+
+
+def test_a_calibrated_prompt_without_demonstrations_is_not_the_baseline() -> None:
+    found = released(demonstrations=[], holdout=None, scored_units=3_000)
+    bare = dpf.Candidate(format=COLOURS, calibration=found)
+    choice = chosen([bare])
+    assert choice.statement.startswith("with the released calibration ")
+    assert choice.accuracy != choice.baseline
+
+
+def test_candidates_with_a_wrong_calibration_are_refused_before_anything_is_spent() -> None:
+    account, found = dpf.MemoryAccount(BUDGET), released()
+    for wrong, says in (
+        (dpf.Candidate(format=COLOURS, calibration=found), "released for another prompt"),
+        (dpf.Candidate([ROSE], calibration=found), "released for another prompt"),
+    ):
+        with pytest.raises(dpf.InvalidPlan, match=says):
+            chosen([wrong], ledger=account)
+    free = dpf.Task("things", "Name the colour.", "Colour", "Thing")
+    with pytest.raises(dpf.InvalidPlan, match="cannot have a calibration"):
+        dpf.choose(
+            free, named(), Colours(), [dpf.Candidate(calibration=found)], budget=BUDGET, ledger=account
+        )
+    assert account.spent.epsilon == 0.0

@@ -257,7 +257,19 @@ def test_doctor_says_what_is_wrong(command: Run) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "demo", "plan", "generate", "report", "doctor", "ledger"]
+    [
+        "",
+        "demo",
+        "plan",
+        "generate",
+        "labels",
+        "calibrate",
+        "choose",
+        "evaluate",
+        "report",
+        "doctor",
+        "ledger",
+    ]
     + [f"ledger {name}" for name in ("create", "show", "history", "verify", "export", "change-budget")],
 )
 def test_help_has_an_example(command: Run, name: str) -> None:

@@ -43,7 +43,18 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(tmp_path)
     sys.modules.pop("weather_model", None)
     shared = ["evaluate", "--task", "mood.toml", "--records", "records.jsonl", "--test", "test.jsonl"]
-    sizes = ["--repetitions", "2", "-M", "5", "--max-tokens", "2", "--top-k", "all"]
+    sizes = [
+        "--mechanism",
+        "gaussian",
+        "--repetitions",
+        "2",
+        "-M",
+        "5",
+        "--max-tokens",
+        "2",
+        "--top-k",
+        "all",
+    ]
     return [*shared, "--backend", "weather_model:make", *sizes]
 
 

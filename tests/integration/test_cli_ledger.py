@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dpfewshot.budget.draws import DrawCounts
+from dpfewshot.budget.scopes import Partition
 from dpfewshot.cli.application import run
 from dpfewshot.ledger import BudgetLedger
 from dpfewshot.values import PrivacySpend
@@ -51,10 +52,32 @@ def test_show_prints_one_object_and_no_more_than_readers_know(command: Command) 
         "budget": {"epsilon": 1.0, "delta": 1e-5},
         "spent": {"epsilon": 0.25, "delta": 1e-6},
         "entries": 1,
+        "strata": [{"scope": "trec: Location", "epsilon": 0.25, "delta": 1e-6}],
         "rule": "sum",
         "plans_left": 3,
     }
     assert "rule sum, 3 more plans like the last one fit, chain tip" in command("show")[1]
+
+
+def test_show_lists_strata_with_short_fingerprints(command: Command, path: Path) -> None:
+    partition = Partition("trec", ("Location", "Number"), holdout=("rule",))
+    scopes = (partition.generating("Location"), partition.choosing, None)
+    assert command("create", "--epsilon", "4", "--delta", "1e-5")[0] == 0
+    with BudgetLedger.open(f"sqlite:///{path}") as ledger:
+        found = ledger.account("tickets")
+        for place, scope in enumerate(scopes, start=1):
+            found.charge(found.reserve(scope, PrivacySpend(place / 4, 0.0), {}))
+        found.cancel(found.reserve(partition.generating("Number"), PrivacySpend(0.5, 0.0), {}))
+    lines = command("show")[1].splitlines()[1:]
+    name = str(scopes[0]).split(": ")[0]
+    assert lines == [
+        "  whole data set: epsilon=0.75 delta=0.0",
+        f"  {name[:13]}: chooses: epsilon=0.5 delta=0.0",
+        f"  {name[:13]}: generates: Location: epsilon=0.25 delta=0.0",
+    ]
+    assert name not in command("history")[1]
+    document = json.loads(command("show", "--json")[1])
+    assert {one["scope"] for one in document["strata"]} == set(scopes)
 
 
 @pytest.mark.usefixtures("account")

@@ -43,7 +43,8 @@ def arguments(tmp_path: Path) -> list[str]:
     task.write_text(TASK)
     return [
         "generate", "--task", str(task), "--records", str(records), "--epsilon", "4", "--delta", "1e-5",
-        "--prompts-per-token", "100", "--max-tokens", "8", "--top-k", "all",
+        "--mechanism", "gaussian", "--prompts-per-token", "100", "--resample-every", "1", "--max-tokens", "8",
+        "--top-k", "all",
         "--ledger", f"sqlite:///{tmp_path / 'budget.db'}", "--dataset", "tickets", "--create",
     ]  # fmt: skip
 

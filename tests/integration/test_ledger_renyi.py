@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import sqlite3
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from dpfewshot.budget.tally import EventCost, pure_cost
 from dpfewshot.cli.application import run
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
-from dpfewshot.releases.calibration import _plan
+from dpfewshot.releases.calibration import NoisyMean
 from dpfewshot.report.spending import read_snapshot, spending_of
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.contract.test_account_rules import BUDGET, WEEKLY
@@ -182,7 +183,12 @@ def test_a_choice_and_a_calibration_state_their_divergences() -> None:
     choose([HELPFUL], ledger=account)
     [choice] = account.costs
     assert choice.event == PoissonRandomizedResponse(1.0, 2.0, 1)
-    mean = _plan(PrivacyBudget(0.5, 1e-6), Fraction(1, 10), 3)
+    choose([HELPFUL], ledger=account, scored_units=100)
+    sampled = account.costs[-1].event
+    assert (sampled.sampling_rate, sampled.steps) == (0.1, 1)
+    assert math.log1p(0.1 * math.expm1(sampled.epsilon)) == pytest.approx(2.0)
+    assert renyi_divergence(sampled, 4) < 0.9 * renyi_divergence(choice.event, 4)
+    mean = NoisyMean.of_budget(PrivacyBudget(0.5, 1e-6), Fraction(1, 10), 3)
     assert isinstance(mean.cost, EventCost)
     assert epsilon(mean.cost.event, 1e-6).upper * 1e12 <= mean.cost.epsilon < 0.5 * 1e12
 

@@ -4,12 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
-from dpfewshot.releases.calibration import GRID, integers_of
+from dpfewshot.releases.calibration import GRID, Weights, integers_of
+from dpfewshot.values import Record
 
 probabilities = st.one_of(
     st.floats(0, 1),
@@ -35,6 +36,31 @@ def test_a_unit_changes_the_sum_by_at_most_the_norm(rows: NDArray[np.float64], u
     null[unit % len(rows)] = 0.0  # or it has no answer
     for neighbour in (gone, null):
         assert squared(whole - integers_of(neighbour, clip).sum(axis=0)) <= GRID**2
+
+
+@settings(deadline=None)
+@given(matrices, st.integers(0, 11), st.lists(st.floats(0, 3), min_size=12, max_size=12))
+def test_with_any_weights_too(rows: NDArray[np.float64], unit: int, listed: list[float]) -> None:
+    """Even with weights above 1, which no labels have: the integers are compared with the norm."""
+    clip, weights, place = clip_of(rows), np.array(listed[: len(rows)]), unit % len(rows)
+    whole = integers_of(rows, clip, weights).sum(axis=0)
+    gone = integers_of(np.delete(rows, place, axis=0), clip, np.delete(weights, place)).sum(axis=0)
+    assert squared(whole - gone) <= GRID**2
+    lighter = np.minimum(weights, 1)
+    for row, weight in zip(rows, lighter, strict=True):  # and a smaller weight makes a smaller bound
+        found = integers_of(row[np.newaxis], clip, np.array([weight]))[0]
+        assert squared(found) <= (weight * GRID) ** 2
+
+
+@given(st.dictionaries(st.text(max_size=3), st.integers(1, 10**9)), st.text(max_size=3))
+def test_a_label_weighs_at_most_one_by_public_numbers(counts: dict[str, int], other: str) -> None:
+    weights = Weights.of(counts)
+    found = weights.each([Record("", label) for label in (*counts, other)])
+    assert ((found > 0) & (found <= 1)).all()
+    assert 0 < weights.mean <= 1
+    assert sum(found[:-1] >= 1) * 2 >= len(counts)  # at least half of the labels weigh 1
+    total = sum(weight * count for weight, count in zip(found, counts.values(), strict=False))
+    assert total == pytest.approx(float(weights.mean) * (sum(counts.values()) or 0))
 
 
 @given(matrices)

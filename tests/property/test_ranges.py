@@ -79,6 +79,14 @@ def test_max_normalised_sums_change_by_one_and_monotonically_where_a_row_is_adde
 
 
 @both
+@given(st.data())
+def test_range_of_max_normalised_sums(row_change: RowChange, data: st.DataObject) -> None:
+    pair = data.draw(neighbours(RECORDS_PER_PROMPT[row_change]))
+    with_unit, without = (_core.sum_of_max_normalised(rows) for rows in pair)
+    assert spread(with_unit - without) <= row_change.rows * GRID
+
+
+@both
 @given(st.data(), st.floats(1e-6, 1000))
 def test_range_of_clipped_logits(row_change: RowChange, data: st.DataObject, clip: float) -> None:
     pair = data.draw(neighbours(RECORDS_PER_PROMPT[row_change]))
@@ -166,6 +174,14 @@ def test_control_logits_without_the_maximum_or_the_cut_have_no_bounded_range(cli
     assert right.max() - right.min() <= 2 * clip
     wrong = clipped(logits, clip)
     assert wrong.max() - wrong.min() > 3 * clip
+
+
+def test_control_the_mean_of_votes_over_the_realised_number_has_a_larger_range() -> None:
+    """A divisor that counts the rows moves both coordinates, one up and one down."""
+    few, more = certain(0, 0), certain(0, 0, 1)
+    before, after = (_core.sum_of_max_normalised(rows) / len(rows) for rows in (few, more))
+    change = (after - before) * len(more)
+    assert change.max() - change.min() > 1.9 * GRID
 
 
 def test_control_a_row_that_turns_into_another_is_not_monotone() -> None:

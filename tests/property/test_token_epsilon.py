@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
-from dpfewshot.mechanisms import Draws, InvisibleInk, PrivatePrediction, ReportNoisyMax, RowChange
+from dpfewshot.mechanisms import (
+    Draws,
+    InvisibleInk,
+    PrivatePrediction,
+    ReportNoisyMax,
+    RowChange,
+    SoftmaxChoice,
+)
 from tests.support.laws import release_law
 
 Rows = NDArray[np.float32]
@@ -22,6 +29,7 @@ Rows = NDArray[np.float32]
 PUBLIC = np.log(np.array([0.5, 0.3, 0.2], dtype=np.float32))
 MECHANISMS = [
     ReportNoisyMax(),
+    SoftmaxChoice(),
     PrivatePrediction(),
     PrivatePrediction(clip=None, temperature=1.3),
     InvisibleInk(temperature=0.8),

@@ -9,7 +9,14 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpfewshot.budget.permit import Permit
-from dpfewshot.mechanisms import Draws, InvisibleInk, PrivatePrediction, ReportNoisyMax, RowChange
+from dpfewshot.mechanisms import (
+    Draws,
+    InvisibleInk,
+    PrivatePrediction,
+    ReportNoisyMax,
+    RowChange,
+    SoftmaxChoice,
+)
 from tests.support.laws import release_law
 
 IMPOSSIBLE = 1e-9
@@ -22,6 +29,7 @@ ROWS = np.array(
 PUBLIC = np.array([-1.5, -1, -2, -1.2], dtype=np.float32)
 CASES = [
     (ReportNoisyMax(), 0.6),
+    (SoftmaxChoice(), 0.9),
     (PrivatePrediction(clip=3.0), 1.2),
     (PrivatePrediction(clip=None, temperature=1.3), 1.5),
     (InvisibleInk(temperature=0.9), 2.5),

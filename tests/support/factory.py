@@ -34,11 +34,17 @@ def synthesizer(
     random_source: RandomSource | None = None,
     **settings: Any,
 ) -> dpf.Synthesizer:
-    """A synthesizer of `Sentence` for 400 tickets, with the Gaussian mechanism, 20 prompts and T = 8.
+    """A synthesizer of `Sentence` for 400 tickets: Gaussian, M = 20, R = 1 and T = 8, whatever is planned.
 
     Given a random source, it draws from that: its results say `private=False`.
     """
-    defaults: dict[str, Any] = {"budget": BUDGET, "mechanism": Gaussian(top_k=8), "max_tokens": 8}
+    defaults: dict[str, Any] = {
+        "budget": BUDGET,
+        "mechanism": Gaussian(top_k=8),
+        "prompts_per_token": 20,
+        "max_tokens": 8,
+        "resample_every": 1,
+    }
     kind = dpf.Synthesizer
     if random_source is not None:
         kind = type("SeededSynthesizer", (kind,), {"_random_source": staticmethod(random_source)})

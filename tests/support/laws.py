@@ -42,9 +42,11 @@ def noisy_max(scores: NDArray[np.int64], rate: Fraction) -> list[mpmath.mpf]:
 def release_law(
     name: str, release, rows: NDArray[np.float32], public: NDArray[np.float32]
 ) -> list[mpmath.mpf]:
-    """What a release of `ReportNoisyMax`, `PrivatePrediction` or `InvisibleInk` draws its token from."""
+    """What the release of a mechanism that chooses draws its token from."""
     if name == "report-noisy-max":
         return noisy_max(_core.sum_of_max_normalised(rows), release.rate)
+    if name == "softmax-choice":
+        return softmax(_core.sum_of_max_normalised(rows), release.rate)
     if name == "private-prediction":
         return softmax(_core.sum_of_clipped_logits(rows, release.clip), release.rate)
     total = _core.sum_of_clipped_differences(rows, public, release.clip)

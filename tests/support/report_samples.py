@@ -10,7 +10,17 @@ from unittest.mock import patch
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.evaluation import Cell
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
-from dpfewshot.report import Sources, read_evaluation, read_findings, read_plan, read_snapshot
+from dpfewshot.releases.candidates import Candidate
+from dpfewshot.releases.choice import Choice
+from dpfewshot.releases.estimates import Estimate
+from dpfewshot.report import (
+    Sources,
+    read_choice,
+    read_evaluation,
+    read_findings,
+    read_plan,
+    read_snapshot,
+)
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.factory import demonstration
 
@@ -117,6 +127,20 @@ def cell(task: str, condition: str, epsilon: float | None, repetition: int, righ
     )
 
 
+def choice() -> dict[str, object]:
+    """As `dpfewshot choose --json` prints it, without an account."""
+    chosen = Candidate(demonstrations()[:3], name="demos.jsonl")
+    return Choice(
+        index=1,
+        candidate=chosen,
+        accuracy=Estimate(0.842, 0.825, 0.859),
+        baseline=Estimate(0.71, 0.692, 0.728),
+        spent=PrivacySpend(0.2, 0.0),
+        relation="zero-out",
+        private=True,
+    ).as_dict()
+
+
 def findings() -> dict[str, object]:
     """One of each verdict; the failed one is private."""
     membership = {
@@ -154,8 +178,10 @@ def findings() -> dict[str, object]:
 
 def files(folder: Path) -> dict[str, Path]:
     """All of it as files, by the option that takes each."""
-    paths = {name: folder / f"{name}.json" for name in ("demonstrations", "plan", "evaluation", "audit")}
+    names = ("demonstrations", "choice", "plan", "evaluation", "audit")
+    paths = {name: folder / f"{name}.json" for name in names}
     demonstrations().to_jsonl(paths["demonstrations"])
+    paths["choice"].write_text(json.dumps(choice()), encoding="utf-8")
     paths["plan"].write_text(json.dumps(plan_document()), encoding="utf-8")
     lines = "".join(json.dumps(cell.as_dict()) + "\n" for cell in cells())
     paths["evaluation"].write_text(lines, encoding="utf-8")
@@ -169,6 +195,7 @@ def sources(folder: Path, *, plans: int = 6) -> Sources:
     return Sources(
         demonstrations=Demonstrations.from_jsonl(paths["demonstrations"]),
         snapshot=read_snapshot(account(folder, plans)),
+        choice=read_choice(paths["choice"]),
         plan=read_plan(paths["plan"]),
         cells=read_evaluation(paths["evaluation"]),
         findings=read_findings(paths["audit"]),

@@ -28,6 +28,7 @@ MAY_SEE_THE_CORE = {
     "mechanisms/public_centred.py",
     "mechanisms/report_noisy_max.py",
     "mechanisms/simplex.py",
+    "mechanisms/softmax_choice.py",
     "mechanisms/sparse_vector.py",
     "releases/calibration.py",
     "releases/choosing.py",

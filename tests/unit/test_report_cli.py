@@ -11,6 +11,11 @@ import pytest
 from dpfewshot.cli.application import run
 from tests.support.report_samples import SECRET, account, files
 
+SENTENCE = (
+    "with these demonstrations 84 ± 2 %, without 71 ± 2 % "
+    "(ε = 0.2 for the choice, δ = 0, neighbours zero-out)"
+)
+
 Command = Callable[..., tuple[int, str, str]]
 
 
@@ -43,9 +48,11 @@ def test_everything_at_once(command: Command, tmp_path: Path) -> None:
     assert (status, err) == (0, "")
     assert "report.html: epsilon at most 2.0000 at delta=3.34e-07, neighbours zero-out" in out
     assert "1 demonstration without a guarantee, 1 evaluation cell, 1 finding" in out
+    assert SENTENCE in out
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<bdi>For the board</bdi>" in page
     assert SECRET not in page
+    assert f'<p class="statement">{SENTENCE}.</p>' in page.partition("</header>")[0]
     status, out, _ = command(*given, "--private", "--json", "--output", "private.html")
     assert status == 0
     assert json.loads(out) == {
@@ -54,9 +61,10 @@ def test_everything_at_once(command: Command, tmp_path: Path) -> None:
         "epsilon": 2.0,
         "delta": pytest.approx(1e-6 / 3),
         "relation": "zero-out",
+        "choice": SENTENCE,
         "demonstrations": 7,
         "findings": 3,
-        "left_out": {"demonstrations": 0, "cells": 0, "findings": 0},
+        "left_out": {"demonstrations": 0, "cells": 0, "findings": 0, "choices": 0},
     }
     assert SECRET in (tmp_path / "private.html").read_text(encoding="utf-8")
     assert "CONFIDENTIAL" in command(*given, "--private")[1]

@@ -12,16 +12,35 @@ import pytest
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidReport, LedgerError
+from dpfewshot.icl import Calibration
 from dpfewshot.ledger.counting import columns
 from dpfewshot.ledger.history import HistoryEvent, chained
 from dpfewshot.ledger.verification import Snapshot
-from dpfewshot.report import Sources, page, read_evaluation, read_findings, read_plan, read_snapshot, select
+from dpfewshot.releases.choice import Choice
+from dpfewshot.report import (
+    Sources,
+    page,
+    read_choice,
+    read_evaluation,
+    read_findings,
+    read_plan,
+    read_snapshot,
+    select,
+)
 from dpfewshot.report.accuracy import panels
 from dpfewshot.report.charts import budget_chart, thinned
 from dpfewshot.report.spending import spending_of
 from dpfewshot.values import PrivacySpend
 from tests.support.factory import demonstration
-from tests.support.report_samples import account, cells, demonstrations, findings, plan_document, sources
+from tests.support.report_samples import (
+    account,
+    cells,
+    choice,
+    demonstrations,
+    findings,
+    plan_document,
+    sources,
+)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +101,44 @@ def test_a_plan_alone_states_what_it_would_spend(tmp_path: Path) -> None:
     assert (promise.epsilon, "planning spends nothing" in promise.covers) == (1.25, True)
     path.write_text(json.dumps(plan_document() | {"epsilon": None, "delta": None}), encoding="utf-8")
     assert promised(Sources(plan=read_plan(path))) is None
+
+
+def test_a_choice_adds_to_its_demonstrations_unless_an_account_counts_both(given: Sources) -> None:
+    made = Choice.from_dict(choice())
+    alone = select(Sources(choice=made), confidential=False)
+    assert (alone.promise.epsilon, alone.promise.relation) == (3.2, "zero-out")  # three lines of 1, and 0.2
+    assert "the choice, and all demonstrations" in alone.promise.covers
+    assert list(alone.demonstrations) == list(made.demonstrations)
+    assert promised(given)[0] == 2.0
+    free = dataclasses.replace(made, candidate=type(made.candidate)())
+    assert promised(Sources(choice=free))[:2] == (0.2, 0.0)
+    other = dataclasses.replace(made, relation="add-remove")
+    assert promised(Sources(choice=other)) is None
+
+
+def test_the_calibration_of_a_choice_adds_too() -> None:
+    made = Choice.from_dict(choice())
+    calibration = Calibration(
+        ("a", "b"), (0.1, -0.1), 0.1, "0" * 64, PrivacySpend(0.5, 1e-6), "zero-out", False, True
+    )
+
+    def bound(**changes: object) -> tuple[float, float, str] | None:
+        released = dataclasses.replace(calibration, **changes)
+        candidate = dataclasses.replace(made.candidate, calibration=released)
+        return promised(Sources(choice=dataclasses.replace(made, candidate=candidate)))
+
+    assert bound() == (pytest.approx(3.7), pytest.approx(1.5e-6), "zero-out")
+    assert bound(relation="add-remove") is None
+    assert bound(private=False, spent=None) is None
+
+
+def test_a_choice_without_a_guarantee_is_confidential() -> None:
+    seeded = dataclasses.replace(Choice.from_dict(choice()), private=False, spent=None)
+    for confidential in (False, True):
+        contents = select(Sources(choice=seeded), confidential=confidential)
+        assert contents.left_out.choices == (not confidential)
+        text = page(contents, title="Tickets", made=date(2026, 1, 31))
+        assert ("no guarantee)." in text) == confidential
 
 
 def test_no_bound_for_two_relations_or_none() -> None:
@@ -185,6 +242,11 @@ def test_panels_have_the_settings_of_a_task_and_the_baselines() -> None:
         (read_plan, json.dumps(plan_document() | {"parts": [3]}), "a stratum of the plan is not an object"),
         (read_plan, json.dumps(plan_document() | {"epsilon": float("nan")}), "'epsilon'"),
         (read_plan, json.dumps({"plan": plan_document(), "demonstrations": [{}]}), "demonstrations"),
+        (read_choice, "[]", "what dpfewshot choose --json prints"),
+        (read_choice, "{}", "is not a choice"),
+        (read_choice, json.dumps(choice() | {"relation": "<b>"}), "is not a choice"),
+        (read_choice, json.dumps(choice() | {"demonstrations": [{}]}), "is not a choice"),
+        (read_choice, json.dumps(choice() | {"accuracy": {"value": 2, "low": 0, "high": 3}}), "is not a"),
         (read_evaluation, "{}\n", "line 1 has no 'task'"),
         (read_evaluation, "\n\nno\n", "line 3: is not a cell"),
         (read_evaluation, json.dumps(cells()[0].as_dict() | {"items": 199}) + "\n", "line 1: is not a cell"),
@@ -202,7 +264,7 @@ def test_a_file_that_is_something_else(tmp_path: Path, reader, text, says) -> No
     assert says in str(raised.value)
 
 
-@pytest.mark.parametrize("reader", [read_plan, read_evaluation, read_findings])
+@pytest.mark.parametrize("reader", [read_choice, read_plan, read_evaluation, read_findings])
 def test_a_file_that_cannot_be_read(tmp_path: Path, reader) -> None:
     with pytest.raises(InvalidReport, match="cannot be read"):
         reader(tmp_path / "nothing.json")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dpfewshot import __version__
 from dpfewshot.backends import conformance
+from dpfewshot.backends.llama_cpp.hub import local_file
 from dpfewshot.backends.llama_cpp.model import LlamaModel
 from dpfewshot.backends.llama_cpp.step_check import VERSION, check_steps
 from dpfewshot.backends.llama_cpp.streams import CELL_BLOCK, KVStreams, LogSoftmax
@@ -46,7 +47,8 @@ class LlamaCpp(StreamBackend):
     If the model asks for a beginning-of-sequence token, every prompt gets one in front.
 
     Args:
-        model: the GGUF file.
+        model: the GGUF file: a path, or its name on the Hugging Face hub, "org/repository/file.gguf", if
+            `dpfewshot[hub]` is installed (`hub.local_file`).
         context_tokens: the longest prompt, including the tokens that a block adds to it. A longer prompt
             gives a row of NaN for every token of its block.
         kept_prompts: how many private prompts of a block keep their streams from token to token, rounded up
@@ -62,6 +64,7 @@ class LlamaCpp(StreamBackend):
 
     Attributes:
         context_tokens: the argument.
+        kept_prompts: the argument.
         batch_invariant: True on the CPU, see above. On a GPU, whether the conformance checks passed for the
             way prompts are evaluated here.
 
@@ -72,8 +75,9 @@ class LlamaCpp(StreamBackend):
     Loading silences llama.cpp's own log for the whole process. One call computes at a time; threads wait.
 
     Raises:
-        MissingExtra: llama-cpp-python is not installed.
-        BackendError: the file does not exist or holds no usable model, or a setting is out of its range.
+        MissingExtra: llama-cpp-python is not installed, or huggingface_hub for a name on the hub.
+        BackendError: the file does not exist or holds no usable model, the hub does not give it, or a setting
+            is out of its range.
     """
 
     def __init__(
@@ -91,7 +95,7 @@ class LlamaCpp(StreamBackend):
         check_settings(context_tokens, kept_prompts, decode_batch)
         if self._threads < 1:
             raise BackendError(f"threads={threads}: at least 1")
-        self._loaded = loaded = LlamaModel(Path(model), gpu_layers, weights)
+        self._loaded = loaded = LlamaModel(local_file(model), gpu_layers, weights)
         super().__init__(
             loaded, context_tokens=context_tokens, kept_prompts=kept_prompts, decode_batch=decode_batch
         )
@@ -145,7 +149,7 @@ class LlamaCpp(StreamBackend):
         """Return the cached verdict of `_steps_pass`, or run the check and cache it."""
         facts = build_facts(self._loaded) | {
             "context_tokens": self.context_tokens,
-            "kept_prompts": self._kept_prompts,
+            "kept_prompts": self.kept_prompts,
             "decode_batch": self._decode_batch,
             "groups_of_a_pool": self._groups_of_a_pool(self._decode_batch),
             "threads": self._threads,

@@ -70,6 +70,7 @@ class StreamBackend(ABC):
 
     Attributes:
         context_tokens: the argument.
+        kept_prompts: the argument. A plan that decides M keeps within it.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class StreamBackend(ABC):
     ) -> None:
         self.context_tokens = context_tokens
         self._model = model
-        self._kept_prompts = kept_prompts
+        self.kept_prompts = kept_prompts
         self._decode_batch = decode_batch
         self._tally = Tally()
         self._lock = threading.RLock()
@@ -208,7 +209,7 @@ class StreamBackend(ABC):
             size = self._decode_batch if stepping else 1
             pools = self._pools[stepping] = StreamPools(
                 self._open_streams,
-                groups=-(-self._kept_prompts // max(1, size - 1)) if stepping else PUBLIC_PROMPTS,
+                groups=-(-self.kept_prompts // max(1, size - 1)) if stepping else PUBLIC_PROMPTS,
                 group_size=size,
                 groups_of_a_pool=self._groups_of_a_pool(size),
                 filler=self._model.bos or 0,

@@ -1,0 +1,87 @@
+"""What the commands share that release something from labelled records: `choose` and `calibrate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dpfewshot.cli.backends import LLAMA_CPP, Decorator, open_backend
+from dpfewshot.cli.options import budget_of, delta_option, population_of
+from dpfewshot.values import PrivacyBudget
+
+if TYPE_CHECKING:
+    from dpfewshot.backends import LogprobBackend
+    from dpfewshot.values import Records
+
+CONTEXT_TOKENS = 1024
+"""The default of --context-tokens with llama.cpp: a prompt holds all demonstrations."""
+
+_BLOCK = 30
+
+_OPTIONS: tuple[Decorator, ...] = (
+    click.option("--epsilon", type=float, required=True, help="Epsilon of the release."),
+    delta_option,
+    click.option(
+        "--holdout",
+        type=float,
+        default=0.2,
+        show_default=True,
+        help="The fraction of units to read, as given to generate; 0 reads all.",
+    ),
+    click.option(
+        "--scored-units", type=int, default=1000, show_default=True, help="Units to score, on average."
+    ),
+    click.option(
+        "--population",
+        multiple=True,
+        metavar="LABEL=N",
+        help="Public number of units of a label (N if labels are free).",
+    ),
+    click.option("--record-token-cap", type=int, default=100, show_default=True),
+    click.option("--ledger", default=None, help="A durable budget, as in sqlite:///budget.db."),
+    click.option("--dataset", default=None, help="The account's name, as in `ledger create`."),
+    click.option(
+        "--create",
+        is_flag=True,
+        help="Create the account with this run's budget if the ledger has none of that name.",
+    ),
+)
+
+
+def release_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a release from labelled records, beside `data_options`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def read_inputs(options: dict[str, Any]) -> tuple[Records, dict[str, Any]]:
+    """Read the records, and return them with the release's keyword arguments.
+
+    Raises:
+        InvalidRecords: a record cannot be used.
+        InvalidPlan: an option is outside its range.
+        UsageError: an account lacks its ledger, or epsilon is infinite.
+    """
+    from dpfewshot.records import read_records
+
+    if options["dataset"] is not None and options["ledger"] is None:
+        raise click.UsageError("--dataset needs --ledger: without one, the budget ends with this run")
+    population = population_of(options["population"])
+    records = read_records(
+        options["records"], text=options["text"], label=options["label_column"], unit=options["unit"]
+    )
+    budget = budget_of(options["epsilon"], options["delta"], population, records)
+    if not isinstance(budget, PrivacyBudget):
+        raise click.UsageError("--epsilon must be finite: without noise there is no release")
+    same = ("ledger", "dataset", "create", "holdout", "scored_units", "record_token_cap")
+    return records, {"budget": budget, "population": population, **{name: options[name] for name in same}}
+
+
+def open_model(options: dict[str, Any]) -> LogprobBackend:
+    """Open the model that labels records."""
+    if options["backend"] == LLAMA_CPP and options["context_tokens"] is None:
+        options["context_tokens"] = CONTEXT_TOKENS
+    return open_backend(options, prompts=_BLOCK)

@@ -1,0 +1,176 @@
+"""Decides the mechanism, M, N and R that a user leaves open, from public numbers alone.
+
+The inputs are n of each stratum, (ε, δ), T, the caps of the prompts, V, a limit for the language model's work
+and the number of prompts that the backend keeps: no private number enters.
+
+The noise on the mean is proportional to σ/M, whatever the mechanism. So the planner takes the R and M with
+the least σ/M at the smallest stratum, whose noise is the greatest. For each R, M is as large as the work, the
+smallest stratum and the backend allow. `PublicCentred` pays with the same Gaussian event as `Gaussian`: the
+same σ, and it agreed with the noiseless token at least as often (docs/decisions/defaults.md).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from dpfewshot.errors import InvalidPlan
+from dpfewshot.mechanisms import Gaussian, Mechanism, PublicCentred
+from dpfewshot.planning.choices import TOP_K, Choices
+from dpfewshot.planning.planner import Planner, plan_stratum
+from dpfewshot.planning.settings import Settings
+from dpfewshot.values import check_whole, counted
+
+PROMPT_TOKEN_LIMIT = 20_000
+"""The default limit of the tokens that the language model evaluates for one demonstration."""
+
+_AS_GOOD = 1.01
+"""Noise within 1 % counts as equal; then fewer draws are taken, which cost less work."""
+
+_DEVIATIONS = 4
+"""Standard deviations of a Poisson draw above its mean that the backend should keep."""
+
+
+@dataclass(frozen=True)
+class WorkLimit:
+    """What limits M and the number of draws, public.
+
+    Attributes:
+        prompt_tokens: ≥ 1, the most tokens that the model evaluates for one demonstration, as
+            `GenerationPlan.prompt_tokens` bounds them. A plan whose M and R are given may exceed it.
+        kept_prompts: prompts of a draw that the backend keeps from token to token; None if it does not say.
+    """
+
+    prompt_tokens: int = PROMPT_TOKEN_LIMIT
+    kept_prompts: int | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("prompt_token_limit", self.prompt_tokens)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a plan is made of.
+
+    Attributes:
+        mechanism: given, or decided.
+        planner: with all settings.
+        reasons: a sentence for each setting that was decided.
+    """
+
+    mechanism: Mechanism
+    planner: Planner
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Option:
+    """An M and R, and what keeps M from being larger."""
+
+    settings: Settings
+    bound: str
+
+
+def decide(planner: Planner, choices: Choices, limit: WorkLimit, *, vocabulary_size: int) -> Decision:
+    """Fill what the user left open.
+
+    Args:
+        planner: its M and R count only where `choices` has them too.
+        choices: what the user chose.
+        limit: of the work.
+        vocabulary_size: V of the backend.
+
+    Raises:
+        InvalidPlan: no M and R that are possible suit the mechanism and the budget, or the backend cannot
+            serve the mechanism.
+    """
+    mechanism, reasons = _mechanism(planner, choices, vocabulary_size)
+    mechanism.check(vocabulary_size)
+    scored = _scored(planner, mechanism, _options(planner, choices, limit))
+    enough = _AS_GOOD * min(noise for _, noise in scored)
+    best, least = next((option, noise) for option, noise in scored if noise <= enough)
+    if choices.resample_every is None:
+        others = [(option, noise) for option, noise in scored if option is not best]
+        reasons.append(_why_draws(best.settings, least, others))
+    if choices.prompts_per_token is None:
+        reasons.append(f"M={best.settings.prompts_per_token}: {best.bound}")
+    return Decision(mechanism, replace(planner, settings=best.settings), tuple(reasons))
+
+
+def _mechanism(planner: Planner, choices: Choices, vocabulary_size: int) -> tuple[Mechanism, list[str]]:
+    if choices.mechanism is not None:
+        return choices.mechanism, []
+    top_k = min(TOP_K, vocabulary_size)
+    if planner.budget is None:
+        return Gaussian(top_k=top_k), ["mechanism gaussian: without privacy there is no noise to reduce"]
+    why = "its tokens agree with the noiseless ones at least as often as gaussian's at the same cost"
+    return PublicCentred(top_k=top_k), [f"mechanism public-centred: {why}"]
+
+
+def _options(planner: Planner, choices: Choices, limit: WorkLimit) -> list[_Option]:
+    """For each R, the largest M; from one draw a demonstration to a fresh draw for each token."""
+    tokens = planner.settings.max_tokens
+    if choices.resample_every is not None:
+        every = [choices.resample_every]
+    else:
+        every = sorted({-(-tokens // 4**power) for power in range(tokens.bit_length())}, reverse=True)
+    settings = [replace(planner.settings, resample_every=each) for each in every]
+    if choices.prompts_per_token is None:
+        return [_with_most_prompts(planner, each, limit) for each in settings]
+    most = limit.prompt_tokens // choices.prompts_per_token
+    affordable = [each for each in settings if planner.tokens_of_a_prompt(each) <= most]
+    return [_Option(each, "given") for each in affordable or settings[:1]]
+
+
+def _with_most_prompts(planner: Planner, settings: Settings, limit: WorkLimit) -> _Option:
+    smallest = min(planner.strata, key=lambda stratum: stratum.population)
+    where = "the data set" if smallest.scope is None else f"label {smallest.scope!r}"
+    generating = int(settings.division.generating_share * smallest.population)
+    bounds = {
+        f"as many as {limit.prompt_tokens:,} tokens of the language model a demonstration allow": (
+            limit.prompt_tokens // planner.tokens_of_a_prompt(settings)
+        ),
+        f"as many as the {counted(generating, 'unit')} of {where} that may generate allow": (
+            settings.most_prompts(smallest.population)
+        ),
+    }
+    if limit.kept_prompts is not None and settings.resample_every > 1:
+        kept = f"as many as the backend keeps (kept_prompts={limit.kept_prompts})"
+        bounds[kept] = prompts_within(limit.kept_prompts)
+    bound = min(bounds, key=lambda each: bounds[each])
+    return _Option(replace(settings, prompts_per_token=max(1, bounds[bound])), bound)
+
+
+def _scored(planner: Planner, mechanism: Mechanism, options: list[_Option]) -> list[tuple[_Option, float]]:
+    """The options that the mechanism allows, each with its σ/M at the smallest stratum."""
+    if len(options) == 1:
+        return [(options[0], 0.0)]
+    smallest = min(planner.strata, key=lambda stratum: stratum.population)
+    scored: list[tuple[_Option, float]] = []
+    refusals: list[InvalidPlan] = []
+    for option in options:
+        try:
+            planned = plan_stratum(mechanism, option.settings, planner.budget, smallest)
+            scored.append((option, planned.noise_multiplier / option.settings.prompts_per_token))
+        except InvalidPlan as refusal:  # the mechanism does not suit these draws
+            refusals.append(refusal)
+    if not scored:
+        raise refusals[0]
+    return scored
+
+
+def _why_draws(settings: Settings, noise: float, others: list[tuple[_Option, float]]) -> str:
+    """R in words, beside the option that is furthest from it."""
+    every = settings.resample_every
+    words = "one draw for each demonstration" if every == settings.max_tokens else "tokens that share a draw"
+    words = f"R={every}: {'a fresh draw for each token' if every == 1 else words}"
+    if not noise or not others:
+        return words
+    other, more = max(others, key=lambda one: abs(one[0].settings.resample_every - every))
+    numbers = f"R={other.settings.resample_every}, M={other.settings.prompts_per_token}"
+    return f"{words}; {numbers} would have {more / noise:.1f} times the noise"
+
+
+def prompts_within(kept: int) -> int:
+    """The largest mean of a Poisson draw that nearly always fits: M + 4√M ≤ kept."""
+    return math.floor((math.sqrt(kept + (_DEVIATIONS / 2) ** 2) - _DEVIATIONS / 2) ** 2)

@@ -1,0 +1,189 @@
+"""What the planner decides: the least noise within the work, from public numbers alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dpfewshot as dpf
+from dpfewshot.errors import InvalidPlan
+from dpfewshot.mechanisms import AdaDPSyn, Gaussian, PublicCentred, ReportNoisyMax
+from dpfewshot.planning.choices import Choices, preset
+from dpfewshot.planning.defaults import WorkLimit, decide, prompts_within
+from dpfewshot.planning.plan import GenerationPlan, Stratum
+from dpfewshot.planning.planner import Planner
+from dpfewshot.planning.settings import Settings
+from dpfewshot.prompts.writer import PromptWriter
+from dpfewshot.values import NO_PRIVACY, PrivacyBudget, Record, Relation
+from tests.support.scripts import TASK, Sentence, tickets
+
+BUDGET = PrivacyBudget(epsilon=1.0, delta=1e-5)
+
+
+def planner(population: int = 400, **settings: Any) -> Planner:
+    backend = Sentence()
+    template = Settings(**{"max_tokens": 40, "shots_per_label": 1, "record_token_cap": 100} | {
+        "prompts_per_token": 1, "records_per_prompt": 1, "resample_every": 1
+    } | settings)  # fmt: skip
+    strata = (Stratum("refund", ("refund",), population), Stratum("delivery", ("delivery",), 2 * population))
+    return Planner(PromptWriter(TASK, backend, 100), template, BUDGET, strata, Relation.ZERO_OUT)
+
+
+def synthesizer(**settings: Any) -> dpf.Synthesizer:
+    return dpf.Synthesizer(TASK, tickets(), Sentence(), **{"budget": BUDGET, **settings})
+
+
+def decided(choices: Choices, limit: WorkLimit, population: int = 400) -> GenerationPlan:
+    open_numbers = Choices(prompts_per_token=1, records_per_prompt=1, resample_every=1)
+    numbers = dataclasses.asdict(dataclasses.replace(choices.filled(open_numbers), mechanism=None))
+    del numbers["mechanism"]
+    decision = decide(planner(population, **numbers), choices, limit, vocabulary_size=8)
+    return decision.planner.plan(decision.mechanism, decision.reasons)
+
+
+@pytest.mark.parametrize("population", [100, 400, 5000])
+@pytest.mark.parametrize("tokens", [5_000, 20_000])
+def test_no_other_settings_within_the_work_have_less_noise(population: int, tokens: int) -> None:
+    found = decided(Choices(), WorkLimit(tokens), population)
+    assert found.prompt_tokens <= tokens
+    assert found.noise_on_mean is not None
+    assert found.mechanism == PublicCentred.name
+    for every in (1, 2, 5, 13, 20, 40):
+        some = planner(population, resample_every=every)
+        most = min(population, tokens // some.tokens_of_a_prompt(some.settings))
+        for prompts in {max(1, most), max(1, most // 2)}:
+            other = some.with_settings(prompts_per_token=prompts).plan(PublicCentred(top_k=8))
+            assert other.noise_on_mean is not None
+            assert found.noise_on_mean <= 1.011 * other.noise_on_mean
+
+
+def test_what_is_given_stays() -> None:
+    given_all = Choices(Gaussian(top_k=3), 7, 2, 5)
+    decision = decide(planner(records_per_prompt=2, resample_every=5, prompts_per_token=7), given_all,
+                      WorkLimit(1), vocabulary_size=8)  # fmt: skip
+    assert decision.mechanism == Gaussian(top_k=3)
+    assert decision.planner.settings.prompts_per_token == 7
+    assert decision.planner.settings.resample_every == 5
+    assert decision.reasons == ()
+
+
+def test_given_prompts_take_as_many_draws_as_the_work_allows() -> None:
+    limit = WorkLimit(20_000)
+    found = decided(Choices(prompts_per_token=20), limit)
+    assert found.settings.prompts_per_token == 20
+    assert found.prompt_tokens <= limit.prompt_tokens
+    assert 1 < found.settings.resample_every < 40
+    assert decided(Choices(prompts_per_token=20), WorkLimit(10**6)).settings.resample_every == 1
+    assert decided(Choices(prompts_per_token=300), limit).settings.resample_every == 40
+
+
+def test_the_smallest_stratum_and_the_backend_limit_the_prompts() -> None:
+    assert decided(Choices(), WorkLimit(10**6), 30).settings.prompts_per_token == 30
+    few_kept = WorkLimit(10**6, kept_prompts=75)
+    assert decided(Choices(resample_every=40), few_kept).settings.prompts_per_token == 47
+    assert decided(Choices(resample_every=1), few_kept).settings.prompts_per_token > 47
+
+
+@given(st.integers(5, 10**5))
+def test_a_draw_fits_up_to_four_deviations(kept: int) -> None:
+    prompts = prompts_within(kept)
+    assert prompts + 4 * prompts**0.5 <= kept + 1e-6
+    assert (prompts + 1) + 4 * (prompts + 1) ** 0.5 > kept
+
+
+def test_a_mechanism_without_noise_on_probabilities_is_planned_too() -> None:
+    found = decided(Choices(ReportNoisyMax(top_k=8)), WorkLimit())
+    assert found.noise_on_mean is None
+    assert found.settings.prompts_per_token > 1
+
+
+def test_impossible_settings_say_why() -> None:
+    with pytest.raises(InvalidPlan, match="could be free"):
+        decided(Choices(dpf.mechanisms.SparseVector(Gaussian(top_k=8), 0.5, 40)), WorkLimit())
+    with pytest.raises(InvalidPlan, match="prompt_token_limit"):
+        synthesizer(prompt_token_limit=0)
+    with pytest.raises(InvalidPlan, match="prompts_per_token"):
+        synthesizer(prompts_per_token=0)
+
+
+def test_the_decision_depends_on_public_numbers_alone() -> None:
+    """Other texts, and other numbers of records behind a public population: the same plan."""
+    population = dict.fromkeys(TASK.labels or (), 500)
+    few = [Record("x", label) for label in TASK.labels or () for _ in range(3)]
+    plans = [
+        dpf.Synthesizer(TASK, records, Sentence(), budget=BUDGET, population=population).plan
+        for records in (tickets(), few)
+    ]
+    assert plans[0] == plans[1]
+
+
+def test_reasons_are_in_the_document_and_old_documents_have_none() -> None:
+    plan = synthesizer().plan
+    assert len(plan.reasons) == 3
+    assert GenerationPlan.from_dict(plan.as_dict()) == plan
+    old = plan.as_dict()
+    del old["reasons"]
+    assert GenerationPlan.from_dict(old) == dataclasses.replace(plan, reasons=())
+    with pytest.raises(InvalidPlan, match="reasons"):
+        GenerationPlan.from_dict(plan.as_dict() | {"reasons": "why"})
+
+
+def test_a_plan_without_privacy_takes_one_draw() -> None:
+    plan = synthesizer(budget=NO_PRIVACY).plan
+    assert (plan.mechanism, plan.settings.resample_every) == ("gaussian", 40)
+    assert not synthesizer(budget=NO_PRIVACY).generate("refund").private
+
+
+def test_the_decided_plan_generates_under_its_budget() -> None:
+    made = synthesizer().generate_all()
+    assert all(one.private for one in made)
+    assert made.plan_spend is not None
+    assert made.plan_spend.epsilon <= BUDGET.epsilon
+
+
+def test_presets_are_the_papers_settings() -> None:
+    trec = dpf.tasks.TREC
+    assert preset("tang", trec, BUDGET, 1000) == Choices(Gaussian(top_k=100), 80, 1, 1)
+    assert preset("tang", dpf.tasks.MIT_G, None, 1000) == Choices(Gaussian(top_k=100), 20, 4, 1)
+    assert preset("tang", TASK, BUDGET, 8) == Choices(Gaussian(top_k=8), 20, 1, 1)
+    paper = preset("adadpsyn", dpf.tasks.MIT_D, PrivacyBudget(2.0, 1e-5), 1000)
+    assert paper == Choices(AdaDPSyn.preset("mit-d", epsilon=2), 40, 1, 1)
+    other = preset("adadpsyn", TASK, PrivacyBudget(3.0, 1e-5), 1000)
+    assert other == Choices(AdaDPSyn.preset("trec", epsilon=4), 20, 2, 1)
+    assert preset("adadpsyn", trec, None, 1000) == preset("adadpsyn", trec, PrivacyBudget(4.0, 1e-5), 1000)
+    with pytest.raises(InvalidPlan, match="tang, adadpsyn"):
+        preset("tan", trec, BUDGET, 1000)
+
+
+def test_what_is_given_overrides_a_preset() -> None:
+    plan = synthesizer(preset="tang", prompts_per_token=30).plan
+    settings = plan.settings
+    assert (plan.mechanism, settings.prompts_per_token, settings.resample_every) == ("gaussian", 30, 1)
+    assert plan.reasons == ()
+
+
+def test_published_accounting_takes_the_papers_settings() -> None:
+    plan = synthesizer(sampling="fixed-size", accounting="published").plan
+    assert (plan.mechanism, plan.settings.prompts_per_token) == ("gaussian", 20)
+
+
+def test_a_plan_warns_of_noise_that_no_text_bears() -> None:
+    warned = synthesizer(budget=PrivacyBudget(0.1, 1e-6), shots_per_label=3).plan
+    (warning,) = warned.warnings
+    assert "makes little sense" in warning
+    assert "fewer shots" in warning
+    assert "softmax-choice" in warning
+    assert warned.as_dict()["warnings"] == [warning]
+    assert warned.figures()["warnings"] == []  # checkpoints of older versions have no such warning
+    assert synthesizer(budget=PrivacyBudget(8.0, 1e-5), max_tokens=10).plan.warnings == ()
+    assert synthesizer(budget=NO_PRIVACY).plan.warnings == ()
+
+
+def test_a_holdout_leaves_fewer_prompts() -> None:
+    whole, held = (synthesizer(prompt_token_limit=10**6, resample_every=40, holdout=f) for f in (0.0, 0.5))
+    assert whole.plan.settings.prompts_per_token == 200
+    assert held.plan.settings.prompts_per_token == 100
