@@ -36,7 +36,7 @@ from dpfewshot.releases.selection import Measurement, Selection, amplified, samp
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import Unit
 from dpfewshot.tasks import Task
-from dpfewshot.values import PrivacyBudget, PrivacySpend, Record, check_whole
+from dpfewshot.values import PrivacyBudget, PrivacySpend, Record, Records, check_whole
 
 ACCURACY: Final = "accuracy"
 LIKELIHOOD: Final = "likelihood"
@@ -171,7 +171,7 @@ def _models(backend: LogprobBackend | Sequence[LogprobBackend]) -> tuple[Logprob
     return models
 
 
-def _weights(task: Task, records: Sequence[Record], population: Population) -> dict[str, Fraction]:
+def _weights(task: Task, records: Records, population: Population) -> dict[str, Fraction]:
     """Each label's weight min n / n_y, from what the relation makes public."""
     counts = public_counts(task, population, records)
     if not counts:

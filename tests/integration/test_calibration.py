@@ -292,6 +292,22 @@ def test_a_released_calibration_is_chosen_and_kept() -> None:
     assert again.candidate.calibration == found
 
 
+def test_a_total_covers_the_calibration_only_if_it_can() -> None:
+    account = dpf.MemoryAccount(dpf.PrivacyBudget(8.0, 1e-5))
+    dear, seeded = (
+        released(holdout=None, budget=dpf.PrivacyBudget(6.0, 1e-6), random_source=source)
+        for source in (None, random.Random(1).randbytes)
+    )
+    for found, says in ((dear, "ε = 2 for the choice"), (seeded, "no guarantee")):
+        choice = chosen(candidates_with(found)[1:], ledger=account)
+        assert not choice.covers_all  # another account paid for it, or none
+        assert says in choice.statement
+    paid = released(holdout=None, ledger=account, budget=dpf.PrivacyBudget(1.0, 1e-6))
+    choice = chosen(candidates_with(paid)[1:], ledger=account)
+    assert choice.covers_all
+    assert "in all" in choice.statement
+
+
 def test_a_choice_of_an_older_version_has_no_calibration() -> None:
     told = chosen([dpf.Candidate(format=COLOURS)]).as_dict()
     del told["calibration"]

@@ -95,6 +95,7 @@ def hostile(given: Sources, tmp_path_factory: pytest.TempPathFactory) -> Sources
             for cell in clean.cells
         ],
         findings=findings,
+        choice=dataclasses.replace(clean.choice, relation=poisoned(clean.choice.relation)),
     )
 
 
