@@ -196,7 +196,7 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
     Raises:
         ValueError: the mapping is not an output line.
     """
-    if not isinstance(line, Mapping) or set(line) != set(COLUMNS):
+    if set(line) != set(COLUMNS):
         raise ValueError("the keys are not those of a demonstration")
     strings = [line[name] for name in ("text", "label", "relation", "mechanism")]
     amounts = [line[name] for name in ("epsilon", "delta")]

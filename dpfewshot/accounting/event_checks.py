@@ -66,7 +66,8 @@ def check_noise(multiplier: float, least: float, most: float) -> None:
 def store_count(event: Event, name: str) -> None:
     """As `check_whole`, but a reviewer's 15.0 or NumPy integer is a whole number too: stored as an int."""
     number = getattr(event, name)
-    if isinstance(number, Real) and not isinstance(number, bool) and number % 1 == 0:
+    real = not isinstance(number, bool) and isinstance(number, Real)
+    if real and number % 1 == 0:
         number = int(number)
     check_whole(name, number)
     object.__setattr__(event, name, number)

@@ -78,7 +78,7 @@ class LogprobBackend(Protocol):
 
 def states_invariance(backend: LogprobBackend) -> bool:
     """Whether the backend states batch invariance: with a boolean, Python's or NumPy's, and nothing else."""
-    stated = backend.batch_invariant
+    stated: object = backend.batch_invariant
     return isinstance(stated, (bool, np.bool_)) and bool(stated)
 
 

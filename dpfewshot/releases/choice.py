@@ -195,7 +195,7 @@ def _candidate(told: Mapping[str, Any]) -> Candidate:
     prompt = told["format"]
     try:
         shown = [from_line(line) for line in told["demonstrations"]]
-    except ValueError:
+    except (TypeError, ValueError):
         raise InvalidPlan("the choice has 'demonstrations' of the wrong type") from None
     return Candidate(
         shown,
