@@ -39,8 +39,8 @@ class Amount(NamedTuple):
     delta: int
 
     @classmethod
-    def of_budget(cls, budget: PrivacyBudget) -> Amount:
-        """The budget, rounded down."""
+    def of_budget(cls, budget: PrivacyBudget | PrivacySpend) -> Amount:
+        """The budget, of an account or of one release, rounded down."""
         return cls(
             math.floor(_decimal(budget.epsilon) * EPSILON_SCALE),
             math.floor(_decimal(budget.delta) * DELTA_SCALE),
