@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import dpfewshot as dpf
-from dpfewshot.mechanisms import Gaussian, Mechanism, PublicCentred
+from dpfewshot.mechanisms import Gaussian, Mechanism, PublicCentred, SoftmaxChoice
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 
 PROMPTS, TOKENS = 24, 16
 EPSILONS = (8.0, 4.0, 2.0, 1.0)
-MECHANISMS: dict[str, Mechanism] = {"gaussian": Gaussian(), "public-centred": PublicCentred()}
+MECHANISMS: dict[str, Mechanism] = {
+    each.name: each for each in (Gaussian(), PublicCentred(), SoftmaxChoice())
+}
 LARGEST_LABELS = 4
 
 

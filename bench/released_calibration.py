@@ -34,7 +34,7 @@ from dpfewshot.runtime.files import write_whole
 RAW = Path(__file__).parents[1] / "docs/results/raw/released-calibration.json"
 EPSILON, DELTA = 0.1, 1e-6
 DRAWS = 50
-LEAST_ITEMS = 200
+LEAST_ITEMS = 100
 UNITS = (1_000, 5_000)
 NORMS = (2.0, 4.0, 8.0)
 """R in nats, beside the rule's 2√K."""

@@ -10,20 +10,21 @@ operator alone (design note 5.7).
 from __future__ import annotations
 
 import csv
+import functools
 import gzip
 import json
 import math
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Final
 
 from dpfewshot.errors import InvalidRecords, MissingExtra
 from dpfewshot.runtime.redaction import redacts_errors
-from dpfewshot.values import Record, Records
+from dpfewshot.values import LABEL_COLUMN, TEXT_COLUMN, Columns, Record, Records, columns_of
 
 _BOM: Final = b"\xef\xbb\xbf"
 _LONGEST_FIELD: Final = 2**31 - 1  # characters; the largest C long on every platform
@@ -41,12 +42,12 @@ def read_records(
         path: a `.jsonl`, `.jsonl.gz`, `.csv`, `.csv.gz` or `.parquet` file, in UTF-8. A CSV file's first
             line names its columns.
         text: the column with the text, a string that is not blank.
-        label: the column with the label, a string that is not blank. The records remember its name.
-        unit: the column that says whom a record belongs to (a customer id), a string or an integer. The
-            records remember its name, which an account compares. None: each record is a unit of its own.
+        label: the column with the label, a string that is not blank.
+        unit: the column that says whom a record belongs to (a customer id), a string or an integer. None:
+            each record is a unit of its own.
 
     Returns:
-        The records, a list that remembers the columns' names.
+        The records. Each remembers the columns' names, in whatever list it ends up.
 
     Raises:
         InvalidRecords: the file or one of its records cannot be used. The one-line message names the file
@@ -56,8 +57,7 @@ def read_records(
     Example:
         >>> read_records("tickets.jsonl.gz", text="body", label="topic", unit="customer")  # doctest: +SKIP
     """
-    columns = _Columns(text, label, unit)
-    return Records(_read(Path(path), columns), unit=unit, label=label, text=text)
+    return _read(Path(path), Columns(text, label, unit))
 
 
 @redacts_errors(None)
@@ -66,32 +66,29 @@ def as_records(source: Any, *, text: str = "text", label: str = "label", unit: s
 
     Args:
         source: a `pandas.DataFrame`, a `datasets.Dataset`, or an iterable of mappings or `Record` objects.
-            `Record` objects are checked and passed through; `unit` and `label` then name the columns that
-            their units and labels come from.
+            `Record` objects are checked and passed through. For those made by hand, `text`, `label` and
+            `unit` name the columns that they come from; the others remember theirs.
         text: the column or key with the text.
         label: the column or key with the label, a string: map class numbers to their names first.
         unit: the column or key that says whom a record belongs to, or None.
 
     Returns:
-        The records, a list that remembers the columns' names, or those that the source's records remember.
+        The records. Each remembers the columns' names, in whatever list it ends up.
 
     Raises:
         InvalidRecords: a row cannot be used: the message has its number, from 1, and quotes none of it. Or
-            some hand-made records have a unit and others do not.
+            the records come from different columns, or from others than the names given. Or some hand-made
+            records have a unit and others do not.
 
     Example:
         >>> as_records([{"text": "Where is my parcel?", "label": "Delivery"}])
         [Record()]
     """
-    remembered = source.unit if isinstance(source, Records) else None
-    if None not in (unit, remembered) and unit != remembered:
-        raise InvalidRecords(f"these records were read with unit={remembered!r}, which is not {unit!r}")
-    columns = _Columns(text, label, unit)
-    if isinstance(source, Records):
-        label, text = source.label, source.text
-    read = _collect(_rows_in_memory(source, columns), columns)
-    records = Records(read, unit=unit or remembered, label=label, text=text)
-    if records.unit is None and len({record.unit is None for record in records}) > 1:
+    given = Columns(text, label, unit)
+    records = _collect(_rows_in_memory(source, given), given)
+    columns = columns_of(records)
+    _check_names(columns, given)
+    if columns.unit is None and len({record.unit is None for record in records}) > 1:
         raise InvalidRecords(
             "some records have a unit and others do not: give each record one, and name it with unit="
         )
@@ -107,26 +104,30 @@ _NAME_THEM: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """The names of the columns to read."""
-
-    text: str
-    label: str
-    unit: str | None
-
-    def names(self) -> list[str]:
-        return [name for name in (self.text, self.label, self.unit) if name is not None]
-
-    def check(self, present: list[object]) -> None:
-        """Refuse a table that does not have exactly one column of each name."""
-        for name in self.names():
-            if (count := present.count(name)) != 1:
-                trouble = f"there {'is no column' if count == 0 else 'are several columns'} {name!r}"
-                raise InvalidRecords(f"{trouble}; {_NAME_THEM}")
+def _names(columns: Columns) -> list[str]:
+    return [name for name in (columns.text, columns.label, columns.unit) if name is not None]
 
 
-def _read(path: Path, columns: _Columns) -> list[Record]:
+def _check(columns: Columns, present: list[object]) -> None:
+    """Refuse a table that does not have exactly one column of each name."""
+    for name in _names(columns):
+        if (count := present.count(name)) != 1:
+            trouble = f"there {'is no column' if count == 0 else 'are several columns'} {name!r}"
+            raise InvalidRecords(f"{trouble}; {_NAME_THEM}")
+
+
+def _check_names(remembered: Columns, given: Columns) -> None:
+    """Refuse names that contradict those that the records remember."""
+    for what, known, name, default in (
+        ("text", remembered.text, given.text, TEXT_COLUMN),
+        ("label", remembered.label, given.label, LABEL_COLUMN),
+        ("unit", remembered.unit, given.unit, None),
+    ):
+        if name not in (known, default):
+            raise InvalidRecords(f"these records were read with {what}={known!r}, which is not {name!r}")
+
+
+def _read(path: Path, columns: Columns) -> Records:
     shown = str(path) if str(path).isprintable() else ascii(str(path))  # a message is one line
     try:
         return _collect(_rows_of_file(path, columns), columns)
@@ -136,7 +137,7 @@ def _read(path: Path, columns: _Columns) -> list[Record]:
         raise InvalidRecords(f"{shown}: cannot be read: {error.strerror}") from None
 
 
-def _rows_of_file(path: Path, columns: _Columns) -> _Rows:
+def _rows_of_file(path: Path, columns: Columns) -> _Rows:
     if path.is_dir():
         raise InvalidRecords("is a directory; give one file")
     if not path.exists():
@@ -164,7 +165,7 @@ def _decoded(line: bytes, number: int) -> str:
         raise InvalidRecords(f"line {number}: is not UTF-8; convert the file") from None
 
 
-def _jsonl_rows(path: Path, _columns: _Columns) -> _Rows:
+def _jsonl_rows(path: Path, _columns: Columns) -> _Rows:
     for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
@@ -178,7 +179,7 @@ def _jsonl_rows(path: Path, _columns: _Columns) -> _Rows:
         yield where, row
 
 
-def _csv_rows(path: Path, columns: _Columns) -> _Rows:
+def _csv_rows(path: Path, columns: Columns) -> _Rows:
     # The limit (131,072 characters by default) is global. Restoring it would break a thread that reads now.
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
     # Without `strict`, an unclosed quote would swallow the rest of the file into one record.
@@ -186,7 +187,7 @@ def _csv_rows(path: Path, columns: _Columns) -> _Rows:
     _, header = _next_csv_row(reader)
     if header is None:
         raise InvalidRecords("is empty; the first line must name the columns")
-    columns.check(list(header))
+    _check(columns, list(header))
     while True:
         where, row = _next_csv_row(reader)
         if row is None:
@@ -208,7 +209,7 @@ def _next_csv_row(reader: Any) -> tuple[str, list[str] | None]:
         raise InvalidRecords(f"{where}: {trouble}") from None
 
 
-def _parquet_rows(path: Path, columns: _Columns) -> _Rows:
+def _parquet_rows(path: Path, columns: Columns) -> _Rows:
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -221,10 +222,10 @@ def _parquet_rows(path: Path, columns: _Columns) -> _Rows:
             names = list(file.schema_arrow.names)
         except (pa.ArrowException, OSError, ValueError):
             raise broken from None
-        columns.check(names)
+        _check(columns, names)
         try:
-            table = file.read(columns=columns.names())
-            values = [table.column(name).to_pylist() for name in columns.names()]
+            table = file.read(columns=_names(columns))
+            values = [table.column(name).to_pylist() for name in _names(columns)]
         except OverflowError:
             raise InvalidRecords(
                 "has a number or time beyond Python's range; convert it to a string"
@@ -234,12 +235,12 @@ def _parquet_rows(path: Path, columns: _Columns) -> _Rows:
     yield from _numbered(_zipped(columns, values))
 
 
-def _rows_in_memory(source: Any, columns: _Columns) -> _Rows:
+def _rows_in_memory(source: Any, columns: Columns) -> _Rows:
     if isinstance(source, (str, bytes, os.PathLike)):
         raise InvalidRecords("as_records takes rows; for a file, use read_records")
     if hasattr(source, "itertuples"):  # a pandas.DataFrame, which iterates over column names
-        columns.check(list(source.columns))
-        return _numbered(_zipped(columns, [source[name].to_list() for name in columns.names()]))
+        _check(columns, list(source.columns))
+        return _numbered(_zipped(columns, [source[name].to_list() for name in _names(columns)]))
     if isinstance(source, Mapping):  # a datasets.DatasetDict too
         raise InvalidRecords("as_records takes rows, not a mapping; pass one split, or a list of mappings")
     try:
@@ -249,9 +250,9 @@ def _rows_in_memory(source: Any, columns: _Columns) -> _Rows:
         raise InvalidRecords(f"as_records takes {taken}, not {type(source).__name__}") from None
 
 
-def _zipped(columns: _Columns, values: list[list[object]]) -> Iterator[dict[str, object]]:
+def _zipped(columns: Columns, values: list[list[object]]) -> Iterator[dict[str, object]]:
     for row in zip(*values, strict=True):
-        yield dict(zip(columns.names(), row, strict=True))
+        yield dict(zip(_names(columns), row, strict=True))
 
 
 def _numbered(rows: Iterator[object]) -> _Rows:
@@ -259,8 +260,8 @@ def _numbered(rows: Iterator[object]) -> _Rows:
         yield f"record {number}", row
 
 
-def _collect(rows: _Rows, columns: _Columns) -> list[Record]:
-    records = []
+def _collect(rows: _Rows, columns: Columns) -> Records:
+    records = Records()
     for where, row in rows:
         try:
             records.append(_record(row, columns))
@@ -271,21 +272,33 @@ def _collect(rows: _Rows, columns: _Columns) -> list[Record]:
     return records
 
 
-def _record(row: object, columns: _Columns) -> Record:
+def _record(row: object, columns: Columns) -> Record:
     if isinstance(row, Record):
-        unit = None if row.unit is None and columns.unit is None else _unit(row.unit)
-        checked = Record(_string(row.text, "text"), _string(row.label, "label"), unit)
-        return row if checked == row else checked
+        return _checked(row, columns)
     if not isinstance(row, Mapping):
         raise InvalidRecords("is neither a mapping nor a Record")
-    for name in columns.names():
+    for name in _names(columns):
         if name not in row:
             raise InvalidRecords(f"has no {name!r}; {_NAME_THEM}")
     return Record(
         text=_string(row[columns.text], "text"),
         label=_string(row[columns.label], "label"),
         unit=None if columns.unit is None else _unit(row[columns.unit]),
+        columns=columns,
     )
+
+
+def _checked(record: Record, given: Columns) -> Record:
+    """The same record, unless a value is not a plain string or the caller names columns that it lacks."""
+    columns = given if record.columns is None else _with_unit(record.columns, given.unit)
+    unit = None if record.unit is None and columns.unit is None else _unit(record.unit)
+    checked = Record(_string(record.text, "text"), _string(record.label, "label"), unit, columns=columns)
+    return record if checked == record and columns == (record.columns or Columns()) else checked
+
+
+@functools.lru_cache
+def _with_unit(columns: Columns, unit: str | None) -> Columns:
+    return replace(columns, unit=unit) if columns.unit is None else columns
 
 
 def _string(value: object, what: str) -> str:
@@ -319,7 +332,7 @@ def _is_missing(value: object) -> bool:
     return value is None or type(value).__name__ in {"NAType", "NaTType"}  # of pandas
 
 
-_READERS: Final[Mapping[str, Callable[[Path, _Columns], _Rows]]] = {
+_READERS: Final[Mapping[str, Callable[[Path, Columns], _Rows]]] = {
     ".jsonl": _jsonl_rows,
     ".jsonl.gz": _jsonl_rows,
     ".csv": _csv_rows,

@@ -10,9 +10,9 @@ from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_HALF_EVEN, Context,
 from enum import StrEnum
 from fractions import Fraction
 from numbers import Real
-from typing import Final, SupportsIndex, overload
+from typing import Final
 
-from dpfewshot.errors import InvalidPlan
+from dpfewshot.errors import InvalidPlan, InvalidRecords
 
 
 class Relation(StrEnum):
@@ -43,6 +43,28 @@ Old ledgers recorded this name for every column, so a durable account cannot be 
 """
 
 
+LABEL_COLUMN: Final = "label"
+"""The name of a label column that nobody named, as for hand-made records."""
+
+TEXT_COLUMN: Final = "text"
+"""The name of a text column that nobody named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The names of the columns that records come from.
+
+    Args:
+        text: of the text. A holdout divides records without units by their texts.
+        label: of the label. Labels of another column partition the units differently.
+        unit: of the unit; None if nobody named one.
+    """
+
+    text: str = TEXT_COLUMN
+    label: str = LABEL_COLUMN
+    unit: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """One private record. Its repr shows none of it.
@@ -51,52 +73,50 @@ class Record:
         text: the private text.
         label: its label, one of the task's or, for extraction tasks, free.
         unit: whom it belongs to (a customer id), or None if each record is a unit of its own.
+        columns: the names of the columns that it was read from, shared by all records of one source; None
+            for a record made by hand. Records that differ in them alone are equal.
     """
 
     text: str = field(repr=False)
     label: str = field(repr=False)
     unit: str | None = field(default=None, repr=False)
-
-
-LABEL_COLUMN: Final = "label"
-"""The name of a label column that nobody named, as for hand-made records."""
-
-TEXT_COLUMN: Final = "text"
-"""The name of a text column that nobody named."""
+    columns: Columns | None = field(default=None, repr=False, compare=False, kw_only=True)
 
 
 class Records(list[Record]):
-    """Private records with the names of their unit, label and text columns.
+    """Private records of one source. Each of them knows the names of its columns, so any list keeps them."""
 
-    A slice keeps the names. A new list of single records does not: `as_records` names the columns again.
+    @property
+    def unit(self) -> str | None:
+        """The unit column's name; None if nobody named one."""
+        return columns_of(self).unit
 
-    Attributes:
-        unit: the unit column's name; None if nobody named one.
-        label: the label column's name. Labels of another column partition the units differently.
-        text: the text column's name. A holdout divides records without units by their texts.
+    @property
+    def label(self) -> str:
+        """The label column's name."""
+        return columns_of(self).label
+
+    @property
+    def text(self) -> str:
+        """The text column's name."""
+        return columns_of(self).text
+
+
+def columns_of(records: Iterable[Record]) -> Columns:
+    """The columns that all records come from. Records made by hand come from "text" and "label".
+
+    Raises:
+        InvalidRecords: they come from different columns. The message quotes the names alone.
     """
-
-    def __init__(
-        self,
-        records: Iterable[Record] = (),
-        *,
-        unit: str | None = None,
-        label: str = LABEL_COLUMN,
-        text: str = TEXT_COLUMN,
-    ) -> None:
-        super().__init__(records)
-        self.unit = unit
-        self.label = label
-        self.text = text
-
-    @overload
-    def __getitem__(self, index: SupportsIndex, /) -> Record: ...
-    @overload
-    def __getitem__(self, index: slice, /) -> Records: ...
-    def __getitem__(self, index: SupportsIndex | slice, /) -> Record | Records:
-        if isinstance(index, slice):
-            return Records(super().__getitem__(index), unit=self.unit, label=self.label, text=self.text)
-        return super().__getitem__(index)
+    shared = {id(record.columns): record.columns or Columns() for record in records}
+    found = set(shared.values()) or {Columns()}
+    if len(found) > 1:
+        named = sorted(f"text={one.text!r}, label={one.label!r}, unit={one.unit!r}" for one in found)
+        raise InvalidRecords(
+            f"these records come from different columns: {'; '.join(named)}. Records made by hand come from "
+            "'text' and 'label': dpf.as_records(records, text=, label=, unit=) names their columns"
+        )
+    return found.pop()
 
 
 def unit_of(records: Sequence[Record]) -> str | None:
@@ -104,7 +124,7 @@ def unit_of(records: Sequence[Record]) -> str | None:
 
     A column that nobody named is called `UNNAMED_UNIT`.
     """
-    named = getattr(records, "unit", None)
+    named = columns_of(records).unit
     if named is not None or all(record.unit is None for record in records):
         return named
     return UNNAMED_UNIT

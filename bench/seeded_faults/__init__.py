@@ -5,6 +5,7 @@ its file exactly once: a change of such a line changes it here too.
 """
 
 from bench.seeded_faults.accounting import ACCOUNTING_AND_LEDGER
+from bench.seeded_faults.choices import CHOICES
 from bench.seeded_faults.ends import ENDS
 from bench.seeded_faults.fault import Fault
 from bench.seeded_faults.generation import LOOP_AND_PARTS
@@ -12,4 +13,4 @@ from bench.seeded_faults.sampling import SAMPLING_AND_NOISE
 
 __all__ = ["FAULTS", "Fault"]
 
-FAULTS = (*LOOP_AND_PARTS, *SAMPLING_AND_NOISE, *ACCOUNTING_AND_LEDGER, *ENDS)
+FAULTS = (*LOOP_AND_PARTS, *SAMPLING_AND_NOISE, *CHOICES, *ACCOUNTING_AND_LEDGER, *ENDS)

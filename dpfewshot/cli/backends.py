@@ -82,7 +82,7 @@ _OPTIONS: Mapping[str, Decorator] = {
         type=int,
         default=None,
         help="llama-cpp, hugging-face: the longest prompt, in tokens. Default: "
-        f"{CONTEXT_TOKENS} with llama-cpp.",
+        f"{CONTEXT_TOKENS} with llama-cpp, 1024 for choose and calibrate.",
     ),
     "decode_batch": click.option(
         "--decode-batch",

@@ -44,7 +44,13 @@ SCORES = ("accuracy", "likelihood")
     multiple=True,
     help="A file from calibrate. Its prompt, which must be a candidate, is one with it too. Repeatable.",
 )
-@click.option("--score", type=click.Choice(SCORES), default=SCORES[0], show_default=True)
+@click.option(
+    "--score",
+    type=click.Choice(SCORES),
+    default=SCORES[0],
+    show_default=True,
+    help="Choose by right or wrong, or by the probability of the label.",
+)
 @click.option("--balanced", is_flag=True, help="Count every label alike, whatever its number of units.")
 @release_options
 @click.option("--proxy-choice", is_flag=True, help="Say that another model will use the demonstrations.")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from dpfewshot.planning.settings import POISSON
+
 if TYPE_CHECKING:
     from dpfewshot.planning.plan import GenerationPlan
 
@@ -38,6 +40,8 @@ def noise_warnings(plan: GenerationPlan) -> list[str]:
 def _remedies(plan: GenerationPlan, *, smallest: int) -> list[str]:
     settings = plan.settings
     remedies = ["more records", "a larger epsilon"]
+    if settings.sampling == POISSON:
+        remedies.append("the mechanism softmax-choice")
     if settings.shots_per_label > 1:
         remedies.append("fewer shots")
     remedies.append("a smaller max_tokens")

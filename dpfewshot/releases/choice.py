@@ -13,7 +13,7 @@ from dpfewshot.icl.calibration import Calibration
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.releases.candidates import Candidate
 from dpfewshot.releases.estimates import Estimate
-from dpfewshot.values import PrivacySpend, Relation, delta_text, epsilon_text
+from dpfewshot.values import Demonstration, PrivacySpend, Relation, delta_text, epsilon_text
 
 PROXY_CAVEAT: Final = (
     "a proxy: other models scored than the one that will use the demonstrations, and choices transfer badly "
@@ -21,8 +21,8 @@ PROXY_CAVEAT: Final = (
 )
 """What a choice says that was scored by other models than the one that will use it."""
 
-UNPROTECTED: Final = "the demonstrations themselves have no guarantee"
-"""What a choice says of demonstrations that were made without privacy."""
+UNPROTECTED: Final = "what was chosen has no guarantee of its own"
+"""What a choice says of demonstrations, or of a calibration, that were made without privacy."""
 
 _NOTHING: Final = PrivacySpend(0.0, 0.0)
 
@@ -79,17 +79,21 @@ class Choice:
         return "; ".join([f"{found} ({self._price()})", *caveats])
 
     @property
+    def ingredients(self) -> tuple[Demonstration | Calibration, ...]:
+        """What the chosen prompt is made of: its demonstrations, and its calibration if it has one."""
+        calibration = self.candidate.calibration
+        return (*self.demonstrations, *([] if calibration is None else [calibration]))
+
+    @property
     def unprotected(self) -> bool:
         """Whether a chosen demonstration, or the prompt's calibration, has no guarantee of its own."""
-        calibration = self.candidate.calibration
-        guaranteed = calibration is None or calibration.private
-        return not (guaranteed and all(one.private for one in self.demonstrations))
+        return not all(one.private for one in self.ingredients)
 
     @property
     def covers_all(self) -> bool:
-        """Whether `total` can be what the choice and its demonstrations cost together.
+        """Whether `total` can be what the choice and its ingredients cost together.
 
-        It cannot be if a demonstration's cost exceeds it: that was generated on another account.
+        It cannot be if the cost of one of them exceeds it: that was released on another account.
         """
         total = self.total
         return total is not None and all(
@@ -97,7 +101,7 @@ class Choice:
             and one.spent.epsilon <= total.epsilon
             and one.spent.delta <= total.delta
             and (one.relation == self.relation or one.spent == _NOTHING)
-            for one in self.demonstrations
+            for one in self.ingredients
         )
 
     def _price(self) -> str:

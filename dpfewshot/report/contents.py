@@ -172,12 +172,27 @@ def _promise(
     found = _promise_of(shown, plan)
     if choice is None or choice.spent is None or (shows and found is None):
         return found
-    if found is None or not (found.epsilon or found.delta):
-        return _of(choice.spent, choice.relation, "the choice, whose demonstrations cost nothing")
-    if found.relation != choice.relation:
+    chosen = _of_choice(choice)
+    if chosen is None or found is None or not (found.epsilon or found.delta):
+        return chosen
+    if found.relation != chosen.relation:
         return None
-    together = Amount.of_cost(choice.spent).plus(Amount.of_cost(PrivacySpend(found.epsilon, found.delta)))
-    return _of(together.as_spend(), choice.relation, f"the choice, and {found.covers}")
+    together = _sum(PrivacySpend(found.epsilon, found.delta), PrivacySpend(chosen.epsilon, chosen.delta))
+    return _of(together, chosen.relation, f"{chosen.covers}, and {found.covers}")
+
+
+def _of_choice(choice: Choice) -> Promise | None:
+    """The bound of a choice, and of the calibration that it chose."""
+    calibration = choice.candidate.calibration
+    if choice.spent is None or calibration is None:
+        return _of(choice.spent, choice.relation, "the choice")
+    if calibration.spent is None or calibration.relation != choice.relation:
+        return None
+    return _of(_sum(choice.spent, calibration.spent), choice.relation, "the choice and its calibration")
+
+
+def _sum(one: PrivacySpend, other: PrivacySpend) -> PrivacySpend:
+    return Amount.of_cost(one).plus(Amount.of_cost(other)).as_spend()
 
 
 def _promise_of(shown: Demonstrations, plan: PlanDocument | None) -> Promise | None:

@@ -35,6 +35,7 @@ class ReservedPlan:
         number: its position in order of reservation, from 1.
         scope: the stratum of the data set that it draws from; None for all of it.
         spend: its whole cost.
+        divergence: its Rényi divergence at the account's order; None if it counts by (ε, δ).
         details: its public settings: mechanism, σ, q, steps.
         at: the time of reservation.
         state: "reserved", "charged", "settled" or "cancelled".
@@ -43,6 +44,7 @@ class ReservedPlan:
     number: int
     scope: str | None
     spend: PrivacySpend
+    divergence: float | None
     details: Mapping[str, object]
     at: datetime
     state: str
@@ -67,11 +69,19 @@ class Moment:
 
 @dataclass(frozen=True)
 class StratumTotal:
-    """The number and total cost of all plans over one stratum of the data set, or over all of it."""
+    """The number and total cost of all plans over one stratum of the data set, or over all of it.
+
+    Attributes:
+        scope: the stratum; None for all of the data set.
+        plans: their number.
+        spend: the sum of their costs.
+        divergence: the sum of their Rényi divergences, and of ε for plans that have none.
+    """
 
     scope: str | None
     plans: int
     spend: PrivacySpend
+    divergence: float
 
 
 @dataclass(frozen=True)
@@ -83,6 +93,7 @@ class Spending:
         relation: the neighbouring relation of every plan.
         unit: the column that names a record's unit; None if every record is a unit.
         parallel: whether plans over different strata compose in parallel.
+        order: α, if the account counts by Rényi divergences; None if it counts by sums of (ε, δ) alone.
         budget: the current budget.
         spent: the amount reserved or charged.
         plans: the plans in order of reservation.
@@ -97,6 +108,7 @@ class Spending:
     relation: str
     unit: str | None
     parallel: bool
+    order: int | None
     budget: PrivacySpend
     spent: PrivacySpend
     plans: tuple[ReservedPlan, ...]
@@ -157,12 +169,14 @@ def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
         )
     states = {row["id"]: row["state"] for row in snapshot.entries}
     history = [row for row in snapshot.history if confidential or states.get(row["entry"]) != CANCELLED]
-    moments = tuple(_moments(history, Rule(snapshot.account.get("renyi_order"))))
+    rule = Rule(snapshot.account.get("renyi_order"))
+    moments = tuple(_moments(history, rule))
     return Spending(
         dataset=snapshot.account["dataset"],
         relation=snapshot.account["relation"],
         unit=snapshot.account["unit"],
         parallel=bool(snapshot.account["parallel"]),
+        order=rule.order,
         budget=moments[-1].budget,
         spent=moments[-1].spent,
         plans=tuple(_plans(history, states)),
@@ -183,6 +197,7 @@ def _plans(history: History, states: Mapping[int, str]) -> Iterator[ReservedPlan
             number=number,
             scope=row["scope"],
             spend=_amount(row).as_spend(),
+            divergence=_epsilon(stated) if (stated := _tally(row).stated) else None,
             details={name: value for name, value in json.loads(row["details"]).items() if name != LEASE},
             at=datetime.fromisoformat(row["at"]),
             state=states[row["entry"]],
@@ -198,7 +213,7 @@ def _moments(history: History, rule: Rule) -> Iterator[Moment]:
         if act in {CREATE, CHANGE_BUDGET}:
             budget = _amount(row)
         elif act == RESERVE:
-            costs[row["entry"]] = Tally.of(_amount(row), row.get("renyi"))
+            costs[row["entry"]] = _tally(row)
             sums[scope] = sums[scope].plus(costs[row["entry"]])
         elif act == CANCEL:
             sums[scope] = sums[scope].minus(costs[row["entry"]])
@@ -210,13 +225,25 @@ def _moments(history: History, rule: Rule) -> Iterator[Moment]:
 
 def _strata(snapshot: Snapshot) -> tuple[StratumTotal, ...]:
     counts: dict[str | None, int] = defaultdict(int)
-    sums: dict[str | None, Amount] = defaultdict(lambda: NOTHING)
+    sums: dict[str | None, Tally] = defaultdict(lambda: EMPTY)
     for entry in snapshot.entries:
         if entry["state"] != CANCELLED:
             counts[entry["scope"]] += 1
-            sums[entry["scope"]] = sums[entry["scope"]].plus(_amount(entry))
-    totals = [StratumTotal(scope, counts[scope], amount.as_spend()) for scope, amount in sums.items()]
+            sums[entry["scope"]] = sums[entry["scope"]].plus(_tally(entry))
+    totals = [
+        StratumTotal(scope, counts[scope], tally.cost.as_spend(), _epsilon(tally.renyi + tally.rest.epsilon))
+        for scope, tally in sums.items()
+    ]
     return tuple(sorted(totals, key=lambda total: -total.spend.epsilon))
+
+
+def _epsilon(units: int) -> float:
+    """A number of 10⁻¹² in ε, rounded up."""
+    return Amount(units, 0).as_spend().epsilon
+
+
+def _tally(row: Mapping[str, Any]) -> Tally:
+    return Tally.of(_amount(row), row.get("renyi"))
 
 
 def _amount(row: Mapping[str, Any]) -> Amount:

@@ -13,6 +13,7 @@ import pytest
 import dpfewshot as dpf
 from bench import utility_choice
 from bench.choosing import DRAWS
+from bench.jargon import LINES
 from dpfewshot.audit import Finding
 from dpfewshot.evaluation import Experiment, Results, Trial, ZeroShot
 from dpfewshot.report import read_evaluation
@@ -26,6 +27,7 @@ def test_every_file_has_a_test() -> None:
         "calibration.json",
         "choice.jsonl",
         "influence.json",
+        "jargon.json",
         "membership.json",
         "overhead.json",
         "radius.json",
@@ -54,6 +56,21 @@ def test_every_choice_loads_and_is_written_as_it_was() -> None:
     for one in choices:
         assert {len(row) for kinds in one.outcomes.values() for row in kinds.values()} == {one.items}
         assert all(sum(chosen.picked.values()) == DRAWS for chosen in one.chosen.values())
+
+
+def test_a_choice_that_was_stored_with_fewer_fields_loads() -> None:
+    document = asdict(utility_choice.read()[-1])
+    for added in ("released_by_score", "shift"):
+        del document[added]
+    for chosen in document["chosen"].values():
+        for added in ("noiseless", "by_all", "width", "covers", "covers_test", "by_score"):
+            del chosen[added]
+    assert utility_choice.Line.from_dict(document).chosen.keys() == document["chosen"].keys()
+
+
+def test_the_invented_companys_demonstrations_have_its_lines() -> None:
+    sets = json.loads((RAW / "jargon.json").read_text(encoding="utf-8"))
+    assert {label for each in sets.values() for one in each for label, _ in one} <= set(LINES)
 
 
 def test_a_stored_cell_is_not_measured_again() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dpfewshot.budget.scopes import Partition, partition_of
 from dpfewshot.errors import InvalidPlan
+from dpfewshot.records import as_records
 from dpfewshot.sampling import Holdout, Unit, partition_of_units, units
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record, Records
@@ -143,9 +144,13 @@ def test_a_fraction_outside_its_range_is_refused(fraction: object) -> None:
 TASK = Task(name="tickets", instruction="Write.", label_field="Kind", text_field="Ticket", labels=("a", "b"))
 
 
+def records_of(**names: str) -> Records:
+    return as_records([Record("text", "a", "u" if "unit" in names else None)], **names)
+
+
 def test_strata_of_a_holdout_are_of_one_partition_of_their_own() -> None:
-    plain = partition_of_units(TASK, Records(unit="customer"), Holdout(0))
-    divided = partition_of_units(TASK, Records(unit="customer"), Holdout(0.2))
+    plain = partition_of_units(TASK, records_of(unit="customer"), Holdout(0))
+    divided = partition_of_units(TASK, records_of(unit="customer"), Holdout(0.2))
     scopes = [divided.generating("a"), divided.generating("b"), divided.generating(None), divided.choosing]
     assert len({partition_of(scope or "") for scope in scopes}) == 1
     assert len(set(scopes)) == 4
@@ -162,9 +167,9 @@ def test_strata_of_a_holdout_are_of_one_partition_of_their_own() -> None:
 
 def test_another_rule_is_another_partition() -> None:
     by_rule = {
-        partition_of(partition_of_units(TASK, records, Holdout(fraction)).choosing or "")
+        partition_of(partition_of_units(TASK, records_of(**names), Holdout(fraction)).choosing or "")
         for fraction in (0.2, 0.25)
-        for records in (Records(), Records(text="body"), Records(unit="customer"), Records(unit="agent"))
+        for names in ({}, {"text": "body"}, {"unit": "customer"}, {"unit": "agent"})
     }
     assert len(by_rule) == 8
 

@@ -5,6 +5,7 @@ import random
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.ledger.ledger_account import LedgerAccount
 from dpfewshot.planning.population import MOST_UNITS
+from dpfewshot.releases.choosing import _Mechanism
 from dpfewshot.releases.estimates import Estimate, Noise, estimate
 from dpfewshot.values import PrivacySpend
 from tests.support.factory import demonstration
@@ -152,6 +154,15 @@ def test_units_of_several_records_count_once() -> None:
     assert choice.accuracy.low > 0.9
 
 
+def test_a_unit_chooses_or_measures_or_does_neither() -> None:
+    units = [(record,) for record in private_records()]
+    parts = _Mechanism(2.0, 1000, Fraction(2000)).sampled(units, {}, None)
+    chooses, measures = ({record.text for record in part.records} for part in parts)
+    assert not chooses & measures
+    for part in (chooses, measures):
+        assert abs(len(part) - 500) < 6.2 * (2000 / 4 * 3 / 4) ** 0.5  # p < 1e-9
+
+
 def test_a_choice_survives_json() -> None:
     for choice in (choose([[], HELPFUL]), choose([[]], [Follower()] * 2)):
         assert dpf.Choice.from_dict(json.loads(json.dumps(choice.as_dict()))) == choice
@@ -173,7 +184,7 @@ def test_in_all_is_said_only_of_what_one_account_can_have_paid_for() -> None:
 
 def test_demonstrations_without_a_guarantee_are_called_so() -> None:
     choice = choose([[demonstration("money", "refund", spent=None)]])
-    assert choice.statement.endswith("; the demonstrations themselves have no guarantee")
+    assert choice.statement.endswith("; what was chosen has no guarantee of its own")
 
 
 def test_a_seeded_choice_has_no_guarantee() -> None:

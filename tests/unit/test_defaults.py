@@ -176,6 +176,7 @@ def test_a_plan_warns_of_noise_that_no_text_bears() -> None:
     (warning,) = warned.warnings
     assert "makes little sense" in warning
     assert "fewer shots" in warning
+    assert "softmax-choice" in warning
     assert warned.as_dict()["warnings"] == [warning]
     assert warned.figures()["warnings"] == []  # checkpoints of older versions have no such warning
     assert synthesizer(budget=PrivacyBudget(8.0, 1e-5), max_tokens=10).plan.warnings == ()

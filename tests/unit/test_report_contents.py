@@ -12,6 +12,7 @@ import pytest
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidReport, LedgerError
+from dpfewshot.icl import Calibration
 from dpfewshot.ledger.counting import columns
 from dpfewshot.ledger.history import HistoryEvent, chained
 from dpfewshot.ledger.verification import Snapshot
@@ -113,6 +114,22 @@ def test_a_choice_adds_to_its_demonstrations_unless_an_account_counts_both(given
     assert promised(Sources(choice=free))[:2] == (0.2, 0.0)
     other = dataclasses.replace(made, relation="add-remove")
     assert promised(Sources(choice=other)) is None
+
+
+def test_the_calibration_of_a_choice_adds_too() -> None:
+    made = Choice.from_dict(choice())
+    calibration = Calibration(
+        ("a", "b"), (0.1, -0.1), 0.1, "0" * 64, PrivacySpend(0.5, 1e-6), "zero-out", False, True
+    )
+
+    def bound(**changes: object) -> tuple[float, float, str] | None:
+        released = dataclasses.replace(calibration, **changes)
+        candidate = dataclasses.replace(made.candidate, calibration=released)
+        return promised(Sources(choice=dataclasses.replace(made, candidate=candidate)))
+
+    assert bound() == (pytest.approx(3.7), pytest.approx(1.5e-6), "zero-out")
+    assert bound(relation="add-remove") is None
+    assert bound(private=False, spent=None) is None
 
 
 def test_a_choice_without_a_guarantee_is_confidential() -> None:

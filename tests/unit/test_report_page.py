@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from dpfewshot.budget.tally import pure_cost
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import MissingExtra
 from dpfewshot.ledger import BudgetLedger
 from dpfewshot.report import Sources, page, read_snapshot, select
 from dpfewshot.report.text import visible
-from dpfewshot.values import PrivacyBudget
+from dpfewshot.values import PrivacyBudget, PrivacySpend, epsilon_text
 from tests.support.report_samples import SECRET, account, demonstrations, sources
 
 POISON = (
@@ -94,6 +95,7 @@ def hostile(given: Sources, tmp_path_factory: pytest.TempPathFactory) -> Sources
             for cell in clean.cells
         ],
         findings=findings,
+        choice=dataclasses.replace(clean.choice, relation=poisoned(clean.choice.relation)),
     )
 
 
@@ -214,6 +216,38 @@ def test_figures_are_printed_rounded_up(tmp_path: Path) -> None:
     text = rendered(Sources(snapshot=read_snapshot(account(tmp_path, 7))))
     assert "<dd>2.5715</dd>" in text  # three plans of 6/7
     assert "<dd>4.29e-07</dd>" in text
+
+
+@pytest.mark.parametrize("rule", ["renyi", "sum"])
+def test_an_account_that_counts_divergences_says_so_and_shows_them(tmp_path: Path, rule: str) -> None:
+    """Its plans' ε add up to more than it has spent."""
+    cost = PrivacySpend(0.1, 0.0)
+    with BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
+        made = ledger.create("tickets", PrivacyBudget(8.0, 1e-5), rule=rule)
+        for _ in range(60):
+            made.reserve(None, pure_cost(cost), {"mechanism": "gaussian"})
+        made.reserve(None, cost, {"mechanism": "by hand"})
+        contents = select(Sources(snapshot=read_snapshot(made)), confidential=False)
+        assert contents.spending is not None
+        spending, spent = contents.spending, made.spent
+    text = page(contents, title="Tickets", made=date(2026, 1, 31))
+    [total] = spending.strata
+    assert total.spend.epsilon == pytest.approx(6.1)
+    if rule == "sum":  # a control
+        assert (spending.order, spent.epsilon) == (None, pytest.approx(6.1))
+        assert "divergence" not in text
+        return
+    assert spending.spent == spent
+    assert spent.epsilon < 5
+    assert f"counts Rényi divergences of order {spending.order}" in text
+    assert "may add up to more than what is spent" in text
+    *divergences, last = [plan.divergence for plan in spending.plans]
+    assert last is None
+    assert sum(divergences) + 0.1 == pytest.approx(total.divergence)
+    assert total.divergence < spent.epsilon < 6.1
+    for shown in (divergences[0], total.divergence):
+        assert f'<td class="number">{epsilon_text(shown)}</td></tr>' in text
+    assert text.count('<td class="number">–</td></tr>') == 1
 
 
 @pytest.mark.parametrize(

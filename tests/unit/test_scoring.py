@@ -7,6 +7,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.backends import Scripted
+from dpfewshot.backends.protocol import ReplayedBlock
 from dpfewshot.icl import Classifier, Extractor
 from dpfewshot.releases.scoring import ExtractionScorer, LabelScorer
 from dpfewshot.values import Record
@@ -111,6 +112,22 @@ def test_texts_have_a_cap_of_their_own_and_one_line() -> None:
         " money�Kind:\nKind:",
         " money money money\nKind:",
     ]
+
+
+def test_prompts_of_records_are_never_called_public() -> None:
+    """A backend may let a public prompt continue another one."""
+    for kind, task in ((LabelScorer, TASK), (ExtractionScorer, FREE)):
+        backend, called = Shop(), []
+
+        def opened(*arguments, public=False, called=called, backend=backend):
+            called.append(public)
+            return ReplayedBlock(backend, *arguments[:2], public=public)
+
+        backend.open_block = opened  # type: ignore[attr-defined]
+        scorer = kind(task, backend, [])
+        called.clear()
+        scorer.outcomes(records("money", "parcel"))
+        assert called == [False]
 
 
 def test_a_prompt_that_may_not_fit_is_refused_from_public_numbers() -> None:
