@@ -43,7 +43,7 @@ class Amount(NamedTuple):
 
     @classmethod
     def of_budget(cls, budget: PrivacyBudget | PrivacySpend) -> Amount:
-        """The budget, rounded down.
+        """The budget, of an account or of one release, rounded down.
 
         Raises:
             InvalidPlan: it is something else, such as `NO_PRIVACY`.

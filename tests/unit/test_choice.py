@@ -3,14 +3,18 @@
 import json
 import random
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dpfewshot as dpf
 from dpfewshot.icl import Calibration
+from dpfewshot.ledger.ledger_account import LedgerAccount
+from dpfewshot.planning.population import MOST_UNITS
 from dpfewshot.releases.choosing import _Mechanism
 from dpfewshot.releases.estimates import Estimate, Noise, estimate
 from dpfewshot.values import PrivacySpend
@@ -106,6 +110,38 @@ def test_balance_weighs_labels_by_public_numbers() -> None:
     assert abs(balanced.accuracy.value - 0.5) < 0.2
     with pytest.raises(dpf.InvalidPlan, match="public number of each label"):
         choose([[]], population=2000, balanced=True)
+
+
+@pytest.mark.parametrize(
+    ("population", "says"),
+    [
+        ({"refund": -100, "delivery": 300}, "'refund' .* at least 1, not -100"),
+        ({"refund": 0, "delivery": 300}, "'refund' .* at least 1, not 0"),
+        ({"refund": 1.5, "delivery": 300}, "'refund' .* whole number"),
+        pytest.param({"refund": 10**400, "delivery": 300}, "'refund' .* at most", id="a huge one"),
+        ({"refund": 300}, "no number for the label 'delivery'"),
+        ({"refund": 300, "delivery": 300, "parcel": 300}, "'parcel', which is not a label"),
+        pytest.param(10**400, "population must be at most", id="huge"),
+        (0, "population must be a whole number"),
+    ],
+)
+def test_a_population_that_is_none_of_the_task_is_refused(population: Any, says: str) -> None:
+    """A weight above 1, or below 0, would release more than is stated."""
+    account = dpf.MemoryAccount(BUDGET)
+    for balanced in (False, True):
+        with pytest.raises(dpf.InvalidPlan, match=says):
+            choose(
+                [[]], records=private_records(20), population=population, balanced=balanced, ledger=account
+            )
+    with pytest.raises(dpf.InvalidPlan, match="must be one whole number"):
+        choose([[]], Shop(), task=FREE, population={"refund": 300})
+    assert account.spent == PrivacySpend(0.0, 0.0)
+
+
+def test_the_largest_population_is_one() -> None:
+    population = {"refund": MOST_UNITS, "delivery": MOST_UNITS}
+    choice = choose([[]], records=private_records(20), population=population, scored_units=1)
+    assert choice.relation == "add-remove"
 
 
 def test_several_models_are_a_proxy() -> None:
@@ -237,17 +273,62 @@ def test_a_ledger_pays_before_anything_is_released(tmp_path: Any) -> None:
 class Dying(Follower):
     """Answers a hundred prompts."""
 
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
     def answer(self, prompt: list[int]) -> list[float]:
         if len(self.texts) > 100:
-            raise dpf.BackendError("the server is gone")
+            raise self.error
         return super().answer(prompt)
 
 
-def test_a_model_that_dies_while_scoring_costs_nothing() -> None:
+@pytest.mark.parametrize("error", [dpf.BackendError("the server is gone"), ConnectionResetError("is gone")])
+@pytest.mark.parametrize("others", [[], [Follower()]])
+def test_a_model_that_dies_while_scoring_costs_nothing(error: Exception, others: list[Any]) -> None:
+    """Also one whose own errors look like those of a record: the choice would be made of noise."""
     account = dpf.MemoryAccount(BUDGET)
-    with pytest.raises(dpf.BackendError, match="gone"):
-        choose([[], HELPFUL], Dying(), ledger=account)
+    with pytest.raises(dpf.BackendError, match=r"gone|ConnectionResetError"):
+        choose([[], HELPFUL], [*others, Dying(error)], ledger=account)
     assert account.spent == PrivacySpend(0.0, 0.0)
+
+
+class Turning(Follower):
+    """Finds itself not batch-invariant as it answers."""
+
+    def answer(self, prompt: list[int]) -> list[float]:
+        self.batch_invariant = False
+        return super().answer(prompt)
+
+
+@pytest.mark.parametrize(
+    ("turning", "options"),
+    [(Turning, {}), (lambda: [Follower(), Turning()], {}), (Turning, {"task": FREE})],
+)
+def test_a_backend_that_turns_out_batch_variant_is_not_certified(
+    turning: Callable[[], Any], options: dict[str, Any]
+) -> None:
+    account = dpf.MemoryAccount(BUDGET)
+    with pytest.raises(dpf.BackendNotBatchInvariant):
+        choose([[]], turning(), ledger=account, **options)
+    assert account.spent == PrivacySpend(0.0, 0.0)
+
+
+def test_a_ledger_that_is_gone_after_the_charge_loses_no_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, draw = tmp_path / "budget.db", LedgerAccount.draw
+
+    def last_draw(*arguments: Any) -> None:
+        draw(*arguments)
+        file.rename(tmp_path / "away.db")
+        file.write_text("not a ledger" * 500)
+
+    monkeypatch.setattr(LedgerAccount, "draw", last_draw)
+    choice = choose([[], HELPFUL], ledger=f"sqlite:///{file}", dataset="tickets", create=True)
+    assert choice.private
+    assert choice.total is None
+    assert "ε = 2 for the choice" in choice.statement
 
 
 def test_records_without_answers_say_nothing() -> None:
