@@ -72,40 +72,6 @@ def test_it_is_of_one_prompt() -> None:
             icl.Classifier(COLOURS, Colours(), demonstrations, calibration=found)
 
 
-def test_it_survives_json_and_refuses_what_is_none() -> None:
-    found = released()
-    again = icl.Calibration.from_dict(json.loads(json.dumps(found.as_dict())))
-    assert again == found
-    for change in (
-        {"bias": [0.0]},
-        {"bias": ["a", "b", "c"]},
-        {"bias": [float("nan")] * 3},
-        {"labels": None},
-        {"prompt": 7},
-        {"private": None},
-        {"private": 1},
-        {"private": False},
-        {"bias": [True, 0.0, 0.0]},
-        {"bias": [10**400, 0.0, 0.0]},
-        {"labels": [1, None, "blue"]},
-        {"noise": -1.0},
-        {"noise": float("nan")},
-        {"noise": 10**400},
-        {"epsilon": -5.0},
-        {"epsilon": float("nan")},
-        {"epsilon": None},
-        {"delta": 7.0},
-        {"parallel": -1},
-    ):
-        with pytest.raises(dpf.InvalidPlan, match="the calibration has"):
-            icl.Calibration.from_dict(found.as_dict() | change)
-    with pytest.raises(dpf.InvalidPlan, match="relation must be one of"):
-        icl.Calibration.from_dict(found.as_dict() | {"relation": "nonsense"})
-    for told in (None, [], "x"):
-        with pytest.raises(dpf.InvalidPlan, match="not an object"):
-            icl.Calibration.from_dict(told)  # type: ignore[arg-type]
-
-
 def test_it_is_charged_before_it_is_released_and_adds_without_a_partition() -> None:
     account = dpf.MemoryAccount(dpf.PrivacyBudget(1.5, 1e-5))
     account_of = {"ledger": account, "budget": dpf.PrivacyBudget(1.0, 1e-6)}

@@ -1,6 +1,5 @@
 """`dpfewshot.choose`: what it chooses, what it pays, and when nothing is paid."""
 
-import json
 import random
 import traceback
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from dpfewshot.icl import Calibration
 from dpfewshot.ledger.ledger_account import LedgerAccount
 from dpfewshot.planning.population import MOST_UNITS
 from dpfewshot.releases.choosing import _Mechanism
-from dpfewshot.releases.estimates import Estimate, Noise, estimate
 from dpfewshot.values import PrivacySpend
 from tests.support.factory import demonstration
 from tests.unit.test_scoring import FREE, SECRET, TASK, Shop
@@ -24,15 +22,6 @@ from tests.unit.test_scoring import FREE, SECRET, TASK, Shop
 BUDGET = dpf.PrivacyBudget(2.0, 1e-6)
 HELPFUL = [demonstration("money", "refund", spent=PrivacySpend(1.0, 0.0))]
 MISLEADING = [demonstration("parcel", "refund")]
-FORMAT = {
-    "instruction": "Sort.",
-    "text_field": "Text",
-    "label_field": "Kind",
-    "labels": None,
-    "label_words": None,
-}
-HUGE = 10**400
-"""A whole number that no float holds."""
 
 
 class Follower(Shop):
@@ -171,51 +160,6 @@ def test_a_unit_chooses_or_measures_or_does_neither() -> None:
     assert not chooses & measures
     for part in (chooses, measures):
         assert abs(len(part) - 500) < 6.2 * (2000 / 4 * 3 / 4) ** 0.5  # p < 1e-9
-
-
-def test_a_choice_survives_json() -> None:
-    for choice in (choose([[], HELPFUL]), choose([[]], [Follower()] * 2)):
-        assert dpf.Choice.from_dict(json.loads(json.dumps(choice.as_dict()))) == choice
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"index": -7}, "'index' below 0"),
-        ({"index": 1.9}, "'index'"),
-        ({"index": HUGE}, "'index'"),
-        ({"balanced": "yes"}, "'balanced'"),
-        ({"private": 1}, "'private'"),
-        ({"private": False}, "private=False"),
-        ({"epsilon": None}, "private=True"),
-        ({"epsilon": -1}, "'epsilon'"),
-        ({"epsilon": HUGE}, "'epsilon'"),
-        ({"epsilon": float("nan")}, "'epsilon'"),
-        ({"delta": 1}, "'delta'"),
-        ({"total": {"epsilon": float("inf"), "delta": 0}}, "'total' has a 'epsilon'"),
-        ({"total": {"epsilon": 1.0}}, "'total' has no 'delta'"),
-        ({"relation": "nonsense"}, "relation must be one of"),
-        ({"accuracy": {"value": HUGE, "low": 0, "high": 1}}, "an estimate has a 'value'"),
-        ({"accuracy": {"value": "0.5", "low": 0, "high": 1}}, "an estimate has a 'value'"),
-        ({"demonstrations": "abc"}, "'demonstrations'"),
-        ({"demonstrations": [None]}, "'demonstrations'"),
-        ({"demonstrations": [HELPFUL[0].as_line() | {"epsilon": HUGE}]}, "'demonstrations'"),
-        ({"format": {}}, "'format' has no 'instruction'"),
-        ({"format": FORMAT | {"labels": "ab"}}, "'format' has a 'labels'"),
-        ({"format": FORMAT | {"text_field": ""}}, "'format': .* text_field"),
-        ({"calibration": []}, "the calibration is not an object"),
-    ],
-)
-def test_what_is_no_choice_is_refused(changes: dict[str, Any], says: str) -> None:
-    told = choose([[], HELPFUL], records=private_records(20)).as_dict()
-    with pytest.raises(dpf.InvalidPlan, match=says):
-        dpf.Choice.from_dict(told | changes)
-
-
-def test_a_document_that_is_no_object_is_no_choice() -> None:
-    for told in (None, [], "x", 5):
-        with pytest.raises(dpf.InvalidPlan, match="not an object"):
-            dpf.Choice.from_dict(told)  # type: ignore[arg-type]
 
 
 def test_in_all_is_said_only_of_what_one_account_can_have_paid_for() -> None:
@@ -380,30 +324,3 @@ def test_errors_tell_nothing_of_records() -> None:
         with pytest.raises(dpf.DPFewShotError) as caught:
             choose([[]], records=records)
         assert SECRET not in "".join(traceback.format_exception(caught.value))
-
-
-# ---- estimates -------------------------------------------------------------------------------------------
-
-
-def test_estimates_in_words() -> None:
-    assert str(Estimate(0.842, 0.83, 0.86)) == "84 ± 2 %"
-    assert str(Estimate(0.842, 0.8371, 0.8469)) == "84.2 ± 0.5 %"
-    assert str(Estimate(1.0, 0.97, 1.0)) == "100 ± 3 %"
-
-
-def test_noise_below_zero_leaves_no_interval_without_a_width() -> None:
-    noise = Noise(5.0, 2)
-    for right, wrong in ((192.7, -32.5), (-22.5, 26.7)):
-        one = estimate(right, wrong, noise)
-        assert one.high - one.low > 0.05
-        assert one == estimate(max(right, 0.0), max(wrong, 0.0), noise)
-
-
-def test_estimates_stay_in_range() -> None:
-    noise = Noise(5.0, 2)
-    assert estimate(-3.0, 2.0, noise) == Estimate(0.5, 0.0, 1.0)
-    for right, wrong in ((-3.0, 40.0), (40.0, -3.0), (0.5, 0.1), (60.0, 20.0)):
-        one = estimate(right, wrong, noise)
-        assert 0 <= one.low <= one.value <= one.high <= 1
-    with pytest.raises(ValueError, match="low"):
-        Estimate.from_dict({"value": 0.5, "low": 0.6, "high": 0.7})
