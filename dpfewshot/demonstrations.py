@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -200,7 +200,7 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
         raise ValueError("the keys are not those of a demonstration")
     strings = [line[name] for name in ("text", "label", "relation", "mechanism")]
     amounts = [line[name] for name in ("epsilon", "delta")]
-    spends = all(isinstance(amount, _NUMBERS) and 0 <= amount < math.inf for amount in amounts)
+    spends = all(isinstance(amount, _NUMBERS) and 0 <= amount <= sys.float_info.max for amount in amounts)
     whole = isinstance(line["tokens"], int) and isinstance(line["private"], bool)
     if not (all(isinstance(each, str) for each in strings) and whole and spends == line["private"]):
         raise ValueError("a value has the wrong type")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Self
 
-from dpfewshot.backends.protocol import LogprobBackend, check_invariance
+from dpfewshot.backends.protocol import LogprobBackend, check_invariance, states_invariance
 from dpfewshot.budget.reservation import Accountant
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidPlan
@@ -164,7 +164,7 @@ class Synthesizer:
         decided = decide(undecided, choices, work, vocabulary_size=backend.vocabulary_size)
         self._planner = decided.planner
         plan = self._planner.plan(decided.mechanism, decided.reasons)
-        sound = backend.batch_invariant and self._random_source is None and accounting == CERTIFIED
+        sound = states_invariance(backend) and self._random_source is None and accounting == CERTIFIED
         certified = limit is not None and sound
         unit = unit_of(records)
         account = open_account(

@@ -82,8 +82,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/synthesizer.py",
-        "sound = backend.batch_invariant and self._random_source is None and accounting == CERTIFIED",
-        "sound = backend.batch_invariant and accounting == CERTIFIED",
+        "sound = states_invariance(backend) and self._random_source is None and accounting == CERTIFIED",
+        "sound = states_invariance(backend) and accounting == CERTIFIED",
         "what was made with a seed says private=False",
         "tests/integration/test_synthesizer.py",
     ),

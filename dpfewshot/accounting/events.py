@@ -15,13 +15,14 @@ from typing import ClassVar, Final, Protocol, runtime_checkable
 from dpfewshot.accounting.event_checks import (
     FormerRelation,
     check_cost,
-    check_count,
     check_noise,
     check_positive,
     check_rate,
     checked_events,
+    in_tuple,
     in_words,
     shared_relations,
+    store_count,
 )
 from dpfewshot.accounting.gaussian_queries import combined_multiplier
 from dpfewshot.errors import InvalidPlan
@@ -92,7 +93,7 @@ class PoissonGaussian(FormerRelation):
     def __post_init__(self) -> None:
         check_rate(self.sampling_rate)
         check_noise(self.noise_multiplier, LEAST_NOISE, MOST_NOISE)
-        check_count("steps", self.steps)
+        store_count(self, "steps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class PoissonRandomizedResponse(FormerRelation):
     def __post_init__(self) -> None:
         check_rate(self.sampling_rate)
         check_cost(self.epsilon, LARGEST_COST)
-        check_count("steps", self.steps)
+        store_count(self, "steps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ class PoissonBoundedRange(FormerRelation):
     def __post_init__(self) -> None:
         check_rate(self.sampling_rate)
         check_cost(self.epsilon, WIDEST_RANGE)
-        check_count("steps", self.steps)
+        store_count(self, "steps")
 
 
 Query = PoissonGaussian | PoissonRandomizedResponse | PoissonBoundedRange
@@ -179,8 +180,8 @@ class PoissonProduct(FormerRelation):
 
     def __post_init__(self) -> None:
         check_rate(self.sampling_rate)
-        check_count("steps", self.steps)
-        object.__setattr__(self, "queries", tuple(self.queries))
+        store_count(self, "steps")
+        object.__setattr__(self, "queries", in_tuple("queries", self.queries))
         if not self.queries or not all(isinstance(query, Query) for query in self.queries):
             raise InvalidPlan("a product needs Gaussian, randomised-response or bounded-range queries")
         if any(query.sampling_rate != 1 for query in self.queries):
@@ -228,14 +229,14 @@ class FixedSizeGaussian(FormerRelation):
     relations: ClassVar[frozenset[Relation]] = frozenset({Relation.REPLACE_ONE})
 
     def __post_init__(self) -> None:
-        check_count("sample_size", self.sample_size)
+        store_count(self, "sample_size")
+        store_count(self, "population")
         if self.sample_size > self.population:
             raise InvalidPlan(
                 f"sample_size must lie between 1 and the population {self.population}, not {self.sample_size}"
             )
-        check_count("population", self.population)
         check_noise(self.noise_multiplier, LEAST_NOISE, MOST_NOISE)
-        check_count("steps", self.steps)
+        store_count(self, "steps")
 
     @property
     def sampling_rate(self) -> float:
@@ -264,7 +265,7 @@ class ZeroConcentrated(FormerRelation):
 
     def __post_init__(self) -> None:
         check_positive("rho", self.rho)
-        check_count("steps", self.steps)
+        store_count(self, "steps")
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,12 @@ class LogprobBackend(Protocol):
         ...
 
 
+def states_invariance(backend: LogprobBackend) -> bool:
+    """Whether the backend states batch invariance: with a boolean, Python's or NumPy's, and nothing else."""
+    stated: object = backend.batch_invariant
+    return isinstance(stated, (bool, np.bool_)) and bool(stated)
+
+
 def check_invariance(backend: LogprobBackend, *, allowed: bool) -> None:
     """Refuse a backend that does not state batch invariance.
 
@@ -86,7 +92,7 @@ def check_invariance(backend: LogprobBackend, *, allowed: bool) -> None:
     Raises:
         BackendNotBatchInvariant: it does not, and is not accepted.
     """
-    if not backend.batch_invariant and not allowed:
+    if not states_invariance(backend) and not allowed:
         raise BackendNotBatchInvariant(
             "the backend does not state that a prompt's answer is independent of its neighbours, which the "
             "guarantee needs; allow_batch_variance=True accepts it without a guarantee (private=False)"

@@ -42,8 +42,14 @@ class Amount(NamedTuple):
     delta: int
 
     @classmethod
-    def of_budget(cls, budget: PrivacyBudget) -> Amount:
-        """The budget, rounded down."""
+    def of_budget(cls, budget: PrivacyBudget | PrivacySpend) -> Amount:
+        """The budget, of an account or of one release, rounded down.
+
+        Raises:
+            InvalidPlan: it is something else, such as `NO_PRIVACY`.
+        """
+        if not isinstance(budget, (PrivacyBudget, PrivacySpend)):
+            raise InvalidPlan(f"budget must be a PrivacyBudget, not {type(budget).__name__}")
         return cls(
             math.floor(_decimal(budget.epsilon) * EPSILON_SCALE),
             math.floor(_decimal(budget.delta) * DELTA_SCALE),

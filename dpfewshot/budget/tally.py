@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from dpfewshot.budget.amounts import EPSILON_SCALE, NOTHING, Amount
 from dpfewshot.budget.scopes import total_over_scopes
 from dpfewshot.exact.rounding import rounded_up
-from dpfewshot.values import PrivacySpend
 
 if TYPE_CHECKING:
     from dpfewshot.accounting.events import Event
@@ -40,7 +39,7 @@ class EventCost(Amount):
         return Amount(*iterable)
 
 
-def pure_cost(cost: PrivacySpend, rounds: int = 1) -> Amount:
+def pure_cost(cost: Amount, rounds: int = 1) -> Amount:
     """A cost (ε, 0) that `rounds` releases share equally; randomised response dominates each of them.
 
     Args:
@@ -49,11 +48,10 @@ def pure_cost(cost: PrivacySpend, rounds: int = 1) -> Amount:
     """
     from dpfewshot.accounting.events import LARGEST_COST, PoissonRandomizedResponse  # loads SciPy
 
-    amount = Amount.of_cost(cost)
-    each = rounded_up(Fraction(amount.epsilon, rounds * EPSILON_SCALE))
+    each = rounded_up(Fraction(cost.epsilon, rounds * EPSILON_SCALE))
     if not 0 < each <= LARGEST_COST:
-        return amount
-    return EventCost(amount, PoissonRandomizedResponse(1.0, each, rounds))
+        return cost
+    return EventCost(cost, PoissonRandomizedResponse(1.0, each, rounds))
 
 
 class Tally(NamedTuple):

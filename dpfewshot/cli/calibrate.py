@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpfewshot.cli.options import data_options
-from dpfewshot.cli.releases import open_model, read_inputs, release_options
-from dpfewshot.runtime.files import write_errors
+from dpfewshot.cli.releases import open_model, publish, read_inputs, release_options
 from dpfewshot.tasks import by_name
 from dpfewshot.values import delta_text, epsilon_text, on_one_line
 
@@ -55,10 +54,8 @@ def calibrate(*, demonstrations: str | None, output: str | None, as_json: bool, 
     records, settings = read_inputs(options)
     task = by_name(options["task"])
     released = release_calibration(task, records, open_model(options), shown, **settings)
-    # printed first: a release that cannot be written was paid for all the same
-    click.echo(json.dumps(released.as_dict()) if as_json else f"{path}: {_in_words(released)}")
-    with write_errors(path):
-        released.to_json(path)
+    told = json.dumps(released.as_dict()) if as_json else f"{path}: {_in_words(released)}"
+    publish(told, path, released.to_json)
 
 
 def _in_words(released: Calibration) -> str:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpfewshot.cli.options import data_options
-from dpfewshot.cli.releases import open_model, read_inputs, release_options
+from dpfewshot.cli.releases import open_model, publish, read_inputs, release_options
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.runtime.files import write_errors
 from dpfewshot.tasks import Task, by_name
 
 if TYPE_CHECKING:
@@ -91,11 +90,8 @@ def choose(
         proxy=options["proxy_choice"],
         **settings,
     )
-    # printed first: a choice that cannot be written was paid for all the same
-    click.echo(json.dumps(choice.as_dict()) if as_json else f"{choice.candidate.name}: {choice.statement}")
-    if output is not None:
-        with write_errors(output):
-            choice.demonstrations.to_jsonl(output)
+    told = json.dumps(choice.as_dict()) if as_json else f"{choice.candidate.name}: {choice.statement}"
+    publish(told, output, choice.demonstrations.to_jsonl)
 
 
 def _candidates(files: tuple[str, ...], *, without: bool) -> list[Candidate]:

@@ -92,7 +92,9 @@ def _describe(backend: LogprobBackend) -> str:
 
 def _claim(backend: LogprobBackend, name: str, described: str) -> Check:
     """Check that the backend states batch invariance; otherwise a `Synthesizer` refuses it."""
-    if backend.batch_invariant:
+    from dpfewshot.backends.protocol import states_invariance
+
+    if states_invariance(backend):
         return Check("claim", well=True, says="states that it is batch-invariant")
     what_to_do = remedy(name, described, "claim", about_invariance=True)
     return Check("claim", False, "does not state that it is batch-invariant", what_to_do)

@@ -9,6 +9,7 @@ import click
 
 from dpfewshot.cli.backends import LLAMA_CPP, Decorator, open_backend
 from dpfewshot.cli.options import budget_of, delta_option, population_of
+from dpfewshot.runtime.files import write_errors
 from dpfewshot.values import PrivacyBudget
 
 if TYPE_CHECKING:
@@ -78,6 +79,21 @@ def read_inputs(options: dict[str, Any]) -> tuple[Records, dict[str, Any]]:
         raise click.UsageError("--epsilon must be finite: without noise there is no release")
     same = ("ledger", "dataset", "create", "holdout", "scored_units", "record_token_cap")
     return records, {"budget": budget, "population": population, **{name: options[name] for name in same}}
+
+
+def publish(text: str, path: str | None, write: Callable[[str], object]) -> None:
+    """Print a release and write it to a file, if one is named. It is paid for: neither may lose the other.
+
+    Raises:
+        DPFewShotError: the file cannot be written.
+        OSError: the text cannot be printed.
+    """
+    try:
+        click.echo(text)
+    finally:
+        if path is not None:
+            with write_errors(path):
+                write(path)
 
 
 def open_model(options: dict[str, Any]) -> LogprobBackend:

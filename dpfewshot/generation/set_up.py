@@ -9,7 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from dpfewshot.accounting import epsilon
-from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.backends.protocol import LogprobBackend, states_invariance
 from dpfewshot.budget.account import Details
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.scopes import Partition
@@ -80,7 +80,7 @@ class SetUp:
         Raises:
             BackendNotBatchInvariant: the set-up is certified, and the backend has found itself not invariant.
         """
-        if self.certified and not self.backend.batch_invariant:
+        if self.certified and not states_invariance(self.backend):
             raise BackendNotBatchInvariant(
                 "the backend no longer states that a prompt's answer is independent of its neighbours: "
                 "nothing is drawn"

@@ -13,20 +13,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.planning.document import check
+from dpfewshot.planning import document
 from dpfewshot.runtime.files import write_whole
 from dpfewshot.values import PrivacySpend
 
 _MEMBERS: Final[Mapping[str, tuple[type, ...]]] = {
     "labels": (list,),
     "bias": (list,),
-    "noise": (int, float),
+    "noise": document.NUMBER,
     "prompt": (str,),
-    "epsilon": (int, float, type(None)),
-    "delta": (int, float, type(None)),
+    **document.SPEND,
     "relation": (str,),
-    "parallel": (int,),
-    "private": (int,),
+    "parallel": (bool,),
+    "private": (bool,),
 }
 
 
@@ -75,24 +74,23 @@ class Calibration:
         Raises:
             InvalidPlan: it is not one; names the member.
         """
-        told = check("the calibration", _whole(told), _MEMBERS)
-        numbers = told["bias"]
-        if not all(isinstance(one, (int, float)) and np.isfinite(one) for one in numbers):
-            raise InvalidPlan("the calibration has a 'bias' that is not finite numbers")
-        if len(numbers) != len(told["labels"]):
+        where = "the calibration"
+        told = document.check(where, told, _MEMBERS)
+        labels = document.labels(where, told["labels"])
+        bias = document.numbers(where, "bias", told["bias"])
+        if len(bias) != len(labels):
             raise InvalidPlan("the calibration has other numbers of 'bias' and of 'labels'")
-        unspent = told["epsilon"] is None or told["delta"] is None
-        if unspent is bool(told["private"]):
-            raise InvalidPlan("the calibration has a 'private' that its 'epsilon' and 'delta' contradict")
+        if told["noise"] < 0:
+            raise InvalidPlan("the calibration has a 'noise' below 0")
         return cls(
-            labels=tuple(map(str, told["labels"])),
-            bias=tuple(map(float, numbers)),
+            labels=labels,
+            bias=bias,
             noise=float(told["noise"]),
             prompt=told["prompt"],
-            spent=None if unspent else PrivacySpend(told["epsilon"], told["delta"]),
-            relation=told["relation"],
-            parallel=bool(told["parallel"]),
-            private=bool(told["private"]),
+            spent=document.spend(where, told, private=told["private"]),
+            relation=document.relation(where, told["relation"]),
+            parallel=told["parallel"],
+            private=told["private"],
         )
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
@@ -118,13 +116,6 @@ class Calibration:
             raise InvalidPlan(f"{path}: {error}") from None
         except (ValueError, RecursionError):
             raise InvalidPlan(f"{path}: is not JSON") from None
-
-
-def _whole(told: object) -> object:
-    """The document with whole numbers for its booleans: `check` takes no boolean for a number."""
-    if not isinstance(told, Mapping):
-        return told
-    return {name: int(value) if isinstance(value, bool) else value for name, value in told.items()}
 
 
 def batch_calibrated(probabilities: ArrayLike) -> NDArray[np.float64]:

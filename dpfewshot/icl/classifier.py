@@ -66,6 +66,8 @@ class Classifier:
         labels: in the task's order.
         format: the prompt's wording.
         calibrated: whether predictions are calibrated.
+        bias: what calibration takes off the labels' log-probabilities, in nats, shape (labels,); zeros
+            without calibration.
 
     Raises:
         InvalidTask: labels are free, two have the same tokens, or a demonstration has an unknown label.
@@ -89,16 +91,16 @@ class Classifier:
         self.labels: tuple[str, ...] = self.format.labels
         self.calibrated = calibrated or calibration is not None
         self._tree = self._prompt.label_tree()
-        self._bias: NDArray[np.float64] | float = 0.0
+        self.bias: NDArray[np.float64] = np.zeros(len(self.labels))
         if calibration is not None:
-            self._bias = self._released(calibration)
+            self.bias = self._released(calibration)
         elif calibrated:
-            self._bias = self._content_free()
+            self.bias = self._content_free()
 
     @property
     def content_free(self) -> NDArray[np.float64]:
         """Calibration's divisor, shape (labels,): p_cf, or the released one; ones without calibration."""
-        return np.exp(self._bias) if self.calibrated else np.ones(len(self.labels))
+        return np.exp(self.bias)
 
     def __repr__(self) -> str:
         return f"Classifier(labels={self.labels}, calibrated={self.calibrated})"
@@ -144,7 +146,7 @@ class Classifier:
             raise InvalidPlan(f"batch_size must be at least 1, not {batch_size}")
         items = self._prompt.questions(texts)
         while batch := list(islice(items, batch_size)):
-            logprobs = self._logprobs(batch) - self._bias
+            logprobs = self._logprobs(batch) - self.bias
             for row in np.exp(_normalised(logprobs)):
                 yield Prediction(self.labels[int(row.argmax())], tuple(row.tolist()))
 

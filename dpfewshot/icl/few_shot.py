@@ -61,9 +61,9 @@ class FewShotPrompt:
             )
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the prompt's public tokens: instruction, demonstrations, field and labels."""
+        """Return the SHA-256 of the prompt's public tokens: instruction, demonstrations, fields, labels."""
         labels = [self.label(word) for word in self.format.words]
-        told = [self.prefix, self._fields[self._text_field], labels]
+        told = [self.prefix, *self._fields.values(), labels]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
     def questions(self, texts: Iterable[str]) -> Iterator[tuple[int, list[int]]]:

@@ -1,8 +1,8 @@
-"""What the JSON documents of plans consist of: the kinds of their members, rates, amounts and events."""
+"""What the JSON documents of plans and releases consist of: kinds of members, rates, amounts and events."""
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from fractions import Fraction
@@ -10,18 +10,18 @@ from typing import Any, Final
 
 from dpfewshot.accounting import Event, events
 from dpfewshot.budget.amounts import Amount
-from dpfewshot.errors import InvalidPlan
-from dpfewshot.values import Relation
+from dpfewshot.errors import DPFewShotError, InvalidPlan
+from dpfewshot.values import PrivacySpend, Relation
 
-_NUMBER: Final = (int, float)
-_MAYBE_NUMBER: Final = (int, float, type(None))
-_MAYBE_TEXT: Final = (str, type(None))
+NUMBER: Final = (int, float)
+MAYBE_NUMBER: Final = (int, float, type(None))
+MAYBE_TEXT: Final = (str, type(None))
 
 PLAN: Final[Mapping[str, tuple[type, ...]]] = {
     "mechanism": (str,),
     "relation": (str,),
-    "epsilon": _MAYBE_NUMBER,
-    "delta": _MAYBE_NUMBER,
+    "epsilon": MAYBE_NUMBER,
+    "delta": MAYBE_NUMBER,
     "prompts_per_token": (int,),
     "records_per_prompt": (int,),
     "max_tokens": (int,),
@@ -29,21 +29,22 @@ PLAN: Final[Mapping[str, tuple[type, ...]]] = {
     "resample_every": (int,),
     "sampling": (str,),
     "prompt_tokens": (int,),
-    "estimated_seconds": _MAYBE_NUMBER,
+    "estimated_seconds": MAYBE_NUMBER,
     "warnings": (list,),
     "parts": (list,),
 }
 STRATUM: Final[Mapping[str, tuple[type, ...]]] = {
-    "scope": _MAYBE_TEXT,
+    "scope": MAYBE_TEXT,
     "labels": (list,),
     "population": (int,),
-    "sampling_rate": _NUMBER,
-    "noise_multiplier": _NUMBER,
+    "sampling_rate": NUMBER,
+    "noise_multiplier": NUMBER,
     "steps": (int,),
-    "epsilon": _MAYBE_NUMBER,
-    "delta": _MAYBE_NUMBER,
-    "noise_on_mean": _MAYBE_NUMBER,
+    "epsilon": MAYBE_NUMBER,
+    "delta": MAYBE_NUMBER,
+    "noise_on_mean": MAYBE_NUMBER,
 }
+SPEND: Final[Mapping[str, tuple[type, ...]]] = {"epsilon": MAYBE_NUMBER, "delta": MAYBE_NUMBER}
 EXACT: Final[Mapping[str, tuple[type, ...]]] = {
     "sampling_rate": (list,),
     "cost": (list, type(None)),
@@ -68,44 +69,94 @@ _NESTED: Final = frozenset({"events", "queries"})
 """Members of events that hold events."""
 
 
-def check(where: str, value: object, kinds: Mapping[str, tuple[type, ...]]) -> Mapping[str, Any]:
-    """The value, if it is an object whose members are of these kinds, and finite where they are numbers.
+def check(
+    where: str,
+    value: object,
+    kinds: Mapping[str, tuple[type, ...]],
+    error: type[DPFewShotError] = InvalidPlan,
+) -> Mapping[str, Any]:
+    """The value, if it is an object whose members are of these kinds. Numbers must fit in a float.
+
+    Args:
+        where: names the value in messages.
+        value: from JSON.
+        kinds: of each required member. Only `bool` allows a boolean.
+        error: to raise.
 
     Raises:
-        InvalidPlan: names the member.
+        InvalidPlan, or another `error`: names the member.
     """
     if not isinstance(value, Mapping):
-        raise InvalidPlan(f"{where} is not an object")
+        raise error(f"{where} is not an object")
     for name, allowed in kinds.items():
         if name not in value:
-            raise InvalidPlan(f"{where} has no {name!r}")
-        found = value[name]
-        finite = not isinstance(found, float) or math.isfinite(found)
-        if not isinstance(found, allowed) or isinstance(found, bool) or not finite:
-            raise InvalidPlan(f"{where} has a {name!r} of the wrong type")
+            raise error(f"{where} has no {name!r}")
+        if not _is_one(value[name], allowed):
+            raise error(f"{where} has a {name!r} of the wrong type")
     return value
 
 
-def relation(value: str) -> Relation:
+def _is_one(found: object, kinds: tuple[type, ...]) -> bool:
+    if isinstance(found, bool):
+        return bool in kinds
+    if isinstance(found, NUMBER) and not abs(found) <= sys.float_info.max:  # NaN, too
+        return False
+    return isinstance(found, kinds)
+
+
+def relation(where: str, value: str) -> Relation:
     """The neighbouring relation of this name.
 
     Raises:
         InvalidPlan: no relation has this name.
     """
     if value not in list(Relation):
-        raise InvalidPlan(f"the plan's relation must be one of {', '.join(Relation)}")
+        raise InvalidPlan(f"{where}'s relation must be one of {', '.join(Relation)}")
     return Relation(value)
 
 
-def texts(value: list[Any]) -> tuple[str, ...]:
+def spend(where: str, told: Mapping[str, Any], *, private: bool) -> PrivacySpend | None:
+    """What a release states that it spent; None if it is not private.
+
+    Args:
+        where: names the release.
+        told: states "epsilon" and "delta", numbers or None (`SPEND`).
+        private: whether the release states a guarantee.
+
+    Raises:
+        InvalidPlan: it states one without the other, ε < 0, or δ outside [0, 1).
+    """
+    match told["epsilon"], told["delta"]:
+        case None, None if not private:
+            return None
+        case ((int() | float() as epsilon), (int() | float() as delta)) if private:
+            if epsilon >= 0 and 0 <= delta < 1:
+                return PrivacySpend(float(epsilon), float(delta))
+    raise InvalidPlan(
+        f"{where} has an 'epsilon' and a 'delta' that are no cost of a release with private={private}"
+    )
+
+
+def labels(where: str, value: list[Any]) -> tuple[str, ...]:
     """A list of at least one label.
 
     Raises:
         InvalidPlan: it is something else.
     """
     if not value or not all(isinstance(each, str) for each in value):
-        raise InvalidPlan("a stratum of the plan has 'labels' of the wrong type")
+        raise InvalidPlan(f"{where} has 'labels' of the wrong type")
     return tuple(value)
+
+
+def numbers(where: str, name: str, value: list[Any]) -> tuple[float, ...]:
+    """A list of finite numbers.
+
+    Raises:
+        InvalidPlan: it is something else.
+    """
+    if not all(_is_one(each, NUMBER) for each in value):
+        raise InvalidPlan(f"{where} has a {name!r} that is not finite numbers")
+    return tuple(map(float, value))
 
 
 def sentences(value: object) -> tuple[str, ...]:

@@ -129,7 +129,9 @@ class StratumPlan:
             InvalidPlan: it is not such a plan.
         """
         told = document.check("a stratum of the plan", told, document.STRATUM)
-        stratum = Stratum(told["scope"], document.texts(told["labels"]), told["population"])
+        stratum = Stratum(
+            told["scope"], document.labels("a stratum of the plan", told["labels"]), told["population"]
+        )
         exact = told.get("exact", _recovered(told, settings))
         exact = document.check("'exact' of a stratum of the plan", exact, document.EXACT)
         rate = document.rate(exact["sampling_rate"])
@@ -327,7 +329,7 @@ class GenerationPlan:
             raise InvalidPlan("the plan has no stratum in 'parts'")
         stated = cls(
             mechanism=told["mechanism"],
-            relation=document.relation(told["relation"]),
+            relation=document.relation("the plan", told["relation"]),
             settings=settings,
             strata=tuple(StratumPlan.from_dict(part, settings) for part in told["parts"]),
             prompt_tokens=told["prompt_tokens"],

@@ -13,6 +13,9 @@ from dpfewshot.values import Record, Relation, check_whole
 Population = Mapping[str, int] | int | None
 """Public constants n: by label, or one number if labels are free; None counts the units."""
 
+MOST_UNITS = 10**12
+"""More than there are people; beyond it, rates would leave the range of floats."""
+
 LARGEST_DEFAULT_DELTA = 1e-5
 """The default δ for up to a thousand units."""
 
@@ -55,8 +58,7 @@ def _public_population(population: Population, scope: str | None, counted: int) 
             raise InvalidPlan(
                 "labels are free and draw from the whole data set: population must be one whole number"
             )
-        check_whole("population", population)
-        return population
+        return _public_number("population", population)
     if not isinstance(population, Mapping):
         raise InvalidPlan(
             "population must name a number for each label, as in {'refund': 1200}; on the command line "
@@ -64,11 +66,38 @@ def _public_population(population: Population, scope: str | None, counted: int) 
         )
     if scope not in population:
         raise InvalidPlan(
-            f"population (--population LABEL=N) has no number for the label {scope!r}, which "
-            "is generated too: give each label its public number"
+            f"population (--population LABEL=N) has no number for the label {scope!r}: give each label its "
+            "public number"
         )
-    check_whole(f"the population of label {scope!r} (--population LABEL=N)", population[scope])
-    return population[scope]
+    return _public_number(f"the population of label {scope!r} (--population LABEL=N)", population[scope])
+
+
+def _public_number(name: str, number: int) -> int:
+    check_whole(name, number)
+    if number > MOST_UNITS:
+        raise InvalidPlan(f"{name} must be at most {MOST_UNITS}")
+    return number
+
+
+def check_population(population: Population, labels: tuple[str, ...] | None) -> None:
+    """Refuse a population that does not say how many units a task has: with labels, all of them or their sum.
+
+    Args:
+        population: public constants; None passes.
+        labels: of the task; None if they are free.
+
+    Raises:
+        InvalidPlan: a label has no number, a number is not whole or not from 1 to `MOST_UNITS`, a name is not
+            a label of the task, or labels are free and the population names some.
+    """
+    if labels is None or not isinstance(population, Mapping):
+        _public_population(population, None, 0)
+        return
+    for label in labels:
+        _public_population(population, label, 0)
+    for name in population:
+        if name not in labels:
+            raise InvalidPlan(f"population names {name!r}, which is not a label of the task")
 
 
 def default_delta(population: Population, records: Iterable[Record]) -> float:

@@ -34,11 +34,11 @@ from dpfewshot.planning.planner import SMALLEST_EPSILON
 from dpfewshot.planning.population import Population
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.records import as_records
-from dpfewshot.releases.payment import open_payment, public_counts
+from dpfewshot.releases.payment import open_payment
 from dpfewshot.releases.scoring import (
     RECORD_TOKEN_CAP,
     LabelScorer,
-    require_batch_invariance,
+    charged,
     scoring_progress,
 )
 from dpfewshot.runtime.redaction import redacts_errors
@@ -89,7 +89,7 @@ def release_calibration(
         ledger: as in `Synthesizer`.
         dataset: as in `Synthesizer`.
         create: as in `Synthesizer`.
-        population: public n, as in `Synthesizer`, of every label; one number for all weighs labels alike.
+        population: public n, as in `Synthesizer`, of every label; one number, their sum, weighs labels alike.
         unit: as in `Synthesizer`.
         holdout: as it was given to `Synthesizer`: only units kept for choosing are read. None reads all.
         scored_units: how many units are read on average, at most; each takes one prompt. Fewer cost less time
@@ -102,7 +102,7 @@ def release_calibration(
         InvalidPlan: an argument is outside its range, or no noise meets the budget.
         InvalidTask: the task's labels are free.
         InvalidRecords: a record cannot be used.
-        BackendNotBatchInvariant: the backend does not state batch invariance.
+        BackendNotBatchInvariant: the backend does not state batch invariance, or no longer does at the end.
         BackendError: the model or its server failed; the cost is given back.
         BudgetExceeded: the account does not allow it; nothing is computed from records.
         LedgerError: as in `Synthesizer`.
@@ -112,7 +112,6 @@ def release_calibration(
     words = prompt_format or task
     scorer = LabelScorer(words, backend, shown, calibrated=False, record_token_cap=record_token_cap)
     checked = as_records(records, unit=unit)
-    weights = Weights.of(public_counts(task, population, checked))
     payment = open_payment(
         task,
         checked,
@@ -123,6 +122,7 @@ def release_calibration(
         population=population,
         holdout=holdout,
     )
+    weights = Weights.of(payment.counts)
     mean = NoisyMean.of_budget(
         budget, min(Fraction(1), scored_units / payment.population), len(scorer.labels)
     )
@@ -134,13 +134,13 @@ def release_calibration(
     ) as reservation:
         drawn = _drawn(payment.units, mean.sampling_rate, random_source)
         rows = _rows(scorer, drawn)
-        require_batch_invariance(backend)  # it may have found itself not invariant meanwhile
+        permit = charged(reservation, [scorer])
         units = payment.population * weights.mean
-        bias = mean.release(rows, units, reservation.draw(), random_source, weights.each(drawn))
+        bias = mean.release(rows, units, permit, random_source, weights.each(drawn))
     return Calibration(
         labels=scorer.labels,
         bias=tuple(bias.tolist()),
-        noise=mean.scale * mean.nats(units),
+        noise=mean.scale * mean.nats(units) * math.sqrt(1 - 1 / mean.labels),  # of a centred vector
         prompt=FewShotPrompt(words, backend, shown).fingerprint(),
         spent=mean.cost.as_spend() if random_source is None else None,
         relation=payment.relation,

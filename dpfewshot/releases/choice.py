@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from dpfewshot.demonstrations import Demonstrations, from_line
-from dpfewshot.errors import InvalidPlan
+from dpfewshot.errors import InvalidPlan, InvalidTask
 from dpfewshot.icl.calibration import Calibration
+from dpfewshot.planning import document
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.releases.candidates import Candidate
 from dpfewshot.releases.estimates import Estimate
-from dpfewshot.values import Demonstration, PrivacySpend, Relation, delta_text, epsilon_text
+from dpfewshot.values import Demonstration, PrivacySpend, delta_text, epsilon_text
 
 PROXY_CAVEAT: Final = (
     "a proxy: other models scored than the one that will use the demonstrations, and choices transfer badly "
@@ -25,6 +26,29 @@ UNPROTECTED: Final = "what was chosen has no guarantee of its own"
 """What a choice says of demonstrations, or of a calibration, that were made without privacy."""
 
 _NOTHING: Final = PrivacySpend(0.0, 0.0)
+
+_MEMBERS: Final[Mapping[str, tuple[type, ...]]] = {
+    "index": (int,),
+    "name": (str,),
+    "calibrated": (bool,),
+    "format": (Mapping, type(None)),
+    "demonstrations": (list,),
+    "accuracy": (Mapping,),
+    "baseline": (Mapping,),
+    "balanced": (bool,),
+    **document.SPEND,
+    "total": (Mapping, type(None)),
+    "relation": (str,),
+    "private": (bool,),
+    "proxy": (bool,),
+}
+_FORMAT: Final[Mapping[str, tuple[type, ...]]] = {
+    "instruction": (str,),
+    "text_field": (str,),
+    "label_field": (str,),
+    "labels": (list, tuple, type(None)),
+    "label_words": (list, tuple, type(None)),
+}
 
 
 @dataclass(frozen=True)
@@ -93,7 +117,8 @@ class Choice:
     def covers_all(self) -> bool:
         """Whether `total` can be what the choice and its ingredients cost together.
 
-        It cannot be if the cost of one of them exceeds it: that was released on another account.
+        It cannot be if the cost of one of them exceeds it: that was released on another account. A smaller
+        cost may be another account's, too, so the statement says whose total it is.
         """
         total = self.total
         return total is not None and all(
@@ -109,7 +134,7 @@ class Choice:
             return "no guarantee"
         spend, covers = self.spent, " for the choice"
         if self.total is not None and self.covers_all:
-            spend, covers = self.total, " in all"
+            spend, covers = self.total, " in all on this account"
         epsilon = epsilon_text(spend.epsilon).rstrip("0").rstrip(".")
         return f"ε = {epsilon}{covers}, δ = {delta_text(spend.delta)}, neighbours {self.relation}"
 
@@ -136,52 +161,55 @@ class Choice:
         }
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+    def from_dict(cls, told: Mapping[str, Any]) -> Self:
         """Read what `as_dict` returned.
 
         Raises:
-            InvalidPlan: it is something else.
+            InvalidPlan: it is something else; names the member.
         """
-        try:
-            return cls._from_dict(document)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise InvalidPlan("is not a choice, as dpfewshot choose --json prints it") from None
-
-    @classmethod
-    def _from_dict(cls, document: Mapping[str, Any]) -> Self:
-        prompt, total = document["format"], document["total"]
-        released = document.get("calibration")  # choices of older versions have none
-        private = document["private"] is True
-        candidate = Candidate(
-            Demonstrations(from_line(line) for line in document["demonstrations"]),
-            name=str(document["name"]),
-            calibrated=document["calibrated"] is True,
-            format=None if prompt is None else _format(prompt),
-            calibration=None if released is None else Calibration.from_dict(released),
-        )
+        where = "the choice"
+        told = document.check(where, told, _MEMBERS)
+        if told["index"] < 0:
+            raise InvalidPlan("the choice has an 'index' below 0")
         return cls(
-            index=int(document["index"]),
-            candidate=candidate,
-            accuracy=Estimate.from_dict(document["accuracy"]),
-            baseline=Estimate.from_dict(document["baseline"]),
-            spent=_spend(document) if private else None,
-            relation=Relation(document["relation"]),
-            private=private,
-            total=None if total is None else _spend(total),
-            balanced=document["balanced"] is True,
-            proxy=document["proxy"] is True,
+            index=told["index"],
+            candidate=_candidate(told),
+            accuracy=Estimate.from_dict(told["accuracy"]),
+            baseline=Estimate.from_dict(told["baseline"]),
+            spent=document.spend(where, told, private=told["private"]),
+            relation=document.relation(where, told["relation"]),
+            private=told["private"],
+            total=None if told["total"] is None else _total(told["total"]),
+            balanced=told["balanced"],
+            proxy=told["proxy"],
         )
 
 
-def _spend(document: Mapping[str, Any]) -> PrivacySpend:
-    epsilon, delta = float(document["epsilon"]), float(document["delta"])
-    if not (epsilon >= 0 and 0 <= delta < 1):
-        raise ValueError("a spend has epsilon >= 0 and delta in [0, 1)")
-    return PrivacySpend(epsilon, delta)
+def _total(told: object) -> PrivacySpend | None:
+    where = "the choice's 'total'"
+    return document.spend(where, document.check(where, told, document.SPEND), private=True)
 
 
-def _format(document: Mapping[str, Any]) -> PromptFormat:
-    lists = {name: document[name] for name in ("labels", "label_words")}
-    return PromptFormat(
-        **{**document, **{name: None if value is None else tuple(value) for name, value in lists.items()}}
+def _candidate(told: Mapping[str, Any]) -> Candidate:
+    calibration = told.get("calibration")  # choices of older versions have none
+    prompt = told["format"]
+    try:
+        shown = [from_line(line) for line in told["demonstrations"]]
+    except (TypeError, ValueError):
+        raise InvalidPlan("the choice has 'demonstrations' of the wrong type") from None
+    return Candidate(
+        shown,
+        name=told["name"],
+        calibrated=told["calibrated"],
+        format=None if prompt is None else _format(prompt),
+        calibration=None if calibration is None else Calibration.from_dict(calibration),
     )
+
+
+def _format(told: object) -> PromptFormat:
+    words = document.check("the choice's 'format'", told, _FORMAT)
+    lists = {name: words[name] and tuple(words[name]) for name in ("labels", "label_words")}
+    try:
+        return PromptFormat(**{name: words[name] for name in _FORMAT} | lists)
+    except InvalidTask as error:
+        raise InvalidPlan(f"the choice's 'format': {error}") from None

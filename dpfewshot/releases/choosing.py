@@ -8,7 +8,6 @@ accuracy is not that of the units that chose. Proof: docs/proofs/choice.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -29,14 +28,14 @@ from dpfewshot.records import as_records
 from dpfewshot.releases.candidates import Candidate, baseline_of, checked_candidates
 from dpfewshot.releases.choice import Choice
 from dpfewshot.releases.estimates import Estimate, Noise, estimate
-from dpfewshot.releases.payment import open_payment, public_counts
-from dpfewshot.releases.scores import GRID, Integers, Outcomes, cells_of, scores_of
-from dpfewshot.releases.scoring import RECORD_TOKEN_CAP, Scorer, scorer_of, scoring_progress
+from dpfewshot.releases.payment import open_payment
+from dpfewshot.releases.scores import Integers, Outcomes, cells_of, scores_of, weights_of
+from dpfewshot.releases.scoring import RECORD_TOKEN_CAP, Scorer, charged, scorer_of, scoring_progress
 from dpfewshot.releases.selection import Measurement, Selection, amplified, sampled_cost, scale_of
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import Unit
 from dpfewshot.tasks import Task
-from dpfewshot.values import PrivacyBudget, PrivacySpend, Record, Records, check_whole
+from dpfewshot.values import PrivacyBudget, Record, check_whole
 
 ACCURACY: Final = "accuracy"
 LIKELIHOOD: Final = "likelihood"
@@ -82,13 +81,14 @@ def choose(
         ledger: as in `Synthesizer`.
         dataset: as in `Synthesizer`.
         create: as in `Synthesizer`.
-        population: as in `Synthesizer`; for a task with labels, {label: n} with all of its labels.
+        population: as in `Synthesizer`; with labels, {label: n} for all of them, or their sum.
         unit: as in `Synthesizer`.
         holdout: the fraction of units that choose, as it was given to `Synthesizer`, which then keeps them
             out of generation: an account counts the greater of both costs. 0 reads all units.
         scored_units: units to score on average, at least 1. The sample is random, and amplifies ε.
         score: "accuracy" chooses by right or wrong; "likelihood" by the probability of the label.
-        balanced: whether every label counts alike, whatever its public number of units.
+        balanced: whether every label counts alike, whatever its public number of units. A label in which no
+            unit has most of its records has no number, and each of its records weighs 1.
         proxy: whether the choice is for another model; so it always is with several.
         record_token_cap: the most tokens of a record's text in a prompt.
         random_source: n to n uniform bytes, for tests alone: the choice says `private=False`.
@@ -98,8 +98,9 @@ def choose(
             candidate's calibration is another prompt's.
         InvalidRecords: a record cannot be used, or has a label that the task does not have.
         InvalidTask: a candidate has a label that the task does not have.
-        BackendNotBatchInvariant: a backend does not state batch invariance.
-        BackendError: a model or its server failed; nothing is spent.
+        BackendNotBatchInvariant: a backend does not state batch invariance, or no longer does at the end.
+        BackendError: a model or its server failed; nothing is spent. Only a process that is killed while it
+            scores leaves ε spent: an account cannot tell whether it released anything.
         BudgetExceeded: the account does not allow it; nothing is scored or spent.
         LedgerError: as in `Synthesizer`; nothing is drawn.
     """
@@ -110,7 +111,7 @@ def choose(
         raise InvalidPlan(f"unknown score {score!r}; choose {ACCURACY!r} or {LIKELIHOOD!r}")
     if balanced and task.labels is None:
         raise InvalidPlan("balanced=True needs a task with labels of its own")
-    checked = as_records(records, unit=unit)
+    cost, checked = _cost(budget), as_records(records, unit=unit)
     payment = open_payment(
         task,
         checked,
@@ -121,12 +122,10 @@ def choose(
         population=population,
         holdout=holdout,
     )
-    mechanism = _Mechanism(
-        Amount.of_cost(_cost(budget)).as_target().epsilon, scored_units, payment.population
-    )
+    mechanism = _Mechanism(cost.as_target().epsilon, scored_units, payment.population)
     prompts = _Prompts(listed, baseline_of(listed))
     scorers = prompts.scorers(task, models, record_token_cap)
-    weights = _weights(task, checked, population) if balanced else {}
+    weights = _weights(payment.counts) if balanced else {}
     details: Details = {
         "mechanism": "choice",
         "candidates": len(listed),
@@ -134,34 +133,39 @@ def choose(
         "score": score,
         "balanced": int(balanced),
         "q": str(mechanism.sampling_rate),
-        "epsilon": budget.epsilon,
+        "epsilon": cost.as_spend().epsilon,
     }
     certified = random_source is None
     with payment.reserved(
-        sampled_cost(_cost(budget), mechanism.sampling_rate, mechanism.rate) if certified else None,
+        sampled_cost(cost, mechanism.sampling_rate, mechanism.rate) if certified else None,
         uses=2,
         noise_multiplier=scale_of(mechanism.rate),
         details=details,
     ) as reservation:
         parts = mechanism.sampled(payment.units, weights, random_source)
         scored = prompts.scored(scorers, *parts)  # a model that fails here has cost nothing
-        released = scored.released(mechanism.rate, score, reservation.draw(), random_source)
+        permit = charged(reservation, scorers[0])
+        released = scored.released(mechanism.rate, score, permit, random_source)
     return Choice(
         index=released.index,
         candidate=listed[released.index],
         accuracy=released.accuracy,
         baseline=released.baseline,
-        spent=_cost(budget) if certified else None,
+        spent=cost.as_spend() if certified else None,
         relation=payment.relation,
         private=certified,
-        total=payment.accountant.spent if certified and ledger is not None else None,
+        total=payment.total if certified and ledger is not None else None,
         balanced=balanced,
         proxy=proxy or len(models) > 1,
     )
 
 
-def _cost(budget: PrivacyBudget) -> PrivacySpend:
-    return PrivacySpend(budget.epsilon, 0.0)
+def _cost(budget: PrivacyBudget) -> Amount:
+    """(ε, 0): what an account of the same budget can pay."""
+    epsilon = Amount.of_budget(budget).epsilon
+    if not epsilon:
+        raise InvalidPlan(f"epsilon must be at least 1e-12, not {budget.epsilon}")
+    return Amount(epsilon, 0)
 
 
 def _models(backend: LogprobBackend | Sequence[LogprobBackend]) -> tuple[LogprobBackend, ...]:
@@ -174,9 +178,8 @@ def _models(backend: LogprobBackend | Sequence[LogprobBackend]) -> tuple[Logprob
     return models
 
 
-def _weights(task: Task, records: Records, population: Population) -> dict[str, Fraction]:
-    """Each label's weight min n / n_y, from what the relation makes public."""
-    counts = public_counts(task, population, records)
+def _weights(counts: Mapping[str, int]) -> dict[str, Fraction]:
+    """Each label's weight min n / n_y, from the public numbers of units."""
     if not counts:
         raise InvalidPlan("balanced=True needs population={label: n}, the public number of each label")
     return {label: Fraction(min(counts.values()), count) for label, count in counts.items()}
@@ -199,8 +202,7 @@ class _Part:
     @classmethod
     def of(cls, units: Sequence[Unit], weights: Mapping[str, Fraction]) -> _Part:
         records = [record for unit in units for record in unit]
-        steps = [math.floor(weights.get(record.label, 1) * GRID) for record in records]
-        return cls(records, [len(unit) for unit in units], np.array(steps, dtype=np.int64))
+        return cls(records, [len(unit) for unit in units], weights_of(records, weights))
 
     def outcomes(self, scorers: Sequence[Scorer], advance: Callable[[], object]) -> Outcomes:
         """Score the records with every model, in `_SLICES` steps for each."""

@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
+from dpfewshot.errors import InvalidPlan
+from dpfewshot.planning.document import NUMBER, check
+
 CONFIDENCE: Final = 0.95
 
 _Z_COUNT: Final = 2.5758
@@ -56,14 +59,12 @@ class Estimate:
         """Read what `as_dict` returned.
 
         Raises:
-            ValueError: a value is missing, or not in 0 ≤ low ≤ value ≤ high ≤ 1.
+            InvalidPlan: a value is missing, or not in 0 ≤ low ≤ value ≤ high ≤ 1.
         """
-        try:
-            value, low, high = (float(document[name]) for name in ("value", "low", "high"))
-        except (KeyError, TypeError):
-            raise ValueError("an estimate has value, low and high") from None
+        told = check("an estimate", document, dict.fromkeys(("value", "low", "high"), NUMBER))
+        value, low, high = float(told["value"]), float(told["low"]), float(told["high"])
         if not 0 <= low <= value <= high <= 1:
-            raise ValueError("an estimate has 0 <= low <= value <= high <= 1")
+            raise InvalidPlan("an estimate has 0 <= low <= value <= high <= 1")
         return cls(value, low, high)
 
 
@@ -103,11 +104,13 @@ def estimate(right: float, wrong: float, noise: Noise) -> Estimate:
         The accuracy right/(right + wrong), clipped to [0, 1], with its 95 % interval; ½ in [0, 1] if no unit
         is seen above the noise.
     """
-    total = right + wrong
-    most = total + noise.quantile(_Z_COUNT, 1.0, 1.0)
-    if total <= 0:
+    if right + wrong <= 0:
         return Estimate(0.5, 0.0, 1.0)
-    value = min(1.0, max(0.0, right / total))
+    # No count is below 0. As |T(p)| falls and A grows, no p leaves the interval.
+    right, wrong = max(right, 0.0), max(wrong, 0.0)
+    total = right + wrong
+    value = right / total
+    most = total + noise.quantile(_Z_COUNT, 1.0, 1.0)
 
     def possible(p: float) -> bool:
         sampling = _Z_ACCURACY**2 * most * p * (1 - p)

@@ -28,7 +28,7 @@ from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.records import as_records
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import units_by_label
-from dpfewshot.values import PrivacySpend, Record, Relation, check_whole, unit_of
+from dpfewshot.values import PrivacySpend, Record, Relation, as_float, check_whole, unit_of
 
 MOST_CANDIDATES = 2**18
 """The widest choice of the compiled core."""
@@ -90,7 +90,7 @@ def release_labels(
         records: the private records: `Record` objects, mappings, a DataFrame or a Dataset.
         count: how many labels, at least 1.
         epsilon: ε > 0 of the whole release.
-        delta: δ of the whole release, in (0, 1). With candidates it is neither required nor spent.
+        delta: δ of the whole release, 1e-18 ≤ δ < 1. With candidates it is neither required nor spent.
         candidates: the labels to choose from, public input, at least `count` of them. None also releases
             labels that were unknown before.
         account: is charged, for the whole data set, before anything is drawn.
@@ -105,7 +105,7 @@ def release_labels(
         LedgerError: the charge could not be recorded, or the account is for another relation or unit; nothing
             is drawn.
     """
-    mechanism = _mechanism(count, float(epsilon), float(delta), candidates)
+    mechanism = _mechanism(count, as_float("epsilon", epsilon), as_float("delta", delta), candidates)
     if random_source is not None and account is not None:
         raise InvalidPlan("a release without a guarantee (private=False) cannot be charged to an account")
     checked = as_records(records, unit=unit)
@@ -114,7 +114,7 @@ def release_labels(
     permit = _paid(mechanism, account)
     return LabelRelease(
         labels=tuple(mechanism.release(votes, permit, random_source)),
-        spent=mechanism.cost if random_source is None else None,
+        spent=mechanism.cost.as_spend() if random_source is None else None,
         relation=relation,
         private=random_source is None,
     )
@@ -151,8 +151,7 @@ class _NoisyMax:
     """Peeling: `count` rounds of report noisy max among the remaining candidates, each at ε/count.
 
     Attributes:
-        cost: (ε, δ) of the whole release.
-        charge: what an account is charged: `cost`, and the event that it is computed for.
+        cost: (ε, δ) of the whole release, which an account of that budget can pay, with its event.
         rounds: queries of the votes.
         rate: 1 over the scale of a round's noise, in votes.
     """
@@ -163,12 +162,8 @@ class _NoisyMax:
     name = "label-noisy-max"
 
     @property
-    def cost(self) -> PrivacySpend:
-        return PrivacySpend(self.epsilon, 0.0)
-
-    @property
-    def charge(self) -> Amount:
-        return pure_cost(self.cost, self.rounds)
+    def cost(self) -> Amount:
+        return pure_cost(Amount.of_budget(PrivacySpend(self.epsilon, 0.0)), self.rounds)
 
     @property
     def rounds(self) -> int:
@@ -176,7 +171,7 @@ class _NoisyMax:
 
     @property
     def rate(self) -> Fraction:
-        return Fraction(_charged(self.cost).epsilon) / self.count
+        return Fraction(self.cost.as_target().epsilon) / self.count
 
     def release(self, votes: Votes, permit: Permit, random_source: RandomSource | None) -> list[str]:
         left = list(self.candidates)
@@ -204,20 +199,16 @@ class _StabilityHistogram:
     rounds = 1
 
     @property
-    def cost(self) -> PrivacySpend:
-        return PrivacySpend(self.epsilon, self.delta)
-
-    @property
-    def charge(self) -> Amount:
-        return Amount.of_cost(self.cost)
+    def cost(self) -> Amount:
+        return Amount.of_budget(PrivacySpend(self.epsilon, self.delta))
 
     @property
     def rate(self) -> Fraction:
-        return Fraction(_charged(self.cost).epsilon)
+        return Fraction(self.cost.as_target().epsilon)
 
     def release(self, votes: Votes, permit: Permit, random_source: RandomSource | None) -> list[str]:
         permit.use(_scale(self.rate))
-        threshold = smallest_threshold(self.rate, Fraction(_charged(self.cost).delta))
+        threshold = smallest_threshold(self.rate, Fraction(self.cost.as_target().delta))
         noisy = {
             label: votes[label] + discrete_laplace(*self.rate.as_integer_ratio(), random_source)
             for label in sorted(votes)
@@ -229,11 +220,6 @@ class _StabilityHistogram:
 _Mechanism = _NoisyMax | _StabilityHistogram
 
 
-def _charged(cost: PrivacySpend) -> PrivacySpend:
-    """What a release may cost: the charge is a decimal, and the binary value of 0.1 is above it."""
-    return Amount.of_cost(cost).as_target()
-
-
 def _mechanism(count: int, epsilon: float, delta: float, candidates: Iterable[object] | None) -> _Mechanism:
     check_whole("count", count)
     if not SMALLEST_EPSILON <= epsilon < math.inf:
@@ -242,9 +228,10 @@ def _mechanism(count: int, epsilon: float, delta: float, candidates: Iterable[ob
         raise InvalidPlan(f"delta must be at least 0 and below 1, not {delta}")
     if candidates is not None:
         return _NoisyMax(_checked(candidates, count), count, epsilon)
-    if delta == 0:
-        raise InvalidPlan("a release of labels needs delta > 0 or candidates")
-    return _StabilityHistogram(count, epsilon, delta)
+    histogram = _StabilityHistogram(count, epsilon, delta)
+    if not histogram.cost.delta:
+        raise InvalidPlan(f"a release of labels needs candidates, or a delta of at least 1e-18, not {delta}")
+    return histogram
 
 
 def _checked(candidates: Iterable[object], count: int) -> tuple[str, ...]:
@@ -277,12 +264,16 @@ def _relation(account: Account | None, records: Sequence[Record]) -> str:
 def _paid(mechanism: _Mechanism, account: Account | None) -> Permit:
     """Reserve and charge the release; give back a reservation that could not be charged."""
     reservation = Accountant(account).reserve(
-        mechanism.charge,
+        mechanism.cost,
         scope=None,
         draws=1,
         tokens_per_draw=mechanism.rounds,
         noise_multiplier=_scale(mechanism.rate),
-        details={"mechanism": mechanism.name, "count": mechanism.count, "epsilon": mechanism.cost.epsilon},
+        details={
+            "mechanism": mechanism.name,
+            "count": mechanism.count,
+            "epsilon": mechanism.cost.as_spend().epsilon,
+        },
     )
     try:
         return reservation.draw()

@@ -7,21 +7,22 @@ Proof: docs/proofs/composition.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from dpfewshot.budget.account import Account, Cost, Details
 from dpfewshot.budget.reservation import Accountant, Reservation
 from dpfewshot.budget.scopes import Partition, partition_of
+from dpfewshot.errors import LedgerError
 from dpfewshot.generation.units import check_record_labels
 from dpfewshot.ledger.opening import open_account
-from dpfewshot.planning.population import Population, public_units, relation_of
+from dpfewshot.planning.population import Population, check_population, public_units, relation_of
 from dpfewshot.planning.settings import POISSON
 from dpfewshot.sampling import Holdout, Unit, partition_of_units, units, units_by_label
 from dpfewshot.tasks import Task
-from dpfewshot.values import PrivacyBudget, Record, Records, Relation, check_whole, unit_of
+from dpfewshot.values import PrivacyBudget, PrivacySpend, Records, Relation, check_whole, unit_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,8 @@ class Payment:
     Attributes:
         units: that the release reads, each with all of its records. Private.
         population: the expected number of those units, a public constant.
+        counts: the public number of all units of each label; empty if only their sum is public. Without a
+            population, a label that no unit has most of its records in is not among them.
         relation: the neighbouring relation of the release.
         scope: the stratum that is charged; None for the whole data set.
         accountant: charges the account; without an account nothing is charged or guaranteed.
@@ -38,6 +41,7 @@ class Payment:
 
     units: tuple[Unit, ...] = field(repr=False)
     population: Fraction
+    counts: Mapping[str, int]
     relation: Relation
     scope: str | None
     accountant: Accountant
@@ -46,6 +50,13 @@ class Payment:
     def parallel(self) -> bool:
         """Whether the account counts the greater of this release and generation, not their sum."""
         return self.scope is not None
+
+    @property
+    def total(self) -> PrivacySpend | None:
+        """What the account has spent; None if it cannot be read, which must lose no release that is paid."""
+        with suppress(LedgerError):
+            return self.accountant.spent
+        return None
 
     @contextmanager
     def reserved(
@@ -101,12 +112,14 @@ def open_payment(
             or 0: all units are.
 
     Raises:
-        InvalidPlan: `holdout` is outside its range, or the account is not one (`open_account`).
+        InvalidPlan: `holdout` is outside its range, the population is not one of the task
+            (`check_population`), or the account is not one (`open_account`).
         InvalidRecords: a record has a label that the task does not have.
         LedgerError: there is no such account, it is for another relation or unit, or it cannot be used.
     """
+    check_population(population, task.labels)
     check_record_labels(task, records)
-    division, relation = Holdout(holdout or 0.0), relation_of(POISSON, population)
+    division, relation = Holdout(0.0 if holdout is None else holdout), relation_of(POISSON, population)
     unit = unit_of(records)
     account = open_account(budget, ledger, dataset, relation=relation, unit=unit, create=create)
     members, public = units(records), public_units(population, records)
@@ -114,31 +127,20 @@ def open_payment(
     return Payment(
         units=tuple(division.choosing(members) if division.fraction else members),
         population=(division.fraction or Fraction(1)) * public,
+        counts=_public_counts(task, population, records),
         relation=relation,
         scope=_scope(account, partition_of_units(task, records, division)),
         accountant=Accountant(account),
     )
 
 
-def public_counts(task: Task, population: Population, records: Iterable[Record]) -> dict[str, int]:
-    """The public number of units of each label; empty if only the sum of all labels is public.
-
-    Args:
-        task: with labels.
-        population: public constants; None counts the units, which zero-out makes public.
-        records: private; read only without a population.
-
-    Raises:
-        InvalidPlan: a label of the task has a population that is not a whole number of at least 1.
-    """
+def _public_counts(task: Task, population: Population, records: Records) -> dict[str, int]:
+    """See `Payment.counts`. Without a population, zero-out makes the number of each label's units public."""
+    if task.labels is None or isinstance(population, int):
+        return {}
     if population is None:
         return {label: len(members) for label, members in units_by_label(records).items()}
-    if not isinstance(population, Mapping):
-        return {}
-    counts = {label: population[label] for label in task.labels or () if label in population}
-    for label, count in counts.items():
-        check_whole(f"the population of label {label!r} (--population LABEL=N)", count)
-    return counts
+    return dict(population)
 
 
 def _scope(account: Account | None, partition: Partition) -> str | None:

@@ -6,12 +6,16 @@ alone. So one unit moves a sum by at most `GRID`, upwards alone (docs/proofs/cho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dpfewshot.values import Record
 
 GRID: Final = 2**16
 """The steps of a score of 1."""
@@ -30,6 +34,17 @@ class Outcomes:
 
     right: NDArray[np.int8]
     likelihood: NDArray[np.float64]
+
+
+def weights_of(records: Iterable[Record], by_label: Mapping[str, Fraction]) -> Integers:
+    """Return the weight of each record's label in grid steps, 0..GRID whatever the mapping holds.
+
+    Args:
+        records: private.
+        by_label: public weights; a label that is not named weighs 1.
+    """
+    steps = [math.floor(by_label.get(record.label, 1) * GRID) for record in records]
+    return np.array([min(max(each, 0), GRID) for each in steps], dtype=np.int64)
 
 
 def scores_of(outcomes: Outcomes, weights: Integers, sizes: Sequence[int], *, likelihood: bool) -> int:

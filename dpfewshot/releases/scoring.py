@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from dpfewshot.backends.end_tokens import ending_tokens, text_of
-from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.backends.protocol import LogprobBackend, failing_as_backend, states_invariance
+from dpfewshot.budget.permit import Permit
+from dpfewshot.budget.reservation import Reservation
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
 from dpfewshot.icl.calibration import Calibration
 from dpfewshot.icl.classifier import Classifier
@@ -45,7 +47,7 @@ def require_batch_invariance(backend: LogprobBackend) -> None:
     Raises:
         BackendNotBatchInvariant: says so.
     """
-    if not backend.batch_invariant:
+    if not states_invariance(backend):
         raise BackendNotBatchInvariant(
             "the backend does not state that a prompt's answer is independent of its neighbours, which a "
             "release from private records needs: see dpfewshot doctor"
@@ -78,6 +80,41 @@ class Scorer(Protocol):
             BackendError: the model or its server failed, for a cause that is not one record.
         """
         ...
+
+    def check_backend(self) -> None:
+        """Ask the model for a public answer, and look whether it still states batch invariance.
+
+        Raises:
+            BackendError: the model does not answer: what it made of records may be noise alone.
+            BackendNotBatchInvariant: it found itself not invariant meanwhile.
+        """
+        ...
+
+
+def charged(reservation: Reservation, scorers: Iterable[Scorer]) -> Permit:
+    """Charge a release of what models made of records, if each model passes `Scorer.check_backend`.
+
+    Args:
+        reservation: for one draw.
+        scorers: one of each model, which have scored already.
+    """
+    for scorer in scorers:
+        scorer.check_backend()
+    return reservation.draw()
+
+
+class _Scorer:
+    """What the scorers share: a public prompt, and the check of its model."""
+
+    _prompt: FewShotPrompt
+
+    def check_backend(self) -> None:
+        """See `Scorer.check_backend`."""
+        with failing_as_backend():
+            question = self._prompt.question(_PUBLIC_TEXT)
+        with self._prompt.block([question], 1) as block:
+            self._prompt.answers(block, 1)
+        require_batch_invariance(self._prompt.backend)
 
 
 class _RecordPrompts:
@@ -124,7 +161,7 @@ class _RecordPrompts:
         return [*whole[: self._cap], *self._ending]
 
 
-class LabelScorer:
+class LabelScorer(_Scorer):
     """Gives private texts the probability of each label, as `icl.Classifier` does.
 
     Args:
@@ -158,7 +195,7 @@ class LabelScorer:
         self._prompt = FewShotPrompt(task, backend, shown)
         classifier = Classifier(task, backend, shown, calibrated, calibration=calibration)
         self.labels = classifier.labels
-        self._bias = np.log(classifier.content_free)
+        self._bias = classifier.bias
         self._tree = self._prompt.label_tree()
         deepest = max(len(beginning) for beginning in self._tree.beginnings)
         self._records = _RecordPrompts(self._prompt, record_token_cap, deepest)
@@ -191,7 +228,7 @@ class LabelScorer:
         return right.astype(np.int8), rows[np.arange(len(records)), truth]
 
 
-class ExtractionScorer:
+class ExtractionScorer(_Scorer):
     """Writes the label of private texts by greedy decoding, as `icl.Extractor` does.
 
     A label is right if it is the record's up to case and white space. Its probability is 1 or 0.

@@ -22,7 +22,6 @@ from dpfewshot.exact.normal import exponential_of_minus
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.exact.rounding import rounded_down, rounded_up
 from dpfewshot.releases.scores import GRID, Integers
-from dpfewshot.values import PrivacySpend
 
 _NO_AMPLIFICATION: Final = 32
 """From this ε on, amplification by any q gains next to nothing for its price, and e^ε is large."""
@@ -83,7 +82,7 @@ def scale_of(rate: Fraction) -> float:
     return float(1 / rate)
 
 
-def sampled_cost(cost: PrivacySpend, sampling_rate: Fraction, rate: Fraction) -> Amount:
+def sampled_cost(cost: Amount, sampling_rate: Fraction, rate: Fraction) -> Amount:
     """A cost (ε, 0) with its event: randomised response at ε₀ from a sample dominates the release.
 
     Args:
@@ -93,10 +92,10 @@ def sampled_cost(cost: PrivacySpend, sampling_rate: Fraction, rate: Fraction) ->
     """
     from dpfewshot.accounting.events import LARGEST_COST, PoissonRandomizedResponse  # loads SciPy
 
-    amount, largest = Amount.of_cost(cost), rounded_up(rate)
+    largest = rounded_up(rate)
     if largest > LARGEST_COST:
-        return amount
-    return EventCost(amount, PoissonRandomizedResponse(rounded_up(sampling_rate), largest, 1))
+        return cost
+    return EventCost(cost, PoissonRandomizedResponse(rounded_up(sampling_rate), largest, 1))
 
 
 def amplified(epsilon: Fraction, sampling_rate: Fraction) -> Fraction:

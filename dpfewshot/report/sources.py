@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dpfewshot.audit import Finding
 from dpfewshot.demonstrations import Demonstrations, from_line
 from dpfewshot.errors import InvalidPlan, InvalidReport
+from dpfewshot.planning.document import MAYBE_NUMBER, MAYBE_TEXT, check
 from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.releases.choice import Choice
 from dpfewshot.values import PrivacySpend
@@ -22,22 +22,19 @@ if TYPE_CHECKING:
 
 File = str | os.PathLike[str]
 
-_MAYBE_NUMBER: Final = (int, float, type(None))
-_MAYBE_TEXT: Final = (str, type(None))
-
 _CELL: Final[Mapping[str, tuple[type, ...]]] = {
     "task": (str,),
     "model": (str,),
     "writer": (str,),
     "setting": (str,),
-    "epsilon_asked": _MAYBE_NUMBER,
-    "delta": _MAYBE_NUMBER,
-    "relation": _MAYBE_TEXT,
+    "epsilon_asked": MAYBE_NUMBER,
+    "delta": MAYBE_NUMBER,
+    "relation": MAYBE_TEXT,
     "shots": (int,),
     "repetition": (int,),
     "items": (int,),
     "outcomes": (str,),
-    "uncalibrated": _MAYBE_TEXT,
+    "uncalibrated": MAYBE_TEXT,
 }
 
 
@@ -135,23 +132,11 @@ def _cells(path: File) -> Iterator[Cell]:
         if not line.strip():
             continue
         document = _json(f"{path}: line {number}", line, "a cell of an evaluation")
-        _check(path, f"line {number}", document, _CELL)
+        check(f"{path}: line {number}", document, _CELL, InvalidReport)
         try:
             yield Cell.from_dict(document)
         except ValueError:
             raise InvalidReport(f"{path}: line {number}: is not a cell of an evaluation") from None
-
-
-def _check(path: File, where: str, value: object, types: Mapping[str, tuple[type, ...]]) -> None:
-    if not isinstance(value, dict):
-        raise InvalidReport(f"{path}: {where} is not an object")
-    for name, allowed in types.items():
-        if name not in value:
-            raise InvalidReport(f"{path}: {where} has no {name!r}")
-        found = value[name]
-        finite = not isinstance(found, float) or math.isfinite(found)
-        if not isinstance(found, allowed) or isinstance(found, bool) or not finite:
-            raise InvalidReport(f"{path}: {where} has a {name!r} of the wrong type")
 
 
 def _json(where: File, text: str, what: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,16 @@ def test_bad_input_is_one_line(command: Run, further: tuple[str, ...], says: str
     assert (status, out) == (2, "")
     assert says in err
     assert err.count("\n") == 1
+
+
+def test_a_full_disk_under_the_output_loses_no_file(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert command("calibrate", "--output", "bias.json")[0] == 0
+    candidates = ("--candidates", "demos.jsonl", "--no-without")
+    for name, path, further in (("calibrate", "again.json", ()), ("choose", "chosen.jsonl", candidates)):
+        with suppress(OSError), Path("/dev/full").open("w") as full:  # closing it fails too
+            monkeypatch.setattr("sys.stdout", full)
+            assert command(name, *further, "--output", path)[0] != 0
+        assert Path(path).stat().st_size > 0
 
 
 def test_a_calibrated_prompt_is_a_candidate(command: Run) -> None:

@@ -130,10 +130,10 @@ def test_generating_and_choosing_on_one_ledger_cost_the_greater(command: Run) ->
 
     status, out, _ = command("report", "--choice", "choice.json", *account)
     assert status == 0
-    assert "ε = 2 in all, δ = 1e-06, neighbours zero-out)" in out
+    assert "ε = 2 in all on this account, δ = 1e-06, neighbours zero-out)" in out
     head = Path("report.html").read_text().partition("</header>")[0]
     assert "with these demonstrations" in head
-    assert "ε = 2 in all" in head
+    assert "ε = 2 in all on this account" in head
 
 
 @pytest.mark.usefixtures("here")

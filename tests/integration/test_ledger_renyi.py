@@ -195,13 +195,13 @@ def test_a_choice_and_a_calibration_state_their_divergences() -> None:
 
 @pytest.mark.parametrize("rounds", [1, 3, 7])
 def test_rounds_of_a_pure_cost_hold_all_of_it(rounds: int) -> None:
-    cost = pure_cost(PrivacySpend(0.1, 0.0), rounds)
+    cost = pure_cost(Amount.of_cost(PrivacySpend(0.1, 0.0)), rounds)
     assert cost == Amount(10**11, 0)
     assert isinstance(cost, EventCost)
     event = cost.event
     assert isinstance(event, PoissonRandomizedResponse)
     assert Fraction(event.epsilon) * event.steps >= Fraction(1, 10)
-    assert not isinstance(pure_cost(PrivacySpend(1e7, 0.0)), EventCost)
+    assert not isinstance(pure_cost(Amount.of_cost(PrivacySpend(1e7, 0.0))), EventCost)
 
 
 def test_a_report_shows_what_the_rule_certifies(url: str) -> None:

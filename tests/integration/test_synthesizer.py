@@ -153,8 +153,9 @@ def test_a_seed_says_private_false() -> None:
     assert one.spent is None
 
 
-def test_a_batch_variant_backend_is_refused_unless_told() -> None:
-    variant = Scripted(WORDS, Sentence().answer, batch_invariant=False)
+@pytest.mark.parametrize("stated", [False, "no, sorry"])
+def test_a_batch_variant_backend_is_refused_unless_told(stated: Any) -> None:
+    variant = Scripted(WORDS, Sentence().answer, batch_invariant=stated)
     with pytest.raises(dpf.BackendNotBatchInvariant):
         synthesizer(variant)
     demonstration = synthesizer(variant, allow_batch_variance=True).generate("refund")

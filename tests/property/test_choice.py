@@ -8,8 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfewshot.releases.scores import GRID, Outcomes, cells_of, scores_of
+from dpfewshot.releases.scores import GRID, Outcomes, cells_of, scores_of, weights_of
 from dpfewshot.releases.selection import amplified
+from dpfewshot.values import Record
 
 probabilities = st.floats(0, 1) | st.sampled_from([0.0, 1.0, 1 - 2**-53, 1 + 1e-9])
 
@@ -35,6 +36,14 @@ def without_first(
 ) -> tuple[list[int], list[Outcomes], np.ndarray]:
     kept = [Outcomes(each.right[sizes[0] :], each.likelihood[sizes[0] :]) for each in outcomes]
     return sizes[1:], kept, weights[sizes[0] :]
+
+
+@given(st.dictionaries(st.sampled_from("abc"), st.fractions()))
+def test_a_weight_lies_within_the_grid_whatever_the_mapping(by_label: dict[str, Fraction]) -> None:
+    weights = weights_of([Record("x", label) for label in "abc"], by_label)
+    assert ((weights >= 0) & (weights <= GRID)).all()
+    within = [math.floor(by_label.get(label, 1) * GRID) for label in "abc"]
+    assert all(weights[i] == within[i] for i in range(3) if 0 <= within[i] <= GRID)
 
 
 @given(data_sets())

@@ -1,17 +1,20 @@
 """`dpfewshot.choose`: what it chooses, what it pays, and when nothing is paid."""
 
-import json
 import random
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot.icl import Calibration
+from dpfewshot.ledger.ledger_account import LedgerAccount
+from dpfewshot.planning.population import MOST_UNITS
 from dpfewshot.releases.choosing import _Mechanism
-from dpfewshot.releases.estimates import Estimate, Noise, estimate
 from dpfewshot.values import PrivacySpend
 from tests.support.factory import demonstration
 from tests.unit.test_scoring import FREE, SECRET, TASK, Shop
@@ -98,6 +101,38 @@ def test_balance_weighs_labels_by_public_numbers() -> None:
         choose([[]], population=2000, balanced=True)
 
 
+@pytest.mark.parametrize(
+    ("population", "says"),
+    [
+        ({"refund": -100, "delivery": 300}, "'refund' .* at least 1, not -100"),
+        ({"refund": 0, "delivery": 300}, "'refund' .* at least 1, not 0"),
+        ({"refund": 1.5, "delivery": 300}, "'refund' .* whole number"),
+        pytest.param({"refund": 10**400, "delivery": 300}, "'refund' .* at most", id="a huge one"),
+        ({"refund": 300}, "no number for the label 'delivery'"),
+        ({"refund": 300, "delivery": 300, "parcel": 300}, "'parcel', which is not a label"),
+        pytest.param(10**400, "population must be at most", id="huge"),
+        (0, "population must be a whole number"),
+    ],
+)
+def test_a_population_that_is_none_of_the_task_is_refused(population: Any, says: str) -> None:
+    """A weight above 1, or below 0, would release more than is stated."""
+    account = dpf.MemoryAccount(BUDGET)
+    for balanced in (False, True):
+        with pytest.raises(dpf.InvalidPlan, match=says):
+            choose(
+                [[]], records=private_records(20), population=population, balanced=balanced, ledger=account
+            )
+    with pytest.raises(dpf.InvalidPlan, match="must be one whole number"):
+        choose([[]], Shop(), task=FREE, population={"refund": 300})
+    assert account.spent == PrivacySpend(0.0, 0.0)
+
+
+def test_the_largest_population_is_one() -> None:
+    population = {"refund": MOST_UNITS, "delivery": MOST_UNITS}
+    choice = choose([[]], records=private_records(20), population=population, scored_units=1)
+    assert choice.relation == "add-remove"
+
+
 def test_several_models_are_a_proxy() -> None:
     choice = choose([[], HELPFUL], [Follower(), Follower()])
     assert choice.index == 1
@@ -127,21 +162,26 @@ def test_a_unit_chooses_or_measures_or_does_neither() -> None:
         assert abs(len(part) - 500) < 6.2 * (2000 / 4 * 3 / 4) ** 0.5  # p < 1e-9
 
 
-def test_a_choice_survives_json() -> None:
-    for choice in (choose([[], HELPFUL]), choose([[]], [Follower()] * 2)):
-        assert dpf.Choice.from_dict(json.loads(json.dumps(choice.as_dict()))) == choice
-    with pytest.raises(dpf.InvalidPlan):
-        dpf.Choice.from_dict({"index": 0})
-
-
 def test_in_all_is_said_only_of_what_one_account_can_have_paid_for() -> None:
     made = choose([[], HELPFUL], ledger=dpf.MemoryAccount(BUDGET))
     assert made.covers_all
-    assert "ε = 2 in all" in made.statement
+    assert "ε = 2 in all on this account" in made.statement
     dear = demonstration("money", "refund", spent=PrivacySpend(3.0, 0.0))
     for elsewhere in (dear, demonstration("money", "refund", relation="add-remove")):
         one = replace(made, candidate=dpf.Candidate([elsewhere]))
         assert "ε = 2 for the choice" in one.statement
+    dear_calibration = Calibration(
+        ("a", "b"),
+        (0.0, 0.0),
+        0.1,
+        "0" * 64,
+        PrivacySpend(3.0, 0.0),
+        "zero-out",
+        parallel=False,
+        private=True,
+    )
+    calibrated = dpf.Candidate(HELPFUL, calibration=dear_calibration)
+    assert "ε = 2 for the choice" in replace(made, candidate=calibrated).statement
     free = demonstration("money", "refund", relation="add-remove", spent=PrivacySpend(0.0, 0.0))
     assert replace(made, candidate=dpf.Candidate([free])).covers_all
 
@@ -165,7 +205,7 @@ def test_a_ledger_pays_before_anything_is_released(tmp_path: Any) -> None:
     account = {"ledger": ledger, "dataset": "tickets", "create": True}
     first = choose([[], HELPFUL], **account)
     assert first.total == first.spent == PrivacySpend(2.0, 0.0)
-    assert "ε = 2 in all" in first.statement
+    assert "ε = 2 in all on this account" in first.statement
     backend = Follower()
     with pytest.raises(dpf.BudgetExceeded):
         choose([[], HELPFUL], backend, **account, budget=BUDGET)
@@ -177,17 +217,62 @@ def test_a_ledger_pays_before_anything_is_released(tmp_path: Any) -> None:
 class Dying(Follower):
     """Answers a hundred prompts."""
 
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
     def answer(self, prompt: list[int]) -> list[float]:
         if len(self.texts) > 100:
-            raise dpf.BackendError("the server is gone")
+            raise self.error
         return super().answer(prompt)
 
 
-def test_a_model_that_dies_while_scoring_costs_nothing() -> None:
+@pytest.mark.parametrize("error", [dpf.BackendError("the server is gone"), ConnectionResetError("is gone")])
+@pytest.mark.parametrize("others", [[], [Follower()]])
+def test_a_model_that_dies_while_scoring_costs_nothing(error: Exception, others: list[Any]) -> None:
+    """Also one whose own errors look like those of a record: the choice would be made of noise."""
     account = dpf.MemoryAccount(BUDGET)
-    with pytest.raises(dpf.BackendError, match="gone"):
-        choose([[], HELPFUL], Dying(), ledger=account)
+    with pytest.raises(dpf.BackendError, match=r"gone|ConnectionResetError"):
+        choose([[], HELPFUL], [*others, Dying(error)], ledger=account)
     assert account.spent == PrivacySpend(0.0, 0.0)
+
+
+class Turning(Follower):
+    """Finds itself not batch-invariant as it answers."""
+
+    def answer(self, prompt: list[int]) -> list[float]:
+        self.batch_invariant = False
+        return super().answer(prompt)
+
+
+@pytest.mark.parametrize(
+    ("turning", "options"),
+    [(Turning, {}), (lambda: [Follower(), Turning()], {}), (Turning, {"task": FREE})],
+)
+def test_a_backend_that_turns_out_batch_variant_is_not_certified(
+    turning: Callable[[], Any], options: dict[str, Any]
+) -> None:
+    account = dpf.MemoryAccount(BUDGET)
+    with pytest.raises(dpf.BackendNotBatchInvariant):
+        choose([[]], turning(), ledger=account, **options)
+    assert account.spent == PrivacySpend(0.0, 0.0)
+
+
+def test_a_ledger_that_is_gone_after_the_charge_loses_no_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, draw = tmp_path / "budget.db", LedgerAccount.draw
+
+    def last_draw(*arguments: Any) -> None:
+        draw(*arguments)
+        file.rename(tmp_path / "away.db")
+        file.write_text("not a ledger" * 500)
+
+    monkeypatch.setattr(LedgerAccount, "draw", last_draw)
+    choice = choose([[], HELPFUL], ledger=f"sqlite:///{file}", dataset="tickets", create=True)
+    assert choice.private
+    assert choice.total is None
+    assert "ε = 2 for the choice" in choice.statement
 
 
 def test_records_without_answers_say_nothing() -> None:
@@ -202,6 +287,12 @@ def test_records_without_answers_say_nothing() -> None:
     ("options", "says"),
     [
         ({"candidates": []}, "0 candidates"),
+        ({"candidates": None}, "candidates must be a list of prompts"),
+        ({"budget": dpf.NO_PRIVACY}, "budget must be a PrivacyBudget, not NoPrivacy"),
+        ({"budget": None, "ledger": None}, "budget must be a PrivacyBudget, not NoneType"),
+        ({"holdout": ""}, "holdout must be a number"),
+        ({"holdout": []}, "holdout must be a number"),
+        ({"holdout": False}, "holdout must be a number"),
         ({"candidates": ["money"]}, "sequence of demonstrations"),
         ({"candidates": Follower(), "backend": [[]]}, "candidates must be .* not Follower"),
         ({"backend": [[]]}, "LogprobBackend.* not list"),
@@ -233,22 +324,3 @@ def test_errors_tell_nothing_of_records() -> None:
         with pytest.raises(dpf.DPFewShotError) as caught:
             choose([[]], records=records)
         assert SECRET not in "".join(traceback.format_exception(caught.value))
-
-
-# ---- estimates -------------------------------------------------------------------------------------------
-
-
-def test_estimates_in_words() -> None:
-    assert str(Estimate(0.842, 0.83, 0.86)) == "84 ± 2 %"
-    assert str(Estimate(0.842, 0.8371, 0.8469)) == "84.2 ± 0.5 %"
-    assert str(Estimate(1.0, 0.97, 1.0)) == "100 ± 3 %"
-
-
-def test_estimates_stay_in_range() -> None:
-    noise = Noise(5.0, 2)
-    assert estimate(-3.0, 2.0, noise) == Estimate(0.5, 0.0, 1.0)
-    for right, wrong in ((-3.0, 40.0), (40.0, -3.0), (0.5, 0.1), (60.0, 20.0)):
-        one = estimate(right, wrong, noise)
-        assert 0 <= one.low <= one.value <= one.high <= 1
-    with pytest.raises(ValueError, match="low"):
-        Estimate.from_dict({"value": 0.5, "low": 0.6, "high": 0.7})

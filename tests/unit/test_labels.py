@@ -292,10 +292,12 @@ def test_nothing_is_drawn_without_leave(mechanism: _NoisyMax | _StabilityHistogr
         ({"epsilon": -1}, "epsilon"),
         ({"epsilon": float("nan")}, "epsilon"),
         ({"epsilon": float("inf")}, "epsilon"),
-        ({"delta": 0.0}, "delta > 0"),
+        ({"delta": 0.0}, "delta of at least 1e-18"),
+        ({"delta": 9e-19}, "delta of at least 1e-18"),  # the threshold would be that of a larger one
         ({"delta": -1e-9}, "delta"),
         ({"delta": 1.0}, "delta"),
         ({"delta": float("nan")}, "delta"),
+        ({"epsilon": "1"}, "epsilon must be a number"),
         ({"candidates": "drama"}, "not one string"),
         ({"candidates": []}, "0 candidates"),
         ({"candidates": ["a"]}, "1 candidates"),

@@ -1,14 +1,18 @@
 """Private scoring: the right answers, and no word about a record that has none."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import dpfewshot as dpf
 from dpfewshot.backends import Scripted
-from dpfewshot.backends.protocol import ReplayedBlock
+from dpfewshot.backends.protocol import Logprobs, ReplayedBlock, Tokens
 from dpfewshot.icl import Classifier, Extractor
+from dpfewshot.icl.few_shot import FewShotPrompt
+from dpfewshot.prompts.few_shot import prompt_format
 from dpfewshot.releases.scoring import ExtractionScorer, LabelScorer
 from dpfewshot.values import Record
 from tests.support.factory import demonstration
@@ -59,6 +63,24 @@ def test_probabilities_are_those_of_a_classifier(calibrated: bool) -> None:
     expected = Classifier(TASK, Shop(), SHOWN, calibrated=calibrated).predict_proba(texts)
     np.testing.assert_allclose(scorer.probabilities(texts), expected, rtol=1e-6)
     assert scorer.probabilities([]).shape == (0, 2)
+
+
+def test_a_label_that_is_all_but_impossible_after_content_free_text_keeps_its_answers() -> None:
+    class Sure(Shop):
+        def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
+            logprobs = super().next_token_logprobs(prompts, support)
+            logprobs[:, 1 if support is None else list(support).index(1)] -= 800  # e^-800 is no float
+            return logprobs
+
+    expected = Classifier(TASK, Sure(), SHOWN).predict_proba(["money"])
+    np.testing.assert_allclose(LabelScorer(TASK, Sure(), SHOWN).probabilities(["money"]), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("field", ["text_field", "label_field"])
+def test_a_prompt_with_another_field_is_another_prompt(field: str) -> None:
+    words = prompt_format(TASK)
+    other = replace(words, **{field: "Genre"})
+    assert FewShotPrompt(words, Shop(), []).fingerprint() != FewShotPrompt(other, Shop(), []).fingerprint()
 
 
 @pytest.mark.parametrize("broken", [np.nan, 0.0, ValueError(SECRET)])
@@ -138,8 +160,9 @@ def test_a_prompt_that_may_not_fit_is_refused_from_public_numbers() -> None:
     LabelScorer(TASK, backend, SHOWN, record_token_cap=50)
 
 
-def test_a_backend_without_batch_invariance_is_refused() -> None:
-    backend = Scripted(WORDS, lambda _: [0.1] * len(WORDS), batch_invariant=False)
+@pytest.mark.parametrize("stated", [False, None, "no, sorry", 1])
+def test_a_backend_without_batch_invariance_is_refused(stated: Any) -> None:
+    backend = Scripted(WORDS, lambda _: [0.1] * len(WORDS), batch_invariant=stated)
     for kind in (LabelScorer, ExtractionScorer):
         with pytest.raises(dpf.BackendNotBatchInvariant):
             kind(TASK, backend, [])

@@ -1,6 +1,7 @@
 """What is stated is never below what is drawn, whatever a plan's document or a float says."""
 
 import json
+import math
 import os
 from dataclasses import replace
 from fractions import Fraction
@@ -16,6 +17,7 @@ from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.releases.labels import _mechanism
 from tests.support import factory
 from tests.support.scripts import tickets
+from tests.unit.test_choice import choose, private_records
 
 
 def fixed_size(records: Any) -> dpf.Synthesizer:
@@ -38,6 +40,32 @@ def test_a_document_that_states_less_than_it_holds_is_refused(where: str, name: 
     edited[name] *= 1 - 1e-6
     with pytest.raises(dpf.InvalidPlan, match=f"states {name}"):
         GenerationPlan.from_dict(document)
+
+
+def chosen(budget: dpf.PrivacyBudget, account: dpf.MemoryAccount) -> object:
+    return choose([[]], records=private_records(20), holdout=0, budget=budget, ledger=account).spent
+
+
+def labelled(budget: dpf.PrivacyBudget, account: dpf.MemoryAccount) -> object:
+    return dpf.release_labels(
+        tickets(), count=1, epsilon=budget.epsilon, delta=budget.delta, account=account
+    ).spent
+
+
+@pytest.mark.parametrize("release", [chosen, labelled])
+@pytest.mark.parametrize("epsilon", [1 / 3, math.log(2), 0.1 + 0.2, 2 / 3, 1.1e-12])
+def test_a_budget_pays_for_a_release_of_the_same(release: Any, epsilon: float) -> None:
+    """Of a budget with more digits than an account has: what is stated is what is charged."""
+    budget = dpf.PrivacyBudget(epsilon, 1e-6)
+    account = dpf.MemoryAccount(budget)
+    assert release(budget, account) == account.spent
+    assert account.spent.epsilon <= epsilon
+
+
+def test_a_choice_of_less_than_an_account_can_count_is_refused() -> None:
+    account = dpf.MemoryAccount(dpf.PrivacyBudget(1.0, 1e-6))
+    with pytest.raises(dpf.InvalidPlan, match="at least 1e-12"):
+        chosen(dpf.PrivacyBudget(9e-13, 1e-6), account)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.3, 0.7, 1.1, 4.0])
