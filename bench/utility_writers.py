@@ -74,8 +74,8 @@ def by_population(cells: Sequence[Cell]) -> str:
     return f"""## By the number of records
 
 Ours at ε = 1 from the first n records of AG News, one repetition with the same labels, Gemma 3 270M writing and using; the first 200 test items. Noise is larger on fewer records: the plan keeps M, and a draw takes more of each
-label's records. One run a row: accuracies differ by as much as
-the stand-ins' repetitions do above, and this task is labelled as well without demonstrations. The texts show what accuracy does not: at n = 300 they are fragments that noise wrote ("GTM'led us last year"), at 1,000 three of four still are ("All
+label's records. One run a row: accuracies
+show no trend in n, and this task is labelled as well without demonstrations. The texts show what accuracy does not: at n = 300 they are fragments that noise wrote ("GTM'led us last year"), at 1,000 three of four still are ("All
 (single-subject)"), and at 5,000 they are sentences ("The United Nations has called for an immediate ceasefire in Gaza").
 
 | task | n | records of the rarest label | no calibration | contextual | batch |
