@@ -92,7 +92,7 @@ def method(lines: Sequence[Line]) -> str:
     shots = ", ".join(f"{name} {large(data)}" for name, data in ALL_SETS.items())
     return f"""A hash of its text puts {100 * HELD_OUT:.0f} % of the records aside. The others write one plan of demonstrations at (ε, δ) = ({EPSILON:g}, {DELTA:g}), for neighbours *zero-out*; those put aside choose at ε = {EPSILON:g}.
 A record is in one part only, so all of it together has ε = {EPSILON:g} (parallel composition). The choice is that of `dpf.choose`, by its own code: permute-and-flip on one half of the scored records at the ε₀ that their sampling rate allows; the other half
-measures the published accuracy. For a **released calibration** the records put aside spend ε = {EPSILON - CALIBRATION_EPSILON:g} on choosing and ({CALIBRATION_EPSILON:g}, {CALIBRATION_DELTA:g}) on the calibration of the chosen prompt, which is that of `dpf.release_calibration`: the mean of clipped logarithms. There the
+measures the published accuracy. For a **released calibration** the records put aside spend ε = {EPSILON - CALIBRATION_EPSILON:g} on choosing and ({CALIBRATION_EPSILON:g}, {CALIBRATION_DELTA:g}) on the calibration of the chosen prompt, which is that of `dpf.release_calibration`: the mean of clipped logarithms, with all labels of weight 1 (the release weighs frequent labels less where their numbers are public). There the
 probability of the label chooses (`score="likelihood"`), after contextual calibration; else right and wrong.
 
 The prompts to choose from: none at all, the instruction-only sets of all repetitions (four demonstrations each, ε = 0), and ours with the first four or all demonstrations of the plan ({shots}). `ours` is
@@ -102,7 +102,8 @@ unlabelled texts calibrate. Means are over {DRAWS} draws of halves and noise, wi
 {sizes}
 
 Limits. Many prompts share a call (`bench/batched.py`), so the demonstrations are stand-ins and say `private=False`. The records that are scored are the first of those put aside, in place of a random sample of that size. `dpf.choose` scores 1,000 by
-default. σ = 0 has the earlier cells' demonstrations, from all records. Nothing here was tuned on the test items but M, T and the public examples, which are those of the earlier cells."""
+default. σ = 0 has the earlier cells' demonstrations, from all records. Nothing here was tuned on the test items but M, T and the public examples, which are those of the earlier cells,
+and the clip of a released calibration ([decision](../decisions/calibration.md))."""
 
 
 def sizes_of(lines: Sequence[Line]) -> str:

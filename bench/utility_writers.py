@@ -20,6 +20,7 @@ def certified(cells: Sequence[Cell]) -> str:
     """Certified runs beside the stand-ins of the same plan."""
     rows: list[str] = []
     outside: list[str] = []
+    differing: list[str] = []
     for task in DATA_SETS:
         for calibration in calibrations(task):
             found = [cell for cell in cells if cell.task == task and CERTIFIED in cell.condition]
@@ -30,10 +31,13 @@ def certified(cells: Sequence[Cell]) -> str:
             name = task if len(calibrations(task)) == 1 else f"{task}, {calibration}"
             each = [100 * _accuracy(cell, calibration) for cell in beside]
             runs = [100 * _accuracy(cell, calibration) for cell in found]
+            gap = difference(found, same, calibration=calibration)
+            if gap.low > 0 or gap.high < 0:
+                differing.append(name)
             if min(runs) < min(each) or max(runs) > max(each):
                 outside.append(name)
             rows.append(
-                f"| {name} | {', '.join(f'{one:.1f}' for one in runs)} | {_points(difference(found, same, calibration=calibration))} | "
+                f"| {name} | {', '.join(f'{one:.1f}' for one in runs)} | {_points(gap)} | "
                 f"{np.mean(each):.1f} | {min(each):.1f} to {max(each):.1f} | {np.std(each, ddof=1):.1f} |"
             )
     return f"""## Certified runs beside the stand-ins
@@ -45,7 +49,7 @@ A run has draws and noise of its own, so two runs of the same plan differ too: t
 |---|---|---|---|---|---|
 {chr(10).join(rows) or "| none yet | | | | | |"}
 
-Outside of the range of the stand-ins' repetitions: {"; ".join(outside) or "none"}. The interval of a difference is that of the items alone where there is one run.
+The certified runs differ from the stand-ins, with an interval that excludes 0: {"; ".join(differing) or "nowhere"}. Outside of the range of the stand-ins' repetitions: {"; ".join(outside) or "none"}. The interval of a difference is that of the items alone where there is one run.
 """
 
 
@@ -70,7 +74,9 @@ def by_population(cells: Sequence[Cell]) -> str:
     return f"""## By the number of records
 
 Ours at ε = 1 from the first n records of AG News, one repetition with the same labels, Gemma 3 270M writing and using; the first 200 test items. Noise is larger on fewer records: the plan keeps M, and a draw takes more of each
-label's records. One run a row: rows differ by as much as the stand-ins' repetitions do above, so no loss from few records shows, and none is excluded.
+label's records. One run a row: accuracies
+show no trend in n, and this task is labelled as well without demonstrations. The texts show what accuracy does not: at n = 300 they are fragments that noise wrote ("GTM'led us last year"), at 1,000 three of four still are ("All
+(single-subject)"), and at 5,000 they are sentences ("The United Nations has called for an immediate ceasefire in Gaza").
 
 | task | n | records of the rarest label | no calibration | contextual | batch |
 |---|---|---|---|---|---|

@@ -31,6 +31,7 @@ def test_every_file_has_a_test() -> None:
         "membership.json",
         "overhead.json",
         "radius.json",
+        "released-calibration.json",
         "utility.jsonl",
     }
 
