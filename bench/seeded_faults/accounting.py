@@ -88,9 +88,9 @@ ACCOUNTING_AND_LEDGER = (
         "tests/unit/test_account.py tests/contract/test_accounts.py",
     ),
     Fault(
-        "dpfewshot/ledger/store.py",
-        "if not account.rule.fits(Tally.over_scopes(sums), limit):",
-        "if not account.rule.fits(before, limit):",
+        "dpfewshot/budget/rule.py",
+        "if not self.fits(Tally.over_scopes({**sums, scope: after}), limit):",
+        "if not self.fits(Tally.over_scopes(sums), limit):",
         "a plan that does not fit is refused",
         "tests/contract/test_accounts.py",
     ),

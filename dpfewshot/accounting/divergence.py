@@ -49,7 +49,7 @@ def renyi_divergence(event: Event, order: int) -> float:
     if isinstance(event, Tightest):
         return min(renyi_divergence(each, order) for each in event.events)
     if isinstance(event, Composition):
-        return sum(renyi_divergence(each, order) for each in event.events) * (1 + _ROUNDING)
+        return math.fsum(renyi_divergence(each, order) for each in event.events) * (1 + _ROUNDING)
     return event.steps * _of_step(event, order) * (1 + _ROUNDING)
 
 
@@ -65,7 +65,7 @@ def _of_step(event: Event, order: int) -> float:
 
 def _of_draw(rate: float, queries: tuple[Query, ...], order: int) -> float:
     """D_α of all queries on one Poisson draw: of their subsampled product, and at most that of their sum."""
-    apart = sum(query.steps * _without_sampling(query, order) for query in queries) * (1 + _ROUNDING)
+    apart = math.fsum(query.steps * _without_sampling(query, order) for query in queries) * (1 + _ROUNDING)
     return apart if rate == 1 else min(apart, _subsampled(rate, queries, order))
 
 
@@ -85,7 +85,7 @@ def _subsampled(rate: float, queries: tuple[Query, ...], order: int) -> float:
     """
     k = np.arange(2, order + 1, dtype=np.float64)
     growth = sum((query.steps * _log_moments(query, k) for query in queries), np.zeros_like(k))
-    growth *= 1 + _ROUNDING
+    growth *= 1 + _ROUNDING * len(queries)
     logs = np.where(growth > _LARGE, growth, np.log(np.expm1(np.minimum(growth, _LARGE))))
     logs += gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
     logs += k * math.log(rate) + (order - k) * math.log1p(-rate)

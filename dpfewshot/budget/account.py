@@ -79,7 +79,8 @@ class Account(Protocol):
 
         Args:
             scope: the stratum of the account's partition that the plan draws from; None for the whole data
-                set.
+                set. Scopes that name no partition ("refund", without "task#…: ") count as strata of one: the
+                caller answers for it that they have no unit in common.
             cost: the plan's certified (ε, δ). A run passes an `Amount`, which counts ε in 10⁻¹² and δ in
                 10⁻¹⁸ and is kept as it is; an `EventCost` is one that also says what it was computed for. A
                 `PrivacySpend` is accepted and rounded up. `Amount.of_cost` converts all: a wrapper that reads
@@ -89,7 +90,8 @@ class Account(Protocol):
                 as a whole.
 
         Raises:
-            BudgetExceeded: it does not fit; nothing is changed.
+            BudgetExceeded: it does not fit, or sums of (ε, δ) would exceed what a ledger can store; nothing
+                is changed.
             LedgerError: the scope belongs to another partition than the account's.
         """
         ...

@@ -31,6 +31,9 @@ EPSILON_SCALE: Final = 10**12
 DELTA_SCALE: Final = 10**18
 """What an amount counts for δ = 1."""
 
+LARGEST: Final = 2**63 - 1
+"""The largest count, and the largest sum of counts, that a ledger can store."""
+
 
 class Amount(NamedTuple):
     """An exact (ε, δ): ε in 10⁻¹², δ in 10⁻¹⁸."""

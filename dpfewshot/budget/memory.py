@@ -13,10 +13,10 @@ from typing import NoReturn, SupportsIndex
 from dpfewshot.budget.account import Cost, Details, other_kind
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.draws import COUNTED, NOT_COUNTED, WHAT_TO_DO, DrawCounts
-from dpfewshot.budget.rule import Admission, Rule, counted
+from dpfewshot.budget.rule import Admission, Rule
 from dpfewshot.budget.scopes import check_partition, partition_after
 from dpfewshot.budget.tally import EMPTY, Tally
-from dpfewshot.errors import BudgetExceeded, LedgerError
+from dpfewshot.errors import LedgerError
 from dpfewshot.runtime.forking import start_afresh_in_children
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 
@@ -151,12 +151,8 @@ class MemoryAccount:
             scope = scope if self._parallel else None
             if scope is not None:
                 check_partition(self._partition, scope)
-            number, sums = next(self._numbers), self._sums()
-            before = Tally.over_scopes(sums)
-            tally = counted(tally, sums[scope], self._limit)
-            sums[scope] = sums[scope].plus(tally)
-            if not self._rule.fits(Tally.over_scopes(sums), self._limit):
-                raise BudgetExceeded(self._rule.refusal(tally, before, self._limit))
+            tally = self._rule.admitted(self._sums(), scope, tally, self._limit)
+            number = next(self._numbers)
             self._entries[number] = _Entry(scope, tally, draws)
             if scope is not None:
                 self._partition = partition_after(self._partition, scope)

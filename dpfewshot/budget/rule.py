@@ -3,7 +3,7 @@
 An account of ε and δ with a Rényi order α admits a plan if, with everything reserved, one of two holds:
 
     Σ ε_i ≤ ε   and   Σ δ_i ≤ δ/4
-    Σ r_i + Σ' ε_i + (log c - log(δ/2)) / (α-1) ≤ ε   and   Σ' δ_i ≤ δ/4,   c = (α-1)^{α-1} / α^α
+    Σ r_i + Σ' ε_i + max(0, log c - log(δ/2)) / (α-1) ≤ ε   and   Σ' δ_i ≤ δ/4,   c = (α-1)^{α-1} / α^α
 
 r_i bounds the plan's Rényi divergence at α in both directions. Σ' is over the plans without such a bound. A
 transcript may satisfy either, so their δ add up: δ/4 + δ/2 + δ/4. Without an order the account admits a plan
@@ -22,9 +22,10 @@ from fractions import Fraction
 from typing import Final
 
 from dpfewshot.budget.account import Cost, in_words
-from dpfewshot.budget.amounts import DELTA_SCALE, EPSILON_SCALE, NOTHING, Amount
+from dpfewshot.budget.amounts import DELTA_SCALE, EPSILON_SCALE, LARGEST, NOTHING, Amount
 from dpfewshot.budget.tally import EMPTY, EventCost, Tally
-from dpfewshot.errors import InvalidPlan
+from dpfewshot.errors import BudgetExceeded, InvalidPlan
+from dpfewshot.values import amount_text
 
 
 class Admission(StrEnum):
@@ -94,6 +95,29 @@ class Rule:
         """Whether one of the two holds."""
         return any(way.fits(self._room(limit)) for way in self._ways(tally, limit))
 
+    def admitted(
+        self, sums: Mapping[str | None, Tally], scope: str | None, entry: Tally, limit: Amount
+    ) -> Tally:
+        """A new entry as it counts from now on.
+
+        Args:
+            sums: what each scope costs already.
+            scope: of the entry.
+            entry: what the plan costs.
+            limit: the budget.
+
+        Raises:
+            BudgetExceeded: it does not fit.
+        """
+        before = sums.get(scope, EMPTY)
+        entry = counted(entry, before, limit)
+        after = before.plus(entry)
+        if not self.fits(Tally.over_scopes({**sums, scope: after}), limit):
+            raise BudgetExceeded(self._refusal(entry, Tally.over_scopes(sums), limit))
+        if not _can_be_stored(after):  # sums of (ε, δ) have no limit where divergences fit
+            raise BudgetExceeded("with this plan the sums of (ε, δ) exceed what an account can store")
+        return entry
+
     def spent(self, tally: Tally, limit: Amount) -> Amount:
         """What the rule certifies of a tally: the smaller ε, by sums at their δ, else at the account's."""
         by_sum, *by_renyi = self._ways(tally, limit)
@@ -122,7 +146,7 @@ class Rule:
 
         def fit(count: int) -> bool:
             more = sums.get(scope, EMPTY).plus(entry.times(count))
-            return self.fits(Tally.over_scopes({**sums, scope: more}), limit)
+            return _can_be_stored(more) and self.fits(Tally.over_scopes({**sums, scope: more}), limit)
 
         if not fit(1):
             return 0
@@ -132,7 +156,7 @@ class Rule:
             fits, too_many = (middle, too_many) if fit(middle) else (fits, middle)
         return fits
 
-    def refusal(self, entry: Tally, before: Tally, limit: Amount) -> str:
+    def _refusal(self, entry: Tally, before: Tally, limit: Amount) -> str:
         """Why a plan does not fit. All of its numbers are public."""
         spent, left = self.spent(before, limit), self.left(before, limit)
         return (
@@ -145,6 +169,12 @@ class Rule:
     def _renyi_refusal(self, entry: Tally, before: Tally, limit: Amount) -> str:
         if self.order is None:
             return ""
+        share = self._room(limit)
+        if before.rest.plus(entry.rest).delta > share.delta:
+            return (
+                "; plans without a Rényi divergence may take a quarter of delta, "
+                f"{amount_text(share.as_remainder().delta)}, in all"
+            )
         if entry.renyi == 0:
             return "; it has no Rényi divergence that fits the budget"
         needed = Amount(entry.renyi, 0).as_spend().epsilon
@@ -176,6 +206,10 @@ def counted(entry: Tally, before: Tally, limit: Amount) -> Tally:
     return entry if before.renyi + entry.renyi <= limit.epsilon else Tally.of(entry.cost, None)
 
 
+def _can_be_stored(sums: Tally) -> bool:
+    return max(sums.cost) <= LARGEST
+
+
 def _divergence(cost: EventCost, order: int) -> int | None:
     """The event's Rényi divergence in 10⁻¹², rounded up; None if none is known."""
     from dpfewshot.accounting.divergence import renyi_divergence  # loads SciPy: only where it is needed
@@ -186,13 +220,13 @@ def _divergence(cost: EventCost, order: int) -> int | None:
 
 @functools.cache
 def _conversion(order: int, delta: int) -> int:
-    """(log c - log δ) / (α-1) in 10⁻¹², rounded up: what turns D_α into ε at δ, in 10⁻¹⁸ (zcdp.md, 3)."""
+    """max(0, log c - log δ) / (α-1) in 10⁻¹², rounded up: turns D_α into ε at δ, in 10⁻¹⁸ (zcdp.md, 3)."""
     if delta < 1:
         return _NEVER
     ln = [_EXACT.ln(decimal.Decimal(number)) for number in (order - 1, order, delta, DELTA_SCALE)]
     log_c = _EXACT.subtract(_EXACT.multiply(order - 1, ln[0]), _EXACT.multiply(order, ln[1]))
     total = _EXACT.add(log_c, _EXACT.subtract(ln[3], ln[2]))
-    return math.ceil((Fraction(total) + Fraction(_ABOVE)) * EPSILON_SCALE / (order - 1))
+    return max(0, math.ceil((Fraction(total) + Fraction(_ABOVE)) * EPSILON_SCALE / (order - 1)))
 
 
 def _best_order(limit: Amount) -> int:

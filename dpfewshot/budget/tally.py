@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class EventCost(Amount):
     """A certified (ε, δ) with the event that it was computed for, which an account may bound otherwise.
 
-    Wherever the event does not matter, and in comparisons, it is the plain `Amount`.
+    Wherever the event does not matter, and in comparisons, it is the plain `Amount`. Copies keep the event;
+    `_replace` returns a plain `Amount`, since the event certifies these numbers alone.
     """
 
     event: Event
@@ -27,6 +28,15 @@ class EventCost(Amount):
         cost = super().__new__(cls, *amount)
         cost.event = event
         return cost
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Amount, Event]]:
+        """Copies and pickles are made of the amount and the event."""
+        return type(self), (Amount(*self), self.event)
+
+    @classmethod
+    def _make(cls, iterable: Iterable[int]) -> Amount:  # type: ignore[override]
+        """A plain amount: other numbers lack the event."""
+        return Amount(*iterable)
 
 
 def pure_cost(cost: Amount, rounds: int = 1) -> Amount:

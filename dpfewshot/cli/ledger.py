@@ -124,6 +124,9 @@ def show(*, url: str, dataset: str, as_json: bool) -> None:
 def history(*, url: str, dataset: str, as_json: bool) -> None:
     """List the events of an account: when, who, what.
 
+    On an account with a Rényi rule, renyi is what a plan adds to the sum of divergences. It may exceed the
+    plan's epsilon, which leaves aside what happens with probability delta.
+
     \b
     Example:
       dpfewshot ledger history --ledger sqlite:///budget.db --dataset tickets

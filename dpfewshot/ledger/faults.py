@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
 from dpfewshot.errors import DPFewShotError, LedgerError
+from dpfewshot.ledger.counting import VERIFY
 from dpfewshot.ledger.urls import Place
 
 LOCKED = "another process held it for too long; nothing was changed, try again later"
@@ -59,6 +61,8 @@ def _describe(error: Exception, place: Place) -> str:
     advice = _BUSY_THREADS if isinstance(cause, NoConnection) else _advice(cause)
     if advice is not None:
         return advice
+    if isinstance(cause, json.JSONDecodeError):
+        return f"a row cannot be read: {VERIFY}"
     primary = getattr(getattr(cause, "diag", None), "message_primary", None)
     line = " ".join(str(primary or cause).split())[:_LONGEST]
     if any(secret in line for secret in place.secrets):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from dpfewshot.budget.account import Cost, Details, other_kind
-from dpfewshot.budget.amounts import Amount
+from dpfewshot.budget.amounts import LARGEST, Amount
 from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.errors import LedgerError
-from dpfewshot.ledger.counting import details_of
+from dpfewshot.ledger.counting import VERIFY, details_of
 from dpfewshot.ledger.history import CANCEL, CHARGE, SETTLE, as_json, as_shown
 from dpfewshot.ledger.verification import Verification, check
 from dpfewshot.runtime.deprecation import renamed_arguments, warn_renamed
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from dpfewshot.ledger.store import Store
     from dpfewshot.ledger.stored_account import StoredAccount
 
-_LARGEST: Final = 2**63 - 1
 
-
-@redacts_errors_of_methods(LedgerError, "the ledger")
+@redacts_errors_of_methods(LedgerError, f"the ledger ({VERIFY})")
 class LedgerAccount:
     """One data set's budget in a ledger; an `Account` (dpfewshot.budget.account).
 
@@ -257,7 +255,7 @@ def limit_of(budget: PrivacyBudget) -> Amount:
         LedgerError: the columns cannot hold it.
     """
     limit = Amount.of_budget(budget)
-    if min(limit) < 1 or max(limit) > _LARGEST:
+    if min(limit) < 1 or max(limit) > LARGEST:
         raise LedgerError(f"a ledger keeps epsilon from 1e-12 to 9e6 and delta from 1e-18, not {budget}")
     return limit
 

@@ -11,10 +11,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.draws import COUNTED, WHAT_TO_DO, DrawCounts
-from dpfewshot.budget.rule import Rule, counted
+from dpfewshot.budget.rule import Rule
 from dpfewshot.budget.scopes import check_partition, partition_after
 from dpfewshot.budget.tally import Tally
-from dpfewshot.errors import BudgetExceeded, LedgerError
+from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import VERIFY, columns, draws_of, granted
 from dpfewshot.ledger.database import Database
 from dpfewshot.ledger.history import (
@@ -239,12 +239,7 @@ class Store:
                 check_partition(partition, scope)
             sums, _ = sums_of(connection, account.number)
             check_tip(connection, account.number, sums)
-            before = Tally.over_scopes(sums)
-            tally = counted(tally, sums[scope], limit)
-            sums[scope] = sums[scope].plus(tally)
-            # what fits is at most the limit in every scope, so no column and no sum overflows
-            if not account.rule.fits(Tally.over_scopes(sums), limit):
-                raise BudgetExceeded(account.rule.refusal(tally, before, limit))
+            tally = account.rule.admitted(sums, scope, tally, limit)
             if scope is not None and partition != partition_after(partition, scope):
                 change_account(connection, account.number, partition=partition_after(partition, scope))
             entry = add_entry(connection, account.number, scope, tally, draws)

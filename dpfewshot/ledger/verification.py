@@ -35,6 +35,9 @@ from dpfewshot.values import UNNAMED_UNIT
 
 Row = dict[str, Any]
 
+_UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+"""What values raise that no ledger wrote."""
+
 _NOT_IN_HISTORY = ("id", "blocks", "lease", "draws_hash")
 
 
@@ -111,10 +114,18 @@ def _broken_links(snapshot: Snapshot) -> Iterator[str]:
         if row["previous"] != previous:
             yield f"event {number} does not follow the event before it: a row was changed, dropped or added"
             return
-        if row["hash"] != hash_of(row):
+        if row["hash"] != _hash_of(row):
             yield f"event {number} was changed after it was recorded"
             return
         previous = row["hash"]
+
+
+def _hash_of(row: Row) -> str | None:
+    """The hash of a row; None if a value has none, such as binary data."""
+    try:
+        return hash_of(row)
+    except TypeError:
+        return None
 
 
 @dataclass
@@ -129,7 +140,15 @@ class _Replay:
 
     def follow(self, row: Row) -> str | None:
         """Apply one event; returns why it cannot have happened, or None."""
+        try:
+            return self._apply(row)
+        except _UNREADABLE:
+            return "a value in it cannot be read"
+
+    def _apply(self, row: Row) -> str | None:
         act, entry = row["act"], row["entry"]
+        if not isinstance(entry, int | None):
+            return f"{entry!r} is no entry"
         if (act == CREATE) != (not self.account):
             return "an account is created once, and first"
         if act in (CREATE, CHANGE_BUDGET, NAME_UNIT):

@@ -55,6 +55,8 @@ def checked_candidates(task: Task, candidates: Iterable[Any]) -> tuple[Candidate
         InvalidPlan: there are none or too many, one is something else, its wording has other labels than
             the task, or it has a calibration and the task's labels are free.
     """
+    if not isinstance(candidates, Iterable):
+        raise InvalidPlan(f"candidates must be a list of prompts, not {type(candidates).__name__}")
     listed = tuple(one if isinstance(one, Candidate) else Candidate(_sequence(one)) for one in candidates)
     if not 1 <= len(listed) <= MOST_CANDIDATES:
         raise InvalidPlan(f"there are {len(listed)} candidates: give 1 to {MOST_CANDIDATES}")

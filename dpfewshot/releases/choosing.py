@@ -172,6 +172,9 @@ def _models(backend: LogprobBackend | Sequence[LogprobBackend]) -> tuple[Logprob
     models = tuple(backend) if isinstance(backend, Sequence) else (backend,)
     if not models:
         raise InvalidPlan("there is no backend to score with")
+    for model in models:
+        if not hasattr(model, "next_token_logprobs"):
+            raise InvalidPlan(f"backend must be a LogprobBackend, or several, not {type(model).__name__}")
     return models
 
 

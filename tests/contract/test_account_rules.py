@@ -77,6 +77,22 @@ def test_strata_run_side_by_side_and_the_whole_adds(make_account: MakeAccount) -
     assert verified(one)
 
 
+@pytest.mark.parametrize("vast", [Amount(10**6, 9 * 10**17), Amount(9 * 10**17, 0)])
+def test_sums_that_no_ledger_can_store_are_refused(make_account: MakeAccount, vast: Amount) -> None:
+    """δ = .9 each, or ε = 900,000: by the divergence of the event thousands would fit."""
+    account = make_account(BUDGET, rule="renyi")
+    nothing = EventCost(vast, PoissonGaussian(0.01, 20.0, 1))
+    for _ in range(10):
+        account.reserve("trec: a", nothing, {})
+    assert getattr(account, "plans_left", 0) == 0
+    for _ in range(2):
+        with pytest.raises(BudgetExceeded, match="store"):
+            account.reserve("trec: a", nothing, {})
+    account.reserve("trec: b", nothing, {})
+    assert account.spent.epsilon < 2
+    assert verified(account)
+
+
 def test_what_never_drew_gives_its_divergence_back(make_account: MakeAccount) -> None:
     account = make_account(BUDGET, rule="renyi")
     for _ in range(10):
@@ -162,6 +178,16 @@ def test_an_account_keeps_the_rule_that_it_was_created_with(ledger_url: str) -> 
         [created, reserved] = again.history()
         assert created["details"]["renyi_order"] == 6  # type: ignore[index]
         assert reserved["renyi"] == pytest.approx(2.0995 / 43, rel=0.02)
+
+
+def test_a_refusal_for_the_share_of_delta_says_so(make_account: MakeAccount) -> None:
+    account = make_account(BUDGET, rule="renyi")
+    account.reserve(None, spend(0.5, 2e-6), {})
+    with pytest.raises(BudgetExceeded, match=r"a quarter of delta, 2\.5e-06"):
+        account.reserve(None, spend(0.5, 2e-6), {})
+    with pytest.raises(BudgetExceeded) as refused:
+        account.reserve(None, spend(5.0), {})
+    assert "quarter" not in str(refused.value)
 
 
 def test_a_lowered_budget_leaves_nothing_and_a_raised_one_goes_on(ledger_url: str) -> None:

@@ -187,7 +187,7 @@ def test_help_has_an_example(command: Run) -> None:
 
 @pytest.mark.model
 def test_a_real_model_chooses() -> None:
-    """The packaged model, on ten units of two short records each."""
+    """The packaged model, on about four units of two short records each."""
     task = dpf.Task("tickets", SUPPORT_TICKETS.instruction, "Category", "Ticket", ("Refund", "Delivery"))
     records = [
         dpf.Record(one.text, one.label, f"customer {number // 2}")
@@ -201,7 +201,7 @@ def test_a_real_model_chooses() -> None:
         [[], [demonstration("I want my money back.", "Refund")]],
         budget=dpf.PrivacyBudget(2.0, 1e-6),
         unit="customer",
-        scored_units=10,
+        scored_units=4,
         record_token_cap=30,
     )
     assert choice.index in (0, 1)

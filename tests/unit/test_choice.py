@@ -284,6 +284,8 @@ def test_records_without_answers_say_nothing() -> None:
     [
         ({"candidates": []}, "0 candidates"),
         ({"candidates": ["money"]}, "sequence of demonstrations"),
+        ({"candidates": Follower(), "backend": [[]]}, "candidates must be .* not Follower"),
+        ({"backend": [[]]}, "LogprobBackend.* not list"),
         ({"candidates": [["money"]]}, "Demonstration objects"),
         ({"scored_units": 0}, "scored_units"),
         ({"score": "luck"}, "luck"),

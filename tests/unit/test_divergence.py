@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -73,6 +74,14 @@ def test_a_gaussian_step_has_the_larger_of_two_integrals(rate: float, noise: flo
     found = renyi_divergence(PoissonGaussian(rate, noise, 1), order)
     assert found == pytest.approx(max(removed, added), rel=1e-6)
     assert found >= added * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("rho", [0.1, 0.0123, 1 / 3])
+def test_round_off_of_a_long_sum_is_covered(rho: float) -> None:
+    plans = 100_000
+    found = renyi_divergence(Composition((ZeroConcentrated(rho, 1),) * plans), 7)
+    assert Fraction(found) >= plans * 7 * Fraction(rho)
+    assert found == pytest.approx(plans * 7 * rho, rel=1e-13)
 
 
 @pytest.mark.parametrize("order", [2, 6, 64, 1000])

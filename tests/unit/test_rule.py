@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -75,7 +78,8 @@ def test_divergences_are_converted_by_the_formula_and_rounded_up(
         return
     order = rule.order or 0
     share = limit.delta // 2 / 1e18
-    exact = renyi / 1e12 + math.log((order - 1) / order) - math.log(share * order) / (order - 1)
+    conversion = math.log((order - 1) / order) - math.log(share * order) / (order - 1)
+    exact = renyi / 1e12 + max(conversion, 0.0)
     spent = rule.spent(Tally.of(Amount(10**30, 0), renyi), limit).epsilon
     if renyi:
         assert exact - 1e-9 <= spent / EPSILON_SCALE <= exact + 2e-9
@@ -172,6 +176,39 @@ def test_a_plan_without_an_event_counts_by_its_sum_within_the_rule_too() -> None
     account.reserve(None, PrivacySpend(0.5, 1e-6), {})
     assert account.spent.epsilon == pytest.approx(before + 0.5)
     assert account.remaining.delta == pytest.approx(1.5e-6)
+
+
+@given(st.floats(1e-3, 50), st.floats(1e-12, 0.999))
+@settings(deadline=None)
+def test_nothing_is_spent_of_a_new_account_and_no_budget_admits_more_than_itself(
+    budget: float, delta: float
+) -> None:
+    limit = Amount.of_budget(PrivacyBudget(budget, delta))
+    try:
+        rule = Rule.of("renyi", limit)
+    except InvalidPlan:
+        return
+    assert rule.spent(EMPTY, limit).epsilon == 0
+    assert rule.left(EMPTY, limit).fits(limit)
+    assert not rule.fits(Tally.of(Amount(limit.epsilon + 1, 0), None), limit)
+
+
+def pickled(cost: EventCost) -> EventCost:
+    return pickle.loads(pickle.dumps(cost))  # type: ignore[no-any-return]  # noqa: S301 - its own
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickled])
+def test_a_copied_cost_keeps_its_event(duplicate: Callable[[EventCost], EventCost]) -> None:
+    copied = duplicate(NIGHTLY)
+    assert (copied, copied.event) == (NIGHTLY, NIGHTLY.event)
+    assert RENYI.tally(copied) == RENYI.tally(NIGHTLY)
+
+
+def test_a_cost_with_other_numbers_has_no_event() -> None:
+    """The event certifies the numbers that it came with, and no others."""
+    changed = NIGHTLY._replace(epsilon=5)
+    assert changed == Amount(5, NIGHTLY.delta)
+    assert RENYI.tally(changed) == Tally.of(changed, None)
 
 
 def test_a_divergence_beyond_the_budget_is_left_out() -> None:
