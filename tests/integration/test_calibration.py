@@ -116,9 +116,8 @@ def test_a_model_that_turns_out_batch_variant_releases_nothing() -> None:
             self.batch_invariant = False
             return super().answer(prompt)
 
-    account = dpf.MemoryAccount(BUDGET)
     with pytest.raises(dpf.BackendNotBatchInvariant):
-        released(backend=Turning(), ledger=account)
+        released(backend=Turning(), ledger=(account := dpf.MemoryAccount(BUDGET)))
     assert account.spent.epsilon == 0.0
 
 
