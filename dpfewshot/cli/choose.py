@@ -90,7 +90,8 @@ def choose(
         proxy=options["proxy_choice"],
         **settings,
     )
-    told = json.dumps(choice.as_dict()) if as_json else f"{choice.candidate.name}: {choice.statement}"
+    named = f"{choice.candidate.name}: " if choice.ingredients else ""
+    told = json.dumps(choice.as_dict()) if as_json else named + choice.statement
     publish(told, output, choice.demonstrations.to_jsonl)
 
 
