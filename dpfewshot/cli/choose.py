@@ -39,6 +39,11 @@ SCORES = ("accuracy", "likelihood")
     help="Whether no demonstrations at all are a candidate too. Their accuracy is measured anyway.",
 )
 @click.option(
+    "--instruction-only",
+    is_flag=True,
+    help="Add a candidate that costs nothing: one text a label, which the model writes without records.",
+)
+@click.option(
     "--calibration",
     "calibrations",
     multiple=True,
@@ -60,6 +65,7 @@ def choose(
     *,
     files: tuple[str, ...],
     without: bool,
+    instruction_only: bool,
     calibrations: tuple[str, ...],
     output: str | None,
     as_json: bool,
@@ -80,6 +86,8 @@ def choose(
     candidates = _candidates(files, without=without)
     records, settings = read_inputs(options)
     model = open_model(options)
+    if instruction_only:
+        candidates.append(_written_without_records(task, model))
     choice = choose_among(
         task,
         records,
@@ -102,6 +110,13 @@ def _candidates(files: tuple[str, ...], *, without: bool) -> list[Candidate]:
 
     named = [Candidate(Demonstrations.from_jsonl(path), name=path) for path in files]
     return [Candidate(), *named] if without else named
+
+
+def _written_without_records(task: Task, model: LogprobBackend) -> Candidate:
+    from dpfewshot.baselines import instruction_only_demonstrations
+    from dpfewshot.releases.candidates import Candidate
+
+    return Candidate(instruction_only_demonstrations(task, model), name="instruction-only")
 
 
 def _calibrated(

@@ -97,5 +97,6 @@ def check_record_labels(task: Task, records: Sequence[Record]) -> None:
         if record.label not in known:
             raise InvalidRecords(
                 f"record {number} has a label that task {task.name!r} does not have; "
-                f"it has {', '.join(task.labels)}"
+                f"it has {', '.join(task.labels)}; add the label to the task, or leave out of the file "
+                "the records of labels that no plan uses"
             )

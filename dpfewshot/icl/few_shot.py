@@ -129,10 +129,29 @@ class FewShotPrompt:
         Returns:
             Nats, shape (questions, labels); NaN or -inf where the backend has no answer.
         """
+        if private:
+            return tree.logprobs(self._rows_by_steps(tree, questions))
         suffixes = [[*question, *beginning] for question in questions for beginning in tree.beginnings]
-        with self.block(suffixes, 1, private=private) as block:
+        with self.block(suffixes, 1) as block:
             rows = self.answers(block, len(suffixes), tree.support)
         return tree.logprobs(rows.reshape(len(questions), len(tree.beginnings), len(tree.support)))
+
+    def _rows_by_steps(self, tree: LabelTree, questions: Sequence[Tokens]) -> NDArray[np.float64]:
+        """Return what `LabelTree.logprobs` takes, from blocks of private prompts that walk down the tree.
+
+        A private prompt may continue no other, but all of a block may take the same public token. So a
+        question is evaluated once for each of the longest beginnings, not once for every beginning.
+        """
+        rows = np.empty((len(questions), len(tree.beginnings), len(tree.support)))
+        index = {beginning: number for number, beginning in enumerate(tree.beginnings)}
+        for longest in tree.longest_beginnings:
+            with self.block(questions, len(longest) + 1, private=True) as block:
+                for length in range(len(longest) + 1):
+                    if length:
+                        block.append(longest[length - 1])
+                    if (number := index.pop(longest[:length], None)) is not None:
+                        rows[:, number] = self.answers(block, len(questions), tree.support)
+        return rows
 
     def answers(self, block: PromptBlock, rows: int, support: Tokens | None = None) -> NDArray[np.float64]:
         """Return a block's answers in double precision, shape (rows, tokens of the support or V).

@@ -25,6 +25,7 @@ class LabelTree:
 
     Attributes:
         beginnings: the proper prefixes of labels, the empty one first; the model is asked what follows each.
+        longest_beginnings: those with which no other one begins.
         support: the tokens of all labels, ascending.
 
     Raises:
@@ -44,6 +45,8 @@ class LabelTree:
             for end, token in enumerate(path):
                 following.setdefault(path[:end], set()).add(token)
         self.beginnings = sorted(following)
+        inner = {beginning[:-1] for beginning in self.beginnings if beginning}
+        self.longest_beginnings = [each for each in self.beginnings if each not in inner]
         self.support = sorted(set().union(*following.values()))
         row = {beginning: index for index, beginning in enumerate(self.beginnings)}
         column = {token: index for index, token in enumerate(self.support)}

@@ -27,6 +27,9 @@ PROMPT_TOKEN_LIMIT = 20_000
 _AS_GOOD = 1.01
 """Noise within 1 % counts as equal; then fewer draws are taken, which cost less work."""
 
+_WORTH_SAYING = 0.05
+"""The relative difference in noise from which another R is named beside the one that was decided."""
+
 _DEVIATIONS = 4
 """Standard deviations of a Poisson draw above its mean that the backend should keep."""
 
@@ -167,6 +170,8 @@ def _why_draws(settings: Settings, noise: float, others: list[tuple[_Option, flo
     if not noise or not others:
         return words
     other, more = max(others, key=lambda one: abs(one[0].settings.resample_every - every))
+    if abs(more / noise - 1) < _WORTH_SAYING:
+        return words
     numbers = f"R={other.settings.resample_every}, M={other.settings.prompts_per_token}"
     return f"{words}; {numbers} would have {more / noise:.1f} times the noise"
 

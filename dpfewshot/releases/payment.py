@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Final
 
 from dpfewshot.budget.account import Account, Cost, Details
 from dpfewshot.budget.reservation import Accountant, Reservation
 from dpfewshot.budget.scopes import Partition, partition_of
-from dpfewshot.errors import LedgerError
+from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.generation.units import check_record_labels
 from dpfewshot.ledger.opening import open_account
 from dpfewshot.planning.population import Population, check_population, public_units, relation_of
@@ -23,6 +24,10 @@ from dpfewshot.planning.settings import POISSON
 from dpfewshot.sampling import Holdout, Unit, partition_of_units, units, units_by_label
 from dpfewshot.tasks import Task
 from dpfewshot.values import PrivacyBudget, PrivacySpend, Records, Relation, check_whole, unit_of
+
+_ADDS: Final = (
+    "; it adds to the account's plans, since it has no holdout or the first of them had another one"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,14 +78,17 @@ class Payment:
         Raises:
             BudgetExceeded: the account does not allow it; nothing may be computed from the records.
         """
-        reservation = self.accountant.reserve(
-            cost,
-            scope=self.scope,
-            draws=1,
-            tokens_per_draw=uses,
-            noise_multiplier=noise_multiplier,
-            details=details,
-        )
+        try:
+            reservation = self.accountant.reserve(
+                cost,
+                scope=self.scope,
+                draws=1,
+                tokens_per_draw=uses,
+                noise_multiplier=noise_multiplier,
+                details=details,
+            )
+        except BudgetExceeded as refusal:
+            raise BudgetExceeded(f"{refusal}{'' if self.parallel else _ADDS}") from None
         try:
             yield reservation
         finally:

@@ -109,6 +109,24 @@ def test_no_demonstrations_are_a_candidate_unless_told_otherwise(command: Run) -
 
 
 @pytest.mark.usefixtures("here")
+def test_what_the_model_writes_without_records_may_be_a_candidate(
+    command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[dpf.Candidate] = []
+    real = dpf.choose
+
+    def choosing(*arguments: Any, **options: Any) -> dpf.Choice:
+        tried.extend(arguments[3])
+        return real(*arguments, **options)
+
+    monkeypatch.setattr("dpfewshot.releases.choosing.choose", choosing)
+    assert command(*choose(*POOR, "--instruction-only"))[0] == 0
+    assert [one.name for one in tried] == ["no demonstrations", "poor.jsonl", "instruction-only"]
+    assert [one.label for one in tried[2].demonstrations] == ["refund", "delivery"]
+    assert {one.spent for one in tried[2].demonstrations} == {FREE_OF_COST}
+
+
+@pytest.mark.usefixtures("here")
 def test_generating_and_choosing_on_one_ledger_cost_the_greater(command: Run) -> None:
     account = ["--ledger", "sqlite:///budget.db", "--dataset", "tickets"]
     made = "--delta 1e-6 --holdout 0.2 --max-tokens 2 --resample-every 2 --prompts-per-token 20 --top-k 8"
@@ -145,7 +163,8 @@ def test_without_a_holdout_both_add(command: Run) -> None:
     status, out, _ = command(*choose(*GOOD, *account, "--json"))
     assert status == 0
     assert json.loads(out)["total"]["epsilon"] > 3.9
-    assert command(*choose(*GOOD, *account))[0] == 3
+    status, _, err = command(*choose(*GOOD, *account))
+    assert (status, "since it has no holdout or" in err) == (3, True)
 
 
 @pytest.mark.parametrize(

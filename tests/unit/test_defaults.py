@@ -180,6 +180,10 @@ def test_a_plan_warns_of_noise_that_no_text_bears() -> None:
     assert warned.as_dict()["warnings"] == [warning]
     assert warned.figures()["warnings"] == []  # checkpoints of older versions have no such warning
     assert synthesizer(budget=PrivacyBudget(8.0, 1e-5), max_tokens=10).plan.warnings == ()
+    (softer,) = synthesizer(
+        prompts_per_token=60, budget=PrivacyBudget(1.2, 1e-5), max_tokens=20
+    ).plan.warnings
+    assert softer.startswith("expect words out of place for ")
     assert synthesizer(budget=NO_PRIVACY).plan.warnings == ()
 
 

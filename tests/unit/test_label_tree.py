@@ -30,6 +30,11 @@ def test_a_label_of_several_tokens_is_the_product_of_them() -> None:
     assert np.exp(tree.logprobs(answer)) == pytest.approx(np.array([[0.5, 0.02, 0.1]]))
 
 
+def test_the_longest_beginnings_lead_past_every_other() -> None:
+    assert LabelTree([[A], [B]], 10).longest_beginnings == [()]
+    assert LabelTree([[A, B, C], [A, D, C], [B, D], [A]], 10).longest_beginnings == [(A, B), (A, D), (B,)]
+
+
 def test_a_label_that_others_begin_with_has_what_does_not_go_on_to_them() -> None:
     tree = LabelTree([[A], [A, B], [A, C, D]], 10)
     answer = rows(tree, {(): {A: 0.8}, (A,): {B: 0.5, C: 0.3}, (A, C): {D: 0.25}})

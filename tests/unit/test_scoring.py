@@ -15,6 +15,7 @@ from dpfewshot.icl.few_shot import FewShotPrompt
 from dpfewshot.prompts.few_shot import prompt_format
 from dpfewshot.releases.scoring import ExtractionScorer, LabelScorer
 from dpfewshot.values import Record
+from tests.support.colours import COLOURS, Colours
 from tests.support.factory import demonstration
 
 SECRET = "swordfish"
@@ -134,6 +135,19 @@ def test_texts_have_a_cap_of_their_own_and_one_line() -> None:
         " money�Kind:\nKind:",
         " money money money\nKind:",
     ]
+
+
+def test_a_record_is_asked_once_after_every_beginning_of_a_label() -> None:
+    backend = Colours()
+    scorer = LabelScorer(COLOURS, backend, [], calibrated=False)
+    backend.prompts.clear()
+    rows = scorer.probabilities(["rose", "sky"])
+    asked = [prompt.rsplit("Thing:", 1)[-1] for prompt in backend.prompts]
+    assert sorted(asked) == sorted(
+        f" {text}\nColour:{end}" for text in ("rose", "sky") for end in ("", " light")
+    )
+    expected = Classifier(COLOURS, Colours(), [], calibrated=False).predict_proba(["rose", "sky"])
+    np.testing.assert_allclose(rows, expected, rtol=1e-6)
 
 
 def test_prompts_of_records_are_never_called_public() -> None:
