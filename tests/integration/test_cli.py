@@ -216,7 +216,7 @@ def test_a_spent_ledger_is_refused_with_status_3_and_nothing_is_generated(
     assert len(output.read_text().splitlines()) == 1
     _, out, _ = command("ledger", "show", *account, "--json")
     summary = json.loads(out)
-    assert set(summary) == {"dataset", "budget", "spent", "entries"}
+    assert set(summary) == {"dataset", "budget", "spent", "entries", "rule", "plans_left", "strata"}
     assert summary["budget"] == {"epsilon": 5.0, "delta": 1e-2}
     assert 3.5 < summary["spent"]["epsilon"] <= 4
     assert summary["entries"] == 1

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.tally import pure_cost
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import MissingExtra
@@ -225,7 +226,7 @@ def test_an_account_that_counts_divergences_says_so_and_shows_them(tmp_path: Pat
     with BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
         made = ledger.create("tickets", PrivacyBudget(8.0, 1e-5), rule=rule)
         for _ in range(60):
-            made.reserve(None, pure_cost(cost), {"mechanism": "gaussian"})
+            made.reserve(None, pure_cost(Amount.of_cost(cost)), {"mechanism": "gaussian"})
         made.reserve(None, cost, {"mechanism": "by hand"})
         contents = select(Sources(snapshot=read_snapshot(made)), confidential=False)
         assert contents.spending is not None
