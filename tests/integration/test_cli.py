@@ -241,6 +241,7 @@ def test_plan_spends_nothing_and_shows_everything(command: Run, records: Path) -
 
 
 @pytest.mark.model
+@pytest.mark.soak  # four minutes beside another process; the suite that it runs has tests of its own
 def test_doctor_finds_all_well_here(command: Run) -> None:
     status, out, _ = command("doctor", "--json")
     report = json.loads(out)
