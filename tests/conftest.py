@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dpfewshot.cli.application import run
+
 if TYPE_CHECKING:
     from bench.postgresql import Server
+    from tests.support.commands import Run
 
 SLOW = {
     "statistical",
@@ -58,6 +61,18 @@ def needs_postgresql(item: pytest.Item) -> bool:
     return "postgresql_server" in getattr(item, "fixturenames", ()) or any(
         isinstance(value, str) and value.startswith("postgresql") for value in parameters
     )
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run a command; its status, output and errors."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        status = run([str(argument) for argument in arguments])
+        captured = capfd.readouterr()
+        return status, captured.out, captured.err
+
+    return call
 
 
 @pytest.fixture(scope="session")

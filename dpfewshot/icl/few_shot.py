@@ -140,7 +140,8 @@ class FewShotPrompt:
         """Return what `LabelTree.logprobs` takes, from blocks of private prompts that walk down the tree.
 
         A private prompt may continue no other, but all of a block may take the same public token. So a
-        question is evaluated once for each of the longest beginnings, not once for every beginning.
+        backend that keeps blocks evaluates a question once for each of the longest beginnings, and takes one
+        step for every further token. Any other backend is asked once for every beginning.
         """
         rows = np.empty((len(questions), len(tree.beginnings), len(tree.support)))
         index = {beginning: number for number, beginning in enumerate(tree.beginnings)}

@@ -35,9 +35,8 @@ def noise_warnings(plan: GenerationPlan) -> list[str]:
     limit = senseless if hopeless else misplaced
     warning = (
         f"expect {expected} for {worst.scope or 'the data set'}{others}: the noise on the mean, "
-        f"{worst.noise_on_mean:.2f}, is above {limit:g}, from where {plan.mechanism} had that when it was "
-        f"measured; what helps: {', '.join(_remedies(plan, smallest=worst.population))} "
-        "(docs/how-to/settings.md)"
+        f"{worst.noise_on_mean:.2f}, is above {limit:g}, where texts by {plan.mechanism} were measured so; "
+        f"what helps: {', '.join(_remedies(plan, smallest=worst.population))} (docs/how-to/settings.md)"
     )
     return [warning]
 

@@ -52,9 +52,6 @@ GRID = 2**20
 _LEAST = 1e-12
 """Smaller probabilities count as this one: a logarithm needs one above 0."""
 
-_BATCH = 30
-"""Records whose answers are asked for between two steps of the progress bar."""
-
 
 @redacts_errors(DPFewShotError, "the release of a calibration")
 def release_calibration(
@@ -133,7 +130,9 @@ def release_calibration(
         details=mean.details,
     ) as reservation:
         drawn = _drawn(payment.units, mean.sampling_rate, random_source)
-        rows = _rows(scorer, drawn)
+        with scoring_progress(1) as advance:
+            rows = scorer.probabilities([record.text for record in drawn])
+            advance()
         permit = charged(reservation, [scorer])
         units = payment.population * weights.mean
         bias = mean.release(rows, units, permit, random_source, weights.each(drawn))
@@ -300,15 +299,3 @@ def _drawn(
     """One record of each unit of a Poisson draw. Private."""
     drawn = PoissonSampler(sampling_rate, 1, 1, random_source).draw([len(unit) for unit in members])
     return [members[unit][record] for ((unit, record),) in drawn]
-
-
-def _rows(scorer: LabelScorer, drawn: Sequence[Record]) -> NDArray[np.float64]:
-    """The label probabilities of the records, shape (records, labels). Private."""
-    texts = [record.text for record in drawn]
-    rows = [np.zeros((0, len(scorer.labels)))]
-    with scoring_progress(1) as advance:
-        rows += [
-            scorer.probabilities(texts[start : start + _BATCH]) for start in range(0, len(texts), _BATCH)
-        ]
-        advance()
-    return np.concatenate(rows)

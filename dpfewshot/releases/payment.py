@@ -25,9 +25,7 @@ from dpfewshot.sampling import Holdout, Unit, partition_of_units, units, units_b
 from dpfewshot.tasks import Task
 from dpfewshot.values import PrivacyBudget, PrivacySpend, Records, Relation, check_whole, unit_of
 
-_ADDS: Final = (
-    "; it adds to the account's plans, since it has no holdout or the first of them had another one"
-)
+_ADDS: Final = "; it counts for the whole data set, since no plan with the same holdout came first"
 
 
 @dataclass(frozen=True, eq=False)

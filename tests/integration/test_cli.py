@@ -4,13 +4,12 @@ import gzip
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dpfewshot import __version__
-from dpfewshot.cli.application import run
+from tests.support.commands import Run
 
 SECRET = "swordfish"
 
@@ -23,21 +22,6 @@ def records(tmp_path: Path) -> Path:
     lines = [{"text": f"Where is town number {i} of {SECRET} ?", "label": labels[i % 3]} for i in range(60)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
-
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def command(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run a command; its status, output and errors."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        status = run([str(argument) for argument in arguments])
-        captured = capfd.readouterr()
-        return status, captured.out, captured.err
-
-    return call
 
 
 def generate(records: Path, *further: object) -> list[object]:

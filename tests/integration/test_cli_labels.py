@@ -1,17 +1,14 @@
 """`dpfewshot labels`: what it prints, what it pays, and one line where the input is bad."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dpfewshot.cli.application import run
+from tests.support.commands import Run
 
 SECRET = "swordfish"
 VOTES = {"drama": 300, "comedy": 200, "western": 100, SECRET: 1}
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -25,16 +22,6 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
-
-
-@pytest.fixture
-def command(capfd: pytest.CaptureFixture[str]) -> Run:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        status = run([str(argument) for argument in arguments])
-        captured = capfd.readouterr()
-        return status, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

@@ -237,6 +237,19 @@ def test_a_model_that_dies_while_scoring_costs_nothing(error: Exception, others:
     assert account.spent == PrivacySpend(0.0, 0.0)
 
 
+def test_whoever_interrupts_the_scoring_pays_nothing() -> None:
+    class Interrupted(Follower):
+        def next_token_logprobs(self, *arguments: Any, **named: Any) -> Any:
+            if account.spent.epsilon:  # reserved: the prompts are now of records
+                raise KeyboardInterrupt
+            return super().next_token_logprobs(*arguments, **named)
+
+    account = dpf.MemoryAccount(BUDGET)
+    with pytest.raises(KeyboardInterrupt):
+        choose([[], HELPFUL], Interrupted(), ledger=account)
+    assert account.spent == PrivacySpend(0.0, 0.0)
+
+
 class Turning(Follower):
     """Finds itself not batch-invariant as it answers."""
 
