@@ -317,7 +317,8 @@ def test_a_context_that_cannot_be_made_frees_the_ones_before(prefix, monkeypatch
 
 
 def test_it_describes_itself(backend):
-    assert backend.describe() == f"llama.cpp on the CPU, 2 threads, {packaged_model_path().name}"
+    form = "" if backend.weights == "file" else f" with {backend.weights} weights"
+    assert backend.describe() == f"llama.cpp on the CPU, 2 threads, {packaged_model_path().name}{form}"
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
