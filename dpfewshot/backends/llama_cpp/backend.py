@@ -24,6 +24,7 @@ from dpfewshot.backends.processors import usable_processors
 from dpfewshot.backends.streams.backend import StreamBackend, check_settings
 from dpfewshot.backends.streams.pools import groups_within
 from dpfewshot.errors import BackendError
+from dpfewshot.values import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -125,7 +126,7 @@ class LlamaCpp(StreamBackend):
 
     def describe(self) -> str:
         """Return the device and the model file, and say if prompts take their steps one by one."""
-        where = "on a GPU" if self._loaded.on_gpu else f"on the CPU, {self._threads} threads"
+        where = "on a GPU" if self._loaded.on_gpu else f"on the CPU, {counted(self._threads, 'thread')}"
         steps = ", prompts one by one, since shared steps change bits here" if self._fell_back else ""
         return f"llama.cpp {where}, {self._loaded.path.name}{steps}"
 
