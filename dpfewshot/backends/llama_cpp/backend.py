@@ -27,6 +27,7 @@ from dpfewshot.backends.processors import usable_processors
 from dpfewshot.backends.streams.backend import StreamBackend, check_settings
 from dpfewshot.backends.streams.pools import groups_within
 from dpfewshot.errors import BackendError
+from dpfewshot.values import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -136,7 +137,7 @@ class LlamaCpp(StreamBackend):
 
     def describe(self) -> str:
         """Return the device, the model file, the form of its weights, and if prompts step one by one."""
-        where = "on a GPU" if self._loaded.on_gpu else f"on the CPU, {self._threads} threads"
+        where = "on a GPU" if self._loaded.on_gpu else f"on the CPU, {counted(self._threads, 'thread')}"
         steps = ", prompts one by one, since shared steps change bits here" if self._fell_back else ""
         form = "" if self.weights == FILE else f" with {self.weights} weights"
         return f"llama.cpp {where}, {self._loaded.path.name}{form}{steps}"
