@@ -61,8 +61,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/set_up.py",
-        "members = disjoint_parts(len(bodies), parts, self.random_source)",
-        "members = [range(len(bodies))] * parts",
+        "members = disjoint_parts(len(units), parts, self.random_source)",
+        "members = [range(len(units))] * parts",
         "disjoint parts are disjoint",
         "tests/integration/test_draws.py tests/integration/test_synthesizer.py",
     ),
