@@ -35,7 +35,7 @@ class RayExecutor(Executor):
             import ray
         except ImportError:
             raise MissingExtra("RayExecutor", "ray") from None
-        self._ray = ray
+        self._ray: Any = ray
         self._starts = not ray.is_initialized()
         if self._starts:
             _start(ray, address)

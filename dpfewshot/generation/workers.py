@@ -46,6 +46,7 @@ class Workers:
         self._executor = executor
         self._backend = backend
         self._deaths: tuple[type[BaseException], ...] = getattr(executor, "worker_deaths", ())
+        self._unknown: tuple[type[BaseException], ...] = (BrokenExecutor, *self._deaths)
         self._running: set[Future[Drawn]] = set()
         self._cancelled = False
         self._lock = threading.Lock()
@@ -139,7 +140,7 @@ class Workers:
         )
         try:
             drawn = self._drawn(task)
-        except (BrokenExecutor, *self._deaths) as error:
+        except self._unknown as error:
             run.renew(part)
             if isinstance(error, self._deaths):
                 return None
@@ -163,7 +164,7 @@ class Workers:
             return Drawn(error=Stopped())
         try:
             return future.result()
-        except (BrokenExecutor, *self._deaths):
+        except self._unknown:
             raise
         except CancelledError:
             return Drawn(error=Stopped())

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot.cli.application import run
 from tests.support import factory, fleet
+from tests.support.scripts import tickets
 
 TOKENS, SHOTS = 5, 2
 PLANNED = 8 * SHOTS
@@ -145,3 +147,48 @@ def test_ray_refuses_what_it_cannot_pickle_without_printing_it(
         made.generate_all(executor=ray, worker_backend=fleet.sure)
     assert made.accountant.spent.epsilon == 0
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("workers", [["--workers", "1"], ["--ray"]], ids=["processes", "ray"])
+def test_the_command_line_generates_with_workers(
+    workers: list[str], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    if workers == ["--ray"]:
+        request.getfixturevalue("ray")
+    arguments = generate_arguments(tmp_path, "--backend", "tests.support.fleet:sure", "--resume")
+    assert run([*arguments, *workers]) == 0
+    lines = dpf.Demonstrations.from_jsonl(tmp_path / "demos.jsonl")
+    assert sorted((one.label, one.text) for one in lines) == [
+        ("delivery", "my parcel is late"),
+        ("refund", "my parcel is late"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "options", [["--workers", "2", "--ray"], ["--workers", "2"]], ids=["both", "no ledger"]
+)
+def test_the_command_line_refuses_workers_without_a_ledger(
+    options: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = generate_arguments(tmp_path, "--backend", "tests.support.fleet:sure")
+    at = arguments.index("--ledger")
+    assert run([*arguments[:at], *arguments[at + 5 :], *options]) == 2
+    assert ("exclude" if "--ray" in options else "--ledger") in capfd.readouterr().err
+    assert not (tmp_path / "demos.jsonl").exists()
+
+
+def generate_arguments(folder: Path, *further: str) -> list[str]:
+    records, task = folder / "records.jsonl", folder / "task.toml"
+    records.write_text(
+        "".join(json.dumps({"text": one.text, "label": one.label}) + "\n" for one in tickets())
+    )
+    task.write_text(
+        'name = "tickets"\ninstruction = "Write a ticket."\nlabel_field = "Kind"\ntext_field = "Ticket"\n'
+        'labels = ["refund", "delivery"]\n'
+    )
+    return [
+        "generate", "--task", str(task), "--records", str(records), "--epsilon", "4", "--delta", "1e-5",
+        "--mechanism", "gaussian", "--prompts-per-token", "100", "--resample-every", "1", "--max-tokens", "8",
+        "--top-k", "all", "--output", str(folder / "demos.jsonl"),
+        "--ledger", f"sqlite:///{folder / 'budget.db'}", "--dataset", "tickets", "--create", *further,
+    ]  # fmt: skip
