@@ -76,7 +76,9 @@ class Progress:
             case "not drawn":
                 self.reserved[_count(line["part"])].draws_left[_count(line["of"])] += 1
             case "token":
-                self.unfinished[_count(line.get("part", self._last))].released.append(_count(line["id"]))
+                stratum, token = _count(line.get("part", self._last)), _count(line["id"])
+                if stratum in self.unfinished:  # else its draw is missing, and the token of no use
+                    self.unfinished[stratum].released.append(token)
             case None:
                 self._finish(from_line(line))
             case _:
