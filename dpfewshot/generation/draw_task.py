@@ -10,6 +10,7 @@ from dpfewshot.budget.scopes import Partition
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.generation.set_up import SetUp
+from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.worker_backend import WorkerBackend
 from dpfewshot.mechanisms import Mechanism
 from dpfewshot.planning.plan import GenerationPlan
@@ -52,6 +53,7 @@ class DrawTask:
         certified: whether the guarantee holds.
         partition: names the account's strata.
         random_source: for tests alone.
+        ends: the tokens that end a demonstration.
         prompt: the label's public prompt, in tokens. A worker whose model writes other ones is refused.
         label: of the demonstration.
         max_tokens: `prior_tokens` and those of this draw.
@@ -67,6 +69,7 @@ class DrawTask:
     certified: bool
     partition: Partition
     random_source: RandomSource | None
+    ends: frozenset[int]
     prompt: tuple[int, ...]
     label: str
     max_tokens: int
@@ -121,7 +124,7 @@ def make_draw(task: DrawTask) -> Drawn:
     try:
         set_up = task.set_up()
         [stratum] = set_up.plan.strata
-        tokens = set_up.loop.release(
+        tokens = TokenLoop(set_up.backend, task.ends).release(
             set_up.bodies(task.units),
             set_up.sampler(stratum),
             set_up.release(stratum),

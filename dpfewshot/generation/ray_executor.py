@@ -11,6 +11,9 @@ from dpfewshot.errors import BackendError, MissingExtra
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
+_MEMORY = "/dev/shm"  # noqa: S108 - a file system in memory
+"""Where a cluster that is started here keeps records: never on a disk."""
+
 
 class RayExecutor(Executor):
     """Runs each task in a worker of a Ray cluster. Ray places tasks, starts workers and replaces dead ones.
@@ -99,10 +102,19 @@ def _call(pickled: bytes) -> object:
 
 
 def _start(ray: Any, address: str | None) -> None:
-    local = {"include_dashboard": False, "_system_config": {"automatic_object_spilling_enabled": False}}
+    """Reach a cluster, or start one on this host whose objects stay in memory."""
     try:
-        ray.init(address or "local", log_to_driver=False, **({} if address else local))
+        if address is not None:
+            ray.init(address, log_to_driver=False)
+            return
+        ray.init(
+            "local",
+            log_to_driver=False,
+            include_dashboard=False,
+            object_spilling_directory=_MEMORY,  # what does not fit in the store goes here, too
+            _plasma_directory=_MEMORY,
+            _system_config={"automatic_object_spilling_enabled": False},
+        )
     except Exception as error:
-        raise BackendError(
-            f"Ray cannot be reached or started: {type(error).__name__}", retryable=True
-        ) from error
+        message = f"Ray cannot be reached or started: {type(error).__name__}"
+        raise BackendError(message, retryable=True) from error

@@ -133,6 +133,7 @@ class Workers:
             certified=set_up.certified,
             partition=set_up.partition,
             random_source=set_up.random_source,
+            ends=set_up.loop.ends,
             prompt=public_prompt(set_up.writer.for_label(request.label)),
             label=request.label,
             max_tokens=len(prior) + length,

@@ -34,10 +34,16 @@ class Killed(Sentence):
 
     def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
         if support is not None:
-            if self.left == 0 and first_time(self.folder / "killed"):
-                os.kill(os.getpid(), signal.SIGKILL)
+            if self.left == 0:
+                die_once(self.folder)
             self.left -= 1
         return super().next_token_logprobs(prompts, support)
+
+
+def die_once(folder: Path) -> None:
+    """Kill this process, unless another one was."""
+    if first_time(folder / "killed"):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def killed(folder: Path, after: int = 2) -> Callable[[], Sentence]:
