@@ -87,4 +87,32 @@ LOOP_AND_PARTS = (
         "what was made with a seed says private=False",
         "tests/integration/test_synthesizer.py",
     ),
+    Fault(
+        "dpfewshot/generation/draw_task.py",
+        "permit = task.draw.charge()",
+        "permit = Permit(task.draw.tokens_per_draw, task.draw.noise_multiplier)",
+        "a worker charges its draw",
+        "tests/integration/test_executors.py",
+    ),
+    Fault(
+        "dpfewshot/generation/draw_task.py",
+        "made.check_invariance()",
+        "pass",
+        "a worker refuses a backend that mixes batches",
+        "tests/integration/test_executors.py",
+    ),
+    Fault(
+        "dpfewshot/budget/reservation.py",
+        "told = DrawCounts((self._left[part] + 1,), lease)",
+        "told = DrawCounts((self._left[part],), lease)",
+        "a worker that dies before it charges costs no draw",
+        "tests/integration/test_executors.py",
+    ),
+    Fault(
+        "dpfewshot/generation/worker_backend.py",
+        "mine = (os.getpid(), self.key)",
+        "mine = (os.getpid(), None)",
+        "a worker uses the backend of its own run",
+        "tests/contract/test_executors.py",
+    ),
 )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from dpfewshot.budget.permit import Permit
@@ -122,17 +126,35 @@ def make_draw(task: DrawTask) -> Drawn:
         return permit
 
     try:
-        set_up = task.set_up()
-        [stratum] = set_up.plan.strata
-        tokens = TokenLoop(set_up.backend, task.ends).release(
-            set_up.bodies(task.units),
-            set_up.sampler(stratum),
-            set_up.release(stratum),
-            charge,
-            prompts=set_up.writer.for_label(task.label),
-            max_tokens=task.max_tokens,
-            prior_tokens=task.prior_tokens,
-        )
+        with _uninterrupted():
+            set_up = task.set_up()
+            [stratum] = set_up.plan.strata
+            tokens = TokenLoop(set_up.backend, task.ends).release(
+                set_up.bodies(task.units),
+                set_up.sampler(stratum),
+                set_up.release(stratum),
+                charge,
+                prompts=set_up.writer.for_label(task.label),
+                max_tokens=task.max_tokens,
+                prior_tokens=task.prior_tokens,
+            )
     except BaseException as raised:  # noqa: BLE001 - the caller raises it, redacted
         error = redacted(raised, BackendError, "generation")
     return Drawn(tuple(tokens[len(task.prior_tokens) :]), asked, charged, error)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ignore Ctrl-C and cancellation in the main thread of a worker process.
+
+    The caller ends the run after the draw. An interrupt within a transaction could leave the ledger locked
+    for as long as the worker lives.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)

@@ -14,7 +14,7 @@ from dpfewshot.generation.draw_task import Drawn, DrawTask, make_draw, public_pr
 from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.strata import StratumRun
 from dpfewshot.generation.worker_backend import BackendFactory, WorkerBackend
-from dpfewshot.runtime.redaction import is_failure, redacted
+from dpfewshot.runtime.redaction import redacted
 
 _DEATHS: Final = 3
 """Workers that may die in a row on one draw before the run gives up."""
@@ -148,7 +148,7 @@ class Workers:
             raise BackendError(_BROKEN, retryable=True) from None
         run.report(part, asked=drawn.asked, charged=drawn.charged)
         if drawn.error is not None:
-            raise Stopped if self._cancelled and not is_failure(drawn.error) else drawn.error
+            raise drawn.error
         return drawn.tokens
 
     def _drawn(self, task: DrawTask) -> Drawn:
@@ -159,20 +159,21 @@ class Workers:
         """
         try:
             future = self._submit(task)
-        except DPFewShotError as error:  # the task cannot leave this process
-            return Drawn(error=redacted(error, None))
-        if future is None:
-            return Drawn(error=Stopped())
+        except BrokenExecutor:
+            return Drawn(error=BackendError(_BROKEN, retryable=True))
+        except Exception as error:  # noqa: BLE001 - its message may quote a record
+            return Drawn(error=_not_sent(error))
+        return Drawn(error=Stopped()) if future is None else self._answer(future)
+
+    def _answer(self, future: Future[Drawn]) -> Drawn:
         try:
             return future.result()
         except self._unknown:
             raise
-        except CancelledError:
-            return Drawn(error=Stopped())
-        except DPFewShotError as error:  # as above, found by a thread of the executor
-            return Drawn(error=redacted(error, None))
-        except Exception as error:  # noqa: BLE001 - its message may quote a record
-            return Drawn(asked=True, error=BackendError(f"{_NOT_SENT}: {type(error).__name__}"))
+        except CancelledError:  # some engines say so of a task that was run, too
+            return Drawn(asked=True, error=Stopped())
+        except Exception as error:  # noqa: BLE001 - as above
+            return Drawn(asked=not isinstance(error, DPFewShotError), error=_not_sent(error))
         finally:
             with self._lock:
                 self._running.discard(future)
@@ -202,3 +203,10 @@ def _limit(run: StratumRun, request: GenerationRequest, released: int) -> int:
             "further budget"
         )
     return min(request.max_tokens, released + left * per_draw)
+
+
+def _not_sent(error: Exception) -> BaseException:
+    """The error for a task that could not be sent. Accounts and backends that cannot travel say so."""
+    if isinstance(error, DPFewShotError):
+        return redacted(error, None)
+    return BackendError(f"{_NOT_SENT}: {type(error).__name__}")

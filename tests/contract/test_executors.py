@@ -69,8 +69,11 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[dpf.Demonstrations,
     return generated(f"sqlite:///{tmp_path_factory.mktemp('local') / 'budget.db'}")
 
 
-@pytest.mark.parametrize("ledger_url", ["sqlite", "postgresql"], indirect=True)
-@pytest.mark.parametrize("engine", ["threads", "processes", "ray"])
+@pytest.mark.parametrize(
+    ("engine", "ledger_url"),
+    [("threads", "sqlite"), ("processes", "sqlite"), ("ray", "sqlite"), ("ray", "postgresql")],
+    indirect=["ledger_url"],
+)
 def test_every_engine_gives_what_a_local_run_gives(
     engine: str, ledger_url: str, local: tuple[dpf.Demonstrations, Any], request: pytest.FixtureRequest
 ) -> None:

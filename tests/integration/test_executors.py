@@ -154,6 +154,14 @@ def test_a_worker_refuses_another_model(threads: Executor) -> None:
     assert made.accountant.spent.epsilon == 0
 
 
+def test_a_worker_refuses_a_backend_that_mixes_batches(threads: Executor, account: dict[str, Any]) -> None:
+    made = synthesizer(**account)
+    with made, pytest.raises(dpf.BackendNotBatchInvariant):
+        made.generate_all(executor=threads, worker_backend=fleet.Mixing)
+    assert draws_left(account) == [PLANNED] * 2
+    assert made.accountant.spent.epsilon == 0
+
+
 # ---- what cannot be sent ---------------------------------------------------------------------------------
 
 
@@ -174,6 +182,16 @@ def test_what_processes_cannot_have_is_one_clear_error_and_costs_nothing(
         made.generate_all(executor=pool, worker_backend=worker_backend)
     made.close()
     assert made.accountant.spent.epsilon == 0
+
+
+def test_an_executor_that_was_shut_down_costs_nothing(account: dict[str, Any], tmp_path: Path) -> None:
+    pool = ThreadPoolExecutor(1)
+    pool.shutdown()
+    path = tmp_path / "run.jsonl"
+    with synthesizer(**account) as made, pytest.raises(dpf.BackendError, match="could not be sent"):
+        made.generate_all(executor=pool, checkpoint=path)
+    assert made.accountant.spent.epsilon == 0
+    assert all(left == 1 for left in draws_in(path).values())  # lines of draws, each taken back
 
 
 def test_worker_backend_without_executor_is_refused() -> None:

@@ -94,6 +94,14 @@ class OtherModel(Sentence):
         return [0, *super().tokenize(text)]
 
 
+class Mixing(Sentence):
+    """Says that a prompt's answer depends on its neighbours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batch_invariant = False
+
+
 def note(path: Path) -> None:
     with path.open("a") as file:
         file.write(f"{os.getpid()}\n")
