@@ -170,8 +170,8 @@ class Workers:
             return future.result()
         except self._unknown:
             raise
-        except CancelledError:  # some engines say so of a task that was run, too
-            return Drawn(asked=True, error=Stopped())
+        except CancelledError:  # Ray may say so of a task that was run
+            return Drawn(asked=not future.cancelled(), error=Stopped())
         except Exception as error:  # noqa: BLE001 - as above
             return Drawn(asked=not isinstance(error, DPFewShotError), error=_not_sent(error))
         finally:
