@@ -5,12 +5,50 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from dpfewshot.budget.account import Account, Cost, Details
 from dpfewshot.budget.draws import DrawCounts, new_lease
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.values import PrivacySpend
+
+_USED = "all draws of the plan are used: a further plan needs further budget"
+
+
+@dataclass(frozen=True, repr=False)
+class DelegatedDraw:
+    """One draw of a reservation, for a thread, process or host that charges it and makes it.
+
+    It pickles where its account does. A copy charges a draw of its own, so a task that an executor runs twice
+    is paid for twice, and never exceeds the reservation.
+
+    Attributes:
+        account: the account to charge; None for runs without a guarantee.
+        entry: the account's number for the plan.
+        lease: names the run to the account.
+        part: the disjoint part to draw from.
+        tokens_per_draw: R ≥ 1.
+        noise_multiplier: the σ that the cost was computed for.
+    """
+
+    account: Account | None
+    entry: int
+    lease: str
+    part: int
+    tokens_per_draw: int
+    noise_multiplier: float
+
+    def charge(self) -> Permit:
+        """Charge the draw and return the permit for its tokens.
+
+        Raises:
+            BudgetExceeded: no draw is left.
+            LedgerError: the account could not record the charge; nothing may be drawn.
+        """
+        if self.account is not None:
+            self.account.draw(self.entry, self.lease, self.part)
+        return Permit(self.tokens_per_draw, self.noise_multiplier)
 
 
 class Reservation:
@@ -101,14 +139,68 @@ class Reservation:
                 drawn; the draw may be requested again, since the account keeps its own count.
         """
         with self._lock:
-            if self._left[part] < 1:
-                raise BudgetExceeded("all draws of the plan are used: a further plan needs further budget")
+            draw = self._one_of(part)
             self.asked = True
-            if self._account is not None:
-                self._account.draw(self._entry, self.lease, part)
+            permit = draw.charge()
             self._drawn = True
             self._left[part] -= 1
-            return Permit(self._tokens_per_draw, self._noise_multiplier)
+            return permit
+
+    def delegate(self, part: int) -> DelegatedDraw:
+        """One draw from a disjoint part for a worker to charge. It counts as made until `report` or `renew`.
+
+        Raises:
+            BudgetExceeded: no draw is left.
+        """
+        with self._lock:
+            draw = self._one_of(part)
+            self._left[part] -= 1
+            return draw
+
+    def report(self, part: int, *, asked: bool, charged: bool) -> None:
+        """Count what a worker did with a delegated draw.
+
+        Args:
+            part: of the disjoint parts.
+            asked: whether the worker asked the account for it.
+            charged: whether the account granted it.
+        """
+        with self._lock:
+            self.asked = self.asked or asked
+            self._drawn = self._drawn or charged
+            if not charged:
+                self._left[part] += 1
+
+    def renew(self, part: int, lease: str, scope: str | None, cost: Cost | None, details: Details) -> None:
+        """Replace the lease after a worker died with a delegated draw, which can then be charged no more.
+
+        With several disjoint parts the draw counts as made, and the lease stays: a resume would count the
+        draws of one part for all of them.
+
+        Args:
+            part: that the draw was delegated from.
+            lease: the new one, which is in the checkpoint already.
+            scope: as it was reserved.
+            cost: as it was reserved; None without an account.
+            details: as they were reserved.
+
+        Raises:
+            LedgerError: the account cannot be asked, or another run resumed the reservation.
+        """
+        with self._lock:
+            self.asked = self._drawn = True
+            if self._account is None or cost is None or len(self._left) > 1:
+                return
+            told = DrawCounts((self._left[part] + 1,), lease)
+            _, left = self._account.resume(self._entry, scope, cost, details, known=(self.lease,), draws=told)
+            self.lease, self._left = lease, list(left)
+
+    def _one_of(self, part: int) -> DelegatedDraw:
+        if self._left[part] < 1:
+            raise BudgetExceeded(_USED)
+        return DelegatedDraw(
+            self._account, self._entry, self.lease, part, self._tokens_per_draw, self._noise_multiplier
+        )
 
     def hand_over(self) -> None:
         """Leave the remaining draws to a later run, which resumes them; this object draws no more."""
