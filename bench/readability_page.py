@@ -92,12 +92,11 @@ def _noise(tokens: int, records: int, epsilon: float) -> float:
     work = PROMPT_TOKEN_LIMIT // (PROMPT + 2 * tokens - 1)
     settings = Settings(min(records, work, prompts_within(KEPT)), 1, tokens, 1, tokens, 100)
     stratum = Stratum("label", ("label",), records)
-    for mechanism in (PublicCentred(), SoftmaxChoice()):
-        planned = plan_stratum(mechanism, settings, PrivacyBudget(epsilon, 1e-5), stratum)
-        assert planned.noise_on_mean is not None  # noqa: S101 - both have it
-        if planned.noise_on_mean <= QUIET:
-            break
-    return planned.noise_on_mean
+    noises = (
+        plan_stratum(mechanism, settings, PrivacyBudget(epsilon, 1e-5), stratum).noise_on_mean or 0.0
+        for mechanism in (PublicCentred(), SoftmaxChoice())
+    )
+    return centred if (centred := next(noises)) <= QUIET else min(centred, next(noises))
 
 
 if __name__ == "__main__":

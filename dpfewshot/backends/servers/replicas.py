@@ -13,7 +13,6 @@ import numpy as np
 from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.backends.servers.client import server_address
 from dpfewshot.backends.servers.connection import Connection
-from dpfewshot.backends.servers.dialect import gather
 from dpfewshot.backends.servers.gate import Gate
 from dpfewshot.backends.servers.worker import Worker
 from dpfewshot.errors import BackendError
@@ -76,8 +75,8 @@ class Replicas:
         self._worker.silence()  # the first request imports further parts of the client
 
     async def _open(self, canary: str) -> None:
-        await gather(self._named(connection, connection.open(canary)) for connection in self.connections)
-        for connection in self.connections:
+        for connection in self.connections:  # one by one: replicas may share a machine
+            await self._named(connection, connection.open(canary))
             self._check_facts(connection)
 
     def _check_facts(self, connection: Connection) -> None:
