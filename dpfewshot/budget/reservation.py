@@ -6,10 +6,11 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-from dpfewshot.budget.account import Account, Cost, Details
+from dpfewshot.budget.account import Account, Cost, Details, DrawsAhead
 from dpfewshot.budget.draws import DrawCounts, new_lease
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BudgetExceeded, LedgerError
+from dpfewshot.runtime.forking import start_afresh_in_children
 from dpfewshot.values import PrivacySpend
 
 
@@ -20,6 +21,9 @@ class Reservation:
     left serve further demonstrations of the same plan (docs/proofs/composition.md). Nothing comes back to the
     account after the first draw.
 
+    Draws may be charged ahead, several in one commit. Those that are not made by `close` or `hand_over` are
+    given back to the entry; those of a process that dies count as made (docs/proofs/resuming.md).
+
     Args:
         account: the account to charge; None for runs without a guarantee.
         entry: the account's number for the plan.
@@ -29,6 +33,7 @@ class Reservation:
         disjoint_parts: P ≥ 1. The parts are disjoint, so their draws compose in parallel.
         lease: names this run to the account, which counts each draw before it is made.
         resumed: whether an earlier run may have drawn from it, so that nothing comes back.
+        draws_at_once: how many draws to charge in one commit, at least 1.
 
     Attributes:
         lease: as above.
@@ -47,8 +52,11 @@ class Reservation:
         disjoint_parts: int = 1,
         lease: str = "",
         resumed: bool = False,
+        draws_at_once: int = 1,
     ) -> None:
         self._left = [draws] * disjoint_parts
+        self._ahead = [0] * disjoint_parts  # charged, and not made
+        self._at_once = draws_at_once
         self._account = account
         self._entry = entry
         self.lease = lease
@@ -57,6 +65,11 @@ class Reservation:
         self.asked = self._drawn = resumed
         self._closed = False
         self._lock = threading.Lock()
+        start_afresh_in_children(self)
+
+    def after_fork(self) -> None:
+        """Forget the draws that the parent charged ahead: it makes them."""
+        self._ahead[:] = [0] * len(self._ahead)
 
     @property
     def entry(self) -> int:
@@ -104,15 +117,17 @@ class Reservation:
             if self._left[part] < 1:
                 raise BudgetExceeded("all draws of the plan are used: a further plan needs further budget")
             self.asked = True
-            if self._account is not None:
-                self._account.draw(self._entry, self.lease, part)
+            if not self._ahead[part]:
+                self._ahead[part] = self._charge(part)
             self._drawn = True
+            self._ahead[part] -= 1
             self._left[part] -= 1
             return Permit(self._tokens_per_draw, self._noise_multiplier)
 
     def hand_over(self) -> None:
         """Leave the remaining draws to a later run, which resumes them; this object draws no more."""
         with self._lock:
+            self._give_back()
             self._account = None
             self._left = [0] * len(self._left)
 
@@ -127,12 +142,30 @@ class Reservation:
             if self._account is not None and not self._closed:
                 if not self._drawn:
                     self._account.cancel(self._entry)  # keeps an entry that it may have charged
+                self._give_back()
                 if self.asked:
                     # an entry counts the same charged or settled: a failure must not lose what was released
                     with suppress(LedgerError):
                         self._account.settle(self._entry, self.lease)
             self._closed = True
             self._left = [0] * len(self._left)
+
+    def _charge(self, part: int) -> int:
+        """Charge one draw, or several ahead, and return how many."""
+        count = min(self._at_once, self._left[part])
+        if count > 1 and isinstance(self._account, DrawsAhead):
+            return self._account.draw_ahead(self._entry, self.lease, part, count)
+        if self._account is not None:
+            self._account.draw(self._entry, self.lease, part)
+        return 1
+
+    def _give_back(self) -> None:
+        """Give back what was charged and not made. What fails to come back counts as made."""
+        for part, count in enumerate(self._ahead):
+            self._ahead[part] = 0  # first: after a lost answer nothing may come back twice
+            if count and isinstance(self._account, DrawsAhead):
+                with suppress(LedgerError):
+                    self._account.give_back(self._entry, self.lease, part, count)
 
 
 class Accountant:
@@ -176,6 +209,7 @@ class Accountant:
         noise_multiplier: float,
         details: Details,
         disjoint_parts: int = 1,
+        draws_at_once: int = 1,
     ) -> Reservation:
         """Reserve a whole plan.
 
@@ -188,6 +222,7 @@ class Accountant:
             noise_multiplier: the σ that the cost was computed for.
             details: public facts for the account's history.
             disjoint_parts: P ≥ 1, disjoint parts of the stratum's units.
+            draws_at_once: how many draws to charge in one commit, at least 1.
 
         Raises:
             BudgetExceeded: the cost does not fit; nothing is reserved.
@@ -204,6 +239,7 @@ class Accountant:
             noise_multiplier=noise_multiplier,
             disjoint_parts=disjoint_parts,
             lease=lease,
+            draws_at_once=draws_at_once,
         )
 
     def resume(
@@ -219,6 +255,7 @@ class Accountant:
         known: Sequence[str],
         lease: str,
         disjoint_parts: int = 1,
+        draws_at_once: int = 1,
     ) -> Reservation:
         """Resume what an earlier run reserved and may have drawn from (docs/proofs/resuming.md).
 
@@ -233,6 +270,7 @@ class Accountant:
             known: leases of the checkpoint.
             lease: this run's, which is in the checkpoint already; one of `known` leaves the entry as it is.
             disjoint_parts: P ≥ 1, disjoint parts of the stratum's units.
+            draws_at_once: how many draws to charge in one commit, at least 1.
 
         Raises:
             BudgetExceeded: an account in memory has no room for it.
@@ -251,4 +289,5 @@ class Accountant:
             disjoint_parts=disjoint_parts,
             lease=lease,
             resumed=True,
+            draws_at_once=draws_at_once,
         )

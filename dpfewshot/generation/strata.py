@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Final
 
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.draws import new_lease
@@ -22,6 +23,9 @@ from dpfewshot.planning.plan import StratumPlan
 from dpfewshot.prompts.writer import Body
 from dpfewshot.runtime.forking import start_afresh_in_children
 from dpfewshot.values import PrivacySpend
+
+COMMITS: Final = 8
+"""The least number of commits that charge a demonstration's draws, if it has as many draws."""
 
 
 @dataclass(eq=False)
@@ -102,6 +106,11 @@ class StratumRun:
         """`cost`, as results state it."""
         return self.plan.spend if self.certified else None
 
+    @property
+    def draws_at_once(self) -> int:
+        """How many draws one commit charges: an eighth of a demonstration's, which a killed process loses."""
+        return max(1, self.set_up.plan.settings.draws_per_demonstration // COMMITS)
+
     def bodies(self, part: int) -> list[list[Body]]:
         """For each unit of one disjoint part, its records in tokens. Private.
 
@@ -153,6 +162,7 @@ class StratumRun:
             noise_multiplier=self.plan.noise_multiplier,
             disjoint_parts=self.set_up.plan.settings.disjoint_parts,
             details=self.set_up.account_details(self.plan),
+            draws_at_once=self.draws_at_once,
         )
         self.reservation = reservation  # before observers are told: one may close the synthesizer
         try:
@@ -240,6 +250,7 @@ class StratumRun:
                 known=known,
                 lease=lease,
                 disjoint_parts=self.set_up.plan.settings.disjoint_parts,
+                draws_at_once=self.draws_at_once,
             )
         except LedgerError as error:
             raise LedgerError(f"{checkpoint.path}: {error}") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import select
@@ -49,51 +49,13 @@ from dpfewshot.ledger.rows import (
     totals_in_entries,
 )
 from dpfewshot.ledger.schema import bring_up_to_date, is_there
+from dpfewshot.ledger.standing import Standing
 from dpfewshot.ledger.stored_account import StoredAccount, change_account, find, lock
 from dpfewshot.ledger.tables import accounts
 from dpfewshot.ledger.tip import check_tip
 from dpfewshot.ledger.totals import record, snapshot_of, totals_of, without_entry
 from dpfewshot.ledger.verification import Snapshot
 from dpfewshot.values import UNNAMED_UNIT
-
-
-@dataclass(frozen=True)
-class Standing:
-    """An account at one moment: its limit, its running totals, its newest entry, and its history's tip."""
-
-    rule: Rule
-    limit: Amount
-    totals: Totals
-    last: tuple[str | None, Tally] | None
-    partition: str | None
-    chain_tip: str
-
-    @property
-    def entries(self) -> int:
-        """The number of plans; cancelled ones do not count."""
-        return self.totals.count
-
-    @property
-    def spent(self) -> Amount:
-        """What counts as spent."""
-        return self.rule.spent(self.totals.total, self.limit)
-
-    @property
-    def spent_by_scope(self) -> dict[str | None, Amount]:
-        """What the plans of each scope have spent by themselves, the whole data set first."""
-        sums = self.totals.sums
-        ordered = sorted(sums, key=lambda scope: scope or "")
-        return {scope: self.rule.spent(sums[scope], self.limit) for scope in ordered}
-
-    @property
-    def left(self) -> Amount:
-        """What a plan over the whole data set may still cost."""
-        return self.rule.left(self.totals.total, self.limit)
-
-    @property
-    def plans_left(self) -> int | None:
-        """How many more plans like the last one fit; None before the first plan."""
-        return None if self.last is None else self.rule.plans_left(self.totals.sums, self.last, self.limit)
 
 
 class Store:
@@ -250,8 +212,10 @@ class Store:
             record(connection, account.number, event, totals)
             return entry
 
-    def draw(self, account: StoredAccount, entry: int, lease: str, part: int) -> None:
-        """Count one draw from a disjoint part of an entry; the first draw charges the entry.
+    def draw(self, account: StoredAccount, entry: int, lease: str, part: int, count: int = 1) -> int:
+        """Take draws off a disjoint part of an entry, as many as it has, and return how many.
+
+        The first draw charges the entry.
 
         Raises:
             BudgetExceeded: the part has no draw left.
@@ -260,11 +224,26 @@ class Store:
         with self._database.write() as connection:
             lock(connection, account)
             row = entry_of(connection, account.number, entry)
-            draws = open_draws(row, entry).after_one(entry, lease, part)
+            before = open_draws(row, entry)
+            draws = before.after(entry, lease, part, count)
             change_entry(connection, entry, state=CHARGED, **columns(draws))
             if row is not None and row["state"] == RESERVED:
                 event = event_now(CHARGE, entry=entry, scope=row["scope"])
                 record(connection, account.number, event, totals_of(connection, account.number))
+        return before.left[part] - draws.left[part]
+
+    def give_back(self, account: StoredAccount, entry: int, lease: str, part: int, count: int) -> None:
+        """Add draws that were taken and not made to those left. Nothing changes if the lease was replaced.
+
+        Raises:
+            LedgerError: there is no such entry, it draws no more, or that many were not taken.
+        """
+        with self._database.write() as connection:
+            lock(connection, account)
+            draws = open_draws(entry_of(connection, account.number, entry), entry)
+            granted = granted_by(grants_of(connection, account.number, entry)[-1])
+            if draws.lease == lease and granted is not None:
+                change_entry(connection, entry, **columns(draws.given_back(part, count, granted)))
 
     def resume(
         self,
