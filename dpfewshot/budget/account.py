@@ -193,6 +193,11 @@ class DrawsAhead(Protocol):
         ...
 
 
+def draws_ahead(account: object) -> DrawsAhead | None:
+    """The account if it charges several draws in one commit."""
+    return account if isinstance(account, DrawsAhead) else None
+
+
 def bound(account: Account, relations: frozenset[str], unit: str | None) -> str | None:
     """Bind an account to what the costs to come hold for, and return its relation; None while it is open.
 

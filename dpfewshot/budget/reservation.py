@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-from dpfewshot.budget.account import Account, Cost, Details, DrawsAhead
+from dpfewshot.budget.account import Account, Cost, Details, draws_ahead
 from dpfewshot.budget.draws import DrawCounts, new_lease
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BudgetExceeded, LedgerError
@@ -153,8 +153,8 @@ class Reservation:
     def _charge(self, part: int) -> int:
         """Charge one draw, or several ahead, and return how many."""
         count = min(self._at_once, self._left[part])
-        if count > 1 and isinstance(self._account, DrawsAhead):
-            return self._account.draw_ahead(self._entry, self.lease, part, count)
+        if count > 1 and (ahead := draws_ahead(self._account)):
+            return ahead.draw_ahead(self._entry, self.lease, part, count)
         if self._account is not None:
             self._account.draw(self._entry, self.lease, part)
         return 1
@@ -163,9 +163,9 @@ class Reservation:
         """Give back what was charged and not made. What fails to come back counts as made."""
         for part, count in enumerate(self._ahead):
             self._ahead[part] = 0  # first: after a lost answer nothing may come back twice
-            if count and isinstance(self._account, DrawsAhead):
+            if count and (ahead := draws_ahead(self._account)):
                 with suppress(LedgerError):
-                    self._account.give_back(self._entry, self.lease, part, count)
+                    ahead.give_back(self._entry, self.lease, part, count)
 
 
 class Accountant:

@@ -49,16 +49,21 @@ class _Request:
         with self._changed:
             if self.answered:  # nobody wanted the file when its turn came
                 return False
-            taken, self._wanted = False, True
+            self._wanted = True
             try:
                 self._ask()
                 self._changed.wait_for(lambda: self.answered, max(0.0, seconds))
-                taken = self.answered and self._granted
+            except BaseException:
+                self._give_away()
+                raise
             finally:
-                self._wanted = taken
-                if self.answered and self._granted and not taken:  # interrupted
-                    fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-            return taken
+                self._wanted = False
+            return self._granted
+
+    def _give_away(self) -> None:
+        if self._granted:
+            self._granted = False
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def _ask(self) -> None:
         if self._asked:
@@ -71,14 +76,14 @@ class _Request:
             time.sleep(_PAUSE)
 
     def _wait_in_queue(self) -> None:
+        granted = False
         with suppress(OSError):  # the next call meets it too, and reports it
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-            self._granted = True
+            granted = True
         with self._changed:
-            self.answered = True
-            if self._granted and not self._wanted:
-                self._granted = False
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            self.answered, self._granted = True, granted
+            if not self._wanted:
+                self._give_away()
             self._changed.notify_all()
 
 
