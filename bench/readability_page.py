@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from dpfewshot.mechanisms import PublicCentred
+from dpfewshot.mechanisms import SoftmaxChoice
 from dpfewshot.planning.defaults import PROMPT_TOKEN_LIMIT, prompts_within
 from dpfewshot.planning.plan import Stratum
 from dpfewshot.planning.planner import plan_stratum
@@ -23,7 +23,7 @@ HEAD = """# How much noise text bears
     python -m bench.readability_page cells.jsonl > docs/results/readability.md
 
 A row is one run: one text a label of at most 16 tokens, each on one draw of M = 24. The tasks are made-up support tickets (five labels, n = 300) and four labels of banking77 (n = 180 to 187), which no setting
-was tuned on. ε is 8, 4, 2 and 1. *nats*: the mean negative log-probability of a token under Gemma 3 270M as the reader, without records. *more*: nats above the same writer's texts without noise.
+was tuned on. ε is 8, 4, 2, 1 and 0.5. *nats*: the mean negative log-probability of a token under Gemma 3 270M as the reader, without records. *more*: nats above the same writer's texts without noise.
 Fluent text without content has few nats, so only what noise adds says something. Four or five texts a row: differences below about half a nat mean little. Rows that are missing were not run.
 """
 
@@ -75,7 +75,7 @@ def _nats(row: list[Cell]) -> float:
 
 def _planned() -> Iterator[str]:
     yield (
-        "## Noise of the planned settings\n\nComputed: public-centred, one demonstration a label, one draw, "
+        "## Noise of the planned settings\n\nComputed: softmax-choice, which the planner takes here, one demonstration a label, one draw, "
         f"at most {PROMPT_TOKEN_LIMIT:,} tokens a demonstration, δ = 1e-5, prompts of {PROMPT} + T tokens, "
         f"a backend that keeps {KEPT} prompts.\n"
     )
@@ -91,8 +91,8 @@ def _noise(tokens: int, records: int, epsilon: float) -> float:
     work = PROMPT_TOKEN_LIMIT // (PROMPT + 2 * tokens - 1)
     settings = Settings(min(records, work, prompts_within(KEPT)), 1, tokens, 1, tokens, 100)
     stratum = Stratum("label", ("label",), records)
-    planned = plan_stratum(PublicCentred(), settings, PrivacyBudget(epsilon, 1e-5), stratum)
-    assert planned.noise_on_mean is not None  # noqa: S101 - public-centred has it
+    planned = plan_stratum(SoftmaxChoice(), settings, PrivacyBudget(epsilon, 1e-5), stratum)
+    assert planned.noise_on_mean is not None  # noqa: S101 - softmax-choice has it
     return planned.noise_on_mean
 
 

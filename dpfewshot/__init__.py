@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         LedgerError as LedgerError,
         MissingExtra as MissingExtra,
     )
+    from dpfewshot.generation.ray_executor import RayExecutor as RayExecutor
     from dpfewshot.ledger import BudgetLedger as BudgetLedger
     from dpfewshot.planning.plan import GenerationPlan as GenerationPlan
     from dpfewshot.records import as_records as as_records, read_records as read_records
@@ -81,6 +82,7 @@ _HOMES = {
     "MissingExtra": "dpfewshot.errors",
     "PrivacyBudget": "dpfewshot.values",
     "PrivacySpend": "dpfewshot.values",
+    "RayExecutor": "dpfewshot.generation.ray_executor",
     "Record": "dpfewshot.values",
     "Synthesizer": "dpfewshot.synthesizer",
     "Task": "dpfewshot.tasks",

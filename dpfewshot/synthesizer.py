@@ -9,6 +9,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
 from typing import Self
 
 from dpfewshot.backends.protocol import LogprobBackend, check_invariance, states_invariance
@@ -24,6 +25,8 @@ from dpfewshot.generation.runner import OnDemonstration, identity, release_all
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.telemetry import Observer, observers_of
 from dpfewshot.generation.units import check_every_label_has_units, labels_of, planned_labels, units_by_scope
+from dpfewshot.generation.worker_backend import BackendFactory
+from dpfewshot.generation.workers import Workers
 from dpfewshot.ledger.opening import open_account
 from dpfewshot.mechanisms import Mechanism
 from dpfewshot.planning.choices import TANG, Choices
@@ -248,22 +251,30 @@ class Synthesizer:
         *,
         on_demonstration: OnDemonstration | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
+        executor: Executor | None = None,
+        worker_backend: BackendFactory | None = None,
     ) -> Demonstrations:
         """Release every planned demonstration, with a progress bar on a terminal.
 
         Args:
-            on_demonstration: called with each demonstration as it is released.
+            on_demonstration: called with each demonstration as it is released, one call at a time.
             checkpoint: a file from which a later run resumes, created if it does not exist. Finished
                 demonstrations are not paid for again; an interruption costs the draw in progress
                 (docs/proofs/resuming.md).
+            executor: makes the draws, of several strata at a time: a `ThreadPoolExecutor`, a
+                `ProcessPoolExecutor` or a `RayExecutor` (docs/how-to/scale.md). Workers in other processes
+                need `ledger=`.
+            worker_backend: makes the backend of each worker: a function without arguments, or
+                "package.module:factory". None: threads share the synthesizer's; other processes need one.
 
         Raises:
-            InvalidPlan: the checkpoint is of another plan.
+            InvalidPlan: the checkpoint is of another plan, or a worker has no backend or another model.
             BudgetExceeded, BackendError, LedgerError: as `generate`. With a checkpoint, all demonstrations
                 that can be made are made before BudgetExceeded. LedgerError also if the checkpoint cannot be
                 read or written.
         """
-        return self._generate_all(on_demonstration, checkpoint, StopSignal())
+        workers = Workers.of(executor, self._backend, worker_backend)
+        return self._generate_all(on_demonstration, checkpoint, workers, StopSignal())
 
     def close(self) -> None:
         """Settle what drew, give back what did not, and refuse every later call with `BudgetExceeded`.
@@ -300,22 +311,26 @@ class Synthesizer:
         *,
         on_demonstration: OnDemonstration | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
+        executor: Executor | None = None,
+        worker_backend: BackendFactory | None = None,
     ) -> Demonstrations:
-        """`generate_all` for asyncio. It is cancelled as `agenerate` is; the callback runs in the thread."""
+        """`generate_all` for asyncio. It is cancelled as `agenerate` is; the callback runs in a thread."""
+        workers = Workers.of(executor, self._backend, worker_backend)
         return await self._generation.worker.run(
-            lambda stop: self._generate_all(on_demonstration, checkpoint, stop)
+            lambda stop: self._generate_all(on_demonstration, checkpoint, workers, stop)
         )
 
     def _generate_all(
         self,
         on_demonstration: OnDemonstration | None,
         checkpoint: str | os.PathLike[str] | None,
+        workers: Workers | None,
         stop: StopSignal,
     ) -> Demonstrations:
         if checkpoint is None:
-            return release_all(self._generation, on_demonstration, stop)
+            return release_all(self._generation, on_demonstration, stop, workers)
         with checkpointed(self._generation, checkpoint, identity(self._generation, self._identity)):
-            return release_all(self._generation, on_demonstration, stop)
+            return release_all(self._generation, on_demonstration, stop, workers)
 
     def _at_most(self, max_tokens: int | None) -> int:
         planned = self._planner.settings.max_tokens

@@ -24,6 +24,7 @@ SLOW = {
     "test_balls.py",
     "test_example_service.py",
     "test_examples.py",
+    "test_executors.py",
     "test_interruptions.py",
     "test_interruptions_ledger.py",
     "test_ledger_file_lock.py",

@@ -67,8 +67,8 @@ ACCOUNTING_AND_LEDGER = (
         "tests/unit/test_accounting.py::test_calibrated_noise_fits_and_is_the_least",
     ),
     Fault(
-        "dpfewshot/budget/reservation.py",
-        "self._account.draw(self._entry, self.lease, part)",
+        "dpfewshot/budget/delegation.py",
+        "self.account.draw(self.entry, self.lease, self.part)",
         "pass",
         "the account counts a draw before it is drawn",
         "tests/unit/test_reservation.py",
@@ -200,9 +200,9 @@ ACCOUNTING_AND_LEDGER = (
         "tests/integration/test_ledger_history.py tests/integration/test_ledger_tampering.py",
     ),
     Fault(
-        "dpfewshot/generation/checkpoint.py",
-        "left[of] = max(0, left[of] - 1)",
-        "left[of] = max(0, left[of] - 0)",
+        "dpfewshot/generation/checkpointed.py",
+        "left[part] = max(0, left[part] - 1)",
+        "left[part] = max(0, left[part] - 0)",
         "a draw that was made is not made again",
         "tests/integration/test_resuming.py tests/integration/test_resuming_killed.py",
     ),

@@ -73,7 +73,7 @@ def canary_game(
         bar.total = table.ticks
         of_one_draw = [table.one_token(), table.one_block()]
         demonstration, draws = table.one_demonstration()
-    units = set_up.bodies(stratum)[0]
+    units = set_up.bodies(set_up.parts(stratum)[0])
     return verdict_of(
         set_up.mechanism,
         stratum,

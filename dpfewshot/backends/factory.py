@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from operator import attrgetter
 from pathlib import Path
@@ -84,6 +85,15 @@ def _made(module_name: str, name: str, target: str) -> LogprobBackend:
             f"{name!r} of module {module_name!r} is not callable: name a function or class that makes a "
             "backend"
         )
+    return made_by(factory, target)
+
+
+def made_by(factory: Callable[[], object], target: str) -> LogprobBackend:
+    """Call a factory, which messages call `target`.
+
+    Raises:
+        BackendError: it fails, or returns no backend. The factory's own exception is the cause.
+    """
     try:
         backend = factory()
     except DPFewShotError:

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from dpfewshot.budget.account import Account, Cost, Details, draws_ahead
+from dpfewshot.budget.delegation import DelegatedDraw
 from dpfewshot.budget.draws import DrawCounts, new_lease
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.runtime.forking import start_afresh_in_children
 from dpfewshot.values import PrivacySpend
+
+_USED = "all draws of the plan are used: a further plan needs further budget"
 
 
 class Reservation:
@@ -114,15 +117,72 @@ class Reservation:
                 drawn; the draw may be requested again, since the account keeps its own count.
         """
         with self._lock:
-            if self._left[part] < 1:
-                raise BudgetExceeded("all draws of the plan are used: a further plan needs further budget")
+            draw = self._one_of(part)
             self.asked = True
             if not self._ahead[part]:
-                self._ahead[part] = self._charge(part)
+                self._ahead[part] = draw.charge_ahead(min(self._at_once, self._left[part]))
             self._drawn = True
             self._ahead[part] -= 1
             self._left[part] -= 1
             return Permit(self._tokens_per_draw, self._noise_multiplier)
+
+    def delegate(self, part: int) -> DelegatedDraw:
+        """One draw from a disjoint part for a worker to charge. It counts as made until `report` or `renew`.
+
+        Raises:
+            BudgetExceeded: no draw is left.
+        """
+        with self._lock:
+            self._give_back()  # the worker takes a draw of its own
+            draw = self._one_of(part)
+            self._left[part] -= 1
+            return draw
+
+    def report(self, part: int, *, asked: bool, charged: bool) -> None:
+        """Count what a worker did with a delegated draw.
+
+        Args:
+            part: of the disjoint parts.
+            asked: whether the worker asked the account for it.
+            charged: whether the account granted it.
+        """
+        with self._lock:
+            self.asked = self.asked or asked
+            self._drawn = self._drawn or charged
+            if not charged:
+                self._left[part] += 1
+
+    def renew(self, part: int, lease: str, scope: str | None, cost: Cost | None, details: Details) -> None:
+        """Replace the lease after a worker died with a delegated draw, which can then be charged no more.
+
+        With several disjoint parts the draw counts as made, and the lease stays: a resume would count the
+        draws of one part for all of them.
+
+        Args:
+            part: that the draw was delegated from.
+            lease: the new one, which is in the checkpoint already.
+            scope: as it was reserved.
+            cost: as it was reserved; None without an account.
+            details: as they were reserved.
+
+        Raises:
+            LedgerError: the account cannot be asked, or another run resumed the reservation.
+        """
+        with self._lock:
+            self.asked = self._drawn = True
+            if self._account is None or cost is None or len(self._left) > 1:
+                return
+            self._ahead[part] = 0  # counts as made: the account's count is without it
+            told = DrawCounts((self._left[part] + 1,), lease)
+            _, left = self._account.resume(self._entry, scope, cost, details, known=(self.lease,), draws=told)
+            self.lease, self._left = lease, list(left)
+
+    def _one_of(self, part: int) -> DelegatedDraw:
+        if self._left[part] < 1:
+            raise BudgetExceeded(_USED)
+        return DelegatedDraw(
+            self._account, self._entry, self.lease, part, self._tokens_per_draw, self._noise_multiplier
+        )
 
     def hand_over(self) -> None:
         """Leave the remaining draws to a later run, which resumes them; this object draws no more."""
@@ -149,15 +209,6 @@ class Reservation:
                         self._account.settle(self._entry, self.lease)
             self._closed = True
             self._left = [0] * len(self._left)
-
-    def _charge(self, part: int) -> int:
-        """Charge one draw, or several ahead, and return how many."""
-        count = min(self._at_once, self._left[part])
-        if count > 1 and (ahead := draws_ahead(self._account)):
-            return ahead.draw_ahead(self._entry, self.lease, part, count)
-        if self._account is not None:
-            self._account.draw(self._entry, self.lease, part)
-        return 1
 
     def _give_back(self) -> None:
         """Give back what was charged and not made. What fails to come back counts as made."""

@@ -16,6 +16,7 @@ from typing import Any, Self
 import click
 
 from dpfewshot.cli.options import describe, generation_options, open_session
+from dpfewshot.cli.workers import worker_options, workers_of
 from dpfewshot.demonstrations import Demonstrations, json_line
 from dpfewshot.errors import BudgetExceeded, DPFewShotError
 from dpfewshot.values import Demonstration
@@ -40,6 +41,7 @@ CHECKPOINT = ".checkpoint"
     is_flag=True,
     help="Create the account with this run's budget if the ledger has none of that name.",
 )
+@worker_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with the plan and all lines.")
 def generate(
     *,
@@ -48,6 +50,8 @@ def generate(
     ledger: str | None,
     dataset: str | None,
     create: bool,
+    ray: str | None,
+    workers: int | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -63,7 +67,10 @@ def generate(
         raise click.UsageError("--resume needs --output: its checkpoint is kept beside that file")
     if dataset is not None and ledger is None:
         raise click.UsageError("--dataset needs --ledger: without one, the budget ends with this run")
-    with _Lines(output) as lines:  # opened before anything is spent
+    with (
+        _Lines(output) as lines,  # opened before anything is spent
+        workers_of(options, ray=ray, workers=workers, ledger=ledger) as work,
+    ):
         session = open_session(options, ledger=ledger, dataset=dataset, create=create)
         click.echo(describe(session.synthesizer.plan, options["unit"]), err=True)
         checkpoint = f"{output}{CHECKPOINT}" if resume else None
@@ -73,6 +80,7 @@ def generate(
             demonstrations = session.synthesizer.generate_all(
                 on_demonstration=lambda one: None if as_json and output is None else lines.write(one),
                 checkpoint=checkpoint,
+                **work,
             )
         except BudgetExceeded:
             if checkpoint is not None:  # which has the others

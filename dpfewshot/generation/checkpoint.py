@@ -6,7 +6,7 @@ The file has one JSON line for each, which is appended and never changed:
     {"checkpoint": "reserved", "part": 0, "entry": 7, "lease": "9e1b...", "blocks": [15]}
     {"checkpoint": "draw", "part": 0, "of": 0, "label": "Location"}
     {"checkpoint": "not drawn", "part": 0, "of": 0}
-    {"checkpoint": "token", "id": 1812}
+    {"checkpoint": "token", "part": 0, "id": 1812}
     {"text": "Where is ...", "label": "Location", "epsilon": 3.99, ...}
     {"checkpoint": "returned", "part": 1}
     {"checkpoint": "resuming", "part": 0, "lease": "04d7..."}
@@ -30,81 +30,18 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from dpfewshot.budget.reservation import Reservation
-from dpfewshot.demonstrations import from_line, json_line
+from dpfewshot.demonstrations import json_line
 from dpfewshot.errors import InvalidPlan, LedgerError
+from dpfewshot.generation.checkpointed import Progress
 from dpfewshot.values import Demonstration
 
 VERSION = 2
 
 _START = b'{"checkpoint": "run", '
-
-_LARGEST: Final = 2**63 - 1
-
-
-@dataclass
-class CheckpointedReservation:
-    """What is left of a stratum's reservation.
-
-    Attributes:
-        entry: the account's number for it.
-        leases: the last one that the account granted, then those requested since.
-        draws_left: in each disjoint part.
-    """
-
-    entry: int
-    leases: list[str]
-    draws_left: list[int]
-
-
-@dataclass
-class Progress:
-    """The state that a checkpoint's lines add up to.
-
-    Attributes:
-        finished: the demonstrations, in order.
-        reserved: by the number of the stratum.
-        label: of the unfinished demonstration, if there is one.
-        released: its tokens so far.
-    """
-
-    finished: list[Demonstration] = field(default_factory=list)
-    reserved: dict[int, CheckpointedReservation] = field(default_factory=dict)
-    label: str | None = None
-    released: list[int] = field(default_factory=list)
-
-    def add(self, line: Mapping[str, Any]) -> None:
-        """Apply a line; not the first, which names the plan.
-
-        Raises:
-            KeyError, IndexError, TypeError, ValueError: it is not a line of a checkpoint.
-        """
-        match line.get("checkpoint"):
-            case "reserved":
-                left = [_count(draws) for draws in line["blocks"]]
-                reservation = CheckpointedReservation(_count(line["entry"]), [_text(line["lease"])], left)
-                self.reserved[_count(line["part"])] = reservation
-            case "resuming":
-                self.reserved[_count(line["part"])].leases.append(_text(line["lease"]))
-            case "returned":
-                del self.reserved[_count(line["part"])]
-            case "draw":
-                left, of = self.reserved[_count(line["part"])].draws_left, _count(line["of"])
-                left[of] = max(0, left[of] - 1)  # more lines than draws leave none
-                self.label = self.label if line["label"] is None else _text(line["label"])
-            case "not drawn":
-                self.reserved[_count(line["part"])].draws_left[_count(line["of"])] += 1
-            case "token":
-                self.released.append(_count(line["id"]))
-            case None:
-                self.finished.append(from_line(line))
-                self.label, self.released = None, []
-            case _:
-                raise ValueError("unknown line")
 
 
 class NoCheckpoint:
@@ -124,6 +61,9 @@ class NoCheckpoint:
     def reserved(self, stratum: int, reservation: Reservation) -> None:
         """See `Checkpoint.reserved`."""
 
+    def resuming(self, stratum: int, lease: str) -> None:
+        """See `Checkpoint.resuming`."""
+
     def returned(self, stratum: int) -> None:
         """See `Checkpoint.returned`."""
 
@@ -133,7 +73,7 @@ class NoCheckpoint:
     def not_drawn(self, stratum: int, part: int) -> None:
         """See `Checkpoint.not_drawn`."""
 
-    def token(self, token: int) -> None:
+    def token(self, stratum: int, token: int) -> None:
         """See `Checkpoint.token`."""
 
     def finish(self, demonstration: Demonstration) -> None:
@@ -228,10 +168,10 @@ class Checkpoint:
         """Take back the last `draw`: the account refused it."""
         self._write({"checkpoint": "not drawn", "part": stratum, "of": part})
 
-    def token(self, token: int) -> None:
-        """Record a released token of the run's demonstration."""
+    def token(self, stratum: int, token: int) -> None:
+        """Record a released token of the demonstration that a stratum has in progress."""
         # Not forced to disk: a power failure may lose the token, but not its charge.
-        self._write({"checkpoint": "token", "id": token}, durable=False)
+        self._write({"checkpoint": "token", "part": stratum, "id": token}, durable=False)
 
     def finish(self, demonstration: Demonstration) -> None:
         """Record the run's demonstration."""
@@ -332,18 +272,6 @@ def _first(line: bytes) -> dict[str, Any]:
     if (first["checkpoint"], first["version"]) != ("run", VERSION) or not {"plan", "file"} <= first.keys():
         raise ValueError("not the first line of a checkpoint")
     return first
-
-
-def _count(value: object) -> int:
-    if type(value) is not int or not 0 <= value <= _LARGEST:
-        raise ValueError("not a number of a checkpoint")
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError("not words of a checkpoint")
-    return value
 
 
 def _fingerprint(identity: Mapping[str, object]) -> str:

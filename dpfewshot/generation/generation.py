@@ -140,16 +140,19 @@ class Generation:
             with run.reserved() as reservation:
                 self.check_open()  # an observer may have closed it
                 part = reservation.part_for(draws)
-                released = set_up.loop.release(
-                    run.bodies(part),
-                    set_up.sampler(plan),
-                    set_up.release(plan),
-                    lambda: run.charge(part, request),
-                    prompts=set_up.writer.for_label(request.label),
-                    max_tokens=request.max_tokens,
-                    prior_tokens=request.prior_tokens,
-                    on_token=request.on_token,
-                )
+                if request.workers is not None:
+                    released = request.workers.release(run, part, request)
+                else:
+                    released = set_up.loop.release(
+                        run.bodies(part),
+                        set_up.sampler(plan),
+                        set_up.release(plan),
+                        lambda: run.charge(part, request),
+                        prompts=set_up.writer.for_label(request.label),
+                        max_tokens=request.max_tokens,
+                        prior_tokens=request.prior_tokens,
+                        on_token=request.on_token,
+                    )
         finally:
             run.lock.release()
         return self.demonstration(request.label, released)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
@@ -13,7 +14,7 @@ from dpfewshot.values import Demonstration, epsilon_text
 
 
 class ProgressBar:
-    """A bar on standard error, shown only if that is a terminal.
+    """A bar on standard error, shown only if that is a terminal. Threads may count at the same time.
 
     Args:
         plan: of the run.
@@ -21,6 +22,7 @@ class ProgressBar:
     """
 
     def __init__(self, plan: GenerationPlan, done: Sequence[Demonstration]) -> None:
+        self._lock = threading.Lock()
         self._plan = plan
         self._done = list(done)
         to_come = (plan.demonstrations - len(done)) * plan.settings.max_tokens
@@ -35,7 +37,8 @@ class ProgressBar:
 
     def token(self) -> None:
         """Count one more token."""
-        self._bar.update()
+        with self._lock:
+            self._bar.update()
 
     @contextmanager
     def demonstration(self, demonstration: Demonstration) -> Iterator[None]:

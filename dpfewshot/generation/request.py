@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from dpfewshot.generation.cancellation import StopSignal
+
+if TYPE_CHECKING:
+    from dpfewshot.generation.workers import Workers
 
 
 @dataclass(frozen=True, repr=False)
@@ -19,6 +23,8 @@ class GenerationRequest:
         on_token: called with each further token.
         stop: checked before each draw.
         checkpointed: whether the run that the checkpoint follows makes the request.
+        workers: make the draws; None: the caller's thread does.
+        others: labels of the run's demonstrations to come, which keep their draws if a worker dies.
     """
 
     label: str
@@ -27,3 +33,5 @@ class GenerationRequest:
     on_token: Callable[[int], None] = lambda _token: None
     stop: StopSignal = field(default_factory=StopSignal)
     checkpointed: bool = False
+    workers: Workers | None = None
+    others: Sequence[str] = ()

@@ -62,13 +62,18 @@ def _check(generation: Generation, checkpoint: Checkpoint) -> None:
     """
     progress, plan, runs = checkpoint.progress, generation.plan, generation.runs.values()
     planned = {label for stratum in plan.strata for label in stratum.labels}
-    found = {one.label for one in progress.finished} | ({progress.label} if progress.label else set())
+    found = {one.label for one in progress.finished}
     fits = (
         all(number < len(runs) for number in progress.reserved)
         and all(run.fits(checkpoint) for run in runs)
         and found <= planned
-        and len(progress.released) <= plan.settings.max_tokens
-        and all(token < generation.set_up.backend.vocabulary_size for token in progress.released)
+        and all(
+            number < len(runs)
+            and each.label in plan.strata[number].labels
+            and len(each.released) <= plan.settings.max_tokens
+            and all(token < generation.set_up.backend.vocabulary_size for token in each.released)
+            for number, each in progress.unfinished.items()
+        )
     )
     if not fits:
         raise LedgerError(f"{checkpoint.path}: its lines do not fit its plan: name another file")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -100,17 +100,20 @@ class SetUp:
         """The units of a stratum that the plan's holdout leaves. Private."""
         return self.plan.settings.division.generating(self.units[stratum.scope])
 
-    def bodies(self, stratum: StratumPlan) -> list[list[list[Body]]]:
-        """For each disjoint part of a stratum, for each unit, its records in tokens. Private.
+    def parts(self, stratum: StratumPlan) -> list[list[Unit]]:
+        """The units of each disjoint part of a stratum. Private.
 
         Every call assigns the units to the parts anew.
         """
-        parts = self.plan.settings.disjoint_parts
-        bodies = [[self.writer.body(record) for record in unit] for unit in self.generating(stratum)]
+        units, parts = self.generating(stratum), self.plan.settings.disjoint_parts
         if parts == 1:
-            return [bodies]
-        members = disjoint_parts(len(bodies), parts, self.random_source)
-        return [[bodies[unit] for unit in part] for part in members]
+            return [units]
+        members = disjoint_parts(len(units), parts, self.random_source)
+        return [[units[unit] for unit in part] for part in members]
+
+    def bodies(self, units: Iterable[Unit]) -> list[list[Body]]:
+        """For each unit, its records in tokens. Private."""
+        return [[self.writer.body(record) for record in unit] for unit in units]
 
     def sampler(self, stratum: StratumPlan) -> Sampler:
         """Draws the units of a stratum and groups them into prompts."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dpfewshot.budget.amounts import Amount
+from dpfewshot.budget.delegation import DelegatedDraw
 from dpfewshot.budget.draws import new_lease
 from dpfewshot.budget.permit import Permit
 from dpfewshot.budget.reservation import Accountant, Reservation
@@ -22,6 +23,7 @@ from dpfewshot.generation.telemetry import Observers
 from dpfewshot.planning.plan import StratumPlan
 from dpfewshot.prompts.writer import Body
 from dpfewshot.runtime.forking import start_afresh_in_children
+from dpfewshot.sampling import Unit
 from dpfewshot.values import PrivacySpend
 
 COMMITS: Final = 8
@@ -44,14 +46,16 @@ class Bookkeeping:
 
 
 @dataclass(eq=False, slots=True)
-class _Bodies:
-    """Hides private tokens from tools that print the attributes of objects.
+class _Parts:
+    """Hides private units and tokens from tools that print the attributes of objects.
 
     Attributes:
-        parts: for each disjoint part, for each unit, its records in tokens.
+        units: of each disjoint part.
+        bodies: by the part, for each unit, its records in tokens.
     """
 
-    parts: list[list[list[Body]]] = field(repr=False)
+    units: list[list[Unit]] = field(repr=False)
+    bodies: dict[int, list[list[Body]]] = field(default_factory=dict, repr=False)
 
 
 @dataclass(eq=False)
@@ -77,7 +81,7 @@ class StratumRun:
     reservation: Reservation | None = field(default=None, init=False)
     lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
     worker: Worker = field(default_factory=Worker, init=False, repr=False)
-    _bodies: _Bodies | None = field(default=None, init=False, repr=False)
+    _parts: _Parts | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         start_afresh_in_children(self)
@@ -111,14 +115,16 @@ class StratumRun:
         """How many draws one commit charges: an eighth of a demonstration's, which a killed process loses."""
         return max(1, self.set_up.plan.settings.draws_per_demonstration // COMMITS)
 
-    def bodies(self, part: int) -> list[list[Body]]:
-        """For each unit of one disjoint part, its records in tokens. Private.
+    def units(self, part: int) -> list[Unit]:
+        """The units of one disjoint part. Private."""
+        return self._assigned.units[part]
 
-        The first call assigns units to parts for good.
-        """
-        if self._bodies is None:
-            self._bodies = _Bodies(self.set_up.bodies(self.plan))
-        return self._bodies.parts[part]
+    def bodies(self, part: int) -> list[list[Body]]:
+        """For each unit of one disjoint part, its records in tokens. Private."""
+        parts = self._assigned
+        if part not in parts.bodies:
+            parts.bodies[part] = self.set_up.bodies(parts.units[part])
+        return parts.bodies[part]
 
     def draws_left(self, others: Sequence[str] = ()) -> int:
         """Draws that a demonstration may take so that later ones still have theirs.
@@ -198,6 +204,47 @@ class StratumRun:
             with suppress(LedgerError):  # without this line the draw counts as made
                 checkpoint.not_drawn(self.number, part)
             raise
+
+    def delegate(self, part: int, request: GenerationRequest) -> DelegatedDraw:
+        """Hand one draw to a worker, which charges it. The checkpoint counts it before.
+
+        Raises:
+            Stopped: the request was cancelled.
+            BudgetExceeded, LedgerError: it cannot be charged; nothing may be drawn.
+        """
+        request.stop.check()
+        assert self.reservation is not None  # noqa: S101 - `reserved` holds it
+        self.books.checkpoint.draw(self.number, part, request.label if request.checkpointed else None)
+        return self.reservation.delegate(part)
+
+    def report(self, part: int, *, asked: bool, charged: bool) -> None:
+        """Count what a worker did with a delegated draw. See `Reservation.report`."""
+        assert self.reservation is not None  # noqa: S101 - `reserved` holds it
+        self.reservation.report(part, asked=asked, charged=charged)
+        if not charged:
+            with suppress(LedgerError):  # without this line the draw counts as made
+                self.books.checkpoint.not_drawn(self.number, part)
+
+    def renew(self, part: int) -> None:
+        """Take the stratum from a worker that died with a delegated draw. See `Reservation.renew`.
+
+        Raises:
+            LedgerError: the account or the checkpoint cannot record it.
+        """
+        assert self.reservation is not None  # noqa: S101 - `reserved` holds it
+        checkpoint, lease = self.books.checkpoint, new_lease()
+        checkpoint.resuming(self.number, lease)  # on disk first: the answer to it may be lost
+        details = self.set_up.account_details(self.plan)
+        scope = self.set_up.account_scope(self.plan)
+        self.reservation.renew(part, lease, scope, self.cost, details)
+        checkpoint.reserved(self.number, self.reservation)
+
+    @property
+    def _assigned(self) -> _Parts:
+        """The units of each part. The first call assigns units to parts for good."""
+        if self._parts is None:
+            self._parts = _Parts(self.set_up.parts(self.plan))
+        return self._parts
 
     def close(self) -> None:
         """Settle or give back the reservation; what a checkpoint records stays for a later run.

@@ -23,9 +23,12 @@ class TokenLoop:
 
     Attributes:
         backend: the trusted language model.
+        known_ends: the tokens that end a demonstration, if the caller has found them; else they are found
+            when they are needed, which takes a while.
     """
 
     backend: LogprobBackend
+    known_ends: frozenset[int] | None = None
 
     def release(
         self,
@@ -93,7 +96,7 @@ class TokenLoop:
     @cached_property
     def ends(self) -> frozenset[int]:
         """The tokens that end a demonstration."""
-        return ending_tokens(self.backend)
+        return ending_tokens(self.backend) if self.known_ends is None else self.known_ends
 
 
 def _answer(block: PromptBlock, rows: int, support: Tokens | None) -> Logprobs:

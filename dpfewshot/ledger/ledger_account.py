@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from dpfewshot.budget.account import Cost, Details, other_kind
 from dpfewshot.budget.amounts import LARGEST, Amount
@@ -36,6 +37,10 @@ class LedgerAccount:
 
     def __repr__(self) -> str:
         return f"LedgerAccount({self.dataset!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy in another process opens the ledger at the same address. The pickle holds its password."""
+        return _reopened, (self._store.address, self._stored)
 
     @property
     def dataset(self) -> str:
@@ -254,6 +259,18 @@ class LedgerAccount:
     def export(self) -> dict[str, object]:
         """The account, its entries and its history as they are stored, for archives and other programs."""
         return self._store.snapshot(self._stored).as_dict()
+
+
+def _reopened(address: str, stored: StoredAccount) -> LedgerAccount:
+    return LedgerAccount(_store_at(address), stored)
+
+
+@lru_cache(maxsize=8)
+def _store_at(address: str) -> Store:
+    """One store a process for each ledger that pickled accounts name."""
+    from dpfewshot.ledger.store import Store
+
+    return Store(address)
 
 
 def limit_of(budget: PrivacyBudget) -> Amount:

@@ -72,6 +72,11 @@ class Store:
         self._is_there = is_there(self._database)
 
     @property
+    def address(self) -> str:
+        """The URL, with its password."""
+        return self._database.place.address
+
+    @property
     def is_there(self) -> bool:
         """Whether there is a ledger; another process may have created it since this was opened."""
         self._is_there = self._is_there or is_there(self._database)

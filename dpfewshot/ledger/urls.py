@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -45,6 +46,16 @@ class Place:
             _check_parts(url)
             return cls(url, f"the ledger {url.database!r} on {url.host or 'this host'}", _secrets(url))
         raise LedgerError(f"a ledger cannot be kept in {url.drivername!r}: write {_EXAMPLES}")
+
+    @property
+    def address(self) -> str:
+        """The URL with its password, for other processes. It names a file by its absolute path."""
+        url = (
+            self.url.set(database=str(Path(self.url.database or "").absolute()))
+            if self.is_sqlite
+            else self.url
+        )
+        return url.render_as_string(hide_password=False)
 
     @property
     def is_sqlite(self) -> bool:

@@ -5,8 +5,8 @@ and the number of prompts that the backend keeps: no private number enters.
 
 The noise on the mean is proportional to σ/M, whatever the mechanism. So the planner takes the R and M with
 the least σ/M at the smallest stratum, whose noise is the greatest. For each R, M is as large as the work, the
-smallest stratum and the backend allow. `PublicCentred` pays with the same Gaussian event as `Gaussian`: the
-same σ, and it agreed with the noiseless token at least as often (docs/decisions/defaults.md).
+smallest stratum and the backend allow. Of `SoftmaxChoice` and `PublicCentred` it takes the one with less
+noise on the mean at its best R and M (docs/decisions/defaults.md).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass, replace
 
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.mechanisms import Gaussian, Mechanism, PublicCentred
+from dpfewshot.mechanisms import Gaussian, Mechanism, PublicCentred, SoftmaxChoice
 from dpfewshot.planning.choices import TOP_K, Choices
 from dpfewshot.planning.planner import Planner, plan_stratum
 from dpfewshot.planning.settings import Settings
@@ -74,6 +74,15 @@ class _Option:
     bound: str
 
 
+@dataclass(frozen=True)
+class _Scored:
+    """An option, with its σ/M and its noise on the mean at the smallest stratum."""
+
+    option: _Option
+    noise: float
+    noise_on_mean: float
+
+
 def decide(planner: Planner, choices: Choices, limit: WorkLimit, *, vocabulary_size: int) -> Decision:
     """Fill what the user left open.
 
@@ -87,27 +96,50 @@ def decide(planner: Planner, choices: Choices, limit: WorkLimit, *, vocabulary_s
         InvalidPlan: no M and R that are possible suit the mechanism and the budget, or the backend cannot
             serve the mechanism.
     """
-    mechanism, reasons = _mechanism(planner, choices, vocabulary_size)
-    mechanism.check(vocabulary_size)
-    scored = _scored(planner, mechanism, _options(planner, choices, limit))
-    enough = _AS_GOOD * min(noise for _, noise in scored)
-    best, least = next((option, noise) for option, noise in scored if noise <= enough)
+    options = _options(planner, choices, limit)
+    mechanism, scored, reasons = _mechanism(planner, choices, options, vocabulary_size)
+    best = _best(scored)
+    settings = best.option.settings
     if choices.resample_every is None:
-        others = [(option, noise) for option, noise in scored if option is not best]
-        reasons.append(_why_draws(best.settings, least, others))
+        reasons.append(_why_draws(settings, best.noise, [one for one in scored if one is not best]))
     if choices.prompts_per_token is None:
-        reasons.append(f"M={best.settings.prompts_per_token}: {best.bound}")
-    return Decision(mechanism, replace(planner, settings=best.settings), tuple(reasons))
+        reasons.append(f"M={settings.prompts_per_token}: {best.option.bound}")
+    return Decision(mechanism, replace(planner, settings=settings), tuple(reasons))
 
 
-def _mechanism(planner: Planner, choices: Choices, vocabulary_size: int) -> tuple[Mechanism, list[str]]:
-    if choices.mechanism is not None:
-        return choices.mechanism, []
-    top_k = min(TOP_K, vocabulary_size)
+def _mechanism(
+    planner: Planner, choices: Choices, options: list[_Option], vocabulary_size: int
+) -> tuple[Mechanism, list[_Scored], list[str]]:
+    """The mechanism with its scored options, and why it was taken."""
+    given, top_k = choices.mechanism, min(TOP_K, vocabulary_size)
+    if given is not None:
+        given.check(vocabulary_size)
+        known = [_Scored(option, 0.0, 0.0) for option in options]
+        return given, known if len(known) == 1 else _scored(planner, given, options), []
     if planner.budget is None:
-        return Gaussian(top_k=top_k), ["mechanism gaussian: without privacy there is no noise to reduce"]
-    why = "its tokens agree with the noiseless ones at least as often as gaussian's at the same cost"
-    return PublicCentred(top_k=top_k), [f"mechanism public-centred: {why}"]
+        gaussian = Gaussian(top_k=top_k)
+        reason = "mechanism gaussian: without privacy there is no noise to reduce"
+        return gaussian, _scored(planner, gaussian, options), [reason]
+    drawn, centred = SoftmaxChoice(top_k=top_k), PublicCentred(top_k=top_k)
+    by_centred = _scored(planner, centred, options)
+    try:
+        by_drawn = _scored(planner, drawn, options)
+    except InvalidPlan:
+        return centred, by_centred, [f"mechanism {centred.name}: {drawn.name} does not allow these draws"]
+    noise, other = _best(by_drawn).noise_on_mean, _best(by_centred).noise_on_mean
+    if noise <= other:
+        return drawn, by_drawn, [_why_mechanism(drawn, noise, centred, other)]
+    return centred, by_centred, [_why_mechanism(centred, other, drawn, noise)]
+
+
+def _why_mechanism(mechanism: Mechanism, noise: float, other: Mechanism, more: float) -> str:
+    return f"mechanism {mechanism.name}: noise on the mean {noise:.3f}, {other.name} would have {more:.3f}"
+
+
+def _best(scored: list[_Scored]) -> _Scored:
+    """The first whose noise is within 1 % of the least."""
+    enough = _AS_GOOD * min(one.noise for one in scored)
+    return next(one for one in scored if one.noise <= enough)
 
 
 def _options(planner: Planner, choices: Choices, limit: WorkLimit) -> list[_Option]:
@@ -144,17 +176,20 @@ def _with_most_prompts(planner: Planner, settings: Settings, limit: WorkLimit) -
     return _Option(replace(settings, prompts_per_token=max(1, bounds[bound])), bound)
 
 
-def _scored(planner: Planner, mechanism: Mechanism, options: list[_Option]) -> list[tuple[_Option, float]]:
-    """The options that the mechanism allows, each with its σ/M at the smallest stratum."""
-    if len(options) == 1:
-        return [(options[0], 0.0)]
+def _scored(planner: Planner, mechanism: Mechanism, options: list[_Option]) -> list[_Scored]:
+    """The options that the mechanism allows, each with its noise at the smallest stratum.
+
+    Raises:
+        InvalidPlan: it allows none.
+    """
     smallest = min(planner.strata, key=lambda stratum: stratum.population)
-    scored: list[tuple[_Option, float]] = []
+    scored: list[_Scored] = []
     refusals: list[InvalidPlan] = []
     for option in options:
         try:
             planned = plan_stratum(mechanism, option.settings, planner.budget, smallest)
-            scored.append((option, planned.noise_multiplier / option.settings.prompts_per_token))
+            noise = planned.noise_multiplier / option.settings.prompts_per_token
+            scored.append(_Scored(option, noise, planned.noise_on_mean or 0.0))
         except InvalidPlan as refusal:  # the mechanism does not suit these draws
             refusals.append(refusal)
     if not scored:
@@ -162,18 +197,19 @@ def _scored(planner: Planner, mechanism: Mechanism, options: list[_Option]) -> l
     return scored
 
 
-def _why_draws(settings: Settings, noise: float, others: list[tuple[_Option, float]]) -> str:
+def _why_draws(settings: Settings, noise: float, others: list[_Scored]) -> str:
     """R in words, beside the option that is furthest from it."""
     every = settings.resample_every
     words = "one draw for each demonstration" if every == settings.max_tokens else "tokens that share a draw"
     words = f"R={every}: {'a fresh draw for each token' if every == 1 else words}"
     if not noise or not others:
         return words
-    other, more = max(others, key=lambda one: abs(one[0].settings.resample_every - every))
-    if abs(more / noise - 1) < _WORTH_SAYING:
+    other = max(others, key=lambda one: abs(one.option.settings.resample_every - every))
+    if abs(other.noise / noise - 1) < _WORTH_SAYING:
         return words
-    numbers = f"R={other.settings.resample_every}, M={other.settings.prompts_per_token}"
-    return f"{words}; {numbers} would have {more / noise:.1f} times the noise"
+    given = other.option.settings
+    numbers = f"R={given.resample_every}, M={given.prompts_per_token}"
+    return f"{words}; {numbers} would have {other.noise / noise:.1f} times the noise"
 
 
 def prompts_within(kept: int) -> int:

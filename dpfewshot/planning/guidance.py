@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from dpfewshot.planning.settings import POISSON
-
 if TYPE_CHECKING:
     from dpfewshot.planning.plan import GenerationPlan
 
-READABLE_NOISE: Final = {"gaussian": (0.1, 0.15), "public-centred": (0.15, 0.2)}
+READABLE_NOISE: Final = {
+    "gaussian": (0.1, 0.15),
+    "public-centred": (0.15, 0.2),
+    "softmax-choice": (0.2, 0.27),
+}
 """The noise on the mean above which texts had words out of place, and above which they lost their sense.
 
 A reader then needed 0.9 and 1.8 nats a token more, and above. Measured with SmolLM2-135M and Gemma 3 270M
@@ -44,8 +46,6 @@ def noise_warnings(plan: GenerationPlan) -> list[str]:
 def _remedies(plan: GenerationPlan, *, smallest: int) -> list[str]:
     settings = plan.settings
     remedies = ["more records", "a larger epsilon"]
-    if settings.sampling == POISSON:
-        remedies.append("the mechanism softmax-choice")
     if settings.shots_per_label > 1:
         remedies.append("fewer shots")
     remedies.append("a smaller max_tokens")

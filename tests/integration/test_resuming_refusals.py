@@ -150,6 +150,6 @@ def test_what_is_stored_is_released_text_and_public_facts(path: Path) -> None:
         frozenset({"checkpoint", "version", "plan", "file"}),
         frozenset({"checkpoint", "part", "entry", "lease", "blocks"}),
         frozenset({"checkpoint", "part", "of", "label"}),
-        frozenset({"checkpoint", "id"}),
+        frozenset({"checkpoint", "part", "id"}),
         frozenset({"text", "label", "epsilon", "delta", "relation", "private", "mechanism", "tokens"}),
     }

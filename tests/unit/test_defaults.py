@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import dpfewshot as dpf
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.mechanisms import AdaDPSyn, Gaussian, PublicCentred, ReportNoisyMax
+from dpfewshot.mechanisms import AdaDPSyn, Gaussian, PublicCentred, ReportNoisyMax, SoftmaxChoice
 from dpfewshot.planning.choices import Choices, preset
 from dpfewshot.planning.defaults import WorkLimit, decide, prompts_within
 from dpfewshot.planning.plan import GenerationPlan, Stratum
@@ -51,14 +51,28 @@ def test_no_other_settings_within_the_work_have_less_noise(population: int, toke
     found = decided(Choices(), WorkLimit(tokens), population)
     assert found.prompt_tokens <= tokens
     assert found.noise_on_mean is not None
-    assert found.mechanism == PublicCentred.name
     for every in (1, 2, 5, 13, 20, 40):
         some = planner(population, resample_every=every)
         most = min(population, tokens // some.tokens_of_a_prompt(some.settings))
         for prompts in {max(1, most), max(1, most // 2)}:
-            other = some.with_settings(prompts_per_token=prompts).plan(PublicCentred(top_k=8))
-            assert other.noise_on_mean is not None
-            assert found.noise_on_mean <= 1.011 * other.noise_on_mean
+            for mechanism in (SoftmaxChoice(top_k=8), PublicCentred(top_k=8)):
+                other = some.with_settings(prompts_per_token=prompts).plan(mechanism)
+                assert other.noise_on_mean is not None
+                assert found.noise_on_mean <= 1.011 * other.noise_on_mean
+
+
+def test_the_mechanism_with_less_noise_is_taken_and_the_other_named() -> None:
+    drawn = decided(Choices(), WorkLimit())
+    centred = decided(Choices(PublicCentred(top_k=8)), WorkLimit())
+    assert (drawn.mechanism, drawn.noise_on_mean < centred.noise_on_mean) == ("softmax-choice", True)
+    assert drawn.reasons[0].startswith("mechanism softmax-choice: noise on the mean 0.")
+    assert f"public-centred would have {centred.noise_on_mean:.3f}" in drawn.reasons[0]
+
+
+def test_draws_of_fixed_size_take_the_mechanism_that_allows_them() -> None:
+    plan = synthesizer(sampling="fixed-size", prompts_per_token=20, resample_every=1).plan
+    assert plan.mechanism == "public-centred"
+    assert "softmax-choice does not allow these draws" in plan.reasons[0]
 
 
 def test_what_is_given_stays() -> None:
@@ -176,12 +190,11 @@ def test_a_plan_warns_of_noise_that_no_text_bears() -> None:
     (warning,) = warned.warnings
     assert "makes little sense" in warning
     assert "fewer shots" in warning
-    assert "softmax-choice" in warning
     assert warned.as_dict()["warnings"] == [warning]
     assert warned.figures()["warnings"] == []  # checkpoints of older versions have no such warning
     assert synthesizer(budget=PrivacyBudget(8.0, 1e-5), max_tokens=10).plan.warnings == ()
     (softer,) = synthesizer(
-        prompts_per_token=60, budget=PrivacyBudget(1.2, 1e-5), max_tokens=20
+        prompts_per_token=60, budget=PrivacyBudget(0.45, 1e-5), max_tokens=20
     ).plan.warnings
     assert softer.startswith("expect words out of place for ")
     assert synthesizer(budget=NO_PRIVACY).plan.warnings == ()

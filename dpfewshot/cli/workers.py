@@ -1,0 +1,80 @@
+"""`--workers` and `--ray`: who makes the draws of a command."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import click
+
+from dpfewshot.cli.backends import LLAMA_CPP, open_backend
+
+_LOCAL = "local"
+"""The value of `--ray` without an address."""
+
+
+def worker_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options for workers to a command."""
+    ray = click.option(
+        "--ray",
+        is_flag=False,
+        flag_value=_LOCAL,
+        default=None,
+        metavar="[ADDRESS]",
+        help="Generate several labels at a time on workers of a Ray cluster; without ADDRESS, of one that "
+        "is started here. Each loads the model. Needs --ledger.",
+    )
+    workers = click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        default=None,
+        help="Generate several labels at a time in so many processes of this host. Each loads the model. "
+        "Needs --ledger.",
+    )
+    return workers(ray(command))
+
+
+@contextmanager
+def workers_of(
+    options: Mapping[str, Any], *, ray: str | None, workers: int | None, ledger: str | None
+) -> Iterator[dict[str, Any]]:
+    """The arguments of `Synthesizer.generate_all` for the workers that the options name.
+
+    Args:
+        options: of the backend.
+        ray: the value of --ray.
+        workers: the value of --workers.
+        ledger: the value of --ledger.
+
+    Raises:
+        UsageError: both are given, or there is no ledger.
+    """
+    if ray is None and workers is None:
+        yield {}
+        return
+    if ray is not None and workers is not None:
+        raise click.UsageError("--ray and --workers exclude each other")
+    if ledger is None:
+        raise click.UsageError(
+            f"{'--workers' if ray is None else '--ray'} needs --ledger, which workers share"
+        )
+    own = dict(options)
+    if workers is not None and own["backend"] == LLAMA_CPP and own["threads"] is None:
+        own["threads"] = max(1, len(os.sched_getaffinity(0)) // workers)
+    factory = partial(open_backend, own, prompts=options["prompts_per_token"])
+    with _executor(ray, workers) as executor:
+        yield {"executor": executor, "worker_backend": factory}
+
+
+def _executor(ray: str | None, workers: int | None) -> Any:
+    if ray is not None:
+        from dpfewshot.generation.ray_executor import RayExecutor
+
+        return RayExecutor(None if ray == _LOCAL else ray)
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))

@@ -1,0 +1,85 @@
+"""The backend of a worker: the caller's own in its process, or one that each worker makes for itself."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dpfewshot.backends.factory import backend_from, made_by
+from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.errors import InvalidPlan
+
+BackendFactory = Callable[[], LogprobBackend] | str
+"""A function without arguments that makes a backend, or "package.module:factory"."""
+
+_made = threading.local()
+"""The last backend that this thread made: its process, its key and itself."""
+
+
+@dataclass(frozen=True, repr=False)
+class WorkerBackend:
+    """How a worker gets its backend.
+
+    Attributes:
+        own: the caller's, for workers in its process.
+        factory: makes one in each worker, which keeps it; None: they use `own`.
+        key: of the factory: equal ones make one backend a worker.
+    """
+
+    own: LogprobBackend | None
+    factory: BackendFactory | None
+    key: str = ""
+
+    @classmethod
+    def of(cls, own: LogprobBackend, factory: BackendFactory | None) -> WorkerBackend:
+        """For one run."""
+        return cls(own, factory, _key(factory))
+
+    def here(self) -> LogprobBackend:
+        """The backend of the thread that asks.
+
+        Raises:
+            BackendError: the factory fails.
+        """
+        if self.factory is None:
+            assert self.own is not None  # noqa: S101 - `__reduce__` refuses to lose it
+            return self.own
+        mine = (os.getpid(), self.key)  # a forked child must not use its parent's backend
+        if getattr(_made, "key", None) != mine:
+            _made.backend = None  # before a second model is loaded
+            _made.backend = _called(self.factory)
+            _made.key = mine
+        backend: LogprobBackend = _made.backend
+        return backend
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy for another process makes a backend there.
+
+        Raises:
+            InvalidPlan: nothing says how.
+        """
+        if self.factory is None:
+            raise InvalidPlan(
+                "workers in other processes need a backend of their own: pass worker_backend=, a function "
+                "without arguments that makes one"
+            )
+        return WorkerBackend, (None, self.factory, self.key)
+
+
+def _called(factory: BackendFactory) -> LogprobBackend:
+    if isinstance(factory, str):
+        return backend_from(factory)
+    return made_by(factory, "worker_backend")
+
+
+def _key(factory: BackendFactory | None) -> str:
+    try:
+        return hashlib.sha256(pickle.dumps(factory)).hexdigest()
+    except Exception:  # noqa: BLE001 - a closure, which only some executors can send
+        return uuid.uuid4().hex

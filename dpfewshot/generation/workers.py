@@ -1,0 +1,212 @@
+"""The workers of a run: an executor makes each draw, and the caller keeps the books."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from dataclasses import replace
+from typing import Final, Self
+
+from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.errors import BackendError, BudgetExceeded, DPFewShotError, InvalidPlan
+from dpfewshot.generation.cancellation import Stopped
+from dpfewshot.generation.draw_task import Drawn, DrawTask, make_draw, public_prompt
+from dpfewshot.generation.request import GenerationRequest
+from dpfewshot.generation.strata import StratumRun
+from dpfewshot.generation.worker_backend import BackendFactory, WorkerBackend
+from dpfewshot.runtime.redaction import redacted
+
+_DEATHS: Final = 3
+"""Workers that may die in a row on one draw before the run gives up."""
+
+
+_BROKEN: Final = (
+    "a worker process died, or could not read its task, and its pool runs nothing more: make a new pool. "
+    "With checkpoint=, a later run resumes this one"
+)
+_NOT_SENT: Final = (
+    "a draw could not be sent to a worker, or its answer could not be read; worker_backend must be a "
+    "function that workers can import"
+)
+
+
+class Workers:
+    """Makes the draws of one run on an executor.
+
+    A task is one draw. So the caller records each draw before it is made and each token once it is released,
+    as it does for a run of its own, and a worker that dies costs the draw that it had been granted.
+
+    Args:
+        executor: runs tasks. Its `worker_deaths` are the exceptions that say that a worker died and that
+            others are left; without this attribute there are none.
+        backend: of the workers.
+    """
+
+    def __init__(self, executor: Executor, backend: WorkerBackend) -> None:
+        self._executor = executor
+        self._backend = backend
+        self._deaths: tuple[type[BaseException], ...] = getattr(executor, "worker_deaths", ())
+        self._unknown: tuple[type[BaseException], ...] = (BrokenExecutor, *self._deaths)
+        self._running: set[Future[Drawn]] = set()
+        self._cancelled = False
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(
+        cls, executor: Executor | None, own: LogprobBackend, factory: BackendFactory | None
+    ) -> Self | None:
+        """The workers of an executor; None without one.
+
+        Args:
+            executor: as above.
+            own: the caller's backend.
+            factory: makes the backend of each worker; None: they use the caller's.
+
+        Raises:
+            InvalidPlan: a factory without an executor.
+        """
+        if executor is not None:
+            return cls(executor, WorkerBackend.of(own, factory))
+        if factory is not None:
+            raise InvalidPlan("worker_backend= is for the workers of executor=, which is None")
+        return None
+
+    def cancel(self) -> None:
+        """Drop the tasks that no worker has begun, and take no further ones."""
+        with self._lock:
+            self._cancelled = True
+            running = list(self._running)
+        for each in running:
+            each.cancel()
+
+    def release(self, run: StratumRun, part: int, request: GenerationRequest) -> list[int]:
+        """The tokens of one demonstration. See `TokenLoop.release`.
+
+        If workers die with draws that were charged, the demonstration has fewer tokens, so that the others
+        keep their draws. One without a token takes the draws of the last one of its stratum.
+
+        Raises:
+            BudgetExceeded: no draw is left for it.
+            Stopped: the run was cancelled.
+            BackendError: the model failed, or workers keep dying.
+            LedgerError: a charge could not be recorded.
+        """
+        ends = run.set_up.loop.ends
+        released = list(request.prior_tokens)
+        limit = request.max_tokens
+        deaths = 0
+        while len(released) < limit:
+            length = min(run.plan.draws.tokens_per_draw, limit - len(released))
+            tokens = self._draw(run, part, request, tuple(released), length)
+            if tokens is None:
+                deaths += 1
+                if deaths == _DEATHS:
+                    raise BackendError(f"{deaths} workers died in a row on one draw", retryable=True)
+                limit = _limit(run, request, len(released))
+                continue
+            deaths = 0
+            for token in tokens:
+                released.append(token)
+                request.on_token(token)
+            if len(tokens) < length or tokens[-1] in ends:
+                break
+        return released
+
+    def _draw(
+        self,
+        run: StratumRun,
+        part: int,
+        request: GenerationRequest,
+        prior: tuple[int, ...],
+        length: int,
+    ) -> tuple[int, ...] | None:
+        """The tokens of one draw; None if its worker died."""
+        delegated = run.delegate(part, request)
+        set_up = run.set_up
+        task = DrawTask(
+            draw=delegated,
+            backend=self._backend,
+            task=set_up.task,
+            mechanism=set_up.mechanism,
+            plan=replace(set_up.plan, strata=(run.plan,)),
+            units=tuple(run.units(part)),
+            certified=set_up.certified,
+            partition=set_up.partition,
+            random_source=set_up.random_source,
+            ends=set_up.loop.ends,
+            prompt=public_prompt(set_up.writer.for_label(request.label)),
+            label=request.label,
+            max_tokens=len(prior) + length,
+            prior_tokens=prior,
+        )
+        try:
+            drawn = self._drawn(task)
+        except self._unknown as error:
+            run.renew(part)
+            if isinstance(error, self._deaths):
+                return None
+            raise BackendError(_BROKEN, retryable=True) from None
+        run.report(part, asked=drawn.asked, charged=drawn.charged)
+        if drawn.error is not None:
+            raise drawn.error
+        return drawn.tokens
+
+    def _drawn(self, task: DrawTask) -> Drawn:
+        """What became of a task.
+
+        Raises:
+            BrokenExecutor, one of the executor's `worker_deaths`: it is not known.
+        """
+        try:
+            future = self._submit(task)
+        except BrokenExecutor:
+            return Drawn(error=BackendError(_BROKEN, retryable=True))
+        except Exception as error:  # noqa: BLE001 - its message may quote a record
+            return Drawn(error=_not_sent(error))
+        return Drawn(error=Stopped()) if future is None else self._answer(future)
+
+    def _answer(self, future: Future[Drawn]) -> Drawn:
+        try:
+            return future.result()
+        except self._unknown:
+            raise
+        except CancelledError:  # Ray may say so of a task that was run
+            return Drawn(asked=not future.cancelled(), error=Stopped())
+        except Exception as error:  # noqa: BLE001 - as above
+            return Drawn(asked=not isinstance(error, DPFewShotError), error=_not_sent(error))
+        finally:
+            with self._lock:
+                self._running.discard(future)
+
+    def _submit(self, task: DrawTask) -> Future[Drawn] | None:
+        with self._lock:
+            if self._cancelled:
+                return None
+            future = self._executor.submit(make_draw, task)
+            self._running.add(future)
+            return future
+
+
+def _limit(run: StratumRun, request: GenerationRequest, released: int) -> int:
+    """How many tokens a demonstration may have once workers died with some of its draws.
+
+    Raises:
+        BudgetExceeded: it has none, and no draw is left.
+    """
+    per_draw = run.plan.draws.tokens_per_draw
+    left = run.draws_left(request.others)
+    if not released and not left:
+        left = run.draws_left()
+    if not released and not left:
+        raise BudgetExceeded(
+            f"a worker died with the last draw that was left for {request.label!r}: a further plan needs "
+            "further budget"
+        )
+    return min(request.max_tokens, released + left * per_draw)
+
+
+def _not_sent(error: Exception) -> BaseException:
+    """The error for a task that could not be sent. Accounts and backends that cannot travel say so."""
+    if isinstance(error, DPFewShotError):
+        return redacted(error, None)
+    return BackendError(f"{_NOT_SENT}: {type(error).__name__}")

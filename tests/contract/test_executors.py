@@ -1,0 +1,197 @@
+"""Every engine gives what a local run gives: demonstrations, spends, and a ledger that verifies."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dpfewshot as dpf
+from dpfewshot.cli.application import run
+from tests.support import factory, fleet
+from tests.support.scripts import tickets
+
+TOKENS, SHOTS = 5, 2
+PLANNED = 8 * SHOTS
+OPTIONS: dict[str, Any] = {"prompts_per_token": 100, "shots_per_label": SHOTS, "dataset": "tickets"}
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Executor]:
+    with fleet.processes() as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Executor]:
+    """Two workers of Ray."""
+    pytest.importorskip("ray", reason="ray is not installed: pip install 'dpfewshot[ray]'")
+    executor = fleet.ray_executor()
+    yield executor
+    import ray
+
+    executor.shutdown()
+    ray.shutdown()
+
+
+@pytest.fixture
+def threads() -> Iterator[Executor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+def generated(url: str, **options: Any) -> tuple[dpf.Demonstrations, dict[str, Any]]:
+    """A whole run on an empty ledger, and what the ledger says afterwards."""
+    with factory.synthesizer(fleet.sure(), ledger=url, create=True, **OPTIONS) as made:
+        demonstrations = made.generate_all(**options)
+    with dpf.BudgetLedger.open(url) as ledger:
+        account = ledger.account("tickets")
+        assert account.verify().problems == ()
+        return demonstrations, account.summary() | {"draws": draws_left(account), "acts": acts(account)}
+
+
+def draws_left(account: Any) -> list[int]:
+    return [sum(json.loads(row["blocks"])) for row in account.export()["entries"]]
+
+
+def acts(account: Any) -> Counter[str]:
+    return Counter(row["act"] for row in account.history())
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[dpf.Demonstrations, dict[str, Any]]:
+    return generated(f"sqlite:///{tmp_path_factory.mktemp('local') / 'budget.db'}")
+
+
+@pytest.mark.parametrize(
+    ("engine", "ledger_url"),
+    [("threads", "sqlite"), ("processes", "sqlite"), ("ray", "sqlite"), ("ray", "postgresql")],
+    indirect=["ledger_url"],
+)
+def test_every_engine_gives_what_a_local_run_gives(
+    engine: str, ledger_url: str, local: tuple[dpf.Demonstrations, Any], request: pytest.FixtureRequest
+) -> None:
+    told: list[dpf.Demonstration] = []
+    demonstrations, ledger = generated(
+        ledger_url,
+        executor=request.getfixturevalue(engine),
+        worker_backend=None if engine == "threads" else fleet.sure,
+        on_demonstration=told.append,
+    )
+    assert demonstrations == local[0]
+    assert ledger == local[1]
+    assert ledger["draws"] == [PLANNED - SHOTS * TOKENS] * 2
+    assert sorted(told, key=str) == sorted(demonstrations, key=str)
+
+
+@pytest.mark.parametrize("ledger_url", ["sqlite", "postgresql"], indirect=True)
+def test_a_ray_worker_killed_while_it_draws_costs_that_draw_and_another_takes_its_stratum(
+    ray: Executor,
+    ledger_url: str,
+    local: tuple[dpf.Demonstrations, Any],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    demonstrations, ledger = generated(
+        ledger_url,
+        executor=ray,
+        worker_backend=fleet.killed(tmp_path),
+        checkpoint=tmp_path / "run.jsonl",
+    )
+    assert (tmp_path / "killed").exists()
+    assert demonstrations == local[0]
+    assert ledger["spent"] == local[1]["spent"]
+    assert sorted(ledger["draws"]) == [PLANNED - SHOTS * TOKENS - 1, PLANNED - SHOTS * TOKENS]
+    assert ledger["acts"] == local[1]["acts"] + Counter({"resume": 1})
+    assert "ticket number" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("engine", ["processes", "ray"])
+def test_an_error_in_another_process_holds_nothing_private(
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = factory.synthesizer(
+        fleet.sure(), ledger=f"sqlite:///{tmp_path / 'budget.db'}", create=True, **OPTIONS
+    )
+    with made, pytest.raises(dpf.BackendError, match="RuntimeError") as raised:
+        made.generate_all(executor=request.getfixturevalue(engine), worker_backend=fleet.Failing)
+    told = traceback.TracebackException.from_exception(raised.value, capture_locals=True)
+    for words in ("".join(told.format()), *capfd.readouterr()):
+        assert fleet.SECRET not in words
+
+
+def test_a_cancelled_run_drops_what_ray_has_not_begun(ray: Executor, tmp_path: Path) -> None:
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(_: dpf.Demonstration) -> None:
+        raise Interrupted
+
+    url = f"sqlite:///{tmp_path / 'budget.db'}"
+    made = factory.synthesizer(fleet.sure(), ledger=url, create=True, **(OPTIONS | {"shots_per_label": 20}))
+    with made, pytest.raises(Interrupted):
+        made.generate_all(executor=ray, worker_backend=fleet.slow(tmp_path, 0.02), on_demonstration=interrupt)
+    assert fleet.notes(tmp_path / "begun") == fleet.notes(tmp_path / "ended") <= 2 * TOKENS + 2
+    with dpf.BudgetLedger.open(url) as ledger:
+        assert acts(ledger.account("tickets"))["settle"] == 2
+
+
+def test_ray_refuses_what_it_cannot_pickle_without_printing_it(
+    ray: Executor, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = factory.synthesizer(fleet.sure(), prompts_per_token=100)
+    with pytest.raises(dpf.LedgerError, match="ledger="):
+        made.generate_all(executor=ray, worker_backend=fleet.sure)
+    assert made.accountant.spent.epsilon == 0
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("workers", [["--workers", "1"], ["--ray"]], ids=["processes", "ray"])
+def test_the_command_line_generates_with_workers(
+    workers: list[str], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    if workers == ["--ray"]:
+        request.getfixturevalue("ray")
+    arguments = generate_arguments(tmp_path, "--backend", "tests.support.fleet:sure", "--resume")
+    assert run([*arguments, *workers]) == 0
+    lines = dpf.Demonstrations.from_jsonl(tmp_path / "demos.jsonl")
+    assert sorted((one.label, one.text) for one in lines) == [
+        ("delivery", "my parcel is late"),
+        ("refund", "my parcel is late"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "options", [["--workers", "2", "--ray"], ["--workers", "2"]], ids=["both", "no ledger"]
+)
+def test_the_command_line_refuses_workers_without_a_ledger(
+    options: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = generate_arguments(tmp_path, "--backend", "tests.support.fleet:sure")
+    at = arguments.index("--ledger")
+    assert run([*arguments[:at], *arguments[at + 5 :], *options]) == 2
+    assert ("exclude" if "--ray" in options else "--ledger") in capfd.readouterr().err
+    assert not (tmp_path / "demos.jsonl").exists()
+
+
+def generate_arguments(folder: Path, *further: str) -> list[str]:
+    records, task = folder / "records.jsonl", folder / "task.toml"
+    records.write_text(
+        "".join(json.dumps({"text": one.text, "label": one.label}) + "\n" for one in tickets())
+    )
+    task.write_text(
+        'name = "tickets"\ninstruction = "Write a ticket."\nlabel_field = "Kind"\ntext_field = "Ticket"\n'
+        'labels = ["refund", "delivery"]\n'
+    )
+    return [
+        "generate", "--task", str(task), "--records", str(records), "--epsilon", "4", "--delta", "1e-5",
+        "--mechanism", "gaussian", "--prompts-per-token", "100", "--resample-every", "1", "--max-tokens", "8",
+        "--top-k", "all", "--output", str(folder / "demos.jsonl"),
+        "--ledger", f"sqlite:///{folder / 'budget.db'}", "--dataset", "tickets", "--create", *further,
+    ]  # fmt: skip
