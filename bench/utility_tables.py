@@ -8,7 +8,6 @@ from bench.utility import (
     EPSILONS,
     HEADLINE,
     HEADLINE_REPETITIONS,
-    IN_DETAIL,
     MODELS,
     REPETITIONS,
     SEVERAL_RECORDS,
@@ -178,7 +177,6 @@ def by_mechanism(cells: Sequence[Cell]) -> str:
         if cell.epsilon_asked == 1.0
         and cell.shots == SHOTS
         and ("one draw" in cell.condition or cell.condition == OURS[cell.task])
-        and cell.task in IN_DETAIL
     ]
     if all(cell.condition == OURS[cell.task] for cell in of_one_draw):
         return ""

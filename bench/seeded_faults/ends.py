@@ -25,6 +25,27 @@ ENDS = (
         "tests/contract/test_servers.py",
     ),
     Fault(
+        "dpfewshot/backends/servers/replicas.py",
+        "places[replica_of(prompt, len(places))].append(place)",
+        "places[place % len(places)].append(place)",
+        "a prompt's replica follows from its own tokens",
+        "tests/contract/test_server_replicas.py",
+    ),
+    Fault(
+        "dpfewshot/backends/servers/replicas.py",
+        "if len(outcomes) > 1 else None",
+        "if len(outcomes) < 1 else None",
+        "a dead replica fails calls that have no prompt there",
+        "tests/contract/test_server_replica_failures.py",
+    ),
+    Fault(
+        "dpfewshot/backends/servers/asker.py",
+        "self._transport.alone(everywhere=True):",
+        "self._transport.alone(everywhere=False):",
+        "a prompt is blamed only while no replica computes another",
+        "tests/contract/test_server_replica_failures.py",
+    ),
+    Fault(
         "dpfewshot/prompts/writer.py",
         "if not is_failure(error) or may_pass(error):",
         "if not is_failure(error) or isinstance(error, BackendError):",

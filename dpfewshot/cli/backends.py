@@ -33,7 +33,10 @@ _OPTIONS: Mapping[str, Decorator] = {
         "a name or folder.",
     ),
     "base_url": click.option(
-        "--base-url", default=None, help="openai: the server's address, such as http://host:8000/v1."
+        "--base-url",
+        default=None,
+        multiple=True,
+        help="openai: the server's address, such as http://host:8000/v1. Repeat it for replicas.",
     ),
     "api_key_env": click.option(
         "--api-key-env",
@@ -137,7 +140,7 @@ def open_backend(options: Mapping[str, Any], *, prompts: int | None = None) -> L
         MissingExtra: a required package is not installed.
     """
     name = options.get("backend", LLAMA_CPP)
-    given = {key: options[key] for key in _OPTIONS if options.get(key) is not None}
+    given = {key: options[key] for key in _OPTIONS if options.get(key) not in {None, ()}}
     if name not in _KNOWN and ":" not in name:
         _check_registered(name)
     known = _KNOWN.get(name, frozenset())

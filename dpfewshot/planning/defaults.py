@@ -5,8 +5,9 @@ and the number of prompts that the backend keeps: no private number enters.
 
 The noise on the mean is proportional to σ/M, whatever the mechanism. So the planner takes the R and M with
 the least σ/M at the smallest stratum, whose noise is the greatest. For each R, M is as large as the work, the
-smallest stratum and the backend allow. Of `SoftmaxChoice` and `PublicCentred` it takes the one with less
-noise on the mean at its best R and M (docs/decisions/defaults.md).
+smallest stratum and the backend allow. The mechanism is `PublicCentred` where its texts read as without
+noise; else the one of `PublicCentred` and `SoftmaxChoice` with less noise on the mean, each at its best R
+and M (docs/decisions/defaults.md).
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from dpfewshot.values import check_whole, counted
 
 PROMPT_TOKEN_LIMIT = 20_000
 """The default limit of the tokens that the language model evaluates for one demonstration."""
+
+QUIET = 0.1
+"""The noise on the mean up to which texts by `PublicCentred` read as without it (docs/how-to/settings.md)."""
 
 _AS_GOOD = 1.01
 """Noise within 1 % counts as equal; then fewer draws are taken, which cost less work."""
@@ -122,11 +126,15 @@ def _mechanism(
         return gaussian, _scored(planner, gaussian, options), [reason]
     drawn, centred = SoftmaxChoice(top_k=top_k), PublicCentred(top_k=top_k)
     by_centred = _scored(planner, centred, options)
+    other = _best(by_centred).noise_on_mean
+    if other <= QUIET:
+        why = f"noise on the mean {other:.3f}, with which its texts read as without noise"
+        return centred, by_centred, [f"mechanism {centred.name}: {why}"]
     try:
         by_drawn = _scored(planner, drawn, options)
     except InvalidPlan:
         return centred, by_centred, [f"mechanism {centred.name}: {drawn.name} does not allow these draws"]
-    noise, other = _best(by_drawn).noise_on_mean, _best(by_centred).noise_on_mean
+    noise = _best(by_drawn).noise_on_mean
     if noise <= other:
         return drawn, by_drawn, [_why_mechanism(drawn, noise, centred, other)]
     return centred, by_centred, [_why_mechanism(centred, other, drawn, noise)]

@@ -87,11 +87,19 @@ def test_a_server(choose: Chosen, made: dict[str, dict[str, Any]]) -> None:
     assert made["OpenAICompatible"] == {
         "proxy": "http://proxy:3128",
         "ca_bundle": "authority.pem",
-        "base_url": "http://host/v1",
+        "base_url": ("http://host/v1",),
         "model": "m",
         "api_key": None,
         "allow_truncated": True,
     }
+
+
+def test_replicas_of_a_server(choose: Chosen, made: dict[str, dict[str, Any]]) -> None:
+    urls = ("http://one/v1", "http://two/v1")
+    choose("--backend", "openai", "--base-url", urls[0], "--base-url", urls[1], "--model", "m")
+    assert made["OpenAICompatible"]["base_url"] == urls
+    with pytest.raises(BackendError, match="--backend openai needs --base-url"):
+        choose("--backend", "openai", "--model", "m")
 
 
 def test_the_key_reaches_the_backend_and_no_message(

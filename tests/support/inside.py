@@ -32,22 +32,23 @@ def contexts_of_blocks(backend: Any) -> int:
 
 def connections(backend: Any) -> int:
     """The requests that an `OpenAICompatible` sends at once, after what the server said of its slots."""
-    return backend._connection.concurrency
+    return backend._replicas.first.concurrency
 
 
 def client(backend: Any) -> Any:
     """The HTTP client of an `OpenAICompatible`, which must not show the key."""
-    return backend._connection._transport._client
+    return backend._replicas.first._transport._client
 
 
 def hurry(backend: Any, seconds: float) -> None:
     """Let a connected `OpenAICompatible` give up early: `timeout=` would hold for the connecting too."""
-    backend._connection._transport._timeout = seconds
+    for connection in backend._replicas.connections:
+        connection._transport._timeout = seconds
 
 
 def crowd(backend: Any, requests: int) -> None:
     """Let it send so many requests at once, as to a server that does not tell its slots."""
-    backend._connection._transport._gate.limit = requests
+    backend._replicas.first._transport._gate.limit = requests
 
 
 def gate_is_empty(gate: Any) -> bool:

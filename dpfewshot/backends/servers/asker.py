@@ -25,7 +25,8 @@ class Asker:
     """Asks one server for rows, each independent of the other prompts.
 
     A prompt without an answer is at fault itself, or was held up by others: a slow server, a full queue and
-    a quota look the same. So it is asked again alone, with no other request in flight:
+    a quota look the same. So it is asked again alone, with no other request in flight to any replica, which
+    may share a machine or a quota with this one:
 
         1. The canary, a public prompt whose answer is remembered, is retried until the server has finished
            abandoned requests. If it gets no answer, the server is gone.
@@ -84,7 +85,7 @@ class Asker:
         if self._is_fresh(kind, seconds):
             return
         asked = spread(self._dialect.vocabulary_size) if kind == CHOSEN else None
-        async with self._transport.alone(patient=kind in self._expected):
+        async with self._transport.alone(everywhere=False, patient=kind in self._expected):
             if self._is_fresh(kind, seconds):  # another thread asked while this one waited
                 return
             try:
@@ -123,12 +124,12 @@ class Asker:
     async def _by_itself(
         self, prompt: Tokens, support: Tokens | None, settings: Mapping[str, Any] | None
     ) -> Logprobs:
-        """Ask a prompt with no other request in flight, and return its row: NaN if it is at fault.
+        """Ask a prompt with no other request in flight anywhere, and return its row: NaN if it is at fault.
 
         Raises:
             BackendError: the server is at fault.
         """
-        async with self._transport.alone():
+        async with self._transport.alone(everywhere=True):
             await self.look_at_canary(support)
             try:
                 (row,) = await self._answer([prompt], support, settings)

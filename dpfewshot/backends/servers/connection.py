@@ -1,9 +1,8 @@
-"""One process's connection to a server: a thread whose event loop runs transport, dialect and asker."""
+"""The connection to one server, in one event loop: transport, dialect and asker."""
 
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
-from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -12,30 +11,31 @@ from dpfewshot.backends.servers.asker import Asker
 from dpfewshot.backends.servers.detection import detect, dialect_named
 from dpfewshot.backends.servers.dialect import Dialect
 from dpfewshot.backends.servers.faults import Fault, Overloaded, error_of, error_of_load
+from dpfewshot.backends.servers.gate import Gate
 from dpfewshot.backends.servers.transport import Transport
-from dpfewshot.backends.servers.worker import Worker
 from dpfewshot.errors import BackendError, DPFewShotError
 
 Result = TypeVar("Result")
 
 
 class Connection:
-    """Blocking calls to one server, for `OpenAICompatible`.
+    """One server, for `Replicas`. Every coroutine raises faults as `BackendError`.
 
     Args:
-        base_url, api_key, concurrency, timeout, proxy, ca_bundle: see `Transport`.
+        base_url, timeout, proxy, ca_bundle, api_key: see `Transport`.
         model, allow_truncated: see `Dialect`.
         dialect: the dialect's name, or "auto".
+        gate: admits the requests to this server.
     """
 
     def __init__(
         self,
-        *,
         base_url: str,
+        *,
         model: str,
         api_key: str | None,
         dialect: str,
-        concurrency: int,
+        gate: Gate,
         timeout: float,
         proxy: str | None,
         ca_bundle: str | None,
@@ -45,33 +45,32 @@ class Connection:
         self._model = model
         self._allow_truncated = allow_truncated
         self._transport = Transport(
-            base_url, api_key, concurrency=concurrency, timeout=timeout, proxy=proxy, ca_bundle=ca_bundle
+            base_url, api_key, gate=gate, timeout=timeout, proxy=proxy, ca_bundle=ca_bundle
         )
         self.host = self._transport.host
-        self._worker = Worker()
-        self._worker.silence()
 
-    def open(self, canary: str) -> None:
+    async def open(self, canary: str) -> None:
         """Find the dialect, connect, and use a public text as the canary.
 
         Raises:
             BackendError: the server does not answer, or cannot serve as a backend.
         """
-        self._public = canary
-        self._run(self._open(canary))
+        await self._understood(self._open(canary))
 
     async def _open(self, canary: str) -> None:
+        self._public = canary
         kind = self._kind or await detect(self._transport)
         self.dialect: Dialect = kind(self._transport, self._model, allow_truncated=self._allow_truncated)
         await self.dialect.connect()
         self.dialect.check_numbers()
         self._transport.limit_to(self.dialect.slots)
-        tokens = await self.dialect.tokenize(canary)
-        self._asker = Asker(self._transport, self.dialect, f"{self.dialect.name} at {self.host}", tokens)
+        self._tokens = await self.dialect.tokenize(canary)
+        self._asker = Asker(
+            self._transport, self.dialect, f"{self.dialect.name} at {self.host}", self._tokens
+        )
         await self._asker.look_at_canary()
-        self._worker.silence()  # the first request imports further parts of the client
 
-    def tokenize(self, text: str) -> list[int]:
+    async def tokenize(self, text: str) -> list[int]:
         """Return the token ids of a text; see `Dialect.tokenize`.
 
         A text without an answer is sent again alone. It is at fault if a public text gets an answer.
@@ -79,12 +78,12 @@ class Connection:
         Raises:
             BackendError: retryable if the server is gone, not retryable if the text is at fault.
         """
-        return self._run(self._tokens(text))
+        return await self._understood(self._tokens_of(text))
 
-    async def _tokens(self, text: str) -> list[int]:
+    async def _tokens_of(self, text: str) -> list[int]:
         with suppress(Fault):
             return await self.dialect.tokenize(text)
-        async with self._transport.alone():
+        async with self._transport.alone(everywhere=True):
             await self._look_at_text()
             try:
                 return await self.dialect.tokenize(text)
@@ -97,55 +96,63 @@ class Connection:
     async def _look_at_text(self) -> None:
         """Tokenise a public text, once the server has finished abandoned requests."""
         try:
-            async with self._transport.alone(patient=True):
+            async with self._transport.alone(everywhere=True, patient=True):
                 await self.dialect.tokenize(self._public)
         except Fault as fault:
             error = error_of(fault, f"the server at {self.host}")
             raise BackendError(str(error), retryable=True) from None  # no private text caused it
 
-    def detokenize(self, tokens: Tokens) -> str:
+    async def detokenize(self, tokens: Tokens) -> str:
         """Return the text of tokens; see `Dialect.detokenize`."""
-        known = self.dialect.known_text(tokens)
-        return self._run(self.dialect.detokenize(tokens)) if known is None else known
+        return await self._understood(self.dialect.detokenize(tokens))
 
-    def rows(
+    async def rows(
         self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any] | None = None
     ) -> Logprobs:
         """Return rows of log-probabilities; see `Asker.rows`."""
-        return self._run(self._asker.rows(prompts, support, settings))
+        return await self._understood(self._asker.rows(prompts, support, settings))
+
+    async def look_at_canary(self, support: Tokens | None) -> None:
+        """Ask the canary and compare; see `Asker.look_at_canary`."""
+        await self._understood(self._asker.look_at_canary(support))
 
     @property
     def concurrency(self) -> int:
         """The most requests in flight, no more than the server computes at once."""
         return self._transport.concurrency
 
+    def facts(self) -> dict[str, object]:
+        """Return what the replicas of a server have in common, by name. All of it is public."""
+        dialect = self.dialect
+        return {
+            "kind of server": dialect.name,
+            "model": dialect.identity,
+            "vocabulary": dialect.vocabulary_size,
+            "tokenizer": (self._tokens, dialect.bos, dialect.end_token_ids),
+            "context": dialect.context_tokens,
+            "number of log-probabilities": dialect.whole,
+        }
+
     def remember_bits(self, *, exact: bool) -> None:
         """Set whether the canary's answer must stay the same to the bit."""
         self._asker.exact = exact
 
-    def close(self) -> None:
-        """Close the connections and stop the thread."""
-        self._worker.close(self._transport.close())
-
-    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine, and turn faults and cancellation into a `BackendError`."""
-        try:
-            return self._worker.run(self._understood(work))
-        except CancelledError:
-            raise BackendError("this OpenAICompatible was closed during the call") from None
-        except Fault as fault:
-            raise error_of(fault, f"the server at {self.host}") from None
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._transport.close()
 
     async def _understood(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine on answers whose fields may have any type, such as a list in place of a name.
 
         Raises:
-            BackendError: the answers have an undocumented form.
+            BackendError: the server is at fault, or its answers have an undocumented form.
         """
         try:
             return await work
-        except (DPFewShotError, Fault):
+        except DPFewShotError:
             raise
+        except Fault as fault:
+            raise error_of(fault, f"the server at {self.host}") from None
         except Exception as error:  # noqa: BLE001 - the message may quote the server
             failed = type(error).__name__
         raise BackendError(f"the server at {self.host} answers in an undocumented form ({failed})")

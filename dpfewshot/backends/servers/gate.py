@@ -1,11 +1,11 @@
-"""Admission of requests: several of one kind at once, or one alone."""
+"""Admission of requests: several of one kind at once, or one alone, at one server or at all replicas."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Hashable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Hashable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 
 TOGETHER, ALONE = "together", "alone"
@@ -15,14 +15,17 @@ _inside: ContextVar[str | None] = ContextVar("_inside", default=None)
 
 
 class Gate:
-    """Admits requests of one kind at a time, up to a limit, or a single request alone.
+    """Admits requests of one kind at a time to a server, up to a limit, or a single request alone.
 
     Args:
         limit: the most requests in flight, at least 1. May be lowered later.
+        replicas: the gates of all replicas of the server, to which this one is added; None if it has none.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, replicas: list[Gate] | None = None) -> None:
         self.limit = limit
+        self._replicas = [] if replicas is None else replicas
+        self._replicas.append(self)
         self._kind: Hashable = None
         self._under_way = 0
         self._waiting: deque[tuple[Hashable, asyncio.Future[None]]] = deque()
@@ -35,30 +38,21 @@ class Gate:
     @asynccontextmanager
     async def together(self, kind: Hashable) -> AsyncIterator[None]:
         """Wait for a place among requests of this kind. A task that is admitted already does not wait."""
-        async with self._in(TOGETHER, kind):
+        async with _admitted(TOGETHER, [self], kind):
             yield
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
+    async def alone(self, *, everywhere: bool = False) -> AsyncIterator[None]:
         """Wait until no request is in flight, ahead of all that wait in `together`, and admit nothing else.
 
         Do not enter it within `together`: it would wait for itself.
-        """
-        async with self._in(ALONE, object()):
-            yield
 
-    @asynccontextmanager
-    async def _in(self, way: str, kind: Hashable) -> AsyncIterator[None]:
-        if _inside.get() is not None:
+        Args:
+            everywhere: whether to wait for the requests to all replicas, and not only to this server.
+        """
+        # All tasks enter the gates in one order, so no two of them wait for each other.
+        async with _admitted(ALONE, self._replicas if everywhere else [self], object()):
             yield
-            return
-        await self._enter(way, kind)
-        token = _inside.set(way)
-        try:
-            yield
-        finally:
-            _inside.reset(token)
-            self._leave()
 
     async def _enter(self, way: str, kind: Hashable) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -91,3 +85,19 @@ class Gate:
                 self._under_way += 1
                 turn.set_result(None)
             self._waiting.popleft()
+
+
+@asynccontextmanager
+async def _admitted(way: str, gates: Iterable[Gate], kind: Hashable) -> AsyncIterator[None]:
+    if _inside.get() is not None:
+        yield
+        return
+    async with AsyncExitStack() as entered:
+        for gate in gates:
+            await gate._enter(way, kind)  # noqa: SLF001 - of the same class
+            entered.callback(gate._leave)  # noqa: SLF001
+        token = _inside.set(way)
+        try:
+            yield
+        finally:
+            _inside.reset(token)

@@ -10,11 +10,11 @@ from typing import Self
 
 import numpy as np
 
-from dpfewshot.backends.conformance import SAMPLE_PREFIX, SAMPLE_TEXT
+from dpfewshot.backends.conformance import SAMPLE_PREFIX
 from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.backends.servers.client import Withheld
-from dpfewshot.backends.servers.connection import Connection
-from dpfewshot.backends.servers.probe import crowd, crowd_of, probe
+from dpfewshot.backends.servers.replicas import Replicas
+from dpfewshot.backends.servers.verification import verify as verify_all
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from dpfewshot.runtime.forking import start_afresh_in_children
 from dpfewshot.runtime.redaction import redacts_errors
@@ -33,12 +33,14 @@ class OpenAICompatible:
     batch-invariant for the parent but is not for the child is refused there.
 
     Args:
-        base_url: the base of the OpenAI-compatible endpoints, such as "http://localhost:8000/v1".
+        base_url: the base of the OpenAI-compatible endpoints, such as "http://localhost:8000/v1". A list of
+            addresses is a server with replicas: the same model, started alike, at each. A prompt goes to the
+            replica that a hash of its token ids names. If a replica fails, the call fails for all prompts.
         model: the model's name on the server; llama-server ignores it and serves its only model.
         api_key: sent as a bearer token; appears in no message, log or representation.
         dialect: "auto", or one of "llama-server", "vllm", "sglang", "openai".
-        concurrency: the most requests in flight, at least 1; lowered to what the server says it computes
-            at once.
+        concurrency: the most requests in flight to each replica, at least 1; lowered to what the replica says
+            it computes at once.
         timeout: seconds during which a request is retried; an answer is waited for five times as long. It
             never applies to a whole draw. Set it well above the time of the longest prompt alone.
         proxy: the address of an HTTP proxy. It sees prompts and key unless the server uses https. None
@@ -57,13 +59,14 @@ class OpenAICompatible:
     Raises:
         MissingExtra: `httpcore` is not installed.
         BackendError: the server does not answer (retryable), or cannot serve as a backend; the message says
-            what is missing.
+            what is missing. Or replicas differ in kind, model, vocabulary, context, or by more than 0.2 in
+            total variation.
     """
 
     @redacts_errors(None)
     def __init__(
         self,
-        base_url: str,
+        base_url: str | Sequence[str],
         model: str,
         api_key: str | None = None,
         *,
@@ -78,7 +81,7 @@ class OpenAICompatible:
         if type(concurrency) is not int or concurrency < 1 or not timeout > 0:
             raise BackendError(f"concurrency={concurrency}: at least 1; timeout={timeout}: above 0")
         self._settings = Withheld(
-            base_url=base_url,
+            base_urls=[base_url] if isinstance(base_url, str) else list(base_url),
             model=model,
             api_key=api_key,
             dialect=dialect,
@@ -97,27 +100,28 @@ class OpenAICompatible:
         self._connect()
         start_afresh_in_children(self)
         self._must_be_invariant = self.batch_invariant
-        dialect_found = self._connection.dialect
+        dialect_found = self._replicas.first.dialect
         self.vocabulary_size = dialect_found.vocabulary_size
         self.end_token_ids = dialect_found.end_token_ids
         self.context_tokens = dialect_found.context_tokens
 
     def __repr__(self) -> str:
-        connection = getattr(self, "_connection", None)
-        connected = hasattr(connection, "dialect")
+        connected = hasattr(self, "_replicas")
         return f"OpenAICompatible({self.describe()!r})" if connected else "OpenAICompatible(not connected)"
 
     def describe(self) -> str:
         """Return the server, its dialect, and whether it is batch-invariant; if not, how to start it."""
-        connection = self._connection
+        count, dialect = len(self._replicas.connections), self._replicas.first.dialect
         if self.batch_invariant:
             verdict = "batch-invariant"
         elif self._verify:
-            verdict = f"not batch-invariant: {connection.dialect.advice}"
+            where = f" at {', '.join(self._varying)}" if count > 1 else ""
+            verdict = f"not batch-invariant{where}: {dialect.advice}"
         else:
             verdict = "not verified"
-        truncated = "" if connection.dialect.whole else ", truncated log-probabilities"
-        return f"{connection.dialect.name} at {connection.host}{truncated}, {verdict}"
+        replicas = f"{count} replicas of " if count > 1 else ""
+        truncated = "" if dialect.whole else ", truncated log-probabilities"
+        return f"{replicas}{dialect.name} at {self._replicas.hosts}{truncated}, {verdict}"
 
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of `text`: nothing is added, and special tokens stay text."""
@@ -140,13 +144,13 @@ class OpenAICompatible:
         """
         if support is not None:
             self._check_tokens(support)
-        connection = self._here()
+        replicas = self._here()
         width = self.vocabulary_size if support is None else len(support)
         rows = np.full((len(prompts), width), np.nan, dtype=np.float32)
         usable = [place for place, prompt in enumerate(prompts) if self._is_usable(prompt)]
         if usable and width:
             wanted = None if support is None else [int(token) for token in support]
-            rows[usable] = connection.rows([self._whole(prompts[place]) for place in usable], wanted)
+            rows[usable] = replicas.rows([self._whole(prompts[place]) for place in usable], wanted)
         return rows
 
     def close(self) -> None:
@@ -167,48 +171,49 @@ class OpenAICompatible:
         self.close()
 
     def _connect(self) -> None:
-        """Connect from this process and verify; other threads see the connection only afterwards.
+        """Connect from this process and verify; other threads see the connections only afterwards.
 
         Raises:
             BackendNotBatchInvariant: the server was batch-invariant for the parent and no longer is.
             BackendError: the server does not answer, or this backend was closed meanwhile.
         """
-        connection = Connection(**self._settings)
-        finalizer = weakref.finalize(self, _close, connection, os.getpid())
+        replicas = Replicas(**self._settings)
+        finalizer = weakref.finalize(self, _close, replicas, os.getpid())
         try:
-            connection.open(SAMPLE_PREFIX)
-            found = _verify(connection) if self._verify else False
-            self._publish(connection, finalizer, found=found)
+            replicas.open(SAMPLE_PREFIX)
+            varying = verify_all(replicas) if self._verify else []
+            self._publish(replicas, finalizer, varying)
         except BaseException:
             finalizer()
             raise
 
     def _publish(
-        self, connection: Connection, finalizer: weakref.finalize[..., Self], *, found: bool
+        self, replicas: Replicas, finalizer: weakref.finalize[..., Self], varying: Sequence[str]
     ) -> None:
         with self._publishing:
             if self._closed:
                 raise BackendError(_CLOSED)
-            if self._must_be_invariant and not found:
-                self.batch_invariant = False
+            if self._must_be_invariant and varying:
+                self.batch_invariant, self._varying = False, varying
                 raise BackendNotBatchInvariant(
-                    f"the server at {connection.host} was batch-invariant before the fork and no longer is"
+                    f"the server at {', '.join(varying)} was batch-invariant before the fork and no longer is"
                 )
-            self._connection, self._finalizer, self.batch_invariant = connection, finalizer, found
+            self._replicas, self._finalizer, self._varying = replicas, finalizer, varying
+            self.batch_invariant = self._verify and not varying
             self._process = os.getpid()  # last: threads that see it use the rest
 
-    def _here(self) -> Connection:
-        """Return this process's connection: threads and sockets do not survive a fork."""
+    def _here(self) -> Replicas:
+        """Return this process's connections: threads and sockets do not survive a fork."""
         if os.getpid() != self._process and not self._closed:
             with self._connecting:
                 if os.getpid() != self._process:  # no other thread did meanwhile
                     self._connect()
         if self._closed:
             raise BackendError(_CLOSED)
-        return self._connection
+        return self._replicas
 
     def _whole(self, prompt: Tokens) -> list[int]:
-        bos = self._connection.dialect.bos
+        bos = self._replicas.first.dialect.bos
         return [*([] if bos is None else [bos]), *map(int, prompt)]
 
     def _is_usable(self, prompt: Tokens) -> bool:
@@ -221,22 +226,6 @@ class OpenAICompatible:
             raise BackendError(f"a token of the support or text is not in 0 to {self.vocabulary_size - 1}")
 
 
-def _verify(connection: Connection) -> bool:
-    """Check a server's values, and return whether answers are independent of neighbours."""
-    dialect = connection.dialect
-    words = SAMPLE_TEXT.split()
-    # Long and short texts alternate, so that requests in flight together differ.
-    ends = [len(words) - place if place % 2 else 1 + place for place in range(len(words))]
-    texts = [f"{SAMPLE_PREFIX} {' '.join(words[:end])}" for end in ends]
-    count = crowd_of(dialect.prompts_per_request, connection.concurrency)
-    longest = None if dialect.context_tokens is None else dialect.context_tokens - 1
-    prompts = crowd([connection.tokenize(text) for text in texts[:count]], count, longest)
-    findings = probe(connection.rows, prompts, dialect)
-    dialect.picks = findings.picks
-    connection.remember_bits(exact=findings.batch_invariant)
-    return findings.batch_invariant
-
-
-def _close(connection: Connection, process: int) -> None:
+def _close(replicas: Replicas, process: int) -> None:
     if os.getpid() == process:
-        connection.close()
+        replicas.close()

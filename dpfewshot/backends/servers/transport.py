@@ -67,7 +67,7 @@ class Transport:
     Args:
         base_url: the base of the OpenAI-compatible endpoints, usually ending in "/v1".
         api_key, proxy, ca_bundle: see `Client`.
-        concurrency: the most requests in flight; the clock of a waiting request has not started.
+        gate: admits requests; the clock of a waiting request has not started.
         timeout: seconds from a request's first attempt during which it is retried; an attempt is abandoned
             after five times as long. It applies to each request and never to a whole draw: whether a deadline
             is met must not depend on how many prompts were drawn.
@@ -78,7 +78,7 @@ class Transport:
         base_url: str,
         api_key: str | None,
         *,
-        concurrency: int,
+        gate: Gate,
         timeout: float,
         proxy: str | None = None,
         ca_bundle: str | None = None,
@@ -88,7 +88,7 @@ class Transport:
         self.root = self.base.removesuffix("/v1")
         self.host = address.netloc
         self._timeout = timeout
-        self._gate = Gate(concurrency)
+        self._gate = gate
         self._client = Client(address, api_key, proxy=proxy, ca_bundle=ca_bundle)
 
     @property
@@ -102,16 +102,17 @@ class Transport:
             self._gate.limit = max(1, min(self._gate.limit, slots))
 
     @asynccontextmanager
-    async def alone(self, *, patient: bool = False) -> AsyncIterator[None]:
-        """Have no other request of this backend in flight within.
+    async def alone(self, *, everywhere: bool, patient: bool = False) -> AsyncIterator[None]:
+        """Have no other request of this backend in flight to the server within.
 
         Statuses of overload are retried there for the whole timeout, in any number of attempts.
 
         Args:
+            everywhere: whether to have none in flight to any replica either.
             patient: whether to retry all failures in that way, refusals included. For public requests, to a
                 server that may still be busy with abandoned requests, or restart after a crash.
         """
-        async with self._gate.alone():
+        async with self._gate.alone(everywhere=everywhere):
             token = _patient.set(patient)
             try:
                 yield
