@@ -17,11 +17,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import dpfewshot as dpf
+from bench.ledger_load import accounts_lines, ahead_lines, large_lines
 from bench.ledger_rounds import BOUNDARIES, in_a_child, kill_rounds, new_ledgers, race
 from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.values import PrivacySpend
@@ -47,7 +48,10 @@ def main() -> None:
     print(f"Load average when this began: {os.getloadavg()[0]:.0f}; above 2, other work ran as well.\n")
     with new_ledgers() as ledgers:
         print_lines(rate_lines(ledgers, chosen.seconds))
+        print_lines(accounts_lines(ledgers, chosen.seconds, forked, cycles))
+        print_lines(large_lines(ledgers))
         print_lines(draw_lines(ledgers))
+        print_lines(ahead_lines(ledgers))
         print_lines(kill_lines(ledgers, chosen.kills))
         print_lines(race_lines(ledgers, chosen.races, chosen.processes, chosen.threads))
         print_lines(share_lines(ledgers))
@@ -69,7 +73,7 @@ def rate_lines(ledgers: dict[str, Callable[[], str]], seconds: float) -> Iterato
         for processes in PROCESSES:
             url = make()
             dpf.BudgetLedger.open(url).create(DATASET, dpf.PrivacyBudget(1e6, 0.5))
-            answers = forked(processes, functools.partial(cycles, url, seconds))
+            answers = forked([functools.partial(cycles, url, seconds)] * processes)
             took = sorted(one for answer in answers for one in answer["took"])
             locked = sum(answer["locked"] for answer in answers)
             rate = sum(len(answer["took"]) / answer["seconds"] for answer in answers)
@@ -95,9 +99,9 @@ def draw_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
         yield f"| {name} | {1e3 * statistics.median(took):.1f} | {1e3 * took[int(0.99 * len(took))]:.0f} |"
 
 
-def cycles(url: str, seconds: float) -> dict[str, Any]:
+def cycles(url: str, seconds: float, dataset: str = DATASET) -> dict[str, Any]:
     """Reserve, charge and settle until the time is up."""
-    account = dpf.BudgetLedger.open(url).account(DATASET)
+    account = dpf.BudgetLedger.open(url).account(dataset)
     took: Timed = []
     locked, begun = 0, time.perf_counter()
     while (start := time.perf_counter()) - begun < seconds:
@@ -111,11 +115,14 @@ def cycles(url: str, seconds: float) -> dict[str, Any]:
     return {"took": took, "locked": locked, "seconds": time.perf_counter() - begun}
 
 
-def forked(processes: int, act: Callable[[], Any]) -> list[Any]:
-    """The answers of several children that act at once."""
+def forked(acts: Sequence[Callable[[], Any]]) -> list[Any]:
+    """The answers of children that act at once, one child an act."""
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder, str(number)) for number in range(processes)]
-        children = [in_a_child(functools.partial(_write_answer, path, act)) for path in paths]
+        paths = [Path(folder, str(number)) for number in range(len(acts))]
+        children = [
+            in_a_child(functools.partial(_write_answer, path, act))
+            for path, act in zip(paths, acts, strict=True)
+        ]
         for child in children:
             os.waitpid(child, 0)
         return [json.loads(path.read_text()) for path in paths]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.draws import DrawCounts
@@ -154,6 +154,48 @@ class Account(Protocol):
     def cancel(self, entry: int) -> None:
         """Give back the whole cost of a plan that never drew."""
         ...
+
+
+@runtime_checkable
+class DrawsAhead(Protocol):
+    """What an account may offer beside `Account`: several draws in one commit.
+
+    A reservation of an account without it charges each draw by itself.
+    """
+
+    def draw_ahead(self, entry: int, lease: str, part: int, count: int) -> int:
+        """Charge draws from one of the entry's disjoint parts, before the first of them is made.
+
+        Args:
+            entry: its number.
+            lease: of the run.
+            part: of the disjoint parts.
+            count: how many, at least 1.
+
+        Returns:
+            How many were charged: at least 1, and fewer than `count` if the part has no more.
+
+        Raises:
+            BudgetExceeded: the part has no draw left.
+            LedgerError: another run holds the lease, or the charge could not be recorded.
+        """
+        ...
+
+    def give_back(self, entry: int, lease: str, part: int, count: int) -> None:
+        """Give back draws that were charged ahead and will not be made.
+
+        Nothing changes if the entry has another lease: the draws stay charged.
+
+        Raises:
+            LedgerError: the entry draws no more, more would come back than the lease charged, or it could not
+                be recorded. The draws may stay charged.
+        """
+        ...
+
+
+def draws_ahead(account: object) -> DrawsAhead | None:
+    """The account if it charges several draws in one commit."""
+    return account if isinstance(account, DrawsAhead) else None
 
 
 def bound(account: Account, relations: frozenset[str], unit: str | None) -> str | None:

@@ -30,13 +30,14 @@ class DrawCounts:
     left: tuple[int, ...]
     lease: str
 
-    def after_one(self, entry: int, lease: str, part: int) -> DrawCounts:
-        """What is left after one draw.
+    def after(self, entry: int, lease: str, part: int, count: int = 1) -> DrawCounts:
+        """What is left after some draws.
 
         Args:
             entry: the reservation's number, for the message.
             lease: of the run that draws.
             part: the disjoint part that it draws from.
+            count: how many, at least 1; fewer are taken if fewer are left.
 
         Raises:
             LedgerError: another run resumed the reservation.
@@ -46,7 +47,25 @@ class DrawCounts:
             raise LedgerError(f"entry {entry} was resumed by another run: this run draws no more")
         if not 0 <= part < len(self.left) or self.left[part] < 1:
             raise BudgetExceeded("all draws of the plan are used: a further plan needs further budget")
-        return DrawCounts((*self.left[:part], self.left[part] - 1, *self.left[part + 1 :]), self.lease)
+        return self._with(part, self.left[part] - min(max(1, count), self.left[part]))
+
+    def given_back(self, part: int, count: int, granted: DrawCounts) -> DrawCounts:
+        """What is left once draws that were taken and not made are given back.
+
+        Args:
+            part: the disjoint part that they were taken from.
+            count: how many, at least 0.
+            granted: what the lease began with.
+
+        Raises:
+            LedgerError: more would be left than the lease began with.
+        """
+        if count < 0 or self.left[part] + count > granted.left[part]:
+            raise LedgerError("more draws are given back than were taken")
+        return self._with(part, self.left[part] + count)
+
+    def _with(self, part: int, left: int) -> DrawCounts:
+        return DrawCounts((*self.left[:part], left, *self.left[part + 1 :]), self.lease)
 
     def resumed(self, entry: int, known: Collection[str], told: DrawCounts) -> DrawCounts:
         """What a resuming run may draw: in every disjoint part the least that either count leaves.

@@ -169,7 +169,7 @@ class MemoryAccount:
         with self._lock:
             found = self._open(entry, counted=True)
             assert found.draws is not None  # noqa: S101 - `_open` looked
-            found.draws = found.draws.after_one(entry, lease, part)
+            found.draws = found.draws.after(entry, lease, part)
             found.charged = True
 
     def resume(

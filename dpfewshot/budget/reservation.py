@@ -5,50 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
-from dpfewshot.budget.account import Account, Cost, Details
+from dpfewshot.budget.account import Account, Cost, Details, draws_ahead
+from dpfewshot.budget.delegation import DelegatedDraw
 from dpfewshot.budget.draws import DrawCounts, new_lease
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BudgetExceeded, LedgerError
+from dpfewshot.runtime.forking import start_afresh_in_children
 from dpfewshot.values import PrivacySpend
 
 _USED = "all draws of the plan are used: a further plan needs further budget"
-
-
-@dataclass(frozen=True, repr=False)
-class DelegatedDraw:
-    """One draw of a reservation, for a thread, process or host that charges it and makes it.
-
-    It pickles where its account does. A copy charges a draw of its own, so a task that an executor runs twice
-    is paid for twice, and never exceeds the reservation.
-
-    Attributes:
-        account: the account to charge; None for runs without a guarantee.
-        entry: the account's number for the plan.
-        lease: names the run to the account.
-        part: the disjoint part to draw from.
-        tokens_per_draw: R ≥ 1.
-        noise_multiplier: the σ that the cost was computed for.
-    """
-
-    account: Account | None
-    entry: int
-    lease: str
-    part: int
-    tokens_per_draw: int
-    noise_multiplier: float
-
-    def charge(self) -> Permit:
-        """Charge the draw and return the permit for its tokens.
-
-        Raises:
-            BudgetExceeded: no draw is left.
-            LedgerError: the account could not record the charge; nothing may be drawn.
-        """
-        if self.account is not None:
-            self.account.draw(self.entry, self.lease, self.part)
-        return Permit(self.tokens_per_draw, self.noise_multiplier)
 
 
 class Reservation:
@@ -57,6 +23,9 @@ class Reservation:
     One draw of records serves up to `tokens_per_draw` tokens; those left over are forfeited. Draws that are
     left serve further demonstrations of the same plan (docs/proofs/composition.md). Nothing comes back to the
     account after the first draw.
+
+    Draws may be charged ahead, several in one commit. Those that are not made by `close` or `hand_over` are
+    given back to the entry; those of a process that dies count as made (docs/proofs/resuming.md).
 
     Args:
         account: the account to charge; None for runs without a guarantee.
@@ -67,6 +36,7 @@ class Reservation:
         disjoint_parts: P ≥ 1. The parts are disjoint, so their draws compose in parallel.
         lease: names this run to the account, which counts each draw before it is made.
         resumed: whether an earlier run may have drawn from it, so that nothing comes back.
+        draws_at_once: how many draws to charge in one commit, at least 1.
 
     Attributes:
         lease: as above.
@@ -85,8 +55,11 @@ class Reservation:
         disjoint_parts: int = 1,
         lease: str = "",
         resumed: bool = False,
+        draws_at_once: int = 1,
     ) -> None:
         self._left = [draws] * disjoint_parts
+        self._ahead = [0] * disjoint_parts  # charged, and not made
+        self._at_once = draws_at_once
         self._account = account
         self._entry = entry
         self.lease = lease
@@ -95,6 +68,11 @@ class Reservation:
         self.asked = self._drawn = resumed
         self._closed = False
         self._lock = threading.Lock()
+        start_afresh_in_children(self)
+
+    def after_fork(self) -> None:
+        """Forget the draws that the parent charged ahead: it makes them."""
+        self._ahead[:] = [0] * len(self._ahead)
 
     @property
     def entry(self) -> int:
@@ -141,10 +119,12 @@ class Reservation:
         with self._lock:
             draw = self._one_of(part)
             self.asked = True
-            permit = draw.charge()
+            if not self._ahead[part]:
+                self._ahead[part] = draw.charge_ahead(min(self._at_once, self._left[part]))
             self._drawn = True
+            self._ahead[part] -= 1
             self._left[part] -= 1
-            return permit
+            return Permit(self._tokens_per_draw, self._noise_multiplier)
 
     def delegate(self, part: int) -> DelegatedDraw:
         """One draw from a disjoint part for a worker to charge. It counts as made until `report` or `renew`.
@@ -153,6 +133,7 @@ class Reservation:
             BudgetExceeded: no draw is left.
         """
         with self._lock:
+            self._give_back()  # the worker takes a draw of its own
             draw = self._one_of(part)
             self._left[part] -= 1
             return draw
@@ -191,6 +172,7 @@ class Reservation:
             self.asked = self._drawn = True
             if self._account is None or cost is None or len(self._left) > 1:
                 return
+            self._ahead[part] = 0  # counts as made: the account's count is without it
             told = DrawCounts((self._left[part] + 1,), lease)
             _, left = self._account.resume(self._entry, scope, cost, details, known=(self.lease,), draws=told)
             self.lease, self._left = lease, list(left)
@@ -205,6 +187,7 @@ class Reservation:
     def hand_over(self) -> None:
         """Leave the remaining draws to a later run, which resumes them; this object draws no more."""
         with self._lock:
+            self._give_back()
             self._account = None
             self._left = [0] * len(self._left)
 
@@ -219,12 +202,21 @@ class Reservation:
             if self._account is not None and not self._closed:
                 if not self._drawn:
                     self._account.cancel(self._entry)  # keeps an entry that it may have charged
+                self._give_back()
                 if self.asked:
                     # an entry counts the same charged or settled: a failure must not lose what was released
                     with suppress(LedgerError):
                         self._account.settle(self._entry, self.lease)
             self._closed = True
             self._left = [0] * len(self._left)
+
+    def _give_back(self) -> None:
+        """Give back what was charged and not made. What fails to come back counts as made."""
+        for part, count in enumerate(self._ahead):
+            self._ahead[part] = 0  # first: after a lost answer nothing may come back twice
+            if count and (ahead := draws_ahead(self._account)):
+                with suppress(LedgerError):
+                    ahead.give_back(self._entry, self.lease, part, count)
 
 
 class Accountant:
@@ -268,6 +260,7 @@ class Accountant:
         noise_multiplier: float,
         details: Details,
         disjoint_parts: int = 1,
+        draws_at_once: int = 1,
     ) -> Reservation:
         """Reserve a whole plan.
 
@@ -280,6 +273,7 @@ class Accountant:
             noise_multiplier: the σ that the cost was computed for.
             details: public facts for the account's history.
             disjoint_parts: P ≥ 1, disjoint parts of the stratum's units.
+            draws_at_once: how many draws to charge in one commit, at least 1.
 
         Raises:
             BudgetExceeded: the cost does not fit; nothing is reserved.
@@ -296,6 +290,7 @@ class Accountant:
             noise_multiplier=noise_multiplier,
             disjoint_parts=disjoint_parts,
             lease=lease,
+            draws_at_once=draws_at_once,
         )
 
     def resume(
@@ -311,6 +306,7 @@ class Accountant:
         known: Sequence[str],
         lease: str,
         disjoint_parts: int = 1,
+        draws_at_once: int = 1,
     ) -> Reservation:
         """Resume what an earlier run reserved and may have drawn from (docs/proofs/resuming.md).
 
@@ -325,6 +321,7 @@ class Accountant:
             known: leases of the checkpoint.
             lease: this run's, which is in the checkpoint already; one of `known` leaves the entry as it is.
             disjoint_parts: P ≥ 1, disjoint parts of the stratum's units.
+            draws_at_once: how many draws to charge in one commit, at least 1.
 
         Raises:
             BudgetExceeded: an account in memory has no room for it.
@@ -343,4 +340,5 @@ class Accountant:
             disjoint_parts=disjoint_parts,
             lease=lease,
             resumed=True,
+            draws_at_once=draws_at_once,
         )

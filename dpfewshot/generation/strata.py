@@ -6,11 +6,13 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Final
 
 from dpfewshot.budget.amounts import Amount
+from dpfewshot.budget.delegation import DelegatedDraw
 from dpfewshot.budget.draws import new_lease
 from dpfewshot.budget.permit import Permit
-from dpfewshot.budget.reservation import Accountant, DelegatedDraw, Reservation
+from dpfewshot.budget.reservation import Accountant, Reservation
 from dpfewshot.budget.tally import EventCost
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.generation.cancellation import Worker
@@ -23,6 +25,9 @@ from dpfewshot.prompts.writer import Body
 from dpfewshot.runtime.forking import start_afresh_in_children
 from dpfewshot.sampling import Unit
 from dpfewshot.values import PrivacySpend
+
+COMMITS: Final = 8
+"""The least number of commits that charge a demonstration's draws, if it has as many draws."""
 
 
 @dataclass(eq=False)
@@ -105,6 +110,11 @@ class StratumRun:
         """`cost`, as results state it."""
         return self.plan.spend if self.certified else None
 
+    @property
+    def draws_at_once(self) -> int:
+        """How many draws one commit charges: an eighth of a demonstration's, which a killed process loses."""
+        return max(1, self.set_up.plan.settings.draws_per_demonstration // COMMITS)
+
     def units(self, part: int) -> list[Unit]:
         """The units of one disjoint part. Private."""
         return self._assigned.units[part]
@@ -158,6 +168,7 @@ class StratumRun:
             noise_multiplier=self.plan.noise_multiplier,
             disjoint_parts=self.set_up.plan.settings.disjoint_parts,
             details=self.set_up.account_details(self.plan),
+            draws_at_once=self.draws_at_once,
         )
         self.reservation = reservation  # before observers are told: one may close the synthesizer
         try:
@@ -286,6 +297,7 @@ class StratumRun:
                 known=known,
                 lease=lease,
                 disjoint_parts=self.set_up.plan.settings.disjoint_parts,
+                draws_at_once=self.draws_at_once,
             )
         except LedgerError as error:
             raise LedgerError(f"{checkpoint.path}: {error}") from None

@@ -5,6 +5,9 @@ after the path, so two names of one file get two locks. And POSIX drops a proces
 descriptor of the file, as a copy by another thread does. An `flock` belongs to the file and the descriptor.
 The descriptor stays open for the process's life: closing it would drop SQLite's locks.
 
+Who waits for the file waits in the kernel's queue, which serves the oldest request first. A blocking `flock`
+has no time limit, so a thread asks, and the caller waits for the thread.
+
 What a killed process leaves in its -wal is found only under the same name. So a file with a visible second
 name, a hard link or a mount of its own, is refused.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,13 +28,70 @@ from typing import Final
 from dpfewshot.errors import LedgerError
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")
-_LONGEST_PAUSE: Final = 0.02
+_PAUSE: Final = 0.02
+
+
+class _Request:
+    """A request for the file that waits in the kernel's queue.
+
+    A caller whose time is up leaves it there, and the next caller takes it over. A second request on the same
+    descriptor would succeed together with the first, which would then give the file away.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.answered = False
+        self._granted = self._asked = self._wanted = False
+        self._descriptor = descriptor
+        self._changed = threading.Condition()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the answer; returns whether the file is taken."""
+        with self._changed:
+            if self.answered:  # nobody wanted the file when its turn came
+                return False
+            self._wanted = True
+            try:
+                self._ask()
+                self._changed.wait_for(lambda: self.answered, max(0.0, seconds))
+            except BaseException:
+                self._give_away()
+                raise
+            finally:
+                self._wanted = False
+            return self._granted
+
+    def _give_away(self) -> None:
+        if self._granted:
+            self._granted = False
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def _ask(self) -> None:
+        if self._asked:
+            return
+        try:
+            threading.Thread(target=self._wait_in_queue, name="dpfewshot-ledger-lock", daemon=True).start()
+            self._asked = True
+        except RuntimeError:  # no thread starts while the interpreter ends
+            self.answered = True
+            time.sleep(_PAUSE)
+
+    def _wait_in_queue(self) -> None:
+        granted = False
+        with suppress(OSError):  # the next call meets it too, and reports it
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            granted = True
+        with self._changed:
+            self.answered, self._granted = True, granted
+            if not self._wanted:
+                self._give_away()
+            self._changed.notify_all()
 
 
 @dataclass
 class _Opened:
     descriptor: int
     depth: int = 0
+    request: _Request | None = None
 
 
 _opened: dict[tuple[int, int], _Opened] = {}
@@ -63,7 +124,7 @@ def locked(file: Path, seconds: float, *, create: bool) -> Iterator[bool]:
     deadline = time.monotonic() + seconds
     while True:
         opened = _open(file, create=create)
-        if not opened.depth and not _taken(opened.descriptor, deadline):
+        if not opened.depth and not _taken(opened, deadline):
             yield False
             return
         if opened.depth or _open(file, create=create) is opened:  # else another file took its place
@@ -120,19 +181,21 @@ def _open(file: Path, *, create: bool) -> _Opened:
 
 def _close_deleted() -> None:
     for key, opened in list(_opened.items()):
-        if not opened.depth and not os.fstat(opened.descriptor).st_nlink:
+        waiting = opened.request is not None and not opened.request.answered
+        if not opened.depth and not waiting and not os.fstat(opened.descriptor).st_nlink:
             os.close(_opened.pop(key).descriptor)
 
 
-def _taken(descriptor: int, deadline: float) -> bool:
-    pause = 0.0005
+def _taken(opened: _Opened, deadline: float) -> bool:
     while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-        else:
+        if opened.request is None or opened.request.answered:
+            try:
+                fcntl.flock(opened.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                opened.request = _Request(opened.descriptor)
+            else:
+                return True
+        if opened.request.wait(deadline - time.monotonic()):
             return True
+        if time.monotonic() >= deadline:
+            return False

@@ -7,6 +7,7 @@ row without changing every later hash (docs/decisions/ledger.md says what that i
 
 from __future__ import annotations
 
+import functools
 import getpass
 import hashlib
 import json
@@ -160,6 +161,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
+@functools.cache
 def package_version() -> str:
     """The version of dpfewshot."""
     try:

@@ -175,6 +175,14 @@ class LedgerAccount:
         """
         self._store.draw(self._stored, entry, lease, part)
 
+    def draw_ahead(self, entry: int, lease: str, part: int, count: int) -> int:
+        """Charge several draws in one commit. See `DrawsAhead`."""
+        return self._store.draw(self._stored, entry, lease, part, count)
+
+    def give_back(self, entry: int, lease: str, part: int, count: int) -> None:
+        """Give back draws that were charged ahead. See `DrawsAhead`."""
+        self._store.give_back(self._stored, entry, lease, part, count)
+
     def resume(
         self,
         entry: int,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from typing import Any
 
 from sqlalchemy import Connection, Table, func, insert, select, update
 
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.draws import NOT_COUNTED, DrawCounts
-from dpfewshot.budget.tally import EMPTY, Tally
+from dpfewshot.budget.tally import Tally
+from dpfewshot.budget.totals import Totals
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import LEASE, columns, draws_in, draws_of
 from dpfewshot.ledger.history import (
@@ -26,9 +26,6 @@ from dpfewshot.ledger.history import (
     told,
 )
 from dpfewshot.ledger.tables import entries, history
-
-Sums = defaultdict[str | None, Tally]
-"""What each scope costs."""
 
 
 def rows_of(connection: Connection, table: Table, condition: Any) -> list[dict[str, Any]]:
@@ -91,34 +88,20 @@ def add_entry(
     return int(connection.execute(statement).scalar_one())
 
 
-def sums_of(connection: Connection, account: int) -> tuple[Sums, int]:
-    """What each scope has spent, and the number of entries."""
-    counting = (entries.c.account_id == account) & (entries.c.state != CANCELLED)
-    return sums_in(connection, entries, counting)
-
-
-def sums_in(connection: Connection, table: Table, condition: Any) -> tuple[Sums, int]:
-    """What rows cost together in each scope, and their number."""
-    unbounded = table.c.renyi.is_(None)
+def totals_in_entries(connection: Connection, account: int) -> Totals:
+    """The totals of an account, added up from its entries."""
+    without = entries.c.renyi.is_(None)
+    sums = [func.sum(column) for column in (entries.c.epsilon, entries.c.delta, entries.c.renyi)]
     rows = connection.execute(
-        select(
-            table.c.scope,
-            unbounded,
-            func.sum(table.c.epsilon),
-            func.sum(table.c.delta),
-            func.sum(table.c.renyi),
-            func.count(),
-        )
-        .where(condition)
-        .group_by(table.c.scope, unbounded)
+        select(entries.c.scope, without, *sums, func.count())
+        .where((entries.c.account_id == account) & (entries.c.state != CANCELLED))
+        .group_by(entries.c.scope, without)
     )
-    sums: Sums = defaultdict(lambda: EMPTY)
-    rows_counted = 0
-    for scope, without, epsilon, delta, renyi, count in rows:
+    totals = Totals()
+    for scope, unbounded, epsilon, delta, renyi, count in rows:
         cost = Amount(int(epsilon), int(delta))  # PostgreSQL's sum is an exact Decimal
-        sums[scope] = sums[scope].plus(Tally.of(cost, None if without else int(renyi)))
-        rows_counted += count
-    return sums, rows_counted
+        totals.add(scope, Tally.of(cost, None if unbounded else int(renyi)), count)
+    return totals
 
 
 def last_entry(connection: Connection, account: int) -> tuple[str | None, Tally] | None:
@@ -128,19 +111,15 @@ def last_entry(connection: Connection, account: int) -> tuple[str | None, Tally]
     return None if row is None else (row.scope, Tally.of(Amount(row.epsilon, row.delta), row.renyi))
 
 
-def tip_of(connection: Connection, account: int) -> tuple[int, str]:
-    """The number and the hash of the last row of an account's history."""
-    last = (
-        select(history.c.number, history.c.hash)
-        .where(history.c.account_id == account)
-        .order_by(history.c.number.desc())
-        .limit(1)
-    )
-    row = connection.execute(last).one_or_none()
-    return (row.number, row.hash) if row else (0, NOTHING_BEFORE)
+def last_events(connection: Connection, account: int, limit: int) -> list[dict[str, Any]]:
+    """The last rows of an account's history as they were hashed, the newest first."""
+    of_account = select(history).where(history.c.account_id == account)
+    found = connection.execute(of_account.order_by(history.c.number.desc()).limit(limit)).mappings()
+    return [told(dict(row)) for row in found]
 
 
-def record(connection: Connection, account: int, event: HistoryEvent) -> None:
-    """Add a row to an account's history. The caller holds the account's lock, or just made it."""
-    number, previous = tip_of(connection, account)
+def append(connection: Connection, account: int, event: HistoryEvent) -> None:
+    """Add a row to an account's history; only `totals.record` calls this."""
+    last = last_events(connection, account, 1)
+    number, previous = (last[0]["number"], last[0]["hash"]) if last else (0, NOTHING_BEFORE)
     connection.execute(insert(history).values(account_id=account, **chained(event, number + 1, previous)))

@@ -11,10 +11,10 @@ from dpfewshot.errors import LedgerError, MissingExtra
 from dpfewshot.ledger.database import Database
 from dpfewshot.ledger.tables import first_form, migration
 
-NEWEST: Final = "0004"
+NEWEST: Final = "0005"
 """The migration that makes the tables of `tables`."""
 
-_OLDER: Final = ("0001", "0002", "0003")
+_OLDER: Final = ("0001", "0002", "0003", "0004")
 _FIRST_FORM: Final = 1
 _MIGRATION_LOCK: Final = 0x6470_6665_7773_686F  # "dpfewsho": PostgreSQL's advisory locks are numbers
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import select
@@ -14,6 +14,7 @@ from dpfewshot.budget.draws import COUNTED, WHAT_TO_DO, DrawCounts
 from dpfewshot.budget.rule import Rule
 from dpfewshot.budget.scopes import check_partition, partition_after
 from dpfewshot.budget.tally import Tally
+from dpfewshot.budget.totals import Totals
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import VERIFY, columns, draws_of, granted
 from dpfewshot.ledger.database import Database
@@ -25,6 +26,7 @@ from dpfewshot.ledger.history import (
     CREATE,
     MOVES,
     NAME_UNIT,
+    NOTHING_BEFORE,
     OPEN,
     RESERVE,
     RESERVED,
@@ -41,53 +43,19 @@ from dpfewshot.ledger.rows import (
     granted_by,
     grants_of,
     last_entry,
+    last_events,
     open_draws,
-    record,
     reserved_with,
-    rows_of,
-    sums_of,
-    tip_of,
+    totals_in_entries,
 )
 from dpfewshot.ledger.schema import bring_up_to_date, is_there
+from dpfewshot.ledger.standing import Standing
 from dpfewshot.ledger.stored_account import StoredAccount, change_account, find, lock
-from dpfewshot.ledger.tables import accounts, entries, history
+from dpfewshot.ledger.tables import accounts
 from dpfewshot.ledger.tip import check_tip
+from dpfewshot.ledger.totals import record, snapshot_of, totals_of, without_entry
 from dpfewshot.ledger.verification import Snapshot
 from dpfewshot.values import UNNAMED_UNIT
-
-
-@dataclass(frozen=True)
-class Standing:
-    """An account at one moment: its limit, what each scope costs, its newest entry, and its history's tip."""
-
-    rule: Rule
-    limit: Amount
-    sums: Mapping[str | None, Tally]
-    last: tuple[str | None, Tally] | None
-    entries: int
-    partition: str | None
-    chain_tip: str
-
-    @property
-    def spent(self) -> Amount:
-        """What counts as spent."""
-        return self.rule.spent(Tally.over_scopes(self.sums), self.limit)
-
-    @property
-    def spent_by_scope(self) -> dict[str | None, Amount]:
-        """What the plans of each scope have spent by themselves, the whole data set first."""
-        ordered = sorted(self.sums, key=lambda scope: scope or "")
-        return {scope: self.rule.spent(self.sums[scope], self.limit) for scope in ordered}
-
-    @property
-    def left(self) -> Amount:
-        """What a plan over the whole data set may still cost."""
-        return self.rule.left(Tally.over_scopes(self.sums), self.limit)
-
-    @property
-    def plans_left(self) -> int | None:
-        """How many more plans like the last one fit; None before the first plan."""
-        return None if self.last is None else self.rule.plans_left(self.sums, self.last, self.limit)
 
 
 class Store:
@@ -163,7 +131,7 @@ class Store:
         with self._database.write() as connection:
             number = connection.execute(statement).scalar_one_or_none()
             if number is not None:
-                record(connection, number, event)
+                record(connection, number, event, Totals())
             found = find(connection, dataset)
         if found is None:
             raise LedgerError(f"{self.name} did not keep the account of {dataset!r}")
@@ -173,22 +141,16 @@ class Store:
         """What is spent of an account now."""
         with self._database.read() as connection:
             row = connection.execute(select(accounts).where(accounts.c.id == account.number)).one()
-            sums, count = sums_of(connection, account.number)
+            totals = totals_of(connection, account.number) or totals_in_entries(connection, account.number)
             last = last_entry(connection, account.number)
-            _, chain_tip = tip_of(connection, account.number)
+            [tip] = last_events(connection, account.number, 1) or [{"hash": NOTHING_BEFORE}]
         limit = Amount(row.epsilon, row.delta)
-        return Standing(account.rule, limit, sums, last, count, row.partition, chain_tip)
+        return Standing(account.rule, limit, totals, last, row.partition, tip["hash"])
 
     def snapshot(self, account: StoredAccount) -> Snapshot:
         """Everything that is stored of an account, at one moment."""
         with self._database.read() as connection:
-            number = account.number
-            [row] = rows_of(connection, accounts, accounts.c.id == number)
-            return Snapshot(
-                account=row,
-                entries=rows_of(connection, entries, entries.c.account_id == number),
-                history=rows_of(connection, history, history.c.account_id == number),
-            )
+            return snapshot_of(connection, account.number)
 
     def name_unit(self, account: StoredAccount, unit: str) -> StoredAccount:
         """Record the unit column's name in an account that is older than such names.
@@ -206,9 +168,10 @@ class Store:
                     raise LedgerError(
                         f"the account's unit is {account.unit!r}: only {UNNAMED_UNIT!r} can be named"
                     )
-                check_tip(connection, account.number, sums_of(connection, account.number)[0])
+                totals = check_tip(connection, account.number)
                 change_account(connection, account.number, unit=unit)
-                record(connection, account.number, event_now(NAME_UNIT, details=as_json({"unit": unit})))
+                event = event_now(NAME_UNIT, details=as_json({"unit": unit}))
+                record(connection, account.number, event, totals)
         return named
 
     def change_budget(self, account: StoredAccount, limit: Amount) -> None:
@@ -219,9 +182,9 @@ class Store:
         """
         with self._database.write() as connection:
             lock(connection, account)
-            check_tip(connection, account.number, sums_of(connection, account.number)[0])
+            totals = check_tip(connection, account.number)
             change_account(connection, account.number, epsilon=limit.epsilon, delta=limit.delta)
-            record(connection, account.number, event_now(CHANGE_BUDGET, amount=limit))
+            record(connection, account.number, event_now(CHANGE_BUDGET, amount=limit), totals)
 
     def reserve(
         self,
@@ -242,20 +205,22 @@ class Store:
             limit, partition = lock(connection, account)
             if scope is not None:
                 check_partition(partition, scope)
-            sums, _ = sums_of(connection, account.number)
-            check_tip(connection, account.number, sums)
-            tally = account.rule.admitted(sums, scope, tally, limit)
+            totals = check_tip(connection, account.number)
+            tally = account.rule.admitted(totals.sums, scope, tally, limit)
             if scope is not None and partition != partition_after(partition, scope):
                 change_account(connection, account.number, partition=partition_after(partition, scope))
             entry = add_entry(connection, account.number, scope, tally, draws)
             event = event_now(
                 RESERVE, entry=entry, scope=scope, amount=tally.cost, renyi=tally.stated, details=details
             )
-            record(connection, account.number, event)
+            totals.add(scope, tally)
+            record(connection, account.number, event, totals)
             return entry
 
-    def draw(self, account: StoredAccount, entry: int, lease: str, part: int) -> None:
-        """Count one draw from a disjoint part of an entry; the first draw charges the entry.
+    def draw(self, account: StoredAccount, entry: int, lease: str, part: int, count: int = 1) -> int:
+        """Take draws off a disjoint part of an entry, as many as it has, and return how many.
+
+        The first draw charges the entry.
 
         Raises:
             BudgetExceeded: the part has no draw left.
@@ -264,10 +229,26 @@ class Store:
         with self._database.write() as connection:
             lock(connection, account)
             row = entry_of(connection, account.number, entry)
-            draws = open_draws(row, entry).after_one(entry, lease, part)
+            before = open_draws(row, entry)
+            draws = before.after(entry, lease, part, count)
             change_entry(connection, entry, state=CHARGED, **columns(draws))
             if row is not None and row["state"] == RESERVED:
-                record(connection, account.number, event_now(CHARGE, entry=entry, scope=row["scope"]))
+                event = event_now(CHARGE, entry=entry, scope=row["scope"])
+                record(connection, account.number, event, totals_of(connection, account.number))
+        return before.left[part] - draws.left[part]
+
+    def give_back(self, account: StoredAccount, entry: int, lease: str, part: int, count: int) -> None:
+        """Add draws that were taken and not made to those left. Nothing changes if the lease was replaced.
+
+        Raises:
+            LedgerError: there is no such entry, it draws no more, or that many were not taken.
+        """
+        with self._database.write() as connection:
+            lock(connection, account)
+            draws = open_draws(entry_of(connection, account.number, entry), entry)
+            granted = granted_by(grants_of(connection, account.number, entry)[-1])
+            if draws.lease == lease and granted is not None:
+                change_entry(connection, entry, **columns(draws.given_back(part, count, granted)))
 
     def resume(
         self,
@@ -292,7 +273,7 @@ class Store:
         scope, cost, details = plan
         with self._database.write() as connection:
             lock(connection, account)
-            check_tip(connection, account.number, sums_of(connection, account.number)[0])
+            totals = check_tip(connection, account.number)
             row = entry_of(connection, account.number, entry)
             grants = grants_of(connection, account.number, entry)
             if not grants or not {found.lease for found in map(granted_by, grants) if found} & set(known):
@@ -309,7 +290,7 @@ class Store:
             change_entry(connection, entry, state=state, **columns(left))
             resumed = {**granted(left), "previous": before.lease, "reserve": grants[0]["hash"]}
             event = event_now(RESUME, entry=entry, scope=grants[0]["scope"], details=as_json(resumed))
-            record(connection, account.number, event)
+            record(connection, account.number, event, totals)
         return left.left
 
     def move(self, account: StoredAccount, entry: int, act: str, lease: str | None = None) -> None:
@@ -337,11 +318,11 @@ class Store:
                 raise LedgerError(COUNTED)
             if row is not None and state == before:
                 change_entry(connection, entry, state=after)
+                totals = totals_of(connection, account.number)
+                if act == CANCEL and totals is not None:
+                    totals = without_entry(totals, grants_of(connection, account.number, entry)[:1])
                 details = as_json(granted(draws) if act == SETTLE else {})
-                record(
-                    connection,
-                    account.number,
-                    event_now(act, entry=entry, scope=row["scope"], details=details),
-                )
+                event = event_now(act, entry=entry, scope=row["scope"], details=details)
+                record(connection, account.number, event, totals)
             elif act != CANCEL and state != after:
                 raise LedgerError(f"entry {entry} was {state}: it cannot be {after}")

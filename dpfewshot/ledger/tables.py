@@ -95,4 +95,13 @@ history = Table(  # rows are added and never changed
     Column("previous", Text, nullable=False),
     Column("hash", Text, nullable=False),
     Column("renyi", BigInteger),
+    Index("dpfewshot_history_by_entry", "account_id", "entry"),
+)
+
+running_totals = Table(  # derived from the history
+    "dpfewshot_totals",
+    metadata,
+    Column("account_id", _Number, ForeignKey(accounts.c.id), primary_key=True, autoincrement=False),
+    Column("sums", Text, nullable=False),
+    Column("seal", Text, nullable=False),
 )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +11,8 @@ from dpfewshot.budget.amounts import DELTA_SCALE, EPSILON_SCALE, Amount
 from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.budget.rule import Rule
 from dpfewshot.budget.scopes import partition_after
-from dpfewshot.budget.tally import EMPTY, Tally
+from dpfewshot.budget.tally import Tally
+from dpfewshot.budget.totals import Totals
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import draws_in, draws_of
 from dpfewshot.ledger.history import (
@@ -43,11 +43,19 @@ _NOT_IN_HISTORY = ("id", "blocks", "lease", "draws_hash")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything that a ledger stores of one account at one moment: its row, entries and history."""
+    """Everything that a ledger stores of one account at one moment.
+
+    Attributes:
+        account: its row.
+        entries: their rows.
+        history: the rows of its events.
+        totals: its running totals; None if they are missing or without the right seal, and so unused.
+    """
 
     account: Row
     entries: list[Row]
     history: list[Row]
+    totals: Totals | None = None
 
     @property
     def chain_tip(self) -> str:
@@ -94,7 +102,7 @@ def check(snapshot: Snapshot, chain_tip: str | None = None) -> Verification:
         snapshot: what is stored.
         chain_tip: a hash noted earlier, which the history must contain; None skips this check.
     """
-    problems = [*_broken_links(snapshot), *_disagreements(snapshot)]
+    problems, _ = examined(snapshot)
     if chain_tip is not None and chain_tip not in {row["hash"] for row in snapshot.history}:
         problems.append(
             f"no event has the hash {chain_tip}: this is a copy from before that event, another account, or "
@@ -103,6 +111,13 @@ def check(snapshot: Snapshot, chain_tip: str | None = None) -> Verification:
     return Verification(
         str(snapshot.account["dataset"]), len(snapshot.history), snapshot.chain_tip, tuple(problems)
     )
+
+
+def examined(snapshot: Snapshot) -> tuple[list[str], Totals]:
+    """What does not agree, and the totals that follow from the history."""
+    replay = _Replay()
+    problems = [*_broken_links(snapshot), *_disagreements(snapshot, replay)]
+    return problems, replay.totals
 
 
 def _broken_links(snapshot: Snapshot) -> Iterator[str]:
@@ -114,13 +129,13 @@ def _broken_links(snapshot: Snapshot) -> Iterator[str]:
         if row["previous"] != previous:
             yield f"event {number} does not follow the event before it: a row was changed, dropped or added"
             return
-        if row["hash"] != _hash_of(row):
+        if row["hash"] != hash_if_readable(row):
             yield f"event {number} was changed after it was recorded"
             return
         previous = row["hash"]
 
 
-def _hash_of(row: Row) -> str | None:
+def hash_if_readable(row: Mapping[str, Any]) -> str | None:
     """The hash of a row; None if a value has none, such as binary data."""
     try:
         return hash_of(row)
@@ -136,7 +151,7 @@ class _Replay:
     entries: dict[int, Row] = field(default_factory=dict)
     draws: dict[int, DrawCounts | None] = field(default_factory=dict)
     reserved_by: dict[int, str] = field(default_factory=dict)
-    sums: defaultdict[str | None, Tally] = field(default_factory=lambda: defaultdict(lambda: EMPTY))
+    totals: Totals = field(default_factory=Totals)
 
     def follow(self, row: Row) -> str | None:
         """Apply one event; returns why it cannot have happened, or None."""
@@ -180,9 +195,9 @@ class _Replay:
         self.reserved_by[row["entry"]] = row["hash"]
         if scope is not None:
             self.account["partition"] = partition_after(self.account["partition"], scope)
-        self.sums[scope] = self.sums[scope].plus(_tally(row))
+        self.totals.add(scope, tally_of(row))
         rule = Rule(self.account["renyi_order"])
-        if not rule.fits(Tally.over_scopes(self.sums), _amount(self.account)):
+        if not rule.fits(self.totals.total, _amount(self.account)):
             return f"entry {row['entry']} did not fit the budget"
         return None
 
@@ -192,7 +207,7 @@ class _Replay:
             return f"what was {entry['state']} became {after}"
         entry["state"] = after
         if after == CANCELLED:
-            self.sums[entry["scope"]] = self.sums[entry["scope"]].minus(_tally(entry))
+            self.totals.remove(entry["scope"], tally_of(entry))
         granted = self.draws[row["entry"]]
         if after == SETTLED and granted is not None:
             return self._grant(row, granted, granted.lease)
@@ -225,11 +240,12 @@ def within(after: DrawCounts, before: DrawCounts) -> bool:
     return same and all(0 <= left <= had for left, had in zip(after.left, before.left, strict=True))
 
 
-def _amount(row: Row) -> Amount:
+def _amount(row: Mapping[str, Any]) -> Amount:
     return Amount(row["epsilon"], row["delta"])
 
 
-def _tally(row: Row) -> Tally:
+def tally_of(row: Mapping[str, Any]) -> Tally:
+    """What an entry costs, or the plan that an event reserved."""
     return Tally.of(_amount(row), row.get("renyi"))
 
 
@@ -237,8 +253,7 @@ def _amounts(row: Row) -> Row:
     return {"epsilon": row["epsilon"], "delta": row["delta"]}
 
 
-def _disagreements(snapshot: Snapshot) -> Iterator[str]:
-    replay = _Replay()
+def _disagreements(snapshot: Snapshot, replay: _Replay) -> Iterator[str]:
     for number, row in enumerate(snapshot.history, start=1):
         impossible = replay.follow(row)
         if impossible is not None:
@@ -258,9 +273,9 @@ def _disagreements(snapshot: Snapshot) -> Iterator[str]:
                 f"entry {entry} is {_in_words(stored.get(entry))}, its history says "
                 f"{_in_words(replay.entries.get(entry))}"
             )
-    for row in snapshot.entries:
-        if row["id"] in replay.draws:
-            yield from _other_draws(row, replay.draws[row["id"]])
+    yield from _other_draws(snapshot, replay)
+    if snapshot.totals not in (None, replay.totals):
+        yield "the running totals are not those of its history"
     if not replay.account:
         yield "the account has no history"
 
@@ -281,8 +296,14 @@ def _value(name: str, value: object) -> str:
     return repr(value if scale is None or not isinstance(value, int) else value / scale)
 
 
-def _other_draws(row: Row, granted: DrawCounts | None) -> Iterator[str]:
-    """Compare an entry's draws with those last granted; any fewer may be left, since draws are no events."""
+def _other_draws(snapshot: Snapshot, replay: _Replay) -> Iterator[str]:
+    """Compare entries' draws with those last granted; any fewer may be left, since draws are no events."""
+    for row in snapshot.entries:
+        if row["id"] in replay.draws:
+            yield from _other_draws_of(row, replay.draws[row["id"]])
+
+
+def _other_draws_of(row: Row, granted: DrawCounts | None) -> Iterator[str]:
     try:
         now = draws_of(row)
     except LedgerError as error:

@@ -105,14 +105,15 @@ def test_a_copy_by_another_thread_lets_nobody_in(path: Path, monkeypatch: pytest
     real = store.check_tip
     others: list[subprocess.Popen[str]] = []
 
-    def slow(*arguments: object) -> None:
-        real(*arguments)  # type: ignore[arg-type]
+    def slow(*arguments: object) -> object:
+        totals = real(*arguments)  # type: ignore[arg-type]
         copying = threading.Thread(target=lambda: [each.read_bytes() for each in path.parent.glob("budget*")])
         copying.start()
         copying.join()
         others.append(spending(path, most=1))
         with suppress(subprocess.TimeoutExpired):
             others[0].wait(timeout=1.5)
+        return totals
 
     with BudgetLedger.open(f"sqlite:///{path}") as ledger:
         monkeypatch.setattr(store, "check_tip", slow)

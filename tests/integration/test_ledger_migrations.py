@@ -153,7 +153,7 @@ def test_the_first_form_of_the_code_refuses_what_was_migrated(old: str) -> None:
 def test_a_ledger_of_a_newer_package_is_refused(ledger_url: str) -> None:
     new(ledger_url)
     execute(ledger_url, "UPDATE dpfewshot_migration SET version_num = '9999'")
-    with pytest.raises(LedgerError, match=r"version 9999.*version 0004: install"):
+    with pytest.raises(LedgerError, match=r"version 9999.*version 0005: install"):
         BudgetLedger.open(ledger_url)
 
 

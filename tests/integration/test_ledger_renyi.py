@@ -110,7 +110,7 @@ def test_a_ledger_of_the_form_before_keeps_its_hashes_and_its_sums(path: Path, u
         again.reserve("trec: Number", WEEKLY, {})
         assert again.spent == WEEKLY.as_spend()
         assert again.verify(tip).ok
-    assert rows(path, "SELECT version_num FROM dpfewshot_migration") == [("0004",)]
+    assert rows(path, "SELECT version_num FROM dpfewshot_migration") == [("0005",)]
 
 
 RACE = """

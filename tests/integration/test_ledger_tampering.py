@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from dpfewshot.budget.draws import DrawCounts
+from dpfewshot.budget.totals import Totals
 from dpfewshot.errors import LedgerError
-from dpfewshot.ledger import BudgetLedger
+from dpfewshot.ledger import BudgetLedger, tip
 from dpfewshot.ledger.counting import columns
+from dpfewshot.ledger.database import Database
+from dpfewshot.ledger.totals import store_totals
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.histories import drew, lived
 
@@ -90,6 +93,78 @@ def test_nothing_is_reserved_on_an_account_whose_tip_was_tampered_with(
         account.reserve("trec: Number", PrivacySpend(0.001, 0.0), {})
     assert account.entries == entries
     assert not account.verify().ok
+
+
+ENTRIES_ALONE = {
+    "a cost is lowered",
+    "an entry is cancelled",
+    "an entry is dropped",
+    "an entry is added",
+    "an entry changes its scope",
+    "a row is dropped",
+    "a row says another act",
+}
+"""What `verify` alone finds in a long history: no total depends on it."""
+
+
+@pytest.mark.parametrize("name", FOUND_BY_RESERVING)
+def test_in_a_long_history_no_tampering_lowers_what_is_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(tip, "WHOLE", 0)
+    path = tmp_path / "budget.db"
+    account = lived(f"sqlite:///{path}")
+    tamper(path, FOUND_BY_RESERVING[name])
+    if name in ENTRIES_ALONE:
+        account.reserve("trec: Number", PrivacySpend(0.001, 0.0), {})
+        assert account.spent == PrivacySpend(1.001, 1e-6)
+    else:
+        with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
+            account.reserve("trec: Number", PrivacySpend(0.001, 0.0), {})
+    assert not account.verify().ok
+
+
+TOTALS = {
+    "the sums are lowered": "UPDATE dpfewshot_totals SET sums = '[]'",
+    "the seal is replaced": "UPDATE dpfewshot_totals SET seal = 'none'",
+    "the totals are dropped": "DELETE FROM dpfewshot_totals",
+}
+
+
+@pytest.mark.parametrize("statements", TOTALS.values(), ids=TOTALS)
+def test_totals_without_their_seal_are_added_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statements: str
+) -> None:
+    monkeypatch.setattr(tip, "WHOLE", 0)
+    path = tmp_path / "budget.db"
+    account = lived(f"sqlite:///{path}")
+    tamper(path, statements)
+    assert account.spent == PrivacySpend(1.0, 1e-6)
+    account.reserve("trec: Number", PrivacySpend(0.001, 0.0), {})
+    assert account.spent == PrivacySpend(1.001, 1e-6)
+    assert account.verify().ok
+
+
+def test_a_cancelled_entry_gives_back_what_its_event_reserved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tip, "WHOLE", 0)
+    path = tmp_path / "budget.db"
+    account = lived(f"sqlite:///{path}")
+    tamper(path, "UPDATE dpfewshot_entry SET epsilon = 900000000000 WHERE id = 4")
+    account.cancel(4)
+    assert account.spent == PrivacySpend(0.5, 1e-6)
+    assert not account.verify().ok
+
+
+def test_totals_that_were_lowered_under_a_new_seal_are_found_by_verifying(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'budget.db'}"
+    account = lived(url)
+    with closing(Database(url)) as database, database.write() as connection:
+        store_totals(connection, 1, Totals())
+    assert account.verify().problems == ("the running totals are not those of its history",)
+    with pytest.raises(LedgerError, match="running totals"):
+        account.reserve(None, PrivacySpend(0.001, 0.0), {})
 
 
 @pytest.mark.parametrize("scope", [None, "trec: Number"])

@@ -68,6 +68,7 @@ def test_only_the_accountant_makes_permits_and_only_audits_make_unpaid_ones() ->
     """`Permit.unpaid` and `pass_on` are in permit.py itself, which cannot make more than it is given."""
     makes = re.compile(r"(.+\.)?Permit")
     assert callers_of(makes, "dpfewshot") == {
+        "dpfewshot/budget/delegation.py",
         "dpfewshot/budget/reservation.py",
         "dpfewshot/budget/permit.py",  # a token that was used up, passed on
     }

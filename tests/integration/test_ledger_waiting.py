@@ -1,0 +1,114 @@
+"""Who waits for whom: on SQLite in the order of asking, on PostgreSQL for the same account alone."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dpfewshot.budget.draws import DrawCounts
+from dpfewshot.ledger import BudgetLedger
+from dpfewshot.ledger.database import Database
+from dpfewshot.ledger.file_lock import locked
+from dpfewshot.ledger.stored_account import find, lock
+from dpfewshot.values import PrivacyBudget, PrivacySpend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# newer Pythons warn of what is tested here: a fork beside threads
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+COST = PrivacySpend(0.1, 1e-8)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "budget.db").touch()
+    return tmp_path / "budget.db"
+
+
+def waiting(file: Path) -> int:
+    """How many requests for the file the kernel holds back."""
+    lines = Path("/proc/locks").read_text().splitlines()
+    return sum("->" in line and f":{file.stat().st_ino} " in line for line in lines)
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_processes_get_the_file_in_the_order_in_which_they_asked(file: Path) -> None:
+    served = file.with_name("served")
+    children = []
+    with file.open("rb") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        for number in range(6):
+            child = os.fork()
+            if child == 0:
+                with locked(file, 30.0, create=False) as held, served.open("a") as order:
+                    order.write(str(number) if held else "-")
+                os._exit(0)
+            children.append(child)
+            until(lambda asked=number + 1: waiting(file) == asked)  # type: ignore[misc]
+        fcntl.flock(holder, fcntl.LOCK_UN)  # the children inherited the descriptor
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 6
+    assert served.read_text() == "012345"
+
+
+def test_a_request_that_nobody_wants_any_more_gives_the_file_away(file: Path) -> None:
+    with file.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with locked(file, 0.05, create=False) as held:
+            assert not held
+        fcntl.flock(other, fcntl.LOCK_UN)
+        until(lambda: not waiting(file))
+        time.sleep(0.05)
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_the_next_call_takes_the_request_over(file: Path) -> None:
+    with file.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with locked(file, 0.05, create=False) as held:
+            assert not held
+        release = threading.Timer(0.2, fcntl.flock, (other, fcntl.LOCK_UN))
+        release.start()
+        with locked(file, 30.0, create=False) as held:
+            assert held
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            time.sleep(0.05)  # the first request does not give away what the second one has
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_accounts_do_not_wait_for_each_other(postgresql_url: str) -> None:
+    with ExitStack() as stack:
+        ledgers = [stack.enter_context(BudgetLedger.open(postgresql_url)) for _ in range(2)]
+        budget = PrivacyBudget(1.0, 1e-5)
+        busy, free = (one.create(name, budget) for one, name in zip(ledgers, "ab", strict=True))
+        other = stack.enter_context(closing(Database(postgresql_url)))
+        late = threading.Thread(target=busy.reserve, args=(None, COST, {}))
+        with other.write() as connection:
+            stored = find(connection, "a")
+            assert stored is not None
+            lock(connection, stored)
+            late.start()
+            entry = free.reserve("trec: Number", COST, {}, DrawCounts((4,), "lease"))
+            assert free.draw_ahead(entry, "lease", 0, 2) == 2
+            free.settle(entry, "lease")
+            free.change_budget(PrivacyBudget(2.0, 1e-5))
+            assert free.verify().ok
+            assert late.is_alive()  # the same account waits
+        late.join()
+        assert busy.entries == 1
