@@ -16,14 +16,16 @@ from dpfewshot.budget.scopes import Partition
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.exact.rounding import rounded_up
+from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import labels_of, units_by_scope
 from dpfewshot.mechanisms import FixedSize, Mechanism, Release
 from dpfewshot.mechanisms.noiseless import start_release
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import FIXED_SIZE
-from dpfewshot.prompts.writer import Body, PromptWriter
-from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler, Unit, disjoint_parts
+from dpfewshot.prompts.writer import PromptWriter
+from dpfewshot.records.units import Units
+from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler, disjoint_parts
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
@@ -52,7 +54,7 @@ class SetUp:
     backend: LogprobBackend = field(repr=False)
     mechanism: Mechanism
     plan: GenerationPlan
-    units: Mapping[str | None, tuple[Unit, ...]] = field(repr=False)
+    units: Mapping[str | None, Units] = field(repr=False)
     certified: bool
     partition: Partition
     random_source: RandomSource | None = field(default=None, repr=False)
@@ -96,21 +98,20 @@ class SetUp:
         """Generates token by token."""
         return TokenLoop(self.backend)
 
-    def generating(self, stratum: StratumPlan) -> list[Unit]:
+    def generating(self, stratum: StratumPlan) -> Units:
         """The units of a stratum that the plan's holdout leaves. Private."""
         return self.plan.settings.division.generating(self.units[stratum.scope])
 
-    def bodies(self, stratum: StratumPlan) -> list[list[list[Body]]]:
-        """For each disjoint part of a stratum, for each unit, its records in tokens. Private.
+    def bodies(self, stratum: StratumPlan) -> list[Bodies]:
+        """The units of each disjoint part of a stratum, to be drawn from. Private.
 
         Every call assigns the units to the parts anew.
         """
-        parts = self.plan.settings.disjoint_parts
-        bodies = [[self.writer.body(record) for record in unit] for unit in self.generating(stratum)]
+        parts, units = self.plan.settings.disjoint_parts, self.generating(stratum)
         if parts == 1:
-            return [bodies]
-        members = disjoint_parts(len(bodies), parts, self.random_source)
-        return [[bodies[unit] for unit in part] for part in members]
+            return [Bodies(units, self.writer)]
+        members = disjoint_parts(len(units), parts, self.random_source)
+        return [Bodies(units.chosen(part), self.writer) for part in members]
 
     def sampler(self, stratum: StratumPlan) -> Sampler:
         """Draws the units of a stratum and groups them into prompts."""

@@ -13,13 +13,13 @@ from dpfewshot.budget.permit import Permit
 from dpfewshot.budget.reservation import Accountant, Reservation
 from dpfewshot.budget.tally import EventCost
 from dpfewshot.errors import BudgetExceeded, LedgerError
+from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.cancellation import Worker
 from dpfewshot.generation.checkpoint import NO_CHECKPOINT, Checkpoint, NoCheckpoint
 from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.telemetry import Observers
 from dpfewshot.planning.plan import StratumPlan
-from dpfewshot.prompts.writer import Body
 from dpfewshot.runtime.forking import start_afresh_in_children
 from dpfewshot.values import PrivacySpend
 
@@ -37,17 +37,6 @@ class Bookkeeping:
     accountant: Accountant
     observers: Observers
     checkpoint: Checkpoint | NoCheckpoint = NO_CHECKPOINT
-
-
-@dataclass(eq=False, slots=True)
-class _Bodies:
-    """Hides private tokens from tools that print the attributes of objects.
-
-    Attributes:
-        parts: for each disjoint part, for each unit, its records in tokens.
-    """
-
-    parts: list[list[list[Body]]] = field(repr=False)
 
 
 @dataclass(eq=False)
@@ -73,7 +62,7 @@ class StratumRun:
     reservation: Reservation | None = field(default=None, init=False)
     lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
     worker: Worker = field(default_factory=Worker, init=False, repr=False)
-    _bodies: _Bodies | None = field(default=None, init=False, repr=False)
+    _bodies: list[Bodies] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         start_afresh_in_children(self)
@@ -102,14 +91,14 @@ class StratumRun:
         """`cost`, as results state it."""
         return self.plan.spend if self.certified else None
 
-    def bodies(self, part: int) -> list[list[Body]]:
-        """For each unit of one disjoint part, its records in tokens. Private.
+    def bodies(self, part: int) -> Bodies:
+        """The units of one disjoint part, to be drawn from. Private.
 
         The first call assigns units to parts for good.
         """
         if self._bodies is None:
-            self._bodies = _Bodies(self.set_up.bodies(self.plan))
-        return self._bodies.parts[part]
+            self._bodies = self.set_up.bodies(self.plan)
+        return self._bodies[part]
 
     def draws_left(self, others: Sequence[str] = ()) -> int:
         """Draws that a demonstration may take so that later ones still have theirs.
