@@ -100,7 +100,6 @@ class IndexedRecords(StoredRecords):
     def __len__(self) -> int:
         return len(self.label_rows)
 
-    @redacts_errors(InvalidRecords, "reading")
     def __getitem__(self, row: Any) -> Any:
         """One record, or a list of them for a slice.
 
@@ -108,10 +107,7 @@ class IndexedRecords(StoredRecords):
             InvalidRecords: the file has changed, or cannot be read.
         """
         rows = range(len(self))[row]
-        found = self.take(rows if isinstance(rows, range) else [rows])
-        if None in found:
-            raise InvalidRecords("a record can no longer be read")
-        return found if isinstance(rows, range) else found[0]
+        return self._whole(rows) if isinstance(rows, range) else self._whole([rows])[0]
 
     def __iter__(self) -> Iterator[Record]:
         for start in range(0, len(self), _BLOCK):
@@ -124,12 +120,21 @@ class IndexedRecords(StoredRecords):
         self.check()  # only what an unchanged file does not yield is missing
         return found
 
+    @redacts_errors(InvalidRecords, "reading")
+    def _whole(self, rows: Sequence[int]) -> list[Record]:
+        found = [record for record in self.take(rows) if record is not None]
+        if len(found) < len(rows):
+            raise InvalidRecords("a record can no longer be read")
+        return found
+
+    @redacts_errors(InvalidRecords, "reading")
     def check(self) -> None:
         """See `StoredRecords.check`."""
         with errors_of(self._path):
             self._storage.check()
 
 
+@redacts_errors(InvalidRecords, "indexing")
 def _opened_again(path: Path, columns: Columns, digest: str, kept: Kept) -> IndexedRecords:
     with errors_of(path):
         storage = open_storage(path, columns)

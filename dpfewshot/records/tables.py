@@ -146,6 +146,8 @@ def _pyarrow(kind: str) -> Any:
 def _damage(arrow: Any, what: str) -> Iterator[None]:
     try:
         yield
+    except InvalidRecords:  # a ValueError too
+        raise
     except OverflowError:
         raise InvalidRecords("has a number or time beyond Python's range; convert it to a string") from None
     except (arrow.ArrowException, OSError, ValueError):
