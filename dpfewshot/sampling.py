@@ -22,7 +22,7 @@ from dpfewshot import _core
 from dpfewshot.budget.scopes import Partition
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
-from dpfewshot.records.units import Integers, Unit, Units
+from dpfewshot.records.units import Integers, Unit, UnitSequence
 from dpfewshot.tasks import Task
 from dpfewshot.values import Records, StoredRecords, as_float, unit_of
 
@@ -166,15 +166,15 @@ class Holdout:
         digest = hashlib.sha256(json.dumps([_RULE, *key]).encode()).digest()
         return int.from_bytes(digest) * self.fraction.denominator < self.fraction.numerator << 8 * len(digest)
 
-    def generating(self, members: Units) -> Units:
+    def generating(self, members: UnitSequence) -> UnitSequence:
         """The units that generate, in order."""
         return members.chosen(np.flatnonzero(~self._chooses(members))) if self.fraction else members
 
-    def choosing(self, members: Units) -> Units:
+    def choosing(self, members: UnitSequence) -> UnitSequence:
         """The units that choose, in order."""
         return members.chosen(np.flatnonzero(self._chooses(members)))
 
-    def _chooses(self, members: Units) -> NDArray[np.bool_]:
+    def _chooses(self, members: UnitSequence) -> NDArray[np.bool_]:
         """`chooses` of each unit: it reads the first record of each."""
         return np.fromiter((self.chooses((first,)) for first in members.firsts()), dtype=np.bool_)
 

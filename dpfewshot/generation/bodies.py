@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dpfewshot.prompts.writer import Body, PromptWriter
-from dpfewshot.records.units import Integers, Units
+from dpfewshot.records.units import Integers, UnitSequence
 
 _KEPT: Final = 4096
 """Records whose tokens are kept for later draws: at most some 16 MB."""
@@ -23,7 +23,7 @@ class Bodies:
 
     __slots__ = ("_kept", "_units", "_writer")
 
-    def __init__(self, units: Units, writer: PromptWriter) -> None:
+    def __init__(self, units: UnitSequence, writer: PromptWriter) -> None:
         self._units = units
         self._writer = writer
         self._kept: OrderedDict[tuple[int, int], Body] = OrderedDict()  # the last used is the last

@@ -24,7 +24,7 @@ from dpfewshot.mechanisms.noiseless import start_release
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import FIXED_SIZE
 from dpfewshot.prompts.writer import PromptWriter
-from dpfewshot.records.units import Units
+from dpfewshot.records.units import UnitSequence
 from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler, disjoint_parts
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
@@ -54,7 +54,7 @@ class SetUp:
     backend: LogprobBackend = field(repr=False)
     mechanism: Mechanism
     plan: GenerationPlan
-    units: Mapping[str | None, Units] = field(repr=False)
+    units: Mapping[str | None, UnitSequence] = field(repr=False)
     certified: bool
     partition: Partition
     random_source: RandomSource | None = field(default=None, repr=False)
@@ -98,7 +98,7 @@ class SetUp:
         """Generates token by token."""
         return TokenLoop(self.backend)
 
-    def generating(self, stratum: StratumPlan) -> Units:
+    def generating(self, stratum: StratumPlan) -> UnitSequence:
         """The units of a stratum that the plan's holdout leaves. Private."""
         return self.plan.settings.division.generating(self.units[stratum.scope])
 

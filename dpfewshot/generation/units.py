@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpfewshot.errors import InvalidPlan, InvalidRecords
-from dpfewshot.records.units import Units, labels_by_row, units, units_by_label
+from dpfewshot.records.units import UnitSequence, labels_by_row, units, units_by_label
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record, Relation
 
@@ -30,7 +30,9 @@ def planned_labels(task: Task, labels: Sequence[str] | None) -> tuple[str, ...]:
     return planned
 
 
-def units_by_scope(task: Task, records: Sequence[Record], labels: Sequence[str]) -> dict[str | None, Units]:
+def units_by_scope(
+    task: Task, records: Sequence[Record], labels: Sequence[str]
+) -> dict[str | None, UnitSequence]:
     """The private units of each stratum, by its scope: a label, or None for the whole data set.
 
     Args:

@@ -155,7 +155,7 @@ def _scanned(storage: Storage, columns: Columns) -> Kept:
     """Read and check every record of a file.
 
     Raises:
-        InvalidRecords: one of them cannot be used, there is none, or the file changed meanwhile.
+        InvalidRecords: one of them cannot be used, there are no records, or the file changed meanwhile.
     """
     labels, units, key = array("Q"), array("Q"), secrets.token_bytes(32)
     for where, row in storage.rows():

@@ -150,5 +150,5 @@ def _damage(arrow: Any, what: str) -> Iterator[None]:
         raise
     except OverflowError:
         raise InvalidRecords("has a number or time beyond Python's range; convert it to a string") from None
-    except (arrow.ArrowException, OSError, ValueError):
+    except (arrow.ArrowException, OSError, EOFError, ValueError):
         raise InvalidRecords(f"is damaged, or not {what}") from None

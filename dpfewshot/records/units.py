@@ -21,7 +21,7 @@ _BLOCK = 1024
 """Records that are read at once where all are read in turn."""
 
 
-class Units(Sequence[Unit]):
+class UnitSequence(Sequence[Unit]):
     """Units as positions of their records. Private; the repr shows nothing.
 
     Args:
@@ -58,12 +58,12 @@ class Units(Sequence[Unit]):
             return self._records.unit_rows is not None
         return any(self._records[row].unit is not None for row in self._rows.tolist())
 
-    def chosen(self, units: Integers) -> Units:
+    def chosen(self, units: Integers) -> UnitSequence:
         """Those at these positions, ascending."""
         if self._starts is None:
-            return Units(self._records, self._rows[units])
+            return UnitSequence(self._records, self._rows[units])
         places, starts = _joined(self._starts[units], self._sizes[units])
-        return Units(self._records, self._rows[places], starts)
+        return UnitSequence(self._records, self._rows[places], starts)
 
     def firsts(self) -> Iterator[Record]:
         """The first record of each unit, in turn."""
@@ -100,12 +100,12 @@ class Units(Sequence[Unit]):
         return [self._records[row] for row in rows]
 
 
-def each_a_unit(records: Sequence[Record]) -> Units:
+def each_a_unit(records: Sequence[Record]) -> UnitSequence:
     """Every record as a unit of its own, whomever it belongs to."""
-    return Units(records, _positions(len(records)))
+    return UnitSequence(records, _positions(len(records)))
 
 
-def units(records: Iterable[Record]) -> Units:
+def units(records: Iterable[Record]) -> UnitSequence:
     """The units of a data set, each with all of its records, ordered by their first record.
 
     A record without a unit is a unit of its own.
@@ -116,10 +116,10 @@ def units(records: Iterable[Record]) -> Units:
         return each_a_unit(held)
     order = np.argsort(unit_rows, kind="stable").astype(unit_rows.dtype)
     starts = np.flatnonzero(_changes(unit_rows[order]))
-    return Units(held, order, np.append(starts, len(order)))
+    return UnitSequence(held, order, np.append(starts, len(order)))
 
 
-def units_by_label(records: Iterable[Record]) -> dict[str, Units]:
+def units_by_label(records: Iterable[Record]) -> dict[str, UnitSequence]:
     """Partition the units by label: every unit belongs to exactly one.
 
     A unit belongs to the label of most of its records (of equals, the first in alphabetical order), and only
@@ -140,7 +140,7 @@ def units_by_label(records: Iterable[Record]) -> dict[str, Units]:
     unit_rows = _unit_rows(held)
     if unit_rows is None:
         order, ends = np.argsort(ranks, kind="stable").astype(ranks.dtype), _ends(ranks, len(ordered))
-        parts = [Units(held, order[start:end]) for start, end in itertools.pairwise(ends)]
+        parts = [UnitSequence(held, order[start:end]) for start, end in itertools.pairwise(ends)]
     else:
         parts = _by_most(held, ranks, unit_rows, len(ordered))
     return {firsts[row]: part for row, part in zip(ordered, parts, strict=True) if len(part)}
@@ -154,7 +154,9 @@ def labels_by_row(records: Sequence[Record]) -> dict[int, str]:
     return dict(zip(first, [record.label for record in _whole(found)], strict=True))
 
 
-def _by_most(records: Sequence[Record], ranks: Integers, unit_rows: Integers, labels: int) -> list[Units]:
+def _by_most(
+    records: Sequence[Record], ranks: Integers, unit_rows: Integers, labels: int
+) -> list[UnitSequence]:
     """The units of each label, where a unit has the label of most of its records."""
     order = np.lexsort((ranks, unit_rows)).astype(ranks.dtype)  # unit by unit, in it label by label
     changed = _changes(unit_rows[order])
@@ -169,7 +171,7 @@ def _by_most(records: Sequence[Record], ranks: Integers, unit_rows: Integers, la
     for start, end in itertools.pairwise(ends):
         of_label = longest[start:end]
         places, starts = _joined(runs[of_label], lengths[of_label])
-        parts.append(Units(records, order[places], starts))
+        parts.append(UnitSequence(records, order[places], starts))
     return parts
 
 

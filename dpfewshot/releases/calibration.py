@@ -34,7 +34,7 @@ from dpfewshot.planning.planner import SMALLEST_EPSILON
 from dpfewshot.planning.population import Population
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.records import as_records
-from dpfewshot.records.units import Units
+from dpfewshot.records.units import UnitSequence
 from dpfewshot.releases.payment import open_payment
 from dpfewshot.releases.scoring import (
     RECORD_TOKEN_CAP,
@@ -294,7 +294,9 @@ def integers_of(
     return integers
 
 
-def _drawn(members: Units, sampling_rate: Fraction, random_source: RandomSource | None) -> list[Record]:
+def _drawn(
+    members: UnitSequence, sampling_rate: Fraction, random_source: RandomSource | None
+) -> list[Record]:
     """One record of each unit of a Poisson draw. Private."""
     drawn = PoissonSampler(sampling_rate, 1, 1, random_source).draw(members.sizes)
     return [members[unit][record] for ((unit, record),) in drawn]

@@ -25,7 +25,7 @@ from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.planning.population import Population
 from dpfewshot.records import as_records
-from dpfewshot.records.units import Units
+from dpfewshot.records.units import UnitSequence
 from dpfewshot.releases.candidates import Candidate, baseline_of, checked_candidates
 from dpfewshot.releases.choice import Choice
 from dpfewshot.releases.estimates import Estimate, Noise, estimate
@@ -200,7 +200,7 @@ class _Part:
     weights: Integers = field(repr=False)
 
     @classmethod
-    def of(cls, units: Units, weights: Mapping[str, Fraction]) -> _Part:
+    def of(cls, units: UnitSequence, weights: Mapping[str, Fraction]) -> _Part:
         records = [record for unit in units for record in unit]
         return cls(records, units.sizes.tolist(), weights_of(records, weights))
 
@@ -242,7 +242,7 @@ class _Mechanism:
         return amplified(Fraction(self.epsilon), self.sampling_rate)
 
     def sampled(
-        self, units: Units, weights: Mapping[str, Fraction], random_source: RandomSource | None
+        self, units: UnitSequence, weights: Mapping[str, Fraction], random_source: RandomSource | None
     ) -> tuple[_Part, _Part]:
         """Sample each unit by itself, and put it in the part that chooses or in the one that measures."""
         q = self.sampling_rate

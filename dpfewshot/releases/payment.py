@@ -21,7 +21,7 @@ from dpfewshot.generation.units import check_record_labels
 from dpfewshot.ledger.opening import open_account
 from dpfewshot.planning.population import Population, check_population, public_units, relation_of
 from dpfewshot.planning.settings import POISSON
-from dpfewshot.records.units import Units, units, units_by_label
+from dpfewshot.records.units import UnitSequence, units, units_by_label
 from dpfewshot.sampling import Holdout, partition_of_units
 from dpfewshot.tasks import Task
 from dpfewshot.values import PrivacyBudget, PrivacySpend, Records, Relation, check_whole, unit_of
@@ -43,7 +43,7 @@ class Payment:
         accountant: charges the account; without an account nothing is charged or guaranteed.
     """
 
-    units: Units = field(repr=False)
+    units: UnitSequence = field(repr=False)
     population: Fraction
     counts: Mapping[str, int]
     relation: Relation

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpfewshot.records import index_records
-from dpfewshot.records.units import Unit, Units, units, units_by_label
+from dpfewshot.records.units import Unit, UnitSequence, units, units_by_label
 from dpfewshot.values import Record
 
 labels = st.sampled_from(["a", "b", "c", "ä"])
@@ -44,7 +44,7 @@ def by_label(records: Sequence[Record]) -> dict[str, list[Unit]]:
     return found
 
 
-def listed(parts: dict[str, Units]) -> dict[str, list[Unit]]:
+def listed(parts: dict[str, UnitSequence]) -> dict[str, list[Unit]]:
     assert list(parts) == sorted(parts)
     assert all(len(part) and [len(unit) for unit in part] == part.sizes.tolist() for part in parts.values())
     return {label: list(part) for label, part in parts.items()}

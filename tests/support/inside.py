@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from dpfewshot.generation.bodies import Bodies
-from dpfewshot.records.units import Units
+from dpfewshot.records.units import UnitSequence
 
 # ---- backends --------------------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ def all_of(bodies: Bodies) -> list[Any]:
     return found
 
 
-def units_of(bodies: Bodies) -> Units:
+def units_of(bodies: Bodies) -> UnitSequence:
     """The units that a demonstration draws from."""
     return bodies._units
 
