@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +46,20 @@ SLOW = {
     "test_telemetry.py",
 }
 """Folders and files whose tests are all marked slow."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each of several test processes processors of its own.
+
+    A model starts as many threads as its process may use. Those of two models would wait for each other.
+    """
+    worker = getattr(config, "workerinput", None)
+    if worker is None or not hasattr(os, "sched_setaffinity"):
+        return
+    processors = sorted(os.sched_getaffinity(0))
+    own = processors[int(worker["workerid"][2:]) :: worker["workercount"]]
+    if own:
+        os.sched_setaffinity(0, own)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,4 +1,4 @@
-"""How a model in this process uses the processors."""
+"""The processors and the memory that a model in this process may use."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pathlib import Path
 
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 """The container's CPU limit: microseconds of processor time in each period, and the period."""
+
+MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+"""The container's memory limit in bytes."""
 
 SPINS = "2000"
 """How often an OpenMP thread polls at a barrier before it sleeps."""
@@ -26,6 +29,15 @@ def usable_processors() -> int:
         return max(1, min(bound, math.ceil(int(quota) / int(period))))
     except (OSError, ValueError):  # no container, or no limit: "max 100000"
         return bound
+
+
+def usable_memory() -> int:
+    """Return the machine's memory in bytes, or less where this process's container has a smaller limit."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(memory, int(MEMORY_LIMIT.read_text(encoding="ascii")))
+    except (OSError, ValueError):  # no container, or no limit: "max"
+        return memory
 
 
 @contextmanager

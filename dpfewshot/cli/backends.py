@@ -67,9 +67,10 @@ _OPTIONS: Mapping[str, Decorator] = {
     ),
     "weights": click.option(
         "--weights",
-        type=click.Choice(["bf16", "f16"]),
+        type=click.Choice(["auto", "file", "bf16", "f16", "q8_0"]),
         default=None,
-        help="llama-cpp: convert the weights when loading; often faster than quantised weights.",
+        help="llama-cpp: the form of the weights: as in the file, or converted when loading. Default: auto, "
+        "the fastest on this machine.",
     ),
     "threads": click.option(
         "--threads",

@@ -35,7 +35,7 @@ ODD = [
 
 @pytest.fixture(scope="module")
 def backend() -> Iterator[LlamaCpp]:
-    with LlamaCpp(packaged_model_path(), context_tokens=256, kept_prompts=15, threads=2) as loaded:
+    with LlamaCpp(packaged_model_path(), context_tokens=256, kept_prompts=15, threads=1) as loaded:
         yield loaded
 
 

@@ -75,7 +75,7 @@ def test_a_step_has_the_bits_of_llama_cpp_on_its_own(backend, prefix, suffixes):
     released = backend.tokenize(" What is the")
     found = answers(backend, prefix, suffixes[:2], released)[-1][0]
     whole = [*prefix, *suffixes[0]]
-    streams = KVStreams(inside.model(backend), streams=1, cells=256, threads=2, tally=Tally())
+    streams = KVStreams(inside.model(backend), streams=1, cells=256, threads=1, tally=Tally())
     try:
         streams.extend(0, 0, whole)
         for index, token in enumerate(released):
@@ -275,7 +275,7 @@ def test_steps_one_by_one_need_no_dummies(prefix, suffixes):
 
 def test_more_prompts_than_a_context_has_streams_for_are_kept_in_several(prefix, short_prompts, monkeypatch):
     """Eight prompts: seven in one context of 24 streams, one in another, with the bits of one context."""
-    settings = {"context_tokens": 256, "kept_prompts": 14, "decode_batch": 8, "threads": 2}
+    settings = {"context_tokens": 256, "kept_prompts": 14, "decode_batch": 8, "threads": 1}
     with LlamaCpp(packaged_model_path(), **settings) as one:
         expected = answers(one, prefix, short_prompts[:8], [100])
         assert inside.contexts_of_blocks(one) == 1
@@ -317,7 +317,8 @@ def test_a_context_that_cannot_be_made_frees_the_ones_before(prefix, monkeypatch
 
 
 def test_it_describes_itself(backend):
-    assert backend.describe() == f"llama.cpp on the CPU, 2 threads, {packaged_model_path().name}"
+    form = "" if backend.weights == "file" else f" with {backend.weights} weights"
+    assert backend.describe() == f"llama.cpp on the CPU, 1 thread, {packaged_model_path().name}{form}"
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -334,7 +335,7 @@ def test_a_forked_child_is_refused(backend):
 
 def test_a_copy_takes_nothing_of_the_stream_with_it(backend):
     """A stream that an earlier prompt left is overwritten whole, beyond the new prompt's tokens too."""
-    streams = KVStreams(inside.model(backend), streams=3, cells=256, threads=2, tally=Tally())
+    streams = KVStreams(inside.model(backend), streams=3, cells=256, threads=1, tally=Tally())
     try:
         streams.extend(1, 0, [1, 2, 3])
         streams.copy(1, 2)

@@ -16,7 +16,7 @@ from dpfewshot.backends.llama_cpp.streams import KVStreams
 from dpfewshot.backends.llama_cpp.verdicts import digest_of, keep_verdict, kept_verdict, steering_variables
 from dpfewshot.cli.application import run
 
-SETTINGS = {"context_tokens": 128, "kept_prompts": 7, "decode_batch": 8, "threads": 1}
+SETTINGS = {"context_tokens": 128, "kept_prompts": 7, "decode_batch": 8, "threads": 1, "weights": "file"}
 STEP = KVStreams.step
 
 
@@ -83,7 +83,7 @@ def test_a_kernel_that_heeds_its_neighbours_is_found_and_done_without(cache, mon
         found = conformance.check_block_invariance(loaded, prefix, suffixes[:3], released[:1])
         assert found.passed, found.detail
     [kept] = cache.iterdir()
-    assert json.loads(kept.read_text())["passed"] is False
+    assert json.loads(kept.read_text())["verdict"] is False
     with pytest.warns(RuntimeWarning, match="one by one"):
         LlamaCpp(packaged_model_path(), **SETTINGS).close()
 
@@ -125,23 +125,23 @@ FACTS = {"model": "00", "threads": 2, "weights": None}
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", "null", '{"passed": true}', '{"facts": {}, "passed": true}', b"\xff"]
+    "content", ["", "{", "[]", "null", '{"verdict": true}', '{"facts": {}, "verdict": true}', b"\xff"]
 )
 def test_a_damaged_verdict_is_ignored(cache, content):
-    assert kept_verdict(FACTS) is None
-    keep_verdict(FACTS, passed=True)
-    assert kept_verdict(FACTS) is True
+    assert kept_verdict(FACTS, bool) is None
+    keep_verdict(FACTS, True)
+    assert kept_verdict(FACTS, bool) is True
     [kept] = cache.iterdir()
     kept.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert kept_verdict(FACTS) is None
-    kept.write_text(json.dumps({"facts": FACTS, "passed": "yes"}))
-    assert kept_verdict(FACTS) is None
+    assert kept_verdict(FACTS, bool) is None
+    kept.write_text(json.dumps({"facts": FACTS, "verdict": "yes"}))
+    assert kept_verdict(FACTS, bool) is None
 
 
 def test_any_other_fact_is_another_verdict(cache):
-    keep_verdict(FACTS, passed=True)
+    keep_verdict(FACTS, True)
     for name, value in (("model", "01"), ("threads", 3), ("weights", "bf16"), ("new", 1)):
-        assert kept_verdict(FACTS | {name: value}) is None
+        assert kept_verdict(FACTS | {name: value}, bool) is None
     assert len(list(cache.iterdir())) == 1
 
 
@@ -151,8 +151,8 @@ def test_without_a_home_nothing_is_kept(monkeypatch):
 
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setattr("dpfewshot.backends.llama_cpp.verdicts.Path.home", homeless)
-    keep_verdict(FACTS, passed=True)
-    assert kept_verdict(FACTS) is None
+    keep_verdict(FACTS, True)
+    assert kept_verdict(FACTS, bool) is None
 
 
 def test_a_digest_tells_files_apart(tmp_path, monkeypatch):

@@ -109,8 +109,8 @@ def test_a_backend_that_turns_in_the_middle_ends_the_demonstration():
             return super().next_token_logprobs(prompts, support)
 
     backend = Turning([" I", " would", " like"], lambda _: [1 / 3] * 3)
-    with pytest.raises(BackendNotBatchInvariant):
-        synthesizer(backend).generate("A")
+    with pytest.raises(BackendNotBatchInvariant):  # M = n: no draw is empty
+        synthesizer(backend, prompts_per_token=20).generate("A")
     assert backend.asked == 2
 
 

@@ -36,7 +36,7 @@ def trec(question):
 @pytest.fixture(scope="module")
 def backend():
     """Keeps one group of fifteen; the rest of a block runs in waves."""
-    with LlamaCpp(packaged_model_path(), context_tokens=256, kept_prompts=15, threads=2) as loaded:
+    with LlamaCpp(packaged_model_path(), context_tokens=256, kept_prompts=15, threads=1) as loaded:
         yield loaded
 
 

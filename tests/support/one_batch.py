@@ -15,7 +15,7 @@ class OneBatch:
         self._library = library = model.library
         parameters = library.llama_context_default_params()
         parameters.n_ctx, parameters.n_seq_max, parameters.n_batch, parameters.n_ubatch = 4096, 80, 4096, 512
-        parameters.n_threads = parameters.n_threads_batch = 2
+        parameters.n_threads = parameters.n_threads_batch = 1
         parameters.flash_attn_type = library.LLAMA_FLASH_ATTN_TYPE_DISABLED
         parameters.kv_unified = True
         self._context = library.llama_init_from_model(model.handle, parameters)

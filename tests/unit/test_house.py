@@ -252,7 +252,12 @@ def test_no_identifier_is_an_old_word() -> None:
 def written() -> list[Path]:
     """All that is written in the glossary's words; measured pages and the changelog tell what was."""
     pages = [path for path in (ROOT / "docs").rglob("*.md") if "results" not in path.parts]
-    code = [path for folder in ("csrc", "examples") for path in (ROOT / folder).rglob("*.p[yx]*")]
+    code = [
+        path
+        for folder in ("csrc", "examples")
+        for path in (ROOT / folder).rglob("*.p[yx]*")
+        if path.suffix != ".pyc"
+    ]
     return [*SOURCES, *code, *pages, ROOT / "README.md"]
 
 

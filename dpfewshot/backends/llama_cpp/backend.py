@@ -9,21 +9,25 @@ from typing import TYPE_CHECKING
 
 from dpfewshot import __version__
 from dpfewshot.backends import conformance
+from dpfewshot.backends.llama_cpp.fastest import AUTO, fastest_weights
 from dpfewshot.backends.llama_cpp.hub import local_file
-from dpfewshot.backends.llama_cpp.model import LlamaModel
+from dpfewshot.backends.llama_cpp.model import LlamaModel, check_file, load_library
 from dpfewshot.backends.llama_cpp.step_check import VERSION, check_steps
 from dpfewshot.backends.llama_cpp.streams import CELL_BLOCK, KVStreams, LogSoftmax
 from dpfewshot.backends.llama_cpp.verdicts import (
+    Facts,
     digest_of,
     keep_verdict,
     kept_verdict,
     processor,
     steering_variables,
 )
+from dpfewshot.backends.llama_cpp.weights import FILE
 from dpfewshot.backends.processors import usable_processors
 from dpfewshot.backends.streams.backend import StreamBackend, check_settings
 from dpfewshot.backends.streams.pools import groups_within
 from dpfewshot.errors import BackendError
+from dpfewshot.values import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,14 +61,16 @@ class LlamaCpp(StreamBackend):
         decode_batch: streams that take a step together, one of them a dummy: 1, or a multiple of 8.
         threads: worker threads; None for as many as the process may use, within its container's CPU limit.
         gpu_layers: layers to put on the GPU: 0 for none, -1 for all.
-        weights: "bf16" or "f16" converts the weights when the model is loaded; None leaves them as they
-            are. Some quantised types, such as Q4_1, have no fast kernels for whole prompts, but 16-bit floats
-            do: use "bf16" on a CPU with AVX512-BF16, "f16" elsewhere. Conversion takes seconds, two bytes of
-            memory per weight, and the same amount of temporary disk space.
+        weights: "file" or None leaves them as they are; "bf16", "f16" and "q8_0" convert them when the model
+            is loaded, which takes seconds, one or two bytes of memory per weight, and as much temporary disk
+            space. Some quantised types, such as Q4_1, have no fast kernels for whole prompts. "auto" takes
+            the form that reads prompts fastest on this machine, measured when it first loads this file
+            (`fastest.fastest_weights`); on a GPU, "file".
 
     Attributes:
         context_tokens: the argument.
         kept_prompts: the argument.
+        weights: the form of the weights.
         batch_invariant: True on the CPU, see above. On a GPU, whether the conformance checks passed for the
             way prompts are evaluated here.
 
@@ -89,13 +95,19 @@ class LlamaCpp(StreamBackend):
         decode_batch: int = 16,
         threads: int | None = None,
         gpu_layers: int = 0,
-        weights: str | None = None,
+        weights: str | None = AUTO,
     ) -> None:
         self._threads = usable_processors() if threads is None else threads
         check_settings(context_tokens, kept_prompts, decode_batch)
         if self._threads < 1:
             raise BackendError(f"threads={threads}: at least 1")
-        self._loaded = loaded = LlamaModel(local_file(model), gpu_layers, weights)
+        path = local_file(model)
+        check_file(path)
+        facts = build_facts(path)
+        if weights == AUTO and not gpu_layers:
+            weights = fastest_weights(path, self._threads, facts)
+        self.weights = FILE if weights in (AUTO, None) else weights
+        self._loaded = loaded = LlamaModel(path, gpu_layers, self.weights)
         super().__init__(
             loaded, context_tokens=context_tokens, kept_prompts=kept_prompts, decode_batch=decode_batch
         )
@@ -113,7 +125,7 @@ class LlamaCpp(StreamBackend):
         self._row_log_softmax = LogSoftmax(loaded.vocabulary_size)
         self.batch_invariant = False
         try:
-            self._settle(weights)
+            self._settle(facts)
         except BaseException:
             self.close()
             raise
@@ -124,16 +136,17 @@ class LlamaCpp(StreamBackend):
         return self._tally.dummies
 
     def describe(self) -> str:
-        """Return the device and the model file, and say if prompts take their steps one by one."""
-        where = "on a GPU" if self._loaded.on_gpu else f"on the CPU, {self._threads} threads"
+        """Return the device, the model file, the form of its weights, and if prompts step one by one."""
+        where = "on a GPU" if self._loaded.on_gpu else f"on the CPU, {counted(self._threads, 'thread')}"
         steps = ", prompts one by one, since shared steps change bits here" if self._fell_back else ""
-        return f"llama.cpp {where}, {self._loaded.path.name}{steps}"
+        form = "" if self.weights == FILE else f" with {self.weights} weights"
+        return f"llama.cpp {where}, {self._loaded.path.name}{form}{steps}"
 
-    def _settle(self, weights: str | None) -> None:
+    def _settle(self, facts: Facts) -> None:
         """Choose how prompts take their steps."""
         on_gpu = self._loaded.on_gpu
         self._fell_back = self._decode_batch > 1 and not (
-            self._steps_pass() if on_gpu else self._cached_steps_pass(weights)
+            self._steps_pass() if on_gpu else self._cached_steps_pass(facts)
         )
         if self._fell_back:
             warnings.warn(
@@ -145,20 +158,20 @@ class LlamaCpp(StreamBackend):
             self._decode_batch = 1
         self.batch_invariant = not on_gpu or self._found_invariant()
 
-    def _cached_steps_pass(self, weights: str | None) -> bool:
+    def _cached_steps_pass(self, facts: Facts) -> bool:
         """Return the cached verdict of `_steps_pass`, or run the check and cache it."""
-        facts = build_facts(self._loaded) | {
+        facts = dict(facts) | {
             "context_tokens": self.context_tokens,
             "kept_prompts": self.kept_prompts,
             "decode_batch": self._decode_batch,
             "groups_of_a_pool": self._groups_of_a_pool(self._decode_batch),
             "threads": self._threads,
-            "weights": weights,
+            "weights": self.weights,
         }
-        passed = kept_verdict(facts)
+        passed = kept_verdict(facts, bool)
         if passed is None:
             passed = self._steps_pass()
-            keep_verdict(facts, passed=passed)
+            keep_verdict(facts, passed)
         return passed
 
     def _steps_pass(self) -> bool:
@@ -189,16 +202,17 @@ class LlamaCpp(StreamBackend):
         return all(finding.passed for finding in findings)
 
 
-def build_facts(model: LlamaModel) -> dict[str, str | int | None]:
+def build_facts(path: Path) -> Facts:
     """Return what a verdict depends on beside the settings: file, build of llama.cpp, processor."""
-    libraries = sorted((Path(model.library.__file__).parent / "lib").glob("*"))
+    library = load_library()
+    libraries = sorted((Path(library.__file__).parent / "lib").glob("*"))
     return {
         "check": VERSION,
         "package": __version__,
-        "model": digest_of(model.path),
-        "llama_cpp": model.library.__version__,
+        "model": digest_of(path),
+        "llama_cpp": library.__version__,
         "build": digest_of(*(path for path in libraries if path.is_file())),
-        "system": model.library.llama_print_system_info().decode(),
+        "system": library.llama_print_system_info().decode(),
         "processor": processor(),
         "environment": steering_variables(),
     }

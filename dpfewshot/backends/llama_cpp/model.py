@@ -6,7 +6,7 @@ import ctypes
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from dpfewshot.backends.llama_cpp.weights import converted
+from dpfewshot.backends.llama_cpp.weights import FILE, converted
 from dpfewshot.backends.processors import short_spin
 from dpfewshot.errors import BackendError, MissingExtra
 
@@ -52,13 +52,14 @@ class LlamaModel:
     Args:
         path: the GGUF file.
         gpu_layers: layers to put on the GPU: 0 for none, -1 for all.
-        weights: the type to convert the weights to, see `weights.converted`.
+        weights: the form to convert the weights to, see `weights.converted`.
 
     Attributes:
         path: the argument.
         library: the `llama_cpp` module.
         handle: the `llama_model` pointer; None once closed.
         vocabulary_size: V.
+        weight_count: the number of weights.
         bos: the token that the model wants in front of every prompt; None if it wants none.
         end_token_ids: the tokens that end a text.
         trained_tokens: the context length that the model was trained for, in tokens.
@@ -70,7 +71,7 @@ class LlamaModel:
             or this build of llama.cpp cannot use a GPU and `gpu_layers` is not 0.
     """
 
-    def __init__(self, path: Path, gpu_layers: int = 0, weights: str | None = None) -> None:
+    def __init__(self, path: Path, gpu_layers: int = 0, weights: str = FILE) -> None:
         self.handle: Any = None
         check_file(path)
         self.library = library = load_library()
@@ -80,6 +81,7 @@ class LlamaModel:
             self.handle = _load(library, file, gpu_layers)
         self._vocabulary = library.llama_model_get_vocab(self.handle)
         self.vocabulary_size: int = library.llama_vocab_n_tokens(self._vocabulary)
+        self.weight_count: int = library.llama_model_n_params(self.handle)
         self.trained_tokens: int = library.llama_model_n_ctx_train(self.handle)
         wants_bos = library.llama_vocab_get_add_bos(self._vocabulary)
         self.bos: int | None = library.llama_vocab_bos(self._vocabulary) if wants_bos else None

@@ -33,13 +33,14 @@ def check_steps(backend: BlockBackend, *, context_tokens: int, decode_batch: int
     size = backend.vocabulary_size
     longest = max(1, min(LONGEST, context_tokens - STEPS - 2))  # less a prefix, and a token in front of it
     prefix, *suffixes = (
-        _random_tokens(f"prompt {row}", 1 + row * _STRIDE % longest, size) for row in range(decode_batch)
+        random_tokens(f"prompt {row}", 1 + row * _STRIDE % longest, size) for row in range(decode_batch)
     )
     return check_block_invariance(
-        backend, prefix, suffixes, _random_tokens("released", STEPS, size), support=()
+        backend, prefix, suffixes, random_tokens("released", STEPS, size), support=()
     )
 
 
-def _random_tokens(name: str, count: int, vocabulary_size: int) -> list[int]:
+def random_tokens(name: str, count: int, vocabulary_size: int) -> list[int]:
+    """Return pseudo-random tokens, the same for the same name: a public prompt."""
     digests = (hashlib.sha256(f"{name}, {place}".encode()).digest() for place in range(count))
     return [int.from_bytes(digest[:8]) % vocabulary_size for digest in digests]

@@ -1,7 +1,7 @@
-"""Results of checks on a loaded model, cached per user until anything they depend on changes.
+"""What was found out about a model on this machine, cached per user until anything it depends on changes.
 
 The operator, who is trusted, owns the cache: whoever can write to it can claim that a check passed. It holds
-public facts alone. Without it the check runs again.
+public facts alone. Without it the check or the measurement runs again.
 """
 
 from __future__ import annotations
@@ -13,33 +13,37 @@ import platform
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from dpfewshot.runtime.files import write_whole
 
 Facts = Mapping[str, str | int | None]
 """Everything that a verdict depends on."""
 
+Verdict = TypeVar("Verdict", bool, str)
+"""Whether a check passed, or a name."""
+
 _PROCESSOR = Path("/proc/cpuinfo")
 _SAYS_WHICH = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features", "CPU part")
 _STEERING = ("GGML_", "LLAMA_", "GOMP_", "OMP_", "KMP_")
 
 
-def kept_verdict(facts: Facts) -> bool | None:
-    """Return the cached verdict on exactly these facts; None if no file has it or it cannot be read."""
+def kept_verdict(facts: Facts, kind: type[Verdict]) -> Verdict | None:
+    """Return the cached verdict on exactly these facts; None if no file holds one of this kind."""
     try:
         kept = json.loads(_file(facts).read_text(encoding="utf-8"))
-        passed = kept["passed"] if kept["facts"] == dict(facts) else None
+        verdict = kept["verdict"] if kept["facts"] == dict(facts) else None
     except (OSError, RuntimeError, ValueError, LookupError, TypeError):
         return None
-    return passed if isinstance(passed, bool) else None
+    return verdict if isinstance(verdict, kind) else None
 
 
-def keep_verdict(facts: Facts, *, passed: bool) -> None:
-    """Cache a verdict. If that fails, the check runs again next time."""
+def keep_verdict(facts: Facts, verdict: bool | str) -> None:
+    """Cache a verdict. If that fails, it is found out again next time."""
     with suppress(OSError, RuntimeError):
         file = _file(facts)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(file, json.dumps({"facts": dict(facts), "passed": passed}, indent=1), mode=0o600)
+        write_whole(file, json.dumps({"facts": dict(facts), "verdict": verdict}, indent=1), mode=0o600)
 
 
 def processor() -> str:

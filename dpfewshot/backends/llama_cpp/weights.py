@@ -1,4 +1,4 @@
-"""Conversion of a model's weights to 16-bit floats, which evaluate whole prompts faster than some types."""
+"""Conversion of a model's weights to a form that evaluates whole prompts faster than some types do."""
 
 from __future__ import annotations
 
@@ -13,12 +13,19 @@ from dpfewshot.errors import BackendError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FILE_TYPES = {"bf16": "LLAMA_FTYPE_MOSTLY_BF16", "f16": "LLAMA_FTYPE_MOSTLY_F16"}
-"""llama.cpp's names for the types that weights can be converted to."""
+FILE = "file"
+"""The weights as the file has them."""
+
+FILE_TYPES = {
+    "bf16": "LLAMA_FTYPE_MOSTLY_BF16",
+    "f16": "LLAMA_FTYPE_MOSTLY_F16",
+    "q8_0": "LLAMA_FTYPE_MOSTLY_Q8_0",
+}
+"""llama.cpp's names for the forms that weights can be converted to."""
 
 
 @contextmanager
-def converted(library: Any, path: Path, weights: str | None) -> Iterator[Path]:
+def converted(library: Any, path: Path, weights: str) -> Iterator[Path]:
     """Yield a temporary GGUF file of the same model with its weights converted.
 
     The file is deleted on exit. A model loaded from it stays usable: its pages remain mapped.
@@ -26,18 +33,16 @@ def converted(library: Any, path: Path, weights: str | None) -> Iterator[Path]:
     Args:
         library: the `llama_cpp` module.
         path: the GGUF file.
-        weights: "bf16", "f16", or None for the file itself.
+        weights: a key of `FILE_TYPES`, or `FILE` for the file itself.
 
     Raises:
-        BackendError: the type is unknown, or llama.cpp cannot convert this file.
+        BackendError: the form is unknown, or llama.cpp cannot convert this file.
     """
-    if weights is None:
+    if weights == FILE:
         yield path
         return
     if weights not in FILE_TYPES:
-        raise BackendError(
-            f"unknown weights {weights!r}; choose {', '.join(FILE_TYPES)}, or None for those of the file"
-        )
+        raise BackendError(f"unknown weights {weights!r}; choose auto, {FILE}, {', '.join(FILE_TYPES)}")
     parameters = library.llama_model_quantize_default_params()
     parameters.allow_requantize = True
     parameters.ftype = getattr(library, FILE_TYPES[weights])

@@ -1,0 +1,100 @@
+"""The form of a model's weights that reads prompts fastest on this machine."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from dpfewshot.backends.llama_cpp.model import LlamaModel
+from dpfewshot.backends.llama_cpp.step_check import random_tokens
+from dpfewshot.backends.llama_cpp.streams import CELL_BLOCK, KVStreams
+from dpfewshot.backends.llama_cpp.verdicts import Facts, keep_verdict, kept_verdict
+from dpfewshot.backends.llama_cpp.weights import FILE
+from dpfewshot.backends.processors import usable_memory
+from dpfewshot.backends.streams.protocol import Tally
+from dpfewshot.errors import BackendError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+AUTO: Final = "auto"
+"""Measure which form is fastest."""
+
+VERSION = 1
+"""Incremented when the measurement changes, so that choices of older ones no longer count."""
+
+PROMPT_TOKENS = 64
+"""Tokens of the measured prompt: about those of a private prompt behind its shared prefix."""
+
+_BYTES: Final = {"bf16": 2.0, "f16": 2.0, "q8_0": 34 / 32}
+"""Bytes of a converted weight. 32 weights of Q8_0 share a scale of two bytes."""
+
+_SHARE_OF_MEMORY = 1 / 8
+"""The most of the machine's memory that converted weights take: a process holds them for itself."""
+
+_WORTH_CONVERTING = 1.2
+"""How many times as fast a converted form must be: converting takes seconds at every load."""
+
+_ROUNDS = 5
+"""Measured evaluations of a form; the fastest counts, since neighbours only slow one down."""
+
+
+def fastest_weights(path: Path, threads: int, facts: Facts) -> str:
+    """Return the form of the weights with which a public prompt is evaluated fastest.
+
+    The forms are the file's own, and those to which its weights convert almost without loss and within an
+    eighth of the machine's memory. The choice is cached for the user: later loads take the same form.
+
+    Args:
+        path: the GGUF file.
+        threads: worker threads, at least 1.
+        facts: what a verdict depends on beside the threads, as `backend.build_facts` returns it.
+
+    Returns:
+        "bf16", "f16", "q8_0", or "file".
+
+    Raises:
+        BackendError: the file holds no usable model.
+    """
+    facts = dict(facts) | {"measured": VERSION, "threads": threads, "memory": usable_memory()}
+    found = kept_verdict(facts, str)
+    if found is None:
+        found = _measured(path, threads)
+        keep_verdict(facts, found)
+    return found
+
+
+def _measured(path: Path, threads: int) -> str:
+    with closing(LlamaModel(path)) as model:
+        weight_count = model.weight_count
+        seconds = {FILE: _seconds(model, threads)}
+    for form in _candidates(path.stat().st_size / weight_count, weight_count):
+        try:
+            with closing(LlamaModel(path, weights=form)) as model:
+                seconds[form] = _seconds(model, threads)
+        except BackendError:  # no room for the copy, or an architecture that does not convert
+            continue
+    best = min(seconds, key=lambda form: seconds[form])
+    return best if seconds[FILE] >= _WORTH_CONVERTING * seconds[best] else FILE
+
+
+def _candidates(file_bytes: float, weight_count: int) -> list[str]:
+    """Forms with at least as many bytes a weight as the file has, that the memory allows."""
+    most = _SHARE_OF_MEMORY * usable_memory() / weight_count
+    return [form for form, each in _BYTES.items() if 0.95 * file_bytes <= each <= most]
+
+
+def _seconds(model: LlamaModel, threads: int) -> float:
+    """Return the least time in which a public prompt is evaluated, after one evaluation to warm up."""
+    prompt = random_tokens("measured", PROMPT_TOKENS, model.vocabulary_size)
+    streams = KVStreams(model, streams=1, cells=CELL_BLOCK, threads=threads, tally=Tally())
+    with closing(streams):
+        return min([_evaluation(streams, prompt) for _ in range(1 + _ROUNDS)][1:])
+
+
+def _evaluation(streams: KVStreams, prompt: list[int]) -> float:
+    streams.rewind(0, 0)
+    started = time.perf_counter()
+    streams.extend(0, 0, prompt)
+    return time.perf_counter() - started

@@ -1,0 +1,88 @@
+"""`weights="auto"`: the form of the weights that is fastest here, measured once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dpfewshot.backends import LlamaCpp, packaged_model_path
+from dpfewshot.backends.llama_cpp import fastest
+from dpfewshot.backends.llama_cpp.weights import FILE, FILE_TYPES
+from dpfewshot.errors import BackendError
+
+WEIGHTS = 1000
+FACTS = {"model": "00"}
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of 4.5 bits a weight, and an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = tmp_path / "model.gguf"
+    file.write_bytes(bytes(WEIGHTS * 9 // 16))
+    return file
+
+
+class Machine:
+    """Takes the given seconds for each form; a form that is not named cannot be converted to."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], memory: int = 2**40
+    ) -> None:
+        self.measured: list[str] = []
+        self.seconds = seconds
+        monkeypatch.setattr(fastest, "LlamaModel", self.load)
+        monkeypatch.setattr(fastest, "_seconds", lambda model, _: self.seconds[model.form])
+        monkeypatch.setattr(fastest, "usable_memory", lambda: memory)
+
+    def load(self, _: Path, weights: str = FILE) -> SimpleNamespace:
+        self.measured.append(weights)
+        if weights not in self.seconds:
+            raise BackendError("no room")
+        return SimpleNamespace(form=weights, weight_count=WEIGHTS, close=lambda: None)
+
+
+def test_the_fastest_form_is_measured_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, {"file": 1.0, "bf16": 0.4, "f16": 0.5, "q8_0": 0.45})
+    assert [fastest.fastest_weights(path, 2, FACTS) for _ in range(2)] == ["bf16", "bf16"]
+    assert machine.measured == ["file", "bf16", "f16", "q8_0"]
+    machine.seconds["bf16"] = 2.0
+    assert fastest.fastest_weights(path, 1, FACTS) == "q8_0", "other threads are another choice"
+
+
+def test_a_little_gain_is_not_worth_the_conversion(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Machine(monkeypatch, {"file": 1.0, "bf16": 0.9, "f16": 0.9, "q8_0": 0.9})
+    assert fastest.fastest_weights(path, 2, FACTS) == FILE
+
+
+def test_a_form_that_the_disk_cannot_hold_is_left_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Machine(monkeypatch, {"file": 1.0, "f16": 0.5})
+    assert fastest.fastest_weights(path, 2, FACTS) == "f16"
+
+
+@pytest.mark.parametrize(
+    ("memory", "stored", "tried"),
+    [
+        (8 * 2 * WEIGHTS, 9 / 16, ["bf16", "f16", "q8_0"]),
+        (8 * 2 * WEIGHTS - 8, 9 / 16, ["q8_0"]),
+        (8 * WEIGHTS, 9 / 16, []),
+        (2**40, 2.1, ["bf16", "f16"]),
+        (2**40, 4, []),
+    ],
+)
+def test_memory_and_the_files_own_precision_limit_the_forms(
+    path: Path, memory: int, stored: float, tried: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.write_bytes(bytes(int(stored * WEIGHTS)))
+    machine = Machine(monkeypatch, dict.fromkeys(["file", *FILE_TYPES], 1.0), memory)
+    fastest.fastest_weights(path, 2, FACTS)
+    assert machine.measured == ["file", *tried]
+
+
+@pytest.mark.model
+def test_auto_is_the_default_and_names_its_form() -> None:
+    with LlamaCpp(packaged_model_path(), context_tokens=128, kept_prompts=7, decode_batch=8) as backend:
+        assert backend.weights in {FILE, *FILE_TYPES}
+        assert (f"{backend.weights} weights" in backend.describe()) == (backend.weights != FILE)
