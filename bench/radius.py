@@ -23,12 +23,14 @@ from bench.utility import backend, experiment
 from bench.utility_data import DATA_SETS, DataSet
 from dpfewshot.budget.permit import Permit
 from dpfewshot.evaluation import Trial, ZeroShot
+from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.mechanisms.adadpsyn_presets import published
 from dpfewshot.mechanisms.noiseless import Noiseless
 from dpfewshot.prompts.writer import PromptWriter
+from dpfewshot.records.units import units, units_by_label
 from dpfewshot.runtime.files import write_whole
-from dpfewshot.sampling import PoissonSampler, units, units_by_label
+from dpfewshot.sampling import PoissonSampler
 
 SHARE = 0.8
 RAW = Path(__file__).parents[1] / "docs/results/raw/radius.json"
@@ -73,11 +75,10 @@ def measured(data: DataSet, folder: Path, writer: Batched) -> dict[str, float]:
     looking = Looking()
     for label in run.labels_of(Trial(ZeroShot(), 0.0, shots=4)):
         whole = units(run.records) if data.task.labels is None else units_by_label(run.records)[label]
-        bodies = [[prompts.body(record) for record in unit] for unit in whole]
         rate = Fraction(setting.prompts * setting.records_per_prompt, len(whole))
         sampler = PoissonSampler(rate, setting.prompts, setting.records_per_prompt)
         TokenLoop(writer).release(
-            bodies,
+            Bodies(whole, prompts),
             sampler,
             looking,
             lambda: Permit.unpaid(data.max_tokens, 0.0),

@@ -27,7 +27,8 @@ import dpfewshot as dpf
 from dpfewshot.backends import LlamaCpp, packaged_model_path
 from dpfewshot.backends.protocol import open_block
 from dpfewshot.prompts.writer import LabelPrompts, PromptWriter
-from dpfewshot.sampling import PoissonSampler, units, units_by_label
+from dpfewshot.records.units import units, units_by_label
+from dpfewshot.sampling import PoissonSampler
 
 WIDTH = 256
 """Public tokens whose log-probabilities are kept."""

@@ -39,7 +39,11 @@ if TYPE_CHECKING:
     from dpfewshot.generation.ray_executor import RayExecutor as RayExecutor
     from dpfewshot.ledger import BudgetLedger as BudgetLedger
     from dpfewshot.planning.plan import GenerationPlan as GenerationPlan
-    from dpfewshot.records import as_records as as_records, read_records as read_records
+    from dpfewshot.records import (
+        as_records as as_records,
+        index_records as index_records,
+        read_records as read_records,
+    )
     from dpfewshot.releases.calibration import release_calibration as release_calibration
     from dpfewshot.releases.candidates import Candidate as Candidate
     from dpfewshot.releases.choice import Choice as Choice
@@ -92,6 +96,7 @@ _HOMES = {
     "backends": "dpfewshot",
     "choose": "dpfewshot.releases.choosing",
     "icl": "dpfewshot",
+    "index_records": "dpfewshot.records",
     "instruction_only_demonstrations": "dpfewshot.baselines",
     "mechanisms": "dpfewshot",
     "non_private_sample": "dpfewshot.baselines",

@@ -1,39 +1,43 @@
 """Draws of units: Poisson sampling, independent assignment to subsets, and the division by a holdout.
 
-Design note 5.1. Exact Bernoulli trials draw every unit of the population independently with the same
-probability. Every drawn unit goes to one of M subsets, uniformly and independently. A sample is never sliced
-by position: one more record would shift all later ones.
+Design note 5.1. Every unit of the population is drawn independently with exactly the same probability
+(docs/proofs/sampling.md, Lemma 5). Every drawn unit goes to one of M subsets, uniformly and independently.
+A sample is never sliced by position: one more record would shift all later ones.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.budget.scopes import Partition
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.records.units import Integers, Unit, UnitSequence
 from dpfewshot.tasks import Task
-from dpfewshot.values import Record, Records, as_float, unit_of
+from dpfewshot.values import Records, StoredRecords, as_float, unit_of
 
-Unit = tuple[Record, ...]
-"""The records of one unit: whenever the unit is drawn, so is one of them."""
+Sizes = Sequence[int] | Integers
+"""The number of records of each unit, at least 1."""
 
 
 class Sampler(Protocol):
     """Draws units and groups them into prompts."""
 
-    def draw(self, sizes: Sequence[int]) -> list[list[tuple[int, int]]]:
+    def draw(self, sizes: Sizes) -> list[list[tuple[int, int]]]:
         """The non-empty subsets of one draw.
 
         Args:
-            sizes: the number of records of each unit, at least 1.
+            sizes: of the units.
 
         Returns:
             Each subset as pairs of indices: a unit, and a record of that unit.
@@ -58,9 +62,9 @@ class PoissonSampler:
     records_per_prompt: int
     random_source: RandomSource | None = None
 
-    def draw(self, sizes: Sequence[int]) -> list[list[tuple[int, int]]]:
+    def draw(self, sizes: Sizes) -> list[list[tuple[int, int]]]:
         """Assign every drawn unit by itself, in the units' order. See `Sampler.draw`."""
-        assignment = _core.poisson_subsets(
+        drawn, assigned = _core.poisson_subsets(
             len(sizes),
             self.sampling_rate.numerator,
             self.sampling_rate.denominator,
@@ -68,9 +72,9 @@ class PoissonSampler:
             self.random_source,
         )
         subsets: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-        for unit in (assignment >= 0).nonzero()[0].tolist():
-            prompt = unit if self.records_per_prompt == 1 else int(assignment[unit])
-            subsets[prompt].append((unit, _below(sizes[unit], self.random_source)))
+        for unit, subset in zip(drawn.tolist(), assigned.tolist(), strict=True):
+            prompt = unit if self.records_per_prompt == 1 else subset
+            subsets[prompt].append((unit, _below(int(sizes[unit]), self.random_source)))
         return [subsets[prompt] for prompt in sorted(subsets)]
 
 
@@ -90,19 +94,20 @@ class FixedSizeSampler:
     records_per_prompt: int
     random_source: RandomSource | None = None
 
-    def draw(self, sizes: Sequence[int]) -> list[list[tuple[int, int]]]:
+    def draw(self, sizes: Sizes) -> list[list[tuple[int, int]]]:
         """Take the first M·N units of a uniform permutation, N at a time. See `Sampler.draw`."""
-        order = list(range(len(sizes)))
+        moved: dict[int, int] = {}  # the unit at each place of the permutation where that is not its own
         drawn: list[tuple[int, int]] = []
         for place in range(self.subsets * self.records_per_prompt):
-            other = place + _below(len(order) - place, self.random_source)
-            order[place], order[other] = order[other], order[place]
-            drawn.append((order[place], _below(sizes[order[place]], self.random_source)))
+            other = place + _below(len(sizes) - place, self.random_source)
+            unit = moved.get(other, other)
+            moved[other] = moved.get(place, place)
+            drawn.append((unit, _below(int(sizes[unit]), self.random_source)))
         size = self.records_per_prompt
         return [drawn[start : start + size] for start in range(0, len(drawn), size)]
 
 
-def disjoint_parts(units: int, parts: int, random_source: RandomSource | None = None) -> list[list[int]]:
+def disjoint_parts(units: int, parts: int, random_source: RandomSource | None = None) -> list[Integers]:
     """Assign each unit by itself, uniformly, to one of P parts.
 
     The sizes of the parts are random. If a list were cut into equal parts, one more unit would move every
@@ -114,12 +119,11 @@ def disjoint_parts(units: int, parts: int, random_source: RandomSource | None = 
         random_source: for tests alone; None is the operating system's generator.
 
     Returns:
-        For each part, the indices of its units, ascending.
+        For each part, the positions of its units, ascending.
     """
-    members: list[list[int]] = [[] for _ in range(parts)]
-    for unit, part in enumerate(_core.uniform_integers(parts, units, random_source).tolist()):
-        members[part].append(unit)
-    return members
+    part_of_unit = _core.uniform_integers(parts, units, random_source).astype(np.int64)
+    ends = np.cumsum(np.bincount(part_of_unit, minlength=parts))
+    return np.split(np.argsort(part_of_unit, kind="stable"), ends[:-1])
 
 
 _RULE: Final = "dpfewshot holdout 1"
@@ -162,15 +166,19 @@ class Holdout:
         digest = hashlib.sha256(json.dumps([_RULE, *key]).encode()).digest()
         return int.from_bytes(digest) * self.fraction.denominator < self.fraction.numerator << 8 * len(digest)
 
-    def generating(self, members: Iterable[Unit]) -> list[Unit]:
+    def generating(self, members: UnitSequence) -> UnitSequence:
         """The units that generate, in order."""
-        return [unit for unit in members if not self.chooses(unit)]
+        return members.chosen(np.flatnonzero(~self._chooses(members))) if self.fraction else members
 
-    def choosing(self, members: Iterable[Unit]) -> list[Unit]:
+    def choosing(self, members: UnitSequence) -> UnitSequence:
         """The units that choose, in order."""
-        return [unit for unit in members if self.chooses(unit)]
+        return members.chosen(np.flatnonzero(self._chooses(members)))
 
-    def rule(self, records: Records) -> tuple[str, ...]:
+    def _chooses(self, members: UnitSequence) -> NDArray[np.bool_]:
+        """`chooses` of each unit: it reads the first record of each."""
+        return np.fromiter((self.chooses((first,)) for first in members.firsts()), dtype=np.bool_)
+
+    def rule(self, records: Records | StoredRecords) -> tuple[str, ...]:
         """The public facts that decide a unit's part; none if the fraction is 0.
 
         Args:
@@ -183,42 +191,10 @@ class Holdout:
         return (_RULE, str(self.fraction), *column)
 
 
-def partition_of_units(task: Task, records: Records, holdout: Holdout) -> Partition:
+def partition_of_units(task: Task, records: Records | StoredRecords, holdout: Holdout) -> Partition:
     """The strata of a task's data set: its labels, and what a holdout keeps for choosing."""
     return Partition(task.name, task.labels or (), records.label, holdout.rule(records))
 
 
 def _below(bound: int, random_source: RandomSource | None) -> int:
     return 0 if bound == 1 else int(_core.uniform_integers(bound, 1, random_source)[0])
-
-
-def units_by_label(records: Iterable[Record]) -> dict[str, list[Unit]]:
-    """Partition the units by label: every unit belongs to exactly one.
-
-    A unit belongs to the label of most of its records (of equals, the first in alphabetical order), and only
-    its records of that label are used. The rule depends on that unit alone, so labels compose in parallel
-    (design note 5.4). A record without a unit is a unit of its own.
-    """
-    members: defaultdict[str, list[Unit]] = defaultdict(list)
-    for unit in units(records):
-        counts = Counter(record.label for record in unit)
-        label = min(counts, key=lambda name: (-counts[name], name))
-        members[label].append(tuple(record for record in unit if record.label == label))
-    return dict(members)
-
-
-def units(records: Iterable[Record]) -> list[Unit]:
-    """The units of a data set, each with all of its records, ordered by their first record."""
-    alone: list[Unit | None] = []
-    shared: dict[str, tuple[int, list[Record]]] = {}
-    for record in records:
-        if record.unit is None:
-            alone.append((record,))
-        elif record.unit in shared:
-            shared[record.unit][1].append(record)
-        else:
-            shared[record.unit] = (len(alone), [record])
-            alone.append(None)
-    for position, members in shared.values():
-        alone[position] = tuple(members)
-    return [unit for unit in alone if unit is not None]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 import re
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
 from enum import StrEnum
 from fractions import Fraction
 from numbers import Real
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from dpfewshot.errors import InvalidPlan, InvalidRecords
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class Relation(StrEnum):
@@ -102,12 +107,59 @@ class Records(list[Record]):
         return columns_of(self).text
 
 
+class StoredRecords(Sequence[Record]):
+    """Private records that stay in their file: `dpfewshot.index_records`. Nothing of them is in the repr.
+
+    Attributes:
+        columns: the names of the file's columns.
+        label_rows: for each record, the position of the first record with its label; shape (n,).
+        unit_rows: the same for its unit; None if each record is a unit of its own.
+    """
+
+    columns: Columns
+    label_rows: NDArray[np.integer]
+    unit_rows: NDArray[np.integer] | None
+
+    @abstractmethod
+    def take(self, rows: Sequence[int]) -> list[Record | None]:
+        """Read the records at these positions; None for one that can no longer be read.
+
+        Raises:
+            InvalidRecords: the file changed since it was indexed.
+        """
+
+    @abstractmethod
+    def check(self) -> None:
+        """Refuse a file that changed since it was indexed, whatever is drawn from it.
+
+        Raises:
+            InvalidRecords: as above.
+        """
+
+    @property
+    def unit(self) -> str | None:
+        """The unit column's name; None if nobody named one."""
+        return self.columns.unit
+
+    @property
+    def label(self) -> str:
+        """The label column's name."""
+        return self.columns.label
+
+    @property
+    def text(self) -> str:
+        """The text column's name."""
+        return self.columns.text
+
+
 def columns_of(records: Iterable[Record]) -> Columns:
     """The columns that all records come from. Records made by hand come from "text" and "label".
 
     Raises:
         InvalidRecords: they come from different columns. The message quotes the names alone.
     """
+    if isinstance(records, StoredRecords):
+        return records.columns
     shared = {id(record.columns): record.columns or Columns() for record in records}
     found = set(shared.values()) or {Columns()}
     if len(found) > 1:
@@ -125,8 +177,10 @@ def unit_of(records: Sequence[Record]) -> str | None:
     A column that nobody named is called `UNNAMED_UNIT`.
     """
     named = columns_of(records).unit
-    if named is not None or all(record.unit is None for record in records):
+    if isinstance(records, StoredRecords) or named is not None:
         return named
+    if all(record.unit is None for record in records):
+        return None
     return UNNAMED_UNIT
 
 

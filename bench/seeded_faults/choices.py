@@ -54,8 +54,8 @@ CHOICES = (
     ),
     Fault(
         "dpfewshot/releases/choosing.py",
-        "for index in (drawn == part).nonzero()[0]]",
-        "for index in (drawn >= 0).nonzero()[0]]",
+        "units.chosen(drawn[parts == part])",
+        "units.chosen(drawn[parts >= 0])",
         "a unit that chooses measures nothing",
         "tests/unit/test_choice.py",
     ),

@@ -67,14 +67,14 @@ ENDS = (
         "tests/unit/test_columns.py",
     ),
     Fault(
-        "dpfewshot/records.py",
+        "dpfewshot/records/checks.py",
         "        columns=columns,\n",
         "",
         "a filtered list keeps its label column",
         "tests/unit/test_columns.py tests/integration/test_account_kinds.py",
     ),
     Fault(
-        "dpfewshot/records.py",
+        "dpfewshot/records/files.py",
         'raise InvalidRecords(f"{where}: is not JSON; put one object on each line") from None',
         'raise InvalidRecords(f"{where}: {line!r} is not JSON; put one object on each line") from None',
         "no message quotes a record",

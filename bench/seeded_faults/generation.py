@@ -23,9 +23,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/token_loop.py",
-        "subsets = [[units[unit][record] for unit, record in drawn] for drawn in sampler.draw(sizes)]",
-        "once = locals().get('once') or sampler.draw(sizes)\n"
-        "                subsets = [[units[unit][record] for unit, record in drawn] for drawn in once]",
+        "subsets = units.of(sampler.draw(units.sizes))",
+        "once = locals().get('once') or sampler.draw(units.sizes)\n                subsets = units.of(once)",
         "every block has a draw of its own",
         WIRING,
     ),
@@ -54,15 +53,15 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/units.py",
-        "return {None: tuple(units(records))}",
-        "return {None: tuple((record,) for record in records)}",
+        "return {None: units(records)}",
+        "return {None: units([type(one)(one.text, one.label) for one in records])}",
         "free labels: all records of a unit are one",
         WIRING,
     ),
     Fault(
         "dpfewshot/generation/set_up.py",
         "members = disjoint_parts(len(units), parts, self.random_source)",
-        "members = [range(len(units))] * parts",
+        "members = disjoint_parts(len(units), 1) * parts",
         "disjoint parts are disjoint",
         "tests/integration/test_draws.py tests/integration/test_synthesizer.py",
     ),

@@ -6,8 +6,6 @@ demonstrations. It can refute a set-up, never prove one sound (docs/proofs/audit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tqdm import tqdm
 
 from dpfewshot.audit.findings import Finding
@@ -15,9 +13,9 @@ from dpfewshot.audit.plays import Table
 from dpfewshot.audit.premises import Answers, asked_in_company
 from dpfewshot.audit.verdict import Counted, verdict_of
 from dpfewshot.errors import BackendError, InvalidPlan
+from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
-from dpfewshot.prompts.writer import Body
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.values import Record
@@ -92,11 +90,10 @@ def _smallest(plan: GenerationPlan) -> str:
     return min(plan.strata, key=lambda stratum: stratum.population).labels[0]
 
 
-def _asked(set_up: SetUp, stratum: StratumPlan, label: str, units: Sequence[Sequence[Body]]) -> Answers:
+def _asked(set_up: SetUp, stratum: StratumPlan, label: str, units: Bodies) -> Answers:
     """Draw records once, and ask their prompts alone and among others."""
     prompts = set_up.writer.for_label(label)
-    drawn = set_up.sampler(stratum).draw([len(unit) for unit in units])
-    subsets = [[units[unit][record] for unit, record in subset] for subset in drawn]
+    subsets = units.of(set_up.sampler(stratum).draw(units.sizes))
     suffixes = [each for subset in subsets if (each := prompts.suffix(subset, []))]
     return asked_in_company(
         set_up.backend,

@@ -28,10 +28,12 @@ from dpfewshot.audit.findings import Figure, Finding
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BackendError, InvalidPlan
+from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.mechanisms import Draws, PrivatePrediction, Release, RowChange
 from dpfewshot.planning.solve import Setting
 from dpfewshot.prompts.writer import PromptWriter
+from dpfewshot.records.units import each_a_unit
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import PoissonSampler
 from dpfewshot.tasks import Task
@@ -145,13 +147,12 @@ def prediction_losses(
             f"a batch must have 1 to {setting.prompts} records, as many as the setting has prompts"
         )
     writer = PromptWriter(task, backend, record_token_cap)
-    bodies = [[writer.body(record)] for record in records]
     noise_multiplier = setting.prompts * setting.temperature / setting.clip
     draws = Draws(1.0, 1, max_tokens, setting.prompts, RowChange.ADDED)
     mechanism = PrivatePrediction(top_k=top_k, clip=setting.clip)
     watched = _Watched(mechanism.start(draws, noise_multiplier), setting)
     TokenLoop(backend).release(
-        bodies,
+        Bodies(each_a_unit(records), writer),
         PoissonSampler(Fraction(1), setting.prompts, records_per_prompt=1),
         watched,
         lambda: Permit.unpaid(max_tokens, noise_multiplier),

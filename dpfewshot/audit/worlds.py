@@ -79,12 +79,10 @@ class Crowd:
     @classmethod
     def of(cls, set_up: SetUp, stratum: StratumPlan) -> Crowd:
         """The units of a stratum that generate, or those of the first of its disjoint parts."""
-        sizes = [len(unit) for unit in set_up.generating(stratum)]
+        sizes = set_up.generating(stratum).sizes.tolist()
         disjoint = set_up.plan.settings.disjoint_parts
         kept = disjoint_parts(len(sizes), disjoint)[0] if disjoint > 1 else range(len(sizes))
-        named = any(
-            record.unit is not None for units in set_up.units.values() for unit in units for record in unit
-        )
+        named = any(units.named for units in set_up.units.values())
         return cls([sizes[unit] for unit in kept], named)
 
     def alone(self, canaries: int, *, decoys: bool = False) -> World:

@@ -15,7 +15,7 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.baselines import instruction_only_demonstrations, non_private_sample
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.mechanisms import Mechanism
-from dpfewshot.sampling import units, units_by_label
+from dpfewshot.records.units import units, units_by_label
 from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.tasks import Task
 from dpfewshot.values import NO_PRIVACY, Demonstration, PrivacyBudget, PrivacySpend, Record

@@ -19,8 +19,8 @@ from dpfewshot.generation.worker_backend import WorkerBackend
 from dpfewshot.mechanisms import Mechanism
 from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.prompts.writer import LabelPrompts
+from dpfewshot.records.units import UnitSequence
 from dpfewshot.runtime.redaction import redacted
-from dpfewshot.sampling import Unit
 from dpfewshot.tasks import Task
 
 
@@ -69,7 +69,7 @@ class DrawTask:
     task: Task
     mechanism: Mechanism
     plan: GenerationPlan
-    units: tuple[Unit, ...]
+    units: UnitSequence
     certified: bool
     partition: Partition
     random_source: RandomSource | None

@@ -79,6 +79,7 @@ class Generation:
         Raises:
             BudgetExceeded: the plan or the account does not allow it, or it is closed; nothing is drawn.
             BackendError: the model or its server failed. What was drawn stays charged.
+            InvalidRecords: the file of indexed records has changed. What was drawn stays charged.
             LedgerError: the charge could not be recorded; nothing is drawn without it.
             Stopped: the request was cancelled.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -16,14 +16,16 @@ from dpfewshot.budget.scopes import Partition
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.exact.rounding import rounded_up
+from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import labels_of, units_by_scope
 from dpfewshot.mechanisms import FixedSize, Mechanism, Release
 from dpfewshot.mechanisms.noiseless import start_release
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import FIXED_SIZE
-from dpfewshot.prompts.writer import Body, PromptWriter
-from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler, Unit, disjoint_parts
+from dpfewshot.prompts.writer import PromptWriter
+from dpfewshot.records.units import UnitSequence
+from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler, disjoint_parts
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
@@ -52,7 +54,7 @@ class SetUp:
     backend: LogprobBackend = field(repr=False)
     mechanism: Mechanism
     plan: GenerationPlan
-    units: Mapping[str | None, tuple[Unit, ...]] = field(repr=False)
+    units: Mapping[str | None, UnitSequence] = field(repr=False)
     certified: bool
     partition: Partition
     random_source: RandomSource | None = field(default=None, repr=False)
@@ -96,11 +98,11 @@ class SetUp:
         """Generates token by token."""
         return TokenLoop(self.backend)
 
-    def generating(self, stratum: StratumPlan) -> list[Unit]:
+    def generating(self, stratum: StratumPlan) -> UnitSequence:
         """The units of a stratum that the plan's holdout leaves. Private."""
         return self.plan.settings.division.generating(self.units[stratum.scope])
 
-    def parts(self, stratum: StratumPlan) -> list[list[Unit]]:
+    def parts(self, stratum: StratumPlan) -> list[UnitSequence]:
         """The units of each disjoint part of a stratum. Private.
 
         Every call assigns the units to the parts anew.
@@ -109,11 +111,11 @@ class SetUp:
         if parts == 1:
             return [units]
         members = disjoint_parts(len(units), parts, self.random_source)
-        return [[units[unit] for unit in part] for part in members]
+        return [units.chosen(part) for part in members]
 
-    def bodies(self, units: Iterable[Unit]) -> list[list[Body]]:
-        """For each unit, its records in tokens. Private."""
-        return [[self.writer.body(record) for record in unit] for unit in units]
+    def bodies(self, units: UnitSequence) -> Bodies:
+        """Units to be drawn from. Private."""
+        return Bodies(units, self.writer)
 
     def sampler(self, stratum: StratumPlan) -> Sampler:
         """Draws the units of a stratum and groups them into prompts."""

@@ -15,15 +15,15 @@ from dpfewshot.budget.permit import Permit
 from dpfewshot.budget.reservation import Accountant, Reservation
 from dpfewshot.budget.tally import EventCost
 from dpfewshot.errors import BudgetExceeded, LedgerError
+from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.cancellation import Worker
 from dpfewshot.generation.checkpoint import NO_CHECKPOINT, Checkpoint, NoCheckpoint
 from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.telemetry import Observers
 from dpfewshot.planning.plan import StratumPlan
-from dpfewshot.prompts.writer import Body
+from dpfewshot.records.units import UnitSequence
 from dpfewshot.runtime.forking import start_afresh_in_children
-from dpfewshot.sampling import Unit
 from dpfewshot.values import PrivacySpend
 
 COMMITS: Final = 8
@@ -43,19 +43,6 @@ class Bookkeeping:
     accountant: Accountant
     observers: Observers
     checkpoint: Checkpoint | NoCheckpoint = NO_CHECKPOINT
-
-
-@dataclass(eq=False, slots=True)
-class _Parts:
-    """Hides private units and tokens from tools that print the attributes of objects.
-
-    Attributes:
-        units: of each disjoint part.
-        bodies: by the part, for each unit, its records in tokens.
-    """
-
-    units: list[list[Unit]] = field(repr=False)
-    bodies: dict[int, list[list[Body]]] = field(default_factory=dict, repr=False)
 
 
 @dataclass(eq=False)
@@ -81,7 +68,8 @@ class StratumRun:
     reservation: Reservation | None = field(default=None, init=False)
     lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
     worker: Worker = field(default_factory=Worker, init=False, repr=False)
-    _parts: _Parts | None = field(default=None, init=False, repr=False)
+    _parts: list[UnitSequence] | None = field(default=None, init=False, repr=False)
+    _bodies: dict[int, Bodies] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         start_afresh_in_children(self)
@@ -115,16 +103,17 @@ class StratumRun:
         """How many draws one commit charges: an eighth of a demonstration's, which a killed process loses."""
         return max(1, self.set_up.plan.settings.draws_per_demonstration // COMMITS)
 
-    def units(self, part: int) -> list[Unit]:
-        """The units of one disjoint part. Private."""
-        return self._assigned.units[part]
+    def units(self, part: int) -> UnitSequence:
+        """The units of one disjoint part. Private. The first call assigns units to parts for good."""
+        if self._parts is None:
+            self._parts = self.set_up.parts(self.plan)
+        return self._parts[part]
 
-    def bodies(self, part: int) -> list[list[Body]]:
-        """For each unit of one disjoint part, its records in tokens. Private."""
-        parts = self._assigned
-        if part not in parts.bodies:
-            parts.bodies[part] = self.set_up.bodies(parts.units[part])
-        return parts.bodies[part]
+    def bodies(self, part: int) -> Bodies:
+        """The units of one disjoint part, to be drawn from. Private."""
+        if part not in self._bodies:
+            self._bodies[part] = self.set_up.bodies(self.units(part))
+        return self._bodies[part]
 
     def draws_left(self, others: Sequence[str] = ()) -> int:
         """Draws that a demonstration may take so that later ones still have theirs.
@@ -238,13 +227,6 @@ class StratumRun:
         scope = self.set_up.account_scope(self.plan)
         self.reservation.renew(part, lease, scope, self.cost, details)
         checkpoint.reserved(self.number, self.reservation)
-
-    @property
-    def _assigned(self) -> _Parts:
-        """The units of each part. The first call assigns units to parts for good."""
-        if self._parts is None:
-            self._parts = _Parts(self.set_up.parts(self.plan))
-        return self._parts
 
     def close(self) -> None:
         """Settle or give back the reservation; what a checkpoint records stays for a later run.

@@ -12,8 +12,9 @@ from dpfewshot.backends.end_tokens import ending_tokens, text_of
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, PromptBlock, Tokens, closing_block
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BackendError
+from dpfewshot.generation.bodies import Bodies
 from dpfewshot.mechanisms import Release
-from dpfewshot.prompts.writer import Body, LabelPrompts
+from dpfewshot.prompts.writer import LabelPrompts
 from dpfewshot.sampling import Sampler
 
 
@@ -32,7 +33,7 @@ class TokenLoop:
 
     def release(
         self,
-        units: Sequence[Sequence[Body]],
+        units: Bodies,
         sampler: Sampler,
         release: Release,
         charge: Callable[[], Permit],
@@ -45,7 +46,7 @@ class TokenLoop:
         """Return the released tokens of one demonstration, with the one that ends it if there is one.
 
         Args:
-            units: private: for each unit, the bodies of its records.
+            units: to draw from. Private.
             sampler: draws units into subsets.
             release: the started mechanism; nothing else turns private numbers into a token.
             charge: charges one draw and returns the permit for its tokens.
@@ -57,9 +58,9 @@ class TokenLoop:
         Raises:
             BudgetExceeded: the reservation has no draw left.
             BackendError: the model failed, for a cause that is not one record.
+            InvalidRecords: the records' file changed since it was indexed.
             LedgerError: the charge could not be recorded.
         """
-        sizes = [len(unit) for unit in units]
         released = list(prior_tokens)
         suffix = [*prompts.public_suffix, *prior_tokens]
         with closing_block(
@@ -67,8 +68,9 @@ class TokenLoop:
         ) as public:
             while len(released) < max_tokens:
                 public_row = _answer(public, 1, None)[0]  # finds a dead server before anything is charged
+                units.check()  # finds a changed file, likewise
                 permit = charge()  # before it draws
-                subsets = [[units[unit][record] for unit, record in drawn] for drawn in sampler.draw(sizes)]
+                subsets = units.of(sampler.draw(units.sizes))
                 suffixes = [each for subset in subsets if (each := prompts.suffix(subset, released))]
                 length = min(permit.tokens, max_tokens - len(released))
                 with closing_block(self.backend, prompts.prefix, suffixes, length) as private:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpfewshot.errors import InvalidPlan, InvalidRecords
-from dpfewshot.sampling import Unit, units, units_by_label
+from dpfewshot.records.units import UnitSequence, labels_by_row, units, units_by_label
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record, Relation
 
@@ -32,7 +32,7 @@ def planned_labels(task: Task, labels: Sequence[str] | None) -> tuple[str, ...]:
 
 def units_by_scope(
     task: Task, records: Sequence[Record], labels: Sequence[str]
-) -> dict[str | None, tuple[Unit, ...]]:
+) -> dict[str | None, UnitSequence]:
     """The private units of each stratum, by its scope: a label, or None for the whole data set.
 
     Args:
@@ -45,9 +45,10 @@ def units_by_scope(
     """
     check_record_labels(task, records)
     if task.labels is None:
-        return {None: tuple(units(records))}
+        return {None: units(records)}
     by_label = units_by_label(records)
-    return {label: tuple(by_label.get(label, ())) for label in labels}
+    nobody = units([])
+    return {label: by_label.get(label, nobody) for label in labels}
 
 
 def labels_of(scope: str | None, labels: Sequence[str]) -> tuple[str, ...]:
@@ -93,10 +94,10 @@ def check_record_labels(task: Task, records: Sequence[Record]) -> None:
     if task.labels is None:
         return
     known = frozenset(task.labels)
-    for number, record in enumerate(records, start=1):
-        if record.label not in known:
+    for row, label in labels_by_row(records).items():
+        if label not in known:
             raise InvalidRecords(
-                f"record {number} has a label that task {task.name!r} does not have; "
+                f"record {row + 1} has a label that task {task.name!r} does not have; "
                 f"it has {', '.join(task.labels)}; add the label to the task, or leave out of the file "
                 "the records of labels that no plan uses"
             )

@@ -129,7 +129,7 @@ class Workers:
             task=set_up.task,
             mechanism=set_up.mechanism,
             plan=replace(set_up.plan, strata=(run.plan,)),
-            units=tuple(run.units(part)),
+            units=run.units(part),
             certified=set_up.certified,
             partition=set_up.partition,
             random_source=set_up.random_source,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.planning.plan import Stratum
 from dpfewshot.planning.settings import FIXED_SIZE
-from dpfewshot.sampling import units
+from dpfewshot.records.units import units
 from dpfewshot.values import Record, Relation, check_whole
 
 Population = Mapping[str, int] | int | None

@@ -34,6 +34,7 @@ from dpfewshot.planning.planner import SMALLEST_EPSILON
 from dpfewshot.planning.population import Population
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.records import as_records
+from dpfewshot.records.units import UnitSequence
 from dpfewshot.releases.payment import open_payment
 from dpfewshot.releases.scoring import (
     RECORD_TOKEN_CAP,
@@ -42,7 +43,7 @@ from dpfewshot.releases.scoring import (
     scoring_progress,
 )
 from dpfewshot.runtime.redaction import redacts_errors
-from dpfewshot.sampling import PoissonSampler, Unit
+from dpfewshot.sampling import PoissonSampler
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration, PrivacyBudget, Record, check_whole
 
@@ -294,8 +295,8 @@ def integers_of(
 
 
 def _drawn(
-    members: Sequence[Unit], sampling_rate: Fraction, random_source: RandomSource | None
+    members: UnitSequence, sampling_rate: Fraction, random_source: RandomSource | None
 ) -> list[Record]:
     """One record of each unit of a Poisson draw. Private."""
-    drawn = PoissonSampler(sampling_rate, 1, 1, random_source).draw([len(unit) for unit in members])
+    drawn = PoissonSampler(sampling_rate, 1, 1, random_source).draw(members.sizes)
     return [members[unit][record] for ((unit, record),) in drawn]

@@ -25,6 +25,7 @@ from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.planning.population import Population
 from dpfewshot.records import as_records
+from dpfewshot.records.units import UnitSequence
 from dpfewshot.releases.candidates import Candidate, baseline_of, checked_candidates
 from dpfewshot.releases.choice import Choice
 from dpfewshot.releases.estimates import Estimate, Noise, estimate
@@ -33,7 +34,6 @@ from dpfewshot.releases.scores import Integers, Outcomes, cells_of, scores_of, w
 from dpfewshot.releases.scoring import RECORD_TOKEN_CAP, Scorer, charged, scorer_of, scoring_progress
 from dpfewshot.releases.selection import Measurement, Selection, amplified, sampled_cost, scale_of
 from dpfewshot.runtime.redaction import redacts_errors
-from dpfewshot.sampling import Unit
 from dpfewshot.tasks import Task
 from dpfewshot.values import PrivacyBudget, Record, check_whole
 
@@ -200,9 +200,9 @@ class _Part:
     weights: Integers = field(repr=False)
 
     @classmethod
-    def of(cls, units: Sequence[Unit], weights: Mapping[str, Fraction]) -> _Part:
+    def of(cls, units: UnitSequence, weights: Mapping[str, Fraction]) -> _Part:
         records = [record for unit in units for record in unit]
-        return cls(records, [len(unit) for unit in units], weights_of(records, weights))
+        return cls(records, units.sizes.tolist(), weights_of(records, weights))
 
     def outcomes(self, scorers: Sequence[Scorer], advance: Callable[[], object]) -> Outcomes:
         """Score the records with every model, in `_SLICES` steps for each."""
@@ -242,12 +242,12 @@ class _Mechanism:
         return amplified(Fraction(self.epsilon), self.sampling_rate)
 
     def sampled(
-        self, units: Sequence[Unit], weights: Mapping[str, Fraction], random_source: RandomSource | None
+        self, units: UnitSequence, weights: Mapping[str, Fraction], random_source: RandomSource | None
     ) -> tuple[_Part, _Part]:
         """Sample each unit by itself, and put it in the part that chooses or in the one that measures."""
         q = self.sampling_rate
-        drawn = _core.poisson_subsets(len(units), q.numerator, q.denominator, 2, random_source)
-        chooses, measures = ([units[index] for index in (drawn == part).nonzero()[0]] for part in range(2))
+        drawn, parts = _core.poisson_subsets(len(units), q.numerator, q.denominator, 2, random_source)
+        chooses, measures = (units.chosen(drawn[parts == part]) for part in range(2))
         return _Part.of(chooses, weights), _Part.of(measures, weights)
 
 

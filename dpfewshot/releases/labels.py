@@ -26,8 +26,8 @@ from dpfewshot.exact.laplace import discrete_laplace
 from dpfewshot.exact.normal import exponential_of_minus
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.records import as_records
+from dpfewshot.records.units import units_by_label
 from dpfewshot.runtime.redaction import redacts_errors
-from dpfewshot.sampling import units_by_label
 from dpfewshot.values import PrivacySpend, Record, Relation, as_float, check_whole, unit_of
 
 MOST_CANDIDATES = 2**18

@@ -21,7 +21,8 @@ from dpfewshot.generation.units import check_record_labels
 from dpfewshot.ledger.opening import open_account
 from dpfewshot.planning.population import Population, check_population, public_units, relation_of
 from dpfewshot.planning.settings import POISSON
-from dpfewshot.sampling import Holdout, Unit, partition_of_units, units, units_by_label
+from dpfewshot.records.units import UnitSequence, units, units_by_label
+from dpfewshot.sampling import Holdout, partition_of_units
 from dpfewshot.tasks import Task
 from dpfewshot.values import PrivacyBudget, PrivacySpend, Records, Relation, check_whole, unit_of
 
@@ -42,7 +43,7 @@ class Payment:
         accountant: charges the account; without an account nothing is charged or guaranteed.
     """
 
-    units: tuple[Unit, ...] = field(repr=False)
+    units: UnitSequence = field(repr=False)
     population: Fraction
     counts: Mapping[str, int]
     relation: Relation
@@ -131,7 +132,7 @@ def open_payment(
     members, public = units(records), public_units(population, records)
     check_whole("the population of all labels", public)
     return Payment(
-        units=tuple(division.choosing(members) if division.fraction else members),
+        units=division.choosing(members) if division.fraction else members,
         population=(division.fraction or Fraction(1)) * public,
         counts=_public_counts(task, population, records),
         relation=relation,

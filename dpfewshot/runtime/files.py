@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from dpfewshot.errors import DPFewShotError
 
@@ -27,8 +28,16 @@ def write_whole(path: str | os.PathLike[str], text: str, *, mode: int = 0o666) -
         OSError: the file cannot be written. It names `path`, whose content is unchanged.
     """
     content = text.encode("utf-8")
+    with replaced(path, mode=mode) as file:
+        file.write(content)
+
+
+@contextmanager
+def replaced(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A new content for a file, which it has once the block ends without an error. See `write_whole`."""
     try:
-        _write(Path(path), content, mode)
+        with _replaced(Path(path), mode) as file:
+            yield file
     except OSError as error:
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
@@ -42,13 +51,15 @@ def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         raise DPFewShotError(f"cannot write {os.fspath(path)}: {error.strerror}") from None
 
 
-def _write(path: Path, content: bytes, mode: int) -> None:
+@contextmanager
+def _replaced(path: Path, mode: int) -> Iterator[BinaryIO]:
     try:
         existing = path.stat().st_mode
     except FileNotFoundError:
         existing = None
     if existing is not None and not stat.S_ISREG(existing):
-        path.write_bytes(content)
+        with path.open("wb") as device:
+            yield device
         return
     target = path.resolve()
     temporary = target.with_name(f".dpfewshot-{secrets.token_hex(8)}")
@@ -58,7 +69,7 @@ def _write(path: Path, content: bytes, mode: int) -> None:
         with os.fdopen(descriptor, "wb") as file:
             if existing is not None:
                 os.fchmod(descriptor, created)  # past the umask
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(descriptor)
         temporary.replace(target)

@@ -11,6 +11,7 @@ from dpfewshot.accounting import FixedSizeGaussian, PoissonGaussian, Relation
 from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.mechanisms.by_name import MECHANISMS, by_name
+from tests.support import inside
 from tests.support.factory import synthesizer
 from tests.support.scripts import tickets
 
@@ -52,7 +53,7 @@ def test_a_record_never_serves_two_parts(monkeypatch: pytest.MonkeyPatch) -> Non
     release = TokenLoop.release
 
     def spy(loop: TokenLoop, units: Any, *rest: Any, **named: Any) -> list[int]:
-        used.append({id(bodies) for bodies in units})
+        used.append({unit[0].text for unit in inside.units_of(units)})
         return release(loop, units, *rest, **named)
 
     monkeypatch.setattr(TokenLoop, "release", spy)

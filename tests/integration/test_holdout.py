@@ -13,10 +13,11 @@ from dpfewshot.budget.account import Account
 from dpfewshot.budget.scopes import partition_of
 from dpfewshot.cli.application import run
 from dpfewshot.generation.token_loop import TokenLoop
+from dpfewshot.records.units import units
 from dpfewshot.releases.payment import Payment, open_payment
-from dpfewshot.sampling import Holdout, units
+from dpfewshot.sampling import Holdout
 from dpfewshot.values import PrivacySpend
-from tests.support import factory
+from tests.support import factory, inside
 from tests.support.accounts import make_account
 from tests.support.scripts import TASK, tickets
 
@@ -54,21 +55,19 @@ def spend(one: Payment, epsilon: float) -> None:
 def test_a_unit_that_chooses_never_enters_a_prompt(free: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     task, labels = (FREE, ["refund", "delivery"]) if free else (TASK, None)
     made = synthesizer(task=task, labels=labels, prompts_per_token=160, resample_every=8)
-    used: list[list[Any]] = []
+    used: list[Any] = []
     release = TokenLoop.release
 
     def spy(loop: TokenLoop, bodies: Any, *rest: Any, **named: Any) -> list[int]:
-        used.append(bodies)
+        used.append(list(inside.units_of(bodies)))
         return release(loop, bodies, *rest, **named)
 
     monkeypatch.setattr(TokenLoop, "release", spy)
     made.generate("refund")
     members = [unit for unit in units(tickets()) if free or unit[0].label == "refund"]
-    bodies = [[made.set_up.writer.body(record) for record in unit] for unit in members]
-    choosing = Holdout(0.2).choosing(members)
-    assert 0 < len(choosing) < len(members)
-    expected = [body for body, unit in zip(bodies, members, strict=True) if unit not in choosing]
-    assert used == [expected]
+    generating = [unit for unit in members if not Holdout(0.2).chooses(unit)]
+    assert 0 < len(generating) < len(members)
+    assert used == [generating]
 
 
 def test_the_rate_counts_the_units_that_generate() -> None:

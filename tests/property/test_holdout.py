@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from dpfewshot.budget.scopes import Partition, partition_of
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.records import as_records
-from dpfewshot.sampling import Holdout, Unit, partition_of_units, units
+from dpfewshot.records.units import Unit, units
+from dpfewshot.sampling import Holdout, partition_of_units
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record, Records
 
@@ -28,12 +29,12 @@ fractions = st.floats(0, 1, exclude_max=True)
 
 def divided(records: Sequence[Record], fraction: float) -> Parts:
     holdout, members = Holdout(fraction), units(records)
-    return holdout.generating(members), holdout.choosing(members)
+    return list(holdout.generating(members)), list(holdout.choosing(members))
 
 
 def cut(records: Sequence[Record], fraction: float) -> Parts:
     """The control: the last units choose."""
-    members = units(records)
+    members = list(units(records))
     first = round((1 - fraction) * len(members))
     return members[:first], members[first:]
 
@@ -115,16 +116,16 @@ TEXTS = [0, 1, 9, 23, 34]
 
 
 def test_the_parts_have_their_expected_sizes() -> None:
-    members = [(Record(f"ticket number {i}", "refund"),) for i in range(100_000)]
+    members = units([Record(f"ticket number {i}", "refund") for i in range(100_000)])
     for fraction in (0.05, 0.2, 0.5):
         found = len(Holdout(fraction).choosing(members))
         deviation = (100_000 * fraction * (1 - fraction)) ** 0.5
         assert abs(found - 100_000 * fraction) < 6.5 * deviation
-    assert Holdout(0).generating(members) == members
+    assert Holdout(0).generating(members) is members
 
 
 def test_a_larger_holdout_only_adds_units() -> None:
-    members = [(Record(f"{i}", "refund"),) for i in range(1_000)]
+    members = units([Record(f"{i}", "refund") for i in range(1_000)])
     assert set(Holdout(0.2).choosing(members)) < set(Holdout(0.3).choosing(members))
 
 

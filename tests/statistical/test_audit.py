@@ -21,6 +21,7 @@ from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.mechanisms import Draws, Gaussian, RowChange
 from dpfewshot.prompts.writer import LabelPrompts
 from dpfewshot.sampling import PoissonSampler
+from tests.support.draws import Written
 
 EPSILON = 1.0
 DELTA = 0.05
@@ -68,7 +69,9 @@ def count_hits(backend: Votes, units: list[list[list[int]]], noise: float, audit
         release = Gaussian(top_k=None).start(draws, noise)
         released = [
             0,
-            *loop.release(units, sampler, release, one.draw, prompts=PROMPTS, max_tokens=audit.block),
+            *loop.release(
+                Written(units), sampler, release, one.draw, prompts=PROMPTS, max_tokens=audit.block
+            ),
         ]
         follows = sum(backend.next(before) == after for before, after in itertools.pairwise(released))
         hits += follows >= audit.wanted

@@ -1,5 +1,6 @@
 """The samplers' distributions at p < 1e-9, and controls that the same tests must reject."""
 
+import functools
 import math
 import os
 
@@ -100,17 +101,59 @@ def test_uniform_integers_near_the_word_size() -> None:
     assert stats.kstest(remainder / bound, "uniform").pvalue < IMPOSSIBLE
 
 
-def test_poisson_subsets() -> None:
-    units, subsets = 100_000, 16
-    assignment = _core.poisson_subsets(units, 80, 835, subsets)
-    drawn = assignment[assignment >= 0]
+def poisson_p_value(counts: NDArray[np.number], q: float, units: int, subsets: int) -> float:
+    """Chi-square of whole draws against independent coins: a unit is in each subset with q/M, or in none."""
+    alone = np.array([1 - q] + [q / subsets] * subsets)
+    law = functools.reduce(np.kron, [alone] * units)
+    return float(stats.chisquare(counts, law * counts.sum()).pvalue)
+
+
+def poisson_counts(
+    units: int, numerator: int, denominator: int, subsets: int, draws: int
+) -> NDArray[np.int64]:
+    """How often each assignment of all units was drawn."""
+    places = (subsets + 1) ** np.arange(units)[::-1]
+    counts = np.zeros((subsets + 1) ** units, dtype=np.int64)
+    for _ in range(draws):
+        drawn, assigned = _core.poisson_subsets(units, numerator, denominator, subsets)
+        counts[(places[drawn] * (assigned + 1)).sum()] += 1
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("units", "numerator", "denominator", "subsets"), [(3, 2, 5, 2), (5, 1, 4, 1), (4, 5, 6, 1), (2, 1, 3, 4)]
+)
+def test_a_poisson_draw_has_the_law_of_independent_coins(
+    units: int, numerator: int, denominator: int, subsets: int
+) -> None:
+    counts = poisson_counts(units, numerator, denominator, subsets, 60_000)
+    q = numerator / denominator
+    assert poisson_p_value(counts, q, units, subsets) > IMPOSSIBLE
+    for wrong in (0.9 * q, 1.1 * q):  # controls
+        assert poisson_p_value(counts, wrong, units, subsets) < IMPOSSIBLE
+    agreeing = 0.95 * counts
+    agreeing[[0, -1]] += 0.05 * counts.sum() * np.array([1 - q, q])
+    assert poisson_p_value(agreeing, q, units, subsets) < IMPOSSIBLE, "control: one coin for all at times"
+
+
+def test_a_poisson_draw_of_many_units_takes_them_from_everywhere() -> None:
+    units, subsets = 1_000_000, 16
+    drawn, assigned = _core.poisson_subsets(units, 80, 835, subsets)
     assert stats.binomtest(len(drawn), units, 80 / 835).pvalue > IMPOSSIBLE
-    assert stats.chisquare(np.bincount(drawn, minlength=subsets)).pvalue > IMPOSSIBLE
-    assert stats.binomtest(len(drawn), units, 0.9 * 80 / 835).pvalue < IMPOSSIBLE
+    for wrong in (0.9, 1.1):
+        assert stats.binomtest(len(drawn), units, wrong * 80 / 835).pvalue < IMPOSSIBLE
+    assert (np.diff(drawn) > 0).all(), "no unit twice"
+    assert stats.chisquare(np.bincount(assigned, minlength=subsets)).pvalue > IMPOSSIBLE
+    for places in (drawn // 10_000, drawn % 64):  # far and near
+        assert stats.chisquare(np.bincount(places)).pvalue > IMPOSSIBLE
+    neighbours = int((np.diff(drawn) == 1).sum())
+    assert stats.binomtest(neighbours, units - 1, (80 / 835) ** 2).pvalue > IMPOSSIBLE
+    skewed = drawn[: len(drawn) // 2] // 2  # a control: the first half is taken twice as densely
+    assert stats.chisquare(np.bincount(np.concatenate([skewed, drawn]) // 10_000)).pvalue < IMPOSSIBLE
 
 
 def test_everyone_is_drawn_at_rate_one() -> None:
-    assert (_core.poisson_subsets(1_000, 7, 7, 3) >= 0).all()
+    assert _core.poisson_subsets(1_000, 7, 7, 3)[0].tolist() == list(range(1_000))
 
 
 def fixed_size_counts(sampler: FixedSizeSampler, units: int, draws: int) -> np.ndarray:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from dpfewshot.generation.bodies import Bodies
+from dpfewshot.records.units import UnitSequence
+
 # ---- backends --------------------------------------------------------------------------------------------
 
 
@@ -110,7 +113,18 @@ def draws_left(synthesizer: Any) -> list[tuple[int, ...]]:
 def bodies(synthesizer: Any) -> list[Any]:
     """Each record's tokens, as every stratum's run keeps them; None for a null."""
     runs = synthesizer._generation.runs.values()
-    return [body for run in runs for unit in run.bodies(0) for body in unit]
+    return [body for run in runs for body in all_of(run.bodies(0))]
+
+
+def all_of(bodies: Bodies) -> list[Any]:
+    """The bodies of all records, as a draw of everything would have them."""
+    [found] = bodies.of([[(unit, one) for unit, size in enumerate(bodies.sizes) for one in range(size)]])
+    return found
+
+
+def units_of(bodies: Bodies) -> UnitSequence:
+    """The units that a demonstration draws from."""
+    return bodies._units
 
 
 def objects(synthesizer: Any) -> list[object]:

@@ -12,6 +12,7 @@ from dpfewshot.generation import units as division
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import Gaussian, Mechanism, Release, RowChange
 from dpfewshot.mechanisms.noiseless import start_release
+from dpfewshot.records.units import each_a_unit
 from dpfewshot.sampling import PoissonSampler
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
@@ -178,10 +179,7 @@ def start_as_for_one_record(monkeypatch):
 
 def count_records_as_units(monkeypatch):
     """Draw each record by itself, whomever it belongs to."""
-    sound = division.units
-    monkeypatch.setattr(
-        division, "units", lambda records: [(one,) for unit in sound(records) for one in unit]
-    )
+    monkeypatch.setattr(division, "units", each_a_unit)
 
 
 def draw_twice_as_long(monkeypatch):

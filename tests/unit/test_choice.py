@@ -14,6 +14,7 @@ import dpfewshot as dpf
 from dpfewshot.icl import Calibration
 from dpfewshot.ledger.ledger_account import LedgerAccount
 from dpfewshot.planning.population import MOST_UNITS
+from dpfewshot.records.units import each_a_unit
 from dpfewshot.releases.choosing import _Mechanism
 from dpfewshot.values import PrivacySpend
 from tests.support.factory import demonstration
@@ -154,7 +155,7 @@ def test_units_of_several_records_count_once() -> None:
 
 
 def test_a_unit_chooses_or_measures_or_does_neither() -> None:
-    units = [(record,) for record in private_records()]
+    units = each_a_unit(private_records())
     parts = _Mechanism(2.0, 1000, Fraction(2000)).sampled(units, {}, None)
     chooses, measures = ({record.text for record in part.records} for part in parts)
     assert not chooses & measures

@@ -3,7 +3,8 @@ from fractions import Fraction
 
 import pytest
 
-from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, disjoint_parts, units, units_by_label
+from dpfewshot.records.units import Unit, units, units_by_label
+from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, disjoint_parts
 from dpfewshot.values import Record
 
 
@@ -60,29 +61,33 @@ def test_every_unit_is_in_exactly_one_of_the_disjoint_parts() -> None:
     parts = disjoint_parts(100, 7)
     assert len(parts) == 7
     assert sorted(unit for part in parts for unit in part) == list(range(100))
-    assert all(part == sorted(part) for part in parts)
-    assert disjoint_parts(0, 3) == [[], [], []]
+    assert all(part.tolist() == sorted(part) for part in parts)
+    assert [len(part) for part in disjoint_parts(0, 3)] == [0, 0, 0]
+
+
+def partition(records: list[Record]) -> dict[str, list[Unit]]:
+    return {label: list(members) for label, members in units_by_label(records).items()}
 
 
 def test_a_record_without_a_unit_is_a_unit() -> None:
     records = [Record("a", "x"), Record("a", "x"), Record("b", "y")]
-    assert units_by_label(records) == {"x": [(records[0],), (records[1],)], "y": [(records[2],)]}
+    assert partition(records) == {"x": [(records[0],), (records[1],)], "y": [(records[2],)]}
 
 
 def test_a_unit_has_one_label_by_a_rule_that_looks_at_it_alone() -> None:
     ann = [Record("1", "x", "ann"), Record("2", "y", "ann"), Record("3", "y", "ann")]
     bob = [Record("4", "y", "bob"), Record("5", "x", "bob")]
-    assert units_by_label([*ann, *bob]) == {"y": [(ann[1], ann[2])], "x": [(bob[1],)]}
+    assert partition([*ann, *bob]) == {"y": [(ann[1], ann[2])], "x": [(bob[1],)]}
 
 
 def test_the_rule_does_not_change_with_the_neighbours() -> None:
     ann = [Record("1", "x", "ann"), Record("2", "y", "ann")]
     others = [Record(str(i), "y", f"u{i % 3}") for i in range(9)]
-    alone = units_by_label(ann)
-    together = units_by_label([*others[:4], ann[0], *others[4:], ann[1]])
+    alone = partition(ann)
+    together = partition([*others[:4], ann[0], *others[4:], ann[1]])
     assert alone["x"][0] in together["x"]
 
 
 def test_units_keep_the_order_of_their_first_record() -> None:
     records = [Record("1", "x", "b"), Record("2", "x"), Record("3", "y", "a"), Record("4", "x", "b")]
-    assert units(records) == [(records[0], records[3]), (records[1],), (records[2],)]
+    assert list(units(records)) == [(records[0], records[3]), (records[1],), (records[2],)]

@@ -1,0 +1,197 @@
+"""Records out of memory: an index of a file, from which draws read the records that they take.
+
+An index holds, for each record, the position of the first record with its label and of the first with its
+unit, and for JSONL where its line begins. It holds no text, no label and no unit's name. It shows which
+records belong together, so it is as private as the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfewshot.errors import InvalidRecords
+from dpfewshot.records.checks import record_of
+from dpfewshot.records.kept import Header, Kept, load, save
+from dpfewshot.records.reading import errors_of
+from dpfewshot.records.storage import Storage, open_storage
+from dpfewshot.records.units import Integers
+from dpfewshot.runtime.redaction import redacts_errors
+from dpfewshot.values import Columns, Record, StoredRecords
+
+_BLOCK = 1024
+"""Records that an iteration reads at once."""
+
+
+@redacts_errors(InvalidRecords, "indexing")
+def index_records(
+    path: str | os.PathLike[str],
+    *,
+    text: str = "text",
+    label: str = "label",
+    unit: str | None = None,
+    index: str | os.PathLike[str] | None = None,
+) -> StoredRecords:
+    """Index the private records of one file, for data that memory does not hold.
+
+    Every record is read and checked once, as by `read_records`. Then draws read what they take. 16 bytes
+    a record stay in memory, 20 with a unit column.
+
+    Args:
+        path: a `.jsonl`, `.parquet`, `.arrow` or `.feather` file, or the folder of `Dataset.save_to_disk`.
+            It must not change while the records are in use. Parquet's row groups and Arrow's batches are
+            read whole: write a thousand rows in each.
+        text: as in `read_records`.
+        label: as in `read_records`.
+        unit: as in `read_records`.
+        index: a file that keeps the index: read if it exists, else written, for its owner alone. It is bound
+            to the SHA-256 of the records' file, and as private.
+
+    Returns:
+        The records, a sequence. `Synthesizer` and the other functions take it as they take a list.
+
+    Raises:
+        InvalidRecords: as `read_records`. Or the index is of another content or of other columns, or the file
+            cannot be indexed: CSV and gzip cannot. Later, wherever records are read: the file has changed.
+        MissingExtra: the file is a Parquet or Arrow file, and pyarrow is not installed.
+
+    Example:
+        >>> index_records("tickets.jsonl", unit="customer", index="tickets.index")  # doctest: +SKIP
+    """
+    path, columns = Path(path), Columns(text, label, unit)
+    with errors_of(path):
+        storage = open_storage(path, columns)
+        digest = storage.digest()
+    if index is None or not Path(index).exists():
+        with errors_of(path):
+            kept = _scanned(storage, columns)
+        if index is not None:
+            with errors_of(Path(index)):
+                save(Path(index), Header(digest, columns), kept)
+    else:
+        with errors_of(Path(index)):
+            kept = load(Path(index), Header(digest, columns))
+            storage.restore(kept)
+    return IndexedRecords(path, columns, digest, storage, kept)
+
+
+class IndexedRecords(StoredRecords):
+    """What `index_records` returns. Children and threads may read it. A pickled copy opens the file again."""
+
+    def __init__(self, path: Path, columns: Columns, digest: str, storage: Storage, kept: Kept) -> None:
+        self.columns = columns
+        self.label_rows = kept["label_rows"]
+        self.unit_rows = kept.get("unit_rows")
+        self._path, self._digest, self._storage, self._kept = path, digest, storage, kept
+
+    def __repr__(self) -> str:
+        return "IndexedRecords()"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened_again, (self._path, self.columns, self._digest, self._kept)
+
+    def __len__(self) -> int:
+        return len(self.label_rows)
+
+    def __getitem__(self, row: Any) -> Any:
+        """One record, or a list of them for a slice.
+
+        Raises:
+            InvalidRecords: the file has changed, or cannot be read.
+        """
+        rows = range(len(self))[row]
+        return self._whole(rows) if isinstance(rows, range) else self._whole([rows])[0]
+
+    def __iter__(self) -> Iterator[Record]:
+        for start in range(0, len(self), _BLOCK):
+            yield from self[start : start + _BLOCK]
+
+    @redacts_errors(InvalidRecords, "reading")
+    def take(self, rows: Sequence[int]) -> list[Record | None]:
+        """See `StoredRecords.take`."""
+        found = [None if row is None else _read(row, self.columns) for row in self._storage.take(rows)]
+        self.check()  # only what an unchanged file does not yield is missing
+        return found
+
+    @redacts_errors(InvalidRecords, "reading")
+    def _whole(self, rows: Sequence[int]) -> list[Record]:
+        found = [record for record in self.take(rows) if record is not None]
+        if len(found) < len(rows):
+            raise InvalidRecords("a record can no longer be read")
+        return found
+
+    @redacts_errors(InvalidRecords, "reading")
+    def check(self) -> None:
+        """See `StoredRecords.check`."""
+        with errors_of(self._path):
+            self._storage.check()
+
+
+@redacts_errors(InvalidRecords, "indexing")
+def _opened_again(path: Path, columns: Columns, digest: str, kept: Kept) -> IndexedRecords:
+    with errors_of(path):
+        storage = open_storage(path, columns)
+        if storage.digest() != digest:
+            raise InvalidRecords("is not the file that was indexed")
+        storage.restore(kept)
+    return IndexedRecords(path, columns, digest, storage, kept)
+
+
+def _read(row: object, columns: Columns) -> Record | None:
+    try:
+        return record_of(row, columns)
+    except InvalidRecords:
+        return None
+
+
+def _scanned(storage: Storage, columns: Columns) -> Kept:
+    """Read and check every record of a file.
+
+    Raises:
+        InvalidRecords: one of them cannot be used, there are no records, or the file changed meanwhile.
+    """
+    labels, units, key = array("Q"), array("Q"), secrets.token_bytes(32)
+    for where, row in storage.rows():
+        try:
+            record = record_of(row, columns)
+        except InvalidRecords as error:
+            raise InvalidRecords(f"{where}: {error}") from None
+        labels.frombytes(_digest(record.label, key))
+        if record.unit is not None:
+            units.frombytes(_digest(record.unit, key))
+    if not labels:
+        raise InvalidRecords("there are no records")
+    storage.check()
+    kept = storage.kept()
+    kept["label_rows"] = _first_rows(labels)
+    del labels
+    if units:
+        kept["unit_rows"] = _first_rows(units)
+    return kept
+
+
+def _digest(name: str, key: bytes) -> bytes:
+    """16 bytes that stand for a name: by a secret key, so that nobody can choose names that collide."""
+    return hashlib.blake2b(name.encode(), digest_size=16, key=key).digest()
+
+
+def _first_rows(digests: array[int]) -> Integers:
+    """For each digest the position of the first equal one."""
+    pairs = np.frombuffer(digests, dtype=np.uint64).reshape(-1, 2)
+    order = np.lexsort((pairs[:, 1], pairs[:, 0]))  # stable: of equal ones, the first comes first
+    changed = np.ones(len(order), dtype=bool)
+    changed[1:] = False
+    for half in range(2):
+        values = pairs[order, half]
+        changed[1:] |= values[1:] != values[:-1]
+    starts = np.flatnonzero(changed)
+    firsts: Integers = np.empty(len(order), dtype=np.int32 if len(order) < 2**31 else np.int64)
+    firsts[order] = np.repeat(order[starts].astype(firsts.dtype), np.diff(np.append(starts, len(order))))
+    return firsts

@@ -1,0 +1,163 @@
+"""Private records from files and data frames: JSONL, CSV, Parquet and Arrow; pandas, datasets, mappings.
+
+Records are read before any privacy protection applies, so two rules hold. First, a record is accepted or
+refused independently of the others, except that either all hand-made records have a unit or none has. Second,
+an error says what is wrong, in which file and line, and what to do, but never quotes the data: no value, no
+JSON key, no CSV header (which is a private record if the header was forgotten). Load errors reach the
+operator alone (design note 5.7).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, overload
+
+from dpfewshot.errors import InvalidRecords
+from dpfewshot.records.checks import check_columns, names_of, record_of
+from dpfewshot.records.files import Rows, numbered, rows_of_file, zipped
+from dpfewshot.runtime.redaction import redacts_errors
+from dpfewshot.values import (
+    LABEL_COLUMN,
+    TEXT_COLUMN,
+    Columns,
+    Records,
+    StoredRecords,
+    columns_of,
+)
+
+
+@redacts_errors(InvalidRecords, "loading")
+def read_records(
+    path: str | os.PathLike[str], *, text: str = "text", label: str = "label", unit: str | None = None
+) -> Records:
+    """Read the private records of one file, or of a data set that `datasets` saved.
+
+    Texts are kept as they are: nothing is stripped, folded or normalised. For more records than memory
+    holds, use `index_records`.
+
+    Args:
+        path: a `.jsonl`, `.jsonl.gz`, `.csv`, `.csv.gz`, `.parquet`, `.arrow` or `.feather` file, in UTF-8,
+            or the folder of `Dataset.save_to_disk`. A CSV file's first line names its columns.
+        text: the column with the text, a string that is not blank.
+        label: the column with the label, a string that is not blank.
+        unit: the column that says whom a record belongs to (a customer id), a string or an integer. None:
+            each record is a unit of its own.
+
+    Returns:
+        The records. Each remembers the columns' names, in whatever list it ends up.
+
+    Raises:
+        InvalidRecords: the file or one of its records cannot be used. The one-line message names the file
+            and the line. It, its chain and its traceback's variables contain no private text.
+        MissingExtra: the file is a Parquet or Arrow file, and pyarrow is not installed.
+
+    Example:
+        >>> read_records("tickets.jsonl.gz", text="body", label="topic", unit="customer")  # doctest: +SKIP
+    """
+    path, columns = Path(path), Columns(text, label, unit)
+    with errors_of(path):
+        return _collect(rows_of_file(path, columns), columns)
+
+
+@overload
+def as_records(
+    source: StoredRecords, *, text: str = ..., label: str = ..., unit: str | None = ...
+) -> StoredRecords: ...
+
+
+@overload
+def as_records(source: Any, *, text: str = ..., label: str = ..., unit: str | None = ...) -> Records: ...
+
+
+@redacts_errors(None)
+def as_records(
+    source: Any, *, text: str = "text", label: str = "label", unit: str | None = None
+) -> Records | StoredRecords:
+    """Convert rows in memory to records.
+
+    Args:
+        source: a `pandas.DataFrame`, a `datasets.Dataset`, or an iterable of mappings or `Record` objects.
+            What `index_records` returned is passed through.
+            `Record` objects are checked and passed through. For those made by hand, `text`, `label` and
+            `unit` name the columns that they come from; the others remember theirs.
+        text: the column or key with the text.
+        label: the column or key with the label, a string: map class numbers to their names first.
+        unit: the column or key that says whom a record belongs to, or None.
+
+    Returns:
+        The records. Each remembers the columns' names, in whatever list it ends up.
+
+    Raises:
+        InvalidRecords: a row cannot be used: the message has its number, from 1, and quotes none of it. Or
+            the records come from different columns, or from others than the names given. Or some hand-made
+            records have a unit and others do not.
+
+    Example:
+        >>> as_records([{"text": "Where is my parcel?", "label": "Delivery"}])
+        [Record()]
+    """
+    given = Columns(text, label, unit)
+    if isinstance(source, StoredRecords):
+        _check_names(source.columns, given)
+        return source
+    records = _collect(_rows_in_memory(source, given), given)
+    columns = columns_of(records)
+    _check_names(columns, given)
+    if columns.unit is None and len({record.unit is None for record in records}) > 1:
+        raise InvalidRecords(
+            "some records have a unit and others do not: give each record one, and name it with unit="
+        )
+    return records
+
+
+def _check_names(remembered: Columns, given: Columns) -> None:
+    """Refuse names that contradict those that the records remember."""
+    for what, known, name, default in (
+        ("text", remembered.text, given.text, TEXT_COLUMN),
+        ("label", remembered.label, given.label, LABEL_COLUMN),
+        ("unit", remembered.unit, given.unit, None),
+    ):
+        if name not in (known, default):
+            raise InvalidRecords(f"these records were read with {what}={known!r}, which is not {name!r}")
+
+
+@contextmanager
+def errors_of(path: Path) -> Iterator[None]:
+    """Name the file in what goes wrong with it, on one line."""
+    shown = str(path) if str(path).isprintable() else ascii(str(path))
+    try:
+        yield
+    except InvalidRecords as error:
+        raise InvalidRecords(f"{shown}: {error}") from None
+    except OSError as error:
+        raise InvalidRecords(f"{shown}: cannot be read: {error.strerror}") from None
+
+
+def _rows_in_memory(source: Any, columns: Columns) -> Rows:
+    if isinstance(source, (str, bytes, os.PathLike)):
+        raise InvalidRecords("as_records takes rows; for a file, use read_records")
+    if hasattr(source, "itertuples"):  # a pandas.DataFrame, which iterates over column names
+        check_columns(columns, list(source.columns))
+        return numbered(zipped(columns, [source[name].to_list() for name in names_of(columns)]))
+    if isinstance(source, Mapping):  # a datasets.DatasetDict too
+        raise InvalidRecords("as_records takes rows, not a mapping; pass one split, or a list of mappings")
+    try:
+        return numbered(iter(source))
+    except TypeError:
+        taken = "a pandas.DataFrame, a datasets.Dataset or an iterable of mappings"
+        raise InvalidRecords(f"as_records takes {taken}, not {type(source).__name__}") from None
+
+
+def _collect(rows: Rows, columns: Columns) -> Records:
+    records = Records()
+    for where, row in rows:
+        try:
+            records.append(record_of(row, columns))
+        except InvalidRecords as error:
+            raise InvalidRecords(f"{where}: {error}") from None
+    if not records:
+        raise InvalidRecords("there are no records")
+    return records

@@ -1,0 +1,154 @@
+"""Parquet and Arrow files as groups of rows, each group read by itself."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from dpfewshot.errors import InvalidRecords, MissingExtra
+from dpfewshot.records.checks import check_columns, names_of
+from dpfewshot.records.pinned import PinnedFile
+from dpfewshot.values import Columns
+
+_MAGIC: Final = b"ARROW1\0\0"
+"""An Arrow file begins with it, and continues like an Arrow stream."""
+
+
+class Table(Protocol):
+    """A file's table.
+
+    Attributes:
+        sizes: the rows of each group.
+    """
+
+    sizes: list[int]
+
+    def read(self, group: int, rows: Sequence[int] | None = None) -> list[list[object]]:
+        """The values of a group, for each column that `names_of` names.
+
+        Args:
+            group: its position.
+            rows: the positions in it to return; None is all.
+
+        Raises:
+            InvalidRecords: they cannot be read, or Python cannot hold one of them.
+        """
+        ...
+
+
+def tables_of(path: Path, columns: Columns) -> tuple[list[PinnedFile], list[Table]]:
+    """The files that a path names, and the table of each.
+
+    Args:
+        path: a `.parquet`, `.arrow` or `.feather` file, or a folder that `datasets` saved.
+        columns: must be in every table once.
+
+    Raises:
+        InvalidRecords: a file is damaged, or does not have these columns.
+        MissingExtra: pyarrow is not installed.
+    """
+    kind = ParquetTable if path.name.lower().endswith(".parquet") else ArrowTable
+    files = [PinnedFile(one) for one in (_saved_files(path) if path.is_dir() else [path])]
+    return files, [kind(file, columns) for file in files]
+
+
+class ParquetTable:
+    """See `Table`. Its groups are row groups. Every thread has a reader of its own."""
+
+    def __init__(self, file: PinnedFile, columns: Columns) -> None:
+        self._arrow = _pyarrow("Parquet")
+        self._file, self._names, self._local = file, names_of(columns), threading.local()
+        with _damage(self._arrow, "a Parquet file"):
+            metadata = self._reader().metadata
+            names = list(self._reader().schema_arrow.names)
+            self.sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        check_columns(columns, names)
+
+    def read(self, group: int, rows: Sequence[int] | None = None) -> list[list[object]]:
+        """See `Table.read`."""
+        with _damage(self._arrow, "a Parquet file"):
+            found = self._reader().read_row_group(group, columns=self._names, use_threads=False)
+            return _values(found, self._names, rows)
+
+    def _reader(self) -> Any:
+        if not hasattr(self._local, "reader"):
+            from pyarrow import parquet
+
+            self._local.reader = parquet.ParquetFile(self._file.stream(), pre_buffer=False)
+        return self._local.reader
+
+
+class ArrowTable:
+    """See `Table`. Its groups are record batches."""
+
+    def __init__(self, file: PinnedFile, columns: Columns) -> None:
+        self._arrow = _pyarrow("Arrow")
+        self._file, self._names = file, names_of(columns)
+        self.sizes: list[int] = []
+        self._positions: list[int] = []
+        with _damage(self._arrow, "an Arrow file"), file.stream() as stream:
+            stream.seek(len(_MAGIC) if file.read(0, len(_MAGIC)) == _MAGIC else 0)
+            self._schema = self._arrow.ipc.read_schema(self._arrow.ipc.read_message(stream))
+            self._find_batches(stream)
+        check_columns(columns, list(self._schema.names))
+
+    def read(self, group: int, rows: Sequence[int] | None = None) -> list[list[object]]:
+        """See `Table.read`."""
+        with _damage(self._arrow, "an Arrow file"), self._file.stream() as stream:
+            stream.seek(self._positions[group])
+            message = self._arrow.ipc.read_message(stream)
+            return _values(self._arrow.ipc.read_record_batch(message, self._schema), self._names, rows)
+
+    def _find_batches(self, stream: Any) -> None:
+        while True:
+            position = stream.tell()
+            try:
+                message = self._arrow.ipc.read_message(stream)
+            except EOFError:
+                return
+            if message.type != "record batch":
+                raise InvalidRecords("holds dictionary-encoded columns; save them as plain strings")
+            self._positions.append(position)
+            self.sizes.append(self._arrow.ipc.read_record_batch(message, self._schema).num_rows)
+
+
+def _values(table: Any, names: Sequence[str], rows: Sequence[int] | None) -> list[list[object]]:
+    columns = [table.column(name) for name in names]
+    return [(column if rows is None else column.take(rows)).to_pylist() for column in columns]
+
+
+def _saved_files(folder: Path) -> Iterator[Path]:
+    """The files of a data set, in its own order."""
+    try:
+        state = json.loads((folder / "state.json").read_bytes())
+        names = [str(one["filename"]) for one in state["_data_files"]]
+    except (OSError, ValueError, TypeError, KeyError):
+        raise InvalidRecords(
+            "is a directory, and none that datasets.Dataset.save_to_disk wrote; give one file"
+        ) from None
+    return (folder / name for name in names)
+
+
+def _pyarrow(kind: str) -> Any:
+    try:
+        import pyarrow as pa
+        import pyarrow.ipc
+    except ImportError:
+        raise MissingExtra(f"reading {kind} files", "parquet") from None
+    return pa
+
+
+@contextmanager
+def _damage(arrow: Any, what: str) -> Iterator[None]:
+    try:
+        yield
+    except InvalidRecords:  # a ValueError too
+        raise
+    except OverflowError:
+        raise InvalidRecords("has a number or time beyond Python's range; convert it to a string") from None
+    except (arrow.ArrowException, OSError, EOFError, ValueError):
+        raise InvalidRecords(f"is damaged, or not {what}") from None

@@ -1,0 +1,249 @@
+"""The units of a data set, by rules that look at each unit alone. A unit's records are read when it is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfewshot.errors import InvalidRecords
+from dpfewshot.values import Record, StoredRecords
+
+Unit = tuple[Record, ...]
+"""The records of one unit: whenever the unit is drawn, so is one of them."""
+
+Integers: TypeAlias = NDArray[np.integer]
+
+_BLOCK = 1024
+"""Records that are read at once where all are read in turn."""
+
+
+class UnitSequence(Sequence[Unit]):
+    """Units as positions of their records. Private; the repr shows nothing.
+
+    Args:
+        records: of the whole data set.
+        rows: the positions of the units' records, unit by unit.
+        starts: where each unit's positions begin in `rows`, and where the last ones end; None if each
+            position is a unit.
+    """
+
+    __slots__ = ("_records", "_rows", "_sizes", "_starts")
+
+    def __init__(self, records: Sequence[Record], rows: Integers, starts: Integers | None = None) -> None:
+        self._records = records
+        self._rows = rows
+        self._starts: Integers | None = None if starts is None else starts.astype(rows.dtype)
+        self._sizes: Integers = _ones(len(rows)) if self._starts is None else np.diff(self._starts)
+
+    def __reduce__(self) -> tuple[type[UnitSequence], tuple[list[Record], Integers, Integers | None]]:
+        """Pickle the records of these units alone, read whole if they stay in a file.
+
+        Raises:
+            InvalidRecords: one of them can no longer be read.
+        """
+        rows = self._rows.tolist()
+        return UnitSequence, (_whole(self._read(rows)), _positions(len(rows)), self._starts)
+
+    def __len__(self) -> int:
+        return len(self._rows) if self._starts is None else len(self._starts) - 1
+
+    def __getitem__(self, unit: int) -> Unit:  # type: ignore[override]  # no slices: `chosen` takes positions
+        first, size = self._first(range(len(self))[unit]), int(self._sizes[unit])
+        return tuple(_whole(self._read(self._rows[first : first + size].tolist())))
+
+    @property
+    def sizes(self) -> Integers:
+        """The number of records of each unit, at least 1."""
+        return self._sizes
+
+    @property
+    def named(self) -> bool:
+        """Whether any record names its unit."""
+        if isinstance(self._records, StoredRecords):
+            return self._records.unit_rows is not None
+        return any(self._records[row].unit is not None for row in self._rows.tolist())
+
+    def chosen(self, units: Integers) -> UnitSequence:
+        """Those at these positions, ascending."""
+        if self._starts is None:
+            return UnitSequence(self._records, self._rows[units])
+        places, starts = _joined(self._starts[units], self._sizes[units])
+        return UnitSequence(self._records, self._rows[places], starts)
+
+    def firsts(self) -> Iterator[Record]:
+        """The first record of each unit, in turn."""
+        rows = self._rows if self._starts is None else self._rows[self._starts[:-1]]
+        for start in range(0, len(rows), _BLOCK):
+            yield from _whole(self._read(rows[start : start + _BLOCK].tolist()))
+
+    def take(self, drawn: Iterable[tuple[int, int]]) -> list[Record | None]:
+        """Read single records; None for one that can no longer be read.
+
+        Args:
+            drawn: pairs of a unit and one of its records, both as positions.
+
+        Raises:
+            InvalidRecords: the records' file changed since it was indexed.
+        """
+        return self._read([int(self._rows[self._first(unit) + record]) for unit, record in drawn])
+
+    def check(self) -> None:
+        """Refuse records whose file changed since it was indexed, whatever is drawn from it.
+
+        Raises:
+            InvalidRecords: as above.
+        """
+        if isinstance(self._records, StoredRecords):
+            self._records.check()
+
+    def _first(self, unit: int) -> int:
+        return unit if self._starts is None else int(self._starts[unit])
+
+    def _read(self, rows: Sequence[int]) -> list[Record | None]:
+        if isinstance(self._records, StoredRecords):
+            return self._records.take(rows)
+        return [self._records[row] for row in rows]
+
+
+def each_a_unit(records: Sequence[Record]) -> UnitSequence:
+    """Every record as a unit of its own, whomever it belongs to."""
+    return UnitSequence(records, _positions(len(records)))
+
+
+def units(records: Iterable[Record]) -> UnitSequence:
+    """The units of a data set, each with all of its records, ordered by their first record.
+
+    A record without a unit is a unit of its own.
+    """
+    held = _held(records)
+    unit_rows = _unit_rows(held)
+    if unit_rows is None or not len(held):
+        return each_a_unit(held)
+    order = np.argsort(unit_rows, kind="stable").astype(unit_rows.dtype)
+    starts = np.flatnonzero(_changes(unit_rows[order]))
+    return UnitSequence(held, order, np.append(starts, len(order)))
+
+
+def units_by_label(records: Iterable[Record]) -> dict[str, UnitSequence]:
+    """Partition the units by label: every unit belongs to exactly one.
+
+    A unit belongs to the label of most of its records (of equals, the first in alphabetical order), and only
+    its records of that label are used. The rule depends on that unit alone, so labels compose in parallel
+    (design note 5.4). A record without a unit is a unit of its own.
+
+    Returns:
+        The units of each label that has some, labels in alphabetical order.
+    """
+    held = _held(records)
+    if not len(held):
+        return {}
+    firsts = labels_by_row(held)
+    ordered = sorted(firsts, key=firsts.__getitem__)
+    ranks = _positions(len(held))
+    ranks[ordered] = np.arange(len(ordered))
+    ranks = ranks[_label_rows(held)]  # each label's place in the alphabet
+    unit_rows = _unit_rows(held)
+    if unit_rows is None:
+        order, ends = np.argsort(ranks, kind="stable").astype(ranks.dtype), _ends(ranks, len(ordered))
+        parts = [UnitSequence(held, order[start:end]) for start, end in itertools.pairwise(ends)]
+    else:
+        parts = _by_most(held, ranks, unit_rows, len(ordered))
+    return {firsts[row]: part for row, part in zip(ordered, parts, strict=True) if len(part)}
+
+
+def labels_by_row(records: Sequence[Record]) -> dict[int, str]:
+    """The labels, each by the position of the first record that has it."""
+    rows = _label_rows(records)
+    first = np.flatnonzero(rows == np.arange(len(rows))).tolist()
+    found = records.take(first) if isinstance(records, StoredRecords) else [records[row] for row in first]
+    return dict(zip(first, [record.label for record in _whole(found)], strict=True))
+
+
+def _by_most(
+    records: Sequence[Record], ranks: Integers, unit_rows: Integers, labels: int
+) -> list[UnitSequence]:
+    """The units of each label, where a unit has the label of most of its records."""
+    order = np.lexsort((ranks, unit_rows)).astype(ranks.dtype)  # unit by unit, in it label by label
+    changed = _changes(unit_rows[order])
+    runs = np.flatnonzero(changed | _changes(ranks[order]))  # a run: the records of one unit with one label
+    lengths = np.diff(np.append(runs, len(order)))
+    unit_of_run, label_of_run = unit_rows[order[runs]], ranks[order[runs]]
+    longest = np.lexsort((label_of_run, -lengths, unit_of_run))
+    longest = longest[_changes(unit_of_run[longest])]  # the first of each unit: its longest run
+    longest = longest[np.argsort(label_of_run[longest], kind="stable")]
+    ends = _ends(label_of_run[longest], labels)
+    parts = []
+    for start, end in itertools.pairwise(ends):
+        of_label = longest[start:end]
+        places, starts = _joined(runs[of_label], lengths[of_label])
+        parts.append(UnitSequence(records, order[places], starts))
+    return parts
+
+
+def _joined(starts: Integers, lengths: Integers) -> tuple[Integers, Integers]:
+    """The positions of several ranges, one after another, and where each range begins among them."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    places = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+    return places, np.append(0, ends)
+
+
+def _changes(values: Integers) -> NDArray[np.bool_]:
+    """Where a value differs from the one before; the first does."""
+    return np.concatenate(([True], values[1:] != values[:-1]))
+
+
+def _ends(values: Integers, kinds: int) -> Integers:
+    """Where the values 0, 1, ... begin once they are sorted, and where the last ends."""
+    return np.append(0, np.cumsum(np.bincount(values, minlength=kinds)))
+
+
+def _held(records: Iterable[Record]) -> Sequence[Record]:
+    return records if isinstance(records, Sequence) else list(records)
+
+
+def _label_rows(records: Sequence[Record]) -> Integers:
+    if isinstance(records, StoredRecords):
+        return records.label_rows
+    return _first_rows(record.label for record in records)
+
+
+def _unit_rows(records: Sequence[Record]) -> Integers | None:
+    if isinstance(records, StoredRecords):
+        return records.unit_rows
+    if all(record.unit is None for record in records):
+        return None
+    return _first_rows(record.unit for record in records)
+
+
+def _first_rows(values: Iterable[str | None]) -> Integers:
+    """For each value the position of the first equal one; None equals nothing."""
+    seen: dict[str, int] = {}
+    found = (row if value is None else seen.setdefault(value, row) for row, value in enumerate(values))
+    return np.fromiter(found, dtype=np.int64)
+
+
+def _ones(count: int) -> Integers:
+    """As many ones as there are units, in no memory."""
+    return np.broadcast_to(np.int8(1), count)
+
+
+def _positions(count: int) -> Integers:
+    """0..count-1, in as few bytes as hold them."""
+    return np.arange(count, dtype=np.int32 if count < 2**31 else np.int64)
+
+
+def _whole(found: Sequence[Record | None]) -> list[Record]:
+    """All of the records.
+
+    Raises:
+        InvalidRecords: one of them can no longer be read.
+    """
+    records = [record for record in found if record is not None]
+    if len(records) < len(found):
+        raise InvalidRecords("a record can no longer be read")
+    return records

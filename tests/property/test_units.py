@@ -1,0 +1,93 @@
+"""Units by arrays are units by the rule: for lists, and for records that stay in their file."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpfewshot.records import index_records
+from dpfewshot.records.units import Unit, UnitSequence, units, units_by_label
+from dpfewshot.values import Record
+
+labels = st.sampled_from(["a", "b", "c", "ä"])
+unnamed = st.lists(st.builds(Record, st.uuids().map(str), labels), min_size=1, max_size=25)
+named = st.lists(
+    st.builds(Record, st.uuids().map(str), labels, st.sampled_from("uvwxyz")), min_size=1, max_size=25
+)
+mixed = st.lists(
+    st.builds(Record, st.uuids().map(str), labels, st.sampled_from(["u", "v", None])), min_size=1, max_size=25
+)
+
+
+def by_rule(records: Sequence[Record]) -> list[Unit]:
+    """The units in the order of their first record; a record without a unit is one."""
+    members: dict[object, list[Record]] = {}
+    for position, record in enumerate(records):
+        members.setdefault(position if record.unit is None else record.unit, []).append(record)
+    return [tuple(unit) for unit in members.values()]
+
+
+def by_label(records: Sequence[Record]) -> dict[str, list[Unit]]:
+    """A unit has the label of most of its records, of equals the first in the alphabet."""
+    found: defaultdict[str, list[Unit]] = defaultdict(list)
+    for unit in by_rule(records):
+        counts = Counter(record.label for record in unit)
+        label = min(counts, key=lambda name: (-counts[name], name))
+        found[label].append(tuple(record for record in unit if record.label == label))
+    return found
+
+
+def listed(parts: dict[str, UnitSequence]) -> dict[str, list[Unit]]:
+    assert list(parts) == sorted(parts)
+    assert all(len(part) and [len(unit) for unit in part] == part.sizes.tolist() for part in parts.values())
+    return {label: list(part) for label, part in parts.items()}
+
+
+@given(st.one_of(named, unnamed, mixed))
+def test_units_follow_the_rule(records: list[Record]) -> None:
+    assert list(units(records)) == by_rule(records)
+    assert listed(units_by_label(records)) == by_label(records)
+
+
+@given(st.one_of(named, unnamed))
+@settings(max_examples=30, deadline=None)
+def test_indexed_records_have_the_same_units(records: list[Record]) -> None:
+    unit = None if records[0].unit is None else "unit"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "r.jsonl")
+        rows = ({"text": one.text, "label": one.label, "unit": one.unit} for one in records)
+        path.write_text("\n".join(map(json.dumps, rows)))
+        indexed = index_records(path, unit=unit)
+        assert list(indexed) == records
+        assert list(units(indexed)) == by_rule(records)
+        assert listed(units_by_label(indexed)) == by_label(records)
+
+
+@given(named, st.data())
+def test_chosen_units_are_those_and_a_record_of_a_unit_is_that_one(
+    records: list[Record], data: st.DataObject
+) -> None:
+    everyone = units(records)
+    positions = sorted(data.draw(st.sets(st.integers(0, len(everyone) - 1))))
+    chosen = everyone.chosen(np.array(positions, dtype=np.int64))
+    assert list(chosen) == [everyone[position] for position in positions]
+    assert list(chosen.firsts()) == [unit[0] for unit in chosen]
+    pairs = [(number, one) for number, unit in enumerate(chosen) for one in range(len(unit))]
+    assert chosen.take(pairs) == [chosen[unit][one] for unit, one in pairs]
+
+
+@given(named)
+def test_one_unit_more_moves_no_other_to_another_label(records: list[Record]) -> None:
+    """The premise of parallel composition, for neighbours: every other unit stays where it is."""
+    before = listed(units_by_label(records))
+    gone = records[0].unit
+    after = listed(units_by_label([record for record in records if record.unit != gone]))
+    rest = {label: [unit for unit in part if unit[0].unit != gone] for label, part in before.items()}
+    assert {label: part for label, part in rest.items() if part} == after
