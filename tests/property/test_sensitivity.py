@@ -119,8 +119,10 @@ def test_a_unit_that_is_added_leaves_every_other_unit_in_its_part(
     n: int, parts: int, seed: int, unit: int
 ) -> None:
     """The last unit is the one that is added: the coins of all others are shared."""
-    before = disjoint_parts(n - 1, parts, random.Random(seed).randbytes)
-    after = disjoint_parts(n, parts, random.Random(seed).randbytes)
+    before, after = (
+        [part.tolist() for part in disjoint_parts(units, parts, random.Random(seed).randbytes)]
+        for units in (n - 1, n)
+    )
     changed = [part for part in range(parts) if before[part] != after[part]]
     assert len(changed) == 1
     assert [u for u in after[changed[0]] if u != n - 1] == before[changed[0]]
