@@ -30,6 +30,16 @@ class DrawCounts:
     left: tuple[int, ...]
     lease: str
 
+    def check(self) -> None:
+        """Refuse what an account could not read back.
+
+        Raises:
+            LedgerError: a count is not a whole number of at least 0, there is none, or the lease is no text.
+        """
+        sound = all(type(count) is int and count >= 0 for count in self.left)
+        if not self.left or not sound or not isinstance(self.lease, str):
+            raise LedgerError("draws are counted by whole numbers of at least 0, one for each disjoint part")
+
     def after(self, entry: int, lease: str, part: int, count: int = 1) -> DrawCounts:
         """What is left after some draws.
 
@@ -47,7 +57,7 @@ class DrawCounts:
             raise LedgerError(f"entry {entry} was resumed by another run: this run draws no more")
         if not 0 <= part < len(self.left) or self.left[part] < 1:
             raise BudgetExceeded("all draws of the plan are used: a further plan needs further budget")
-        return self._with(part, self.left[part] - min(max(1, count), self.left[part]))
+        return self._with(part, self.left[part] - min(max(1, _whole(count)), self.left[part]))
 
     def given_back(self, part: int, count: int, granted: DrawCounts) -> DrawCounts:
         """What is left once draws that were taken and not made are given back.
@@ -60,7 +70,7 @@ class DrawCounts:
         Raises:
             LedgerError: more would be left than the lease began with.
         """
-        if count < 0 or self.left[part] + count > granted.left[part]:
+        if _whole(count) < 0 or self.left[part] + count > granted.left[part]:
             raise LedgerError("more draws are given back than were taken")
         return self._with(part, self.left[part] + count)
 
@@ -90,6 +100,12 @@ class DrawCounts:
         if least < 0:
             raise LedgerError(f"entry {entry} cannot have {least} draws left: {WHAT_TO_DO}")
         return DrawCounts((least,) * len(self.left), told.lease)
+
+
+def _whole(count: int) -> int:
+    if type(count) is not int:
+        raise LedgerError("draws are counted by whole numbers")
+    return count
 
 
 def new_lease() -> str:

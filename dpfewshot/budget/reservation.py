@@ -72,6 +72,7 @@ class Reservation:
 
     def after_fork(self) -> None:
         """Forget the draws that the parent charged ahead: it makes them."""
+        self._lock = threading.Lock()  # a thread of the parent may have held the old one
         self._ahead[:] = [0] * len(self._ahead)
 
     @property

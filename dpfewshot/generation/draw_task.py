@@ -20,7 +20,7 @@ from dpfewshot.mechanisms import Mechanism
 from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.prompts.writer import LabelPrompts
 from dpfewshot.records.units import UnitSequence
-from dpfewshot.runtime.redaction import redacted
+from dpfewshot.runtime.redaction import portable, redacted
 from dpfewshot.tasks import Task
 
 
@@ -139,7 +139,7 @@ def make_draw(task: DrawTask) -> Drawn:
                 prior_tokens=task.prior_tokens,
             )
     except BaseException as raised:  # noqa: BLE001 - the caller raises it, redacted
-        error = redacted(raised, BackendError, "generation")
+        error = portable(redacted(raised, BackendError, "generation"))
     return Drawn(tuple(tokens[len(task.prior_tokens) :]), asked, charged, error)
 
 

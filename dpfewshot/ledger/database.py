@@ -79,8 +79,8 @@ class Database:
         self._file = Path(self.place.url.database or "").absolute()  # as the engine resolves it
         self._seen = False
         self._closed = False
+        self._seconds = self.place.seconds(BUSY_SECONDS)
         with as_ledger_errors(self.place):
-            self._seconds = float(str(self.place.url.query.get("timeout", BUSY_SECONDS)))
             self._engine = _sqlite(self.place) if self.place.is_sqlite else _postgresql(self.place)
         weakref.finalize(self, self._engine.dispose)  # closes the connections of a ledger that nobody closed
 

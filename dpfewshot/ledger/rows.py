@@ -56,6 +56,11 @@ def open_draws(row: dict[str, Any] | None, entry: int) -> DrawCounts:
     return draws
 
 
+def events_of(connection: Connection, account: int, entry: int) -> list[dict[str, Any]]:
+    """All events of an entry."""
+    return rows_of(connection, history, (history.c.account_id == account) & (history.c.entry == entry))
+
+
 def grants_of(connection: Connection, account: int, entry: int) -> list[dict[str, Any]]:
     """The event that reserved an entry, and those that resumed it."""
     of_entry = (history.c.account_id == account) & (history.c.entry == entry)

@@ -40,6 +40,7 @@ from dpfewshot.ledger.rows import (
     add_entry,
     change_entry,
     entry_of,
+    events_of,
     granted_by,
     grants_of,
     last_entry,
@@ -201,6 +202,8 @@ class Store:
             LedgerError: the scope is a part of another partition, or the account was tampered with.
         """
         scope = scope if account.parallel else None
+        if draws is not None:
+            draws.check()
         with self._database.write() as connection:
             limit, partition = lock(connection, account)
             if scope is not None:
@@ -271,6 +274,7 @@ class Store:
             LedgerError: the checkpoint is stale, or names another entry.
         """
         scope, cost, details = plan
+        told.check()
         with self._database.write() as connection:
             lock(connection, account)
             totals = check_tip(connection, account.number)
@@ -317,10 +321,10 @@ class Store:
             if act == CHARGE and draws is not None:
                 raise LedgerError(COUNTED)
             if row is not None and state == before:
-                change_entry(connection, entry, state=after)
                 totals = totals_of(connection, account.number)
-                if act == CANCEL and totals is not None:
-                    totals = without_entry(totals, grants_of(connection, account.number, entry)[:1])
+                if act == CANCEL:
+                    totals = without_entry(totals, entry, events_of(connection, account.number, entry))
+                change_entry(connection, entry, state=after)
                 details = as_json(granted(draws) if act == SETTLE else {})
                 event = event_now(act, entry=entry, scope=row["scope"], details=details)
                 record(connection, account.number, event, totals)

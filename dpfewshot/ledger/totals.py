@@ -15,6 +15,8 @@ from typing import Any
 from sqlalchemy import Connection, insert, select, update
 
 from dpfewshot.budget.totals import Totals
+from dpfewshot.errors import LedgerError
+from dpfewshot.ledger.counting import VERIFY
 from dpfewshot.ledger.history import RESERVE, HistoryEvent
 from dpfewshot.ledger.rows import append, last_events, rows_of
 from dpfewshot.ledger.tables import accounts, entries, history, running_totals
@@ -40,16 +42,23 @@ def store_totals(connection: Connection, account: int, totals: Totals) -> None:
         connection.execute(insert(running_totals).values(account_id=account, **values))
 
 
-def without_entry(totals: Totals, grants: Sequence[Mapping[str, Any]]) -> Totals | None:
-    """The totals once an entry is cancelled; None, as if unknown, if the event that reserved it was changed.
+def without_entry(totals: Totals | None, entry: int, events: Sequence[Mapping[str, Any]]) -> Totals | None:
+    """The totals once an entry is cancelled.
+
+    What is cancelled gives budget back, and an entry's state is one word in a row. So its history decides.
 
     Args:
-        totals: with the entry.
-        grants: the event that reserved it, first.
+        totals: with the entry; None if they are unknown.
+        entry: its number.
+        events: all of the entry's.
+
+    Raises:
+        LedgerError: they are not those of a plan that was reserved and nothing else.
     """
-    if not grants or grants[0]["act"] != RESERVE or hash_if_readable(grants[0]) != grants[0]["hash"]:
-        return None
-    totals.remove(grants[0]["scope"], tally_of(grants[0]))
+    if [event["act"] for event in events] != [RESERVE] or hash_if_readable(events[0]) != events[0]["hash"]:
+        raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
+    if totals is not None:
+        totals.remove(events[0]["scope"], tally_of(events[0]))
     return totals
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from dpfewshot.errors import LedgerError
+
+_DAY = 86_400
 
 _EXAMPLES = '"sqlite:///budget.db" or "postgresql+psycopg://user@host/database"'
 
@@ -40,7 +43,10 @@ class Place:
             # SQLAlchemy's own message may quote the whole text
             raise LedgerError(f"the ledger's URL cannot be read: write {_EXAMPLES}") from None
         if url.drivername in ("sqlite", "sqlite+pysqlite"):
-            return cls(url, _name_of_file(url), frozenset())
+            name = _name_of_file(url)
+            if set(url.query) - {"timeout"}:  # such as uri=true&mode=memory: another file, or none
+                raise LedgerError("a SQLite ledger's URL takes one option, ?timeout=SECONDS")
+            return cls(url, name, frozenset())
         if url.drivername in ("postgresql", "postgresql+psycopg"):
             url = url.set(drivername="postgresql+psycopg")
             _check_parts(url)
@@ -56,6 +62,21 @@ class Place:
             else self.url
         )
         return url.render_as_string(hide_password=False)
+
+    def seconds(self, default: float) -> float:
+        """How long to wait for another process: `?timeout=` of the URL, in seconds.
+
+        Raises:
+            LedgerError: it is not a number from 0 to a day.
+        """
+        given = self.url.query.get("timeout", default)
+        try:
+            seconds = float(given) if not isinstance(given, tuple) else math.nan
+        except ValueError:
+            seconds = math.nan
+        if not 0 <= seconds <= _DAY:
+            raise LedgerError(f"the ledger's timeout must be a number of seconds from 0 to {_DAY}")
+        return seconds
 
     @property
     def is_sqlite(self) -> bool:

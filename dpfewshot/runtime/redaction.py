@@ -9,7 +9,7 @@ context.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import wraps
 from types import FunctionType, TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
@@ -190,8 +190,20 @@ def _kind_alone(error: BaseException) -> BaseException:
         return MemoryError()
     error.args = ()  # the same object, since its thrower may compare by identity
     error.__cause__ = error.__context__ = None
-    vars(error).pop("__notes__", None)
+    for name in [name for name, value in vars(error).items() if isinstance(value, Collection)]:
+        del vars(error)[name]  # notes, and what a timeout remembers of the call that it ended
     return error.with_traceback(None)
+
+
+def portable(error: BaseException) -> BaseException:
+    """Return an error that another process can read: one of Python's or this package's own classes.
+
+    An error that ends a task keeps its kind if Python has it. Any other becomes a `BackendError`: its class
+    may need arguments, and nobody in another process can compare it by identity.
+    """
+    if type(error).__module__ in {errors.__name__, "builtins"}:
+        return error
+    return BackendError(f"a worker ended with {type(error).__name__}, whose message is withheld")
 
 
 def _frames_of_others(trace: TracebackType | None) -> TracebackType | None:

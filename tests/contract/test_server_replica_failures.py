@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dpfewshot import BudgetLedger, PrivacyBudget, Record, Task
+from dpfewshot.backends import OpenAICompatible
 from dpfewshot.backends.servers import transport
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from tests.support import factory, inside
@@ -38,7 +39,7 @@ def test_a_dead_replica_fails_every_call_in_the_same_words(gone, answer):
         for replica in gone:
             servers[replica].answer = answer
         told = set()
-        for prompts in (AT[0][:2], AT[1][:2], PROMPTS):
+        for prompts in (AT[0][:2], AT[1][:2], PROMPTS, [], [[]]):
             with pytest.raises(BackendError) as raised:
                 backend.next_token_logprobs(prompts, SUPPORT)
             told.add((str(raised.value), raised.value.retryable))
@@ -177,3 +178,16 @@ def test_closing_closes_every_connection():
         with pytest.raises(BackendError, match="closed"):
             backend.next_token_logprobs(PROMPTS, SUPPORT)
         assert not any(thread.name == "dpfewshot-server" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("other", ["", "/", "/v1", "//v1/", "/v1/"])
+def test_one_server_is_not_two_replicas(other):
+    url = "http://127.0.0.1:9"
+    with pytest.raises(BackendError, match=r"holds 127\.0\.0\.1:9 twice"):
+        OpenAICompatible([f"{url}/v1", url + other], "served")
+
+
+@pytest.mark.parametrize("addresses", [None, [], [None], 7])
+def test_what_is_no_address_is_refused(addresses):
+    with pytest.raises(BackendError, match="base_url is an address, or a list of at least one"):
+        OpenAICompatible(addresses, "served")

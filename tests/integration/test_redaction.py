@@ -19,7 +19,7 @@ from dpfewshot.generation.generation import Generation
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.strata import StratumRun
 from dpfewshot.prompts.writer import PromptWriter
-from dpfewshot.runtime.redaction import redacts_errors
+from dpfewshot.runtime.redaction import portable, redacts_errors
 from dpfewshot.values import Record
 from tests.support.crash_reporter import collected
 from tests.support.redaction import (
@@ -92,6 +92,24 @@ def test_a_failing_backend_says_nothing(call: str, failure: str, resample_every:
     assert_says_nothing(error)
     assert error.__cause__ is None
     assert made.accountant.spent.epsilon > 3.9, "what was drawn stays charged"
+
+
+class TimesOut(BaseException):
+    """As timeouts of some libraries, which remember the call that they ended."""
+
+    def __init__(self, quoted: str) -> None:
+        super().__init__(quoted)
+        self.arguments, self.seconds = (quoted,), 3
+
+
+def test_what_ends_a_call_keeps_its_kind_and_no_data() -> None:
+    error = raised_by(lambda: synthesizer(Failing(TimesOut)).generate("refund"))
+    assert type(error) is TimesOut
+    assert vars(error) == {"seconds": 3}
+    assert_says_nothing(error)
+    moved = portable(error)
+    assert str(moved) == "a worker ended with TimesOut, whose message is withheld"
+    assert type(portable(KeyboardInterrupt())) is KeyboardInterrupt
 
 
 class Uncooperative(dpf.BackendError):

@@ -81,7 +81,7 @@ class OpenAICompatible:
         if type(concurrency) is not int or concurrency < 1 or not timeout > 0:
             raise BackendError(f"concurrency={concurrency}: at least 1; timeout={timeout}: above 0")
         self._settings = Withheld(
-            base_urls=[base_url] if isinstance(base_url, str) else list(base_url),
+            base_urls=list(base_url) if isinstance(base_url, list | tuple) else [base_url],
             model=model,
             api_key=api_key,
             dialect=dialect,
@@ -148,7 +148,7 @@ class OpenAICompatible:
         width = self.vocabulary_size if support is None else len(support)
         rows = np.full((len(prompts), width), np.nan, dtype=np.float32)
         usable = [place for place, prompt in enumerate(prompts) if self._is_usable(prompt)]
-        if usable and width:
+        if width and (usable or len(replicas.connections) > 1):  # a dead replica fails an empty draw too
             wanted = None if support is None else [int(token) for token in support]
             rows[usable] = replicas.rows([self._whole(prompts[place]) for place in usable], wanted)
         return rows

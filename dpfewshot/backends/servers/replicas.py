@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
@@ -185,7 +186,8 @@ def _check_addresses(base_urls: Sequence[str]) -> None:
     for url in base_urls:
         parts = server_address(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        address = (parts.hostname, port, parts.path.rstrip("/"))
+        path = re.sub("/+", "/", parts.path).rstrip("/").removesuffix("/v1")
+        address = (parts.hostname, port, path)
         if address in seen:
             raise BackendError(
                 f"base_url holds {parts.netloc} twice: a server is one replica, whose load one gate controls"

@@ -1,0 +1,80 @@
+"""Doors that a review found open: a forged state, unreadable counts, options of URLs."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+import dpfewshot as dpf
+from dpfewshot.budget.draws import DrawCounts
+from dpfewshot.errors import LedgerError
+from dpfewshot.ledger import LedgerAccount
+from dpfewshot.ledger.tip import WHOLE
+from dpfewshot.values import PrivacySpend
+
+LARGE, SMALL = PrivacySpend(3.9, 9e-6), PrivacySpend(0.01, 1e-9)
+
+
+@pytest.fixture
+def account(tmp_path: Path) -> LedgerAccount:
+    budget = dpf.PrivacyBudget(4.0, 1e-5)
+    return dpf.BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db").create("tickets", budget)
+
+
+@pytest.mark.parametrize(("state", "settle"), [("settled", True), ("cancelled", False)])
+def test_a_forged_state_gives_no_budget_back(
+    account: LedgerAccount, tmp_path: Path, state: str, settle: bool
+) -> None:
+    """In a history so long that it is not verified before every reservation."""
+    large = account.reserve(None, LARGE, {})
+    if settle:
+        account.charge(large)
+        account.settle(large)
+    for _ in range(WHOLE // 2):
+        account.cancel(account.reserve(None, SMALL, {}))
+    if not settle:
+        account.cancel(large)
+    spent = account.spent
+    with sqlite3.connect(tmp_path / "budget.db") as database:
+        found = database.execute("select state from dpfewshot_entry where id = ?", [large]).fetchone()
+        assert found == (state,)
+        database.execute("update dpfewshot_entry set state = 'reserved' where id = ?", [large])
+    with pytest.raises(LedgerError, match="behind the ledger's back"):
+        account.cancel(large)
+    if settle:
+        assert account.spent == spent
+        with pytest.raises(dpf.BudgetExceeded):
+            account.reserve(None, LARGE, {})
+    assert not account.verify().ok
+
+
+@pytest.mark.parametrize(
+    "draws", [DrawCounts((-1,), "l"), DrawCounts((2.5,), "l"), DrawCounts((), "l"), DrawCounts((5,), 5)]
+)  # type: ignore[arg-type]
+def test_counts_that_cannot_be_read_back_are_refused(account: LedgerAccount, draws: DrawCounts) -> None:
+    with pytest.raises(LedgerError, match="whole numbers"):
+        account.reserve(None, SMALL, {}, draws)
+    entry = account.reserve(None, SMALL, {}, DrawCounts((5,), "l"))
+    for wrong in (1.5, "1", True):
+        with pytest.raises(LedgerError, match="whole numbers"):
+            account.draw_ahead(entry, "l", 0, wrong)  # type: ignore[arg-type]
+    new = DrawCounts(draws.left, "m") if draws.lease == "l" else draws
+    with pytest.raises(LedgerError, match="whole numbers"):
+        account.resume(entry, None, SMALL, {}, known=("l",), draws=new)
+    account.reserve(None, SMALL, {})
+    assert account.verify().ok
+
+
+@pytest.mark.parametrize("option", ["uri=true&mode=memory", "vfs=unix-none&uri=true", "check_same_thread=0"])
+def test_an_option_that_names_another_file_is_refused(tmp_path: Path, option: str) -> None:
+    with pytest.raises(LedgerError, match=r"takes one option, \?timeout="):
+        dpf.BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db?{option}").datasets()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-3", "soon", "1&timeout=2"])
+def test_a_timeout_is_a_number_of_seconds(tmp_path: Path, seconds: str) -> None:
+    with pytest.raises(LedgerError, match="a number of seconds from 0"):
+        dpf.BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db?timeout={seconds}")
