@@ -83,7 +83,8 @@ class Workers:
         """The tokens of one demonstration. See `TokenLoop.release`.
 
         If workers die with draws that were charged, the demonstration has fewer tokens, so that the others
-        keep their draws. One without a token takes the draws of the last one of its stratum.
+        keep their draws. One without a token takes the draws of the last one of its stratum. A stop is
+        checked before each draw: what a worker released is recorded whole, and may finish the demonstration.
 
         Raises:
             BudgetExceeded: no draw is left for it.
