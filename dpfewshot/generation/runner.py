@@ -148,7 +148,14 @@ class _Run:
                 workers=workers,
                 others=others,
             )
-            self._finish(each.number, _released(generation, request))
+            try:
+                one = _released(generation, request)
+            except BudgetExceeded:
+                if generation.run_of(each.label).draws_left() or not self.checkpoint.resumable:
+                    raise
+                self.refused.append(each.label)  # workers died with its draws
+                continue
+            self._finish(each.number, one)
 
     def _on_token(self, stratum: int) -> Callable[[int], None]:
         def on_token(token: int) -> None:

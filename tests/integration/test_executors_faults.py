@@ -71,3 +71,29 @@ def test_what_a_worker_released_is_kept_when_the_run_is_stopped(
             made.generate_all(executor=pool, checkpoint=path, on_demonstration=interrupt)
     with synthesizer(**options) as made:
         assert {one.text for one in made.generate_all(checkpoint=path)} == {"my parcel is late"}
+
+
+# ---- workers die -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shots", "parts"), [(2, 1), (3, 2), (3, 3)])
+def test_a_death_shortens_its_own_demonstration_alone(tmp_path: Path, shots: int, parts: int) -> None:
+    with endless(shots_per_label=shots, disjoint_parts=parts) as made:
+        released = made.generate_all(executor=fleet.Mortal({2: True}), checkpoint=tmp_path / "run.jsonl")
+    assert [one.token_count for one in released] == [PLANNED - 1, *[PLANNED] * (shots - 1)]
+
+
+def test_a_demonstration_without_a_token_goes_on_in_another_part(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    made = endless(shots_per_label=2, disjoint_parts=2, resample_every=PLANNED)
+    with made, pytest.raises(dpf.BudgetExceeded, match="1 of 'refund' cannot be made"):
+        made.generate_all(executor=fleet.Mortal({0: True}), checkpoint=path)
+    assert [one.token_count for one in dpf.Demonstrations.from_jsonl(path)] == [PLANNED]
+
+
+def test_a_label_whose_draws_died_leaves_the_other_labels_running(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    made = endless(labels=["refund", "delivery"], resample_every=PLANNED)
+    with made, pytest.raises(dpf.BudgetExceeded, match=r"1 of '\w+' cannot be made"):
+        made.generate_all(executor=fleet.Mortal({0: True}), checkpoint=path)
+    assert len(dpf.Demonstrations.from_jsonl(path)) == 1
