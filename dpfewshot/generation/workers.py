@@ -147,7 +147,11 @@ class Workers:
             if isinstance(error, self._deaths):
                 return None
             raise BackendError(_BROKEN, retryable=True) from None
-        run.report(part, asked=drawn.asked, charged=drawn.charged)
+        except BaseException:
+            run.report(part, asked=True, charged=True)  # it is not known, so it counts as made
+            raise
+        charged = drawn.charged or not delegated.take_back()
+        run.report(part, asked=drawn.asked or charged, charged=charged)
         if drawn.error is not None:
             raise drawn.error
         return drawn.tokens
