@@ -301,9 +301,7 @@ class Synthesizer:
         """
         worker, tokens = self._generation.run_of(label).worker, self._at_most(max_tokens)
         return await worker.run(
-            lambda stop: self._generation.release(
-                GenerationRequest(label, tokens, on_token=lambda _token: stop.check(), stop=stop)
-            )
+            lambda stop: self._generation.release(GenerationRequest(label, tokens, stop=stop))
         )
 
     async def agenerate_all(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from dpfewshot.budget.account import Account, Cost, Details, draws_ahead
-from dpfewshot.budget.delegation import DelegatedDraw
+from dpfewshot.budget.delegation import DelegatedDraw, OneCharge
 from dpfewshot.budget.draws import DrawCounts, new_lease
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BudgetExceeded, LedgerError
@@ -137,7 +138,8 @@ class Reservation:
             self._give_back()  # the worker takes a draw of its own
             draw = self._one_of(part)
             self._left[part] -= 1
-            return draw
+            counted = self._account is None or self._account.durable
+            return draw if counted else replace(draw, once=OneCharge())
 
     def report(self, part: int, *, asked: bool, charged: bool) -> None:
         """Count what a worker did with a delegated draw.

@@ -152,7 +152,7 @@ class Generation:
                         prompts=set_up.writer.for_label(request.label),
                         max_tokens=request.max_tokens,
                         prior_tokens=request.prior_tokens,
-                        on_token=request.on_token,
+                        on_token=request.released,
                     )
         finally:
             run.lock.release()

@@ -20,8 +20,9 @@ class GenerationRequest:
         label: a planned one.
         max_tokens: of the whole demonstration, `prior_tokens` included.
         prior_tokens: released by an interrupted run: fewer than `max_tokens`, none of which ends it.
-        on_token: called with each further token.
-        stop: checked before each draw.
+        on_token: records each further token. It does not check `stop`, so that all tokens of a worker's draw
+            are recorded.
+        stop: checked before each draw, and between two tokens that the caller's thread releases.
         checkpointed: whether the run that the checkpoint follows makes the request.
         workers: make the draws; None: the caller's thread does.
         others: labels of the run's demonstrations to come, which keep their draws if a worker dies.
@@ -35,3 +36,12 @@ class GenerationRequest:
     checkpointed: bool = False
     workers: Workers | None = None
     others: Sequence[str] = ()
+
+    def released(self, token: int) -> None:
+        """Record a token of the caller's thread, then check for a stop.
+
+        Raises:
+            Stopped: the request was cancelled.
+        """
+        self.on_token(token)
+        self.stop.check()

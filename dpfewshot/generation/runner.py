@@ -44,7 +44,7 @@ def release_all(
     Args:
         generation: of the plan.
         on_demonstration: called with each demonstration once the checkpoint holds it, one call at a time.
-        stop: checked between two tokens.
+        stop: checked between two tokens; a worker's draw is recorded whole before.
         workers: make the draws, of several strata at a time; None: the caller's thread does.
 
     Returns:
@@ -142,19 +142,25 @@ class _Run:
                 each.label,
                 tokens or settings.max_tokens,
                 prior_tokens=tuple(each.interrupted.released) if each.interrupted else (),
-                on_token=self._on_token(generation.run_of(each.label).number, stop),
+                on_token=self._on_token(generation.run_of(each.label).number),
                 stop=stop,
                 checkpointed=True,
                 workers=workers,
                 others=others,
             )
-            self._finish(each.number, _released(generation, request))
+            try:
+                one = _released(generation, request)
+            except BudgetExceeded:
+                if generation.run_of(each.label).draws_left() or not self.checkpoint.resumable:
+                    raise
+                self.refused.append(each.label)  # workers died with its draws
+                continue
+            self._finish(each.number, one)
 
-    def _on_token(self, stratum: int, stop: StopSignal) -> Callable[[int], None]:
+    def _on_token(self, stratum: int) -> Callable[[int], None]:
         def on_token(token: int) -> None:
             self.checkpoint.token(stratum, token)
             self.bar.token()
-            stop.check()
 
         return on_token
 

@@ -130,6 +130,26 @@ class StratumRun:
         needed = sum(label in self.plan.labels for label in others) * settings.draws_per_demonstration
         return max(0, left - needed)
 
+    def draws_left_in(self, part: int, others: Sequence[str]) -> int:
+        """Draws that a demonstration in progress may take from its disjoint part so that later ones fit.
+
+        Args:
+            part: that it draws from.
+            others: labels of the demonstrations to come. The other parts serve as many of them as they can.
+        """
+        assert self.reservation is not None  # noqa: S101 - `reserved` holds it
+        each, left = self.set_up.plan.settings.draws_per_demonstration, self.reservation.draws_left
+        elsewhere = sum(draws // each for number, draws in enumerate(left) if number != part)
+        here = max(0, sum(label in self.plan.labels for label in others) - elsewhere)
+        return max(0, left[part] - here * each)
+
+    def fullest(self) -> tuple[int, int]:
+        """The disjoint part with the most draws left, and how many they are."""
+        assert self.reservation is not None  # noqa: S101 - `reserved` holds it
+        left = self.reservation.draws_left
+        part = max(range(len(left)), key=left.__getitem__)
+        return part, left[part]
+
     @contextmanager
     def reserved(self) -> Iterator[Reservation]:
         """The reservation. Unless a draw is asked for, it goes back to the account at the end."""
@@ -185,14 +205,9 @@ class StratumRun:
         request.stop.check()
         self.set_up.check_invariance()
         assert self.reservation is not None  # noqa: S101 - `reserved` holds it
-        checkpoint = self.books.checkpoint
-        checkpoint.draw(self.number, part, request.label if request.checkpointed else None)
-        try:
+        self.books.checkpoint.draw(self.number, part, request.label if request.checkpointed else None)
+        with self._taken_back(part):
             return self.reservation.draw(part)
-        except (BudgetExceeded, LedgerError):
-            with suppress(LedgerError):  # without this line the draw counts as made
-                checkpoint.not_drawn(self.number, part)
-            raise
 
     def delegate(self, part: int, request: GenerationRequest) -> DelegatedDraw:
         """Hand one draw to a worker, which charges it. The checkpoint counts it before.
@@ -204,7 +219,18 @@ class StratumRun:
         request.stop.check()
         assert self.reservation is not None  # noqa: S101 - `reserved` holds it
         self.books.checkpoint.draw(self.number, part, request.label if request.checkpointed else None)
-        return self.reservation.delegate(part)
+        with self._taken_back(part):
+            return self.reservation.delegate(part)
+
+    @contextmanager
+    def _taken_back(self, part: int) -> Iterator[None]:
+        """Take back the checkpoint's line of a draw that is refused."""
+        try:
+            yield
+        except (BudgetExceeded, LedgerError):
+            with suppress(LedgerError):  # without this line the draw counts as made
+                self.books.checkpoint.not_drawn(self.number, part)
+            raise
 
     def report(self, part: int, *, asked: bool, charged: bool) -> None:
         """Count what a worker did with a delegated draw. See `Reservation.report`."""

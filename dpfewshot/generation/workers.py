@@ -83,7 +83,8 @@ class Workers:
         """The tokens of one demonstration. See `TokenLoop.release`.
 
         If workers die with draws that were charged, the demonstration has fewer tokens, so that the others
-        keep their draws. One without a token takes the draws of the last one of its stratum.
+        keep their draws. One without a token takes the draws of the last one of its stratum. A stop is
+        checked before each draw: what a worker released is recorded whole, and may finish the demonstration.
 
         Raises:
             BudgetExceeded: no draw is left for it.
@@ -102,7 +103,7 @@ class Workers:
                 deaths += 1
                 if deaths == _DEATHS:
                     raise BackendError(f"{deaths} workers died in a row on one draw", retryable=True)
-                limit = _limit(run, request, len(released))
+                part, limit = _limit(run, part, request, len(released))
                 continue
             deaths = 0
             for token in tokens:
@@ -146,7 +147,11 @@ class Workers:
             if isinstance(error, self._deaths):
                 return None
             raise BackendError(_BROKEN, retryable=True) from None
-        run.report(part, asked=drawn.asked, charged=drawn.charged)
+        except BaseException:
+            run.report(part, asked=True, charged=True)  # it is not known, so it counts as made
+            raise
+        charged = drawn.charged or not delegated.take_back()
+        run.report(part, asked=drawn.asked or charged, charged=charged)
         if drawn.error is not None:
             raise drawn.error
         return drawn.tokens
@@ -187,22 +192,22 @@ class Workers:
             return future
 
 
-def _limit(run: StratumRun, request: GenerationRequest, released: int) -> int:
-    """How many tokens a demonstration may have once workers died with some of its draws.
+def _limit(run: StratumRun, part: int, request: GenerationRequest, released: int) -> tuple[int, int]:
+    """The part that a demonstration draws from, and how many tokens it may have, once workers died.
 
     Raises:
         BudgetExceeded: it has none, and no draw is left.
     """
     per_draw = run.plan.draws.tokens_per_draw
-    left = run.draws_left(request.others)
+    left = run.draws_left_in(part, request.others)
     if not released and not left:
-        left = run.draws_left()
+        part, left = run.fullest()
     if not released and not left:
         raise BudgetExceeded(
             f"a worker died with the last draw that was left for {request.label!r}: a further plan needs "
             "further budget"
         )
-    return min(request.max_tokens, released + left * per_draw)
+    return part, min(request.max_tokens, released + left * per_draw)
 
 
 def _not_sent(error: Exception) -> BaseException:
