@@ -15,7 +15,9 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.cli.application import run
 from tests.support import factory, fleet
+from tests.support.scripted_servers import LlamaServer
 from tests.support.scripts import tickets
+from tests.support.servers import scripted
 
 TOKENS, SHOTS = 5, 2
 PLANNED = 8 * SHOTS
@@ -178,6 +180,30 @@ def test_the_command_line_refuses_workers_without_a_ledger(
     assert run([*arguments[:at], *arguments[at + 5 :], *options]) == 2
     assert ("exclude" if "--ray" in options else "--ledger") in capfd.readouterr().err
     assert not (tmp_path / "demos.jsonl").exists()
+
+
+def server_arguments(folder: Path, url: str) -> list[str]:
+    arguments = generate_arguments(folder, "--backend", "openai", "--base-url", url, "--model", "served")
+    for option, value in (("--max-tokens", "1"), ("--prompts-per-token", "10")):
+        arguments[arguments.index(option) + 1] = value
+    return arguments
+
+
+def test_the_command_line_sends_all_requests_to_a_server_through_one_client(tmp_path: Path) -> None:
+    server = LlamaServer(slots=1)
+    server.seconds = lambda _: 0.001
+    with scripted(server) as served:
+        assert run([*server_arguments(tmp_path, served.base_url), "--workers", "2"]) == 0
+    assert max(under_way for _, under_way in server.crowds) == 1
+    assert len(dpf.Demonstrations.from_jsonl(tmp_path / "demos.jsonl")) == 2
+
+
+def test_the_command_line_refuses_ray_with_a_server(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*server_arguments(tmp_path, "http://127.0.0.1:1/v1"), "--ray"]) == 2
+    assert "--workers" in capfd.readouterr().err
+    assert not (tmp_path / "budget.db").exists()
 
 
 def generate_arguments(folder: Path, *further: str) -> list[str]:

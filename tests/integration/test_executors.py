@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ import dpfewshot as dpf
 from dpfewshot.generation.draw_task import make_draw
 from tests.support import factory, fleet, inside
 from tests.support.resuming import draws_in
+from tests.support.scripted_servers import LlamaServer
 from tests.support.scripts import Sentence
+from tests.support.servers import scripted
 
 TOKENS, PLANNED = 5, 8
 OPTIONS: dict[str, Any] = {"prompts_per_token": 100, "labels": ["refund", "delivery"]}
@@ -197,6 +200,28 @@ def test_an_executor_that_was_shut_down_costs_nothing(account: dict[str, Any], t
 def test_worker_backend_without_executor_is_refused() -> None:
     with pytest.raises(dpf.InvalidPlan, match="executor="):
         synthesizer().generate_all(worker_backend=fleet.sure)
+
+
+@pytest.mark.parametrize("own", ["server", "model"])
+def test_workers_never_make_clients_of_their_own_of_a_server(threads: Executor, own: str) -> None:
+    with scripted(LlamaServer(slots=1)) as served:
+        client = partial(dpf.backends.OpenAICompatible, served.base_url, "served")
+        with client() as backend:
+            made = factory.synthesizer(backend if own == "server" else fleet.sure(), **OPTIONS)
+            with pytest.raises(dpf.InvalidPlan, match="ThreadPoolExecutor"):
+                made.generate_all(executor=threads, worker_backend=client)
+            assert made.accountant.spent.epsilon == 0
+
+
+def test_processes_of_a_server_are_told_to_be_threads(account: dict[str, Any]) -> None:
+    with (
+        scripted(LlamaServer(slots=1)) as served,
+        dpf.backends.OpenAICompatible(served.base_url, "served") as backend,
+        fleet.processes(1) as pool,
+        factory.synthesizer(backend, **OPTIONS, **account) as made,
+        pytest.raises(dpf.InvalidPlan, match="ThreadPoolExecutor"),
+    ):
+        made.generate_all(executor=pool)
 
 
 def test_an_account_of_a_ledger_pickles_as_its_address(account: dict[str, Any]) -> None:
