@@ -65,7 +65,7 @@ class WorkerBackend:
             return self.own
         mine = (os.getpid(), self.key)  # a forked child must not use its parent's backend
         if getattr(_made, "key", None) != mine:
-            _made.backend = None  # before a second model is loaded
+            _made.key = _made.backend = None  # before a second model is loaded, which may fail
             made = _called(self.factory)
             _check_no_client(made)
             _made.backend = made

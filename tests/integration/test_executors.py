@@ -157,6 +157,23 @@ def test_a_worker_refuses_another_model(threads: Executor) -> None:
     assert made.accountant.spent.epsilon == 0
 
 
+def broken() -> Sentence:
+    raise RuntimeError("no model")
+
+
+def test_a_factory_that_fails_leaves_its_worker_fit_for_the_next_run() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        for worker_backend in (fleet.sure, broken, fleet.sure):
+            run = partial(
+                synthesizer(labels=["refund"]).generate_all, executor=pool, worker_backend=worker_backend
+            )
+            if worker_backend is broken:
+                with pytest.raises(dpf.BackendError, match="RuntimeError"):
+                    run()
+            else:
+                assert [one.token_count for one in run()] == [TOKENS]
+
+
 def test_a_worker_refuses_a_backend_that_mixes_batches(threads: Executor, account: dict[str, Any]) -> None:
     made = synthesizer(**account)
     with made, pytest.raises(dpf.BackendNotBatchInvariant):
