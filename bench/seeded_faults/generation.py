@@ -119,6 +119,6 @@ LOOP_AND_PARTS = (
         "_check_no_client(made)",
         "pass",
         "one client sends all requests to a server",
-        "tests/integration/test_executors.py",
+        "tests/integration/test_worker_backends.py",
     ),
 )

@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,7 @@ import dpfewshot as dpf
 from dpfewshot.generation.draw_task import make_draw
 from tests.support import factory, fleet, inside
 from tests.support.resuming import draws_in
-from tests.support.scripted_servers import LlamaServer
 from tests.support.scripts import Sentence
-from tests.support.servers import scripted
 
 TOKENS, PLANNED = 5, 8
 OPTIONS: dict[str, Any] = {"prompts_per_token": 100, "labels": ["refund", "delivery"]}
@@ -157,23 +154,6 @@ def test_a_worker_refuses_another_model(threads: Executor) -> None:
     assert made.accountant.spent.epsilon == 0
 
 
-def broken() -> Sentence:
-    raise RuntimeError("no model")
-
-
-def test_a_factory_that_fails_leaves_its_worker_fit_for_the_next_run() -> None:
-    with ThreadPoolExecutor(1) as pool:
-        for worker_backend in (fleet.sure, broken, fleet.sure):
-            run = partial(
-                synthesizer(labels=["refund"]).generate_all, executor=pool, worker_backend=worker_backend
-            )
-            if worker_backend is broken:
-                with pytest.raises(dpf.BackendError, match="RuntimeError"):
-                    run()
-            else:
-                assert [one.token_count for one in run()] == [TOKENS]
-
-
 def test_a_worker_refuses_a_backend_that_mixes_batches(threads: Executor, account: dict[str, Any]) -> None:
     made = synthesizer(**account)
     with made, pytest.raises(dpf.BackendNotBatchInvariant):
@@ -208,7 +188,7 @@ def test_an_executor_that_was_shut_down_costs_nothing(account: dict[str, Any], t
     pool = ThreadPoolExecutor(1)
     pool.shutdown()
     path = tmp_path / "run.jsonl"
-    with synthesizer(**account) as made, pytest.raises(dpf.BackendError, match="could not be sent"):
+    with synthesizer(**account) as made, pytest.raises(dpf.BackendError, match="shut down"):
         made.generate_all(executor=pool, checkpoint=path)
     assert made.accountant.spent.epsilon == 0
     assert all(left == 1 for left in draws_in(path).values())  # lines of draws, each taken back
@@ -217,28 +197,6 @@ def test_an_executor_that_was_shut_down_costs_nothing(account: dict[str, Any], t
 def test_worker_backend_without_executor_is_refused() -> None:
     with pytest.raises(dpf.InvalidPlan, match="executor="):
         synthesizer().generate_all(worker_backend=fleet.sure)
-
-
-@pytest.mark.parametrize("own", ["server", "model"])
-def test_workers_never_make_clients_of_their_own_of_a_server(threads: Executor, own: str) -> None:
-    with scripted(LlamaServer(slots=1)) as served:
-        client = partial(dpf.backends.OpenAICompatible, served.base_url, "served")
-        with client() as backend:
-            made = factory.synthesizer(backend if own == "server" else fleet.sure(), **OPTIONS)
-            with pytest.raises(dpf.InvalidPlan, match="ThreadPoolExecutor"):
-                made.generate_all(executor=threads, worker_backend=client)
-            assert made.accountant.spent.epsilon == 0
-
-
-def test_processes_of_a_server_are_told_to_be_threads(account: dict[str, Any]) -> None:
-    with (
-        scripted(LlamaServer(slots=1)) as served,
-        dpf.backends.OpenAICompatible(served.base_url, "served") as backend,
-        fleet.processes(1) as pool,
-        factory.synthesizer(backend, **OPTIONS, **account) as made,
-        pytest.raises(dpf.InvalidPlan, match="ThreadPoolExecutor"),
-    ):
-        made.generate_all(executor=pool)
 
 
 def test_an_account_of_a_ledger_pickles_as_its_address(account: dict[str, Any]) -> None:
