@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import traceback
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.cli.application import run
+from dpfewshot.cli.workers import workers_of
 from tests.support import factory, fleet
 from tests.support.scripted_servers import LlamaServer
 from tests.support.scripts import tickets
@@ -180,6 +183,18 @@ def test_the_command_line_refuses_workers_without_a_ledger(
     assert run([*arguments[:at], *arguments[at + 5 :], *options]) == 2
     assert ("exclude" if "--ray" in options else "--ledger") in capfd.readouterr().err
     assert not (tmp_path / "demos.jsonl").exists()
+
+
+def test_ctrl_c_leaves_the_workers_of_the_command_line_alive() -> None:
+    with workers_of(
+        {"backend": "tests.support.fleet:sure", "prompts_per_token": 1},
+        ray=None,
+        workers=1,
+        ledger="sqlite://",
+    ) as work:
+        pool = work["executor"]
+        os.kill(pool.submit(os.getpid).result(), signal.SIGINT)
+        assert pool.submit(sum, [1, 2]).result() == 3
 
 
 def server_arguments(folder: Path, url: str) -> list[str]:
