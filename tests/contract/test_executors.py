@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,6 +158,45 @@ def test_ray_refuses_what_it_cannot_pickle_without_printing_it(
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_ray_executor_that_was_shut_down_takes_no_tasks_and_leaves_the_cluster_of_others(
+    ray: Executor,
+) -> None:
+    other = dpf.RayExecutor()
+    other.shutdown()
+    with pytest.raises(RuntimeError, match="shut down"):
+        other.submit(sum, [1, 2])
+    assert ray.submit(sum, [1, 2]).result() == 3
+
+
+def test_a_ray_executor_never_starts_ray_by_a_task(ray: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray as library
+
+    started: list[Any] = []
+    monkeypatch.setattr(library, "init", lambda *arguments, **_: started.append(arguments))
+    running = ray.submit(sum, [1, 2])
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "is_initialized", lambda: False)
+        with pytest.raises(RuntimeError, match="left its cluster"):
+            ray.submit(sum, [1, 2])
+        running.cancel()
+    context = SimpleNamespace(gcs_address="10.99.99.99:6379")
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "get_runtime_context", lambda: context)
+        with pytest.raises(RuntimeError, match="left its cluster"):
+            ray.submit(sum, [1, 2])
+    assert started == []
+
+
+@pytest.mark.usefixtures("ray")
+def test_a_ray_executor_refuses_the_address_of_another_cluster() -> None:
+    import ray as library
+
+    with pytest.raises(dpf.BackendError, match=r"not to 10\.99\.99\.99"):
+        dpf.RayExecutor("10.99.99.99:6379")
+    here = library.get_runtime_context().gcs_address
+    assert dpf.RayExecutor(here).submit(sum, [1, 2]).result() == 3
+
+
 @pytest.mark.parametrize("workers", [["--workers", "1"], ["--ray"]], ids=["processes", "ray"])
 def test_the_command_line_generates_with_workers(
     workers: list[str], request: pytest.FixtureRequest, tmp_path: Path
@@ -205,7 +245,7 @@ def server_arguments(folder: Path, url: str) -> list[str]:
 
 
 def test_the_command_line_sends_all_requests_to_a_server_through_one_client(tmp_path: Path) -> None:
-    server = LlamaServer(slots=1)
+    server = LlamaServer(slots=1)  # type: ignore[no-untyped-call]
     server.seconds = lambda _: 0.001
     with scripted(server) as served:
         assert run([*server_arguments(tmp_path, served.base_url), "--workers", "2"]) == 0

@@ -34,6 +34,10 @@ def threads() -> Iterator[Executor]:
         yield pool
 
 
+def server_of_one_slot() -> LlamaServer:
+    return LlamaServer(slots=1)  # type: ignore[no-untyped-call]
+
+
 def synthesizer(**options: Any) -> dpf.Synthesizer:
     return factory.synthesizer(fleet.sure(), **(OPTIONS | options))
 
@@ -71,7 +75,7 @@ def test_no_variable_of_a_traceback_holds_the_key_of_a_workers_backend(
 
 @pytest.mark.parametrize("own", ["server", "model"])
 def test_workers_never_make_clients_of_their_own_of_a_server(threads: Executor, own: str) -> None:
-    with scripted(LlamaServer(slots=1)) as served:
+    with scripted(server_of_one_slot()) as served:
         client = partial(dpf.backends.OpenAICompatible, served.base_url, "served")
         with client() as backend:
             made = factory.synthesizer(backend if own == "server" else fleet.sure(), **OPTIONS)
@@ -82,7 +86,7 @@ def test_workers_never_make_clients_of_their_own_of_a_server(threads: Executor, 
 
 def test_processes_of_a_server_are_told_to_be_threads(account: dict[str, Any]) -> None:
     with (
-        scripted(LlamaServer(slots=1)) as served,
+        scripted(server_of_one_slot()) as served,
         dpf.backends.OpenAICompatible(served.base_url, "served") as backend,
         fleet.processes(1) as pool,
         factory.synthesizer(backend, **OPTIONS, **account) as made,
