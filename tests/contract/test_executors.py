@@ -253,6 +253,13 @@ def test_the_command_line_sends_all_requests_to_a_server_through_one_client(tmp_
     assert len(dpf.Demonstrations.from_jsonl(tmp_path / "demos.jsonl")) == 2
 
 
+def test_the_workers_of_a_server_are_threads_that_share_its_client() -> None:
+    options = {"backend": "openai", "threads": None, "prompts_per_token": 1}
+    with workers_of(options, ray=None, workers=2, ledger="sqlite://") as work:
+        assert isinstance(work["executor"], ThreadPoolExecutor)
+        assert "worker_backend" not in work
+
+
 def test_the_command_line_refuses_ray_with_a_server(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
