@@ -270,10 +270,12 @@ class Synthesizer:
         Raises:
             InvalidPlan: the checkpoint is of another plan, or a worker has no backend or another model.
             BudgetExceeded, BackendError, LedgerError: as `generate`. With a checkpoint, all demonstrations
-                that can be made are made before BudgetExceeded. LedgerError also if the checkpoint cannot be
-                read or written.
+                that can be made are made first. LedgerError also if the checkpoint cannot be read or written.
         """
-        workers = Workers.of(executor, self._backend, worker_backend)
+        try:
+            workers = Workers.of(executor, self._backend, worker_backend)
+        finally:
+            del worker_backend  # its representation may hold a key, and this frame is in tracebacks
         return self._generate_all(on_demonstration, checkpoint, workers, StopSignal())
 
     def close(self) -> None:
@@ -313,7 +315,10 @@ class Synthesizer:
         worker_backend: BackendFactory | None = None,
     ) -> Demonstrations:
         """`generate_all` for asyncio. It is cancelled as `agenerate` is; the callback runs in a thread."""
-        workers = Workers.of(executor, self._backend, worker_backend)
+        try:
+            workers = Workers.of(executor, self._backend, worker_backend)
+        finally:
+            del worker_backend  # its representation may hold a key, and this frame is in tracebacks
         return await self._generation.worker.run(
             lambda stop: self._generate_all(on_demonstration, checkpoint, workers, stop)
         )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import click
 
-from dpfewshot.cli.backends import LLAMA_CPP, open_backend
+from dpfewshot.cli.backends import LLAMA_CPP, OPENAI, open_backend
 
 _LOCAL = "local"
 """The value of `--ray` without an address."""
@@ -31,8 +33,8 @@ def worker_options(command: Callable[..., None]) -> Callable[..., None]:
         "--workers",
         type=click.IntRange(min=1),
         default=None,
-        help="Generate several labels at a time in so many processes of this host. Each loads the model. "
-        "Needs --ledger.",
+        help="Generate several labels at a time in so many processes of this host. Each loads the model; "
+        "with --backend openai, threads that share one client. Needs --ledger.",
     )
     return workers(ray(command))
 
@@ -50,7 +52,7 @@ def workers_of(
         ledger: the value of --ledger.
 
     Raises:
-        UsageError: both are given, or there is no ledger.
+        UsageError: both are given, there is no ledger, or workers of Ray would share a server.
     """
     if ray is None and workers is None:
         yield {}
@@ -61,6 +63,14 @@ def workers_of(
         raise click.UsageError(
             f"{'--workers' if ray is None else '--ray'} needs --ledger, which workers share"
         )
+    if options["backend"] == OPENAI:
+        if workers is None:
+            raise click.UsageError(
+                "--ray has no --backend openai: one client must send all requests to a server; use --workers"
+            )
+        with ThreadPoolExecutor(workers) as threads:
+            yield {"executor": threads}
+        return
     own = dict(options)
     if workers is not None and own["backend"] == LLAMA_CPP and own["threads"] is None:
         own["threads"] = max(1, len(os.sched_getaffinity(0)) // workers)
@@ -77,4 +87,10 @@ def _executor(ray: str | None, workers: int | None) -> Any:
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    # Ctrl-C in a terminal reaches all processes; workers end after their draw, as the caller tells them.
+    return ProcessPoolExecutor(
+        workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_IGN),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Executor, Future
 from typing import Any, ParamSpec, TypeVar, cast
@@ -23,14 +24,16 @@ class RayExecutor(Executor):
     (docs/how-to/scale.md).
 
     Args:
-        address: of a running cluster, as `ray.init` takes it; None starts one on this host for this
-            executor, which spills nothing.
+        address: of a running cluster, as `ray.init` takes it. If the program is connected to a cluster
+            already, it must be that one's GCS address. None uses that cluster, which spills unless it was
+            told not to; without one, it starts a cluster on this host for this executor, which spills
+            nothing.
         cpus: processors that Ray sets aside for each worker, ≥ 0; a fraction is allowed.
         gpus: GPUs that Ray sets aside for each worker.
 
     Raises:
         MissingExtra: Ray is not installed.
-        BackendError: the cluster cannot be reached or started.
+        BackendError: the cluster cannot be reached or started, or the program is connected to another one.
     """
 
     def __init__(self, address: str | None = None, *, cpus: float = 1, gpus: float = 0) -> None:
@@ -42,6 +45,13 @@ class RayExecutor(Executor):
         self._starts = not ray.is_initialized()
         if self._starts:
             _start(ray, address)
+        self._cluster: str | None = _cluster(ray)
+        if not self._starts and address not in {None, self._cluster}:
+            raise BackendError(
+                f"Ray is connected to {self._cluster}, not to {address}: call ray.shutdown() before, or give "
+                "no address to use that cluster"
+            )
+        self._lock = threading.Lock()
         # No retries: a task that is run again charges a draw of its own.
         self._call = ray.remote(max_retries=0, num_cpus=cpus, num_gpus=gpus)(_call)
         self.worker_deaths: tuple[type[BaseException], ...] = (
@@ -58,16 +68,25 @@ class RayExecutor(Executor):
         """Run a function in a worker. See `Executor.submit`.
 
         What cannot be pickled is refused here, so that Ray, which would print it, sees bytes alone.
+
+        Raises:
+            RuntimeError: `shutdown` was called, or Ray has left the cluster. Ray would start another one,
+                which spills.
         """
-        reference = self._call.remote(self._ray.cloudpickle.dumps((fn, args, kwargs)))
+        pickled = self._ray.cloudpickle.dumps((fn, args, kwargs))
+        with self._lock:
+            if self._cluster is None or _cluster(self._ray) != self._cluster:
+                raise RuntimeError("this RayExecutor was shut down, or Ray has left its cluster")
+            reference = self._call.remote(pickled)
         return cast("Future[Result]", _RayFuture(self._ray, reference))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Leave the cluster; stop it if this executor started it. See `Executor.shutdown`."""
         del wait, cancel_futures
-        if self._starts:
-            self._ray.shutdown()
-            self._starts = False
+        with self._lock:
+            if self._starts and self._cluster is not None and _cluster(self._ray) == self._cluster:
+                self._ray.shutdown()
+            self._cluster = None
 
 
 class _RayFuture(Future[Any]):
@@ -81,7 +100,8 @@ class _RayFuture(Future[Any]):
         reference.future().add_done_callback(self._finish)
 
     def cancel(self) -> bool:
-        self._ray.cancel(self._reference)
+        if self._ray.is_initialized():  # else Ray would start
+            self._ray.cancel(self._reference)
         return False
 
     def _finish(self, done: Future[Any]) -> None:
@@ -99,6 +119,11 @@ def _call(pickled: bytes) -> object:
 
     function, arguments, named = cloudpickle.loads(pickled)
     return function(*arguments, **named)
+
+
+def _cluster(ray: Any) -> str | None:
+    """The GCS address of the cluster that the program is connected to; None without one."""
+    return str(ray.get_runtime_context().gcs_address) if ray.is_initialized() else None
 
 
 def _start(ray: Any, address: str | None) -> None:

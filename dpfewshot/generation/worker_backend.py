@@ -9,14 +9,20 @@ import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from dpfewshot.backends.factory import backend_from, made_by
 from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import InvalidPlan
 
 BackendFactory = Callable[[], LogprobBackend] | str
 """A function without arguments that makes a backend, or "package.module:factory"."""
+
+_SERVER: Final = (
+    "OpenAICompatible must send all requests to its server, so that what one draw gets does not depend on "
+    "another's: use a ThreadPoolExecutor without worker_backend=, whose threads share the synthesizer's"
+)
 
 _made = threading.local()
 """The last backend that this thread made: its process, its key and itself."""
@@ -38,7 +44,13 @@ class WorkerBackend:
 
     @classmethod
     def of(cls, own: LogprobBackend, factory: BackendFactory | None) -> WorkerBackend:
-        """For one run."""
+        """For one run.
+
+        Raises:
+            InvalidPlan: workers would make their own clients of a server.
+        """
+        if factory is not None:
+            _check_no_client(own)
         return cls(own, factory, _key(factory))
 
     def here(self) -> LogprobBackend:
@@ -46,14 +58,17 @@ class WorkerBackend:
 
         Raises:
             BackendError: the factory fails.
+            InvalidPlan: it makes a client of a server.
         """
         if self.factory is None:
             assert self.own is not None  # noqa: S101 - `__reduce__` refuses to lose it
             return self.own
         mine = (os.getpid(), self.key)  # a forked child must not use its parent's backend
         if getattr(_made, "key", None) != mine:
-            _made.backend = None  # before a second model is loaded
-            _made.backend = _called(self.factory)
+            _made.key = _made.backend = None  # before a second model is loaded, which may fail
+            made = _called(self.factory)
+            _check_no_client(made)
+            _made.backend = made
             _made.key = mine
         backend: LogprobBackend = _made.backend
         return backend
@@ -62,14 +77,21 @@ class WorkerBackend:
         """A copy for another process makes a backend there.
 
         Raises:
-            InvalidPlan: nothing says how.
+            InvalidPlan: nothing says how, or it would be a client of its own.
         """
         if self.factory is None:
+            _check_no_client(self.own)
             raise InvalidPlan(
                 "workers in other processes need a backend of their own: pass worker_backend=, a function "
                 "without arguments that makes one"
             )
         return WorkerBackend, (None, self.factory, self.key)
+
+
+def _check_no_client(backend: LogprobBackend | None) -> None:
+    """Refuse a backend of which each worker would have one with a count of requests of its own."""
+    if isinstance(backend, OpenAICompatible):
+        raise InvalidPlan(_SERVER)
 
 
 def _called(factory: BackendFactory) -> LogprobBackend:

@@ -14,7 +14,7 @@ from dpfewshot.generation.draw_task import Drawn, DrawTask, make_draw, public_pr
 from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.strata import StratumRun
 from dpfewshot.generation.worker_backend import BackendFactory, WorkerBackend
-from dpfewshot.runtime.redaction import redacted
+from dpfewshot.runtime.redaction import redacted, redacts_errors
 
 _DEATHS: Final = 3
 """Workers that may die in a row on one draw before the run gives up."""
@@ -24,6 +24,7 @@ _BROKEN: Final = (
     "a worker process died, or could not read its task, and its pool runs nothing more: make a new pool. "
     "With checkpoint=, a later run resumes this one"
 )
+_REFUSED: Final = "the executor takes no tasks: was it shut down?"
 _NOT_SENT: Final = (
     "a draw could not be sent to a worker, or its answer could not be read; worker_backend must be a "
     "function that workers can import"
@@ -52,6 +53,7 @@ class Workers:
         self._lock = threading.Lock()
 
     @classmethod
+    @redacts_errors(None)  # the representation of a factory may hold a key
     def of(
         cls, executor: Executor | None, own: LogprobBackend, factory: BackendFactory | None
     ) -> Self | None:
@@ -63,9 +65,10 @@ class Workers:
             factory: makes the backend of each worker; None: they use the caller's.
 
         Raises:
-            InvalidPlan: a factory without an executor.
+            InvalidPlan: a factory without an executor, or something else in place of an executor.
         """
         if executor is not None:
+            _check_executor(executor)
             return cls(executor, WorkerBackend.of(own, factory))
         if factory is not None:
             raise InvalidPlan("worker_backend= is for the workers of executor=, which is None")
@@ -166,6 +169,8 @@ class Workers:
             future = self._submit(task)
         except BrokenExecutor:
             return Drawn(error=BackendError(_BROKEN, retryable=True))
+        except RuntimeError:
+            return Drawn(error=BackendError(_REFUSED))
         except Exception as error:  # noqa: BLE001 - its message may quote a record
             return Drawn(error=_not_sent(error))
         return Drawn(error=Stopped()) if future is None else self._answer(future)
@@ -208,6 +213,13 @@ def _limit(run: StratumRun, part: int, request: GenerationRequest, released: int
             "further budget"
         )
     return part, min(request.max_tokens, released + left * per_draw)
+
+
+def _check_executor(executor: object) -> None:
+    if isinstance(executor, type):
+        raise InvalidPlan(f"executor= is the class {executor.__name__}: pass an object of it")
+    if not callable(getattr(executor, "submit", None)):
+        raise InvalidPlan(f"executor= is of type {type(executor).__name__}, which has no submit")
 
 
 def _not_sent(error: Exception) -> BaseException:

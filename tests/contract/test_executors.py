@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import traceback
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import dpfewshot as dpf
 from dpfewshot.cli.application import run
+from dpfewshot.cli.workers import workers_of
 from tests.support import factory, fleet
+from tests.support.scripted_servers import LlamaServer
 from tests.support.scripts import tickets
+from tests.support.servers import scripted
 
 TOKENS, SHOTS = 5, 2
 PLANNED = 8 * SHOTS
@@ -152,6 +158,45 @@ def test_ray_refuses_what_it_cannot_pickle_without_printing_it(
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_ray_executor_that_was_shut_down_takes_no_tasks_and_leaves_the_cluster_of_others(
+    ray: Executor,
+) -> None:
+    other = dpf.RayExecutor()
+    other.shutdown()
+    with pytest.raises(RuntimeError, match="shut down"):
+        other.submit(sum, [1, 2])
+    assert ray.submit(sum, [1, 2]).result() == 3
+
+
+def test_a_ray_executor_never_starts_ray_by_a_task(ray: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray as library
+
+    started: list[Any] = []
+    monkeypatch.setattr(library, "init", lambda *arguments, **_: started.append(arguments))
+    running = ray.submit(sum, [1, 2])
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "is_initialized", lambda: False)
+        with pytest.raises(RuntimeError, match="left its cluster"):
+            ray.submit(sum, [1, 2])
+        running.cancel()
+    context = SimpleNamespace(gcs_address="10.99.99.99:6379")
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "get_runtime_context", lambda: context)
+        with pytest.raises(RuntimeError, match="left its cluster"):
+            ray.submit(sum, [1, 2])
+    assert started == []
+
+
+@pytest.mark.usefixtures("ray")
+def test_a_ray_executor_refuses_the_address_of_another_cluster() -> None:
+    import ray as library
+
+    with pytest.raises(dpf.BackendError, match=r"not to 10\.99\.99\.99"):
+        dpf.RayExecutor("10.99.99.99:6379")
+    here = library.get_runtime_context().gcs_address
+    assert dpf.RayExecutor(here).submit(sum, [1, 2]).result() == 3
+
+
 @pytest.mark.parametrize("workers", [["--workers", "1"], ["--ray"]], ids=["processes", "ray"])
 def test_the_command_line_generates_with_workers(
     workers: list[str], request: pytest.FixtureRequest, tmp_path: Path
@@ -178,6 +223,49 @@ def test_the_command_line_refuses_workers_without_a_ledger(
     assert run([*arguments[:at], *arguments[at + 5 :], *options]) == 2
     assert ("exclude" if "--ray" in options else "--ledger") in capfd.readouterr().err
     assert not (tmp_path / "demos.jsonl").exists()
+
+
+def test_ctrl_c_leaves_the_workers_of_the_command_line_alive() -> None:
+    with workers_of(
+        {"backend": "tests.support.fleet:sure", "prompts_per_token": 1},
+        ray=None,
+        workers=1,
+        ledger="sqlite://",
+    ) as work:
+        pool = work["executor"]
+        os.kill(pool.submit(os.getpid).result(), signal.SIGINT)
+        assert pool.submit(sum, [1, 2]).result() == 3
+
+
+def server_arguments(folder: Path, url: str) -> list[str]:
+    arguments = generate_arguments(folder, "--backend", "openai", "--base-url", url, "--model", "served")
+    for option, value in (("--max-tokens", "1"), ("--prompts-per-token", "10")):
+        arguments[arguments.index(option) + 1] = value
+    return arguments
+
+
+def test_the_command_line_sends_all_requests_to_a_server_through_one_client(tmp_path: Path) -> None:
+    server = LlamaServer(slots=1)  # type: ignore[no-untyped-call]
+    server.seconds = lambda _: 0.001
+    with scripted(server) as served:
+        assert run([*server_arguments(tmp_path, served.base_url), "--workers", "2"]) == 0
+    assert max(under_way for _, under_way in server.crowds) == 1
+    assert len(dpf.Demonstrations.from_jsonl(tmp_path / "demos.jsonl")) == 2
+
+
+def test_the_workers_of_a_server_are_threads_that_share_its_client() -> None:
+    options = {"backend": "openai", "threads": None, "prompts_per_token": 1}
+    with workers_of(options, ray=None, workers=2, ledger="sqlite://") as work:
+        assert isinstance(work["executor"], ThreadPoolExecutor)
+        assert "worker_backend" not in work
+
+
+def test_the_command_line_refuses_ray_with_a_server(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*server_arguments(tmp_path, "http://127.0.0.1:1/v1"), "--ray"]) == 2
+    assert "--workers" in capfd.readouterr().err
+    assert not (tmp_path / "budget.db").exists()
 
 
 def generate_arguments(folder: Path, *further: str) -> list[str]:

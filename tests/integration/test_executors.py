@@ -188,7 +188,7 @@ def test_an_executor_that_was_shut_down_costs_nothing(account: dict[str, Any], t
     pool = ThreadPoolExecutor(1)
     pool.shutdown()
     path = tmp_path / "run.jsonl"
-    with synthesizer(**account) as made, pytest.raises(dpf.BackendError, match="could not be sent"):
+    with synthesizer(**account) as made, pytest.raises(dpf.BackendError, match="shut down"):
         made.generate_all(executor=pool, checkpoint=path)
     assert made.accountant.spent.epsilon == 0
     assert all(left == 1 for left in draws_in(path).values())  # lines of draws, each taken back

@@ -1,0 +1,112 @@
+"""`generate_all(executor=, worker_backend=)`: whose backend makes a draw, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dpfewshot as dpf
+from tests.support import factory, fleet
+from tests.support.scripted_servers import LlamaServer
+from tests.support.scripts import Sentence
+from tests.support.servers import scripted
+
+TOKENS = 5
+OPTIONS: dict[str, Any] = {"prompts_per_token": 100, "labels": ["refund", "delivery"]}
+KEY = "sk-hunter2"
+
+
+@pytest.fixture
+def account(tmp_path: Path) -> dict[str, Any]:
+    return {"ledger": f"sqlite:///{tmp_path / 'budget.db'}", "dataset": "tickets", "create": True}
+
+
+@pytest.fixture
+def threads() -> Iterator[Executor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+def server_of_one_slot() -> LlamaServer:
+    return LlamaServer(slots=1)  # type: ignore[no-untyped-call]
+
+
+def synthesizer(**options: Any) -> dpf.Synthesizer:
+    return factory.synthesizer(fleet.sure(), **(OPTIONS | options))
+
+
+@pytest.mark.parametrize(
+    ("executor", "words"), [(7, "int, which has no submit"), (ThreadPoolExecutor, "class ThreadPoolExecutor")]
+)
+def test_what_is_no_executor_is_refused(executor: Any, words: str) -> None:
+    with pytest.raises(dpf.InvalidPlan, match=words):
+        synthesizer().generate_all(executor=executor)
+
+
+def failing(secret: str) -> Sentence:
+    raise RuntimeError(secret)
+
+
+def run_with_key(made: dpf.Synthesizer, executor: Any, *, asynchronous: bool) -> None:
+    if asynchronous:
+        asyncio.run(made.agenerate_all(executor=executor, worker_backend=partial(failing, KEY)))
+    else:
+        made.generate_all(executor=executor, worker_backend=partial(failing, KEY))
+
+
+@pytest.mark.parametrize("executor", [None, 7, "pool"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_no_variable_of_a_traceback_holds_the_key_of_a_workers_backend(
+    executor: Any, asynchronous: bool
+) -> None:
+    made = synthesizer()
+    with ThreadPoolExecutor(1) as pool, made, pytest.raises(dpf.DPFewShotError) as raised:
+        run_with_key(made, pool if executor == "pool" else executor, asynchronous=asynchronous)
+    told = traceback.TracebackException.from_exception(raised.value, capture_locals=True)
+    assert KEY not in "".join(told.format())
+
+
+@pytest.mark.parametrize("own", ["server", "model"])
+def test_workers_never_make_clients_of_their_own_of_a_server(threads: Executor, own: str) -> None:
+    with scripted(server_of_one_slot()) as served:
+        client = partial(dpf.backends.OpenAICompatible, served.base_url, "served")
+        with client() as backend:
+            made = factory.synthesizer(backend if own == "server" else fleet.sure(), **OPTIONS)
+            with pytest.raises(dpf.InvalidPlan, match="ThreadPoolExecutor"):
+                made.generate_all(executor=threads, worker_backend=client)
+            assert made.accountant.spent.epsilon == 0
+
+
+def test_processes_of_a_server_are_told_to_be_threads(account: dict[str, Any]) -> None:
+    with (
+        scripted(server_of_one_slot()) as served,
+        dpf.backends.OpenAICompatible(served.base_url, "served") as backend,
+        fleet.processes(1) as pool,
+        factory.synthesizer(backend, **OPTIONS, **account) as made,
+        pytest.raises(dpf.InvalidPlan, match="ThreadPoolExecutor"),
+    ):
+        made.generate_all(executor=pool)
+
+
+def broken() -> Sentence:
+    raise RuntimeError("no model")
+
+
+def test_a_factory_that_fails_leaves_its_worker_fit_for_the_next_run() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        for worker_backend in (fleet.sure, broken, fleet.sure):
+            run = partial(
+                synthesizer(labels=["refund"]).generate_all, executor=pool, worker_backend=worker_backend
+            )
+            if worker_backend is broken:
+                with pytest.raises(dpf.BackendError, match="RuntimeError"):
+                    run()
+            else:
+                assert [one.token_count for one in run()] == [TOKENS]
