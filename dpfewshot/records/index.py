@@ -7,6 +7,7 @@ records belong together, so it is as private as the file.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import secrets
@@ -137,11 +138,18 @@ class IndexedRecords(StoredRecords):
 @redacts_errors(InvalidRecords, "indexing")
 def _opened_again(path: Path, columns: Columns, digest: str, kept: Kept) -> IndexedRecords:
     with errors_of(path):
-        storage = open_storage(path, columns)
-        if storage.digest() != digest:
-            raise InvalidRecords("is not the file that was indexed")
-        storage.restore(kept)
+        storage = _verified(path, columns, digest)
+    storage.restore(kept)
     return IndexedRecords(path, columns, digest, storage, kept)
+
+
+@functools.lru_cache(maxsize=8)
+def _verified(path: Path, columns: Columns, digest: str) -> Storage:
+    """The open file, hashed once a process: a worker gets a copy of the records with each draw."""
+    storage = open_storage(path, columns)
+    if storage.digest() != digest:
+        raise InvalidRecords("is not the file that was indexed")
+    return storage
 
 
 def _read(row: object, columns: Columns) -> Record | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,14 +39,12 @@ class UnitSequence(Sequence[Unit]):
         self._starts: Integers | None = None if starts is None else starts.astype(rows.dtype)
         self._sizes: Integers = _ones(len(rows)) if self._starts is None else np.diff(self._starts)
 
-    def __reduce__(self) -> tuple[type[UnitSequence], tuple[list[Record], Integers, Integers | None]]:
-        """Pickle the records of these units alone, read whole if they stay in a file.
-
-        Raises:
-            InvalidRecords: one of them can no longer be read.
-        """
-        rows = self._rows.tolist()
-        return UnitSequence, (_whole(self._read(rows)), _positions(len(rows)), self._starts)
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy holds these units' records alone. Records that stay in their file go as their index."""
+        if isinstance(self._records, StoredRecords):
+            return UnitSequence, (self._records, self._rows, self._starts)
+        own = [self._records[row] for row in self._rows.tolist()]
+        return UnitSequence, (own, _positions(len(own)), self._starts)
 
     def __len__(self) -> int:
         return len(self._rows) if self._starts is None else len(self._starts) - 1

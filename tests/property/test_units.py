@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -81,6 +83,10 @@ def test_chosen_units_are_those_and_a_record_of_a_unit_is_that_one(
     assert list(chosen.firsts()) == [unit[0] for unit in chosen]
     pairs = [(number, one) for number, unit in enumerate(chosen) for one in range(len(unit))]
     assert chosen.take(pairs) == [chosen[unit][one] for unit, one in pairs]
+    copied = pickle.dumps(chosen)  # for a worker: nothing of the other units goes with it
+    assert list(copy.copy(chosen)) == list(chosen)
+    others = [unit for unit in everyone if unit not in list(chosen)]
+    assert not any(record.text.encode() in copied for unit in others for record in unit)
 
 
 @given(named)

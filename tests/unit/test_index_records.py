@@ -15,6 +15,7 @@ import pytest
 
 from dpfewshot.errors import InvalidRecords
 from dpfewshot.records import as_records, index_records, read_records
+from dpfewshot.records.units import units
 from dpfewshot.values import StoredRecords, columns_of, unit_of
 from tests.support.refusals import PRIVATE, refusal
 
@@ -192,12 +193,15 @@ def test_a_copy_opens_the_same_file_again(make: Callable[[Path], Path], tmp_path
     indexed = index_records(path, unit="who")
     assert PRIVATE.encode() not in pickle.dumps(indexed)
     copied = copy.copy(indexed)  # by the same way as a pickled copy
+    sent = units(indexed)  # to a worker
+    assert PRIVATE.encode() not in pickle.dumps(sent)
+    assert list(copy.copy(sent)) == list(sent)
     assert isinstance(copied, StoredRecords)
     assert list(copied) == list(indexed)
     file = path / "data-0.arrow" if path.is_dir() else path
     file.write_bytes(file.read_bytes() + b"\n")
-    with pytest.raises(InvalidRecords, match=r"is not the file that was indexed|is damaged"):
-        copy.copy(indexed)
+    with pytest.raises(InvalidRecords, match="has changed since it was indexed"):
+        list(copy.copy(indexed))
 
 
 @kinds
