@@ -34,7 +34,7 @@ class DrawCounts:
         """Refuse what an account could not read back.
 
         Raises:
-            LedgerError: a count is not a whole number of at least 0, there is none, or the lease is no text.
+            LedgerError: a count is no whole number of at least 0, no part has one, or the lease is no text.
         """
         sound = all(type(count) is int and count >= 0 for count in self.left)
         if not self.left or not sound or not isinstance(self.lease, str):
