@@ -14,7 +14,7 @@ demo: .venv/demo
 test: check
 	$(BIN)/pytest -n 2 --dist loadfile --ignore tests/docs -m "not soak"
 
-# Most of the tests, in under a minute on two idle cores.
+# Most of the tests, in under two minutes on two idle cores.
 fast: .venv/dev
 	$(BIN)/pytest -n 2 -m "not model and not browser and not slow and not soak"
 
