@@ -22,7 +22,7 @@ from dpfewshot.mechanisms import Gaussian, Mechanism, PublicCentred, SoftmaxChoi
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 
 PROMPTS, TOKENS = 24, 16
-EPSILONS = (8.0, 4.0, 2.0, 1.0, 0.5)
+EPSILONS = (8.0, 4.0, 2.0, 1.0, 0.5, 0.25)
 MECHANISMS: dict[str, Mechanism] = {
     each.name: each for each in (Gaussian(), PublicCentred(), SoftmaxChoice())
 }

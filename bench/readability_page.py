@@ -23,7 +23,7 @@ HEAD = """# How much noise text bears
     python -m bench.readability_page cells.jsonl > docs/results/readability.md
 
 A row is one run: one text a label of at most 16 tokens, each on one draw of M = 24. The tasks are made-up support tickets (five labels, n = 300) and four labels of banking77 (n = 180 to 187), which no setting
-was tuned on. ε is 8, 4, 2, 1 and 0.5. *nats*: the mean negative log-probability of a token under Gemma 3 270M as the reader, without records. *more*: nats above the same writer's texts without noise.
+was tuned on. ε is 8, 4, 2, 1, 0.5 and 0.25. *nats*: the mean negative log-probability of a token under Gemma 3 270M as the reader, without records. *more*: nats above the same writer's texts without noise.
 Fluent text without content has few nats, so only what noise adds says something. Four or five texts a row: differences below about half a nat mean little. Rows that are missing were not run.
 """
 

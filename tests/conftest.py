@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,6 +90,13 @@ def command(capfd: pytest.CaptureFixture[str]) -> Run:
         return status, captured.out, captured.err
 
     return call
+
+
+@pytest.fixture
+def threads() -> Iterator[Executor]:
+    """Two threads as an executor."""
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ WHAT_TO_DO = (
 )
 """The advice of every refusal to resume."""
 
+USED_UP = "all draws of the plan are used: a further plan needs further budget"
 COUNTED = "this entry counts its draws: charge each with draw()"
 NOT_COUNTED = "this entry counts no draws: charge it as a whole with charge()"
 
@@ -56,7 +57,7 @@ class DrawCounts:
         if lease != self.lease:
             raise LedgerError(f"entry {entry} was resumed by another run: this run draws no more")
         if not 0 <= part < len(self.left) or self.left[part] < 1:
-            raise BudgetExceeded("all draws of the plan are used: a further plan needs further budget")
+            raise BudgetExceeded(USED_UP)
         return self._with(part, self.left[part] - min(max(1, _whole(count)), self.left[part]))
 
     def given_back(self, part: int, count: int, granted: DrawCounts) -> DrawCounts:

@@ -9,13 +9,11 @@ from dataclasses import replace
 
 from dpfewshot.budget.account import Account, Cost, Details, draws_ahead
 from dpfewshot.budget.delegation import DelegatedDraw, OneCharge
-from dpfewshot.budget.draws import DrawCounts, new_lease
+from dpfewshot.budget.draws import USED_UP, DrawCounts, new_lease
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.runtime.forking import start_afresh_in_children
 from dpfewshot.values import PrivacySpend
-
-_USED = "all draws of the plan are used: a further plan needs further budget"
 
 
 class Reservation:
@@ -182,7 +180,7 @@ class Reservation:
 
     def _one_of(self, part: int) -> DelegatedDraw:
         if self._left[part] < 1:
-            raise BudgetExceeded(_USED)
+            raise BudgetExceeded(USED_UP)
         return DelegatedDraw(
             self._account, self._entry, self.lease, part, self._tokens_per_draw, self._noise_multiplier
         )

@@ -140,8 +140,8 @@ def _mechanism(
     return centred, by_centred, [_why_mechanism(centred, other, drawn, noise)]
 
 
-def _why_mechanism(mechanism: Mechanism, noise: float, other: Mechanism, more: float) -> str:
-    return f"mechanism {mechanism.name}: noise on the mean {noise:.3f}, {other.name} would have {more:.3f}"
+def _why_mechanism(mechanism: Mechanism, noise: float, other: Mechanism, others: float) -> str:
+    return f"mechanism {mechanism.name}: noise on the mean {noise:.3f}, {other.name} would have {others:.3f}"
 
 
 def _best(scored: list[_Scored]) -> _Scored:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterator
 from functools import wraps
+from numbers import Number
 from types import FunctionType, TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -190,8 +191,10 @@ def _kind_alone(error: BaseException) -> BaseException:
         return MemoryError()
     error.args = ()  # the same object, since its thrower may compare by identity
     error.__cause__ = error.__context__ = None
-    for name in [name for name, value in vars(error).items() if isinstance(value, Collection)]:
-        del vars(error)[name]  # notes, and what a timeout remembers of the call that it ended
+    vars(error).pop("__notes__", None)
+    for name, value in list(vars(error).items()):
+        if issubclass(type(value), Collection | Number):  # what a timeout remembers of the call that it ended
+            vars(error)[name] = None
     return error.with_traceback(None)
 
 

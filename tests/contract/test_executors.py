@@ -46,12 +46,6 @@ def ray() -> Iterator[Executor]:
     ray.shutdown()
 
 
-@pytest.fixture
-def threads() -> Iterator[Executor]:
-    with ThreadPoolExecutor(2) as pool:
-        yield pool
-
-
 def generated(url: str, **options: Any) -> tuple[dpf.Demonstrations, dict[str, Any]]:
     """A whole run on an empty ledger, and what the ledger says afterwards."""
     with factory.synthesizer(fleet.sure(), ledger=url, create=True, **OPTIONS) as made:

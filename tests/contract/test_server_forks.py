@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from functools import partial
@@ -15,6 +14,7 @@ from dpfewshot.backends import OpenAICompatible, Scripted
 from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.errors import BackendNotBatchInvariant
 from tests.support import factory, inside
+from tests.support.processes import true_in_child
 from tests.support.scripted_servers import VLLM
 from tests.support.servers import scripted
 
@@ -47,17 +47,6 @@ class Slow(VLLM):
         return super().__call__(path, body)
 
 
-def in_child(work):
-    """Whether it returns something true in a forked child."""
-    child = os.fork()
-    if child == 0:
-        try:
-            os._exit(17 if work() else 1)
-        finally:
-            os._exit(2)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
-
-
 synthesizer = partial(
     factory.synthesizer, records=RECORDS, task=TASK, budget=BUDGET, mechanism=None,
     prompts_per_token=4, max_tokens=3, shots_per_label=2,
@@ -81,9 +70,9 @@ def test_a_server_that_turned_is_refused_in_the_child(tmp_path):
                 return False
             return made.accountant.spent.epsilon == 0 and not backend.batch_invariant
 
-        assert in_child(is_refused)
+        assert true_in_child(is_refused)
         server.varies = False
-        assert in_child(lambda: made.generate("A").private)
+        assert true_in_child(lambda: made.generate("A").private)
 
 
 def test_nothing_is_drawn_once_a_backend_is_not_batch_invariant():
@@ -132,4 +121,4 @@ def test_threads_of_a_child_wait_for_the_checked_connection(tmp_path):
                 thread.join()
             return all(body is not None for body in inside.bodies(made))
 
-        assert in_child(every_record_is_written)
+        assert true_in_child(every_record_is_written)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 
@@ -14,6 +13,7 @@ from dpfewshot.backends import OpenAICompatible
 from dpfewshot.backends.servers import transport
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from tests.support import factory, inside
+from tests.support.processes import true_in_child
 from tests.support.replicas import AT, PROMPTS, SUPPORT, connected
 from tests.support.scripted_servers import VLLM, VOCABULARY, LlamaServer, weights
 
@@ -144,15 +144,6 @@ def test_a_forked_child_connects_to_every_replica_and_checks_it():
     with connected(VLLM(), VLLM()) as (backend, servers):
         expected = backend.next_token_logprobs(PROMPTS, SUPPORT).tobytes()
 
-        def in_child(work):
-            child = os.fork()
-            if child == 0:
-                try:
-                    os._exit(17 if work() else 1)
-                finally:
-                    os._exit(2)
-            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
-
         def is_refused():
             try:
                 backend.next_token_logprobs(PROMPTS, SUPPORT)
@@ -160,7 +151,7 @@ def test_a_forked_child_connects_to_every_replica_and_checks_it():
                 return str(servers[1].server_address[1]) in str(error)
             return False
 
-        assert in_child(lambda: backend.next_token_logprobs(PROMPTS, SUPPORT).tobytes() == expected)
+        assert true_in_child(lambda: backend.next_token_logprobs(PROMPTS, SUPPORT).tobytes() == expected)
         script, asked = servers[1].answer, []
 
         def turned(prompt, _):
@@ -169,7 +160,7 @@ def test_a_forked_child_connects_to_every_replica_and_checks_it():
             return found - np.log(np.exp(found).sum())
 
         script.logprobs = turned
-        assert in_child(is_refused)
+        assert true_in_child(is_refused)
 
 
 def test_closing_closes_every_connection():

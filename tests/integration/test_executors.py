@@ -7,7 +7,6 @@ import json
 import pickle
 import threading
 import traceback
-from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -28,12 +27,6 @@ OPTIONS: dict[str, Any] = {"prompts_per_token": 100, "labels": ["refund", "deliv
 @pytest.fixture
 def account(tmp_path: Path) -> dict[str, Any]:
     return {"ledger": f"sqlite:///{tmp_path / 'budget.db'}", "dataset": "tickets", "create": True}
-
-
-@pytest.fixture
-def threads() -> Iterator[Executor]:
-    with ThreadPoolExecutor(2) as pool:
-        yield pool
 
 
 def synthesizer(**options: Any) -> dpf.Synthesizer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -26,12 +25,6 @@ KEY = "sk-hunter2"
 @pytest.fixture
 def account(tmp_path: Path) -> dict[str, Any]:
     return {"ledger": f"sqlite:///{tmp_path / 'budget.db'}", "dataset": "tickets", "create": True}
-
-
-@pytest.fixture
-def threads() -> Iterator[Executor]:
-    with ThreadPoolExecutor(2) as pool:
-        yield pool
 
 
 def server_of_one_slot() -> LlamaServer:
