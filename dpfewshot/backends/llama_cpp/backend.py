@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from dpfewshot import __version__
 from dpfewshot.backends import conformance
-from dpfewshot.backends.llama_cpp.fastest import AUTO, fastest_weights
+from dpfewshot.backends.llama_cpp.fastest import load_fastest
 from dpfewshot.backends.llama_cpp.hub import local_file
-from dpfewshot.backends.llama_cpp.model import LlamaModel, check_file, load_library
+from dpfewshot.backends.llama_cpp.model import LlamaModel, check_file, load_library, shards_of
 from dpfewshot.backends.llama_cpp.step_check import VERSION, check_steps
 from dpfewshot.backends.llama_cpp.streams import CELL_BLOCK, KVStreams, LogSoftmax
 from dpfewshot.backends.llama_cpp.verdicts import (
@@ -22,7 +22,7 @@ from dpfewshot.backends.llama_cpp.verdicts import (
     processor,
     steering_variables,
 )
-from dpfewshot.backends.llama_cpp.weights import FILE
+from dpfewshot.backends.llama_cpp.weights import AUTO, FILE
 from dpfewshot.backends.processors import usable_processors
 from dpfewshot.backends.streams.backend import StreamBackend, check_settings
 from dpfewshot.backends.streams.pools import groups_within
@@ -65,7 +65,7 @@ class LlamaCpp(StreamBackend):
             is loaded, which takes seconds, one or two bytes of memory per weight, and as much temporary disk
             space. Some quantised types, such as Q4_1, have no fast kernels for whole prompts. "auto" takes
             the form that reads prompts fastest on this machine, measured when it first loads this file
-            (`fastest.fastest_weights`); on a GPU, "file".
+            (`fastest.fastest_weights`); in a worker the caller's form; on a GPU, "file".
 
     Attributes:
         context_tokens: the argument.
@@ -105,9 +105,10 @@ class LlamaCpp(StreamBackend):
         check_file(path)
         facts = build_facts(path)
         if weights == AUTO and not gpu_layers:
-            weights = fastest_weights(path, self._threads, facts)
-        self.weights = FILE if weights in (AUTO, None) else weights
-        self._loaded = loaded = LlamaModel(path, gpu_layers, self.weights)
+            loaded = load_fastest(path, self._threads, facts)
+        else:
+            loaded = LlamaModel(path, gpu_layers, FILE if weights is None or weights == AUTO else weights)
+        self._loaded, self.weights = loaded, loaded.weights
         super().__init__(
             loaded, context_tokens=context_tokens, kept_prompts=kept_prompts, decode_batch=decode_batch
         )
@@ -209,7 +210,7 @@ def build_facts(path: Path) -> Facts:
     return {
         "check": VERSION,
         "package": __version__,
-        "model": digest_of(path),
+        "model": digest_of(*shards_of(path)),
         "llama_cpp": library.__version__,
         "build": digest_of(*(path for path in libraries if path.is_file())),
         "system": library.llama_print_system_info().decode(),
