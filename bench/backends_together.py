@@ -18,7 +18,7 @@ from bench.backends_inputs import Options, loaded
 from bench.backends_speed import spread, verdict
 from dpfewshot.backends import LlamaCpp
 
-LABELS = ("Location", "Number", "Human", "Entity")
+LABELS = ("Location", "Number", "Person", "Entity")
 """One demonstration of each."""
 
 PROMPTS, TOKENS = 10, (4, 8)
