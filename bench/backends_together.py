@@ -76,7 +76,7 @@ def together(options: Options) -> Iterator[str]:
                     found = _tokens_a_second(pools[way], way.calls, tokens, every)
                     if number >= 0:
                         speeds[way.name].append(found)
-                print(f"together: R = {every}, round {number}", file=sys.stderr)
+                print(f"together: R = {every}, round {number}: {speeds}", file=sys.stderr)
             yield from _table(speeds, "a fresh draw every token" if every == 1 else "one draw (R = T)")
 
 
@@ -102,7 +102,7 @@ def _load(data: Path, options: Options, spins: str | None) -> None:
     global _backend, _records
     if spins is not None:
         os.environ["GOMP_SPINCOUNT"] = spins
-    _backend, _records = loaded(options), dpf.read_records(data / "trec.train.jsonl.gz")
+    _backend, _records = loaded(options, kept_prompts=15), dpf.read_records(data / "trec.train.jsonl.gz")
 
 
 def _tokens_a_second(pools: Sequence[ProcessPoolExecutor], calls: int, tokens: int, every: int) -> float:

@@ -46,7 +46,7 @@ def check_steps(backend: BlockBackend, *, context_tokens: int, decode_batch: int
 def check_lanes(backend: LogprobBackend) -> Finding:
     """Compare the bits of whole prompts alone with their bits while other lanes evaluate others.
 
-    Contexts of one process shared a counter in builds of llama.cpp before July 2025: bits would change.
+    In old builds of llama.cpp, contexts of one process shared a counter, and could change one another's bits.
     """
     prompts = [
         random_tokens(f"whole {row}", 1 + row * _STRIDE, backend.vocabulary_size)
