@@ -20,7 +20,7 @@ def lanes_of(threads: int) -> int:
     return threads // -(-threads // MOST_LANES)
 
 
-def side_by_side(lanes: Sequence[Lane], items: Iterable[Item], work: Callable[[Lane, Item], None]) -> None:
+def side_by_side(lanes: Sequence[Lane], items: Iterable[Item], work: Callable[[Lane, Item], object]) -> None:
     """Call `work` once for each item, and return when every lane has ended.
 
     The calling thread works in the first lane, and a thread of its own in each other lane. After an exception
