@@ -46,6 +46,20 @@ ENDS = (
         "tests/contract/test_server_replica_failures.py",
     ),
     Fault(
+        "dpfewshot/backends/streams/lanes.py",
+        "while not ended.is_set():",
+        "if not ended.is_set():",
+        "no lane works on after its call has ended",
+        "tests/unit/test_lanes.py",
+    ),
+    Fault(
+        "dpfewshot/backends/llama_cpp/backend.py",
+        'if self._lanes > 1 and not self._passes("lanes", check_lanes, facts):',
+        'if self._lanes > 99 and not self._passes("lanes", check_lanes, facts):',
+        "lanes are used only where they give the same bits",
+        "tests/contract/test_llama_lanes.py",
+    ),
+    Fault(
         "dpfewshot/prompts/writer.py",
         "if not is_failure(error) or may_pass(error):",
         "if not is_failure(error) or isinstance(error, BackendError):",

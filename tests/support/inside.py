@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dpfewshot.backends.streams.backend import Use
 from dpfewshot.generation.bodies import Bodies
 from dpfewshot.records.units import UnitSequence
 
@@ -30,7 +31,7 @@ def open_pools(backend: Any) -> int:
 
 def contexts_of_blocks(backend: Any) -> int:
     """The contexts in which a `LlamaCpp` keeps the prompts of blocks."""
-    return len(backend._pools[True]._pools)
+    return len(backend._pools[Use.STEPS]._pools)
 
 
 def connections(backend: Any) -> int:
