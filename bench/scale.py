@@ -3,7 +3,8 @@
     python -m bench.scale model | own | records | memory | workers | replicas | cost | plans DATA   # each some minutes
     python -m bench.scale_page > docs/results/scale.md
 
-`model` measures the packaged model, `own` everything but a model. The values of a variable take turns.
+`model` measures the packaged model, `own` everything but a model. The values of a variable take turns. Seconds are
+those of the processor, with one thread: other work on the machine hardly changes them.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def series(
     values: Iterable[int],
     measure: Callable[[int], float],
     *,
-    unit: str = "seconds",
-    rounds: int = 3,
+    unit: str = "s",
+    rounds: int = 2,
 ) -> dict[str, Any]:
     """Measure each value once untimed, at its least, then in turns."""
     values = list(values)
@@ -104,9 +105,9 @@ class Asked:
         self.prefix = self.words + backend.tokenize("Answer Type: Location\nText:")
 
     def draws(self, prompts: int, tokens: int, every: int, length: int = LENGTH) -> float:
-        """Seconds for M prompts of so many tokens, T tokens of which `every` share a draw."""
+        """Processor seconds for M prompts of so many tokens, T tokens of which `every` share a draw."""
         released: list[int] = []
-        started = time.perf_counter()
+        started = time.process_time()
         while len(released) < tokens:
             suffixes = [
                 [*islice(cycle(self.words), place, place + length), *released] for place in range(prompts)
@@ -118,7 +119,7 @@ class Asked:
                     released.append(self.words[len(released) % len(self.words)])
                     if step + 1 < steps:
                         block.append(released[-1])
-        return time.perf_counter() - started
+        return time.process_time() - started
 
 
 if __name__ == "__main__":

@@ -84,13 +84,13 @@ def of_labels(labels: int, *, durable: bool) -> float:
             "dataset": "tickets",
             "create": True,
         }
-        started = time.perf_counter()
+        started = time.process_time()
         with dpf.Synthesizer(
             task, records, Instant(), budget=dpf.PrivacyBudget(4, 1e-5), mechanism=Gaussian(), prompts_per_token=PROMPTS,
             max_tokens=TOKENS, resample_every=TOKENS, **(ledger if durable else {}),
         ) as made:  # fmt: skip
             made.generate_all()
-        return time.perf_counter() - started
+        return time.process_time() - started
 
 
 def of_a_token(vocabulary_size: int) -> float:
@@ -102,9 +102,9 @@ def of_a_token(vocabulary_size: int) -> float:
         max_tokens=20, resample_every=20, shots_per_label=2,
     ) as made:  # fmt: skip
         made.generate("one")
-        started = time.perf_counter()
+        started = time.process_time()
         tokens = made.generate("one").token_count
-        return (time.perf_counter() - started) / tokens
+        return (time.process_time() - started) / tokens
 
 
 def records() -> dict[str, Any]:
@@ -114,7 +114,9 @@ def records() -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "tickets.jsonl")
             write(path, number)
-            command = [sys.executable, "-m", "bench.records", "measure", str(path), ""]
+            measured = f"from bench.records import measure; measure(Path({str(path)!r}), None)"
+            on_processor = "import time; from pathlib import Path; time.perf_counter = time.process_time"
+            command = [sys.executable, "-c", f"{on_processor}; {measured}"]
             answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603
             found[number] = json.loads(answer.stdout)
             print(number, found[number], flush=True)
@@ -125,9 +127,9 @@ def records() -> dict[str, Any]:
         return {"variable": "n", "unit": unit, "setup": setup, "points": points}
 
     return {
-        "index": one("seconds to index", "seconds"),
-        "open index": one("seconds to open with the index", "seconds"),
-        "group": one("seconds to group by label", "seconds"),
+        "index": one("seconds to index", "s"),
+        "open index": one("seconds to open with the index", "s"),
+        "group": one("seconds to group by label", "s"),
         "memory of n": one("MB at most", "MB"),
         "draw": one("ms of a draw, median", "ms"),
     }
@@ -143,7 +145,7 @@ def memory() -> dict[str, Any]:
         return float(answer.stdout)
 
     setup = "the packaged model, 256 tokens a prompt, after one draw of M = kept_prompts and two answers"
-    return {"memory of M": series("kept_prompts", setup, (1, 15, 45, 90), peak, unit="MB", rounds=1)}
+    return {"memory of M": series("kept_prompts", setup, (1, 15, 45, 100), peak, unit="MB", rounds=1)}
 
 
 def keep(kept: int) -> None:

@@ -18,6 +18,7 @@ from dpfewshot.runtime.files import write_whole
 
 PICTURE = RAW.parents[1] / "scale.svg"
 COLUMNS = 3
+ALONE, BESIDE = "one process, one thread", "two processes, a thread each"
 MOST_TICKS = 6
 THOUSAND = 1000
 SERIES = (
@@ -65,7 +66,7 @@ def fits(shown: list[Series]) -> Iterator[str]:
 def estimates(raw: dict[str, Any]) -> Iterator[str]:
     """Plans beside what they took."""
     found = raw["plans"]
-    yield f"## What `plan` says, and what a run takes\n\n{found['backend']}; a probe of {found['probe seconds']:.0f} s.\n"
+    yield f"## What `plan` says, and what a run takes\n\n{found['backend']}; a probe of {found['probe seconds']:.0f} s; processor seconds.\n"
     yield "| run | M | T | R | cap | tokens made | estimated, s | took, s | took / estimated | took / estimated for these texts |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for run in found["runs"]:
@@ -79,10 +80,13 @@ def estimates(raw: dict[str, Any]) -> Iterator[str]:
 def workers(raw: dict[str, Any]) -> Iterator[str]:
     """Two processes against one."""
     yield "## Workers\n\nThe packaged model, two labels, SQLite; the ways took turns.\n"
-    yield "| | seconds a token | times one process with one thread |\n|---|---|---|"
-    for name, took in raw["workers"]["seconds a token"].items():
-        gains = raw["workers"]["times one"][name]
-        yield f"| {name} | {statistics.median(took):.3f} | {statistics.median(gains):.2f} ({gains[0]:.2f} to {gains[-1]:.2f}) |"
+    yield "| | seconds a token | processor seconds a token | tokens a processor second, times one process with one thread |"
+    yield "|---|---|---|---|"
+    base = [processor for _, processor in raw["workers"][ALONE]]
+    for name, took in raw["workers"].items():
+        gains = sorted(one / each for one, (_, each) in zip(base, took, strict=True))
+        wall, processor = (statistics.median(each) for each in zip(*took, strict=True))
+        yield f"| {name} | {wall:.3f} | {processor:.3f} | {statistics.median(gains):.2f} ({gains[0]:.2f} to {gains[-1]:.2f}) |"
 
 
 def replicas(raw: dict[str, Any]) -> Iterator[str]:
@@ -98,11 +102,14 @@ def costs(raw: dict[str, Any]) -> Iterator[str]:
     labels, n = 1000, 10_000_000
     index, group = (fit(series(name).medians)(n) for name in ("index", "group"))
     own = fit(series("labels, SQLite").medians)(labels)
-    two = statistics.median(raw["workers"]["times one"]["two processes, a thread each"])
+    alone, beside = (
+        statistics.median(processor for _, processor in raw["workers"][name]) for name in (ALONE, BESIDE)
+    )
+    share = min(1.0, alone / beside)
     yield "## 1,000 labels and 10 million records\n"
     yield Path(__file__).with_name("scale_cost.md").read_text(encoding="utf-8").format(
         index=index / 60, open=fit(series("open index").medians)(n), group=group,
-        memory=fit(series("memory of n").medians)(n), own=own / 60, share=two / 2,
+        memory=fit(series("memory of n").medians)(n), own=own / 60, share=share,
         demonstration=speed.demonstration(lengths, settings), **raw["cost"]["settings"], **raw["cost"]["lengths"],
     )  # fmt: skip
     yield (
@@ -117,7 +124,7 @@ def costs(raw: dict[str, Any]) -> Iterator[str]:
             (speed.step or 0) / factor,
             (speed.public_step or 0) / factor,
         )
-        hours = [Fleet(k, faster, two / 2).hours(lengths, settings, labels) for k in (1, 2, 10, 100)]
+        hours = [Fleet(k, faster, share).hours(lengths, settings, labels) for k in (1, 2, 10, 100)]
         name = "this core" if factor == 1 else f"{factor} times"
         yield f"| {name} | " + " | ".join(f"{each:.3g} h" for each in hours) + " |"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import statistics
 import subprocess
@@ -15,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import dpfewshot as dpf
 from dpfewshot.mechanisms import Gaussian
@@ -26,7 +28,7 @@ ROUNDS = 3
 PROBE_SECONDS = 4.0
 
 
-COST = {
+COST: dict[str, Any] = {
     "max_tokens": 40,
     "resample_every": 40,
     "prompts_per_token": 45,
@@ -37,20 +39,21 @@ COST = {
 
 
 def cost() -> dict[str, Any]:
-    """The speed of one worker with one thread, and the plan for which it is used."""
+    """The processor speed of one worker with one thread, and the plan for which it is used."""
     path = dpf.backends.packaged_model_path()
     with dpf.backends.LlamaCpp(path, context_tokens=256, kept_prompts=75, threads=1) as backend:
         made = dpf.Synthesizer(
             SUPPORT_TICKETS, support_tickets(), backend, budget=dpf.PrivacyBudget(4, 1e-5), mechanism=Gaussian(),
             **COST,
         )  # fmt: skip
-        speed, lengths = measured(made, backend, SUPPORT_TICKETS)
+        with patch.object(time, "perf_counter", time.process_time):
+            found, lengths = measured(made, backend, SUPPORT_TICKETS)
         plan = {"settings": asdict(made.plan.settings), "lengths": asdict(lengths)}
-        return {"cost": {"backend": backend.describe(), "speed": asdict(speed), **plan}}
+        return {"cost": {"backend": backend.describe(), "speed": asdict(found), **plan}}
 
 
 def workers() -> dict[str, Any]:
-    """Seconds a token of two processes with a thread each, of one with one thread, and of one with two."""
+    """Tokens a second and a second of processor time: two processes with a thread each, beside one process."""
     path = dpf.backends.packaged_model_path()
     make = partial(dpf.backends.LlamaCpp, path, context_tokens=256, kept_prompts=30, threads=1)
     one, two = make(), make(threads=2)
@@ -60,28 +63,28 @@ def workers() -> dict[str, Any]:
         initializer=signal.signal,
         initargs=(signal.SIGINT, signal.SIG_IGN),
     )
-    ways: dict[str, Callable[[], float]] = {
-        "one process, one thread": lambda: seconds_of_a_token(one),
-        "one process, two threads": lambda: seconds_of_a_token(two),
-        "two processes, a thread each": lambda: seconds_of_a_token(one, executor=pool, worker_backend=make),
+    ways: dict[str, Callable[[], Taken]] = {
+        "one process, one thread": lambda: taken(one),
+        "one process, two threads": lambda: taken(two),
+        "two processes, a thread each": lambda: taken(one, executor=pool, worker_backend=make),
     }
-    found: dict[str, list[float]] = {name: [] for name in ways}
+    found: dict[str, list[Taken]] = {name: [] for name in ways}
     with one, two, pool:
         for turn in range(ROUNDS + 1):
             for name, way in ways.items():
                 took = way()
                 if turn:  # the first loads the model
-                    found[name].append(round(took, 4))
+                    found[name].append(took)
                 print(name, took, flush=True)
-    base = found["one process, one thread"]
-    gains = {
-        name: sorted(round(a / b, 3) for a, b in zip(base, each, strict=True)) for name, each in found.items()
-    }
-    return {"workers": {"seconds a token": found, "times one": gains}}
+    return {"workers": found}
 
 
-def seconds_of_a_token(backend: dpf.backends.LlamaCpp, **options: Any) -> float:
-    """Of a whole `generate_all`: two labels, three shots, 20 prompts a draw, 4 tokens a draw, SQLite."""
+Taken = tuple[float, float]
+"""Seconds a token, and processor seconds a token."""
+
+
+def taken(backend: dpf.backends.LlamaCpp, **options: Any) -> Taken:
+    """For a whole `generate_all`: two labels, three shots, 20 prompts a draw, 4 tokens a draw, SQLite."""
     with tempfile.TemporaryDirectory() as folder:
         made = dpf.Synthesizer(
             SUPPORT_TICKETS, support_tickets(), backend, budget=dpf.PrivacyBudget(4, 1e-5), mechanism=Gaussian(),
@@ -90,9 +93,22 @@ def seconds_of_a_token(backend: dpf.backends.LlamaCpp, **options: Any) -> float:
             ledger=f"sqlite:///{folder}/budget.db", dataset="tickets", create=True,
         )  # fmt: skip
         with made:
-            started = time.perf_counter()
+            started, before = time.perf_counter(), processor_seconds()
             tokens = sum(each.token_count for each in made.generate_all(**options))
-            return (time.perf_counter() - started) / tokens
+            return (
+                round((time.perf_counter() - started) / tokens, 4),
+                round((processor_seconds() - before) / tokens, 4),
+            )
+
+
+def processor_seconds() -> float:
+    """Of this process and its children that live."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    ticks = 0
+    for process in ("self", *children):
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def replicas() -> dict[str, Any]:
@@ -136,7 +152,10 @@ def plans(data: str) -> dict[str, Any]:
     """Each plan's estimate, what it took, and the estimate for the lengths that its texts turned out to have."""
     path = dpf.backends.packaged_model_path()
     found = []
-    with dpf.backends.LlamaCpp(path, context_tokens=512, kept_prompts=60) as backend:
+    with (
+        dpf.backends.LlamaCpp(path, context_tokens=512, kept_prompts=60, threads=1) as backend,
+        patch.object(time, "perf_counter", time.process_time),
+    ):
         for run in RUNS:
             found.append(estimated_and_taken(run, backend, Path(data)))
             print(found[-1], flush=True)
@@ -155,10 +174,10 @@ def estimated_and_taken(run: Run, backend: dpf.backends.LlamaCpp, data: Path) ->
         probed, started = time.perf_counter() - started, time.perf_counter()
         done = list(made.generate_all())
         took = time.perf_counter() - started
-        speed, lengths = measured(made, backend, run.task)
+        again, lengths = measured(made, backend, run.task)
     assert plan.estimated_seconds is not None  # noqa: S101 - it was probed
     own = sum(
-        speed.demonstration(actual(lengths, records, each, run, backend), replace(
+        again.demonstration(actual(lengths, records, each, run, backend), replace(
             plan.settings, max_tokens=each.token_count,
             resample_every=min(each.token_count, plan.settings.resample_every)))
         for each in done
