@@ -24,7 +24,7 @@ from dpfewshot.planning.speed import Lengths, Speed, SpeedProbe
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 
-ROUNDS = 3
+ROUNDS = 2
 PROBE_SECONDS = 4.0
 
 
@@ -84,11 +84,11 @@ Taken = tuple[float, float]
 
 
 def taken(backend: dpf.backends.LlamaCpp, **options: Any) -> Taken:
-    """For a whole `generate_all`: two labels, three shots, 20 prompts a draw, 4 tokens a draw, SQLite."""
+    """For a whole `generate_all`: two labels, a demonstration each, 20 prompts a draw, 4 tokens a draw, SQLite."""
     with tempfile.TemporaryDirectory() as folder:
         made = dpf.Synthesizer(
             SUPPORT_TICKETS, support_tickets(), backend, budget=dpf.PrivacyBudget(4, 1e-5), mechanism=Gaussian(),
-            labels=["Refund", "Delivery"], shots_per_label=3, sampling="fixed-size", prompts_per_token=20,
+            labels=["Refund", "Delivery"], shots_per_label=1, sampling="fixed-size", prompts_per_token=20,
             max_tokens=8, resample_every=4, record_token_cap=32,
             ledger=f"sqlite:///{folder}/budget.db", dataset="tickets", create=True,
         )  # fmt: skip
