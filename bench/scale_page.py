@@ -53,14 +53,17 @@ def fits(shown: list[Series]) -> Iterator[str]:
     """Every series with its line."""
     yield "## Against each variable\n"
     yield "![Each quantity against its variable, with the fitted line](scale.svg)\n"
-    yield "| variable | from | to | line | at most off by | power | what stays |\n|---|---|---|---|---|---|---|"
+    yield "| quantity | variable | from | to | line | at most off by | power | what stays |\n|---|---|---|---|---|---|---|---|"
     for one in shown:
         line, points = fit(one.medians), one.medians
         yield (
-            f"| {one.variable} | {short(points[0][0])}: {short(points[0][1])} {one.unit} | {short(points[-1][0])}: "
+            f"| {one.name} | {one.variable} | {short(points[0][0])}: {short(points[0][1])} {one.unit} | {short(points[-1][0])}: "
             f"{short(points[-1][1])} {one.unit} | {short(line.fixed)} + {short(line.slope)}·x | {line.spread:.2f} times | "
             f"{line.power:.2f} | {one.setup} |"
         )
+
+    yield ""
+    yield Path(__file__).with_name("scale_remarks.md").read_text(encoding="utf-8").rstrip()
 
 
 def estimates(raw: dict[str, Any]) -> Iterator[str]:
@@ -79,7 +82,7 @@ def estimates(raw: dict[str, Any]) -> Iterator[str]:
 
 def workers(raw: dict[str, Any]) -> Iterator[str]:
     """Two processes against one."""
-    yield "## Workers\n\nThe packaged model, two labels, SQLite; the ways took turns.\n"
+    yield "## Workers\n\nThe packaged model, two labels, SQLite; the ways took turns. The cores were never free, so seconds say little: compare processor seconds.\n"
     yield "| | seconds a token | processor seconds a token | tokens a processor second, times one process with one thread |"
     yield "|---|---|---|---|"
     base = [processor for _, processor in raw["workers"][ALONE]]
@@ -108,7 +111,7 @@ def costs(raw: dict[str, Any]) -> Iterator[str]:
     share = min(1.0, alone / beside)
     yield "## 1,000 labels and 10 million records\n"
     yield Path(__file__).with_name("scale_cost.md").read_text(encoding="utf-8").format(
-        index=index / 60, open=fit(series("open index").medians)(n), group=group,
+        index=index, open=fit(series("open index").medians)(n), group=group,
         memory=fit(series("memory of n").medians)(n), own=own / 60, share=share,
         demonstration=speed.demonstration(lengths, settings), **raw["cost"]["settings"], **raw["cost"]["lengths"],
     )  # fmt: skip
