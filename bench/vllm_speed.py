@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import torch
+
 from dpfewshot import PrivacyBudget, Record, Synthesizer, Task
 from dpfewshot.backends import HuggingFace, LlamaCpp, LogprobBackend, OpenAICompatible, packaged_model_path
 from dpfewshot.backends.conformance import SAMPLE_TEXT
@@ -37,18 +39,26 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=120, help="the length of a prompt")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--threads", type=int, default=1, help="of those in process; vLLM keeps one core free"
+    )
     given = parser.parse_args()
+    torch.set_num_threads(given.threads)
     with ExitStack() as stack:
         backends: dict[str, LogprobBackend] = {
-            "llama.cpp in process, Q4_1": LlamaCpp(packaged_model_path(), context_tokens=512),
-            "llama.cpp in process, bf16": LlamaCpp(packaged_model_path(), context_tokens=512, weights="bf16"),
+            "llama.cpp in process, Q4_1": LlamaCpp(
+                packaged_model_path(), context_tokens=512, threads=given.threads
+            ),
+            "llama.cpp in process, bf16": LlamaCpp(
+                packaged_model_path(), context_tokens=512, threads=given.threads, weights="bf16"
+            ),
             "transformers in process, bf16": HuggingFace(
                 given.folder, device="cpu", dtype="bfloat16", context_tokens=512
             ),
         }
         for name, url in (server.split("=", 1) for server in given.server):
             backends[name] = OpenAICompatible(url, "smollm2", timeout=600)
-            print(name, backends[name].describe())  # type: ignore[attr-defined]
+            print(name, backends[name].describe(), flush=True)  # type: ignore[attr-defined]
         asks: dict[str, Ask] = {name: _asking(backend) for name, backend in backends.items()}
         for python in given.inside:
             asks["vLLM's LLM class, one sequence"] = stack.enter_context(_inside(python, given.folder))
