@@ -5,6 +5,13 @@ from bench.seeded_faults.fault import Fault
 ENDS = (
     Fault(
         "dpfewshot/backends/servers/probe.py",
+        "beginning[: size - ENDING] + prompt[-ENDING:] if place",
+        "(prompt * size)[:size] if place",
+        "a prefix that prompts of one request share is seen by the probe",
+        "tests/contract/test_server_dialects.py",
+    ),
+    Fault(
+        "dpfewshot/backends/servers/probe.py",
         "row.tobytes() == alone[place].tobytes() for row,",
         "np.abs(row - alone[place]).max() <= 1e-6 for row,",
         "a prompt has the same bits alone and among others",

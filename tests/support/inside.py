@@ -39,6 +39,11 @@ def connections(backend: Any) -> int:
     return backend._replicas.first.concurrency
 
 
+def picks_ids(backend: Any) -> bool:
+    """Whether an `OpenAICompatible` asks its server for the ids of a support alone."""
+    return bool(backend._replicas.first.dialect.picks)
+
+
 def client(backend: Any) -> Any:
     """The HTTP client of an `OpenAICompatible`, which must not show the key."""
     return backend._replicas.first._transport._client
