@@ -4,6 +4,13 @@ from bench.seeded_faults.fault import Fault
 
 ENDS = (
     Fault(
+        "dpfewshot/backends/servers/vllm.py",
+        '"temperature": GREEDY,',
+        '"temperature": 1.0,',
+        "a truncated row is a function of its prompt, whatever token the server samples",
+        "tests/contract/test_server_dialects.py",
+    ),
+    Fault(
         "dpfewshot/backends/servers/probe.py",
         "beginning[: size - ENDING] + prompt[-ENDING:] if place",
         "(prompt * size)[:size] if place",
