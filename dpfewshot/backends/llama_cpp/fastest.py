@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import time
 import warnings
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Final
 
 from dpfewshot.backends.factory import weights_for_worker
+from dpfewshot.backends.llama_cpp.checks import random_tokens
 from dpfewshot.backends.llama_cpp.model import LlamaModel, shards_of
-from dpfewshot.backends.llama_cpp.step_check import random_tokens
 from dpfewshot.backends.llama_cpp.streams import CELL_BLOCK, KVStreams
 from dpfewshot.backends.llama_cpp.verdicts import Facts, keep_verdict, kept_verdict
 from dpfewshot.backends.llama_cpp.weights import FILE, FILE_TYPES
 from dpfewshot.backends.processors import usable_memory
+from dpfewshot.backends.streams.lanes import lanes_of, side_by_side
 from dpfewshot.backends.streams.protocol import Tally
 from dpfewshot.errors import BackendError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-VERSION = 1
+VERSION = 2
 """Incremented when the measurement changes, so that choices of older ones no longer count."""
 
 PROMPT_TOKENS = 64
@@ -118,15 +120,21 @@ def _candidates(file_bytes: float, weight_count: int) -> list[str]:
 
 
 def _seconds(model: LlamaModel, threads: int) -> float:
-    """Return the least time in which a public prompt is evaluated, after one evaluation to warm up."""
+    """Return the least time in which all lanes evaluate a public prompt, after one evaluation to warm up."""
     prompt = random_tokens("measured", PROMPT_TOKENS, model.vocabulary_size)
-    streams = KVStreams(model, streams=1, cells=CELL_BLOCK, threads=threads, tally=Tally())
-    with closing(streams):
+    lanes = lanes_of(threads)
+
+    def opened() -> KVStreams:
+        return KVStreams(model, streams=1, cells=CELL_BLOCK, threads=threads // lanes, tally=Tally())
+
+    with ExitStack() as stack:
+        streams = [stack.enter_context(closing(opened())) for _ in range(lanes)]
         return min([_evaluation(streams, prompt) for _ in range(1 + _ROUNDS)][1:])
 
 
-def _evaluation(streams: KVStreams, prompt: list[int]) -> float:
-    streams.rewind(0, 0)
+def _evaluation(lanes: Sequence[KVStreams], prompt: list[int]) -> float:
+    for lane in lanes:
+        lane.rewind(0, 0)
     started = time.perf_counter()
-    streams.extend(0, 0, prompt)
+    side_by_side(lanes, [prompt] * len(lanes), lambda lane, tokens: lane.extend(0, 0, tokens))
     return time.perf_counter() - started
