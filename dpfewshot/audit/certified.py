@@ -84,7 +84,7 @@ class CheckedDemonstrations:
 
     @property
     def verified(self) -> bool:
-        """Whether the ledger has paid for every demonstration as its line states; False if there is none."""
+        """Whether the ledger has paid for every demonstration as its line states. Without any, False."""
         uncovered = self.without_certificate + self.without_ledger
         parts = (*self.accounts, *self.entries)
         return bool(self.demonstrations) and not uncovered and not any(part.problems for part in parts)
