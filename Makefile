@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := $(wildcard csrc/*.p[yx]* csrc/*.h)
 
-.PHONY: demo test check fast bench reproduce soak models utility format clean
+.PHONY: demo test check fast bench reproduce soak models utility site format clean
 
 demo: .venv/demo
 	$(BIN)/dpfewshot demo
@@ -60,6 +60,10 @@ utility: models
 	$(BIN)/python -m bench.utility_choice $(DATA) $(STORE)/pools
 	$(BIN)/python -m bench.utility_jargon $(STORE)/pools
 	$(BIN)/python -m bench.utility_page > docs/results/utility.md
+
+# The documentation as a site, into build/site; a server (`python -m http.server -d build/site`) makes its search work.
+site: .venv/dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
 
 format: .venv/dev
 	$(BIN)/ruff check --fix .

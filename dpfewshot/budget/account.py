@@ -229,8 +229,9 @@ class Receipts(Protocol):
 
 def receipt_of(account: Account | None, entry: int) -> Receipt:
     """Where an account records an entry, as far as it says so."""
-    if isinstance(account, Receipts):
-        return account.receipt(entry)
+    told: object = account
+    if isinstance(told, Receipts):
+        return told.receipt(entry)
     return Receipt(account.unit if account else None)
 
 
