@@ -117,8 +117,10 @@ class ArrowTable:
 
 
 def _values(table: Any, names: Sequence[str], rows: Sequence[int] | None) -> list[list[object]]:
+    """The values, element by element: Arrow's `take` lacks types of column that indexing reads."""
     columns = [table.column(name) for name in names]
-    return [(column if rows is None else column.take(rows)).to_pylist() for column in columns]
+    chosen = columns if rows is None else [map(column.__getitem__, rows) for column in columns]
+    return [[value.as_py() for value in column] for column in chosen]
 
 
 def _saved_files(folder: Path) -> Iterator[Path]:

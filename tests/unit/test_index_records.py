@@ -10,6 +10,7 @@ import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,6 +86,41 @@ def test_a_data_set_of_the_library_is_read(tmp_path: Path) -> None:
     expected = as_records(made, unit="who")
     assert read_records(tmp_path / "saved", unit="who") == expected
     assert list(index_records(tmp_path / "saved", unit="who")) == expected
+
+
+def forms_of(texts: list[str]) -> dict[str, Any]:
+    """The forms that Arrow gives a column of strings."""
+    pa = pytest.importorskip("pyarrow")
+    ends = pa.array(range(1, len(texts) + 1), pa.int32())
+    return {
+        "large": pa.array(texts, pa.large_string()),
+        "view": pa.array(texts, pa.string_view()),
+        "runs": pa.RunEndEncodedArray.from_arrays(ends, pa.array(texts)),
+        "JSON": pa.ExtensionArray.from_storage(pa.json_(), pa.array(texts)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("suffix", "form"),
+    [
+        *(("arrow", form) for form in ("large", "view", "runs", "JSON")),
+        *(("parquet", form) for form in ("large", "view", "JSON")),  # which has no runs
+    ],
+)
+def test_a_draw_reads_every_form_of_strings_that_indexing_reads(
+    suffix: str, form: str, tmp_path: Path
+) -> None:
+    pa, writer = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    column = forms_of([row["text"] for row in ROWS])[form]
+    table, path = pa.table({"text": column, "label": ["x"] * len(ROWS)}), tmp_path / f"r.{suffix}"
+    if suffix == "parquet":
+        writer.write_table(table, path, row_group_size=7)
+    else:
+        with pa.ipc.new_file(path, table.schema) as file:
+            file.write_table(table, max_chunksize=7)
+    indexed = index_records(path)
+    assert list(indexed) == read_records(path)
+    assert indexed.take([99, 0, 50]) == [read_records(path)[row] for row in (99, 0, 50)]
 
 
 @kinds
