@@ -86,8 +86,8 @@ class CheckedDemonstrations:
     def verified(self) -> bool:
         """Whether the ledger has paid for every demonstration as its line states. Without any, False."""
         uncovered = self.without_certificate + self.without_ledger
-        parts = (*self.accounts, *self.entries)
-        return bool(self.demonstrations) and not uncovered and not any(part.problems for part in parts)
+        problems = [part.problems for part in self.accounts] + [part.problems for part in self.entries]
+        return bool(self.demonstrations) and not uncovered and not any(problems)
 
 
 def check_certificates(

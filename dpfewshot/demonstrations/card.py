@@ -76,7 +76,7 @@ def _rows(demonstrations: Demonstrations) -> Iterator[str]:
     counts: dict[tuple[str, ...], int] = {}
     for one in demonstrations:
         made, spent = one.certificate, one.spent
-        row = (
+        row: tuple[str, ...] = (
             "no guarantee" if spent is None else amount_text(spent.epsilon),
             "no guarantee" if spent is None else amount_text(spent.delta),
             one.relation,
