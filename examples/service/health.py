@@ -4,7 +4,7 @@ python -m examples.service.health [PORT]
 """
 
 import sys
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 
 TIMEOUT = 4.0
 OK = 200
@@ -16,7 +16,7 @@ def is_well(port: int) -> bool:
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status == OK
-    except OSError:
+    except (OSError, HTTPException):
         return False
     finally:
         connection.close()
