@@ -123,7 +123,7 @@ def records() -> dict[str, Any]:
     setup = "made-up tickets of 50 labels in JSONL, no unit column"
 
     def one(name: str, unit: str) -> dict[str, Any]:
-        points = [[number, [each[name]]] for number, each in found.items()]
+        points = [[number, [each[name]]] for number, each in found.items() if each[name] > 0]
         return {"variable": "n", "unit": unit, "setup": setup, "points": points}
 
     return {

@@ -122,4 +122,32 @@ ENDS = (
         "the command line's delta follows from what is declared public",
         "tests/integration/test_default_delta.py",
     ),
+    Fault(
+        "dpfewshot/demonstrations/collection.py",
+        "plan = (one.certificate and one.certificate.event) or number",
+        'plan = (one.certificate and one.certificate.event) or ""',
+        "lines that do not state one plan cost their sum",
+        "tests/unit/test_demonstrations.py",
+    ),
+    Fault(
+        "dpfewshot/audit/certified.py",
+        "elif not cost.fits(stated):",
+        "elif False:",
+        "a line that states less than was paid is not verified",
+        "tests/integration/test_cli_verify.py",
+    ),
+    Fault(
+        "dpfewshot/audit/certified.py",
+        'if each["hash"] == event), None)',
+        'if each["entry"] == entry), None)',
+        "a ledger that did not pay does not verify",
+        "tests/integration/test_cli_verify.py",
+    ),
+    Fault(
+        "dpfewshot/generation/generation.py",
+        "                self._certificates.of(run)  # a ledger that cannot be read fails before the first draw\n",
+        "",
+        "a ledger that cannot be read costs nothing",
+        "tests/integration/test_cli_verify.py",
+    ),
 )

@@ -58,8 +58,9 @@ class LlamaCpp(StreamBackend):
     If the model asks for a beginning-of-sequence token, every prompt gets one in front.
 
     Args:
-        model: the GGUF file: a path, or its name on the Hugging Face hub, "org/repository/file.gguf", if
-            `dpfewshot[hub]` is installed (`hub.local_file`).
+        model: the GGUF file: a path; or its name on the Hugging Face hub, "org/repository/file.gguf", if
+            `dpfewshot[hub]` is installed (`hub.local_file`); or "ollama:NAME", which Ollama
+            has fetched (`ollama.ollama_file`).
         context_tokens: the longest prompt, including the tokens that a block adds to it. A longer prompt
             gives a row of NaN for every token of its block.
         kept_prompts: how many private prompts of a block keep their streams from token to token, rounded up
@@ -89,8 +90,8 @@ class LlamaCpp(StreamBackend):
 
     Raises:
         MissingExtra: llama-cpp-python is not installed, or huggingface_hub for a name on the hub.
-        BackendError: the file does not exist or holds no usable model, the hub does not give it, or a setting
-            is out of its range.
+        BackendError: the file does not exist or holds no usable model, the hub or Ollama does not have it, or
+            a setting is out of its range.
     """
 
     def __init__(
