@@ -67,6 +67,13 @@ ENDS = (
         "tests/unit/test_lanes.py",
     ),
     Fault(
+        "dpfewshot/backends/streams/block.py",
+        "with pool.in_use:",
+        "if pool.in_use:",
+        "no lane evaluates two prompts at once",
+        "tests/contract/test_llama_lanes.py",
+    ),
+    Fault(
         "dpfewshot/backends/llama_cpp/backend.py",
         'if self._lanes > 1 and not self._passes("lanes", check_lanes, facts):',
         'if self._lanes > 99 and not self._passes("lanes", check_lanes, facts):',
