@@ -13,9 +13,13 @@ SECTIONS: dict[str, tuple[str, Callable[[Path, Path], Iterator[raw.Line]]]] = {
     "claims": ("claim", claims.measure),
     "accounting": ("accounting", accountants.measure),
     "packages": ("run", packages.measure),
-    "speed": ("speed", speed.measure),
+    "servers": ("speed", speed.measure_servers),
+    "others": ("speed", speed.measure_packages),
 }
-"""Each section, the kind of line that shows that it was measured, and its measurement."""
+"""Each section, the kind of its lines, and its measurement."""
+
+TURNS = {"servers": speed.SERVERS, "others": speed.PACKAGES}
+"""Which lines of kind "speed" a section writes."""
 
 
 def main() -> None:
@@ -42,7 +46,7 @@ def main() -> None:
 def section(name: str, data: Path, store: Path) -> None:
     """Measures a section that has no lines yet."""
     kind, measure = SECTIONS[name]
-    if raw.of_kind(raw.read(), kind):
+    if [line for line in raw.of_kind(raw.read(), kind) if line.get("turns") == TURNS.get(name)]:
         print(f"{name}: there", file=sys.stderr)
         return
     store.mkdir(parents=True, exist_ok=True)

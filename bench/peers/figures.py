@@ -46,14 +46,14 @@ class Spread:
 
 
 def ratios(lines: Iterable[Line], task: str, peer: str, ours: str) -> Spread:
-    """Seconds of a peer in those of ours, round by round."""
+    """Seconds of a peer in those of ours, round by round, in the run in which both took turns."""
     seconds = {
-        (line["peer"], line["round"]): line["seconds"]
+        (line["peer"], line["turns"], line["round"]): line["seconds"]
         for line in lines
         if line["kind"] == "speed" and line["task"] == task
     }
-    rounds = sorted({number for name, number in seconds if name == peer})
-    return Spread.of([seconds[peer, number] / seconds[ours, number] for number in rounds])
+    rounds = [key[1:] for key in seconds if key[0] == peer and (ours, *key[1:]) in seconds]
+    return Spread.of([seconds[peer, *each] / seconds[ours, *each] for each in rounds])
 
 
 def cells() -> list[Cell]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.peers import tables
-from bench.peers.accuracy import EPSILONS
-from bench.peers.figures import cells, ratios
+from bench.peers.accuracy import EPSILONS, TASKS
+from bench.peers.figures import PEERS, cells, ratios
 from bench.peers.plots import bars, intervals
 from bench.peers.raw import Line, of_kind, read
 from bench.peers.speed import AGREEING_WAY, EVOLUTION_WAY, INK_WAY, OURS_WAY, SAME_NOISE_WAY, TANG_WAY
@@ -45,11 +45,14 @@ def page(lines: Sequence[Line], found: Sequence[Cell]) -> str:
 
 def goals(lines: Sequence[Line], found: Sequence[Cell]) -> str:
     """Each goal with what was found."""
-    ahead = tables.leads(found)
+    ahead, compared = tables.leads(found)
+    whole = len(TASKS) * len(PEERS) * len(EPSILONS)
+    state = verdict(not ahead) if ahead or compared == whole else "open"
+    who = f"{'; '.join(ahead) or 'none'}, in {compared} of {whole} comparisons"
     rows = [
         "| goal | found | |",
         "|---|---|---|",
-        f"| at equal certified ε no peer is more accurate beyond the spread | {'; '.join(ahead) or 'none is'} | {verdict(not ahead)} |",
+        f"| at equal certified ε no peer is more accurate beyond the spread | {who} | {state} |",
     ]
     measured = of_kind(lines, "speed")
     if not measured:

@@ -53,6 +53,9 @@ EVOLUTION_WAY = "Private Evolution"
 PACK_WAY = "LlamaIndex pack"
 INK_WAY = "InvisibleInk (invink)"
 
+SERVERS, PACKAGES = "servers", "packages"
+"""What took turns with ours in one run."""
+
 Cost: TypeAlias = tuple[float, int]
 """Seconds and tokens of a demonstration."""
 
@@ -80,31 +83,34 @@ class Machinery:
     store: Path
     process: LlamaCpp
     server: Server
-    legacy: Legacy
-    evolution: Evolution
 
 
-def measure(data: Path, store: Path) -> Iterator[Line]:
-    """Every way of every data set, in turns."""
+def measure_servers(data: Path, store: Path) -> Iterator[Line]:
+    """Tang et al., AdaDPSyn and ours, in turns."""
+    yield from in_turns(data, store, SERVERS, server_ways)
+
+
+def measure_packages(data: Path, store: Path) -> Iterator[Line]:
+    """The packages, Private Evolution and ours, in turns."""
+    yield from in_turns(data, store, PACKAGES, package_ways)
+
+
+def in_turns(data: Path, store: Path, turns: str, ways_of: Callable[..., Task]) -> Iterator[Line]:
+    """All ways of all data sets, round by round; ours and the first way run once before, to warm up."""
     threads = usable_processors()
     with ExitStack() as stack:
         process = stack.enter_context(LlamaCpp(MODEL, context_tokens=CONTEXT, threads=threads))
         server = stack.enter_context(closing(Server(MODEL, SLOTS, threads, cache_prompt=True)))
-        embedder = Embedder(fetched(store), threads)
-        legacy = stack.enter_context(closing(Legacy(server.address)))
-        machinery = Machinery(data, store, process, server, legacy, Evolution(embedder, threads))
-        tasks = [
-            ways_of(name, Inputs(inputs, data, process, DATA_SETS[name].max_tokens), machinery)
-            for name, inputs in zip(("trec", "agnews"), INPUTS, strict=True)
-        ]
-        for number in range(-1, ROUNDS):
-            for task in tasks:
+        machinery = Machinery(data, store, process, server)
+        for name, inputs in zip(("trec", "agnews"), INPUTS, strict=True):
+            task = ways_of(name, Inputs(inputs, data, process, DATA_SETS[name].max_tokens), machinery, stack)
+            for number in range(-1, ROUNDS):
                 for way in task.ways if number % 2 else reversed(task.ways):
                     if number < 0 and way not in (TANG_WAY, OURS_WAY):
                         continue
                     seconds, tokens = task.ways[way](number)
-                    if number >= 0:  # the round before warms up server and process
-                        yield line(task, way, number, seconds, tokens)
+                    if number >= 0:
+                        yield line(task, way, number, seconds, tokens) | {"turns": turns}
 
 
 def line(task: Task, way: str, number: int, seconds: float, tokens: int) -> Line:
@@ -127,55 +133,79 @@ def line(task: Task, way: str, number: int, seconds: float, tokens: int) -> Line
     }
 
 
-def ways_of(name: str, inputs: Inputs, machinery: Machinery) -> Task:
-    """The ways of one data set, with the sizes of its accuracy."""
+def server_ways(name: str, inputs: Inputs, machinery: Machinery, _: ExitStack) -> Task:
+    """Those that ask for next tokens, with the sizes of their accuracy."""
     data = DATA_SETS[name]
     preset = published(data.task.name, epsilon=EPSILON)
-    sizes = {
+    asking = {
         TANG_WAY: (data.prompts, data.records_per_prompt),
         ADADPSYN_WAY: (preset.prompts, preset.records_per_prompt),
+    }
+    ours = {
         OURS_WAY: (data.our_prompts, 1),
         AGREEING_WAY: (2 * data.our_prompts, 1),
         SAME_NOISE_WAY: (prompts_at_the_noise_of_tang(data, inputs.population), 1),
-        EVOLUTION_WAY: (0, 0),
+    }
+    ways = {way: by_server(data, inputs, machinery, size) for way, size in asking.items()}
+    ways |= {way: by_ours(data, inputs, machinery, size) for way, size in ours.items()}
+    return Task(name, asking | ours, ways)
+
+
+def package_ways(name: str, inputs: Inputs, machinery: Machinery, stack: ExitStack) -> Task:
+    """Those that run by themselves, beside ours."""
+    data = DATA_SETS[name]
+    size = (data.our_prompts, 1)
+    legacy = stack.enter_context(closing(Legacy(machinery.server.address)))
+    evolution = Evolution(machinery.store)
+    ways: dict[str, Callable[[int], Cost]] = {
+        OURS_WAY: by_ours(data, inputs, machinery, size),
+        PACK_WAY: lambda _: by_the_pack(data, inputs, machinery, legacy),
+        INK_WAY: lambda number: by_invink(data, inputs, machinery, number),
+        EVOLUTION_WAY: lambda _: evolution.run(data, inputs, machinery.data),
+    }
+    sizes = {
+        OURS_WAY: size,
         PACK_WAY: (data.prompts, data.records_per_prompt),
         INK_WAY: (INK_BATCH - 1, 1),
+        EVOLUTION_WAY: (0, 0),
     }
-    ours = InProcess(machinery.process)
-
-    def published_way(way: str) -> Callable[[int], Cost]:
-        middle = data.max_tokens // 2
-
-        def run(number: int) -> Cost:
-            step = machinery.server.fresh(inputs, inputs.draw(number, *sizes[way]), middle)
-            return step.seconds * data.max_tokens, step.evaluated * data.max_tokens
-
-        return run
-
-    def our_way(way: str) -> Callable[[int], Cost]:
-        def run(number: int) -> Cost:
-            steps = ours.block(inputs, inputs.draw(number, *sizes[way]), data.max_tokens)
-            return sum(step.seconds for step in steps), sum(step.evaluated for step in steps)
-
-        return run
-
-    ways = {way: published_way(way) for way in (TANG_WAY, ADADPSYN_WAY)}
-    ways |= {way: our_way(way) for way in (OURS_WAY, AGREEING_WAY, SAME_NOISE_WAY)}
-    ways[EVOLUTION_WAY] = lambda _: machinery.evolution.run(data, inputs, machinery.data)
-    ways[PACK_WAY] = lambda _: by_the_pack(data, inputs, machinery)
-    ways[INK_WAY] = lambda number: by_invink(data, inputs, machinery, number)
     return Task(name, sizes, ways)
 
 
-def by_the_pack(data: DataSet, inputs: Inputs, machinery: Machinery) -> Cost:
+def by_server(
+    data: DataSet, inputs: Inputs, machinery: Machinery, size: tuple[int, int]
+) -> Callable[[int], Cost]:
+    """One request a prompt: the middle token, times T."""
+
+    def run(number: int) -> Cost:
+        step = machinery.server.fresh(inputs, inputs.draw(number, *size), data.max_tokens // 2)
+        return step.seconds * data.max_tokens, step.evaluated * data.max_tokens
+
+    return run
+
+
+def by_ours(
+    data: DataSet, inputs: Inputs, machinery: Machinery, size: tuple[int, int]
+) -> Callable[[int], Cost]:
+    """One draw a demonstration, all of its tokens."""
+
+    def run(number: int) -> Cost:
+        drawn = inputs.draw(number, *size)
+        steps = InProcess(machinery.process).block(inputs, drawn, data.max_tokens)
+        return sum(step.seconds for step in steps), sum(step.evaluated for step in steps)
+
+    return run
+
+
+def by_the_pack(data: DataSet, inputs: Inputs, machinery: Machinery, legacy: Legacy) -> Cost:
     """One demonstration of the pack, from its first tokens."""
     records = [record for record in data.records(machinery.data)[0] if record.label == inputs.data_set.label]
     call = {"tokens": PACK_TOKENS, "sigma": 1.0, "prompts": data.prompts, "records": data.records_per_prompt}
-    request = pack_request(records, machinery.legacy.address, data.task, inputs.data_set.label)
-    before = machinery.legacy.evaluated
+    request = pack_request(records, legacy.address, data.task, inputs.data_set.label)
+    before = legacy.evaluated
     (answer,) = found_in(PACK.call(machinery.store, request | {"calls": [call]}, TIMEOUT))
     whole = data.max_tokens / PACK_TOKENS
-    return answer["seconds"] * whole, round((machinery.legacy.evaluated - before) * whole)
+    return answer["seconds"] * whole, round((legacy.evaluated - before) * whole)
 
 
 def by_invink(data: DataSet, inputs: Inputs, machinery: Machinery, number: int) -> Cost:
@@ -234,12 +264,12 @@ class Evolution:
     """Private Evolution for one demonstration, its records' embeddings included.
 
     Args:
-        embedder: of texts; its tokens are not counted.
-        threads: of PyTorch.
+        store: where the embedder lives; its tokens are not counted.
     """
 
-    def __init__(self, embedder: Embedder, threads: int) -> None:
-        self._embedder = embedder
+    def __init__(self, store: Path) -> None:
+        threads = usable_processors()
+        self._embedder = Embedder(fetched(store), threads)
         folder = Path(__file__).parents[2] / MODELS["gemma"][1]
         self._model = Counted(str(folder), threads=threads, context_tokens=CONTEXT)
 

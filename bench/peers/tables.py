@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -38,6 +39,7 @@ def speed(lines: Sequence[Line]) -> Iterator[str]:
     for task in dict.fromkeys(line["task"] for line in measured):
         for peer in ordered(measured, task):
             rows = [line for line in measured if (line["task"], line["peer"]) == (task, peer)]
+            rows = [line for line in rows if line["turns"] == rows[0]["turns"]]
             size = f"{rows[0]['prompts']} × {rows[0]['records_per_prompt']}" if rows[0]["prompts"] else "–"
             seconds = Spread.of([line["seconds"] for line in rows]).shown()
             factor = "1" if peer == OURS_WAY else ratios(measured, task, peer, OURS_WAY).shown()
@@ -53,15 +55,21 @@ def ordered(measured: Iterable[Line], task: str) -> list[str]:
 
 def claims(lines: Sequence[Line]) -> Iterator[str]:
     """ε stated, and certified."""
-    yield "| peer | setting | ε stated | the paper's mechanism, our accountant | with the draws of the code | as it runs | |"
+    yield "| peer | setting | ε stated | its accounting, recomputed | with the draws of the code | as it runs | |"
     yield "|---|---|---|---|---|---|---|"
     from_code = [line for line in of_kind(lines, "run") if line.get("with") == "its formula"]
     for line in [*of_kind(lines, "claim"), *from_code]:
         stated = line.get("stated", line.get("epsilon"))
         each = (stated, line["own"], line["drawn"], line["as_run"])
-        shown = " | ".join("none" if value is None else f"{value:.3g}" for value in each[2:])
-        first = " | ".join("–" if value is None else f"{value:.3g}" for value in each[:2])
+        shown = " | ".join("none" if value is None else rounded_up(value) for value in each[2:])
+        first = " | ".join("–" if value is None else rounded_up(value) for value in each[:2])
         yield f"| {line['peer']} | {line['setting']} | {first} | {shown} | {line['why']} |"
+
+
+def rounded_up(value: float) -> str:
+    """An upper bound to three digits, rounded up."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return f"{math.ceil(value / step - 1e-6) * step:.3g}"
 
 
 def accuracy(cells: Sequence[Cell]) -> Iterator[str]:
@@ -94,16 +102,17 @@ def accuracy_cells(peer: Sequence[Cell], ours: Sequence[Cell], task: str) -> tup
     return shown, str(len(peer)), points
 
 
-def leads(cells: Sequence[Cell]) -> list[str]:
-    """Where a peer is more accurate beyond the spread."""
-    found = []
+def leads(cells: Sequence[Cell]) -> tuple[list[str], int]:
+    """Where a peer is more accurate beyond the spread, and how many comparisons were measured."""
+    found, measured = [], 0
     for task in TASKS:
         for condition, name in PEERS.items():
             for epsilon in EPSILONS:
                 peer, ours = (group(cells, task, each, epsilon) for each in (condition, OURS[task]))
+                measured += bool(peer and ours)
                 if peer and ours and ahead(one := compared(ours, peer, task)):
                     found.append(f"{name} on {task} at ε = {epsilon:g} ({100 * one.mean:+.1f} points)")
-    return found
+    return found, measured
 
 
 def dots(cells: Sequence[Cell], epsilon: float) -> list[tuple[str, float, float, float]]:

@@ -46,7 +46,7 @@ def test_leaders_are_the_most_voted_and_ties_go_to_the_first() -> None:
 def speed_line(peer, number, seconds, task="trec") -> raw.Line:
     return {
         "kind": "speed", "peer": peer, "task": task, "round": number, "seconds": seconds, "tokens": 100,
-        "prompts": 80, "records_per_prompt": 1, "versions": {"python": "3"},
+        "prompts": 80, "records_per_prompt": 1, "turns": "servers", "versions": {"python": "3"},
     }  # fmt: skip
 
 
@@ -58,6 +58,19 @@ def test_a_ratio_is_taken_within_its_round() -> None:
     lines = [*turns("ours", [1.0, 10.0, 2.0]), *turns("theirs", [3.0, 20.0, 8.0])]
     found = figures.ratios(lines, "trec", "theirs", "ours")
     assert (found.median, found.low, found.high) == (3.0, 2.0, 4.0)
+
+
+def test_ways_of_another_run_are_not_compared() -> None:
+    lines = [*turns("ours", [1.0]), *turns("theirs", [3.0])]
+    later = [line | {"turns": "packages", "seconds": 10 * line["seconds"]} for line in turns("ours", [1.0])]
+    assert figures.ratios([*lines, *later], "trec", "theirs", "ours").median == 3.0
+
+
+@pytest.mark.parametrize(
+    ("bound", "shown"), [(3.951, "3.96"), (3.95, "3.95"), (0.0001321, "0.000133"), (12.01, "12.1")]
+)
+def test_an_upper_bound_is_rounded_up(bound, shown) -> None:
+    assert tables.rounded_up(bound) == shown
 
 
 def fifty(condition, right, repetition=0) -> Cell:
