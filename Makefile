@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := $(wildcard csrc/*.p[yx]* csrc/*.h)
 
-.PHONY: demo test check fast bench reproduce soak models utility peers format clean
+.PHONY: demo test check fast bench reproduce soak models utility peers site format clean
 
 demo: .venv/demo
 	$(BIN)/dpfewshot demo
@@ -65,6 +65,10 @@ utility: models
 # DATA as above; STORE=folder outside of the project for the peers' environments (3 GB) and the demonstrations.
 peers: models .venv/bench
 	$(BIN)/python -m bench.peers $(DATA) $(STORE)
+
+# The documentation as a site, into build/site; a server (`python -m http.server -d build/site`) makes its search work.
+site: .venv/dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
 
 format: .venv/dev
 	$(BIN)/ruff check --fix .

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser
 
 from dpfewshot.report import Sources, page, select
+from tests.support.browsers import DESKTOP, PHONE, Seen, chromium, opened
 from tests.support.report_samples import sources
 
 pytestmark = pytest.mark.browser
 
-QUIET = ["gpu", "quic", "background-networking", "component-update", "sync"]
-DESKTOP, PHONE = 1280, 360
 VIEWS = [
     ("light", DESKTOP, False),
     ("light", PHONE, False),
@@ -42,41 +39,13 @@ INVISIBLE = """() => [...document.querySelectorAll('svg path, svg text')].filter
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("no chromium: the report is not looked at in a browser")
-    arguments = ["--no-sandbox", "--no-first-run", *(f"--disable-{name}" for name in QUIET)]
-    with sync_playwright() as playwright:  # it makes a new user-data folder each time
-        browser = playwright.chromium.launch(executable_path=program, args=arguments)
-        yield browser
-        browser.close()
+    with chromium() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Sources:
     return sources(tmp_path_factory.mktemp("samples"))
-
-
-@dataclasses.dataclass
-class Seen:
-    """A page that is open, what it said on the console, and what it asked the network for."""
-
-    page: Page
-    console: list[str] = dataclasses.field(default_factory=list)
-    requests: list[str] = dataclasses.field(default_factory=list)
-
-    def violations(self) -> list[str]:
-        return [each["id"] for each in Axe().run(self.page).response["violations"]]
-
-
-def opened(browser: Browser, path: Path, scheme: str = "light", width: int = DESKTOP) -> Seen:
-    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
-    seen = Seen(context.new_page())
-    seen.page.on("console", lambda message: seen.console.append(message.text))
-    seen.page.on("pageerror", lambda error: seen.console.append(str(error)))
-    seen.page.on("request", lambda request: seen.requests.append(request.url))
-    seen.page.goto(path.as_uri())
-    return seen
 
 
 def written(folder: Path, given: Sources, *, confidential: bool = False) -> Path:
