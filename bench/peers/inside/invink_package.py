@@ -56,7 +56,7 @@ def main() -> None:
     names = ("invink", "torch", "transformers", "numpy")
     print(json.dumps({"versions": {name: importlib.metadata.version(name) for name in names}}), flush=True)
     if request["mended"]:
-        sys.meta_path.insert(0, Mended())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, Mended())
     for answer in answers(request):
         print(json.dumps(answer), flush=True)
 
