@@ -10,7 +10,7 @@ from typing import Any
 import dpfewshot as dpf
 from bench.backends_ways import Server
 from bench.peers.claims import DELTA, FLOATS
-from bench.peers.environments import INVINK, PACK, PACK_NEWEST
+from bench.peers.environments import INVINK, PACK, PACK_NEWEST, Environment
 from bench.peers.legacy import Legacy
 from bench.peers.raw import Line, versions
 from bench.utility import MODELS
@@ -40,7 +40,7 @@ def the_pack(records: list[dpf.Record], store: Path) -> Iterator[Line]:
         legacy = stack.enter_context(closing(Legacy(server.address)))
         calls = [{"tokens": 3, "sigma": SIGMA, "prompts": 5, "records": 1}]
         stated = [{"size": size, "sigma": SIGMA, "tokens": TOKENS} for size in (DRAWN, 1)]
-        ways = (
+        ways: tuple[tuple[str, Environment, str, list[dict[str, float]]], ...] = (
             ("newest llama-index-core", PACK_NEWEST, legacy.address, []),
             ("llama-server", PACK, f"http://{server.address}", []),
             ("a server in OpenAI's form", PACK, legacy.address, stated),
