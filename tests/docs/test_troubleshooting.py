@@ -1,0 +1,42 @@
+"""docs/troubleshooting.md quotes messages as the package's source words them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/troubleshooting.md"
+QUOTED = re.compile(r"^\*\*`(.+)`\*\*$", re.MULTILINE)
+
+
+def quoted() -> list[str]:
+    return QUOTED.findall(PAGE.read_text(encoding="utf-8"))
+
+
+def texts_of(source: str) -> Iterator[str]:
+    """Every text of a program, with … for what is filled in."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.JoinedStr):
+            parts = [part.value if isinstance(part, ast.Constant) else "…" for part in node.values]
+            yield re.sub("…+", "…", "".join(map(str, parts)))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def missing(messages: list[str]) -> list[str]:
+    """Quotations that no text of the package contains; a … at their end stands for the rest of it."""
+    files = (ROOT / "dpfewshot").rglob("*.py")
+    source = [text for file in files for text in texts_of(file.read_text(encoding="utf-8"))]
+    return [each for each in messages if not any(each.removesuffix("…") in text for text in source)]
+
+
+def test_every_message_stands_in_the_source() -> None:
+    assert len(quoted()) > 30
+    assert missing(quoted()) == []
+
+
+def test_a_message_that_nobody_raises_is_found() -> None:
+    assert missing(["the … is blank; write something"]) == ["the … is blank; write something"]
