@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -26,11 +27,15 @@ def texts_of(source: str) -> Iterator[str]:
             yield node.value
 
 
+@cache
+def package() -> tuple[str, ...]:
+    files = (ROOT / "dpfewshot").rglob("*.py")
+    return tuple(text for file in files for text in texts_of(file.read_text(encoding="utf-8")))
+
+
 def missing(messages: list[str]) -> list[str]:
     """Quotations that no text of the package contains; a … at their end stands for the rest of it."""
-    files = (ROOT / "dpfewshot").rglob("*.py")
-    source = [text for file in files for text in texts_of(file.read_text(encoding="utf-8"))]
-    return [each for each in messages if not any(each.removesuffix("…") in text for text in source)]
+    return [each for each in messages if not any(each.removesuffix("…") in text for text in package())]
 
 
 def test_every_message_stands_in_the_source() -> None:
