@@ -111,7 +111,7 @@ def station(x: float, title: str, lines: Sequence[str], kind: str = "box") -> It
 
 def data_way() -> str:
     """From private records to prompts of any model."""
-    places = [24, 200, 376, 564, 740]
+    places = [24, 200, 376, 562, 730]
     parts = [
         rectangle(10, 10, 528, 256, "trusted", corner=12),
         rectangle(550, 10, 340, 256, "public", corner=12),
@@ -119,12 +119,13 @@ def data_way() -> str:
         text(564, 38, "anywhere, as often as you like", "strong large"),
         *station(places[0], "private records", ("a random draw", "for each", "demonstration")),
         *station(places[1], "a model of yours", ("reads one record", "a prompt, predicts", "the next word")),
-        *station(places[2], "sum + exact noise", ("the only step", "that releases", "a word"), "noise"),
+        *station(places[2], "sum + noise", ("exact noise: only", "this step releases", "a word"), "noise"),
         *station(places[3], "demonstrations", ("synthetic texts,", "a certified (ε, δ)", "for all of them")),
-        *station(places[4], "prompts", ("of any model of", "anybody, at no", "further privacy")),
+        *station(places[4], "prompts", ("of any model,", "yours or", "anybody else's")),
         rectangle(places[2], 212, 150, 36, "box budget"),
         text(places[2] + 75, 235, "privacy budget", "middle strong"),
         arrow((places[2] + 75, 212), (places[2] + 75, 170)),
+        text(720, 235, "costs no further privacy", "middle soft"),
         text(places[2] - 12, 235, "charged before each draw", "end soft"),
         arrow((places[2] + 40, 62), (places[2] + 40, 50), (places[1] + 110, 50), (places[1] + 110, 58)),
         text(places[1] + 114, 40, "word by word", "soft"),
