@@ -1,7 +1,7 @@
-"""Writes README.md's two tables from the raw results: `python -m bench.readme`.
+"""Writes README.md's tables from the raw results: `python -m bench.readme`.
 
-A table stands between the comments `<!-- results -->` or `<!-- peers -->` and `<!-- end -->`, with the sentences that
-follow from it.
+A table stands between the comments `<!-- texts -->`, `<!-- results -->` or `<!-- peers -->` and `<!-- end -->`, with the
+sentences that follow from it.
 """
 
 from __future__ import annotations
@@ -12,18 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.peers import raw, tables
-from bench.peers.accuracy import AMIN, TASKS
-from bench.peers.figures import PEERS, ahead, group
+from bench.peers.accuracy import AMIN, EPSILONS, TASKS
+from bench.peers.figures import PEERS, ahead, compared, group
 from bench.peers.figures import cells as peer_cells
-from bench.peers.figures import compared as beside_ours
 from bench.utility import RAW
-from bench.utility_tables import CALIBRATION, NOTHING_READ, OURS, SHOTS, USER, WRITER, compared
-from dpfewshot.evaluation import Cell, Results, summarise
+from bench.utility_tables import CALIBRATION, NOTHING_READ, OURS, SHOTS, USER, WRITER
+from dpfewshot.evaluation import Cell, Results, difference, summarise
 from dpfewshot.evaluation.conditions import NON_PRIVATE_SAMPLE
 from dpfewshot.evaluation.summaries import grouped
 from dpfewshot.runtime.files import write_whole
 
 README = Path(__file__).parents[1] / "README.md"
+READABILITY = RAW.parents[1] / "readability.md"
+SHOWN = "gemma-3-270m-q4_k_m, banking77"
+"""The writer and the data set whose texts are shown."""
+
 NAMES = {"trec": "TREC", "agnews": "AG News", "mit-d": "MIT-D", "mit-g": "MIT-G", "dbpedia": "DBPedia"}
 COLUMNS = (*((task, WRITER) for task in NAMES), ("trec", USER), ("mit-d", USER))
 """Tasks, each with the model that labels the texts."""
@@ -82,14 +85,12 @@ OTHERS = (
         "InvisibleInk, `invink`",
         "a syntax error on Python 3.11; mended, one seed for all calls",
         "InvisibleInk (invink)",
-        tokens="InvisibleInk, τ = 1",
     ),
     Peer(
         "private prediction (Amin et al.)",
         "a paper without code; ours of it",
         "Amin et al.",
         AMIN,
-        "private prediction, c = 10",
     ),
     Peer(
         "Private Evolution",
@@ -97,6 +98,19 @@ OTHERS = (
         condition="private-evolution",
     ),
 )
+
+
+def texts(page: str) -> list[str]:
+    """A text of one label at each ε, from docs/results/readability.md: always the same label and mechanism."""
+    part = page.partition(f"\n## {SHOWN}\n")[2].partition("\n## ")[0]
+    cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in part.splitlines()]
+    found = {(cell[0], cell[1]): cell[-1] for cell in cells if cell}
+    rows = [
+        ["0: from the instruction alone", found["instruction-only", "–"]],
+        *([f"**{each}**", f"**{found['softmax-choice', each]}**"] for each in ("1", "2", "4")),
+        ["none: without noise", found["no noise", "–"]],
+    ]
+    return table(["ε", "text"], rows)
 
 
 def results(cells: Sequence[Cell]) -> list[str]:
@@ -110,11 +124,15 @@ def results(cells: Sequence[Cell]) -> list[str]:
         return groups.get((task, model, condition, epsilon), [])
 
     def less(condition: dict[str, str], epsilon: float | None) -> list[str]:
-        pairs = [
-            compared(found(*each, OURS[each[0]], 1.0), found(*each, condition[each[0]], epsilon), each[1])
-            for each in COLUMNS
-        ]
-        return [f"{100 * one.mean:+.1f} {span(one.low, one.high, '+')}" if one else "–" for one in pairs]
+        shown = []
+        for task, model in COLUMNS:
+            pair = found(task, model, OURS[task], 1.0), found(task, model, condition[task], epsilon)
+            if not all(pair):
+                shown.append("–")
+                continue
+            one = difference(*pair, calibration=CALIBRATION[model])
+            shown.append(f"{100 * one.mean:+.1f} {span(one.low, one.high, '+')}")
+        return shown
 
     bare = dict.fromkeys(NAMES, ZERO_SHOT)
     head = [NAMES[task] + ", Qwen" * (model == USER) for task, model in COLUMNS]
@@ -122,13 +140,15 @@ def results(cells: Sequence[Cell]) -> list[str]:
         [name, shown, *(accuracy(found(*each, condition[each[0]], epsilon)) for each in COLUMNS)]
         for name, shown, condition, epsilon in ROWS
     ]
-    gains, costs = less(bare, 0.0), less(OURS, None)
-    rows += [["ε = 1 less none", "", *gains], ["ε = 1 less no noise", "", *costs]]
+    gains = less(bare, 0.0)
+    rows.append(["ε = 1 less no demonstrations", "", *gains])
+    rows.append(["ε = 1 less without records", "", *less(NOTHING_READ, 0.0)])
+    rows.append(["ε = 1 less without noise", "", *less(OURS, None)])
     worse = [name for name, gain in zip(head, gains, strict=True) if gain.startswith("-")]
     return [
         *table(["demonstrations", "ε", *head], rows),
         "",
-        f"At ε = 1, worse than no demonstrations: {', '.join(worse)}.",
+        f"At ε = 1, no better than no demonstrations: {'; '.join(worse)}.",
     ]
 
 
@@ -152,11 +172,8 @@ def peers(lines: Sequence[raw.Line], cells: Sequence[Cell], certified: Iterable[
         for line in reversed(lines)
         if line["kind"] == "claim" or line.get("with") == "its formula"
     }
-    read = {
-        name: tokens
-        for _, data, name, tokens, *_ in (row.split(" | ") for row in prefixed(tables.agreement()))
-        if data == "TREC"
-    }
+    rows_read = [[cell.strip() for cell in row.split("|")] for row in tables.agreement()]
+    read = {row[2]: row[3] for row in rows_read if row[1] == "TREC"}
     ours = max(cell.epsilon or 0.0 for cell in certified)
     rows = [
         [
@@ -188,14 +205,9 @@ def peers(lines: Sequence[raw.Line], cells: Sequence[Cell], certified: Iterable[
         "what fails",
     ]
     leading, measured = tables.leads(cells)
-    whole = len(TASKS) * len(PEERS) * len(tables.EPSILONS)
+    whole = len(TASKS) * len(PEERS) * len(EPSILONS)
     found = f"{len(leading)} of {measured} comparisons; {whole - measured} are not measured yet"
     return [*table(head, rows), "", f"At equal ε, a peer is more accurate beyond the spread in {found}."]
-
-
-def prefixed(rows: Iterable[str]) -> Iterable[str]:
-    """Rows of a table that split into cells at " | "."""
-    return (f" {row.strip('|')}" for row in rows)
 
 
 def stated(claim: raw.Line | None) -> list[str]:
@@ -216,7 +228,7 @@ def points(cells: Sequence[Cell], condition: str) -> str:
         if not peer:
             shown.append("–")
             continue
-        one = beside_ours(ours, peer, task)
+        one = compared(ours, peer, task)
         bold = "**" * (ahead(one) or one.high < 0)
         shown.append(f"{bold}{100 * one.mean:+.1f}{bold}")
     return " / ".join(shown)
@@ -233,11 +245,15 @@ def written(text: str) -> str:
     certified = [
         cell for cell in cells if cell.writer == f"{WRITER}, certified" and cell.epsilon_asked == 1.0
     ]
-    parts = {"results": results(cells), "peers": peers(raw.read(), peer_cells(), certified)}
+    parts = {
+        "texts": texts(READABILITY.read_text(encoding="utf-8")),
+        "results": results(cells),
+        "peers": peers(raw.read(), peer_cells(), certified),
+    }
     for name, lines in parts.items():
         before, _, rest = text.partition(f"<!-- {name} -->\n")
         after = rest.partition("<!-- end -->")[2]
-        text = "\n".join([before + f"<!-- {name} -->", *lines, "<!-- end -->"]) + after
+        text = "\n".join([before + f"<!-- {name} -->", "", *lines, "", "<!-- end -->"]) + after
     return text
 
 
