@@ -66,11 +66,13 @@ utility: models
 	$(BIN)/python -m bench.utility_choice $(DATA) $(STORE)/pools
 	$(BIN)/python -m bench.utility_jargon $(STORE)/pools
 	$(BIN)/python -m bench.utility_page > docs/results/utility.md
+	$(BIN)/python -m bench.readme
 
 # Every peer beside dpfewshot, into docs/comparison.md. Takes about two hours on two idle cores; what was measured is kept.
 # DATA as above; STORE=folder outside of the project for the peers' environments (3 GB) and the demonstrations.
 peers: models .venv/bench
 	$(BIN)/python -m bench.peers $(DATA) $(STORE)
+	$(BIN)/python -m bench.readme
 
 # The documentation as a site, into build/site; a server (`python -m http.server -d build/site`) makes its search work.
 site: .venv/dev
