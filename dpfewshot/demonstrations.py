@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = ("text", "label", "epsilon", "delta", "relation", "private", "mechanism", "tokens")
-"""The keys of a line, in order; `Demonstration.as_line` writes them."""
+"""The keys of a line, in order; `Demonstration.as_line` writes them, and "fields" if a text has several."""
 
 _NUMBERS = (int, float)
 
@@ -182,7 +182,8 @@ class Demonstrations(Sequence[Demonstration]):
 
     def _columns(self) -> dict[str, list[object]]:
         lines = self.to_lines()
-        return {name: [line[name] for line in lines] for name in COLUMNS}
+        names = [*COLUMNS, "fields"] if any(one.fields for one in self.items) else COLUMNS
+        return {name: [line.get(name) for line in lines] for name in names}
 
 
 def json_line(demonstration: Demonstration) -> str:
@@ -196,9 +197,11 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
     Raises:
         ValueError: the mapping is not an output line.
     """
-    if set(line) != set(COLUMNS):
+    if set(line) - {"fields"} != set(COLUMNS):
         raise ValueError("the keys are not those of a demonstration")
+    fields = line.get("fields", {})
     strings = [line[name] for name in ("text", "label", "relation", "mechanism")]
+    strings += fields.values() if isinstance(fields, dict) else [None]
     amounts = [line[name] for name in ("epsilon", "delta")]
     spends = all(isinstance(amount, _NUMBERS) and 0 <= amount <= sys.float_info.max for amount in amounts)
     whole = isinstance(line["tokens"], int) and isinstance(line["private"], bool)
@@ -212,6 +215,7 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
         spent=PrivacySpend(float(line["epsilon"]), float(line["delta"])) if spends else None,
         relation=line["relation"],
         mechanism=line["mechanism"],
+        fields=fields,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
 from enum import StrEnum
@@ -60,14 +60,17 @@ class Columns:
     """The names of the columns that records come from.
 
     Args:
-        text: of the text. A holdout divides records without units by their texts.
+        text: of the text; of several fields, their names and paths in JSON. A holdout divides records without
+            units by their texts.
         label: of the label. Labels of another column partition the units differently.
         unit: of the unit; None if nobody named one.
+        fields: the name and the path of each field, if a text has several.
     """
 
     text: str = TEXT_COLUMN
     label: str = LABEL_COLUMN
     unit: str | None = None
+    fields: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class Record:
     """One private record. Its repr shows none of it.
 
     Args:
-        text: the private text.
+        text: the private text; of several fields, what `tasks.layout.TextLayout.text` makes of them.
         label: its label, one of the task's or, for extraction tasks, free.
         unit: whom it belongs to (a customer id), or None if each record is a unit of its own.
         columns: the names of the columns that it was read from, shared by all records of one source; None
@@ -88,8 +91,8 @@ class Record:
     columns: Columns | None = field(default=None, repr=False, compare=False, kw_only=True)
 
 
-class Records(list[Record]):
-    """Private records of one source. Each of them knows the names of its columns, so any list keeps them."""
+class _OfColumns(Iterable[Record]):
+    """Records that tell the names of their columns."""
 
     @property
     def unit(self) -> str | None:
@@ -103,11 +106,15 @@ class Records(list[Record]):
 
     @property
     def text(self) -> str:
-        """The text column's name."""
+        """The text column's name; of several fields, their names and columns in JSON."""
         return columns_of(self).text
 
 
-class StoredRecords(Sequence[Record]):
+class Records(list[Record], _OfColumns):
+    """Private records of one source. Each of them knows the names of its columns, so any list keeps them."""
+
+
+class StoredRecords(Sequence[Record], _OfColumns):
     """Private records that stay in their file: `dpfewshot.index_records`. Nothing of them is in the repr.
 
     Attributes:
@@ -135,21 +142,6 @@ class StoredRecords(Sequence[Record]):
         Raises:
             InvalidRecords: as above.
         """
-
-    @property
-    def unit(self) -> str | None:
-        """The unit column's name; None if nobody named one."""
-        return self.columns.unit
-
-    @property
-    def label(self) -> str:
-        """The label column's name."""
-        return self.columns.label
-
-    @property
-    def text(self) -> str:
-        """The text column's name."""
-        return self.columns.text
 
 
 def columns_of(records: Iterable[Record]) -> Columns:
@@ -310,6 +302,8 @@ class Demonstration:
         spent: what the whole plan reserved; None if `private` is false.
         relation: the neighbouring relation of the guarantee, "add-remove", "zero-out" or "replace-one".
         mechanism: the name of the mechanism that released it.
+        fields: the value of each text field by its name, if the task has several; else empty. `text` holds
+            all of them.
     """
 
     text: str
@@ -319,6 +313,7 @@ class Demonstration:
     spent: PrivacySpend | None
     relation: str
     mechanism: str
+    fields: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def as_line(self) -> dict[str, object]:
         """The object of an output line, which the command line writes as JSON."""
@@ -331,6 +326,7 @@ class Demonstration:
             "private": self.private,
             "mechanism": self.mechanism,
             "tokens": self.token_count,
+            **({"fields": dict(self.fields)} if self.fields else {}),
         }
 
 

@@ -54,10 +54,24 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/prompts/writer.py",
-        "return self.tokenizer.tokenize(line[: 16 * self.record_token_cap])[: self.record_token_cap]",
-        "return self.tokenizer.tokenize(line[: 16 * self.record_token_cap])",
+        "tokens += [*name, *value[:length]]",
+        "tokens += [*name, *value]",
         "a record has a cap of its own",
         "tests/unit/test_prompts.py",
+    ),
+    Fault(
+        "dpfewshot/tasks/layout.py",
+        "return on_lines(value) if self.multiline else on_one_line(value)",
+        "return value",
+        "no record holds what ends a field",
+        "tests/property/test_text_ends.py",
+    ),
+    Fault(
+        "dpfewshot/tasks/layout.py",
+        'f"{name}: {on_lines(values[name])}"',
+        'f"{name}: {values[name]}"',
+        "no value passes for another field",
+        "tests/property/test_text_ends.py",
     ),
     Fault(
         "dpfewshot/values.py",

@@ -39,6 +39,8 @@ class Header:
     def lines(self) -> dict[str, object]:
         """The header as it is stored."""
         columns = dataclasses.asdict(self.columns)
+        if not self.columns.fields:  # as in the indexes of texts of one field
+            del columns["fields"]
         return {"format": _FORMAT, "confidential": _PRIVATE, "sha256": self.digest, "columns": columns}
 
 

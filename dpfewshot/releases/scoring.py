@@ -24,7 +24,7 @@ from dpfewshot.icl.calibration import Calibration
 from dpfewshot.icl.classifier import Classifier
 from dpfewshot.icl.extractor import greedy, same_label
 from dpfewshot.icl.few_shot import FewShotPrompt
-from dpfewshot.prompts.few_shot import PromptFormat, on_one_line
+from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.prompts.writer import none_if_unusable
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration, Record, check_whole
@@ -133,7 +133,7 @@ class _RecordPrompts:
         check_whole("record_token_cap", record_token_cap)
         self._prompt = prompt
         self._cap = record_token_cap
-        self._ending = prompt.backend.tokenize(f"\n{prompt.format.label_field}:")
+        self._ending = prompt.backend.tokenize(prompt.format.label_opening)
         longest = len(prompt.prefix) + record_token_cap + len(self._ending) + label_tokens
         context = getattr(prompt.backend, "context_tokens", None)
         if context is not None and longest > context:
@@ -155,7 +155,7 @@ class _RecordPrompts:
 
     def _question(self, text: str) -> list[int]:
         # A huge text is not tokenised whole: few tokens cover more than 16 characters.
-        whole = self._prompt.question(on_one_line(text)[: 16 * self._cap])
+        whole = self._prompt.question(text, longest=16 * self._cap)
         if len(whole) <= self._cap + len(self._ending):
             return whole
         return [*whole[: self._cap], *self._ending]
