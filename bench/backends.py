@@ -13,12 +13,14 @@ import argparse
 import statistics
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import dpfewshot as dpf
 from bench import backends_memory, backends_profile
 from bench.backends_inputs import DATA_SETS, LONG, PROMPTS, SHORT, Inputs, Options, loaded
 from bench.backends_speed import speed, verdict
+from bench.backends_together import together
 from bench.backends_ways import InProcess
 from bench.trec import prefix_tree_nodes
 from dpfewshot.backends import LlamaCpp
@@ -34,7 +36,7 @@ def counts(options: Options) -> Iterator[str]:
     yield COUNTS
     yield "| prompts | N | M | evaluated | tree of the step's prompts | ratio | target | | prefix once a demonstration | ratio | public tree | ratio |"
     yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
-    with loaded(options) as backend:
+    with loaded(replace(options, threads=1)) as backend:  # each of several lanes evaluates the prefix
         for data_set in DATA_SETS:
             inputs = Inputs(data_set, options.data, backend, LONG)
             for size in (1, 2):
@@ -112,7 +114,7 @@ def memory(_: Options) -> Iterator[str]:
     yield ""
 
 
-SECTIONS = {"counts": counts, "speed": speed, "rest": rest, "memory": memory}
+SECTIONS = {"counts": counts, "speed": speed, "together": together, "rest": rest, "memory": memory}
 
 
 def main() -> int:
@@ -138,14 +140,14 @@ HEADER = """# The in-process backend's cost
 
     python -m bench.backends DATA > docs/results/backends.md
 
-SmolLM2-135M-Instruct (Q4_1), the Gaussian mechanism with K = 100. Records and released tokens are the same for every method, so all methods
+SmolLM2-135M-Instruct (a Q4_1 file), the Gaussian mechanism with K = 100. Records and released tokens are the same for every method, so all methods
 evaluate the same prompts: M subsets of TREC's *Location* or AG News' *World*, after tokens of held-out texts. All methods took turns in one run.
 A range is median (least to most) over its rounds. Compare ratios; times belong to one machine.
 """
 
 COUNTS = """A step's tree contains once each token that its prompts, the public one included, share as a prefix. In process the prefix is evaluated once a
 demonstration and the public prompt grows by a token, so fewer evaluations than the tree's nodes can suffice. A prefix that two private records share is evaluated
-for each, since a schedule that shares it would depend on who else was drawn. "Prefix once a demonstration" is the stricter count: it requires that
+for each, since a schedule that shares it would depend on who else was drawn. With several threads each evaluates the prefix, once a demonstration too; the table counts one. "Prefix once a demonstration" is the stricter count: it requires that
 sharing and credits nothing for the prefix. The "public tree" shares only what all prompts of a label begin with. Means over T = 15 tokens.
 """
 

@@ -28,9 +28,11 @@ class Options:
     threads: int
 
 
-def loaded(options: Options, weights: str | None = None) -> LlamaCpp:
-    """The packaged model in process."""
-    return LlamaCpp(packaged_model_path(), context_tokens=256, threads=options.threads, weights=weights)
+def loaded(options: Options, kept_prompts: int = 75) -> LlamaCpp:
+    """The packaged model in process, as the default loads it."""
+    return LlamaCpp(
+        packaged_model_path(), context_tokens=256, threads=options.threads, kept_prompts=kept_prompts
+    )
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class Setting:
     Attributes:
         context_tokens: see `LlamaCpp`.
         kept_prompts: see `LlamaCpp`.
-        weights: see `LlamaCpp`.
+        weights: see `LlamaCpp`; None for the file's.
         prompts: M.
     """
 

@@ -8,8 +8,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import dpfewshot as dpf
@@ -22,18 +23,27 @@ EVALUATION = {"llama_decode", "llama_get_logits_ith"}
 
 @dataclass
 class Clock:
-    """The seconds measured so far."""
+    """The seconds measured so far: those in which at least one thread was in a block of `running`."""
 
     seconds: float = 0.0
+    _started: float = 0.0
+    _threads: int = 0
+    _lock: Lock = field(default_factory=Lock)
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Adds the time of the block to the clock."""
-        started = time.perf_counter()
+        """Let the clock run in the block."""
+        with self._lock:
+            if not self._threads:
+                self._started = time.perf_counter()
+            self._threads += 1
         try:
             yield
         finally:
-            self.seconds += time.perf_counter() - started
+            with self._lock:
+                self._threads -= 1
+                if not self._threads:
+                    self.seconds += time.perf_counter() - self._started
 
 
 class TimedLibrary:

@@ -10,6 +10,7 @@ without it.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -40,8 +41,11 @@ PASSED, FAILED = 0, 1
 CAUGHT = "caught"
 
 
-def main(words: list[str]) -> int:
+def main() -> int:
     """Tries the faults and prints the verdicts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("words", nargs="*", help="words of the files or properties to try; none: all")
+    words = parser.parse_args().words
     faults = [
         fault for fault in FAULTS if not words or any(word in fault.file + fault.breaks for word in words)
     ]
@@ -144,4 +148,4 @@ def show(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

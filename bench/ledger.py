@@ -67,8 +67,8 @@ def print_lines(lines: Iterator[str]) -> None:
 def rate_lines(ledgers: dict[str, Callable[[], str]], seconds: float) -> Iterator[str]:
     """Cycles per second and the time of one, by number of processes."""
     yield "## Reserve, charge, settle\n"
-    yield "| database | processes | cycles per second | median, ms | p99, ms | refused as locked |"
-    yield "|---|---|---|---|---|---|"
+    yield "| database | processes | cycles per second | median, ms | p99, ms | p99 / median | refused as locked |"
+    yield "|---|---|---|---|---|---|---|"
     for name, make in ledgers.items():
         for processes in PROCESSES:
             url = make()
@@ -77,9 +77,9 @@ def rate_lines(ledgers: dict[str, Callable[[], str]], seconds: float) -> Iterato
             took = sorted(one for answer in answers for one in answer["took"])
             locked = sum(answer["locked"] for answer in answers)
             rate = sum(len(answer["took"]) / answer["seconds"] for answer in answers)
+            median, slow = 1e3 * statistics.median(took), 1e3 * took[int(0.99 * len(took))]
             yield (
-                f"| {name} | {processes} | {rate:.0f} | {1e3 * statistics.median(took):.1f} | "
-                f"{1e3 * took[int(0.99 * len(took))]:.0f} | {locked} |"
+                f"| {name} | {processes} | {rate:.0f} | {median:.1f} | {slow:.0f} | {slow / median:.1f} | {locked} |"
             )
 
 

@@ -54,7 +54,7 @@ def main() -> None:
             print(f"{target}: fetched, {target.stat().st_size / 1e6:.0f} MB, sha256 as expected")
         unpacked = target.with_suffix("")
         if not (unpacked / "tokenizer.json").exists():  # written last
-            _unpack(target, unpacked)
+            unpack(target, unpacked)
         print(f"{unpacked}/: there")
 
 
@@ -69,8 +69,8 @@ def _fetch(model: Model, target: Path) -> None:
     unfinished.replace(target)
 
 
-def _unpack(source: Path, target: Path) -> None:
-    """Writes a GGUF file's weights as a folder in bfloat16."""
+def unpack(source: Path, target: Path) -> None:
+    """Writes a GGUF file's weights and tokenizer as a folder of Hugging Face's form, in bfloat16."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Self
@@ -37,6 +36,7 @@ from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.planning.planner import Planner
 from dpfewshot.planning.population import Population, public_stratum, relation_of
 from dpfewshot.planning.settings import CERTIFIED, POISSON, PUBLISHED
+from dpfewshot.planning.speed import Speed, SpeedProbe
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records import as_records
 from dpfewshot.records.checks import check_fields
@@ -137,7 +137,7 @@ class Synthesizer:
     ) -> None:
         self._task = task
         self._backend = backend
-        self._tokens_per_second: float | None = None
+        self._speed: Speed | None = None
         check_invariance(backend, allowed=allow_batch_variance)
         limit = None if isinstance(budget, NoPrivacy) else budget
         choices = Choices(mechanism, prompts_per_token, records_per_prompt, resample_every)
@@ -221,17 +221,17 @@ class Synthesizer:
         return [dataclasses.replace(row, plan=self._estimated(row.plan)) for row in rows]
 
     def probe(self, seconds: float = 2.0) -> GenerationPlan:
-        """Measure the backend on a public prompt; return the plan with the estimated seconds.
+        """Measure the backend on public prompts of the plan's lengths; return the plan with its seconds.
 
         The plan that generates stays as it is. From now on `plan` and `compare` state the estimate too.
+
+        Args:
+            seconds: about how long to measure; one round of prompts is asked for in any case.
         """
-        prompts = self._planner.writer.for_label(self._planner.labels[0])
-        prompt = [*prompts.prefix, *prompts.public_suffix]
-        tokens, started = 0, time.perf_counter()
-        while (elapsed := time.perf_counter() - started) < seconds:
-            self._backend.next_token_logprobs([prompt])
-            tokens += len(prompt)
-        self._tokens_per_second = tokens / elapsed
+        planner = self._planner
+        prefix = planner.writer.for_label(planner.labels[0]).prefix
+        probe = SpeedProbe(self._backend, prefix, planner.lengths, planner.settings)
+        self._speed = probe.measure(seconds)
         return self.plan
 
     def generate(self, label: str, *, max_tokens: int | None = None) -> Demonstration:
@@ -347,4 +347,4 @@ class Synthesizer:
 
     def _estimated(self, plan: GenerationPlan) -> GenerationPlan:
         """The plan with its duration, once the backend was measured."""
-        return plan if self._tokens_per_second is None else plan.with_speed(self._tokens_per_second)
+        return plan if self._speed is None else self._planner.estimated(plan, self._speed)

@@ -7,13 +7,15 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
+from decimal import ROUND_CEILING, Decimal
 from enum import StrEnum
 from fractions import Fraction
 from numbers import Real
 from typing import TYPE_CHECKING, Final
 
+from dpfewshot.certificates import Certificate
 from dpfewshot.errors import InvalidPlan, InvalidRecords
+from dpfewshot.exact.decimals import to_digits
 
 if TYPE_CHECKING:
     import numpy as np
@@ -272,24 +274,6 @@ def delta_text(delta: float) -> str:
     return f"{float(to_digits(Decimal(repr(float(delta))), 3, ROUND_CEILING)):.3g}"
 
 
-def to_digits(number: Decimal, digits: int, rounding: str) -> Decimal:
-    """Round a number to significant digits, whatever the caller's decimal context is.
-
-    Args:
-        number: exact.
-        digits: at least 1.
-        rounding: a mode of the decimal module, such as `ROUND_CEILING`.
-    """
-    return own_context(digits, rounding).plus(number)
-
-
-def own_context(digits: int = 50, rounding: str = ROUND_HALF_EVEN) -> Context:
-    """A decimal context for `decimal.localcontext` that inherits nothing from the caller's."""
-    return Context(
-        digits, rounding, MIN_EMIN, MAX_EMAX, capitals=1, clamp=0, flags=[], traps=[InvalidOperation]
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Demonstration:
     """One released demonstration. Every use of it is post-processing: log it, store it, publish it.
@@ -302,6 +286,7 @@ class Demonstration:
         spent: what the whole plan reserved; None if `private` is false.
         relation: the neighbouring relation of the guarantee, "add-remove", "zero-out" or "replace-one".
         mechanism: the name of the mechanism that released it.
+        certificate: what it was generated under; None for baselines and lines of older versions.
         fields: the value of each text field by its name, if the task has several; else empty. `text` holds
             all of them.
     """
@@ -313,6 +298,7 @@ class Demonstration:
     spent: PrivacySpend | None
     relation: str
     mechanism: str
+    certificate: Certificate | None = None
     fields: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def as_line(self) -> dict[str, object]:
@@ -326,6 +312,7 @@ class Demonstration:
             "private": self.private,
             "mechanism": self.mechanism,
             "tokens": self.token_count,
+            **({} if self.certificate is None else {"certificate": self.certificate.as_dict()}),
             **({"fields": dict(self.fields)} if self.fields else {}),
         }
 

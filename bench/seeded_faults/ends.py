@@ -5,6 +5,13 @@ from bench.seeded_faults.fault import Fault
 ENDS = (
     Fault(
         "dpfewshot/backends/servers/probe.py",
+        "beginning[: size - ENDING] + prompt[-ENDING:] if place",
+        "(prompt * size)[:size] if place",
+        "a prefix that prompts of one request share is seen by the probe",
+        "tests/contract/test_server_dialects.py",
+    ),
+    Fault(
+        "dpfewshot/backends/servers/probe.py",
         "row.tobytes() == alone[place].tobytes() for row,",
         "np.abs(row - alone[place]).max() <= 1e-6 for row,",
         "a prompt has the same bits alone and among others",
@@ -44,6 +51,20 @@ ENDS = (
         "self._transport.alone(everywhere=False):",
         "a prompt is blamed only while no replica computes another",
         "tests/contract/test_server_replica_failures.py",
+    ),
+    Fault(
+        "dpfewshot/backends/streams/lanes.py",
+        "while not ended.is_set():",
+        "if not ended.is_set():",
+        "no lane works on after its call has ended",
+        "tests/unit/test_lanes.py",
+    ),
+    Fault(
+        "dpfewshot/backends/llama_cpp/backend.py",
+        'if self._lanes > 1 and not self._passes("lanes", check_lanes, facts):',
+        'if self._lanes > 99 and not self._passes("lanes", check_lanes, facts):',
+        "lanes are used only where they give the same bits",
+        "tests/contract/test_llama_lanes.py",
     ),
     Fault(
         "dpfewshot/prompts/writer.py",
@@ -107,5 +128,33 @@ ENDS = (
         "return len(list(records))",
         "the command line's delta follows from what is declared public",
         "tests/integration/test_default_delta.py",
+    ),
+    Fault(
+        "dpfewshot/demonstrations/collection.py",
+        "plan = (one.certificate and one.certificate.event) or number",
+        'plan = (one.certificate and one.certificate.event) or ""',
+        "lines that do not state one plan cost their sum",
+        "tests/unit/test_demonstrations.py",
+    ),
+    Fault(
+        "dpfewshot/audit/certified.py",
+        "elif not cost.fits(stated):",
+        "elif False:",
+        "a line that states less than was paid is not verified",
+        "tests/integration/test_cli_verify.py",
+    ),
+    Fault(
+        "dpfewshot/audit/certified.py",
+        'if each["hash"] == event), None)',
+        'if each["entry"] == entry), None)',
+        "a ledger that did not pay does not verify",
+        "tests/integration/test_cli_verify.py",
+    ),
+    Fault(
+        "dpfewshot/generation/generation.py",
+        "                self._certificates.of(run)  # a ledger that cannot be read fails before the first draw\n",
+        "",
+        "a ledger that cannot be read costs nothing",
+        "tests/integration/test_cli_verify.py",
     ),
 )

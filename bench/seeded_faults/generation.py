@@ -101,6 +101,27 @@ LOOP_AND_PARTS = (
         "tests/integration/test_executors.py",
     ),
     Fault(
+        "dpfewshot/generation/draw_task.py",
+        "set_up.check_invariance()  # again: the public answer may have shown that the backend varies",
+        "None",
+        "a worker draws nothing once a public answer has shown that its backend mixes batches",
+        "tests/integration/test_executors_faults.py",
+    ),
+    Fault(
+        "dpfewshot/generation/worker_backend.py",
+        "_check_weights(weights_of(made), self.weights)",
+        "None",
+        "a worker draws with the caller's form of the weights",
+        "tests/integration/test_worker_backends.py",
+    ),
+    Fault(
+        "dpfewshot/generation/workers.py",
+        "if isinstance(found, Drawn):",
+        "if found is not None:",
+        "a draw whose answer is wrapped counts as made",
+        "tests/integration/test_executors_faults.py",
+    ),
+    Fault(
         "dpfewshot/budget/reservation.py",
         "told = DrawCounts((self._left[part] + 1,), lease)",
         "told = DrawCounts((self._left[part],), lease)",
@@ -109,8 +130,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/worker_backend.py",
-        "mine = (os.getpid(), self.key)",
-        "mine = (os.getpid(), None)",
+        "mine = (os.getpid(), self.key, self.weights)",
+        "mine = (os.getpid(), None, self.weights)",
         "a worker uses the backend of its own run",
         "tests/contract/test_executors.py",
     ),

@@ -39,6 +39,20 @@ SAMPLING_AND_NOISE = (
         "tests/unit/test_index_records.py tests/integration/test_index_records.py",
     ),
     Fault(
+        "dpfewshot/records/index.py",
+        "if storage.digest() != digest:",
+        "if storage.digest() is None:",
+        "a worker reads the content that was indexed",
+        "tests/unit/test_index_records.py tests/integration/test_index_records.py",
+    ),
+    Fault(
+        "dpfewshot/records/tables.py",
+        "chosen = columns if rows is None else [map(column.__getitem__, rows) for column in columns]",
+        "chosen = columns if rows is None else [column.take(rows) for column in columns]",
+        "a draw reads what indexing reads",
+        "tests/unit/test_index_records.py",
+    ),
+    Fault(
         "csrc/draws.pxi",
         "below += tied - ones",
         "below += ones",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.metadata import EntryPoint, entry_points
 from operator import attrgetter
 from pathlib import Path
@@ -25,6 +27,8 @@ MEMBERS = (
     "next_token_logprobs",
 )
 """The members of a `LogprobBackend`."""
+
+_weights: ContextVar[str | None] = ContextVar("weights", default=None)
 
 
 def backend_from(target: str) -> LogprobBackend:
@@ -107,6 +111,27 @@ def made_by(factory: Callable[[], object], target: str) -> LogprobBackend:
             f"it lacks {', '.join(missing)}"
         )
     return cast("LogprobBackend", backend)
+
+
+@contextmanager
+def making_for_worker(weights: str | None) -> Iterator[None]:
+    """Make a worker's backend within: where it would choose the form of its weights, it takes this one.
+
+    So the answers of all workers are those of the caller's model, and none measures while others draw.
+
+    Args:
+        weights: the form of the caller's weights; None lets the backend choose.
+    """
+    token = _weights.set(weights)
+    try:
+        yield
+    finally:
+        _weights.reset(token)
+
+
+def weights_for_worker() -> str | None:
+    """Return the form that `making_for_worker` gives; None without one."""
+    return _weights.get()
 
 
 def _imported(name: str) -> object:

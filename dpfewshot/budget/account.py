@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from dpfewshot.budget.amounts import Amount
@@ -196,6 +197,42 @@ class DrawsAhead(Protocol):
 def draws_ahead(account: object) -> DrawsAhead | None:
     """The account if it charges several draws in one commit."""
     return account if isinstance(account, DrawsAhead) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Where an entry is recorded.
+
+    Attributes:
+        unit: the account's unit column; None where each record is a unit of its own.
+        dataset: the account's name in its ledger; None for an account that keeps no history.
+        event: the hash of the event that reserved the entry; None as for `dataset`.
+    """
+
+    unit: str | None
+    dataset: str | None = None
+    event: str | None = None
+
+
+@runtime_checkable
+class Receipts(Protocol):
+    """What an account may offer beside `Account`: where its history records an entry."""
+
+    def receipt(self, entry: int) -> Receipt:
+        """Where an entry is recorded.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        ...
+
+
+def receipt_of(account: Account | None, entry: int) -> Receipt:
+    """Where an account records an entry, as far as it says so."""
+    told: object = account
+    if isinstance(told, Receipts):
+        return told.receipt(entry)
+    return Receipt(account.unit if account else None)
 
 
 def bound(account: Account, relations: frozenset[str], unit: str | None) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from dpfewshot.budget.account import Account, Cost, Details, draws_ahead
+from dpfewshot.budget.account import Account, Cost, Details, Receipt, draws_ahead, receipt_of
 from dpfewshot.budget.delegation import DelegatedDraw, OneCharge
 from dpfewshot.budget.draws import USED_UP, DrawCounts, new_lease
 from dpfewshot.budget.permit import Permit
@@ -240,6 +240,10 @@ class Accountant:
     def keeps_account(self) -> bool:
         """Whether a budget is charged. Without one there is no guarantee."""
         return self._account is not None
+
+    def receipt(self, entry: int) -> Receipt:
+        """Where an entry is recorded. See `receipt_of`."""
+        return receipt_of(self._account, entry)
 
     @property
     def spent(self) -> PrivacySpend:

@@ -31,6 +31,7 @@ class LazyGroup(click.Group):
         "evaluate",
         "audit",
         "report",
+        "verify",
         "doctor",
         "ledger",
     )
@@ -62,7 +63,7 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit: 0 success, 1 an audit failed, 2 bad input, 3 the budget does not allow it."""
+    """Run a command and exit: 0 success, 1 an audit or verification failed, 2 bad input, 3 no budget."""
     sys.exit(run(arguments))
 
 

@@ -29,8 +29,8 @@ _OPTIONS: Mapping[str, Decorator] = {
     "model": click.option(
         "--model",
         default=None,
-        help="llama-cpp: a GGUF file, or its name on the hub, by default the packaged SmolLM2-135M; others: "
-        "a name or folder.",
+        help="llama-cpp: a GGUF file, its name on the hub, or ollama:NAME, by default the packaged "
+        "SmolLM2-135M; others: a name or folder.",
     ),
     "base_url": click.option(
         "--base-url",

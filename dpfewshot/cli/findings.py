@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dpfewshot.exact.decimals import to_digits
 from dpfewshot.runtime.files import write_errors, write_whole
-from dpfewshot.values import to_digits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from typing import Any
 
 import click
 
+from dpfewshot.backends.processors import usable_processors
 from dpfewshot.cli.backends import LLAMA_CPP, OPENAI, open_backend
 
 _LOCAL = "local"
@@ -73,7 +73,7 @@ def workers_of(
         return
     own = dict(options)
     if workers is not None and own["backend"] == LLAMA_CPP and own["threads"] is None:
-        own["threads"] = max(1, len(os.sched_getaffinity(0)) // workers)
+        own["threads"] = max(1, usable_processors() // workers)
     factory = partial(open_backend, own, prompts=options["prompts_per_token"])
     with _executor(ray, workers) as executor:
         yield {"executor": executor, "worker_backend": factory}

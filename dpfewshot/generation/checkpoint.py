@@ -2,7 +2,7 @@
 
 The file has one JSON line for each, which is appended and never changed:
 
-    {"checkpoint": "run", "version": 2, "plan": "5c0f...", "file": [64768, 1234567]}
+    {"checkpoint": "run", "version": 2, "plan": "5c0f...", "file": [64768, 1234567], "weights": "bf16"}
     {"checkpoint": "reserved", "part": 0, "entry": 7, "lease": "9e1b...", "blocks": [15]}
     {"checkpoint": "draw", "part": 0, "of": 0, "label": "Location"}
     {"checkpoint": "not drawn", "part": 0, "of": 0}
@@ -92,23 +92,31 @@ class Checkpoint:
     Args:
         path: created if it does not exist.
         identity: public settings that all runs of one checkpoint share; other ones are refused.
+        weights: the form of the model's weights, if it is known; other ones are refused. Older files do not
+            name it.
         copies: whether a copy of the file may be opened, because a ledger detects stale ones.
 
     Attributes:
         progress: of earlier processes and of this one.
 
     Raises:
-        InvalidPlan: the checkpoint is of another plan.
+        InvalidPlan: the checkpoint is of another plan, or of a model with other weights.
         LedgerError: it cannot be read or written, is damaged, a copy, or held by another run.
     """
 
     resumable = True
 
     def __init__(
-        self, path: str | os.PathLike[str], identity: Mapping[str, object], *, copies: bool = False
+        self,
+        path: str | os.PathLike[str],
+        identity: Mapping[str, object],
+        *,
+        weights: str | None = None,
+        copies: bool = False,
     ) -> None:
         self.path = Path(path).absolute()
         self.progress = Progress()
+        self._weights = weights
         self._lock = threading.Lock()
         self._broken = False
         try:
@@ -203,6 +211,7 @@ class Checkpoint:
 
     def _write_first(self, identity: str) -> None:
         first = {"checkpoint": "run", "version": VERSION, "plan": identity, "file": self._identity()}
+        first |= {} if self._weights is None else {"weights": self._weights}
         self._append(json.dumps(first).encode() + b"\n", durable=True)
         folder = os.open(self.path.parent, os.O_RDONLY)
         try:
@@ -235,6 +244,12 @@ class Checkpoint:
             raise InvalidPlan(
                 f"{self.path}: this checkpoint is of another plan: the task, labels, settings, budget, data "
                 "set or the model's vocabulary differ. Use what it was made with, or name another file"
+            )
+        weights = first.get("weights")
+        if None not in (weights, self._weights) and weights != self._weights:
+            raise InvalidPlan(
+                f"{self.path}: this checkpoint's model has weights={weights!r}, and this run's has "
+                f"weights={self._weights!r}: load it with the former, or name another file"
             )
 
     def _check_open(self) -> None:

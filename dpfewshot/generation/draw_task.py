@@ -121,6 +121,7 @@ def make_draw(task: DrawTask) -> Drawn:
 
     def charge() -> Permit:
         nonlocal asked, charged
+        set_up.check_invariance()  # again: the public answer may have shown that the backend varies
         asked = True
         permit = task.draw.charge()
         charged = True

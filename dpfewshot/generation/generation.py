@@ -9,6 +9,7 @@ from functools import partial
 from dpfewshot.budget.reservation import Accountant
 from dpfewshot.errors import BackendError, BudgetExceeded
 from dpfewshot.generation.cancellation import Worker
+from dpfewshot.generation.certifying import Certificates
 from dpfewshot.generation.checkpoint import NO_CHECKPOINT
 from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.set_up import SetUp
@@ -45,6 +46,7 @@ class Generation:
             for number, stratum in enumerate(set_up.plan.strata)
         }
         self.worker = Worker()
+        self._certificates = Certificates(accountant)
         self._closed = False
         start_afresh_in_children(self)
 
@@ -99,6 +101,7 @@ class Generation:
             relation=self.plan.relation,
             mechanism=self.set_up.mechanism.name,
             fields=self.set_up.task.layout.fields_of(text),
+            certificate=self._certificates.of(run),
         )
 
     def close(self) -> None:
@@ -141,6 +144,7 @@ class Generation:
             self.check_open()  # it may have been closed while this waited
             with run.reserved() as reservation:
                 self.check_open()  # an observer may have closed it
+                self._certificates.of(run)  # a ledger that cannot be read fails before the first draw
                 part = reservation.part_for(draws)
                 if request.workers is not None:
                     released = request.workers.release(run, part, request)

@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dpfewshot.errors import InvalidPlan, LedgerError
 from dpfewshot.generation.checkpoint import NO_CHECKPOINT, Checkpoint
 from dpfewshot.generation.generation import Generation
+from dpfewshot.generation.worker_backend import weights_of
 
 
 @contextmanager
@@ -30,8 +31,8 @@ def checkpointed(
         LedgerError: the checkpoint is stale or of another account, or cannot be read or written.
     """
     generation.check_open()
-    books = generation.books
-    with closing(Checkpoint(path, identity, copies=books.accountant.durable)) as checkpoint:
+    books, weights = generation.books, weights_of(generation.set_up.backend)
+    with closing(Checkpoint(path, identity, weights=weights, copies=books.accountant.durable)) as checkpoint:
         with generation.no_draws():
             generation.check_open()
             if isinstance(books.checkpoint, Checkpoint):

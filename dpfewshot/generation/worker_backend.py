@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dpfewshot.backends.factory import backend_from, made_by
+from dpfewshot.backends.factory import backend_from, made_by, making_for_worker
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import InvalidPlan
@@ -36,11 +36,13 @@ class WorkerBackend:
         own: the caller's, for workers in its process.
         factory: makes one in each worker, which keeps it; None: they use `own`.
         key: of the factory: equal ones make one backend a worker.
+        weights: the form of the caller's weights, which a worker's must have: answers depend on it.
     """
 
     own: LogprobBackend | None
     factory: BackendFactory | None
     key: str = ""
+    weights: str | None = None
 
     @classmethod
     def of(cls, own: LogprobBackend, factory: BackendFactory | None) -> WorkerBackend:
@@ -51,23 +53,25 @@ class WorkerBackend:
         """
         if factory is not None:
             _check_no_client(own)
-        return cls(own, factory, _key(factory))
+        return cls(own, factory, _key(factory), weights_of(own))
 
     def here(self) -> LogprobBackend:
         """The backend of the thread that asks.
 
         Raises:
             BackendError: the factory fails.
-            InvalidPlan: it makes a client of a server.
+            InvalidPlan: it makes a client of a server, or a model whose weights have another form.
         """
         if self.factory is None:
             assert self.own is not None  # noqa: S101 - `__reduce__` refuses to lose it
             return self.own
-        mine = (os.getpid(), self.key)  # a forked child must not use its parent's backend
+        mine = (os.getpid(), self.key, self.weights)  # a forked child must not use its parent's backend
         if getattr(_made, "key", None) != mine:
             _made.key = _made.backend = None  # before a second model is loaded, which may fail
-            made = _called(self.factory)
+            with making_for_worker(self.weights):
+                made = _called(self.factory)
             _check_no_client(made)
+            _check_weights(weights_of(made), self.weights)
             _made.backend = made
             _made.key = mine
         backend: LogprobBackend = _made.backend
@@ -85,7 +89,21 @@ class WorkerBackend:
                 "workers in other processes need a backend of their own: pass worker_backend=, a function "
                 "without arguments that makes one"
             )
-        return WorkerBackend, (None, self.factory, self.key)
+        return WorkerBackend, (None, self.factory, self.key, self.weights)
+
+
+def weights_of(backend: LogprobBackend) -> str | None:
+    """The form of a model's weights; None if the backend does not say."""
+    form = getattr(backend, "weights", None)
+    return form if isinstance(form, str) else None
+
+
+def _check_weights(worker: str | None, caller: str | None) -> None:
+    if None not in {worker, caller} and worker != caller:
+        raise InvalidPlan(
+            f"a worker's model has weights={worker!r}, and the synthesizer's weights={caller!r}: "
+            "name one form for both"
+        )
 
 
 def _check_no_client(backend: LogprobBackend | None) -> None:

@@ -29,6 +29,7 @@ _NOT_SENT: Final = (
     "a draw could not be sent to a worker, or its answer could not be read; worker_backend must be a "
     "function that workers can import"
 )
+_NO_ANSWER: Final = "the executor's future must hold what its task returned, and holds an object of type "
 
 
 class Workers:
@@ -124,20 +125,21 @@ class Workers:
         length: int,
     ) -> tuple[int, ...] | None:
         """The tokens of one draw; None if its worker died."""
+        set_up, units = run.set_up, run.units(part)
+        prompt = public_prompt(set_up.writer.for_label(request.label))  # while nothing is delegated: may fail
         delegated = run.delegate(part, request)
-        set_up = run.set_up
         task = DrawTask(
             draw=delegated,
             backend=self._backend,
             task=set_up.task,
             mechanism=set_up.mechanism,
             plan=replace(set_up.plan, strata=(run.plan,)),
-            units=run.units(part),
+            units=units,
             certified=set_up.certified,
             partition=set_up.partition,
             random_source=set_up.random_source,
             ends=set_up.loop.ends,
-            prompt=public_prompt(set_up.writer.for_label(request.label)),
+            prompt=prompt,
             label=request.label,
             max_tokens=len(prior) + length,
             prior_tokens=prior,
@@ -176,7 +178,10 @@ class Workers:
 
     def _answer(self, future: Future[Drawn]) -> Drawn:
         try:
-            return future.result()
+            found: object = future.result()
+            if isinstance(found, Drawn):
+                return found
+            return Drawn(asked=True, charged=True, error=BackendError(_NO_ANSWER + type(found).__name__))
         except self._unknown:
             raise
         except CancelledError:  # Ray may say so of a task that was run

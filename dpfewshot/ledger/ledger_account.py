@@ -7,13 +7,13 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from dpfewshot.budget.account import Cost, Details, other_kind
+from dpfewshot.budget.account import Cost, Details, Receipt, other_kind
 from dpfewshot.budget.amounts import LARGEST, Amount
 from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import VERIFY, details_of
 from dpfewshot.ledger.history import CANCEL, CHARGE, SETTLE, as_json, as_shown
-from dpfewshot.ledger.verification import Verification, check
+from dpfewshot.ledger.verification import Snapshot, Verification, check
 from dpfewshot.runtime.deprecation import renamed_arguments, warn_renamed
 from dpfewshot.runtime.redaction import redacts_errors_of_methods
 from dpfewshot.values import UNNAMED_UNIT, PrivacyBudget, PrivacySpend
@@ -156,6 +156,10 @@ class LedgerAccount:
         kept = details_of(details, draws)
         return self._store.reserve(self._stored, scope, self._stored.rule.tally(cost), kept, draws)
 
+    def receipt(self, entry: int) -> Receipt:
+        """Where an entry is recorded. See `Receipts`."""
+        return Receipt(self.unit, self.dataset, self._store.reserved_by(self._stored, entry))
+
     def charge(self, entry: int) -> None:
         """Charge the whole entry before the plan draws; on disk when this returns. Idempotent.
 
@@ -244,7 +248,7 @@ class LedgerAccount:
 
     def history(self) -> list[dict[str, object]]:
         """Every event since the account was created: when, who, what. Numbers, scopes and settings only."""
-        return [as_shown(row) for row in self._store.snapshot(self._stored).history]
+        return [as_shown(row) for row in self.snapshot().history]
 
     @renamed_arguments(head="chain_tip")
     def verify(self, chain_tip: str | None = None) -> Verification:
@@ -254,11 +258,15 @@ class LedgerAccount:
             chain_tip: the hash of an event, noted elsewhere, which the history must contain. An older copy
                 and a rewritten history do not contain it.
         """
-        return check(self._store.snapshot(self._stored), chain_tip)
+        return check(self.snapshot(), chain_tip)
+
+    def snapshot(self) -> Snapshot:
+        """The account, its entries and its history as they are stored at one moment."""
+        return self._store.snapshot(self._stored)
 
     def export(self) -> dict[str, object]:
         """The account, its entries and its history as they are stored, for archives and other programs."""
-        return self._store.snapshot(self._stored).as_dict()
+        return self.snapshot().as_dict()
 
 
 def _reopened(address: str, stored: StoredAccount) -> LedgerAccount:

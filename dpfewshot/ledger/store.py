@@ -153,6 +153,11 @@ class Store:
         with self._database.read() as connection:
             return snapshot_of(connection, account.number)
 
+    def reserved_by(self, account: StoredAccount, entry: int) -> str:
+        """The hash of the event that reserved an entry."""
+        with self._database.read() as connection:
+            return str(grants_of(connection, account.number, entry)[0]["hash"])
+
     def name_unit(self, account: StoredAccount, unit: str) -> StoredAccount:
         """Record the unit column's name in an account that is older than such names.
 

@@ -186,7 +186,8 @@ class GenerationPlan:
         strata: one for each label, or a single one if labels are free.
         prompt_tokens: the tokens that the language model evaluates for one demonstration, at most on average
             over draws, computed from caps.
-        estimated_seconds: for all demonstrations; None until `Synthesizer.probe` measured the backend.
+        estimated_seconds: of the language model, in one process, for all demonstrations of `max_tokens`
+            tokens with records that fill their caps; None until `Synthesizer.probe` measured the backend.
         reasons: a sentence for each setting that the planner decided; () if the user chose all.
     """
 
@@ -272,11 +273,6 @@ class GenerationPlan:
         raise InvalidPlan(
             f"the plan has no label {label!r}: pass it in labels= when you create the synthesizer"
         )
-
-    def with_speed(self, tokens_per_second: float) -> GenerationPlan:
-        """A copy of this plan with the estimated duration."""
-        seconds = self.demonstrations * self.prompt_tokens / tokens_per_second
-        return replace(self, estimated_seconds=seconds)
 
     def as_dict(self) -> dict[str, object]:
         """The plan as JSON; `from_dict` reads it back."""

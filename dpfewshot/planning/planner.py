@@ -16,6 +16,7 @@ from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws, Mechanism
 from dpfewshot.planning.plan import GenerationPlan, Stratum, StratumPlan, draws_at
 from dpfewshot.planning.settings import PUBLISHED, Settings
+from dpfewshot.planning.speed import Lengths, Speed
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.values import PrivacyBudget, Relation
 
@@ -73,6 +74,21 @@ class Planner:
         draws = settings.draws_per_demonstration
         return draws * self.longest_suffix + settings.max_tokens - draws
 
+    def estimated(self, plan: GenerationPlan, speed: Speed) -> GenerationPlan:
+        """A plan of this planner, in any of its settings, with the seconds that it takes at this speed."""
+        seconds = plan.demonstrations * speed.demonstration(self.lengths, plan.settings)
+        return replace(plan, estimated_seconds=seconds)
+
+    @cached_property
+    def lengths(self) -> Lengths:
+        """The tokens of the longest prompts."""
+        prompts = [self.writer.for_label(label) for label in self.labels]
+        return Lengths(
+            prefix=max(len(each.prefix) for each in prompts),
+            opening=max(len(each.public_suffix) for each in prompts),
+            suffix=self.longest_suffix - self.settings.max_tokens,
+        )
+
     @cached_property
     def longest_suffix(self) -> int:
         """The most tokens that follow the prefix of any prompt, from the caps."""
@@ -93,7 +109,7 @@ class Planner:
         Raises:
             InvalidPlan: says how many tokens a prompt may need.
         """
-        needed = max(len(self.writer.for_label(label).prefix) for label in self.labels) + self.longest_suffix
+        needed = self.lengths.prefix + self.longest_suffix
         if context_tokens is not None and needed > context_tokens:
             raise InvalidPlan(
                 f"a prompt may need {needed} tokens, but the backend's context holds "

@@ -125,9 +125,14 @@ class PromptFormat:
             text: of one field, or all fields' values as in `Demonstration.text`.
             longest: the most characters of a field; None for no limit.
         """
+        return f"{self.text_opening} {self.written(text, longest)}{self.label_opening}"
+
+    def written(self, text: str, longest: int | None = None) -> str:
+        """Return a text as it stands behind the name of its first field. Arguments as in `question`."""
         layout = self.layout
-        named = zip(layout.fields, layout.values(text, longest), strict=True)
-        return layout.separator.join(f"{name}: {value}" for name, value in named) + self.label_opening
+        first, *others = layout.values(text, longest)
+        named = zip(layout.fields[1:], others, strict=True)
+        return layout.separator.join([first, *(f"{name}: {value}" for name, value in named)])
 
     def prompt(self, demonstrations: Iterable[Demonstration], text: str | None = None) -> str:
         """Return the whole prompt; without a text, it ends after the demonstrations."""

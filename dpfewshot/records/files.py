@@ -17,6 +17,8 @@ from dpfewshot.values import Columns
 
 BOM: Final = b"\xef\xbb\xbf"
 _LONGEST_FIELD: Final = 2**31 - 1  # characters; the largest C long on every platform
+_DEEPEST: Final = 50
+"""Levels of one row's JSON: far fewer than make reading it depend on the depth of the caller's stack."""
 
 Rows = Iterator[tuple[str, object]]
 """Each row with its position: ("line 3", {"text": ..., "label": ...})."""
@@ -68,14 +70,27 @@ def json_object(line: str | bytes, number: int) -> dict[str, object]:
     Raises:
         InvalidRecords: it is not one.
     """
-    where = f"line {number}"
+    where, text = f"line {number}", line if isinstance(line, str) else decoded(line, number)
     try:
-        row = json.loads(line if isinstance(line, str) else decoded(line, number))
+        row = json.loads(text)
     except (ValueError, RecursionError):  # a number of thousands of digits raises ValueError too
         raise InvalidRecords(f"{where}: is not JSON; put one object on each line") from None
     if not isinstance(row, dict):
         raise InvalidRecords(f"{where}: is not a JSON object; put one object on each line")
+    if _levels(row) > _DEEPEST:
+        raise InvalidRecords(f"{where}: is nested more than {_DEEPEST} levels deep; leave out what is")
     return row
+
+
+def _levels(row: dict[str, object]) -> int:
+    """The levels of nested objects and arrays, counted to one more than the deepest allowed."""
+    level: list[Any] = [row]
+    for depth in range(1, _DEEPEST + 1):
+        values = (value for each in level for value in (each.values() if isinstance(each, dict) else each))
+        level = [value for value in values if isinstance(value, (dict, list))]
+        if not level:
+            return depth
+    return _DEEPEST + 1
 
 
 def _csv_rows(path: Path, columns: Columns) -> Rows:

@@ -13,6 +13,7 @@ import os
 import secrets
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from dpfewshot.records.kept import Header, Kept, load, save
 from dpfewshot.records.reading import errors_of
 from dpfewshot.records.storage import Storage, open_storage
 from dpfewshot.records.units import Integers
+from dpfewshot.runtime.files import replaced, write_errors
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import Columns, Record, StoredRecords
 
@@ -42,8 +44,9 @@ def index_records(
 ) -> StoredRecords:
     """Index the private records of one file, for data that memory does not hold.
 
-    Every record is read and checked once, as by `read_records`. Then draws read what they take. 16 bytes
-    a record stay in memory, 20 with a unit column.
+    Every record is read and checked once, as by `read_records`. Then draws read what they take. The index
+    takes 12 bytes a record in JSONL and 4 in tables, with a unit column 4 more; grouping them, 4 more and 8
+    a unit.
 
     Args:
         path: a `.jsonl`, `.parquet`, `.arrow` or `.feather` file, or the folder of `Dataset.save_to_disk`.
@@ -52,8 +55,8 @@ def index_records(
         text: as in `read_records`.
         label: as in `read_records`.
         unit: as in `read_records`.
-        index: a file that keeps the index: read if it exists, else written, for its owner alone. It is bound
-            to the SHA-256 of the records' file, and as private.
+        index: a file that keeps the index: read if it exists, whatever its mode, else written with mode 0600.
+            It is bound to the SHA-256 of the records' file, and as private.
 
     Returns:
         The records, a sequence. `Synthesizer` and the other functions take it as they take a list.
@@ -61,6 +64,7 @@ def index_records(
     Raises:
         InvalidRecords: as `read_records`. Or the index is of another content or of other columns, or the file
             cannot be indexed: CSV and gzip cannot. Later, wherever records are read: the file has changed.
+        DPFewShotError: the index cannot be written.
         MissingExtra: the file is a Parquet or Arrow file, and pyarrow is not installed.
 
     Example:
@@ -70,33 +74,45 @@ def index_records(
     with errors_of(path):
         storage = open_storage(path, columns)
         digest = storage.digest()
-    if index is None or not Path(index).exists():
-        with errors_of(path):
-            kept = _scanned(storage, columns)
-        if index is not None:
-            with errors_of(Path(index)):
-                save(Path(index), Header(digest, columns), kept)
-    else:
+    if index is None:
+        kept = _scanned(path, storage, columns)
+    elif Path(index).exists():
         with errors_of(Path(index)):
-            kept = load(Path(index), Header(digest, columns))
+            kept = load(Path(index), Header(digest, columns), storage.kept())
             storage.restore(kept)
-    return IndexedRecords(path, columns, digest, storage, kept)
+    else:  # a place that cannot be written to is found first
+        with write_errors(index), replaced(index, mode=0o600) as file:
+            kept = _scanned(path, storage, columns)
+            save(file, Header(digest, columns), kept)
+    return IndexedRecords(path.absolute(), columns, digest, kept, storage)
 
 
 class IndexedRecords(StoredRecords):
-    """What `index_records` returns. Children and threads may read it. A pickled copy opens the file again."""
+    """What `index_records` returns. Children and threads may read it.
 
-    def __init__(self, path: Path, columns: Columns, digest: str, storage: Storage, kept: Kept) -> None:
+    A pickled copy opens the file when it is first read, so that a worker can tell what is wrong with it.
+
+    Args:
+        path: of the file, absolute.
+        columns: that were read.
+        digest: the SHA-256 of the file.
+        kept: the index.
+        storage: the open file; None: a copy's.
+    """
+
+    def __init__(
+        self, path: Path, columns: Columns, digest: str, kept: Kept, storage: Storage | None = None
+    ) -> None:
         self.columns = columns
         self.label_rows = kept["label_rows"]
         self.unit_rows = kept.get("unit_rows")
-        self._path, self._digest, self._storage, self._kept = path, digest, storage, kept
+        self._path, self._digest, self._kept, self._storage = path, digest, kept, storage
 
     def __repr__(self) -> str:
         return "IndexedRecords()"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened_again, (self._path, self.columns, self._digest, self._kept)
+        return IndexedRecords, (self._path, self.columns, self._digest, self._kept)
 
     def __len__(self) -> int:
         return len(self.label_rows)
@@ -117,9 +133,11 @@ class IndexedRecords(StoredRecords):
     @redacts_errors(InvalidRecords, "reading")
     def take(self, rows: Sequence[int]) -> list[Record | None]:
         """See `StoredRecords.take`."""
-        found = [None if row is None else _read(row, self.columns) for row in self._storage.take(rows)]
-        self.check()  # only what an unchanged file does not yield is missing
-        return found
+        with errors_of(self._path):
+            storage = self._opened()
+            found = storage.take(rows)
+            storage.check()  # only what an unchanged file does not yield is missing
+        return [None if row is None else _read(row, self.columns) for row in found]
 
     @redacts_errors(InvalidRecords, "reading")
     def _whole(self, rows: Sequence[int]) -> list[Record]:
@@ -132,15 +150,27 @@ class IndexedRecords(StoredRecords):
     def check(self) -> None:
         """See `StoredRecords.check`."""
         with errors_of(self._path):
-            self._storage.check()
+            self._opened().check()
+
+    def _opened(self) -> Storage:
+        if self._storage is None:
+            storage = _unchanged(self._path, self.columns, self._digest)
+            storage.restore(self._kept)
+            self._storage = storage
+        return self._storage
 
 
-@redacts_errors(InvalidRecords, "indexing")
-def _opened_again(path: Path, columns: Columns, digest: str, kept: Kept) -> IndexedRecords:
-    with errors_of(path):
-        storage = _verified(path, columns, digest)
-    storage.restore(kept)
-    return IndexedRecords(path, columns, digest, storage, kept)
+def _unchanged(path: Path, columns: Columns, digest: str) -> Storage:
+    """The open file; opened again if it was written to since: its content may be that of the index again."""
+    storage = _verified(path, columns, digest)
+    try:
+        storage.check()
+    except InvalidRecords:
+        _verified.cache_clear()
+        with suppress(InvalidRecords):
+            return _verified(path, columns, digest)
+        raise
+    return storage
 
 
 @functools.lru_cache(maxsize=8)
@@ -148,23 +178,28 @@ def _verified(path: Path, columns: Columns, digest: str) -> Storage:
     """The open file, hashed once a process: a worker gets a copy of the records with each draw."""
     storage = open_storage(path, columns)
     if storage.digest() != digest:
-        raise InvalidRecords("is not the file that was indexed")
+        raise InvalidRecords("has changed since it was indexed, or another took its name: index it again")
     return storage
 
 
 def _read(row: object, columns: Columns) -> Record | None:
     try:
         return record_of(row, columns)
-    except InvalidRecords:
+    except (InvalidRecords, MemoryError):
         return None
 
 
-def _scanned(storage: Storage, columns: Columns) -> Kept:
+def _scanned(path: Path, storage: Storage, columns: Columns) -> Kept:
     """Read and check every record of a file.
 
     Raises:
         InvalidRecords: one of them cannot be used, there are no records, or the file changed meanwhile.
     """
+    with errors_of(path):
+        return _index(storage, columns)
+
+
+def _index(storage: Storage, columns: Columns) -> Kept:
     labels, units, key = array("Q"), array("Q"), secrets.token_bytes(32)
     for where, row in storage.rows():
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import stat
 from pathlib import Path
 
 from dpfewshot.errors import InvalidRecords
@@ -23,11 +24,13 @@ class PinnedFile:
 
     Raises:
         OSError: it cannot be opened.
+        InvalidRecords: it is a pipe or a device.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait
+        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            raise InvalidRecords("is not a regular file; write its content to one")
         self._state = self._seen()
 
     def __del__(self) -> None:
@@ -43,7 +46,7 @@ class PinnedFile:
         """Refuse a file that was written to, or truncated, since it was opened.
 
         Raises:
-            InvalidRecords: its size or its time of change is another, or it cannot be read at all.
+            InvalidRecords: its size or its time of modification is another, or it cannot be read at all.
         """
         try:
             changed = self._seen() != self._state

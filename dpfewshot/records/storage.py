@@ -13,7 +13,7 @@ import numpy as np
 
 from dpfewshot.errors import InvalidRecords
 from dpfewshot.records.files import BOM, Rows, json_object, numbered, rows_of_tables, zipped
-from dpfewshot.records.kept import Kept
+from dpfewshot.records.kept import DAMAGED, Kept
 from dpfewshot.records.pinned import PinnedFile
 from dpfewshot.records.tables import Table, tables_of
 from dpfewshot.records.units import Integers
@@ -36,7 +36,11 @@ class Storage(Protocol):
         ...
 
     def restore(self, kept: Kept) -> None:
-        """Take what `kept` returned for the same content."""
+        """Take what `kept` returned for the same content.
+
+        Raises:
+            InvalidRecords: it cannot be that.
+        """
         ...
 
     def check(self) -> None:
@@ -98,7 +102,12 @@ class _Lines:
         return {"starts": self._starts}
 
     def restore(self, kept: Kept) -> None:
-        self._starts = kept["starts"]
+        starts = kept["starts"]
+        if starts.dtype != np.int64 or starts.shape != kept["label_rows"].shape:
+            raise InvalidRecords(DAMAGED)
+        if starts[0] < 0 or starts[-1] >= self._file.size or (starts[1:] <= starts[:-1]).any():
+            raise InvalidRecords(DAMAGED)
+        self._starts = starts
 
     def check(self) -> None:
         self._file.check()
@@ -111,7 +120,7 @@ class _Lines:
         end = int(self._starts[row + 1]) if row + 1 < len(self._starts) else self._file.size
         try:
             return json_object(self._file.read(begin, end - begin).partition(b"\n")[0], row)
-        except (InvalidRecords, OSError):
+        except (InvalidRecords, OSError, MemoryError):  # as one that cannot be tokenised
             return None
 
 
@@ -142,6 +151,8 @@ class _Tables:
 
     def restore(self, kept: Kept) -> None:
         """The files themselves tell where their groups are."""
+        if len(kept["label_rows"]) != self._ends[-1]:
+            raise InvalidRecords(DAMAGED)
 
     def check(self) -> None:
         for file in self._files:

@@ -14,8 +14,8 @@ from dpfewshot.records.checks import columns_to_read
 from dpfewshot.records.pinned import PinnedFile
 from dpfewshot.values import Columns
 
-_MAGIC: Final = b"ARROW1\0\0"
-"""An Arrow file begins with it, and continues like an Arrow stream."""
+_MAGIC: Final = b"ARROW1"
+"""An Arrow file begins and ends with it. Between, from the eighth byte, it is like an Arrow stream."""
 
 
 class Table(Protocol):
@@ -93,7 +93,7 @@ class ArrowTable:
         self.sizes: list[int] = []
         self._positions: list[int] = []
         with _damage(self._arrow, "an Arrow file"), file.stream() as stream:
-            stream.seek(len(_MAGIC) if file.read(0, len(_MAGIC)) == _MAGIC else 0)
+            stream.seek(_start(file))
             self._schema = self._arrow.ipc.read_schema(self._arrow.ipc.read_message(stream))
             self._find_batches(stream)
         self.names = columns_to_read(columns, list(self._schema.names))
@@ -103,7 +103,9 @@ class ArrowTable:
         with _damage(self._arrow, "an Arrow file"), self._file.stream() as stream:
             stream.seek(self._positions[group])
             message = self._arrow.ipc.read_message(stream)
-            return _values(self._arrow.ipc.read_record_batch(message, self._schema), self.names, rows)
+            batch = self._arrow.ipc.read_record_batch(message, self._schema).select(self.names)
+            batch.validate(full=True)  # Arrow follows an offset beyond its buffer, and ends the process
+            return _values(batch, self.names, rows)
 
     def _find_batches(self, stream: Any) -> None:
         while True:
@@ -118,9 +120,24 @@ class ArrowTable:
             self.sizes.append(self._arrow.ipc.read_record_batch(message, self._schema).num_rows)
 
 
+def _start(file: PinnedFile) -> int:
+    """Where the messages of an Arrow file or stream begin.
+
+    Raises:
+        InvalidRecords: it begins as a file, and does not end as one.
+    """
+    if file.read(0, len(_MAGIC)) != _MAGIC:
+        return 0
+    if file.read(file.size - len(_MAGIC), len(_MAGIC)) != _MAGIC:
+        raise InvalidRecords("is truncated: it begins as an Arrow file, and does not end as one")
+    return 8
+
+
 def _values(table: Any, names: Sequence[str], rows: Sequence[int] | None) -> list[list[object]]:
+    """The values, element by element: Arrow's `take` lacks types of column that indexing reads."""
     columns = [table.column(name) for name in names]
-    return [(column if rows is None else column.take(rows)).to_pylist() for column in columns]
+    chosen = columns if rows is None else [map(column.__getitem__, rows) for column in columns]
+    return [[value.as_py() for value in column] for column in chosen]
 
 
 def _saved_files(folder: Path) -> Iterator[Path]:
@@ -148,7 +165,7 @@ def _pyarrow(kind: str) -> Any:
 def _damage(arrow: Any, what: str) -> Iterator[None]:
     try:
         yield
-    except InvalidRecords:  # a ValueError too
+    except (InvalidRecords, MemoryError):  # some are a ValueError, or an ArrowException, too
         raise
     except OverflowError:
         raise InvalidRecords("has a number or time beyond Python's range; convert it to a string") from None

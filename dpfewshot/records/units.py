@@ -44,7 +44,7 @@ class UnitSequence(Sequence[Unit]):
         if isinstance(self._records, StoredRecords):
             return UnitSequence, (self._records, self._rows, self._starts)
         own = [self._records[row] for row in self._rows.tolist()]
-        return UnitSequence, (own, _positions(len(own)), self._starts)
+        return UnitSequence, (own, positions(len(own)), self._starts)
 
     def __len__(self) -> int:
         return len(self._rows) if self._starts is None else len(self._starts) - 1
@@ -109,7 +109,7 @@ class UnitSequence(Sequence[Unit]):
 
 def each_a_unit(records: Sequence[Record]) -> UnitSequence:
     """Every record as a unit of its own, whomever it belongs to."""
-    return UnitSequence(records, _positions(len(records)))
+    return UnitSequence(records, positions(len(records)))
 
 
 def units(records: Iterable[Record]) -> UnitSequence:
@@ -141,7 +141,7 @@ def units_by_label(records: Iterable[Record]) -> dict[str, UnitSequence]:
         return {}
     firsts = labels_by_row(held)
     ordered = sorted(firsts, key=firsts.__getitem__)
-    ranks = _positions(len(held))
+    ranks = positions(len(held))
     ranks[ordered] = np.arange(len(ordered))
     ranks = ranks[_label_rows(held)]  # each label's place in the alphabet
     unit_rows = _unit_rows(held)
@@ -230,7 +230,7 @@ def _ones(count: int) -> Integers:
     return np.broadcast_to(np.int8(1), count)
 
 
-def _positions(count: int) -> Integers:
+def positions(count: int) -> Integers:
     """0..count-1, in as few bytes as hold them."""
     return np.arange(count, dtype=np.int32 if count < 2**31 else np.int64)
 

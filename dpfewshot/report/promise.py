@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from typing import Final
 
-from dpfewshot.values import UNNAMED_UNIT, Relation, own_context, to_digits
+from dpfewshot.exact.decimals import own_context, to_digits
+from dpfewshot.values import UNNAMED_UNIT, Relation
 
 _LARGEST_EXPONENT: Final = 700.0
 _MANY: Final = 1_000_000_000

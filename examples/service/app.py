@@ -66,6 +66,11 @@ def create_app(open_synthesizer: Callable[[], dpf.Synthesizer], *, pace: float) 
         pool: Pool = request.app.state.pool
         return pool.take(label).as_line()
 
+    @app.get("/health")
+    def health() -> dict[str, bool]:
+        """That this worker answers. It says nothing of the pool: a restart would open a closed one."""
+        return {"answers": True}
+
     @app.get("/budget")
     def budget(request: Request) -> dict[str, dict[str, float]]:
         """The budget that all workers spent, and what remains for a plan over the whole data set."""

@@ -306,7 +306,7 @@ def test_a_context_that_cannot_be_made_frees_the_ones_before(prefix, monkeypatch
     monkeypatch.setattr(library, "llama_free", freed.append)
     settings = {"context_tokens": 256, "kept_prompts": 14, "decode_batch": 8}
     with monkeypatch.context() as patch:
-        patch.setattr(LlamaCpp, "_cached_steps_pass", lambda *_: True)  # the check takes a context too
+        patch.setattr(LlamaCpp, "_passes", lambda *_: True)  # the checks take contexts too
         loaded = LlamaCpp(packaged_model_path(), **settings)
     with loaded:
         with pytest.raises(BackendError, match="lower kept_prompts"):

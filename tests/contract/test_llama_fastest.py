@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from dpfewshot.backends import LlamaCpp, packaged_model_path
+from dpfewshot.backends.factory import making_for_worker
+from dpfewshot.backends.llama_cpp import backend as llama_cpp
 from dpfewshot.backends.llama_cpp import fastest
 from dpfewshot.backends.llama_cpp.weights import FILE, FILE_TYPES
 from dpfewshot.errors import BackendError
@@ -41,7 +43,7 @@ class Machine:
         self.measured.append(weights)
         if weights not in self.seconds:
             raise BackendError("no room")
-        return SimpleNamespace(form=weights, weight_count=WEIGHTS, close=lambda: None)
+        return SimpleNamespace(form=weights, weights=weights, weight_count=WEIGHTS, close=lambda: None)
 
 
 def test_the_fastest_form_is_measured_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,9 +59,54 @@ def test_a_little_gain_is_not_worth_the_conversion(path: Path, monkeypatch: pyte
     assert fastest.fastest_weights(path, 2, FACTS) == FILE
 
 
-def test_a_form_that_the_disk_cannot_hold_is_left_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Machine(monkeypatch, {"file": 1.0, "f16": 0.5})
+def test_a_form_that_the_disk_cannot_hold_is_left_out_this_time(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(monkeypatch, {"file": 1.0, "f16": 0.5})
     assert fastest.fastest_weights(path, 2, FACTS) == "f16"
+    machine.seconds |= {"bf16": 0.4, "q8_0": 0.5}
+    assert fastest.fastest_weights(path, 2, FACTS) == "bf16"
+
+
+def test_an_unknown_form_in_the_cache_counts_as_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Machine(monkeypatch, dict.fromkeys(["file", *FILE_TYPES], 1.0))
+    monkeypatch.setattr(fastest, "kept_verdict", lambda *_: "q4_0")
+    assert fastest.fastest_weights(path, 2, FACTS) == FILE
+
+
+def test_weights_that_no_longer_convert_stay_as_in_the_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(monkeypatch, {"file": 1.0, "bf16": 0.4, "f16": 0.5, "q8_0": 0.45})
+    assert fastest.load_fastest(path, 2, FACTS).weights == "bf16"
+    del machine.seconds["bf16"]
+    with pytest.warns(RuntimeWarning, match="no room"):
+        assert fastest.load_fastest(path, 2, FACTS).weights == FILE
+
+
+def test_a_worker_takes_its_callers_form_and_measures_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(monkeypatch, {"file": 1.0, "f16": 0.5})
+    with making_for_worker("f16"):
+        assert fastest.load_fastest(path, 2, FACTS).weights == "f16"
+    with making_for_worker("bf16"), pytest.raises(BackendError, match="no room"):
+        fastest.load_fastest(path, 2, FACTS)
+    assert machine.measured == ["f16", "bf16"]
+
+
+def test_a_split_model_is_all_of_its_files(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (path.with_name(f"m-0000{number}-of-00002.gguf") for number in (1, 2))
+    for file in (first, second):
+        file.write_bytes(bytes(WEIGHTS))
+    machine = Machine(monkeypatch, dict.fromkeys(["file", *FILE_TYPES], 1.0))
+    fastest.fastest_weights(first, 2, FACTS)
+    assert machine.measured == ["file", "bf16", "f16"], "the file has two bytes a weight"
+    library = SimpleNamespace(__file__=str(path), __version__="1", llama_print_system_info=lambda: b"")
+    monkeypatch.setattr(llama_cpp, "load_library", lambda: library)
+    before = llama_cpp.build_facts(first)["model"]
+    second.write_bytes(b"another".ljust(WEIGHTS))
+    assert llama_cpp.build_facts(first)["model"] != before
 
 
 @pytest.mark.parametrize(

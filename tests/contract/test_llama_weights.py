@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dpfewshot.backends import LlamaCpp, packaged_model_path
+from dpfewshot.backends.llama_cpp import weights
 from dpfewshot.backends.llama_cpp.weights import FILE_TYPES, converted
 from dpfewshot.errors import BackendError
 
@@ -52,18 +53,47 @@ def test_an_unknown_type_is_refused():
         LlamaCpp(packaged_model_path(), weights="q3")
 
 
-def test_a_failed_conversion_says_what_to_check(temporary):
+def library_that_writes(content, status=0):
     class Parameters(ctypes.Structure):
         _fields_ = (("allow_requantize", ctypes.c_bool), ("ftype", ctypes.c_int))
 
-    library = SimpleNamespace(
+    def quantize(_, target, __):
+        Path(target.decode()).write_bytes(content)
+        return status
+
+    return SimpleNamespace(
         llama_model_quantize_default_params=Parameters,
-        llama_model_quantize=lambda *_: 1,
+        llama_model_quantize=quantize,
         **dict.fromkeys(FILE_TYPES.values(), 1),
     )
+
+
+def test_a_failed_conversion_says_what_to_check(temporary):
     with (
         pytest.raises(BackendError, match=r"cannot convert .* to f16: is there room"),
-        converted(library, Path("m.gguf"), "f16"),
+        converted(library_that_writes(b"half", status=1), Path("m.gguf"), "f16"),
     ):
         pass
     assert list(temporary.iterdir()) == []
+
+
+def test_a_process_that_is_killed_leaves_no_converted_file(temporary):
+    with converted(library_that_writes(b"whole"), Path("m.gguf"), "f16") as file:
+        assert file.read_bytes() == b"whole"
+        assert list(temporary.iterdir()) == [], "the file has no name that could stay"
+
+
+def test_where_open_files_have_no_names_a_folder_is_deleted(temporary, monkeypatch):
+    monkeypatch.setattr(weights, "OPEN_FILES", temporary / "nowhere")
+    with converted(library_that_writes(b"whole"), Path("m.gguf"), "f16") as file:
+        assert file.read_bytes() == b"whole"
+    assert list(temporary.iterdir()) == []
+
+
+def test_without_a_folder_for_temporary_files_it_says_so(temporary, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary / "nowhere"))
+    with (
+        pytest.raises(BackendError, match=r"No such file.*TMPDIR"),
+        converted(library_that_writes(b""), Path("m.gguf"), "f16"),
+    ):
+        pass

@@ -1,4 +1,4 @@
-"""vLLM, SGLang and others, by scripts that answer as their documentation says: no test runs the real ones."""
+"""vLLM, SGLang and others, by scripts that answer as they are documented; `make vllm` runs a real vLLM."""
 
 from __future__ import annotations
 
@@ -178,6 +178,27 @@ def test_answers_that_move_by_one_unit_in_the_last_place_in_company_are_seen(con
     backend = connect(Drifting(drifts), **options)
     assert not backend.batch_invariant
     assert "not batch-invariant: start vLLM with --max-num-seqs 1" in backend.describe()
+
+
+class Caching(VLLM):
+    """A block of 256 tokens that prompts of one request begin with moves those that come later."""
+
+    def completions(self, body):
+        self.seen = set()
+        return super().completions(body)
+
+    def top(self, prompt, body):
+        values = super().top(prompt, body)
+        block = tuple(prompt[:256])
+        if len(block) == 256 and block in self.seen:
+            first = next(iter(values))
+            values[first] = float(np.nextafter(np.float32(values[first]), np.float32(-np.inf)))
+        self.seen.add(block)
+        return values
+
+
+def test_a_prefix_that_prompts_of_one_request_share_is_seen(connect):
+    assert not connect(Caching(), concurrency=1).batch_invariant
 
 
 def test_a_server_is_believed_where_nothing_moves_and_only_where_it_was_verified(connect):

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import dpfewshot as dpf
+from examples.service.health import is_well
 from tests.support.processes import environment
 
 httpx = pytest.importorskip("httpx", reason="httpx is not installed: pip install 'dpfewshot[examples]'")
@@ -77,6 +78,7 @@ def test_two_workers_never_overspend_one_budget(
         account = opened.create("tickets", budget)
         with service(server, ledger, opens) as address:
             wait_for(address)
+            assert is_well(int(address.rpartition(":")[2]))
 
             def ask(number: int) -> tuple[int, str]:
                 label = ("refund", "delivery")[number % 2]
@@ -95,6 +97,7 @@ def test_two_workers_never_overspend_one_budget(
                     answers += asked
             told = httpx.get(f"{address}/budget", timeout=30).json()
             assert httpx.post(f"{address}/demonstrations/praise", timeout=30).status_code == 404
+        assert not is_well(int(address.rpartition(":")[2]))  # it has ended
         # a plan of eight draws a label serves one demonstration of five
         assert set(answers) <= {(200, SENTENCE), (403, "budget"), (503, "pool")}
         assert answers[200, SENTENCE] == 2

@@ -14,9 +14,10 @@ import dpfewshot as dpf
 from dpfewshot.generation.draw_task import make_draw
 from dpfewshot.generation.workers import Workers
 from tests.support import factory, fleet
+from tests.support.resuming import draws_in
 from tests.support.scripts import Sentence
 
-PLANNED = 8
+TOKENS, PLANNED = 5, 8
 OPTIONS: dict[str, Any] = {"prompts_per_token": 20, "labels": ["refund"]}
 
 
@@ -153,3 +154,81 @@ def test_a_task_that_is_run_twice_is_charged_once_without_a_ledger(tmp_path: Pat
         made.generate_all(executor=pool, checkpoint=path)
     lines = [json.loads(line).get("checkpoint") for line in path.read_text().splitlines()]
     assert (lines.count("draw"), lines.count("not drawn")) == (1, 0)
+
+
+class Times(ThreadPoolExecutor):
+    """Returns the seconds with each answer, as wrappers do that measure their tasks."""
+
+    charged = 0
+
+    def submit(self, fn: Any, /, *arguments: Any, **_: Any) -> Future[Any]:
+        def timed(task: Any) -> Any:
+            drawn = fn(task)
+            self.charged += drawn.charged
+            return drawn, 0.1
+
+        return super().submit(timed, *arguments)
+
+
+def test_a_draw_whose_answer_is_wrapped_counts_as_made(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with Times(1) as pool:
+        for _ in range(2):
+            with synthesizer() as made, pytest.raises(dpf.BackendError, match="of type tuple"):
+                made.generate_all(executor=pool, checkpoint=path)
+        assert pool.charged == 2
+    with synthesizer() as made:
+        made.generate_all(checkpoint=path)
+    assert draws_in(path)[0] == pool.charged + TOKENS
+
+
+# ---- the model fails -------------------------------------------------------------------------------------
+
+
+class Unreachable(Sentence):
+    """A server of which the tokenizer is part, and which may be down."""
+
+    down = False
+
+    def tokenize(self, text: str) -> list[int]:
+        if self.down:
+            raise dpf.BackendError("the server is down", retryable=True)
+        return super().tokenize(text)
+
+
+@pytest.mark.parametrize("has_executor", [False, True])
+def test_a_tokenizer_that_is_down_costs_no_draw(tmp_path: Path, has_executor: bool) -> None:
+    backend = Unreachable([" my"], sure=0.999999)
+    with ThreadPoolExecutor(1) as pool, factory.synthesizer(backend, **OPTIONS, shots_per_label=2) as made:
+        run: dict[str, Any] = {"checkpoint": tmp_path / "run.jsonl"}
+        run |= {"executor": pool} if has_executor else {}
+
+        def goes_down(_: dpf.Demonstration) -> None:
+            backend.down = True
+
+        for _ in range(2):
+            with pytest.raises(dpf.BackendError, match="down"):
+                made.generate_all(on_demonstration=goes_down, **run)
+        backend.down = False
+        assert [one.token_count for one in made.generate_all(**run)] == [PLANNED, PLANNED]
+
+
+class FindsItselfVariant(Sentence):
+    """Finds at its first public answer that it mixes batches, as a client of a server may."""
+
+    private_answers = 0
+
+    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
+        self.batch_invariant = False
+        self.private_answers += support is not None
+        return super().next_token_logprobs(prompts, support)
+
+
+@pytest.mark.parametrize("has_executor", [False, True])
+def test_a_backend_that_finds_itself_variant_at_a_public_answer_draws_nothing(has_executor: bool) -> None:
+    backend = FindsItselfVariant(sure=0.999999)
+    with ThreadPoolExecutor(1) as pool, factory.synthesizer(backend, **OPTIONS) as made:
+        with pytest.raises(dpf.BackendNotBatchInvariant):
+            made.generate_all(executor=pool if has_executor else None)
+        assert made.accountant.spent.epsilon == 0
+    assert backend.private_answers == 0

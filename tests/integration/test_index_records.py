@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,19 @@ from tests.support.scripts import TASK, Sentence, tickets
 def path(tmp_path: Path) -> Path:
     write_jsonl(tickets(), tmp_path / "tickets.jsonl")
     return tmp_path / "tickets.jsonl"
+
+
+class Pickling(ThreadPoolExecutor):
+    """Sends tasks as a pool of processes does; the pickled ones wait for `before`."""
+
+    def __init__(self, before: Callable[[], object]) -> None:
+        super().__init__(1)
+        self.before = before
+
+    def submit(self, fn: Any, /, *arguments: Any, **_: Any) -> Future[Any]:
+        sent = pickle.dumps(arguments)
+        self.before()
+        return super().submit(lambda: fn(*pickle.loads(sent)))  # noqa: S301 - its own
 
 
 class Noting(Sentence):
@@ -80,6 +95,27 @@ def test_a_file_that_changed_before_a_draw_costs_nothing(
         with pytest.raises(dpf.InvalidRecords, match=r"tickets\.jsonl: has changed since it was indexed"):
             made.generate("refund")
         assert made.accountant.spent.epsilon == 0
+
+
+def replace(path: Path) -> None:
+    (path.parent / "new").write_text('{"text": "other", "label": "refund"}\n')
+    (path.parent / "new").replace(path)
+
+
+@pytest.mark.parametrize("change", [*CHANGES.values(), replace], ids=[*CHANGES, "replaced"])
+def test_a_file_that_changed_before_a_worker_opened_it_costs_nothing(
+    path: Path, tmp_path: Path, change: Callable[[Path], object]
+) -> None:
+    url, records = f"sqlite:///{tmp_path}/b.db", dpf.index_records(path)
+    options: dict[str, Any] = {"ledger": url, "dataset": "tickets", "create": True, "labels": ["refund"]}
+    with (
+        synthesizer(records=records, **options) as made,
+        Pickling(lambda: change(path)) as executor,
+        pytest.raises(dpf.InvalidRecords, match=r"tickets\.jsonl: has changed since it was indexed"),
+    ):
+        made.generate_all(executor=executor, worker_backend=Sentence)
+    with dpf.BudgetLedger.open(url) as ledger:
+        assert ledger.account("tickets").spent.epsilon == 0
 
 
 def test_a_file_that_changes_later_loses_nothing_that_was_paid(path: Path) -> None:

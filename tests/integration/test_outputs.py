@@ -135,6 +135,8 @@ FURTHER = (
     Verb("calibrate", CALIBRATE, ("unit",), status=2),  # what it releases is noisy, as with choose
     Verb("choose", CHOOSE, ("unit",), status=2),  # accuracies are noisy: see test_outputs_python.py
     Verb("report", (*SHOWN, *ACCOUNT)),
+    Verb("verify", ("demos.jsonl", *ACCOUNT[:2])),
+    Verb("verify", ("demos.jsonl", *ACCOUNT[:2], "--json")),
     Verb("ledger change-budget", (*ACCOUNT, "--epsilon", "50", "--delta", "1e-4")),
     Verb("ledger name-unit", (*ACCOUNT, "--unit", "another"), status=2),
     Verb("report", (*SHOWN, "--json")),

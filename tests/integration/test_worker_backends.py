@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot.backends.factory import weights_for_worker
 from tests.support import factory, fleet
 from tests.support.scripted_servers import LlamaServer
 from tests.support.scripts import Sentence
@@ -86,6 +87,44 @@ def test_processes_of_a_server_are_told_to_be_threads(account: dict[str, Any]) -
         pytest.raises(dpf.InvalidPlan, match="ThreadPoolExecutor"),
     ):
         made.generate_all(executor=pool)
+
+
+class Formed(Sentence):
+    """A model that names the form of its weights, and takes the caller's if none is given."""
+
+    def __init__(self, weights: str | None = None) -> None:
+        super().__init__(sure=0.999999)
+        self.weights = weights or weights_for_worker() or "measured"
+
+
+def test_a_worker_refuses_other_weights_before_a_draw(threads: Executor) -> None:
+    with factory.synthesizer(Formed("file"), **OPTIONS) as made:
+        with pytest.raises(dpf.InvalidPlan, match=r"worker's model has weights='bf16'.* weights='file'"):
+            made.generate_all(executor=threads, worker_backend=partial(Formed, "bf16"))
+        assert made.accountant.spent.epsilon == 0
+
+
+def test_a_worker_takes_the_weights_of_each_run() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        for weights in ("file", "bf16"):
+            with factory.synthesizer(Formed(weights), **OPTIONS) as made:
+                assert len(made.generate_all(executor=pool, worker_backend=Formed)) == 2
+    assert weights_for_worker() is None
+
+
+@pytest.mark.parametrize(("first", "later"), [("file", "bf16"), (None, "bf16"), ("file", None)])
+def test_a_checkpoint_is_of_one_form_if_it_is_known(
+    tmp_path: Path, first: str | None, later: str | None
+) -> None:
+    path = tmp_path / "run.jsonl"
+    for weights in (first, later):
+        backend = fleet.sure() if weights is None else Formed(weights)
+        with factory.synthesizer(backend, **OPTIONS) as made:
+            if weights == later and None not in {first, later}:
+                with pytest.raises(dpf.InvalidPlan, match="checkpoint's model has weights='file'"):
+                    made.generate_all(checkpoint=path)
+            else:
+                assert len(made.generate_all(checkpoint=path)) == 2
 
 
 def broken() -> Sentence:

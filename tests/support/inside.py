@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dpfewshot.backends.streams.backend import Use
 from dpfewshot.generation.bodies import Bodies
 from dpfewshot.records.units import UnitSequence
 
@@ -30,12 +31,17 @@ def open_pools(backend: Any) -> int:
 
 def contexts_of_blocks(backend: Any) -> int:
     """The contexts in which a `LlamaCpp` keeps the prompts of blocks."""
-    return len(backend._pools[True]._pools)
+    return len(backend._pools[Use.STEPS]._pools)
 
 
 def connections(backend: Any) -> int:
     """The requests that an `OpenAICompatible` sends at once, after what the server said of its slots."""
     return backend._replicas.first.concurrency
+
+
+def picks_ids(backend: Any) -> bool:
+    """Whether an `OpenAICompatible` asks its server for the ids of a support alone."""
+    return bool(backend._replicas.first.dialect.picks)
 
 
 def client(backend: Any) -> Any:

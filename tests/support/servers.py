@@ -49,7 +49,7 @@ def running(arguments, port, page):
     try:
         for _ in range(600):
             assert process.poll() is None, "the server ended"
-            if _status(port, page) == 200:
+            if status_of(port, page) == 200:
                 break
             time.sleep(0.1)
         yield f"http://127.0.0.1:{port}/v1"
@@ -63,7 +63,7 @@ def llama_server(model, slots=1):
     return running([sys.executable, "-c", LLAMA_SERVER, str(model), str(port), str(slots)], port, "/health")
 
 
-def _status(port, page):
+def status_of(port, page):
     try:
         connection = HTTPConnection("127.0.0.1", port, timeout=5)
         connection.request("GET", page)

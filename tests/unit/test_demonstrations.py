@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot.certificates import Certificate
 from dpfewshot.demonstrations import COLUMNS, Demonstrations
 from tests.support.factory import demonstration
 from tests.support.scripts import TASK
@@ -16,6 +17,8 @@ ONE = demonstration(label="delivery", spent=dpf.PrivacySpend(1.5, 1e-6), token_c
 OTHER = dataclasses.replace(
     ONE, text='money "back" –\u2028now', label="refund", spent=dpf.PrivacySpend(2.0, 1e-6)
 )
+PAID = Certificate("ab" * 32, None, "0.1.0", "tickets", 7, "cd" * 32)
+CERTIFIED = dataclasses.replace(ONE, certificate=PAID)
 BASELINE = dataclasses.replace(ONE, private=False, spent=None)
 
 
@@ -51,7 +54,7 @@ def test_there_is_no_statement_without_a_guarantee_or_over_two_relations() -> No
 def test_jsonl_there_and_back(tmp_path: Path) -> None:
     path = tmp_path / "demos.jsonl"
     path.write_text("what was there before\n")
-    for items in ([ONE, OTHER, BASELINE], []):
+    for items in ([ONE, OTHER, BASELINE, CERTIFIED], []):
         Demonstrations(items).to_jsonl(path)
         assert list(Demonstrations.from_jsonl(path)) == items
         assert [json.loads(line) for line in path.read_text().split("\n") if line] == [
@@ -80,6 +83,43 @@ def test_a_line_that_is_no_demonstration_is_named(tmp_path: Path, line: str) -> 
     path.write_text(json.dumps(ONE.as_line()) + "\n\n" + line + "\n")
     with pytest.raises(dpf.InvalidRecords, match=r"demos\.jsonl: line 3"):
         Demonstrations.from_jsonl(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("entry", "7"),
+        ("entry", None),
+        ("entry", True),
+        ("plan", None),
+        ("unit", 3),
+        ("event", 5),
+        ("version", 1),
+    ],
+)
+def test_a_certificate_that_is_none_is_named(tmp_path: Path, name: str, value: object) -> None:
+    path = tmp_path / "demos.jsonl"
+    line = CERTIFIED.as_line()
+    path.write_text(json.dumps(line | {"certificate": {**line["certificate"], name: value}}))  # type: ignore[dict-item]
+    with pytest.raises(dpf.InvalidRecords, match=r"demos\.jsonl: line 1"):
+        Demonstrations.from_jsonl(path)
+
+
+def test_a_certificate_survives_members_of_a_newer_version(tmp_path: Path) -> None:
+    path = tmp_path / "demos.jsonl"
+    line = CERTIFIED.as_line()
+    path.write_text(json.dumps(line | {"certificate": {**line["certificate"], "newer": [1]}}))  # type: ignore[dict-item]
+    assert list(Demonstrations.from_jsonl(path)) == [CERTIFIED]
+
+
+def test_lines_of_one_entry_cost_what_the_entry_costs() -> None:
+    again = dataclasses.replace(CERTIFIED, text="another")
+    other = dataclasses.replace(CERTIFIED, certificate=dataclasses.replace(PAID, entry=8, event="ef" * 32))
+    unpaid = dataclasses.replace(CERTIFIED, certificate=Certificate("ab" * 32, None, "0.1.0"))
+    assert Demonstrations([CERTIFIED, again]).spent == CERTIFIED.spent
+    assert Demonstrations([CERTIFIED, again, other]).spent == dpf.PrivacySpend(3.0, 2e-6)
+    # nothing says that these two share a plan
+    assert Demonstrations([unpaid, unpaid]).spent == dpf.PrivacySpend(3.0, 2e-6)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,6 +86,41 @@ def test_a_data_set_of_the_library_is_read(tmp_path: Path) -> None:
     expected = as_records(made, unit="who")
     assert read_records(tmp_path / "saved", unit="who") == expected
     assert list(index_records(tmp_path / "saved", unit="who")) == expected
+
+
+def forms_of(texts: list[str]) -> dict[str, Any]:
+    """The forms that Arrow gives a column of strings."""
+    pa = pytest.importorskip("pyarrow")
+    ends = pa.array(range(1, len(texts) + 1), pa.int32())
+    return {
+        "large": pa.array(texts, pa.large_string()),
+        "view": pa.array(texts, pa.string_view()),
+        "runs": pa.RunEndEncodedArray.from_arrays(ends, pa.array(texts)),
+        "JSON": pa.ExtensionArray.from_storage(pa.json_(), pa.array(texts)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("suffix", "form"),
+    [
+        *(("arrow", form) for form in ("large", "view", "runs", "JSON")),
+        *(("parquet", form) for form in ("large", "view", "JSON")),  # which has no runs
+    ],
+)
+def test_a_draw_reads_every_form_of_strings_that_indexing_reads(
+    suffix: str, form: str, tmp_path: Path
+) -> None:
+    pa, writer = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    column = forms_of([row["text"] for row in ROWS])[form]
+    table, path = pa.table({"text": column, "label": ["x"] * len(ROWS)}), tmp_path / f"r.{suffix}"
+    if suffix == "parquet":
+        writer.write_table(table, path, row_group_size=7)
+    else:
+        with pa.ipc.new_file(path, table.schema) as file:
+            file.write_table(table, max_chunksize=7)
+    indexed = index_records(path)
+    assert list(indexed) == read_records(path)
+    assert indexed.take([99, 0, 50]) == [read_records(path)[row] for row in (99, 0, 50)]
 
 
 @kinds
@@ -172,12 +208,55 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
         (f'\n\n{{"text": "{PRIVATE}", "label": " "}}\n', "line 3: the label is blank"),
         (f'{{"{PRIVATE}": "a", "label": "x"}}\n', "line 1: has no 'text'"),
         ("\n \n", "there are no records"),
+        (f'{{"text": "{PRIVATE}", "label": "x"}}\n{{"text": "\udce9"}}', "line 2: is not UTF-8"),
+        (f'{{"text": "{PRIVATE}", "label": "x", "z": {"[" * 60}{"]" * 60}}}', "line 1: is nested more than"),
     ],
 )
 def test_a_refusal_names_the_line_and_quotes_nothing(content: str, words: str, tmp_path: Path) -> None:
-    (tmp_path / "r.jsonl").write_text(content)
+    (tmp_path / "r.jsonl").write_text(content, errors="surrogateescape")
     assert words in refusal(lambda: index_records(tmp_path / "r.jsonl", index=tmp_path / "r.index"))
+    assert words in refusal(lambda: read_records(tmp_path / "r.jsonl"))
     assert not (tmp_path / "r.index").exists()
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "arrow"])
+def test_a_pipe_is_refused(suffix: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"r.{suffix}")
+    assert "is not a regular file" in refusal(lambda: index_records(tmp_path / f"r.{suffix}"))
+
+
+def test_a_record_that_exhausts_memory_is_missing_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tokenizer's MemoryError makes a null of its record alone, too."""
+    indexed = index_records(jsonl(tmp_path))
+    parsed = json.loads
+
+    def loads(text: str) -> object:
+        if f'"{ROWS[4]["text"]}"' in text:
+            raise MemoryError
+        return parsed(text)
+
+    monkeypatch.setattr("dpfewshot.records.files.json.loads", loads)
+    found = indexed.take([3, 4, 5])
+    assert found[1] is None
+    assert [one.text for one in found if one] == [ROWS[3]["text"], ROWS[5]["text"]]
+
+
+def test_a_group_that_memory_does_not_hold_makes_no_nulls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would depend on the other records of the group."""
+    indexed = index_records(parquet(tmp_path))
+
+    def exhausted(*_: object, **__: object) -> None:
+        import pyarrow as pa
+
+        raise pa.ArrowMemoryError
+
+    monkeypatch.setattr("pyarrow.parquet.ParquetFile.read_row_group", exhausted)
+    with pytest.raises(MemoryError):
+        indexed.take([3])
 
 
 def test_dictionary_encoded_columns_are_refused(tmp_path: Path) -> None:
@@ -204,10 +283,44 @@ def test_a_copy_opens_the_same_file_again(make: Callable[[Path], Path], tmp_path
         list(copy.copy(indexed))
 
 
+def test_a_copy_finds_the_file_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jsonl(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    indexed = index_records("r.jsonl")
+    monkeypatch.chdir("/")
+    assert list(copy.copy(indexed)) == list(indexed)
+
+
+def test_a_copy_follows_a_file_whose_content_came_back(tmp_path: Path) -> None:
+    """A worker remembers the file that it opened, and opens it again when it was written to."""
+    path = jsonl(tmp_path)
+    content, before = path.read_bytes(), copy.copy(index_records(path))
+    assert before.take([0])
+    path.write_bytes(content + b"\n")
+    path.write_bytes(content)
+    os.utime(path, ns=(0, 0))
+    assert "has changed" in refusal(before.check)
+    for _ in range(2):
+        again = copy.copy(index_records(path))
+        assert again.take([0]) == read_records(path)[:1]
+
+
+def test_a_copy_of_a_file_that_changed_can_be_made_and_is_refused(tmp_path: Path) -> None:
+    """Not when it is unpickled: that would end a worker's process."""
+    path = jsonl(tmp_path)
+    sent = pickle.dumps(index_records(path))
+    (tmp_path / "new").write_text('{"text": "other", "label": "x"}\n')
+    (tmp_path / "new").replace(path)
+    copied = pickle.loads(sent)  # noqa: S301 - its own
+    for read in (copied.check, lambda: copied.take([0])):
+        assert "or another took its name: index it again" in refusal(read)
+
+
 @kinds
 def test_threads_read_at_once(make: Callable[[Path], Path], tmp_path: Path) -> None:
     indexed = index_records(make(tmp_path))
-    expected, wrong = list(indexed), []
+    expected = list(indexed)
+    wrong: list[int] = []
 
     def read(start: int) -> None:
         rows = [(start + 37 * step) % 100 for step in range(60)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from dpfewshot.errors import InvalidRecords, MissingExtra
-from dpfewshot.records import as_records, read_records
+from dpfewshot.records import as_records, index_records, read_records
 from dpfewshot.values import Record
 from tests.support.refusals import PRIVATE, refusal, refused_file
 
@@ -127,3 +128,36 @@ def test_a_parquet_time_beyond_pythons_is_refused(kind: str, tmp_path: Path) -> 
     parquet.write_table(pa.table({"text": times, "label": ["a"]}), tmp_path / "x.parquet")
     with pytest.raises(InvalidRecords, match=r"x\.parquet: has a number or time beyond Python's range"):
         read_records(tmp_path / "x.parquet")
+
+
+@pytest.fixture
+def arrow_file(tmp_path: Path) -> Path:
+    """Two batches of texts of eight bytes."""
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table({"text": [f"secret {n}" for n in range(10)], "label": ["x"] * 10})
+    with pa.ipc.new_file(tmp_path / "r.arrow", table.schema) as file:
+        file.write_table(table, max_chunksize=5)
+    return tmp_path / "r.arrow"
+
+
+both_ways = pytest.mark.parametrize("read", [read_records, index_records])
+
+
+@both_ways
+def test_an_arrow_file_without_its_end_is_refused(read: Any, arrow_file: Path) -> None:
+    whole = arrow_file.read_bytes()
+    second = whole.rindex(b"\xff\xff\xff\xff", 0, whole.rindex(b"secret 9"))  # where the second batch begins
+    for end in (second, len(whole) - 1):
+        arrow_file.write_bytes(whole[:end])
+        assert "is truncated" in refusal(lambda: read(arrow_file))
+
+
+@both_ways
+@pytest.mark.parametrize("offset", [2**30, -5, 4])
+def test_an_arrow_file_whose_offsets_lie_is_refused(read: Any, offset: int, arrow_file: Path) -> None:
+    """Arrow would follow an offset beyond its buffer, and end the process."""
+    whole = arrow_file.read_bytes()
+    offsets, forged = struct.pack("<3i", 0, 8, 16), struct.pack("<3i", 0, 8, offset)
+    assert whole.count(offsets) == 2
+    arrow_file.write_bytes(whole.replace(offsets, forged, 1))
+    assert "is damaged" in refusal(lambda: read(arrow_file))

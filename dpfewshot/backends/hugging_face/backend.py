@@ -13,7 +13,7 @@ from dpfewshot.backends.conformance import (
 )
 from dpfewshot.backends.hugging_face.model import HuggingFaceModel
 from dpfewshot.backends.hugging_face.streams import HuggingFaceStreams
-from dpfewshot.backends.streams.backend import StreamBackend, check_settings
+from dpfewshot.backends.streams.backend import StreamBackend, Use, check_settings
 from dpfewshot.errors import BackendError
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class HuggingFace(StreamBackend):
             )
         failed = list(self._failures())
         if failed and self._decode_batch > 1:
-            self._pools.pop(True).close()
+            self._pools.pop(Use.STEPS).close()
             self._decode_batch = 1
             failed = list(self._failures())
         self.batch_invariant = not failed
@@ -136,7 +136,8 @@ class HuggingFace(StreamBackend):
         stepped = check_block_invariance(self, prefix, suffixes, released[:1], support=())
         yield from (finding for finding in (whole, stepped) if not finding.passed)
 
-    def _open_streams(self, *, streams: int) -> HuggingFaceStreams:
+    def _open_streams(self, *, streams: int, lanes: int) -> HuggingFaceStreams:
+        del lanes  # one: PyTorch divides the work among processors
         return HuggingFaceStreams(self._loaded, streams=streams, cells=self.context_tokens, tally=self._tally)
 
     def _log_softmax(self, logits: Tensor, columns: NDArray[np.intp] | slice) -> NDArray[np.float32]:

@@ -86,10 +86,7 @@ class HuggingFaceStreams:
             return cells[stream : stream + 1, :, :end]
 
         logits = self._evaluate([list(tokens)], [list(range(start, end))], None, (start, end), write)
-        if dummies:
-            self._tally.dummies += len(tokens)
-        else:
-            self._tally.tokens += len(tokens)
+        self._tally.add(**{"dummies" if dummies else "tokens": len(tokens)})
         return logits[0]
 
     def step(self, first: int, tokens: Sequence[int], positions: Sequence[int], active: int) -> list[Tensor]:
@@ -113,8 +110,7 @@ class HuggingFaceStreams:
             (self.cells - 1, self.cells),
             write,
         )
-        self._tally.tokens += active
-        self._tally.dummies += len(tokens) - active
+        self._tally.add(tokens=active, dummies=len(tokens) - active)
         return list(logits[:active])
 
     def close(self) -> None:

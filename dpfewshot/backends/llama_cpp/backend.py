@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import warnings
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from dpfewshot import __version__
 from dpfewshot.backends import conformance
-from dpfewshot.backends.llama_cpp.fastest import AUTO, fastest_weights
+from dpfewshot.backends.llama_cpp.checks import VERSION, check_lanes, check_steps
+from dpfewshot.backends.llama_cpp.fastest import load_fastest
 from dpfewshot.backends.llama_cpp.hub import local_file
-from dpfewshot.backends.llama_cpp.model import LlamaModel, check_file, load_library
-from dpfewshot.backends.llama_cpp.step_check import VERSION, check_steps
+from dpfewshot.backends.llama_cpp.model import LlamaModel, check_file, load_library, shards_of
 from dpfewshot.backends.llama_cpp.streams import CELL_BLOCK, KVStreams, LogSoftmax
 from dpfewshot.backends.llama_cpp.verdicts import (
     Facts,
@@ -22,17 +23,21 @@ from dpfewshot.backends.llama_cpp.verdicts import (
     processor,
     steering_variables,
 )
-from dpfewshot.backends.llama_cpp.weights import FILE
+from dpfewshot.backends.llama_cpp.weights import AUTO, FILE
 from dpfewshot.backends.processors import usable_processors
 from dpfewshot.backends.streams.backend import StreamBackend, check_settings
+from dpfewshot.backends.streams.lanes import lanes_of
 from dpfewshot.backends.streams.pools import groups_within
 from dpfewshot.errors import BackendError
 from dpfewshot.values import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     from numpy.typing import NDArray
 
+    from dpfewshot.backends.conformance import Finding
     from dpfewshot.backends.streams.protocol import Logits
 
 
@@ -41,18 +46,21 @@ class LlamaCpp(StreamBackend):
 
     A prompt is evaluated in a decode call of its own, in its own key-value stream, after a copy of the
     public prefix: by construction, its answer is a function of that prompt, the prefix and these settings.
+    The prompts of a draw are evaluated in lanes, as many at a time as there are threads, up to eight: a lane
+    is a context of its own over the one model. All lanes are alike, so any of them gives the same bits.
     Further tokens of a block are evaluated for `decode_batch` streams at a time, padded with public dummies,
     so that the shape of the computation is the same whatever the neighbours. That relies on kernels that
     treat every row of one shape alike, so the constructor checks it on the loaded model, with public prompts
     in the streams of a generation. If bits change, it warns, and prompts take their steps one by one, as with
-    `decode_batch=1`, which needs no check. On a CPU the verdict is cached for the user (`~/.cache/dpfewshot`)
-    and holds for this file, build of llama.cpp, processor and settings.
+    `decode_batch=1`, which needs no check. It checks lanes too. On a CPU the verdicts are cached for the user
+    (`~/.cache/dpfewshot`) and hold for this file, build of llama.cpp, processor and settings.
 
     If the model asks for a beginning-of-sequence token, every prompt gets one in front.
 
     Args:
-        model: the GGUF file: a path, or its name on the Hugging Face hub, "org/repository/file.gguf", if
-            `dpfewshot[hub]` is installed (`hub.local_file`).
+        model: the GGUF file: a path; or its name on the Hugging Face hub, "org/repository/file.gguf", if
+            `dpfewshot[hub]` is installed (`hub.local_file`); or "ollama:NAME", which Ollama
+            has fetched (`ollama.ollama_file`).
         context_tokens: the longest prompt, including the tokens that a block adds to it. A longer prompt
             gives a row of NaN for every token of its block.
         kept_prompts: how many private prompts of a block keep their streams from token to token, rounded up
@@ -65,7 +73,7 @@ class LlamaCpp(StreamBackend):
             is loaded, which takes seconds, one or two bytes of memory per weight, and as much temporary disk
             space. Some quantised types, such as Q4_1, have no fast kernels for whole prompts. "auto" takes
             the form that reads prompts fastest on this machine, measured when it first loads this file
-            (`fastest.fastest_weights`); on a GPU, "file".
+            (`fastest.fastest_weights`); in a worker the caller's form; on a GPU, "file".
 
     Attributes:
         context_tokens: the argument.
@@ -74,16 +82,16 @@ class LlamaCpp(StreamBackend):
         batch_invariant: True on the CPU, see above. On a GPU, whether the conformance checks passed for the
             way prompts are evaluated here.
 
-    Memory: `kept_prompts` + 25 streams of `context_tokens`, rounded up to 256, times the model's bytes per
-    token. It is allocated for the check, and when the first block of more than one token is opened.
+    Memory: `kept_prompts` + 25 streams of `context_tokens`, rounded up to 256, and 5 for each of several
+    lanes, times the model's bytes per token. It is allocated for the checks, and when a block is opened.
     SmolLM2-135M needs 23 kB per token: 1.2 GB by default, 0.7 GB at `context_tokens=256, kept_prompts=90`.
 
     Loading silences llama.cpp's own log for the whole process. One call computes at a time; threads wait.
 
     Raises:
         MissingExtra: llama-cpp-python is not installed, or huggingface_hub for a name on the hub.
-        BackendError: the file does not exist or holds no usable model, the hub does not give it, or a setting
-            is out of its range.
+        BackendError: the file does not exist or holds no usable model, the hub or Ollama does not have it, or
+            a setting is out of its range.
     """
 
     def __init__(
@@ -105,11 +113,16 @@ class LlamaCpp(StreamBackend):
         check_file(path)
         facts = build_facts(path)
         if weights == AUTO and not gpu_layers:
-            weights = fastest_weights(path, self._threads, facts)
-        self.weights = FILE if weights in (AUTO, None) else weights
-        self._loaded = loaded = LlamaModel(path, gpu_layers, self.weights)
+            loaded = load_fastest(path, self._threads, facts)
+        else:
+            loaded = LlamaModel(path, gpu_layers, FILE if weights is None or weights == AUTO else weights)
+        self._loaded, self.weights = loaded, loaded.weights
         super().__init__(
-            loaded, context_tokens=context_tokens, kept_prompts=kept_prompts, decode_batch=decode_batch
+            loaded,
+            context_tokens=context_tokens,
+            kept_prompts=kept_prompts,
+            decode_batch=decode_batch,
+            lanes=1 if loaded.on_gpu else lanes_of(self._threads),
         )
         if self._groups_of_a_pool(decode_batch) < 1:
             self.close()
@@ -136,18 +149,17 @@ class LlamaCpp(StreamBackend):
         return self._tally.dummies
 
     def describe(self) -> str:
-        """Return the device, the model file, the form of its weights, and if prompts step one by one."""
+        """Return the device, its threads and lanes, the model file and how it is evaluated."""
         where = "on a GPU" if self._loaded.on_gpu else f"on the CPU, {counted(self._threads, 'thread')}"
+        lanes = f", {self._lanes} prompts at a time" if self._lanes > 1 else ""
         steps = ", prompts one by one, since shared steps change bits here" if self._fell_back else ""
         form = "" if self.weights == FILE else f" with {self.weights} weights"
-        return f"llama.cpp {where}, {self._loaded.path.name}{form}{steps}"
+        return f"llama.cpp {where}{lanes}, {self._loaded.path.name}{form}{steps}"
 
     def _settle(self, facts: Facts) -> None:
-        """Choose how prompts take their steps."""
-        on_gpu = self._loaded.on_gpu
-        self._fell_back = self._decode_batch > 1 and not (
-            self._steps_pass() if on_gpu else self._cached_steps_pass(facts)
-        )
+        """Choose how prompts take their steps, and how many are evaluated at a time."""
+        steps = partial(check_steps, context_tokens=self.context_tokens, decode_batch=self._decode_batch)
+        self._fell_back = self._decode_batch > 1 and not self._passes("steps", steps, facts)
         if self._fell_back:
             warnings.warn(
                 f"llama.cpp's steps of {self._decode_batch} prompts are not batch invariant here: "
@@ -156,11 +168,23 @@ class LlamaCpp(StreamBackend):
                 stacklevel=3,
             )
             self._decode_batch = 1
-        self.batch_invariant = not on_gpu or self._found_invariant()
+        if self._lanes > 1 and not self._passes("lanes", check_lanes, facts):
+            warnings.warn(
+                "llama.cpp's contexts change one another's bits here: prompts are evaluated one at a time, "
+                "which is slower",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+            self._lanes = 1
+        self.batch_invariant = not self._loaded.on_gpu or self._found_invariant()
 
-    def _cached_steps_pass(self, facts: Facts) -> bool:
-        """Return the cached verdict of `_steps_pass`, or run the check and cache it."""
+    def _passes(self, name: str, check: Callable[[Self], Finding], facts: Facts) -> bool:
+        """Return the cached verdict of a check, or run the check and cache it; on a GPU, run it."""
+        if self._loaded.on_gpu:
+            return self._found(check)
         facts = dict(facts) | {
+            "checked": name,
+            "lanes": self._lanes,
             "context_tokens": self.context_tokens,
             "kept_prompts": self.kept_prompts,
             "decode_batch": self._decode_batch,
@@ -170,21 +194,22 @@ class LlamaCpp(StreamBackend):
         }
         passed = kept_verdict(facts, bool)
         if passed is None:
-            passed = self._steps_pass()
+            passed = self._found(check)
             keep_verdict(facts, passed)
         return passed
 
-    def _steps_pass(self) -> bool:
-        """Return whether `check_steps` passes; its streams are freed."""
-        finding = check_steps(self, context_tokens=self.context_tokens, decode_batch=self._decode_batch)
+    def _found(self, check: Callable[[Self], Finding]) -> bool:
+        """Return whether a check passes; its streams are freed."""
+        finding = check(self)
         while self._pools:
             self._pools.popitem()[1].close()
-        self._tally.tokens = self._tally.dummies = 0
+        self._tally.clear()
         return finding.passed
 
-    def _open_streams(self, *, streams: int) -> KVStreams:
+    def _open_streams(self, *, streams: int, lanes: int) -> KVStreams:
         cells = -(-self.context_tokens // CELL_BLOCK) * CELL_BLOCK
-        return KVStreams(self._loaded, streams=streams, cells=cells, threads=self._threads, tally=self._tally)
+        threads = self._threads // lanes
+        return KVStreams(self._loaded, streams=streams, cells=cells, threads=threads, tally=self._tally)
 
     def _log_softmax(self, logits: Logits, columns: NDArray[np.intp] | slice) -> NDArray[np.float64]:
         return self._row_log_softmax(logits, columns)
@@ -209,7 +234,7 @@ def build_facts(path: Path) -> Facts:
     return {
         "check": VERSION,
         "package": __version__,
-        "model": digest_of(path),
+        "model": digest_of(*shards_of(path)),
         "llama_cpp": library.__version__,
         "build": digest_of(*(path for path in libraries if path.is_file())),
         "system": library.llama_print_system_info().decode(),

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
+import warnings
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Final
 
-from dpfewshot.backends.llama_cpp.model import LlamaModel
-from dpfewshot.backends.llama_cpp.step_check import random_tokens
+from dpfewshot.backends.factory import weights_for_worker
+from dpfewshot.backends.llama_cpp.checks import random_tokens
+from dpfewshot.backends.llama_cpp.model import LlamaModel, shards_of
 from dpfewshot.backends.llama_cpp.streams import CELL_BLOCK, KVStreams
 from dpfewshot.backends.llama_cpp.verdicts import Facts, keep_verdict, kept_verdict
-from dpfewshot.backends.llama_cpp.weights import FILE
+from dpfewshot.backends.llama_cpp.weights import FILE, FILE_TYPES
 from dpfewshot.backends.processors import usable_memory
+from dpfewshot.backends.streams.lanes import lanes_of, side_by_side
 from dpfewshot.backends.streams.protocol import Tally
 from dpfewshot.errors import BackendError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-AUTO: Final = "auto"
-"""Measure which form is fastest."""
-
-VERSION = 1
+VERSION = 2
 """Incremented when the measurement changes, so that choices of older ones no longer count."""
 
 PROMPT_TOKENS = 64
@@ -40,11 +41,39 @@ _ROUNDS = 5
 """Measured evaluations of a form; the fastest counts, since neighbours only slow one down."""
 
 
+def load_fastest(path: Path, threads: int, facts: Facts) -> LlamaModel:
+    """Load a model with the fastest form of its weights, or with the caller's in a worker.
+
+    If the weights cannot be converted now, they stay as in the file, with a warning. A worker's must be the
+    caller's.
+
+    Args:
+        path: the GGUF file.
+        threads: as in `fastest_weights`.
+        facts: as in `fastest_weights`.
+
+    Raises:
+        BackendError: the file holds no usable model, or cannot be converted to the caller's form.
+    """
+    if (given := weights_for_worker()) is not None:
+        return LlamaModel(path, weights=given)
+    form = fastest_weights(path, threads, facts)
+    try:
+        return LlamaModel(path, weights=form)
+    except BackendError as error:
+        if form == FILE:
+            raise
+        model = LlamaModel(path)
+        warnings.warn(f"{error}. The weights stay as in the file", RuntimeWarning, stacklevel=3)
+        return model
+
+
 def fastest_weights(path: Path, threads: int, facts: Facts) -> str:
     """Return the form of the weights with which a public prompt is evaluated fastest.
 
     The forms are the file's own, and those to which its weights convert almost without loss and within an
-    eighth of the machine's memory. The choice is cached for the user: later loads take the same form.
+    eighth of the machine's memory. The choice is cached for the user, unless a form could not be tried: later
+    loads take the same form.
 
     Args:
         path: the GGUF file.
@@ -59,24 +88,29 @@ def fastest_weights(path: Path, threads: int, facts: Facts) -> str:
     """
     facts = dict(facts) | {"measured": VERSION, "threads": threads, "memory": usable_memory()}
     found = kept_verdict(facts, str)
-    if found is None:
-        found = _measured(path, threads)
-        keep_verdict(facts, found)
+    if found not in {FILE, *FILE_TYPES}:
+        found, tried_all = _measured(path, threads)
+        if tried_all:
+            keep_verdict(facts, found)
     return found
 
 
-def _measured(path: Path, threads: int) -> str:
+def _measured(path: Path, threads: int) -> tuple[str, bool]:
+    """Return the fastest form, and whether all candidates could be tried."""
     with closing(LlamaModel(path)) as model:
         weight_count = model.weight_count
         seconds = {FILE: _seconds(model, threads)}
-    for form in _candidates(path.stat().st_size / weight_count, weight_count):
+    file_size = sum(shard.stat().st_size for shard in shards_of(path))
+    candidates = _candidates(file_size / weight_count, weight_count)
+    for form in candidates:
         try:
             with closing(LlamaModel(path, weights=form)) as model:
                 seconds[form] = _seconds(model, threads)
         except BackendError:  # no room for the copy, or an architecture that does not convert
             continue
     best = min(seconds, key=lambda form: seconds[form])
-    return best if seconds[FILE] >= _WORTH_CONVERTING * seconds[best] else FILE
+    chosen = best if seconds[FILE] >= _WORTH_CONVERTING * seconds[best] else FILE
+    return chosen, seconds.keys() == {FILE, *candidates}
 
 
 def _candidates(file_bytes: float, weight_count: int) -> list[str]:
@@ -86,15 +120,21 @@ def _candidates(file_bytes: float, weight_count: int) -> list[str]:
 
 
 def _seconds(model: LlamaModel, threads: int) -> float:
-    """Return the least time in which a public prompt is evaluated, after one evaluation to warm up."""
+    """Return the least time in which all lanes evaluate a public prompt, after one evaluation to warm up."""
     prompt = random_tokens("measured", PROMPT_TOKENS, model.vocabulary_size)
-    streams = KVStreams(model, streams=1, cells=CELL_BLOCK, threads=threads, tally=Tally())
-    with closing(streams):
+    lanes = lanes_of(threads)
+
+    def opened() -> KVStreams:
+        return KVStreams(model, streams=1, cells=CELL_BLOCK, threads=threads // lanes, tally=Tally())
+
+    with ExitStack() as stack:
+        streams = [stack.enter_context(closing(opened())) for _ in range(lanes)]
         return min([_evaluation(streams, prompt) for _ in range(1 + _ROUNDS)][1:])
 
 
-def _evaluation(streams: KVStreams, prompt: list[int]) -> float:
-    streams.rewind(0, 0)
+def _evaluation(lanes: Sequence[KVStreams], prompt: list[int]) -> float:
+    for lane in lanes:
+        lane.rewind(0, 0)
     started = time.perf_counter()
-    streams.extend(0, 0, prompt)
+    side_by_side(lanes, [prompt] * len(lanes), lambda lane, tokens: lane.extend(0, 0, tokens))
     return time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""A model file by its name on the Hugging Face hub."""
+"""A model file by its name on the Hugging Face hub, or in Ollama."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from dpfewshot.backends.llama_cpp.ollama import PREFIX, ollama_file
 from dpfewshot.errors import BackendError, MissingExtra
 
 _NAME = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)/((?:[\w-][\w.-]*/)*[\w-][\w.-]*\.gguf)", re.ASCII)
@@ -16,11 +17,14 @@ def local_file(model: str | os.PathLike[str]) -> Path:
 
     A text such as "org/repository/file.gguf" is a name on the hub, unless a file or its first folder is here.
     `huggingface_hub` fetches it: its environment variables hold, such as HF_HUB_OFFLINE and HF_ENDPOINT.
+    "ollama:NAME" is the file that Ollama has fetched (`ollama.ollama_file`).
 
     Raises:
         MissingExtra: it is a name on the hub, and `huggingface_hub` is not installed.
-        BackendError: the hub has no such file, or cannot be reached.
+        BackendError: the hub has no such file, or cannot be reached; or Ollama has none.
     """
+    if isinstance(model, str) and model.startswith(PREFIX):
+        return ollama_file(model.removeprefix(PREFIX))
     path = Path(model)
     name = _NAME.fullmatch(model) if isinstance(model, str) else None
     if name is None or path.exists() or Path(path.parts[0]).exists():

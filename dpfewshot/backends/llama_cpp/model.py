@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from dpfewshot.backends.protocol import Tokens
 
 GGUF_MAGIC = b"GGUF"
+
+_FIRST_SHARD = re.compile(r"(.*)-00001-of-(\d{5})\.gguf")
+"""What llama.cpp calls the first file of a model in several."""
 
 ALL_LAYERS = 2**31 - 1
 """More layers than any model has."""
@@ -56,6 +60,7 @@ class LlamaModel:
 
     Attributes:
         path: the argument.
+        weights: the argument.
         library: the `llama_cpp` module.
         handle: the `llama_model` pointer; None once closed.
         vocabulary_size: V.
@@ -76,6 +81,7 @@ class LlamaModel:
         check_file(path)
         self.library = library = load_library()
         self.path = path
+        self.weights = weights
         self.on_gpu = gpu_layers != 0
         with converted(library, path, weights) as file:
             self.handle = _load(library, file, gpu_layers)
@@ -123,6 +129,16 @@ class LlamaModel:
         if self.handle is not None:
             self.library.llama_model_free(self.handle)
             self.handle = None
+
+
+def shards_of(path: Path) -> list[Path]:
+    """Return the files that hold a model: the one given, or all of a split model whose first one it is."""
+    first = _FIRST_SHARD.fullmatch(path.name)
+    if first is None:
+        return [path]
+    name, count = first.groups()
+    shards = [path.with_name(f"{name}-{number:05}-of-{count}.gguf") for number in range(1, int(count) + 1)]
+    return [shard for shard in shards if shard.exists()]
 
 
 def check_file(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,22 +27,24 @@ UBATCH = 512
 class LogSoftmax:
     """Log-softmax of one row of V logits, in double precision and always in the same memory.
 
-    A vectorised sum may be split according to the address where a row begins, so the address stays fixed.
+    A vectorised sum may be split according to the address where a row begins, so the address stays fixed,
+    and lanes take turns.
     """
 
     def __init__(self, vocabulary_size: int) -> None:
         self._shifted = np.empty(vocabulary_size)
         self._exponentials = np.empty(vocabulary_size)
+        self._lock = Lock()
 
     def __call__(self, logits: Logits, columns: NDArray[np.intp] | slice) -> NDArray[np.float64]:
         """Return the natural-log probabilities of `columns`; all NaN if a logit is NaN or +inf."""
         shifted = self._shifted
-        shifted[:] = logits
-        with np.errstate(invalid="ignore"):
+        with self._lock, np.errstate(invalid="ignore"):
+            shifted[:] = logits
             shifted -= shifted.max()
-        np.exp(shifted, out=self._exponentials)
-        logprobs: NDArray[np.float64] = shifted[columns] - np.log(self._exponentials.sum())
-        return logprobs
+            np.exp(shifted, out=self._exponentials)
+            logprobs: NDArray[np.float64] = shifted[columns] - np.log(self._exponentials.sum())
+            return logprobs
 
 
 class KVStreams:
@@ -99,10 +102,7 @@ class KVStreams:
         for index, token in enumerate(tokens):
             self._set(index, token, start + index, stream, output=index == len(tokens) - 1)
         self._decode(len(tokens))
-        if dummies:
-            self._tally.dummies += len(tokens)
-        else:
-            self._tally.tokens += len(tokens)
+        self._tally.add(**{"dummies" if dummies else "tokens": len(tokens)})
         return self._logits(len(tokens) - 1)
 
     def step(self, first: int, tokens: Sequence[int], positions: Sequence[int], active: int) -> list[Logits]:
@@ -114,8 +114,7 @@ class KVStreams:
         for index, (token, position) in enumerate(zip(tokens, positions, strict=True)):
             self._set(index, token, position, first + index, output=True)
         self._decode(len(tokens))
-        self._tally.tokens += active
-        self._tally.dummies += len(tokens) - active
+        self._tally.add(tokens=active, dummies=len(tokens) - active)
         return [self._logits(index) for index in range(active)]
 
     def close(self) -> None:

@@ -48,7 +48,8 @@ class OpenAICompletions(VLLM):
         return (
             "this server is not vLLM, SGLang or llama-server: OpenAI's completions return 5 or 20 "
             "log-probabilities of their own choice, by text and not by token id, so mechanisms cannot ask "
-            "for the tokens they need. Use one of those, or LlamaCpp in process. If the server also has "
+            "for the tokens they need. Use one of those, or LlamaCpp in process: its model='ollama:NAME' "
+            "loads what Ollama has fetched. If the server also has "
             "vLLM's /tokenize, /detokenize and token ids, allow_truncated=True accepts it: the guarantee is "
             "the same, since a truncated vector is still a function of its own prompt, but all other tokens "
             "count as impossible, so texts get worse"

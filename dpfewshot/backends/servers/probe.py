@@ -24,6 +24,9 @@ vLLM's batch-invariant mode has known faults from 44 to 65 sequences on."""
 EVERY = 8
 """One prompt in this many is long."""
 
+ENDING = 16
+"""The last tokens of a long prompt, which are its own."""
+
 STRETCHED = 0.3
 """The most that sampling settings may change differences of log-probabilities, as a share of them.
 
@@ -93,15 +96,21 @@ def crowd_of(prompts_per_request: int, concurrency: int) -> int:
 def crowd(short: Sequence[Tokens], count: int, longest: int | None) -> list[list[int]]:
     """Return prompts of mixed lengths, one in eight of them long.
 
+    Long prompts share all but their ends. A server that caches prefixes reuses one for another even where it
+    reuses none across requests: vLLM's `cache_salt` names a request, and its caches hold blocks of 16 tokens
+    on a GPU and 128 on a CPU.
+
     Args:
         short: public prompts.
         count: the number of prompts.
         longest: the longest prompt that the server accepts; None if it does not say.
     """
     size = LONG_TOKENS if longest is None else min(LONG_TOKENS, longest)
-    chosen = [list(short[place % len(short)]) for place in range(count)]
+    beginning = [*short[0]] * size
+    chosen = [list(short[place % len(short)])[:size] for place in range(count)]
     return [
-        (prompt * size)[:size] if place % EVERY == 1 else prompt[:size] for place, prompt in enumerate(chosen)
+        beginning[: size - ENDING] + prompt[-ENDING:] if place % EVERY == 1 else prompt
+        for place, prompt in enumerate(chosen)
     ]
 
 

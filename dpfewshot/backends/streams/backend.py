@@ -8,6 +8,8 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
+from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from dpfewshot.backends.streams.block import StreamBlock
@@ -26,6 +28,14 @@ if TYPE_CHECKING:
 
 PUBLIC_PROMPTS = 4
 """How many public prompts keep their streams; further ones are evaluated afresh for every token."""
+
+
+class Use(Enum):
+    """The prompts that a backend's pools evaluate; each kind has pools of its own."""
+
+    PUBLIC = "public prompts"
+    WHOLE = "private prompts of one token"
+    STEPS = "private prompts that take steps"
 
 
 class StreamModel(Protocol):
@@ -67,6 +77,8 @@ class StreamBackend(ABC):
         context_tokens: the longest prompt, including the tokens that a block adds to it.
         kept_prompts: how many private prompts of a block keep their streams from token to token.
         decode_batch: streams that take a step together, one of them a dummy: 1, or a multiple of 8.
+        lanes: how many private prompts of one token are evaluated at the same time, each in a pool of its
+            own. With one lane they share the pools of public prompts.
 
     Attributes:
         context_tokens: the argument.
@@ -74,16 +86,23 @@ class StreamBackend(ABC):
     """
 
     def __init__(
-        self, model: StreamModel, *, context_tokens: int, kept_prompts: int, decode_batch: int
+        self,
+        model: StreamModel,
+        *,
+        context_tokens: int,
+        kept_prompts: int,
+        decode_batch: int,
+        lanes: int = 1,
     ) -> None:
         self.context_tokens = context_tokens
         self._model = model
         self.kept_prompts = kept_prompts
         self._decode_batch = decode_batch
+        self._lanes = lanes
         self._tally = Tally()
         self._lock = threading.RLock()
         self._process = os.getpid()
-        self._pools: dict[bool, StreamPools] = {}
+        self._pools: dict[Use, StreamPools] = {}
         self._close = weakref.finalize(self, _free, self._pools, model, self._process)
 
     @property
@@ -153,9 +172,10 @@ class StreamBackend(ABC):
                     f"a prefix of {len(start)} tokens and {tokens} further tokens leave no room for a prompt "
                     f"in context_tokens={self.context_tokens}, or the prefix holds an invalid token id"
                 )
+            use = Use.PUBLIC if public else Use.WHOLE if tokens == 1 else Use.STEPS
             room = self.context_tokens - len(start) - (tokens - 1)
             return StreamBlock(
-                pools=self._streams(stepping=tokens > 1 and not public),
+                pools=self._streams(use if use is not Use.WHOLE or self._lanes > 1 else Use.PUBLIC),
                 guard=self._guard,
                 log_softmax=self._log_softmax,
                 vocabulary_size=self.vocabulary_size,
@@ -200,25 +220,32 @@ class StreamBackend(ABC):
             return [int(token) for token in suffix]
         return None
 
-    def _streams(self, *, stepping: bool) -> StreamPools:
-        """Return the streams of private blocks that take steps, or those of all others, made on first use."""
-        pools = self._pools.get(stepping)
+    def _streams(self, use: Use) -> StreamPools:
+        """Return the pools of one kind of prompts, made on first use."""
+        pools = self._pools.get(use)
         if pools is None or pools.failed:
             if pools is not None:
                 pools.close()
-            size = self._decode_batch if stepping else 1
-            pools = self._pools[stepping] = StreamPools(
-                self._open_streams,
-                groups=-(-self.kept_prompts // max(1, size - 1)) if stepping else PUBLIC_PROMPTS,
+            size = self._decode_batch if use is Use.STEPS else 1
+            kept = {
+                Use.PUBLIC: PUBLIC_PROMPTS,
+                Use.WHOLE: 0,
+                Use.STEPS: -(-self.kept_prompts // max(1, size - 1)),
+            }
+            lanes = self._lanes if use is Use.WHOLE else 1
+            pools = self._pools[use] = StreamPools(
+                partial(self._open_streams, lanes=lanes),
+                groups=kept[use],
                 group_size=size,
                 groups_of_a_pool=self._groups_of_a_pool(size),
                 filler=self._model.bos or 0,
+                lanes=lanes,
             )
         return pools
 
     @abstractmethod
-    def _open_streams(self, *, streams: int) -> Streams:
-        """Return this many empty streams of at least `context_tokens` cells."""
+    def _open_streams(self, *, streams: int, lanes: int) -> Streams:
+        """Return this many empty streams of at least `context_tokens` cells, for one of some lanes."""
 
     @abstractmethod
     def _log_softmax(self, logits: Any, columns: NDArray[np.intp] | slice) -> NDArray[np.floating]:
@@ -245,7 +272,7 @@ def check_settings(context_tokens: int, kept_prompts: int, decode_batch: int) ->
         raise BackendError(f"decode_batch={decode_batch}: 1 or a multiple of 8")
 
 
-def _free(pools: dict[bool, StreamPools], model: StreamModel, process: int) -> None:
+def _free(pools: dict[Use, StreamPools], model: StreamModel, process: int) -> None:
     # A forked child shares the parent's library state and must not tear it down.
     if os.getpid() != process:
         return

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from dpfewshot.backends.streams.pool import PromptBatch
+from dpfewshot.backends.streams.lanes import side_by_side
+from dpfewshot.backends.streams.pool import PromptBatch, StreamGroup, StreamPool
 from dpfewshot.backends.streams.pools import StreamPools
 from dpfewshot.errors import BackendError
 
@@ -63,20 +64,18 @@ class StreamBlock:
         self._released: list[list[int]] = []
         usable = [(row, suffix) for row, suffix in enumerate(suffixes) if suffix is not None]
         sequential = public and tokens == 1
-        capacity = max(1, len(usable)) if sequential else pools.first.spare.capacity
+        capacity = max(1, len(usable)) if sequential else pools.lanes[0].spare.capacity
         chunks = [usable[start : start + capacity] for start in range(0, len(usable), capacity)]
         places = pools.take(len(chunks)) if tokens > 1 else []
-        waves = [(pools.first, None)] * (len(chunks) - len(places))
         self._close = weakref.finalize(self, pools.free.extend, places)
-        self._batches = [
-            (
-                pool,
-                PromptBatch(
-                    [row for row, _ in chunk], [suffix for _, suffix in chunk], group, sequential=sequential
-                ),
-            )
-            for chunk, (pool, group) in zip(chunks, [*places, *waves], strict=True)
-        ]
+
+        def batch(chunk: Sequence[tuple[int, Tokens]], group: StreamGroup | None) -> PromptBatch:
+            rows, prompts = [row for row, _ in chunk], [suffix for _, suffix in chunk]
+            return PromptBatch(rows, prompts, group, sequential=sequential)
+
+        kept = zip(places, chunks[: len(places)], strict=True)
+        self._kept = [(pool, batch(chunk, group)) for (pool, group), chunk in kept]
+        self._waves = [batch(chunk, None) for chunk in chunks[len(places) :]]
 
     def next_token_logprobs(self, support: Tokens | None = None) -> Logprobs:
         """Return the log-probabilities of each prompt's next token.
@@ -99,9 +98,14 @@ class StreamBlock:
             self._check()
             if len(self._released) >= self._tokens:
                 raise BackendError(f"the block was opened for {self._tokens} tokens: open another")
-            for pool, batch in self._batches:
+
+            def fill(pool: StreamPool, batch: PromptBatch) -> None:
                 for row, logits in pool.evaluate(self._prefix, batch, self._released):
                     answers[row] = self._log_softmax(logits, columns)
+
+            for pool, batch in self._kept:
+                fill(pool, batch)
+            side_by_side(self._pools.lanes, self._waves, fill)
         return answers
 
     def append(self, token: int) -> None:
@@ -131,7 +135,7 @@ class StreamBlock:
     def close(self) -> None:
         """Return the streams to the pools and drop the prompts. A second call does nothing."""
         self._close()
-        self._batches = []
+        self._kept, self._waves = [], []
 
     def _check(self) -> None:
         if not self._close.alive:

@@ -1,4 +1,4 @@
-"""Several pools of streams, since a llama context has at most 256 streams."""
+"""Several pools of streams: lanes that work side by side, or more streams than one context has."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ class StreamPools:
         group_size: streams of a group.
         groups_of_a_pool: the most groups that a pool can have.
         filler: the token of dummies.
+        lanes: how many pools evaluate prompts that have no place.
 
     Attributes:
-        first: the pool whose spare group evaluates prompts that have no place.
+        lanes: the pools whose spare groups evaluate prompts that have no place, at the same time.
         free: the places that no block holds.
 
     Raises:
@@ -38,8 +39,9 @@ class StreamPools:
         group_size: int,
         groups_of_a_pool: int,
         filler: int,
+        lanes: int = 1,
     ) -> None:
-        count = -(-groups // groups_of_a_pool) or 1
+        count = max(lanes, -(-groups // groups_of_a_pool))
         self._pools: list[StreamPool] = []
         try:
             for _ in range(count):
@@ -50,7 +52,7 @@ class StreamPools:
         except BackendError:
             self.close()
             raise
-        self.first = self._pools[0]
+        self.lanes = self._pools[:lanes]
         self.free: deque[Place] = deque((pool, group) for pool in self._pools for group in pool.groups)
 
     @property

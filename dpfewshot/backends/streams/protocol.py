@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from threading import Lock
 from typing import Protocol
 
 import numpy as np
@@ -15,12 +15,23 @@ Logits = NDArray[np.float32]
 """Unnormalised log-probabilities of the next token, shape (V,): a view, which the next call overwrites."""
 
 
-@dataclass
 class Tally:
     """Tokens evaluated so far. They reveal the lengths of private texts: for the operator alone."""
 
-    tokens: int = 0
-    dummies: int = 0
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.dummies = 0
+        self._lock = Lock()
+
+    def add(self, *, tokens: int = 0, dummies: int = 0) -> None:
+        """Count evaluated tokens; lanes count at the same time."""
+        with self._lock:
+            self.tokens += tokens
+            self.dummies += dummies
+
+    def clear(self) -> None:
+        """Begin at zero."""
+        self.tokens = self.dummies = 0
 
 
 class Streams(Protocol):

@@ -1,14 +1,17 @@
-"""Checks on the loaded model that a prompt's bits in a shared step do not depend on its neighbours."""
+"""Checks on the loaded model that a prompt's bits do not depend on its neighbours in steps and lanes."""
 
 from __future__ import annotations
 
 import hashlib
 
-from dpfewshot.backends.conformance import Finding, check_block_invariance
-from dpfewshot.backends.protocol import BlockBackend
+from dpfewshot.backends.conformance import Finding, check_batch_invariance, check_block_invariance
+from dpfewshot.backends.protocol import BlockBackend, LogprobBackend
 
-VERSION = 1
-"""Incremented when the check changes, so that verdicts of older checks no longer count."""
+VERSION = 2
+"""Incremented when a check changes, so that verdicts of older checks no longer count."""
+
+WHOLE_PROMPTS = 4
+"""Prompts that take turns in the lanes: alone, in pairs, and in a crowd of 65."""
 
 LONGEST = 5
 """Tokens of the longest suffix. The shape of a step, one token per prompt, does not depend on it."""
@@ -38,6 +41,18 @@ def check_steps(backend: BlockBackend, *, context_tokens: int, decode_batch: int
     return check_block_invariance(
         backend, prefix, suffixes, random_tokens("released", STEPS, size), support=()
     )
+
+
+def check_lanes(backend: LogprobBackend) -> Finding:
+    """Compare the bits of whole prompts alone with their bits while other lanes evaluate others.
+
+    In old builds of llama.cpp, contexts of one process shared a counter, and could change one another's bits.
+    """
+    prompts = [
+        random_tokens(f"whole {row}", 1 + row * _STRIDE, backend.vocabulary_size)
+        for row in range(WHOLE_PROMPTS)
+    ]
+    return check_batch_invariance(backend, prompts)
 
 
 def random_tokens(name: str, count: int, vocabulary_size: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Collections of released demonstrations, as JSONL, chat messages, a prompt, a data set or a frame."""
+"""Collections of released demonstrations, and their lines."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from dpfewshot.budget.amounts import NOTHING, Amount
+from dpfewshot.certificates import Certificate
+from dpfewshot.demonstrations import formats
+from dpfewshot.demonstrations.card import DATA_FILE, data_card
 from dpfewshot.errors import InvalidRecords, MissingExtra
-from dpfewshot.prompts.few_shot import labelling_instruction, prompt_format
+from dpfewshot.prompts.few_shot import prompt_format
 from dpfewshot.runtime.files import write_whole
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration, PrivacySpend, counted, delta_text, epsilon_text
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 
 COLUMNS = ("text", "label", "epsilon", "delta", "relation", "private", "mechanism", "tokens")
 """The keys of a line, in order; `Demonstration.as_line` writes them, and "fields" if a text has several."""
+
+CERTIFICATE: Final = "certificate"
+"""A further key of lines that have one: `Certificate.as_dict`."""
 
 _NUMBERS = (int, float)
 
@@ -78,16 +84,21 @@ class Demonstrations(Sequence[Demonstration]):
         """An upper bound on the (ε, δ) of all of them together.
 
         For the result of one `generate_all` it is what the plan reserved. For any other collection, such as a
-        file's, it is the sum over demonstrations of what their plans reserved: loose if several share a plan.
-        The ledger says what a data set has spent in all. None if a demonstration is not private, or if
-        relations differ, whose ε cannot be added.
+        file's, it is the sum of what their plans reserved: once for each entry of a ledger that certificates
+        name, and once for each other demonstration, which is loose if several share a plan. The ledger says
+        what a data set has spent in all. None if a demonstration is not private, or if relations differ,
+        whose ε cannot be added.
         """
         if not self.private or (self.items and self.relation is None):
             return None
         if self.plan_spend is not None:
             return self.plan_spend
-        amounts = (Amount.of_cost(one.spent) for one in self.items if one.spent is not None)
-        return functools.reduce(Amount.plus, amounts, NOTHING).as_spend()
+        plans: dict[object, Amount] = {}
+        for number, one in enumerate(self.items):
+            if one.spent is not None:
+                plan = (one.certificate and one.certificate.event) or number
+                plans[plan] = plans.get(plan, NOTHING).at_least(Amount.of_cost(one.spent))
+        return functools.reduce(Amount.plus, plans.values(), NOTHING).as_spend()
 
     @property
     def statement(self) -> str:
@@ -136,12 +147,61 @@ class Demonstrations(Sequence[Demonstration]):
             task: its field names and labels make up the instruction; a built-in task has its paper's.
             instruction: for the system message instead; public.
         """
-        asked = instruction or prompt_format(task).instruction or labelling_instruction(task)
-        messages = [{"role": "system", "content": asked}]
-        for one in self.items:
-            messages.append({"role": "user", "content": one.text})
-            messages.append({"role": "assistant", "content": one.label})
-        return messages
+        system = {"role": "system", "content": formats.system_message(task, instruction)}
+        return [system, *formats.turns(self.items)]
+
+    def to_anthropic(self, task: Task, *, instruction: str | None = None) -> dict[str, object]:
+        """The `system` and `messages` of Anthropic's messages API; otherwise as `to_messages`."""
+        return {
+            "system": formats.system_message(task, instruction),
+            "messages": formats.turns(self.items),
+        }
+
+    def to_dspy(self, *, text: str = "text", label: str = "label") -> list[dict[str, str]]:
+        """The fields of a `dspy.Example` for each, which are also the demos of a saved DSPy program.
+
+        Args:
+            text: the name of the signature's input field.
+            label: the name of its output field.
+        """
+        return [{text: one.text, label: one.label} for one in self.items]
+
+    def to_langchain(self, task: Task, *, instruction: str | None = None) -> dict[str, object]:
+        """The arguments of LangChain's `FewShotPromptTemplate`, whose variable is `text`.
+
+        It formats the prompt of `to_prompt`. If a text has several fields, pass the value of the first one,
+        and the others behind their names, as the examples have them.
+        `to_messages` gives what LangChain's chat models take.
+
+        Args:
+            task: its field names precede texts and labels; a built-in task has its paper's.
+            instruction: replaces the one made from the task; public.
+        """
+        return formats.few_shot_template(self.items, task, instruction)
+
+    def to_promptfoo(self) -> list[dict[str, object]]:
+        """Promptfoo's test cases: the variable `text`, and the label as the whole expected answer.
+
+        What promptfoo would read as a template or a file's name gets a space: "{{" becomes "{ {".
+        """
+        return formats.promptfoo_cases(self.items)
+
+    def to_folder(self, path: str | os.PathLike[str], *, title: str = "Demonstrations") -> None:
+        """Write a data set for `datasets.load_dataset` and the Hugging Face hub: the lines, and a data card.
+
+        The card states ε, δ, neighbours, unit, mechanism, version and plan.
+
+        Args:
+            path: a folder, made if it does not exist. Its README.md and demonstrations.jsonl are replaced.
+            title: the card's heading; public.
+
+        Raises:
+            OSError: a file cannot be written.
+        """
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.to_jsonl(folder / DATA_FILE)
+        write_whole(folder / "README.md", data_card(self, title))
 
     def to_prompt(self, task: Task, text: str | None = None, *, instruction: str | None = None) -> str:
         """A plain few-shot prompt: the instruction, each text with its label, and the text to label.
@@ -197,7 +257,7 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
     Raises:
         ValueError: the mapping is not an output line.
     """
-    if set(line) - {"fields"} != set(COLUMNS):
+    if set(line) - {CERTIFICATE, "fields"} != set(COLUMNS):
         raise ValueError("the keys are not those of a demonstration")
     fields = line.get("fields", {})
     strings = [line[name] for name in ("text", "label", "relation", "mechanism")]
@@ -215,6 +275,7 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
         spent=PrivacySpend(float(line["epsilon"]), float(line["delta"])) if spends else None,
         relation=line["relation"],
         mechanism=line["mechanism"],
+        certificate=Certificate.from_dict(line[CERTIFICATE]) if CERTIFICATE in line else None,
         fields=fields,
     )
 

@@ -1,0 +1,96 @@
+"""The data card of demonstrations: what guarantee they carry, and what they were generated under."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dpfewshot.values import amount_text, counted
+
+if TYPE_CHECKING:
+    from dpfewshot.demonstrations.collection import Demonstrations
+
+DATA_FILE = "demonstrations.jsonl"
+"""The file beside the card."""
+
+_SMALL = 1000
+
+
+def data_card(demonstrations: Demonstrations, title: str) -> str:
+    """A README.md in Markdown with the header that `datasets` and the Hugging Face hub read.
+
+    Args:
+        demonstrations: that it describes.
+        title: its heading; public.
+    """
+    return "\n".join([*_header(demonstrations, title), "", *_body(demonstrations, title), ""])
+
+
+def _header(demonstrations: Demonstrations, title: str) -> Iterator[str]:
+    """YAML; a JSON string is one of YAML too."""
+    yield "---"
+    yield f"pretty_name: {json.dumps(title)}"
+    yield "task_categories: [text-classification]"
+    yield "tags: [synthetic, few-shot, differential-privacy]"
+    yield f"size_categories: ['{'n<1K' if len(demonstrations) < _SMALL else '1K<n<10K'}']"
+    yield "configs:"
+    yield "- config_name: default"
+    yield f"  data_files: {DATA_FILE}"
+    yield "---"
+
+
+def _body(demonstrations: Demonstrations, title: str) -> Iterator[str]:
+    yield f"# {_cell(title)}"
+    yield ""
+    yield (
+        f"{counted(len(demonstrations), 'synthetic few-shot demonstration')}, written by a language model. "
+        "No line is a record."
+    )
+    yield ""
+    yield "## Guarantee"
+    yield ""
+    spent = demonstrations.spent
+    if spent is None:
+        yield "**No guarantee holds for all of them together.** Some are not private, or hold for different"
+        yield "neighbours."
+        yield ""
+    else:
+        yield (
+            f"Together they are (ε, δ)-differentially private with ε ≤ {amount_text(spent.epsilon)} and "
+            f"δ = {amount_text(spent.delta)}, for neighbouring data sets under the relation "
+            f"{demonstrations.relation or 'none'}. Any use of them costs no further privacy. What else was "
+            "released from the same records adds to this."
+        )
+        yield ""
+    yield "| demonstrations | ε | δ | neighbours | unit | mechanism | version | plan | ledger |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    yield from _rows(demonstrations)
+    yield ""
+    yield "*ε* and *δ* are what the whole plan of these demonstrations reserved. *unit* is the column whose"
+    yield "values are protected: all records with one value count as one. *plan* is the SHA-256 of the plan's"
+    yield "public facts, which the ledger's entry has too: `dpfewshot verify` compares them."
+
+
+def _rows(demonstrations: Demonstrations) -> Iterator[str]:
+    counts: dict[tuple[str, ...], int] = {}
+    for one in demonstrations:
+        made, spent = one.certificate, one.spent
+        row: tuple[str, ...] = (
+            "no guarantee" if spent is None else amount_text(spent.epsilon),
+            "no guarantee" if spent is None else amount_text(spent.delta),
+            one.relation,
+            "unknown" if made is None else made.unit or "each record",
+            one.mechanism,
+            "unknown" if made is None else made.version,
+            "unknown" if made is None else made.plan,
+            "none" if made is None or made.event is None else f"{made.dataset}, entry {made.entry}",
+        )
+        counts[row] = counts.get(row, 0) + 1
+    for row, count in counts.items():
+        yield f"| {count} | {' | '.join(map(_cell, row))} |"
+
+
+def _cell(text: str) -> str:
+    """A text that cannot end its cell or line."""
+    return " ".join(text.split()).replace("|", "\\|")

@@ -1,0 +1,23 @@
+"""Decimals rounded in a stated direction, whatever the caller's decimal context is."""
+
+from __future__ import annotations
+
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
+
+
+def to_digits(number: Decimal, digits: int, rounding: str) -> Decimal:
+    """Round a number to significant digits.
+
+    Args:
+        number: exact.
+        digits: at least 1.
+        rounding: a mode of the decimal module, such as `ROUND_CEILING`.
+    """
+    return own_context(digits, rounding).plus(number)
+
+
+def own_context(digits: int = 50, rounding: str = ROUND_HALF_EVEN) -> Context:
+    """A decimal context for `decimal.localcontext` that inherits nothing from the caller's."""
+    return Context(
+        digits, rounding, MIN_EMIN, MAX_EMAX, capitals=1, clamp=0, flags=[], traps=[InvalidOperation]
+    )

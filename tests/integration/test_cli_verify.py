@@ -1,0 +1,251 @@
+"""`dpfewshot verify`: files of demonstrations against the ledger that paid for them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dpfewshot as dpf
+from dpfewshot.certificates import Certificate, plan_hash
+from dpfewshot.cli.application import run
+from dpfewshot.ledger.ledger_account import LedgerAccount
+from tests.support.factory import demonstration, synthesizer
+from tests.support.interruptions import Failing, fails_at, make
+from tests.support.scripts import tickets
+
+__all__ = ["make"]
+
+Made = tuple[int, dict[str, Any]]
+Verify = Callable[..., Made]
+
+
+@pytest.fixture
+def verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Verify:
+    def call(file: str = "demos.jsonl", ledger: str = "budget.db") -> Made:
+        capsys.readouterr()
+        status = run(["verify", str(tmp_path / file), "--ledger", f"sqlite:///{tmp_path / ledger}", "--json"])
+        out = capsys.readouterr().out
+        return status, json.loads(out) if out else {}
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def paid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two demonstrations of each label in demos.jsonl, and the ledger that paid for them."""
+    folder = tmp_path_factory.mktemp("paid")
+    generated(folder)
+    return folder
+
+
+@pytest.fixture
+def demos(paid: Path, tmp_path: Path) -> dpf.Demonstrations:
+    """A copy of them."""
+    shutil.copytree(paid, tmp_path, dirs_exist_ok=True)
+    return dpf.Demonstrations.from_jsonl(tmp_path / "demos.jsonl")
+
+
+def generated(folder: Path, ledger: str = "budget.db", **options: Any) -> dpf.Demonstrations:
+    settings = {"ledger": f"sqlite:///{folder / ledger}", "dataset": "tickets", "create": True}
+    with synthesizer(shots_per_label=2, **(settings | options)) as one:
+        made = one.generate_all()
+    made.to_jsonl(folder / "demos.jsonl")
+    return made
+
+
+def rewritten(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the first line of demos.jsonl."""
+    file = folder / "demos.jsonl"
+    first, *rest = file.read_text().splitlines()
+    line = json.loads(first)
+    change(line)
+    file.write_text("\n".join([json.dumps(line), *rest]) + "\n")
+
+
+def problems(told: Mapping[str, Any]) -> str:
+    return "; ".join(problem for part in told["entries"] + told["accounts"] for problem in part["problems"])
+
+
+def test_what_a_ledger_paid_for_is_verified(
+    verify: Verify, demos: dpf.Demonstrations, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, told = verify()
+    assert (status, told["verified"], told["demonstrations"], problems(told)) == (0, True, 4, "")
+    assert [(one["entry"], one["demonstrations"], one["state"]) for one in told["entries"]] == [
+        (1, 2, "settled"),
+        (2, 2, "settled"),
+    ]
+    account = told["accounts"][0]  # the labels compose in parallel, which a file alone does not know
+    assert account["together"]["epsilon"] == demos[0].spent.epsilon  # type: ignore[union-attr]
+    again = dpf.Demonstrations.from_jsonl(tmp_path / "demos.jsonl")
+    assert again.spent.epsilon == pytest.approx(2 * account["together"]["epsilon"])  # type: ignore[union-attr]
+    url = f"sqlite:///{tmp_path}/budget.db"
+    with dpf.BudgetLedger.open(url) as ledger:
+        assert account["chain_tip"] == ledger.account("tickets").chain_tip
+    assert run(["verify", str(tmp_path / "demos.jsonl"), "--ledger", url]) == 0
+    shown = capsys.readouterr().out
+    assert "demos.jsonl: verified, 4 demonstrations" in shown
+    assert "A ledger stores no texts" in shown
+
+
+CHANGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "less epsilon": (lambda line: line.update(epsilon=0.5), "less than the entry's"),
+    "more epsilon": (lambda line: line.update(epsilon=9.0), "more than the entry's"),
+    "less delta": (lambda line: line.update(delta=1e-9), "less than the entry's"),
+    "relation": (lambda line: line.update(relation="add-remove"), "relation 'add-remove', the account"),
+    "mechanism": (lambda line: line.update(mechanism="other"), "mechanism 'other', the plan 'gaussian'"),
+    "baseline": (lambda line: line.update(private=False, epsilon=None, delta=None), "states no epsilon"),
+    "tokens": (lambda line: line.update(tokens=1000), "but the entry paid for"),
+    "unit": (lambda line: line["certificate"].update(unit="customer"), "unit 'customer', the account None"),
+    "plan": (lambda line: line["certificate"].update(plan="ab" * 32), "has the plan abababababab"),
+    "event": (lambda line: line["certificate"].update(event="ab" * 32), "no event abababababab"),
+    "entry": (lambda line: line["certificate"].update(entry=2), "that reserved entry 2"),
+    "missing entry": (lambda line: line["certificate"].update(entry=9), "that reserved entry 9"),
+    "dataset": (lambda line: line["certificate"].update(dataset="other"), "no account 'other'"),
+}
+
+
+@pytest.mark.usefixtures("demos")
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_line_that_says_otherwise_is_not_verified(verify: Verify, tmp_path: Path, change: str) -> None:
+    apply, problem = CHANGES[change]
+    rewritten(tmp_path, apply)
+    status, told = verify()
+    assert (status, told["verified"]) == (1, False)
+    assert problem in problems(told)
+
+
+@pytest.mark.usefixtures("demos")
+def test_more_texts_than_were_paid_for_are_not_verified(verify: Verify, tmp_path: Path) -> None:
+    file = tmp_path / "demos.jsonl"
+    lines = file.read_text()
+    file.write_text(lines * 2)  # the same ones twice are the same ones
+    assert verify()[0] == 0
+    invented = [lines.replace('"text": "', f'"text": "invented {number}: ') for number in range(4)]
+    file.write_text("".join([lines, *invented]))
+    status, told = verify()
+    assert (status, "tokens, but the entry paid for" in problems(told)) == (1, True)
+
+
+def test_what_no_ledger_paid_for_is_not_verified(
+    verify: Verify, demos: dpf.Demonstrations, tmp_path: Path
+) -> None:
+    old = replace(demos[0], certificate=None)
+    unpaid = synthesizer().generate("refund")
+    assert unpaid.certificate is not None
+    assert unpaid.certificate.event is None
+    for lines, counts in (([*demos, old], (1, 0)), ([*demos, unpaid], (0, 1)), ([], (0, 0))):
+        dpf.Demonstrations(lines).to_jsonl(tmp_path / "demos.jsonl")
+        status, told = verify()
+        assert (status, told["verified"]) == (1, False)
+        assert (told["without_certificate"], told["without_ledger"]) == counts
+
+
+@pytest.mark.usefixtures("demos")
+def test_another_ledger_and_an_older_copy_do_not_verify(verify: Verify, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/copy.db"
+    with dpf.BudgetLedger.open(url) as ledger:
+        ledger.create("tickets", dpf.PrivacyBudget(8, 1e-4))
+    shutil.copy(tmp_path / "demos.jsonl", tmp_path / "first.jsonl")
+    assert "another ledger paid, or this one is an older copy" in problems(verify(ledger="copy.db")[1])
+    generated(tmp_path, "copy.db")  # the same plans, under the same numbers
+    assert verify(ledger="copy.db")[0] == 0
+    status, told = verify("first.jsonl", "copy.db")
+    assert (status, "older copy" in problems(told)) == (1, True)
+
+
+@pytest.mark.usefixtures("demos")
+def test_a_ledger_that_was_changed_verifies_nothing(verify: Verify, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "budget.db")) as database:
+        database.execute("UPDATE dpfewshot_entry SET epsilon = epsilon / 2 WHERE id = 2")
+        database.commit()
+    status, told = verify()
+    assert (status, told["verified"]) == (1, False)
+    assert all("does not agree with its own history" in one["problems"][0] for one in told["entries"])
+    assert "entry 2 is settled with epsilon=" in told["accounts"][0]["problems"][0]
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_an_entry_that_was_not_paid_verifies_nothing(
+    verify: Verify, tmp_path: Path, *, cancelled: bool
+) -> None:
+    facts = {"mechanism": "gaussian"}
+    with dpf.BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
+        account = ledger.create("tickets", dpf.PrivacyBudget(8, 1e-4))
+        entry = account.reserve(None, dpf.PrivacySpend(4.0, 1e-5), facts)
+        event = account.receipt(entry).event
+        if cancelled:
+            account.cancel(entry)
+    made = Certificate(plan_hash(4 * 10**12, 10**13, facts), None, "0.1.0", "tickets", entry, event)
+    dpf.Demonstrations([demonstration(certificate=made)]).to_jsonl(tmp_path / "demos.jsonl")
+    state = "cancelled" if cancelled else "reserved"
+    assert problems(verify()[1]) == f"the entry is {state}: no draw of it was paid for"
+
+
+def test_what_cannot_be_read_is_bad_input(verify: Verify, demos: dpf.Demonstrations, tmp_path: Path) -> None:
+    assert len(demos) == 4
+    assert verify("nowhere.jsonl")[0] == 2
+    assert verify(ledger="nowhere.db")[0] == 2
+    assert not (tmp_path / "nowhere.db").exists()
+
+
+def test_runs_of_every_kind_verify(verify: Verify, tmp_path: Path) -> None:
+    with dpf.BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
+        ledger.create("tickets", dpf.PrivacyBudget(8, 1e-4), parallel=False)
+    generated(tmp_path, create=False)
+    assert verify()[0] == 0
+    with (
+        ThreadPoolExecutor(2) as threads,
+        synthesizer(
+            ledger=f"sqlite:///{tmp_path}/threads.db", dataset="tickets", create=True, disjoint_parts=2
+        ) as one,
+    ):
+        one.generate_all(executor=threads).to_jsonl(tmp_path / "threads.jsonl")
+    assert verify("threads.jsonl", "threads.db")[0] == 0
+    people = [replace(one, unit=f"customer {place % 200}") for place, one in enumerate(tickets(800))]
+    generated(tmp_path, "units.db", records=people, unit="customer")
+    status, told = verify(ledger="units.db")
+    assert (status, problems(told)) == (0, "")
+    assert (
+        json.loads((tmp_path / "demos.jsonl").read_text().splitlines()[0])["certificate"]["unit"]
+        == "customer"
+    )
+
+
+def test_a_resumed_run_verifies(
+    make: Callable[..., dpf.Synthesizer],
+    verify: Verify,
+    tmp_path: Path,
+) -> None:
+    checkpoint = tmp_path / "demos.jsonl"
+    with pytest.raises(dpf.BackendError):
+        make(fails_at(7), shots_per_label=2).generate_all(checkpoint=checkpoint)
+    first = len(dpf.Demonstrations.from_jsonl(checkpoint))
+    with make(Failing(), shots_per_label=2) as later:
+        made = later.generate_all(checkpoint=checkpoint)
+    assert len({one.certificate for one in made}) == 1
+    status, told = verify()
+    assert (status, told["demonstrations"], problems(told)) == (0, 2, "")
+    assert first < 2
+
+
+def test_a_ledger_that_cannot_be_read_fails_before_the_first_draw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise dpf.LedgerError("gone")
+
+    monkeypatch.setattr(LedgerAccount, "receipt", fails)
+    with pytest.raises(dpf.LedgerError, match="gone"):
+        generated(tmp_path)
+    with dpf.BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
+        assert ledger.account("tickets").spent == dpf.PrivacySpend(0.0, 0.0)

@@ -1,0 +1,143 @@
+"""The estimate of a plan's seconds, on models whose clock moves by a known law."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+import dpfewshot as dpf
+from bench.scale_fit import Fleet, fit
+from dpfewshot.backends.protocol import ReplayedBlock
+from dpfewshot.mechanisms import Gaussian
+from dpfewshot.planning.speed import Lengths, Speed
+from tests.support.factory import SETTINGS, synthesizer
+from tests.support.scripts import TASK, WORDS, Sentence
+
+CAP = 12
+
+
+class Clocked(Sentence):
+    """Says one word for ever. Each prompt takes 50 ms, and 2 ms for each of its tokens."""
+
+    def __init__(self) -> None:
+        super().__init__((" my",), sure=0.999)
+        self.now = 0.0
+
+    def next_token_logprobs(self, prompts, support=None):
+        self.now += sum(0.05 + 0.002 * len(prompt) for prompt in prompts)
+        return super().next_token_logprobs(prompts, support)
+
+
+class Keeping(Clocked):
+    """Keeps up to `kept_prompts` prompts of a draw, whose further answers take 10 ms each."""
+
+    def __init__(self, kept_prompts: int = 75) -> None:
+        super().__init__()
+        self.kept_prompts = kept_prompts
+        self.prefixes: set[tuple[int, ...]] = set()
+
+    def open_block(self, prefix, suffixes, tokens, *, public=False):
+        del tokens
+        if tuple(prefix) not in self.prefixes:
+            self.prefixes.add(tuple(prefix))
+            self.now += 0.002 * len(prefix)
+        return KeepingBlock(self, prefix, suffixes, public=public)
+
+
+class KeepingBlock(ReplayedBlock):
+    """Answers as a replayed block does, and moves the clock by its own law."""
+
+    def __init__(self, backend, prefix, suffixes, *, public) -> None:
+        super().__init__(backend, prefix, suffixes, public=public)
+        self.backend, self.suffixes, self.asked = backend, suffixes, 0
+
+    def next_token_logprobs(self, support=None):
+        now = self.backend.now
+        answers = super().next_token_logprobs(support)
+        for place, suffix in enumerate(self.suffixes):
+            if self.asked and place < self.backend.kept_prompts:
+                now += 0.01
+            else:
+                now += 0.05 + 0.002 * (len(suffix) + self.asked)
+        self.backend.now, self.asked = now, self.asked + 1
+        return answers
+
+
+@pytest.fixture
+def records():
+    """Records that fill their caps: each word is a token of the scripted models."""
+    return [dpf.Record(" my" * (CAP + 3), label) for label in TASK.labels for _ in range(60)]
+
+
+@pytest.mark.parametrize("resample_every", [1, 4, 10])
+@pytest.mark.parametrize(
+    "backend", [Clocked, Keeping, lambda: Keeping(8)], ids=["replayed", "kept", "some kept"]
+)
+def test_the_estimate_is_the_time_of_a_run_whose_draws_have_the_planned_size(
+    backend, resample_every, records, monkeypatch
+) -> None:
+    model = backend()
+    monkeypatch.setattr(time, "perf_counter", lambda: model.now)
+    made = synthesizer(
+        model,
+        records,
+        mechanism=Gaussian(top_k=4),
+        budget=dpf.NO_PRIVACY,
+        sampling="fixed-size",
+        prompts_per_token=20,
+        max_tokens=10,
+        resample_every=resample_every,
+        record_token_cap=CAP,
+    )
+    plan = made.probe(5.0)
+    begun = model.now
+    assert all(each.token_count == 10 for each in made.generate_all())
+    assert plan.estimated_seconds == pytest.approx(model.now - begun, rel=0.03)
+
+
+def test_a_probe_asks_for_public_prompts_alone_and_ends(records) -> None:
+    asked: list[list[int]] = []
+
+    class Heard(Sentence):
+        def answer(self, prompt):
+            asked.append(prompt)
+            return super().answer(prompt)
+
+    secret = [dpf.Record(" secret", record.label) for record in records]
+    made = synthesizer(Heard(), secret, max_tokens=3)
+    assert made.plan.estimated_seconds is None
+    assert made.probe(0.001).estimated_seconds == made.plan.estimated_seconds > 0
+    assert 0 < len(asked) < 100
+    assert not any(WORDS.index(" secret") in prompt for prompt in asked)
+
+
+def test_time_grows_with_each_part_of_the_work() -> None:
+    speed = Speed(0.05, 0.002, step=0.01, public_step=0.01, kept_prompts=30)
+    lengths = Lengths(prefix=40, opening=5, suffix=30)
+    least = speed.demonstration(lengths, SETTINGS)
+    for change in ({"prompts_per_token": 40}, {"max_tokens": 16}):
+        assert speed.demonstration(lengths, replace(SETTINGS, **change)) > least
+    assert speed.demonstration(replace(lengths, suffix=60), SETTINGS) > least
+    shared = replace(SETTINGS, resample_every=8)
+    assert speed.demonstration(lengths, shared) < least
+    assert replace(speed, kept_prompts=5).demonstration(lengths, shared) > speed.demonstration(
+        lengths, shared
+    )
+
+
+def test_a_line_is_found_again_and_its_worst_point_is_told() -> None:
+    line = fit([(x, 3.0 + 0.5 * x) for x in (1, 10, 100)])
+    assert (line.fixed, line.slope, line.spread) == pytest.approx((3.0, 0.5, 1.0))
+    assert fit([(1, 2.0), (10, 20.0), (100, 200.0)]).power == pytest.approx(1.0)
+    assert fit([(1, 1.0), (10, 5.0)]).fixed >= 0
+    assert fit([(1, 10.0), (10, 20.0), (100, 12.0)]).spread > 1.3
+
+
+def test_labels_of_a_fleet_take_turns() -> None:
+    speed, lengths = Speed(0.05, 0.002, step=0.01, public_step=0.01), Lengths(40, 5, 30)
+    alone = Fleet(1, speed, 0.9).hours(lengths, SETTINGS, 1000)
+    assert alone == pytest.approx(1000 * speed.demonstration(lengths, SETTINGS) / 3600)
+    assert Fleet(10, speed, 0.9).hours(lengths, SETTINGS, 1000) == pytest.approx(alone / 9)
+    assert Fleet(999, speed, 1.0).hours(lengths, SETTINGS, 1000) == pytest.approx(alone / 500)
