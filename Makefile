@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := $(wildcard csrc/*.p[yx]* csrc/*.h)
 
-.PHONY: demo test check fast vllm bench reproduce soak models utility site format clean
+.PHONY: demo test check fast vllm bench reproduce soak models utility peers site format clean
 
 demo: .venv/demo
 	$(BIN)/dpfewshot demo
@@ -66,6 +66,11 @@ utility: models
 	$(BIN)/python -m bench.utility_choice $(DATA) $(STORE)/pools
 	$(BIN)/python -m bench.utility_jargon $(STORE)/pools
 	$(BIN)/python -m bench.utility_page > docs/results/utility.md
+
+# Every peer beside dpfewshot, into docs/comparison.md. Takes about two hours on two idle cores; what was measured is kept.
+# DATA as above; STORE=folder outside of the project for the peers' environments (3 GB) and the demonstrations.
+peers: models .venv/bench
+	$(BIN)/python -m bench.peers $(DATA) $(STORE)
 
 # The documentation as a site, into build/site; a server (`python -m http.server -d build/site`) makes its search work.
 site: .venv/dev

@@ -91,6 +91,11 @@ class Inputs:
         )
         self.released = list(itertools.islice(itertools.chain.from_iterable(held_out), tokens))
 
+    @property
+    def population(self) -> int:
+        """n, the records of the label."""
+        return len(self._bodies)
+
     def draw(self, number: int, prompts: int, records_per_prompt: int) -> list[list[Body]]:
         """M subsets of N records each, the same for equal numbers: a bench's draw, not a private one."""
         size = records_per_prompt

@@ -114,6 +114,9 @@ class Server:
         slots: prompts that the server evaluates at a time.
         threads: of the server.
         cache_prompt: whether a slot may reuse earlier prompts, which is the server's default.
+
+    Attributes:
+        address: its host and port.
     """
 
     def __init__(self, model: Path, slots: int, threads: int, *, cache_prompt: bool) -> None:
@@ -126,7 +129,7 @@ class Server:
             text=True,
         )
         address = next(line for line in self._process.stdout or () if line.startswith("address "))
-        self._address = address.split("//")[-1].strip()
+        self.address = address.split("//")[-1].strip()
         self._cache_prompt = cache_prompt
         self._connections = threading.local()
         self._pool = ThreadPoolExecutor(slots)
@@ -168,7 +171,7 @@ class Server:
     def _reply(self, body: str) -> HTTPResponse:
         """The reply on this thread's connection, which is reopened if the server closed it as idle."""
         if not hasattr(self._connections, "open"):
-            self._connections.open = HTTPConnection(self._address, timeout=300)
+            self._connections.open = HTTPConnection(self.address, timeout=300)
         connection: HTTPConnection = self._connections.open
         try:
             connection.request("POST", "/completion", body, {"Content-Type": "application/json"})

@@ -26,6 +26,7 @@ from unittest.mock import patch
 import dpfewshot as dpf
 from bench.postgresql import running_server
 from dpfewshot.backends import Scripted
+from dpfewshot.budget.account import Receipt
 from dpfewshot.ledger import LedgerAccount, store
 from dpfewshot.mechanisms import Gaussian
 from dpfewshot.values import PrivacySpend
@@ -66,7 +67,13 @@ def kill_rounds(url: str, rounds: int, *, forgetful: bool = False) -> dict[str, 
     boundaries = BOUNDARIES
     if forgetful:
         boundaries = ["after release"]
-        vars(account).update(reserve=lambda *_: 1, draw=_nothing, settle=_nothing, cancel=_nothing)
+        vars(account).update(
+            reserve=lambda *_: 1,
+            receipt=lambda _: Receipt(None),
+            draw=_nothing,
+            settle=_nothing,
+            cancel=_nothing,
+        )
     backend = Scripted(_WORDS, lambda _: [0.93, *[0.01] * (len(_WORDS) - 1)])
     made = dpf.Synthesizer(
         _TASK,

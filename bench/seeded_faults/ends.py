@@ -4,6 +4,13 @@ from bench.seeded_faults.fault import Fault
 
 ENDS = (
     Fault(
+        "dpfewshot/backends/servers/vllm.py",
+        '"temperature": GREEDY,',
+        '"temperature": 1.0,',
+        "a truncated row is a function of its prompt, whatever token the server samples",
+        "tests/contract/test_server_dialects.py",
+    ),
+    Fault(
         "dpfewshot/backends/servers/probe.py",
         "beginning[: size - ENDING] + prompt[-ENDING:] if place",
         "(prompt * size)[:size] if place",
@@ -58,6 +65,13 @@ ENDS = (
         "if not ended.is_set():",
         "no lane works on after its call has ended",
         "tests/unit/test_lanes.py",
+    ),
+    Fault(
+        "dpfewshot/backends/streams/block.py",
+        "with pool.in_use:",
+        "if pool.in_use:",
+        "no lane evaluates two prompts at once",
+        "tests/contract/test_llama_lanes.py",
     ),
     Fault(
         "dpfewshot/backends/llama_cpp/backend.py",

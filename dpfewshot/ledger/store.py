@@ -154,9 +154,16 @@ class Store:
             return snapshot_of(connection, account.number)
 
     def reserved_by(self, account: StoredAccount, entry: int) -> str:
-        """The hash of the event that reserved an entry."""
+        """The hash of the event that reserved an entry.
+
+        Raises:
+            LedgerError: the history has none.
+        """
         with self._database.read() as connection:
-            return str(grants_of(connection, account.number, entry)[0]["hash"])
+            grants = grants_of(connection, account.number, entry)
+        if not grants:
+            raise LedgerError(f"no event reserved entry {entry}: {VERIFY}")
+        return str(grants[0]["hash"])
 
     def name_unit(self, account: StoredAccount, unit: str) -> StoredAccount:
         """Record the unit column's name in an account that is older than such names.

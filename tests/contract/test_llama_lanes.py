@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from dpfewshot.backends import LlamaCpp, conformance, packaged_model_path
 from dpfewshot.backends.llama_cpp.streams import KVStreams
+from dpfewshot.backends.streams import block
 from dpfewshot.errors import BackendError
 from tests.support import inside
 from tests.support.blocks import answers, same_bits
@@ -63,6 +66,35 @@ def test_a_lane_that_fails_fails_the_call_and_the_next_call_answers(lanes, suffi
             lanes.next_token_logprobs(suffixes * 4)
     assert raised.value.retryable
     assert same_bits(lanes.next_token_logprobs(suffixes), expected)
+
+
+def test_a_lane_that_works_on_after_an_interrupt_is_waited_for(lanes, suffixes, monkeypatch):
+    """An interrupt may end a call anywhere. No lane ever evaluates two prompts at once."""
+    expected = lanes.next_token_logprobs(suffixes)
+    busy, overlaps, begun = Counter(), [], threading.Event()
+
+    def slow(self, stream, start, tokens, **options):
+        busy[self] += 1
+        overlaps.extend([self] * (busy[self] > 1))
+        if threading.current_thread() is not threading.main_thread():
+            begun.set()
+            time.sleep(0.3)
+        logits = EXTEND(self, stream, start, tokens, **options)
+        busy[self] -= 1
+        return logits
+
+    def escape(pools, batches, work):
+        threading.Thread(target=work, args=(pools[1], batches[0])).start()
+        begun.wait()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(KVStreams, "extend", slow)
+    with monkeypatch.context() as patch:
+        patch.setattr(block, "side_by_side", escape)
+        with pytest.raises(KeyboardInterrupt):
+            lanes.next_token_logprobs(suffixes)
+    assert same_bits(lanes.next_token_logprobs(suffixes), expected)
+    assert not overlaps
 
 
 @pytest.mark.filterwarnings("error")

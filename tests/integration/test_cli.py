@@ -167,6 +167,7 @@ def test_generate_appends_lines_and_says_what_they_cost(command: Run, records: P
             "private",
             "mechanism",
             "tokens",
+            "certificate",
         }
         assert line["label"] == "Location"
         assert 3.5 < line["epsilon"] <= 4

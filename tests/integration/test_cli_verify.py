@@ -183,6 +183,8 @@ def test_an_entry_that_was_not_paid_verifies_nothing(
         account = ledger.create("tickets", dpf.PrivacyBudget(8, 1e-4))
         entry = account.reserve(None, dpf.PrivacySpend(4.0, 1e-5), facts)
         event = account.receipt(entry).event
+        with pytest.raises(dpf.LedgerError, match="no event reserved entry 9"):
+            account.receipt(9)
         if cancelled:
             account.cancel(entry)
     made = Certificate(plan_hash(4 * 10**12, 10**13, facts), None, "0.1.0", "tickets", entry, event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ PADDED = len(VOCABULARY) + 7
 def weights(prompt, settings):
     raw = np.cos(np.arange(PADDED) * (1 + sum((i + 1) * t for i, t in enumerate(prompt)))) * 3
     raw[len(VOCABULARY) :] = -30
-    raw = raw / settings.get("temperature", 1)
+    raw = raw / (settings.get("temperature") or 1)  # 0 samples the likeliest, and scales nothing
     return raw - np.log(np.exp(raw).sum())
 
 
@@ -73,7 +74,9 @@ class VLLM(Script):
 
     def top(self, prompt, body):
         values = self.logprobs(prompt, body)
-        ids = body.get("logprob_token_ids") or np.argsort(-values)[: body["logprobs"]]
+        ids = [*(body.get("logprob_token_ids") or np.argsort(-values)[: body["logprobs"]])]
+        if body.get("temperature"):  # the sampled token is listed too
+            ids.append(secrets.randbelow(PADDED))
         return {f"token_id:{token}": float(values[token]) for token in ids}
 
 

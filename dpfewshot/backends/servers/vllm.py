@@ -1,6 +1,6 @@
 """vLLM: `/v1/completions` takes token ids and returns log-probabilities by id, of a support if asked.
 
-Run by hand on vLLM 0.26.0 with a GPU, which the tests do not have: docs/decisions/servers.md.
+`make vllm` runs it on vLLM 0.32.0 without a GPU; 0.26.0 was run by hand with one: docs/decisions/servers.md.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ NEUTRAL: Mapping[str, Any] = {
     "frequency_penalty": 0.0,
 }
 """Sent explicitly, since the server's defaults come from the model's files."""
+
+GREEDY = 0.0
+"""The temperature of requests. vLLM lists the sampled token beside the likeliest: a random one would give a
+truncated row another entry each time."""
 
 
 class VLLM(WithServedTokenizer):
@@ -88,6 +92,7 @@ class VLLM(WithServedTokenizer):
         """Request a support by its ids if the server takes that many, else all that the server returns."""
         body = {
             **NEUTRAL,
+            "temperature": GREEDY,
             **settings,
             "model": self.model,
             "prompt": [list(prompt) for prompt in prompts],

@@ -100,8 +100,9 @@ class StreamBlock:
                 raise BackendError(f"the block was opened for {self._tokens} tokens: open another")
 
             def fill(pool: StreamPool, batch: PromptBatch) -> None:
-                for row, logits in pool.evaluate(self._prefix, batch, self._released):
-                    answers[row] = self._log_softmax(logits, columns)
+                with pool.in_use:
+                    for row, logits in pool.evaluate(self._prefix, batch, self._released):
+                        answers[row] = self._log_softmax(logits, columns)
 
             for pool, batch in self._kept:
                 fill(pool, batch)

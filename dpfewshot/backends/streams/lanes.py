@@ -34,19 +34,22 @@ def side_by_side(lanes: Sequence[Lane], items: Iterable[Item], work: Callable[[L
     waiting = deque(items)
     failures: list[BaseException] = []
 
-    def serve(lane: Lane, ended: Event) -> None:
+    def serve(lane: Lane) -> None:
         with _kept(failures, waiting):
             for item in _drained(waiting):
                 work(lane, item)
+
+    def serve_beside(lane: Lane, ended: Event) -> None:
+        serve(lane)
         ended.set()
 
     ends: list[Event] = []
-    with suppress(RuntimeError):  # the system has no thread left: fewer lanes do the work
+    with _kept(failures, waiting), suppress(RuntimeError):  # no thread is left: fewer lanes do the work
         for lane in lanes[1 : len(waiting)]:
             ended = Event()
-            Thread(target=serve, args=(lane, ended), daemon=True).start()
+            Thread(target=serve_beside, args=(lane, ended), daemon=True).start()
             ends.append(ended)
-    serve(lanes[0], Event())
+    serve(lanes[0])
     for ended in ends:
         while not ended.is_set():  # an interrupted Thread.join takes the thread for ended
             with _kept(failures, waiting):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -94,9 +95,11 @@ class StreamPool:
     Attributes:
         groups: the groups that keep prompts.
         spare: the group for prompts that are not kept.
+        in_use: held while prompts are evaluated. After an interrupt a lane may still be at work.
     """
 
     def __init__(self, open_streams: StreamsOpener, *, groups: int, group_size: int, filler: int) -> None:
+        self.in_use = Lock()
         self._filler = filler
         spare, *kept = [StreamGroup(RESERVED + index * group_size, group_size) for index in range(groups + 1)]
         self.spare = spare

@@ -67,7 +67,8 @@ class StreamPools:
     def close(self) -> None:
         """Free the memory."""
         for pool in self._pools:
-            pool.close()
+            with pool.in_use:
+                pool.close()
 
 
 def groups_within(streams: int, group_size: int) -> int:
