@@ -29,14 +29,22 @@ SERIES = (
 
 def main() -> None:
     """Prints the page, and writes the picture."""
+    write_whole(PICTURE, picture(measured()))
+    print(page())
+
+
+def measured() -> list[Series]:
+    """The series that have figures."""
     raw = recorded()
-    shown = [series(name) for name in SERIES if name in raw]
-    write_whole(PICTURE, picture(shown))
+    return [series(name) for name in SERIES if name in raw]
+
+
+def page() -> str:
+    """The page without its last line end."""
+    raw = recorded()
     parts = {"plans": estimates, "workers": workers, "replicas": replicas, "cost": costs}
-    print("\n".join([*head(raw), "", *fits(shown)]))
-    for name, part in parts.items():
-        if name in raw:
-            print("\n" + "\n".join(part(raw)))
+    told = [part(raw) for name, part in parts.items() if name in raw]
+    return "\n\n".join("\n".join(lines) for lines in ([*head(raw), "", *fits(measured())], *told))
 
 
 def head(raw: dict[str, Any]) -> Iterator[str]:

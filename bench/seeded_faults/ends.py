@@ -12,7 +12,7 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/backends/servers/probe.py",
-        "beginning[: size - ENDING] + prompt[-ENDING:] if place",
+        "beginning[: max(0, size - ENDING)] + prompt[-min(ENDING, size) :] if place",
         "(prompt * size)[:size] if place",
         "a prefix that prompts of one request share is seen by the probe",
         "tests/contract/test_server_dialects.py",
@@ -75,8 +75,8 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/backends/llama_cpp/backend.py",
-        'if self._lanes > 1 and not self._passes("lanes", check_lanes, facts):',
-        'if self._lanes > 99 and not self._passes("lanes", check_lanes, facts):',
+        'if self._lanes > 1 and not self._passes("lanes", lanes, facts):',
+        'if self._lanes > 99 and not self._passes("lanes", lanes, facts):',
         "lanes are used only where they give the same bits",
         "tests/contract/test_llama_lanes.py",
     ),

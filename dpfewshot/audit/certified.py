@@ -190,7 +190,9 @@ def _disagreements(
             yield f"a line has the relation {one.relation!r}, the account {account['relation']!r}"
         if one.mechanism != details.get("mechanism"):
             yield f"a line has the mechanism {one.mechanism!r}, the plan {details.get('mechanism')!r}"
-    tokens = sum(each.token_count for each in dict.fromkeys(lines))
+    if any(one.text and not one.token_count for one in lines):
+        yield "a line has a text and states no tokens"
+    tokens = sum(one.token_count for one in lines)
     paid = _tokens_paid(row, details)
     if paid is not None and tokens > paid:
         yield f"the lines have {counted(tokens, 'token')}, but the entry paid for {paid} at most"

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from dpfewshot.audit.certified import CheckedDemonstrations, CheckedEntry
 
 LIMITS = (
-    "A ledger stores no texts: this does not show that a text is the one that its plan released, nor that "
-    "these are all that it released."
+    "A ledger stores no texts: this does not show that a text is the one that its plan released, that it has "
+    "the label, the version or the number of tokens that its line states, nor that these are all that it "
+    "released."
 )
 
 
@@ -30,10 +31,10 @@ def verify(*, file: str, ledger: str, as_json: bool) -> None:
 
     A line is verified if the ledger has the entry that its certificate names, reserved by the same event; if
     the entry was paid and has the line's epsilon, delta, relation, unit, mechanism and plan; and if its draws
-    suffice for the tokens of all its lines. The history of the account must agree with itself.
+    suffice for the tokens that all its lines state. The history of the account must agree with itself.
 
-    A ledger stores no texts, so this does not show that a text is the one that the plan released. Exit
-    status: 0 verified, 1 not verified, 2 the file or the ledger cannot be read.
+    A ledger stores no texts, so a text, its label, its version and its number of tokens are what the
+    line states. Exit status: 0 verified, 1 not verified, 2 the file or the ledger cannot be read.
 
     \b
     Example:

@@ -31,6 +31,9 @@ COLUMNS = ("text", "label", "epsilon", "delta", "relation", "private", "mechanis
 CERTIFICATE: Final = "certificate"
 """A further key of lines that have one: `Certificate.as_dict`."""
 
+CHECKPOINT: Final = '{"checkpoint": "run", '
+"""How a checkpoint of `generate_all` begins, which holds demonstrations among other lines."""
+
 _NUMBERS = (int, float)
 
 
@@ -264,7 +267,7 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
     strings += fields.values() if isinstance(fields, dict) else [None]
     amounts = [line[name] for name in ("epsilon", "delta")]
     spends = all(isinstance(amount, _NUMBERS) and 0 <= amount <= sys.float_info.max for amount in amounts)
-    whole = isinstance(line["tokens"], int) and isinstance(line["private"], bool)
+    whole = type(line["tokens"]) is int and line["tokens"] >= 0 and isinstance(line["private"], bool)
     if not (all(isinstance(each, str) for each in strings) and whole and spends == line["private"]):
         raise ValueError("a value has the wrong type")
     return Demonstration(
@@ -281,12 +284,21 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
 
 
 def _demonstrations(path: str | os.PathLike[str], lines: Sequence[str]) -> Iterator[Demonstration]:
+    in_checkpoint = lines[0].startswith(CHECKPOINT)
     for number, text in enumerate(lines, start=1):
         if not text.strip():
             continue
         try:
-            line = json.loads(text)
-            if "checkpoint" not in line:  # a checkpoint has other lines too
+            line = json.loads(text, object_pairs_hook=_once_each)
+            if not (in_checkpoint and "checkpoint" in line):  # a checkpoint has other lines too
                 yield from_line(line)
         except (TypeError, ValueError, RecursionError):
             raise InvalidRecords(f"{path}: line {number}: is not a demonstration") from None
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, each of whose keys stands once: readers differ in which of two values they take."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands twice")
+    return found

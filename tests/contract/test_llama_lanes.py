@@ -18,7 +18,7 @@ from tests.support.blocks import answers, same_bits
 from tests.support.llama_prompts import backend, prefix, short_prompts, suffixes
 
 FIXTURES = (backend, prefix, short_prompts, suffixes)
-SETTINGS = {"context_tokens": 256, "kept_prompts": 7, "decode_batch": 8, "threads": 2}
+SETTINGS = {"context_tokens": 256, "kept_prompts": 7, "decode_batch": 8, "threads": 2, "weights": "file"}
 EXTEND = KVStreams.extend
 pytestmark = pytest.mark.model
 
@@ -112,7 +112,7 @@ def test_contexts_that_change_one_anothers_bits_are_found_and_done_without(tmp_p
 
     monkeypatch.setattr(KVStreams, "extend", disturbed)
     with pytest.warns(RuntimeWarning, match="one at a time"):
-        loaded = LlamaCpp(packaged_model_path(), **SETTINGS | {"decode_batch": 1, "weights": "file"})
+        loaded = LlamaCpp(packaged_model_path(), **SETTINGS | {"decode_batch": 1})
     with loaded:
         assert loaded.batch_invariant
         assert "at a time" not in loaded.describe()

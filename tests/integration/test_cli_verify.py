@@ -128,12 +128,30 @@ def test_a_line_that_says_otherwise_is_not_verified(verify: Verify, tmp_path: Pa
 def test_more_texts_than_were_paid_for_are_not_verified(verify: Verify, tmp_path: Path) -> None:
     file = tmp_path / "demos.jsonl"
     lines = file.read_text()
-    file.write_text(lines * 2)  # the same ones twice are the same ones
     assert verify()[0] == 0
+    file.write_text(lines * 2)  # a line that stands twice states its tokens twice
+    assert verify()[0] == 1
     invented = [lines.replace('"text": "', f'"text": "invented {number}: ') for number in range(4)]
     file.write_text("".join([lines, *invented]))
     status, told = verify()
     assert (status, "tokens, but the entry paid for" in problems(told)) == (1, True)
+
+
+@pytest.mark.usefixtures("demos")
+@pytest.mark.parametrize("tokens", ["0", "-1", "true"])
+def test_a_text_of_no_tokens_is_not_verified(verify: Verify, tmp_path: Path, tokens: str) -> None:
+    file = tmp_path / "demos.jsonl"
+    line = json.loads(file.read_text().splitlines()[0]) | {"text": "invented", "tokens": json.loads(tokens)}
+    file.write_text(file.read_text() + json.dumps(line) + "\n")
+    assert verify()[0] != 0
+
+
+@pytest.mark.usefixtures("demos")
+@pytest.mark.parametrize("change", ['"checkpoint": 1, "text"', '"epsilon": 0.01, "text"'])
+def test_no_line_hides_from_verify(tmp_path: Path, change: str) -> None:
+    file = tmp_path / "demos.jsonl"
+    file.write_text(file.read_text() + file.read_text().replace('"text"', change))
+    assert run(["verify", str(file), "--ledger", f"sqlite:///{tmp_path / 'budget.db'}"]) == 2
 
 
 def test_what_no_ledger_paid_for_is_not_verified(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from bench import utility_choice
+from bench import scale_page, utility_choice
 from bench.choosing import DRAWS
 from bench.jargon import LINES
 from dpfewshot.audit import Finding
@@ -30,8 +30,11 @@ def test_every_file_has_a_test() -> None:
         "jargon.json",
         "membership.json",
         "overhead.json",
+        "peers-accuracy.jsonl",
+        "peers.jsonl",
         "radius.json",
         "released-calibration.json",
+        "scale.json",
         "utility.jsonl",
     }
 
@@ -105,6 +108,12 @@ def test_every_finding_loads_and_is_written_as_it_was(name: str, count: int) -> 
     assert len(found) == count
     for document in found:
         assert Finding.from_dict(document).as_dict() == document
+
+
+def test_the_page_on_size_and_its_picture_are_those_of_the_held_figures() -> None:
+    results = RAW.parent
+    assert (results / "scale.md").read_text(encoding="utf-8") == scale_page.page() + "\n"
+    assert scale_page.PICTURE.read_text(encoding="utf-8") == scale_page.picture(scale_page.measured())
 
 
 @pytest.mark.slow

@@ -35,8 +35,9 @@ def trec(question):
 
 @pytest.fixture(scope="module")
 def backend():
-    """Keeps one group of fifteen; the rest of a block runs in waves."""
-    with LlamaCpp(packaged_model_path(), context_tokens=256, kept_prompts=15, threads=1) as loaded:
+    """Keeps one group of fifteen; the rest of a block runs in waves. "auto" weights differ with the load."""
+    path = packaged_model_path()
+    with LlamaCpp(path, context_tokens=256, kept_prompts=15, threads=1, weights="file") as loaded:
         yield loaded
 
 

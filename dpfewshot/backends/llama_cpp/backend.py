@@ -168,7 +168,8 @@ class LlamaCpp(StreamBackend):
                 stacklevel=3,
             )
             self._decode_batch = 1
-        if self._lanes > 1 and not self._passes("lanes", check_lanes, facts):
+        lanes = partial(check_lanes, context_tokens=self.context_tokens)
+        if self._lanes > 1 and not self._passes("lanes", lanes, facts):
             warnings.warn(
                 "llama.cpp's contexts change one another's bits here: prompts are evaluated one at a time, "
                 "which is slower",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
+
+import numpy as np
 
 from dpfewshot.backends.conformance import Finding, check_batch_invariance, check_block_invariance
 from dpfewshot.backends.protocol import BlockBackend, LogprobBackend
 
-VERSION = 2
+VERSION = 3
 """Incremented when a check changes, so that verdicts of older checks no longer count."""
 
 WHOLE_PROMPTS = 4
@@ -18,6 +21,12 @@ LONGEST = 5
 
 STEPS = 3
 """How many released tokens continue the prompts."""
+
+LONG = 32
+"""Tokens of the shortest of the longer whole prompts: about those of a private prompt behind its prefix."""
+
+TURNS = 4
+"""How often each of the longer prompts stands in their crowd."""
 
 _STRIDE = 3  # neighbours differ in length
 
@@ -43,16 +52,30 @@ def check_steps(backend: BlockBackend, *, context_tokens: int, decode_batch: int
     )
 
 
-def check_lanes(backend: LogprobBackend) -> Finding:
+def check_lanes(backend: LogprobBackend, *, context_tokens: int) -> Finding:
     """Compare the bits of whole prompts alone with their bits while other lanes evaluate others.
 
     In old builds of llama.cpp, contexts of one process shared a counter, and could change one another's bits.
+    Short prompts and prompts of usual length take turns.
+
+    Args:
+        backend: a backend with several lanes.
+        context_tokens: the longest prompt.
     """
-    prompts = [
-        random_tokens(f"whole {row}", 1 + row * _STRIDE, backend.vocabulary_size)
-        for row in range(WHOLE_PROMPTS)
-    ]
-    return check_batch_invariance(backend, prompts)
+
+    def prompts(shortest: int) -> list[list[int]]:
+        lengths = [shortest + row * _STRIDE for row in range(WHOLE_PROMPTS)]
+        return [
+            random_tokens(f"whole {row}", length, backend.vocabulary_size)
+            for row, length in enumerate(lengths)
+        ]
+
+    finding = check_batch_invariance(backend, prompts(1))
+    longer = prompts(max(1, min(LONG, context_tokens - WHOLE_PROMPTS * _STRIDE)))
+    alone = np.concatenate([backend.next_token_logprobs([prompt]) for prompt in longer])
+    together = backend.next_token_logprobs(longer * TURNS)
+    same = together.tobytes() == np.tile(alone, (TURNS, 1)).tobytes()
+    return replace(finding, passed=finding.passed and same)
 
 
 def random_tokens(name: str, count: int, vocabulary_size: int) -> list[int]:

@@ -80,7 +80,7 @@ class KVStreams:
         if not self._context:
             raise BackendError(
                 f"llama.cpp cannot make a context of {streams} streams of {cells} tokens: "
-                "lower kept_prompts or context_tokens"
+                "lower kept_prompts, context_tokens or threads"
             )
         self._memory = library.llama_get_memory(self._context)
         self._batch = _batch(library, size=max(cells, streams))

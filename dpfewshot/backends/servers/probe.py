@@ -109,7 +109,7 @@ def crowd(short: Sequence[Tokens], count: int, longest: int | None) -> list[list
     beginning = [*short[0]] * size
     chosen = [list(short[place % len(short)])[:size] for place in range(count)]
     return [
-        beginning[: size - ENDING] + prompt[-ENDING:] if place % EVERY == 1 else prompt
+        beginning[: max(0, size - ENDING)] + prompt[-min(ENDING, size) :] if place % EVERY == 1 else prompt
         for place, prompt in enumerate(chosen)
     ]
 

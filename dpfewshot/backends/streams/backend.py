@@ -102,6 +102,8 @@ class StreamBackend(ABC):
         self._tally = Tally()
         self._lock = threading.RLock()
         self._process = os.getpid()
+        self._calls = 0
+        self._closing = False
         self._pools: dict[Use, StreamPools] = {}
         self._close = weakref.finalize(self, _free, self._pools, model, self._process)
 
@@ -186,8 +188,19 @@ class StreamBackend(ABC):
             )
 
     def close(self) -> None:
-        """Free the model and its caches. A second call does nothing."""
+        """Free the model and its caches. A second call does nothing.
+
+        From within a call of this backend, as a signal's handler makes it, the end of that call frees them. A
+        forked child frees nothing: they are its parent's.
+        """
+        if os.getpid() != self._process:
+            return
         with self._lock:
+            self._closing = True
+            self._free_if_idle()
+
+    def _free_if_idle(self) -> None:
+        if self._closing and not self._calls:
             self._close()
 
     def __enter__(self) -> Self:
@@ -206,9 +219,14 @@ class StreamBackend(ABC):
                 "make one in each process"
             )
         with self._lock:
-            if not self._close.alive:
+            if self._closing or not self._close.alive:
                 raise BackendError(f"this {kind} is closed: make another")
-            yield
+            self._calls += 1
+            try:
+                yield
+            finally:
+                self._calls -= 1
+                self._free_if_idle()
 
     def _are_tokens(self, ids: Tokens) -> bool:
         return all(0 <= token < self.vocabulary_size for token in ids)

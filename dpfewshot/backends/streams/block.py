@@ -101,6 +101,8 @@ class StreamBlock:
 
             def fill(pool: StreamPool, batch: PromptBatch) -> None:
                 with pool.in_use:
+                    if pool.closed:  # an interrupt left this lane behind, and the backend was closed since
+                        return
                     for row, logits in pool.evaluate(self._prefix, batch, self._released):
                         answers[row] = self._log_softmax(logits, columns)
 

@@ -23,6 +23,9 @@ def lanes_of(threads: int) -> int:
 def side_by_side(lanes: Sequence[Lane], items: Iterable[Item], work: Callable[[Lane, Item], object]) -> None:
     """Call `work` once for each item, and return when every lane has ended.
 
+    An interrupt while a thread starts may leave its lane at work on one item more: whoever uses a lane again
+    or frees it holds the lane's own lock (`StreamPool.in_use`).
+
     The calling thread works in the first lane, and a thread of its own in each other lane. After an exception
     or an interrupt, lanes finish their items and take no others; then the first exception is raised.
 

@@ -96,10 +96,12 @@ class StreamPool:
         groups: the groups that keep prompts.
         spare: the group for prompts that are not kept.
         in_use: held while prompts are evaluated. After an interrupt a lane may still be at work.
+        closed: whether the streams are freed.
     """
 
     def __init__(self, open_streams: StreamsOpener, *, groups: int, group_size: int, filler: int) -> None:
         self.in_use = Lock()
+        self.closed = False
         self._filler = filler
         spare, *kept = [StreamGroup(RESERVED + index * group_size, group_size) for index in range(groups + 1)]
         self.spare = spare
@@ -115,6 +117,7 @@ class StreamPool:
 
     def close(self) -> None:
         """Free the streams."""
+        self.closed = True
         self._streams.close()
 
     def evaluate(
