@@ -7,6 +7,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from importlib.util import find_spec
+from pathlib import Path
+from shutil import copyfile
+from tempfile import TemporaryDirectory
 
 from bench.backends_inputs import DATA_SETS, LONG, PROMPTS, SHORT, Inputs, Options, loaded
 from bench.backends_ways import InProcess, Server, Step
@@ -59,7 +62,9 @@ def speed(options: Options) -> Iterator[str]:
     with ExitStack() as stack:
         model = packaged_model_path()
         backend = stack.enter_context(loaded(options))
-        converted_model = stack.enter_context(converted(load_library(), model, backend.weights))
+        converted_model = Path(stack.enter_context(TemporaryDirectory())) / model.name
+        with converted(load_library(), model, backend.weights) as open_here:  # no other process can open it
+            copyfile(open_here, converted_model)
         yield f"In process: {backend.describe()}.\n"
         ways: Ways = {
             name: stack.enter_context(closing(Server(file, slots, options.threads, cache_prompt=cached)))
