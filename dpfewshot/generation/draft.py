@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from dpfewshot.backends.characters import whole_text
 from dpfewshot.backends.end_tokens import text_of
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.tasks.layout import BLANK_LINE, TextLayout, on_lines, on_one_line
@@ -77,7 +78,7 @@ class Draft:
     def _ends_field(self, token: int) -> bool:
         if not self._layout.multiline or token in self._backend.end_token_ids:
             return True
-        return BLANK_LINE.search(self._backend.detokenize(self._fields[-1])) is not None
+        return BLANK_LINE.search(whole_text(self._backend, self._fields[-1])) is not None
 
     def _value(self, tokens: Sequence[int]) -> str:
         if self._layout.multiline:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 
@@ -93,9 +94,9 @@ class TokenLoop:
                         following = draft.add(released[-1])
                         if draft.finished:
                             return released
-                        for token in following:
-                            public.append(token)
-                            private.append(token)
+                        continued = [public, private] if step + 1 < length else [public]
+                        for block, token in product(continued, following):
+                            block.append(token)
         return released
 
     def text_of(self, released: Sequence[int]) -> str:

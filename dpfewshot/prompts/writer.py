@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from dpfewshot.backends.characters import first_tokens
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from dpfewshot.runtime.redaction import is_failure, may_pass
 from dpfewshot.tasks import Task
@@ -38,6 +39,10 @@ class Tokenizer(Protocol):
 
     def tokenize(self, text: str) -> list[int]:
         """Return token ids. Special tokens in the text are never parsed as special."""
+        ...
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Return the text of `tokens`."""
         ...
 
 
@@ -107,7 +112,7 @@ class PromptWriter:
         task: its instruction and fields are used.
         tokenizer: the backend.
         record_token_cap: the most tokens of a record's text, and of its label if labels are free, in a
-            prompt. The rest is dropped, record by record.
+            prompt. The rest is dropped, record by record, and no character is cut.
     """
 
     task: Task
@@ -144,21 +149,22 @@ class PromptWriter:
     def body(self, record: Record) -> Body:
         """Return one record's tokens after its opener; None if it cannot be tokenised.
 
-        A record is at fault only if a public text can be tokenised.
+        A record is at fault only if a public text can be tokenised, and read again.
 
         Raises:
             BackendError: the tokenizer is unavailable, through no fault of a record; retryable.
         """
         return none_if_unusable(
-            lambda: self._body(record), public=lambda: self.tokenizer.tokenize(self.task.preamble())
+            lambda: self._body(record),
+            public=lambda: self.tokenizer.detokenize(self.tokenizer.tokenize(self.task.preamble())),
         )
 
     def _body(self, record: Record) -> list[int]:
         text = self._text(record.text)
         if self.task.labels is not None:
             return text
-        label = self._value(on_one_line(record.label))[: self.record_token_cap]
-        return [*label, *self._text_field, *text]
+        label = self._value(on_one_line(record.label))
+        return [*first_tokens(self.tokenizer, label, self.record_token_cap), *self._text_field, *text]
 
     def longest_suffix(self, label: str, records_per_prompt: int, max_tokens: int) -> int:
         """Return the most tokens after the prefix in a prompt of N records, computed from caps alone.
@@ -177,7 +183,7 @@ class PromptWriter:
         tokens: list[int] = []
         lengths = _fair_lengths([len(value) for value in values], self.record_token_cap)
         for name, value, length in zip(((), *self._further), values, lengths, strict=True):
-            tokens += [*name, *value[:length]]
+            tokens += [*name, *first_tokens(self.tokenizer, value, length)]
         return tokens
 
     def _value(self, value: str) -> list[int]:

@@ -130,10 +130,11 @@ def _value(row: Mapping[Any, object], path: str) -> object:
 def _checked(record: Record, given: Columns) -> Record:
     """The same record, unless a value is not a plain string or the caller names columns that it lacks."""
     columns = given if record.columns is None else _with_unit(record.columns, given.unit)
-    if columns.fields and TextLayout(tuple(dict(columns.fields))).divided(record.text) is None:
+    text = _string(record.text, "text")
+    if columns.fields and TextLayout(tuple(dict(columns.fields))).divided(text) is None:
         raise InvalidRecords("does not have the text fields that text= names")
     unit = None if record.unit is None and columns.unit is None else _unit(record.unit)
-    checked = Record(_string(record.text, "text"), _string(record.label, "label"), unit, columns=columns)
+    checked = Record(text, _string(record.label, "label"), unit, columns=columns)
     return record if checked == record and columns == (record.columns or Columns()) else checked
 
 

@@ -38,8 +38,7 @@ class Header:
     def lines(self) -> dict[str, object]:
         """The header as it is stored."""
         columns = dataclasses.asdict(self.columns)
-        if not self.columns.fields:  # as in the indexes of texts of one field
-            del columns["fields"]
+        del columns["fields"]  # the text column's name tells them
         return {"format": _FORMAT, "confidential": _PRIVATE, "sha256": self.digest, "columns": columns}
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from dpfewshot.backends.characters import first_tokens
 from dpfewshot.backends.end_tokens import ending_tokens, text_of
 from dpfewshot.backends.protocol import LogprobBackend, failing_as_backend, states_invariance
 from dpfewshot.budget.permit import Permit
@@ -122,7 +123,8 @@ class _RecordPrompts:
 
     Args:
         prompt: instruction and demonstrations.
-        record_token_cap: the most tokens of a text. The rest is dropped, text by text.
+        record_token_cap: the most tokens of a text. The rest is dropped, text by text; no character
+            is cut.
         label_tokens: the most tokens that follow a question.
 
     Raises:
@@ -134,6 +136,7 @@ class _RecordPrompts:
         self._prompt = prompt
         self._cap = record_token_cap
         self._ending = prompt.backend.tokenize(prompt.format.label_opening)
+        prompt.backend.detokenize(self._ending[-1:])  # a server's vocabulary is read now, for no record
         longest = len(prompt.prefix) + record_token_cap + len(self._ending) + label_tokens
         context = getattr(prompt.backend, "context_tokens", None)
         if context is not None and longest > context:
@@ -158,7 +161,7 @@ class _RecordPrompts:
         whole = self._prompt.question(text, longest=16 * self._cap)
         if len(whole) <= self._cap + len(self._ending):
             return whole
-        return [*whole[: self._cap], *self._ending]
+        return [*first_tokens(self._prompt.backend, whole, self._cap), *self._ending]
 
 
 class LabelScorer(_Scorer):

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import dpfewshot as dpf
@@ -24,6 +25,14 @@ from tests.support.fields import COLUMNS, TASK, Bytes, Writer, records, rows
 LATE = {"Subject": "Late", "Body": "Where is it?"}
 WRITER = {"Subject": " Late\n", "Body": " Where is it?\n"}
 MULTILINE = dataclasses.replace(TASK, multiline=True)
+TOML = """
+name = "mails"
+instruction = "Write a mail."
+label_field = "Kind"
+text_fields = ["Subject", "Body"]
+labels = ["refund", "delivery"]
+multiline = true
+"""
 ONE = dpf.Task("mails", "Write a mail.", "Kind", "Body", ("refund", "delivery"))
 
 
@@ -208,6 +217,79 @@ def test_a_wrong_row_is_refused_by_its_position(row: Any, trouble: str, read: An
     assert "private" not in str(raised.value)
 
 
+@pytest.mark.parametrize(("row", "trouble"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("source", [list, iter, pd.DataFrame])
+def test_a_wrong_row_in_memory_is_refused_by_its_position(row: Any, trouble: str, source: Any) -> None:
+    with pytest.raises(InvalidRecords, match=f"record 3: .*{trouble}") as raised:
+        dpf.as_records(source([*rows(2), row]), text=COLUMNS)
+    assert "private" not in str(raised.value)
+
+
+@pytest.mark.parametrize("read", [dpf.read_records, dpf.index_records])
+@pytest.mark.parametrize(
+    ("mail", "trouble"),
+    [
+        ({"subject": "private"}, "field 'Body' is missing"),  # a struct has all members of the table
+        (None, "field 'Subject' is missing"),
+        ({"subject": "private", "text": " "}, "field 'Body' is blank"),
+    ],
+)
+def test_a_wrong_row_of_a_table_is_refused_by_its_position(
+    mail: Any, trouble: str, read: Any, tmp_path: Path
+) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "mails.parquet"
+    parquet.write_table(arrow.Table.from_pylist([*rows(2), {"mail": mail, "label": "refund"}]), path)
+    with pytest.raises(InvalidRecords, match=f"mails.parquet: record 3: .*{trouble}") as raised:
+        read(path, text=COLUMNS)
+    assert "private" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "trouble"),
+    [
+        ({"mail": ["private"], "label": "refund"}, "has no 'mail.subject'"),
+        (
+            {"mail": {"subject": ["private"]}, "label": "refund"},
+            "'Subject' is not a string",
+        ),
+        ({"label": "refund"}, "has no 'mail.subject'"),
+        ({"mail": float("nan"), "label": "refund"}, "field 'Subject' is missing"),
+        (rows(1)[0] | {"label": None}, "the label is missing"),
+        (dpf.Record(3, "refund"), "the text is not a string"),  # type: ignore[arg-type]
+    ],
+)
+def test_values_that_are_no_text_are_refused(row: Any, trouble: str) -> None:
+    with pytest.raises(InvalidRecords, match=f"record 1: .*{trouble}") as raised:
+        dpf.as_records([row], text=COLUMNS)
+    assert "private" not in str(raised.value)
+
+
+def test_a_wrong_row_costs_nothing(command: Run, tmp_path: Path) -> None:
+    mails, task, ledger = tmp_path / "mails.jsonl", tmp_path / "task.toml", tmp_path / "budget.db"
+    mails.write_text("".join(json.dumps(row) + "\n" for row in [*rows(), WRONG["a null"][0]]))
+    task.write_text(TOML)
+    status, out, error = command(
+        "generate", "--task", task, "--records", mails, "--backend", "tests.support.fields:backend",
+        "--text", "Subject=mail.subject", "--text", "Body=mail.text", "--epsilon", "4",
+        "--ledger", f"sqlite:///{ledger}", "--dataset", "mails", "--create",
+    )  # fmt: skip
+    assert (status, out) == (2, "")
+    assert error.count("\n") == 1
+    assert "mails.jsonl: line 401: the field 'Body' is missing" in error
+    assert not ledger.exists()
+
+
+def test_an_index_of_fields_is_used_again(tmp_path: Path) -> None:
+    path, index = tmp_path / "mails.jsonl", tmp_path / "mails.index"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows(4)))
+    for _ in range(2):
+        assert list(dpf.index_records(path, text=COLUMNS, index=index)) == records(4)
+    other = {"Body": "mail.text", "Subject": "mail.subject"}
+    with pytest.raises(InvalidRecords, match="is an index of other columns"):
+        dpf.index_records(path, text=other, index=index)
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 @pytest.mark.parametrize("read", [dpf.read_records, dpf.index_records])
 def test_nested_values_are_read_by_their_paths(kind: str, read: Any, tmp_path: Path) -> None:
@@ -265,10 +347,7 @@ def test_records_of_other_fields_are_refused_and_cost_nothing(tmp_path: Path) ->
 def test_the_command_line_reads_fields(command: Run, tmp_path: Path) -> None:
     mails, task = tmp_path / "mails.jsonl", tmp_path / "task.toml"
     mails.write_text("".join(json.dumps(row) + "\n" for row in rows()))
-    task.write_text(
-        'name = "mails"\ninstruction = "Write a mail."\nlabel_field = "Kind"\n'
-        'text_fields = ["Subject", "Body"]\nlabels = ["refund", "delivery"]\nmultiline = true\n'
-    )
+    task.write_text(TOML)
     assert dpf.Task.from_file(task) == MULTILINE
     given = ["--text", "Subject=mail.subject", "--text", "Body=mail.text"]
     common = ["--task", task, "--records", mails, "--backend", "tests.support.fields:backend"]
