@@ -37,25 +37,28 @@ def backend() -> Iterator[LlamaCpp]:
         yield loaded
 
 
-@pytest.mark.parametrize("language", MAILS)
+@pytest.mark.parametrize(
+    "language",
+    [pytest.param(each, marks=[] if each == "Chinese" else pytest.mark.soak) for each in MAILS],
+)
 def test_a_text_is_read_and_written_in_whole_characters(backend: LlamaCpp, language: str) -> None:
-    mails = MAILS[language] * 2
+    mails = MAILS[language]
     synthesizer = dpf.Synthesizer(
         TASK,
         dpf.as_records({"text": text, "label": "delivery"} for text in mails),
         backend,
         budget=dpf.NO_PRIVACY,
-        mechanism=Gaussian(top_k=20),
+        mechanism=Gaussian(top_k=None),  # an English instruction makes no other script likely
         prompts_per_token=len(mails),
-        max_tokens=9,
-        resample_every=9,
+        max_tokens=12,
+        resample_every=12,
         record_token_cap=30,
     )
-    cuts = inside.beginnings(synthesizer, "delivery", 9)
+    cuts = inside.beginnings(synthesizer, "delivery", 12)
     whole = cuts[-1][1]
     assert set(whole) & set("".join(mails)) - set(string.printable)  # the model writes the records' script
     assert all(whole.startswith(text) and BROKEN not in text for _, text in cuts)
-    assert any(BROKEN in backend.detokenize(tokens) for tokens, _ in cuts)  # some tokens are parts
+    assert language == "German" or any(BROKEN in backend.detokenize(tokens) for tokens, _ in cuts)
 
 
 @pytest.mark.parametrize("language", MAILS)
@@ -69,4 +72,4 @@ def test_no_cap_cuts_a_character(backend: LlamaCpp, language: str) -> None:
         assert cap - 3 <= len(body) <= cap
         assert f" {text}".startswith(backend.detokenize(body))
         broken += BROKEN in backend.detokenize(whole[:cap])
-    assert broken > 0
+    assert language == "German" or broken > 0  # what a plain cut would do; umlauts are tokens

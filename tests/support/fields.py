@@ -17,6 +17,14 @@ TASK = dpf.Task(
     text_fields=("Subject", "Body"),
 )
 COLUMNS = {"Subject": "mail.subject", "Body": "mail.text"}
+TOML = """
+name = "mails"
+instruction = "Write a mail."
+label_field = "Kind"
+text_fields = ["Subject", "Body"]
+labels = ["refund", "delivery"]
+multiline = true
+"""
 
 
 class Bytes:
