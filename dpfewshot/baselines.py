@@ -177,7 +177,7 @@ class _Continuation:
         """The demonstration, and the number of its tokens, at most `max_tokens`."""
         draft = self._loop.draft(further=prompts.further)
         suffixes, drawn = [prompts.public_suffix], 0
-        longest = self._max_tokens + sum(map(len, prompts.further))
+        longest = self._max_tokens + draft.names_left
         with closing(open_block(self._loop.backend, prompts.prefix, suffixes, longest, public=True)) as block:
             while drawn < self._max_tokens and not draft.finished:
                 drawn += 1

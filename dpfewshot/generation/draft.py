@@ -55,6 +55,11 @@ class Draft:
         """The tokens that may not come next: a field's first token does not end it."""
         return frozenset() if self._fields[-1] else self._ends
 
+    @property
+    def names_left(self) -> int:
+        """The tokens of the names of fields that are still to come."""
+        return sum(map(len, self._further[len(self._fields) - 1 :]))
+
     def add(self, token: int) -> Sequence[int]:
         """Take a released token, and return the tokens that continue the prompts in its place."""
         self._fields[-1].append(token)

@@ -69,9 +69,8 @@ class TokenLoop:
         released = list(prior_tokens)
         draft = self.draft(prior_tokens, prompts.further)
         suffix = [*prompts.public_suffix, *draft.context]
-        names = sum(map(len, prompts.further))  # of fields, which are appended and never drawn
-        left = max_tokens - len(released)
-        with closing_block(self.backend, prompts.prefix, [suffix], left + names, public=True) as public:
+        left = max_tokens - len(released) + draft.names_left  # names are appended and never drawn
+        with closing_block(self.backend, prompts.prefix, [suffix], left, public=True) as public:
             while len(released) < max_tokens:
                 public_row = _answer(public, 1, None)[0]  # finds a dead server before anything is charged
                 units.check()  # finds a changed file, likewise
@@ -79,7 +78,7 @@ class TokenLoop:
                 subsets = units.of(sampler.draw(units.sizes))
                 suffixes = [each for subset in subsets if (each := prompts.suffix(subset, draft.context))]
                 length = min(permit.tokens, max_tokens - len(released))
-                kept = length + names if length > 1 else length
+                kept = length + draft.names_left if length > 1 else 1
                 with closing_block(self.backend, prompts.prefix, suffixes, kept) as private:
                     for step in range(length):
                         if step > 0:

@@ -11,10 +11,12 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot import icl
+from dpfewshot.backends.protocol import ReplayedBlock
 from dpfewshot.demonstrations import COLUMNS as LINE
 from dpfewshot.errors import BackendError, InvalidRecords, InvalidTask
 from dpfewshot.evaluation.conditions import NonPrivateSample, Request
 from dpfewshot.mechanisms import Gaussian
+from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.releases.candidates import Candidate
 from dpfewshot.releases.estimates import Estimate
 from tests.support.commands import Run
@@ -39,6 +41,27 @@ def test_a_demonstration_has_the_tasks_fields(resample_every: int) -> None:
     assert one.fields == LATE
     assert one.text == "Subject: Late\n\nBody: Where is it?"
     assert one.token_count == len(" Late\n Where is it?\n")
+
+
+class Room(Writer):
+    """Notes the longest prompts for which room is asked, with the tokens to come."""
+
+    longest = 0
+
+    def open_block(self, prefix: Any, suffixes: Any, tokens: int, *, public: bool = False) -> ReplayedBlock:
+        self.longest = max([self.longest, *(len(prefix) + len(suffix) + tokens - 1 for suffix in suffixes)])
+        return ReplayedBlock(self, prefix, suffixes, public=public)
+
+
+@pytest.mark.parametrize("resample_every", [1, 4, 20])
+def test_no_block_asks_for_more_room_than_the_plan_checked(resample_every: int) -> None:
+    """A record at its cap would not fit, and count for nothing."""
+    backend = Room(WRITER)
+    settings: dict[str, Any] = {"budget": dpf.NO_PRIVACY, "record_token_cap": 12, "max_tokens": 20}
+    fielded(backend, resample_every=resample_every, **settings).generate("refund")
+    writer = PromptWriter(TASK, backend, 12)
+    planned = len(writer.for_label("refund").prefix) + writer.longest_suffix("refund", 1, 20)
+    assert planned - 3 <= backend.longest <= planned
 
 
 def test_a_demonstration_under_a_budget_has_all_fields() -> None:
