@@ -77,7 +77,7 @@ def measured(data: DataSet, folder: Path, writer: Batched) -> dict[str, float]:
         whole = units(run.records) if data.task.labels is None else units_by_label(run.records)[label]
         rate = Fraction(setting.prompts * setting.records_per_prompt, len(whole))
         sampler = PoissonSampler(rate, setting.prompts, setting.records_per_prompt)
-        TokenLoop(writer).release(
+        TokenLoop(writer, data.task.layout).release(
             Bodies(whole, prompts),
             sampler,
             looking,

@@ -12,16 +12,18 @@ from contextlib import closing
 
 import numpy as np
 
-from dpfewshot.backends.end_tokens import ending_tokens, text_of
 from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, open_block
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.exact.choice import uniform_below
 from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.generation.draft import Draft
+from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import check_record_labels, planned_labels
 from dpfewshot.mechanisms.decoding import Decoding
 from dpfewshot.mechanisms.vocabulary import likeliest
 from dpfewshot.prompts.writer import LabelPrompts, PromptWriter
 from dpfewshot.records import as_records
+from dpfewshot.records.checks import check_fields
 from dpfewshot.runtime.deprecation import deprecated_names
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
@@ -80,7 +82,7 @@ def instruction_only_demonstrations(
     decoding = Decoding(temperature=(0.0 if shots == 1 else 1.0) if temperature is None else temperature)
     planned = planned_labels(task, labels)
     writer = PromptWriter(task, backend, record_token_cap=1)
-    continuation = _Continuation(backend, max_tokens, top_k, decoding, random_source)
+    continuation = _Continuation(TokenLoop(backend, task.layout), max_tokens, top_k, decoding, random_source)
     return [continuation.of(label, writer.for_label(label)) for _ in range(shots) for label in planned]
 
 
@@ -114,24 +116,29 @@ def non_private_sample(
     check_whole("shots", shots)
     checked = as_records(records)
     planned = planned_labels(task, labels)
+    check_fields(task, checked)
     check_record_labels(task, checked)
     drawn = {
-        label: _draw([record for record in checked if record.label == label], shots, random_source)
+        label: without_replacement(
+            [record for record in checked if record.label == label], shots, random_source
+        )
         for label in planned
     }
-    return [
-        Demonstration(
-            text=drawn[label][shot].text,
-            label=label,
-            token_count=0,
-            private=False,
-            spent=None,
-            relation=Relation.ADD_REMOVE,
-            mechanism=_NON_PRIVATE_SAMPLE,
-        )
-        for shot in range(shots)
-        for label in planned
-    ]
+    return [verbatim(task, drawn[label][shot]) for shot in range(shots) for label in planned]
+
+
+def verbatim(task: Task, record: Record) -> Demonstration:
+    """A record as a demonstration, without any privacy."""
+    return Demonstration(
+        text=record.text,
+        label=record.label,
+        token_count=0,
+        private=False,
+        spent=None,
+        relation=Relation.ADD_REMOVE,
+        mechanism=_NON_PRIVATE_SAMPLE,
+        fields=task.layout.fields_of(record.text),
+    )
 
 
 class _Continuation:
@@ -139,45 +146,44 @@ class _Continuation:
 
     def __init__(
         self,
-        backend: LogprobBackend,
+        loop: TokenLoop,
         max_tokens: int,
         top_k: int | None,
         decoding: Decoding,
         random_source: RandomSource | None,
     ) -> None:
-        self._backend = backend
+        self._loop = loop
         self._max_tokens = max_tokens
         self._top_k = top_k
         self._decoding = decoding
         self._random_source = random_source
-        self._ends = ending_tokens(backend)
 
     def of(self, label: str, prompts: LabelPrompts) -> Demonstration:
         """One demonstration."""
-        tokens = self._tokens(prompts)
+        draft, token_count = self._written(prompts)
+        text = draft.text()
         return Demonstration(
-            text=text_of(self._backend, tokens, self._ends),
+            text=text,
             label=label,
-            token_count=len(tokens),
+            token_count=token_count,
             private=True,
             spent=PrivacySpend(0.0, 0.0),
             relation=Relation.ADD_REMOVE,
             mechanism=_INSTRUCTION_ONLY,
+            fields=self._loop.layout.fields_of(text),
         )
 
-    def _tokens(self, prompts: LabelPrompts) -> list[int]:
-        """At most `max_tokens`. Only the last one may end the demonstration, and never the first."""
-        tokens: list[int] = []
-        suffixes = [prompts.public_suffix]
-        with closing(
-            open_block(self._backend, prompts.prefix, suffixes, self._max_tokens, public=True)
-        ) as block:
-            while len(tokens) < self._max_tokens:
-                tokens.append(self._next(block, frozenset() if tokens else self._ends))
-                if tokens[-1] in self._ends:
-                    break
-                block.append(tokens[-1])
-        return tokens
+    def _written(self, prompts: LabelPrompts) -> tuple[Draft, int]:
+        """The demonstration, and the number of its tokens, at most `max_tokens`."""
+        draft = self._loop.draft(further=prompts.further)
+        suffixes, drawn = [prompts.public_suffix], 0
+        longest = self._max_tokens + draft.names_left
+        with closing(open_block(self._loop.backend, prompts.prefix, suffixes, longest, public=True)) as block:
+            while drawn < self._max_tokens and not draft.finished:
+                drawn += 1
+                for token in draft.add(self._next(block, draft.excluded)):
+                    block.append(token)
+        return draft, drawn
 
     def _next(self, block: PromptBlock, excluded: frozenset[int]) -> int:
         logprobs = np.asarray(block.next_token_logprobs(), dtype=np.float32)
@@ -196,8 +202,14 @@ class _Continuation:
         return support[self._decoding.choose(steps, self._random_source)]
 
 
-def _draw(records: list[Record], count: int, random_source: RandomSource | None) -> list[Record]:
-    """Draw records uniformly without replacement."""
+def without_replacement(
+    records: Sequence[Record], count: int, random_source: RandomSource | None = None
+) -> list[Record]:
+    """Draw records uniformly without replacement.
+
+    Raises:
+        InvalidPlan: there are too few.
+    """
     if len(records) < count:
         raise InvalidPlan("a label has fewer records than shots")
     read = random_source or os.urandom

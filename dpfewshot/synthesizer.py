@@ -39,6 +39,7 @@ from dpfewshot.planning.settings import CERTIFIED, POISSON, PUBLISHED
 from dpfewshot.planning.speed import Speed, SpeedProbe
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records import as_records
+from dpfewshot.records.checks import check_fields
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import partition_of_units
 from dpfewshot.tasks import Task
@@ -156,6 +157,7 @@ class Synthesizer:
         relation = relation_of(sampling, population)
         records = as_records(records, unit=unit)
         planned = planned_labels(task, labels)
+        check_fields(task, records)
         units = units_by_scope(task, records, planned)
         strata = tuple(
             public_stratum(sampling, population, scope, labels_of(scope, planned), len(members))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal
 from enum import StrEnum
@@ -62,14 +62,17 @@ class Columns:
     """The names of the columns that records come from.
 
     Args:
-        text: of the text. A holdout divides records without units by their texts.
+        text: of the text; of several fields, their names and paths in JSON. A holdout divides records without
+            units by their texts.
         label: of the label. Labels of another column partition the units differently.
         unit: of the unit; None if nobody named one.
+        fields: the name and the path of each field, if a text has several.
     """
 
     text: str = TEXT_COLUMN
     label: str = LABEL_COLUMN
     unit: str | None = None
+    fields: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class Record:
     """One private record. Its repr shows none of it.
 
     Args:
-        text: the private text.
+        text: the private text; of several fields, what `tasks.layout.TextLayout.text` makes of them.
         label: its label, one of the task's or, for extraction tasks, free.
         unit: whom it belongs to (a customer id), or None if each record is a unit of its own.
         columns: the names of the columns that it was read from, shared by all records of one source; None
@@ -90,8 +93,8 @@ class Record:
     columns: Columns | None = field(default=None, repr=False, compare=False, kw_only=True)
 
 
-class Records(list[Record]):
-    """Private records of one source. Each of them knows the names of its columns, so any list keeps them."""
+class _OfColumns(Iterable[Record]):
+    """Records that tell the names of their columns."""
 
     @property
     def unit(self) -> str | None:
@@ -105,11 +108,15 @@ class Records(list[Record]):
 
     @property
     def text(self) -> str:
-        """The text column's name."""
+        """The text column's name; of several fields, their names and columns in JSON."""
         return columns_of(self).text
 
 
-class StoredRecords(Sequence[Record]):
+class Records(list[Record], _OfColumns):
+    """Private records of one source. Each of them knows the names of its columns, so any list keeps them."""
+
+
+class StoredRecords(Sequence[Record], _OfColumns):
     """Private records that stay in their file: `dpfewshot.index_records`. Nothing of them is in the repr.
 
     Attributes:
@@ -137,21 +144,6 @@ class StoredRecords(Sequence[Record]):
         Raises:
             InvalidRecords: as above.
         """
-
-    @property
-    def unit(self) -> str | None:
-        """The unit column's name; None if nobody named one."""
-        return self.columns.unit
-
-    @property
-    def label(self) -> str:
-        """The label column's name."""
-        return self.columns.label
-
-    @property
-    def text(self) -> str:
-        """The text column's name."""
-        return self.columns.text
 
 
 def columns_of(records: Iterable[Record]) -> Columns:
@@ -295,6 +287,8 @@ class Demonstration:
         relation: the neighbouring relation of the guarantee, "add-remove", "zero-out" or "replace-one".
         mechanism: the name of the mechanism that released it.
         certificate: what it was generated under; None for baselines and lines of older versions.
+        fields: the value of each text field by its name, if the task has several; else empty. `text` holds
+            all of them.
     """
 
     text: str
@@ -305,6 +299,7 @@ class Demonstration:
     relation: str
     mechanism: str
     certificate: Certificate | None = None
+    fields: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def as_line(self) -> dict[str, object]:
         """The object of an output line, which the command line writes as JSON."""
@@ -318,6 +313,7 @@ class Demonstration:
             "mechanism": self.mechanism,
             "tokens": self.token_count,
             **({} if self.certificate is None else {"certificate": self.certificate.as_dict()}),
+            **({"fields": dict(self.fields)} if self.fields else {}),
         }
 
 

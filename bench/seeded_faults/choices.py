@@ -68,7 +68,7 @@ CHOICES = (
     ),
     Fault(
         "dpfewshot/releases/scoring.py",
-        "return [*whole[: self._cap], *self._ending]",
+        "return [*first_tokens(self._prompt.backend, whole, self._cap), *self._ending]",
         "return whole",
         "a record's text is cut by a cap of its own",
         "tests/unit/test_scoring.py",

@@ -15,9 +15,9 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/token_loop.py",
-        "support = release.support(public_row, frozenset() if released else self.ends)",
+        "support = release.support(public_row, draft.excluded)",
         "support = release.support(_answer(private, len(suffixes), None).mean(axis=0) if suffixes\n"
-        "    else public_row, frozenset() if released else self.ends)",
+        "    else public_row, draft.excluded)",
         "supports are public",
         WIRING,
     ),

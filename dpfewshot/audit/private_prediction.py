@@ -151,7 +151,7 @@ def prediction_losses(
     draws = Draws(1.0, 1, max_tokens, setting.prompts, RowChange.ADDED)
     mechanism = PrivatePrediction(top_k=top_k, clip=setting.clip)
     watched = _Watched(mechanism.start(draws, noise_multiplier), setting)
-    TokenLoop(backend).release(
+    TokenLoop(backend, task.layout).release(
         Bodies(each_a_unit(records), writer),
         PoissonSampler(Fraction(1), setting.prompts, records_per_prompt=1),
         watched,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from weakref import WeakKeyDictionary
 
+from dpfewshot.backends.characters import whole_text
 from dpfewshot.backends.protocol import LogprobBackend
 
 END_NAMES = (
@@ -41,5 +42,5 @@ def ending_tokens(backend: LogprobBackend) -> frozenset[int]:
 
 
 def text_of(backend: LogprobBackend, released: Iterable[int], ends: frozenset[int]) -> str:
-    """Return the demonstration's text, without the token that ended it."""
-    return backend.detokenize([token for token in released if token not in ends]).strip()
+    """Return the demonstration's text, without the token that ended it and without parts of characters."""
+    return whole_text(backend, [token for token in released if token not in ends]).strip()

@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from dpfewshot.cli.backends import backend_options, open_backend
+from dpfewshot.cli.columns import text_option
 from dpfewshot.cli.findings import conclude, finding_options
 
 _TASK = click.option("--task", required=True, help="A built-in task, or a .toml file.")
-_TEXT = click.option("--text", default="text", show_default=True, help="The column of the text.")
 _LABEL = click.option("--label-column", default="label", show_default=True, help="The column of the label.")
 
 
@@ -18,7 +18,7 @@ _LABEL = click.option("--label-column", default="label", show_default=True, help
 @_TASK
 @click.option("--members", required=True, help="The records behind the demonstrations.")
 @click.option("--non-members", required=True, help="Other records, drawn like the members.")
-@_TEXT
+@text_option
 @_LABEL
 @click.option(
     "--demonstrations",
@@ -39,7 +39,7 @@ def membership(
     task: str,
     members: str,
     non_members: str,
-    text: str,
+    text: str | dict[str, str],
     label_column: str,
     demonstrations: str | None,
     loss: Any,
@@ -76,7 +76,7 @@ def membership(
 @_TASK
 @click.option("--demonstrations", required=True, help="The .jsonl of generate --output, in prompt order.")
 @click.option("--texts", required=True, help="Labelled texts, in the format of --records.")
-@_TEXT
+@text_option
 @_LABEL
 @click.option(
     "--items", type=int, default=100, show_default=True, help="Use this many texts, from the first."
@@ -95,7 +95,7 @@ def influence(
     task: str,
     demonstrations: str,
     texts: str,
-    text: str,
+    text: str | dict[str, str],
     label_column: str,
     items: int,
     over: Any,

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from dpfewshot.cli.attacks import influence, membership
+from dpfewshot.cli.columns import text_option
 from dpfewshot.cli.findings import conclude, finding_options
 from dpfewshot.cli.options import generation_options, open_session
 
@@ -73,7 +74,7 @@ def canary(*, plays: int, beta: float, output: str | None, as_json: bool, **opti
     help="The released .jsonl of generate --output.",
 )
 @click.option("--records", required=True, help="The private records: .jsonl, .csv (also .gz) or .parquet.")
-@click.option("--text", default="text", show_default=True, help="The column of the text.")
+@text_option
 @click.option("--label-column", default="label", show_default=True, help="The column of the label.")
 @click.option("--unit", default=None, help="The column that names a record's unit, such as a customer id.")
 @click.option(
@@ -88,7 +89,7 @@ def leak(
     *,
     demonstrations: str,
     records: str,
-    text: str,
+    text: str | dict[str, str],
     label_column: str,
     unit: str | None,
     baseline: str | None,

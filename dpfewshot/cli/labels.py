@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dpfewshot.cli.columns import text_option
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.values import PrivacySpend, delta_text, epsilon_text
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--records", required=True, help="Private records: .jsonl, .csv (also .gz) or .parquet.")
-@click.option("--text", default="text", show_default=True, help="The column of the text.")
+@text_option
 @click.option("--label-column", default="label", show_default=True, help="The column of the label.")
 @click.option("--unit", default=None, help="The column that names a record's unit, such as a customer id.")
 @click.option("--count", type=int, required=True, help="The number of labels.")
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 def labels(
     *,
     records: str,
-    text: str,
+    text: str | dict[str, str],
     label_column: str,
     unit: str | None,
     count: int,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpfewshot.cli.backends import Decorator, backend_options, open_backend
+from dpfewshot.cli.columns import text_option
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.tasks import Task, by_name
 from dpfewshot.values import (
@@ -74,7 +75,7 @@ _DATA: tuple[Decorator, ...] = (
         "--task", required=True, help="A built-in task (agnews, dbpedia, trec, mit-g, mit-d) or a .toml file."
     ),
     click.option("--records", required=True, help="Private records: .jsonl, .csv (also .gz) or .parquet."),
-    click.option("--text", default="text", show_default=True, help="The column of the text."),
+    text_option,
     click.option("--label-column", default="label", show_default=True, help="The column of the label."),
     click.option(
         "--unit", default=None, help="The column that names whom a record belongs to (a customer id)."

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = ("text", "label", "epsilon", "delta", "relation", "private", "mechanism", "tokens")
-"""The keys of a line, in order; `Demonstration.as_line` writes them."""
+"""The keys of a line, in order; `Demonstration.as_line` writes them, and "fields" if a text has several."""
 
 CERTIFICATE: Final = "certificate"
 """A further key of lines that have one: `Certificate.as_dict`."""
@@ -172,7 +172,9 @@ class Demonstrations(Sequence[Demonstration]):
     def to_langchain(self, task: Task, *, instruction: str | None = None) -> dict[str, object]:
         """The arguments of LangChain's `FewShotPromptTemplate`, whose variable is `text`.
 
-        It formats the prompt of `to_prompt`. `to_messages` gives what LangChain's chat models take.
+        It formats the prompt of `to_prompt`. If a text has several fields, pass the value of the first one,
+        and the others behind their names, as the examples have them.
+        `to_messages` gives what LangChain's chat models take.
 
         Args:
             task: its field names precede texts and labels; a built-in task has its paper's.
@@ -243,7 +245,8 @@ class Demonstrations(Sequence[Demonstration]):
 
     def _columns(self) -> dict[str, list[object]]:
         lines = self.to_lines()
-        return {name: [line[name] for line in lines] for name in COLUMNS}
+        names = [*COLUMNS, "fields"] if any(one.fields for one in self.items) else COLUMNS
+        return {name: [line.get(name) for line in lines] for name in names}
 
 
 def json_line(demonstration: Demonstration) -> str:
@@ -257,9 +260,11 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
     Raises:
         ValueError: the mapping is not an output line.
     """
-    if set(line) - {CERTIFICATE} != set(COLUMNS):
+    if set(line) - {CERTIFICATE, "fields"} != set(COLUMNS):
         raise ValueError("the keys are not those of a demonstration")
+    fields = line.get("fields", {})
     strings = [line[name] for name in ("text", "label", "relation", "mechanism")]
+    strings += fields.values() if isinstance(fields, dict) else [None]
     amounts = [line[name] for name in ("epsilon", "delta")]
     spends = all(type(amount) in _NUMBERS and 0 <= amount <= sys.float_info.max for amount in amounts)
     whole = type(line["tokens"]) is int and line["tokens"] >= 0 and isinstance(line["private"], bool)
@@ -274,6 +279,7 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
         relation=line["relation"],
         mechanism=line["mechanism"],
         certificate=Certificate.from_dict(line[CERTIFICATE]) if CERTIFICATE in line else None,
+        fields=fields,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from dpfewshot.prompts.few_shot import labelling_instruction, on_one_line, prompt_format
+from dpfewshot.prompts.few_shot import labelling_instruction, prompt_format
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
@@ -39,21 +39,18 @@ def few_shot_template(
     in texts and twice in the template of an example.
     """
     words = prompt_format(task)
-    opening, ending = (f"{_escaped(words.text_field)}: {{text}}", f"{_escaped(words.label_field)}:")
+    opening, ending = _escaped(words.text_opening), _escaped(words.label_opening)
     return {
         "prefix": _escaped(instruction or words.instruction),
         "examples": [
-            {"text": _escaped(on_one_line(one.text)), "label": _escaped(words.word(one.label))}
+            {"text": _escaped(words.written(one.text)), "label": _escaped(words.word(one.label))}
             for one in items
         ],
         "example_prompt": {
             "input_variables": ["text", "label"],
-            "template": (
-                f"{_escaped(_escaped(words.text_field))}: {{text}}\n"
-                f"{_escaped(_escaped(words.label_field))}: {{label}}"
-            ),
+            "template": f"{_escaped(opening)} {{text}}{_escaped(ending)} {{label}}",
         },
-        "suffix": f"{opening}\n{ending}",
+        "suffix": f"{opening} {{text}}{ending}",
         "example_separator": "\n\n",
         "input_variables": ["text"],
     }

@@ -12,7 +12,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.baselines import instruction_only_demonstrations, non_private_sample
+from dpfewshot.baselines import (
+    instruction_only_demonstrations,
+    non_private_sample,
+    verbatim,
+    without_replacement,
+)
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.mechanisms import Mechanism
 from dpfewshot.records.units import units, units_by_label
@@ -137,22 +142,8 @@ class NonPrivateSample:
         if request.task.labels is not None:
             labels, shots = sorted(set(request.labels)), request.shots_per_label
             return request.in_order(non_private_sample(request.task, request.records, labels, shots=shots))
-        # One common label draws from all records; each record's own label is restored afterwards.
-        together = [Record(f"{index}", "any") for index in range(len(request.records))]
-        drawn = non_private_sample(request.task, together, ["any"], shots=len(request.labels))
-        picked = [request.records[int(one.text)] for one in drawn]
-        return Demonstrations(
-            Demonstration(
-                text=record.text,
-                label=record.label,
-                token_count=0,
-                private=False,
-                spent=None,
-                relation=one.relation,
-                mechanism=one.mechanism,
-            )
-            for record, one in zip(picked, drawn, strict=True)
-        )
+        picked = without_replacement(request.records, len(request.labels))
+        return Demonstrations(verbatim(request.task, record) for record in picked)
 
 
 @dataclass(frozen=True)

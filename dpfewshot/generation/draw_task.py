@@ -108,8 +108,9 @@ class DrawTask:
 
 
 def public_prompt(prompts: LabelPrompts) -> tuple[int, ...]:
-    """A label's prompt without records."""
-    return (*prompts.prefix, *prompts.public_suffix)
+    """A label's prompt without records, and the names of further fields."""
+    names = (token for name in prompts.further for token in name)
+    return (*prompts.prefix, *prompts.public_suffix, *names)
 
 
 def make_draw(task: DrawTask) -> Drawn:
@@ -130,7 +131,7 @@ def make_draw(task: DrawTask) -> Drawn:
         with _uninterrupted():
             set_up = task.set_up()
             [stratum] = set_up.plan.strata
-            tokens = TokenLoop(set_up.backend, task.ends).release(
+            tokens = TokenLoop(set_up.backend, task.task.layout, task.ends).release(
                 set_up.bodies(task.units),
                 set_up.sampler(stratum),
                 set_up.release(stratum),

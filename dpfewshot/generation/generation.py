@@ -91,15 +91,16 @@ class Generation:
 
     def demonstration(self, label: str, released: Sequence[int]) -> Demonstration:
         """The demonstration that consists of these released tokens."""
-        run = self.run_of(label)
+        run, text = self.run_of(label), self.set_up.loop.text_of(released)
         return Demonstration(
-            text=self.set_up.loop.text_of(released),
+            text=text,
             label=label,
             token_count=len(released),
             private=run.certified,
             spent=run.spend,
             relation=self.plan.relation,
             mechanism=self.set_up.mechanism.name,
+            fields=self.set_up.task.layout.fields_of(text),
             certificate=self._certificates.of(run),
         )
 

@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BudgetExceeded, LedgerError
@@ -81,7 +81,7 @@ def identity(generation: Generation, further: Mapping[str, object]) -> dict[str,
     mechanism: object = generation.set_up.mechanism
     return {
         **further,
-        "task": asdict(generation.set_up.task),
+        "task": generation.set_up.task.identity(),
         "plan": generation.plan.figures(),
         # the repr of a user's own mechanism may contain an address
         "mechanism": repr(mechanism) if is_dataclass(mechanism) else generation.set_up.mechanism.name,
@@ -246,7 +246,7 @@ def _tokens(generation: Generation, each: _ToDo, others: Sequence[str]) -> int:
 def _released(generation: Generation, request: GenerationRequest) -> Demonstration:
     """The demonstration; without a draw if its prior tokens are all that it can have."""
     prior = request.prior_tokens
-    if prior and (request.max_tokens == len(prior) or prior[-1] in generation.set_up.loop.ends):
+    if prior and (request.max_tokens == len(prior) or generation.set_up.loop.ended(prior)):
         return generation.demonstration(request.label, prior)
     return generation.release(request)
 

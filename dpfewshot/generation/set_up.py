@@ -96,7 +96,7 @@ class SetUp:
     @cached_property
     def loop(self) -> TokenLoop:
         """Generates token by token."""
-        return TokenLoop(self.backend)
+        return TokenLoop(self.backend, self.task.layout)
 
     def generating(self, stratum: StratumPlan) -> UnitSequence:
         """The units of a stratum that the plan's holdout leaves. Private."""

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 
-from dpfewshot.backends.end_tokens import ending_tokens, text_of
+from dpfewshot.backends.end_tokens import ending_tokens
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, PromptBlock, Tokens, closing_block
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BackendError
 from dpfewshot.generation.bodies import Bodies
+from dpfewshot.generation.draft import Draft
 from dpfewshot.mechanisms import Release
 from dpfewshot.prompts.writer import LabelPrompts
 from dpfewshot.sampling import Sampler
+from dpfewshot.tasks.layout import TextLayout
 
 
 @dataclass(frozen=True)
@@ -24,11 +27,13 @@ class TokenLoop:
 
     Attributes:
         backend: the trusted language model.
+        layout: of the task's texts.
         known_ends: the tokens that end a demonstration, if the caller has found them; else they are found
             when they are needed, which takes a while.
     """
 
     backend: LogprobBackend
+    layout: TextLayout
     known_ends: frozenset[int] | None = None
 
     def release(
@@ -62,43 +67,53 @@ class TokenLoop:
             LedgerError: the charge could not be recorded.
         """
         released = list(prior_tokens)
-        suffix = [*prompts.public_suffix, *prior_tokens]
-        with closing_block(
-            self.backend, prompts.prefix, [suffix], max_tokens - len(prior_tokens), public=True
-        ) as public:
+        draft = self.draft(prior_tokens, prompts.further)
+        suffix = [*prompts.public_suffix, *draft.context]
+        left = max_tokens - len(released) + draft.names_left  # names are appended and never drawn
+        with closing_block(self.backend, prompts.prefix, [suffix], left, public=True) as public:
             while len(released) < max_tokens:
                 public_row = _answer(public, 1, None)[0]  # finds a dead server before anything is charged
                 units.check()  # finds a changed file, likewise
                 permit = charge()  # before it draws
                 subsets = units.of(sampler.draw(units.sizes))
-                suffixes = [each for subset in subsets if (each := prompts.suffix(subset, released))]
+                suffixes = [each for subset in subsets if (each := prompts.suffix(subset, draft.context))]
                 length = min(permit.tokens, max_tokens - len(released))
-                with closing_block(self.backend, prompts.prefix, suffixes, length) as private:
+                kept = length + draft.names_left if length > 1 else 1
+                with closing_block(self.backend, prompts.prefix, suffixes, kept) as private:
                     for step in range(length):
                         if step > 0:
                             public_row = _answer(public, 1, None)[0]
-                        # A demonstration is never empty: its first token does not end it.
-                        support = release.support(public_row, frozenset() if released else self.ends)
+                        support = release.support(public_row, draft.excluded)
                         logprobs = _answer(private, len(suffixes), support)
                         winner = release.token(logprobs, public_row[support], permit)
                         if winner is None:
                             return released
                         released.append(support[winner])
                         on_token(released[-1])
-                        if released[-1] in self.ends:
+                        following = draft.add(released[-1])
+                        if draft.finished:
                             return released
-                        public.append(released[-1])
-                        private.append(released[-1])
+                        continued = [public, private] if step + 1 < length else [public]
+                        for block, token in product(continued, following):
+                            block.append(token)
         return released
 
     def text_of(self, released: Sequence[int]) -> str:
-        """The demonstration's text, without the token that ends it."""
-        return text_of(self.backend, released, self.ends)
+        """The demonstration's text, without what ends it."""
+        return self.draft(released).text()
+
+    def ended(self, released: Sequence[int]) -> bool:
+        """Whether these tokens end a demonstration."""
+        return self.draft(released).finished
 
     @cached_property
     def ends(self) -> frozenset[int]:
         """The tokens that end a demonstration."""
         return ending_tokens(self.backend) if self.known_ends is None else self.known_ends
+
+    def draft(self, released: Sequence[int] = (), further: Sequence[Sequence[int]] = ()) -> Draft:
+        """A demonstration that consists of these tokens so far; see `Draft`."""
+        return Draft(self.backend, self.layout, self.ends, further=further, released=released)
 
 
 def _answer(block: PromptBlock, rows: int, support: Tokens | None) -> Logprobs:

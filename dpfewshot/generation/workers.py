@@ -96,7 +96,6 @@ class Workers:
             BackendError: the model failed, or workers keep dying.
             LedgerError: a charge could not be recorded.
         """
-        ends = run.set_up.loop.ends
         released = list(request.prior_tokens)
         limit = request.max_tokens
         deaths = 0
@@ -113,7 +112,7 @@ class Workers:
             for token in tokens:
                 released.append(token)
                 request.on_token(token)
-            if len(tokens) < length or tokens[-1] in ends:
+            if len(tokens) < length or run.set_up.loop.ended(released):
                 break
         return released
 

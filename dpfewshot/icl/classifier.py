@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, overload
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidTask
 from dpfewshot.icl.calibration import Calibration
-from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
+from dpfewshot.icl.few_shot import FewShotPrompt, Text, no_answer
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
@@ -106,34 +106,37 @@ class Classifier:
         return f"Classifier(labels={self.labels}, calibrated={self.calibrated})"
 
     @overload
-    def predict(self, texts: str) -> str: ...  # type: ignore[overload-overlap]  # a str is an iterable of str
+    def predict(self, texts: Text) -> str: ...  # type: ignore[overload-overlap]  # a str is an iterable of str
     @overload
-    def predict(self, texts: Iterable[str]) -> list[str]: ...
+    def predict(self, texts: Iterable[Text]) -> list[str]: ...
     @redacts_errors(None)
-    def predict(self, texts: str | Iterable[str]) -> str | list[str]:
+    def predict(self, texts: Text | Iterable[Text]) -> str | list[str]:
         """Return the likeliest label of one text, or a list for several.
 
+        A text of several fields is a mapping of each field's name to its value, or a demonstration's text.
+
         Raises:
-            InvalidRecords: a text is blank or not a string. The message names its position, never the text.
+            InvalidRecords: a text is blank, not a string, or lacks a field. The message names its position,
+                never the text.
             BackendError: the model failed, or cannot evaluate a text; the message names its position.
         """
-        if isinstance(texts, str):
+        if isinstance(texts, (str, Mapping)):
             return next(self.stream([texts])).label
         return [one.label for one in self.stream(texts, batch_size=_BATCH)]
 
     @redacts_errors(None)
-    def predict_proba(self, texts: str | Iterable[str]) -> NDArray[np.float64]:
+    def predict_proba(self, texts: Text | Iterable[Text]) -> NDArray[np.float64]:
         """Return the probability of each label, for one text or several; errors are those of `predict`.
 
         Returns:
             Shape (texts, labels), in the order of `labels`; rows sum to 1. A single text gives one row.
         """
-        given = [texts] if isinstance(texts, str) else texts
+        given = [texts] if isinstance(texts, (str, Mapping)) else texts
         rows = [one.probabilities for one in self.stream(given, batch_size=_BATCH)]
         return np.array(rows, dtype=np.float64).reshape(-1, len(self.labels))
 
     @redacts_errors(None)
-    def stream(self, texts: Iterable[str], *, batch_size: int = 1) -> Iterator[Prediction]:
+    def stream(self, texts: Iterable[Text], *, batch_size: int = 1) -> Iterator[Prediction]:
         """Yield predictions in the order of the texts; errors are those of `predict`.
 
         Args:
@@ -161,7 +164,8 @@ class Classifier:
 
     def _content_free(self) -> NDArray[np.float64]:
         """Return log p_cf, shape (labels,)."""
-        logprobs = self._logprobs([(None, self._prompt.question(text)) for text in CONTENT_FREE])
+        texts = map(self.format.layout.repeated, CONTENT_FREE)
+        logprobs = self._logprobs([(None, self._prompt.question(text)) for text in texts])
         bias: NDArray[np.float64] = np.logaddexp.reduce(logprobs) - np.log(len(CONTENT_FREE))
         if not np.isfinite(bias).all():
             raise BackendError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, overload
 
@@ -11,7 +11,7 @@ import numpy as np
 from dpfewshot.backends.end_tokens import ending_tokens, text_of
 from dpfewshot.backends.protocol import LogprobBackend, Tokens, failing_as_backend
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
+from dpfewshot.icl.few_shot import FewShotPrompt, Text, no_answer
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
@@ -56,23 +56,26 @@ class Extractor:
         return f"Extractor({self.format.label_field!r}, max_tokens={self._max_tokens})"
 
     @overload
-    def predict(self, texts: str) -> str: ...  # type: ignore[overload-overlap]  # a str is an iterable of str
+    def predict(self, texts: Text) -> str: ...  # type: ignore[overload-overlap]  # a str is an iterable of str
     @overload
-    def predict(self, texts: Iterable[str]) -> list[str]: ...
+    def predict(self, texts: Iterable[Text]) -> list[str]: ...
     @redacts_errors(None)
-    def predict(self, texts: str | Iterable[str]) -> str | list[str]:
+    def predict(self, texts: Text | Iterable[Text]) -> str | list[str]:
         """Return what the model writes for one text, or a list for several; a label may be empty.
 
+        A text of several fields is a mapping of each field's name to its value, or a demonstration's text.
+
         Raises:
-            InvalidRecords: a text is blank or not a string. The message names its position, never the text.
+            InvalidRecords: a text is blank, not a string, or lacks a field. The message names its position,
+                never the text.
             BackendError: the model failed, or cannot evaluate a text; the message names its position.
         """
-        if isinstance(texts, str):
+        if isinstance(texts, (str, Mapping)):
             return next(self.stream([texts]))
         return list(self.stream(texts, batch_size=_BATCH))
 
     @redacts_errors(None)
-    def stream(self, texts: Iterable[str], *, batch_size: int = 1) -> Iterator[str]:
+    def stream(self, texts: Iterable[Text], *, batch_size: int = 1) -> Iterator[str]:
         """Yield what the model writes, in the order of the texts; errors are those of `predict`.
 
         Args:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, Tokens, closing_block
-from dpfewshot.errors import BackendError, InvalidPlan, InvalidRecords, InvalidTask
+from dpfewshot.errors import BackendError, InvalidPlan, InvalidRecords
 from dpfewshot.icl.label_tree import LabelTree
 from dpfewshot.prompts.few_shot import PromptFormat, prompt_format
 from dpfewshot.runtime.redaction import is_failure, may_pass
 from dpfewshot.tasks import Task
+from dpfewshot.tasks.layout import TextLayout
 from dpfewshot.values import Demonstration
+
+Text: TypeAlias = str | Mapping[str, str]
+"""What is labelled: a text or, for a task with several text fields, each field's value by its name."""
 
 
 class FewShotPrompt:
@@ -36,7 +42,7 @@ class FewShotPrompt:
         prefix: the public tokens at the start of every prompt.
 
     Raises:
-        InvalidTask: a demonstration has an unknown label.
+        InvalidTask: a demonstration has an unknown label, or other fields.
         InvalidPlan: the demonstrations exceed the backend's context.
     """
 
@@ -49,8 +55,8 @@ class FewShotPrompt:
         self.format = task if isinstance(task, PromptFormat) else prompt_format(task)
         self.backend = backend
         shown = tuple(demonstrations)
-        self.prefix = backend.tokenize(self._opening(shown))
-        self._text_field = f"{self.format.text_field}:"
+        self.prefix = backend.tokenize(self.format.opening(shown))
+        self._text_field = self.format.text_opening
         self._label_field = f"{self.format.label_field}:"
         self._fields = {field: backend.tokenize(field) for field in (self._text_field, self._label_field)}
         context = getattr(backend, "context_tokens", None)
@@ -61,27 +67,26 @@ class FewShotPrompt:
             )
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the prompt's public tokens: instruction, demonstrations, fields, labels."""
+        """Return the SHA-256 of what is public in a prompt: instruction, demonstrations, fields, labels."""
         labels = [self.label(word) for word in self.format.words]
-        told = [self.prefix, *self._fields.values(), labels]
+        told: list[object] = [self.prefix, *self._fields.values(), labels]
+        if self.format.text_fields or self.format.multiline:  # else as in earlier calibrations
+            told.append(dataclasses.astuple(self.format.layout))
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
-    def questions(self, texts: Iterable[str]) -> Iterator[tuple[int, list[int]]]:
+    def questions(self, texts: Iterable[Text]) -> Iterator[tuple[int, list[int]]]:
         """Lazily yield each text's position and its tokens (see `question`).
 
         Raises:
-            InvalidRecords: a text is blank or not a string, or `texts` is a single string.
+            InvalidRecords: a text is blank or not a string, lacks a field, or `texts` is a single string.
             BackendError: the backend cannot tokenise a text. Messages name the position, never the text.
         """
         if isinstance(texts, str):
             raise InvalidRecords(
                 "texts is a single string, which would be read letter by letter: pass a list"
             )
-        for position, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise InvalidRecords(f"texts[{position}] is {type(text).__name__}, not a string")
-            if not text.strip():
-                raise InvalidRecords(f"texts[{position}] is blank: there is nothing to label")
+        for position, given in enumerate(texts):
+            text = self._checked(given, f"texts[{position}]")
             try:
                 tokens = self.question(text)
             except BaseException as error:  # its message may quote the text
@@ -90,9 +95,14 @@ class FewShotPrompt:
                 raise BackendError(f"the backend cannot tokenise texts[{position}]") from None
             yield position, tokens
 
-    def question(self, text: str) -> list[int]:
-        """Return the tokens of a text and of the label's field, as they follow the prefix."""
-        return self._following(self._text_field, self.format.question(text))
+    def question(self, text: str, longest: int | None = None) -> list[int]:
+        """Return the tokens of a text and of the label's field, as they follow the prefix.
+
+        Args:
+            text: as in `PromptFormat.question`.
+            longest: the most characters of a field; None for no limit.
+        """
+        return self._following(self._text_field, self.format.question(text, longest))
 
     def label(self, word: str) -> list[int]:
         """Return the tokens of a label, as they follow its field."""
@@ -166,11 +176,27 @@ class FewShotPrompt:
             raise BackendError("the backend answered with an array of the wrong shape")
         return logprobs
 
-    def _opening(self, shown: Sequence[Demonstration]) -> str:
-        try:
-            return self.format.opening(shown)
-        except InvalidTask as error:
-            raise InvalidTask(f"a demonstration's label: {error}") from None
+    def _checked(self, given: Text, where: str) -> str:
+        """Return a caller's text, all fields in one.
+
+        Raises:
+            InvalidRecords: it cannot be used. The message names its position and the fields, never the text.
+        """
+        layout = self.format.layout
+        if self.format.text_fields:
+            text = _of_fields(given, layout)
+            if text is None:
+                raise InvalidRecords(
+                    f"{where} does not have the fields {layout.named}, each a string: pass a mapping of them"
+                )
+            values = layout.values(text)
+        elif isinstance(given, str):
+            text, values = given, (given.strip(),)
+        else:
+            raise InvalidRecords(f"{where} is {type(given).__name__}, not a string")
+        if not any(values):
+            raise InvalidRecords(f"{where} is blank: there is nothing to label")
+        return text
 
     def _following(self, field: str, whole: str) -> list[int]:
         """Return the tokens of `whole` after those of the field at its start."""
@@ -178,6 +204,15 @@ class FewShotPrompt:
         if tokens[: len(before)] == before:
             return tokens[len(before) :]
         return self.backend.tokenize(whole.removeprefix(field))  # the tokenizer merges over the boundary
+
+
+def _of_fields(given: object, layout: TextLayout) -> str | None:
+    """Return the text of several fields that a caller gave; None if a field is missing."""
+    if isinstance(given, str):
+        return None if layout.divided(given) is None else given
+    if not isinstance(given, Mapping) or not all(isinstance(given.get(name), str) for name in layout.fields):
+        return None
+    return layout.text(given)
 
 
 def no_answer(position: int | None) -> BackendError:

@@ -14,11 +14,12 @@ A `Task` asks for a text of a label; a `PromptFormat` asks for the label of a te
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dpfewshot.errors import InvalidTask
 from dpfewshot.tasks import AGNEWS, DBPEDIA, MIT_D, MIT_G, TREC, Task
+from dpfewshot.tasks.layout import TextLayout, on_one_line
 from dpfewshot.values import Demonstration
 
 
@@ -28,14 +29,16 @@ class PromptFormat:
 
     Args:
         instruction: the sentence before the demonstrations; empty for none.
-        text_field: the field name before a text, without the colon.
+        text_field: the field name before a text, without the colon. Empty if `text_fields` is given.
         label_field: the field name before a label, without the colon.
         labels: all labels, in order; None if labels are free.
         label_words: the word for each label in the prompt, in the order of `labels`; None to use the labels.
+        text_fields: the names of several fields of a text, in order, those of its demonstrations.
+        multiline: whether texts keep their line breaks. A blank line then ends a field, else a line break.
 
     Raises:
         InvalidTask: a field or label is empty, has several lines or occurs twice, or `label_words` and
-            `labels` differ in length.
+            `labels` differ in length; or both or none of `text_field` and `text_fields` are given.
 
     Example:
         >>> mood = PromptFormat("Classify the notes as Glad or Sad.", "Note", "Mood", ("Glad", "Sad"))
@@ -44,24 +47,39 @@ class PromptFormat:
     """
 
     instruction: str
-    text_field: str
-    label_field: str
+    text_field: str = ""
+    label_field: str = ""
     labels: tuple[str, ...] | None = None
     label_words: tuple[str, ...] | None = None
+    text_fields: tuple[str, ...] = ()
+    multiline: bool = False
 
     def __post_init__(self) -> None:
         # A task checks its fields and labels by the same rules.
-        fields = (self.instruction or "none", self.label_field, self.text_field)
-        checked = Task("of the prompt format", *fields, self.labels)
-        object.__setattr__(self, "labels", checked.labels)
+        checked = Task(
+            "of the prompt format",
+            self.instruction or "none",
+            self.label_field,
+            self.text_field,
+            self.labels,
+            self.text_fields,
+            self.multiline,
+        )
+        for name in ("labels", "text_field", "text_fields"):
+            object.__setattr__(self, name, getattr(checked, name))
         if self.label_words is None:
             return
-        words = Task("of the prompt format", *fields, self.label_words).labels or ()
+        words = replace(checked, labels=self.label_words).labels or ()
         if len(words) != len(self.labels or ()):
             raise InvalidTask(
                 f"{len(words)} label_words for {len(self.labels or ())} labels: give one for each"
             )
         object.__setattr__(self, "label_words", words)
+
+    @property
+    def layout(self) -> TextLayout:
+        """How a text is written."""
+        return TextLayout(self.text_fields or (self.text_field,), self.multiline)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -81,24 +99,53 @@ class PromptFormat:
         return self.words[self.labels.index(label)]
 
     def opening(self, demonstrations: Iterable[Demonstration]) -> str:
-        """Return the prompt up to the text to be labelled, ending with the colon of its field."""
-        shown = [f"{self.question(one.text)} {self.word(one.label)}" for one in demonstrations]
-        pieces = [self.instruction] if self.instruction else []
-        return "\n\n".join([*pieces, *shown, f"{self.text_field}:"])
+        """Return the prompt up to the text to be labelled, ending with the colon of its field.
 
-    def question(self, text: str) -> str:
-        """Return one text, up to where its label is to follow."""
-        return f"{self.text_field}: {on_one_line(text)}\n{self.label_field}:"
+        Raises:
+            InvalidTask: a demonstration has an unknown label, or other fields.
+        """
+        shown = [self._shown(one) for one in demonstrations]
+        pieces = [self.instruction] if self.instruction else []
+        return "\n\n".join([*pieces, *shown, self.text_opening])
+
+    @property
+    def text_opening(self) -> str:
+        """The words before a text: the name of its first field, with the colon."""
+        return f"{self.layout.fields[0]}:"
+
+    @property
+    def label_opening(self) -> str:
+        """The words after a text: what ends it, and the label's field with the colon."""
+        return f"{self.layout.separator}{self.label_field}:"
+
+    def question(self, text: str, longest: int | None = None) -> str:
+        """Return one text, up to where its label is to follow.
+
+        Args:
+            text: of one field, or all fields' values as in `Demonstration.text`.
+            longest: the most characters of a field; None for no limit.
+        """
+        return f"{self.text_opening} {self.written(text, longest)}{self.label_opening}"
+
+    def written(self, text: str, longest: int | None = None) -> str:
+        """Return a text as it stands behind the name of its first field. Arguments as in `question`."""
+        layout = self.layout
+        first, *others = layout.values(text, longest)
+        named = zip(layout.fields[1:], others, strict=True)
+        return layout.separator.join([first, *(f"{name}: {value}" for name, value in named)])
 
     def prompt(self, demonstrations: Iterable[Demonstration], text: str | None = None) -> str:
         """Return the whole prompt; without a text, it ends after the demonstrations."""
-        opening = self.opening(demonstrations).removesuffix(f"{self.text_field}:")
+        opening = self.opening(demonstrations).removesuffix(self.text_opening)
         return opening.rstrip("\n") if text is None else opening + self.question(text)
 
-
-def on_one_line(text: str) -> str:
-    """Replace every run of white space by one space: a line break could pass for a new field."""
-    return " ".join(text.split())
+    def _shown(self, one: Demonstration) -> str:
+        if self.text_fields and self.layout.divided(one.text) is None:
+            raise InvalidTask(f"a demonstration's text does not have the fields {self.layout.named}")
+        try:
+            return f"{self.question(one.text)} {self.word(one.label)}"
+        except InvalidTask as error:
+            raise InvalidTask(f"a demonstration's label: {error}") from None
 
 
 def prompt_format(task: Task) -> PromptFormat:
@@ -108,14 +155,21 @@ def prompt_format(task: Task) -> PromptFormat:
     the task's field names and labels.
     """
     built_in = _BUILT_IN.get(task.name)
-    if built_in is not None and built_in.labels == task.labels:
-        return built_in
-    return PromptFormat(labelling_instruction(task), task.text_field, task.label_field, task.labels)
+    if built_in is not None and built_in.labels == task.labels and not task.text_fields:
+        return replace(built_in, multiline=task.multiline)
+    return PromptFormat(
+        labelling_instruction(task),
+        task.text_field,
+        task.label_field,
+        task.labels,
+        text_fields=task.text_fields,
+        multiline=task.multiline,
+    )
 
 
 def labelling_instruction(task: Task) -> str:
     """Return an instruction to label a text, made of the task's public words."""
-    asked = f"Give the {task.label_field} of the {task.text_field}."
+    asked = f"Give the {task.label_field} of the {task.layout.named}."
     return asked if task.labels is None else f"{asked} Answer with one of: {', '.join(task.labels)}."
 
 

@@ -11,17 +11,21 @@ record's label and field names if all records have that label.
                                     |
     Answer Type: Location           | suffix: bodies, the opening, released tokens
     Text: What                      |
+
+If a text has several fields, the names of the further ones stand within a body, and between released tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from dpfewshot.backends.characters import first_tokens
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from dpfewshot.runtime.redaction import is_failure, may_pass
 from dpfewshot.tasks import Task
+from dpfewshot.tasks.layout import on_one_line
 from dpfewshot.values import Record
 
 Result = TypeVar("Result")
@@ -35,6 +39,10 @@ class Tokenizer(Protocol):
 
     def tokenize(self, text: str) -> list[int]:
         """Return token ids. Special tokens in the text are never parsed as special."""
+        ...
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Return the text of `tokens`."""
         ...
 
 
@@ -73,12 +81,14 @@ class LabelPrompts:
         opener: public tokens before each record's body.
         between: public tokens after a record.
         opening: public tokens of the demonstration to be written: its label and its text field's name.
+        further: public tokens between two fields of a text: what ends the one, and the name of the other.
     """
 
     prefix: list[int]
     opener: list[int]
     between: list[int]
     opening: list[int]
+    further: tuple[tuple[int, ...], ...] = ()
 
     @property
     def public_suffix(self) -> list[int]:
@@ -102,7 +112,7 @@ class PromptWriter:
         task: its instruction and fields are used.
         tokenizer: the backend.
         record_token_cap: the most tokens of a record's text, and of its label if labels are free, in a
-            prompt. The rest is dropped, record by record.
+            prompt. The rest is dropped, record by record, and no character is cut.
     """
 
     task: Task
@@ -112,41 +122,49 @@ class PromptWriter:
     _between: tuple[int, ...] = field(init=False, repr=False)
     _label_field: tuple[int, ...] = field(init=False, repr=False)
     _text_field: tuple[int, ...] = field(init=False, repr=False)
+    _further: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        layout = self.task.layout
+        first, *others = layout.fields
         texts = {
             "_instruction": self.task.preamble(),
             "_between": "\n\n",
             "_label_field": f"{self.task.label_field}:",
-            "_text_field": f"\n{self.task.text_field}:",
+            "_text_field": f"\n{first}:",
         }
         for name, text in texts.items():
             object.__setattr__(self, name, tuple(self.tokenizer.tokenize(text)))
+        further = (self.tokenizer.tokenize(f"{layout.separator}{name}:") for name in others)
+        object.__setattr__(self, "_further", tuple(map(tuple, further)))
 
     def for_label(self, label: str) -> LabelPrompts:
         """Return the pieces of the prompts for a label."""
         opening = [*self._label_field, *self.tokenizer.tokenize(f" {label}"), *self._text_field]
         # If labels are free, a record's label is private: records share only the field's name.
         opener = self._label_field if self.task.labels is None else opening
-        return LabelPrompts([*self._instruction, *opener], [*opener], [*self._between], opening)
+        prefix = [*self._instruction, *opener]
+        return LabelPrompts(prefix, [*opener], [*self._between], opening, self._further)
 
     def body(self, record: Record) -> Body:
         """Return one record's tokens after its opener; None if it cannot be tokenised.
 
-        A record is at fault only if a public text can be tokenised.
+        A record is at fault only if a public text can be tokenised, and read again.
 
         Raises:
             BackendError: the tokenizer is unavailable, through no fault of a record; retryable.
         """
         return none_if_unusable(
-            lambda: self._body(record), public=lambda: self.tokenizer.tokenize(self.task.preamble())
+            lambda: self._body(record),
+            public=lambda: self.tokenizer.detokenize(self.tokenizer.tokenize(self.task.preamble())),
         )
 
     def _body(self, record: Record) -> list[int]:
-        text = self._capped(record.text)
+        text = self._text(record.text)
         if self.task.labels is not None:
             return text
-        return [*self._capped(record.label), *self._text_field, *text]
+        label = self._value(on_one_line(record.label))
+        return [*first_tokens(self.tokenizer, label, self.record_token_cap), *self._text_field, *text]
 
     def longest_suffix(self, label: str, records_per_prompt: int, max_tokens: int) -> int:
         """Return the most tokens after the prefix in a prompt of N records, computed from caps alone.
@@ -155,11 +173,29 @@ class PromptWriter:
         """
         prompts = self.for_label(label)
         free = self.record_token_cap + len(self._text_field) if self.task.labels is None else 0
-        a_record = len(prompts.opener) + free + self.record_token_cap + len(prompts.between)
-        return records_per_prompt * a_record - len(prompts.opener) + len(prompts.opening) + max_tokens
+        further = sum(map(len, prompts.further))
+        a_record = len(prompts.opener) + free + self.record_token_cap + further + len(prompts.between)
+        generated = len(prompts.opening) + max_tokens + further
+        return records_per_prompt * a_record - len(prompts.opener) + generated
 
-    def _capped(self, text: str) -> list[int]:
-        # A newline ends a demonstration, so a record is written on one line.
-        line = " " + " ".join(text.split())
-        # A huge record is not tokenised whole: few tokens cover more than 16 characters.
-        return self.tokenizer.tokenize(line[: 16 * self.record_token_cap])[: self.record_token_cap]
+    def _text(self, text: str) -> list[int]:
+        values = [self._value(value) for value in self.task.layout.values(text)]
+        tokens: list[int] = []
+        lengths = _fair_lengths([len(value) for value in values], self.record_token_cap)
+        for name, value, length in zip(((), *self._further), values, lengths, strict=True):
+            tokens += [*name, *first_tokens(self.tokenizer, value, length)]
+        return tokens
+
+    def _value(self, value: str) -> list[int]:
+        # A huge value is not tokenised whole: few tokens cover more than 16 characters.
+        return self.tokenizer.tokenize(f" {value}"[: 16 * self.record_token_cap])
+
+
+def _fair_lengths(lengths: Sequence[int], cap: int) -> list[int]:
+    """Lengths that add up to the cap at most: the longest values are shortened, all to the same length."""
+    allowed = list(lengths)
+    left = cap
+    for done, place in enumerate(sorted(range(len(lengths)), key=lengths.__getitem__)):
+        allowed[place] = min(lengths[place], left // (len(lengths) - done))
+        left -= allowed[place]
+    return allowed

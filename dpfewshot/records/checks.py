@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from dpfewshot.errors import InvalidRecords
-from dpfewshot.values import Columns, Record
+from dpfewshot.tasks import Task
+from dpfewshot.tasks.layout import TextLayout
+from dpfewshot.values import Columns, Record, columns_of
 
 NAME_THEM: Final = (
     "name the columns with text=, label= and unit=, or on the command line with --text, "
@@ -18,17 +21,66 @@ NAME_THEM: Final = (
 )
 
 
-def names_of(columns: Columns) -> list[str]:
-    """The columns to read."""
-    return [name for name in (columns.text, columns.label, columns.unit) if name is not None]
+TextColumns: TypeAlias = str | Sequence[str] | Mapping[str, str]
+"""The text's column, or the columns of several text fields: their names, or a path by each field's name."""
 
 
-def check_columns(columns: Columns, present: list[object]) -> None:
-    """Refuse a table that does not have exactly one column of each name."""
-    for name in names_of(columns):
+def columns_for(text: TextColumns, label: str, unit: str | None) -> Columns:
+    """The columns that a caller names.
+
+    Raises:
+        InvalidRecords: `text` is neither a string, nor several, nor a mapping of strings.
+    """
+    if isinstance(text, str):
+        return Columns(text, label, unit)
+    named = list(text.items()) if isinstance(text, Mapping) else [(name, name) for name in text or ()]
+    paths = dict(named)
+    if (
+        not paths
+        or len(paths) < len(named)
+        or not all(isinstance(one, str) for pair in named for one in pair)
+    ):
+        raise InvalidRecords("text= names no column, or one twice: give a string, several, or a mapping")
+    if len(paths) == 1:
+        return Columns(named[0][1], label, unit)
+    # A holdout's rule tells the columns, and divides by a text that holds the fields' names.
+    return Columns(json.dumps(paths), label, unit, tuple(named))
+
+
+def columns_to_read(columns: Columns, present: Sequence[object]) -> list[str]:
+    """The table's columns that hold the values, each once.
+
+    Raises:
+        InvalidRecords: the table does not have exactly one column of a name.
+    """
+    found = []
+    for path in _paths(columns):
+        name = path if path in present else path.partition(".")[0]
         if (count := present.count(name)) != 1:
-            trouble = f"there {'is no column' if count == 0 else 'are several columns'} {name!r}"
+            trouble = f"there {'is no column' if count == 0 else 'are several columns'} {path!r}"
             raise InvalidRecords(f"{trouble}; {NAME_THEM}")
+        found.append(name)
+    return list(dict.fromkeys(found))
+
+
+def check_fields(task: Task, records: Sequence[Record]) -> None:
+    """Refuse records that were read with other text fields than the task has: public names alone.
+
+    Raises:
+        InvalidRecords: says how to read them.
+    """
+    layout = task.layout
+    expected = layout.fields if len(layout.fields) > 1 else ()
+    if tuple(name for name, _ in columns_of(records).fields) == expected:
+        return
+    if not expected:
+        raise InvalidRecords(
+            f"task {task.name!r} has one text field: read the records with text= of one column"
+        )
+    raise InvalidRecords(
+        f"task {task.name!r} has the text fields {layout.named}: read the records with text= of their "
+        f"columns, as text={expected!r} or {{{expected[0]!r}: 'a column', ...}} in this order"
+    )
 
 
 def record_of(row: object, columns: Columns) -> Record:
@@ -41,22 +93,48 @@ def record_of(row: object, columns: Columns) -> Record:
         return _checked(row, columns)
     if not isinstance(row, Mapping):
         raise InvalidRecords("is neither a mapping nor a Record")
-    for name in names_of(columns):
-        if name not in row:
-            raise InvalidRecords(f"has no {name!r}; {NAME_THEM}")
     return Record(
-        text=_string(row[columns.text], "text"),
-        label=_string(row[columns.label], "label"),
-        unit=None if columns.unit is None else _unit(row[columns.unit]),
+        text=_text(row, columns),
+        label=_string(_value(row, columns.label), "label"),
+        unit=None if columns.unit is None else _unit(_value(row, columns.unit)),
         columns=columns,
     )
+
+
+def _paths(columns: Columns) -> list[str]:
+    texts = [path for _, path in columns.fields] or [columns.text]
+    return [*texts, columns.label, *([] if columns.unit is None else [columns.unit])]
+
+
+def _text(row: Mapping[Any, object], columns: Columns) -> str:
+    if not columns.fields:
+        return _string(_value(row, columns.text), "text")
+    values = {name: _string(_value(row, path), f"field {name!r}") for name, path in columns.fields}
+    return TextLayout(tuple(values)).text(values)
+
+
+def _value(row: Mapping[Any, object], path: str) -> object:
+    """The value of a column or, if no column has that name, the one at the path "outer.inner"."""
+    if path in row:
+        return row[path]
+    value: object = row
+    for key in path.split("."):
+        if _is_missing(value):
+            return None
+        if not isinstance(value, Mapping) or key not in value:
+            raise InvalidRecords(f"has no {path!r}; {NAME_THEM}")
+        value = value[key]
+    return value
 
 
 def _checked(record: Record, given: Columns) -> Record:
     """The same record, unless a value is not a plain string or the caller names columns that it lacks."""
     columns = given if record.columns is None else _with_unit(record.columns, given.unit)
+    text = _string(record.text, "text")
+    if columns.fields and TextLayout(tuple(dict(columns.fields))).divided(text) is None:
+        raise InvalidRecords("does not have the text fields that text= names")
     unit = None if record.unit is None and columns.unit is None else _unit(record.unit)
-    checked = Record(_string(record.text, "text"), _string(record.label, "label"), unit, columns=columns)
+    checked = Record(text, _string(record.label, "label"), unit, columns=columns)
     return record if checked == record and columns == (record.columns or Columns()) else checked
 
 

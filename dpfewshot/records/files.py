@@ -6,12 +6,12 @@ import csv
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from dpfewshot.errors import InvalidRecords
-from dpfewshot.records.checks import check_columns, names_of
+from dpfewshot.records.checks import columns_to_read
 from dpfewshot.records.tables import Table, tables_of
 from dpfewshot.values import Columns
 
@@ -101,7 +101,7 @@ def _csv_rows(path: Path, columns: Columns) -> Rows:
     _, header = _next_csv_row(reader)
     if header is None:
         raise InvalidRecords("is empty; the first line must name the columns")
-    check_columns(columns, list(header))
+    columns_to_read(columns, header)
     while True:
         where, row = _next_csv_row(reader)
         if row is None:
@@ -124,20 +124,20 @@ def _next_csv_row(reader: Any) -> tuple[str, list[str] | None]:
 
 
 def _table_rows(path: Path, columns: Columns) -> Rows:
-    return numbered(rows_of_tables(tables_of(path, columns)[1], columns))
+    return numbered(rows_of_tables(tables_of(path, columns)[1]))
 
 
-def rows_of_tables(tables: Iterable[Table], columns: Columns) -> Iterator[dict[str, object]]:
+def rows_of_tables(tables: Iterable[Table]) -> Iterator[dict[str, object]]:
     """The rows of tables, group by group."""
     for table in tables:
         for group in range(len(table.sizes)):
-            yield from zipped(columns, table.read(group))
+            yield from zipped(table.names, table.read(group))
 
 
-def zipped(columns: Columns, values: list[list[object]]) -> Iterator[dict[str, object]]:
+def zipped(names: Sequence[str], values: list[list[object]]) -> Iterator[dict[str, object]]:
     """The rows of these columns."""
     for row in zip(*values, strict=True):
-        yield dict(zip(names_of(columns), row, strict=True))
+        yield dict(zip(names, row, strict=True))
 
 
 def numbered(rows: Iterable[object]) -> Rows:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from dpfewshot.errors import InvalidRecords
-from dpfewshot.records.checks import record_of
+from dpfewshot.records.checks import TextColumns, columns_for, record_of
 from dpfewshot.records.kept import Header, Kept, load, save
 from dpfewshot.records.reading import errors_of
 from dpfewshot.records.storage import Storage, open_storage
@@ -37,7 +37,7 @@ _BLOCK = 1024
 def index_records(
     path: str | os.PathLike[str],
     *,
-    text: str = "text",
+    text: TextColumns = "text",
     label: str = "label",
     unit: str | None = None,
     index: str | os.PathLike[str] | None = None,
@@ -70,7 +70,7 @@ def index_records(
     Example:
         >>> index_records("tickets.jsonl", unit="customer", index="tickets.index")  # doctest: +SKIP
     """
-    path, columns = Path(path), Columns(text, label, unit)
+    path, columns = Path(path), columns_for(text, label, unit)
     with errors_of(path):
         storage = open_storage(path, columns)
         digest = storage.digest()

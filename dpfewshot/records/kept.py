@@ -38,6 +38,7 @@ class Header:
     def lines(self) -> dict[str, object]:
         """The header as it is stored."""
         columns = dataclasses.asdict(self.columns)
+        del columns["fields"]  # the text column's name tells them
         return {"format": _FORMAT, "confidential": _PRIVATE, "sha256": self.digest, "columns": columns}
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from dpfewshot.errors import InvalidRecords
-from dpfewshot.records.checks import check_columns, names_of, record_of
+from dpfewshot.records.checks import TextColumns, columns_for, columns_to_read, record_of
 from dpfewshot.records.files import Rows, numbered, rows_of_file, zipped
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import (
@@ -31,17 +31,25 @@ from dpfewshot.values import (
 
 @redacts_errors(InvalidRecords, "loading")
 def read_records(
-    path: str | os.PathLike[str], *, text: str = "text", label: str = "label", unit: str | None = None
+    path: str | os.PathLike[str],
+    *,
+    text: TextColumns = "text",
+    label: str = "label",
+    unit: str | None = None,
 ) -> Records:
     """Read the private records of one file, or of a data set that `datasets` saved.
 
-    Texts are kept as they are: nothing is stripped, folded or normalised. For more records than memory
-    holds, use `index_records`.
+    A text of one field is kept as it is: nothing is stripped, folded or normalised. Several fields make one
+    text, whose line breaks remain. For more records than memory holds, use `index_records`.
+
+    A name that no column has is a path: "ticket.body" is the member "body" of the column, or JSON member,
+    "ticket".
 
     Args:
         path: a `.jsonl`, `.jsonl.gz`, `.csv`, `.csv.gz`, `.parquet`, `.arrow` or `.feather` file, in UTF-8,
             or the folder of `Dataset.save_to_disk`. A CSV file's first line names its columns.
-        text: the column with the text, a string that is not blank.
+        text: the column with the text, a string that is not blank. For a task with several text fields:
+            their columns, ("Subject", "Body"), or each one's column, {"Subject": "title", "Body": "body"}.
         label: the column with the label, a string that is not blank.
         unit: the column that says whom a record belongs to (a customer id), a string or an integer. None:
             each record is a unit of its own.
@@ -57,24 +65,26 @@ def read_records(
     Example:
         >>> read_records("tickets.jsonl.gz", text="body", label="topic", unit="customer")  # doctest: +SKIP
     """
-    path, columns = Path(path), Columns(text, label, unit)
+    path, columns = Path(path), columns_for(text, label, unit)
     with errors_of(path):
         return _collect(rows_of_file(path, columns), columns)
 
 
 @overload
 def as_records(
-    source: StoredRecords, *, text: str = ..., label: str = ..., unit: str | None = ...
+    source: StoredRecords, *, text: TextColumns = ..., label: str = ..., unit: str | None = ...
 ) -> StoredRecords: ...
 
 
 @overload
-def as_records(source: Any, *, text: str = ..., label: str = ..., unit: str | None = ...) -> Records: ...
+def as_records(
+    source: Any, *, text: TextColumns = ..., label: str = ..., unit: str | None = ...
+) -> Records: ...
 
 
 @redacts_errors(None)
 def as_records(
-    source: Any, *, text: str = "text", label: str = "label", unit: str | None = None
+    source: Any, *, text: TextColumns = "text", label: str = "label", unit: str | None = None
 ) -> Records | StoredRecords:
     """Convert rows in memory to records.
 
@@ -83,7 +93,7 @@ def as_records(
             What `index_records` returned is passed through.
             `Record` objects are checked and passed through. For those made by hand, `text`, `label` and
             `unit` name the columns that they come from; the others remember theirs.
-        text: the column or key with the text.
+        text: the column or key with the text, or those of several fields, as in `read_records`.
         label: the column or key with the label, a string: map class numbers to their names first.
         unit: the column or key that says whom a record belongs to, or None.
 
@@ -99,7 +109,7 @@ def as_records(
         >>> as_records([{"text": "Where is my parcel?", "label": "Delivery"}])
         [Record()]
     """
-    given = Columns(text, label, unit)
+    given = columns_for(text, label, unit)
     if isinstance(source, StoredRecords):
         _check_names(source.columns, given)
         return source
@@ -116,12 +126,16 @@ def as_records(
 def _check_names(remembered: Columns, given: Columns) -> None:
     """Refuse names that contradict those that the records remember."""
     for what, known, name, default in (
-        ("text", remembered.text, given.text, TEXT_COLUMN),
+        ("text", _text_named(remembered), _text_named(given), TEXT_COLUMN),
         ("label", remembered.label, given.label, LABEL_COLUMN),
         ("unit", remembered.unit, given.unit, None),
     ):
         if name not in (known, default):
             raise InvalidRecords(f"these records were read with {what}={known!r}, which is not {name!r}")
+
+
+def _text_named(columns: Columns) -> str | dict[str, str]:
+    return dict(columns.fields) or columns.text
 
 
 @contextmanager
@@ -140,8 +154,8 @@ def _rows_in_memory(source: Any, columns: Columns) -> Rows:
     if isinstance(source, (str, bytes, os.PathLike)):
         raise InvalidRecords("as_records takes rows; for a file, use read_records")
     if hasattr(source, "itertuples"):  # a pandas.DataFrame, which iterates over column names
-        check_columns(columns, list(source.columns))
-        return numbered(zipped(columns, [source[name].to_list() for name in names_of(columns)]))
+        names = columns_to_read(columns, list(source.columns))
+        return numbered(zipped(names, [source[name].to_list() for name in names]))
     if isinstance(source, Mapping):  # a datasets.DatasetDict too
         raise InvalidRecords("as_records takes rows, not a mapping; pass one split, or a list of mappings")
     try:

@@ -70,7 +70,7 @@ def open_storage(path: Path, columns: Columns) -> Storage:
     if name.endswith(".gz"):
         raise InvalidRecords("gzip cannot be read from the middle: unpack the file, and index that")
     if path.is_dir() or name.endswith((".parquet", ".arrow", ".feather")):
-        return _Tables(*tables_of(path, columns), columns)
+        return _Tables(*tables_of(path, columns))
     if name.endswith(".jsonl"):
         return _Lines(PinnedFile(path))
     raise InvalidRecords("only .jsonl, .parquet, .arrow and .feather files can be indexed; convert it")
@@ -127,13 +127,13 @@ class _Lines:
 class _Tables:
     """The rows of tables, of which whole groups are read. See `Storage`."""
 
-    def __init__(self, files: Sequence[PinnedFile], tables: Sequence[Table], columns: Columns) -> None:
-        self._files, self._tables, self._columns = files, tables, columns
+    def __init__(self, files: Sequence[PinnedFile], tables: Sequence[Table]) -> None:
+        self._files, self._tables = files, tables
         self._groups = [(table, group) for table in tables for group in range(len(table.sizes))]
         self._ends = np.cumsum([size for table in tables for size in table.sizes], dtype=np.int64)
 
     def rows(self) -> Rows:
-        return numbered(rows_of_tables(self._tables, self._columns))
+        return numbered(rows_of_tables(self._tables))
 
     def take(self, rows: Sequence[int]) -> list[object | None]:
         of_group: defaultdict[int, list[int]] = defaultdict(list)  # the places in `rows`
@@ -166,6 +166,6 @@ class _Tables:
         """Rows of one group; none if it cannot be read."""
         table, number = self._groups[group]
         try:
-            return zipped(self._columns, table.read(number, rows))
+            return zipped(table.names, table.read(number, rows))
         except InvalidRecords:
             return iter(())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dpfewshot.errors import InvalidRecords, MissingExtra
-from dpfewshot.records.checks import check_columns, names_of
+from dpfewshot.records.checks import columns_to_read
 from dpfewshot.records.pinned import PinnedFile
 from dpfewshot.values import Columns
 
@@ -23,12 +23,14 @@ class Table(Protocol):
 
     Attributes:
         sizes: the rows of each group.
+        names: the columns that are read.
     """
 
     sizes: list[int]
+    names: list[str]
 
     def read(self, group: int, rows: Sequence[int] | None = None) -> list[list[object]]:
-        """The values of a group, for each column that `names_of` names.
+        """The values of a group, for each of the columns.
 
         Args:
             group: its position.
@@ -61,18 +63,18 @@ class ParquetTable:
 
     def __init__(self, file: PinnedFile, columns: Columns) -> None:
         self._arrow = _pyarrow("Parquet")
-        self._file, self._names, self._local = file, names_of(columns), threading.local()
+        self._file, self._local = file, threading.local()
         with _damage(self._arrow, "a Parquet file"):
             metadata = self._reader().metadata
             names = list(self._reader().schema_arrow.names)
             self.sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-        check_columns(columns, names)
+        self.names = columns_to_read(columns, names)
 
     def read(self, group: int, rows: Sequence[int] | None = None) -> list[list[object]]:
         """See `Table.read`."""
         with _damage(self._arrow, "a Parquet file"):
-            found = self._reader().read_row_group(group, columns=self._names, use_threads=False)
-            return _values(found, self._names, rows)
+            found = self._reader().read_row_group(group, columns=self.names, use_threads=False)
+            return _values(found, self.names, rows)
 
     def _reader(self) -> Any:
         if not hasattr(self._local, "reader"):
@@ -87,23 +89,23 @@ class ArrowTable:
 
     def __init__(self, file: PinnedFile, columns: Columns) -> None:
         self._arrow = _pyarrow("Arrow")
-        self._file, self._names = file, names_of(columns)
+        self._file = file
         self.sizes: list[int] = []
         self._positions: list[int] = []
         with _damage(self._arrow, "an Arrow file"), file.stream() as stream:
             stream.seek(_start(file))
             self._schema = self._arrow.ipc.read_schema(self._arrow.ipc.read_message(stream))
             self._find_batches(stream)
-        check_columns(columns, list(self._schema.names))
+        self.names = columns_to_read(columns, list(self._schema.names))
 
     def read(self, group: int, rows: Sequence[int] | None = None) -> list[list[object]]:
         """See `Table.read`."""
         with _damage(self._arrow, "an Arrow file"), self._file.stream() as stream:
             stream.seek(self._positions[group])
             message = self._arrow.ipc.read_message(stream)
-            batch = self._arrow.ipc.read_record_batch(message, self._schema).select(self._names)
+            batch = self._arrow.ipc.read_record_batch(message, self._schema).select(self.names)
             batch.validate(full=True)  # Arrow follows an offset beyond its buffer, and ends the process
-            return _values(batch, self._names, rows)
+            return _values(batch, self.names, rows)
 
     def _find_batches(self, stream: Any) -> None:
         while True:

@@ -48,7 +48,11 @@ _FORMAT: Final[Mapping[str, tuple[type, ...]]] = {
     "label_field": (str,),
     "labels": (list, tuple, type(None)),
     "label_words": (list, tuple, type(None)),
+    "text_fields": (list, tuple),
+    "multiline": (bool,),
 }
+_LATER: Final[Mapping[str, object]] = {"text_fields": (), "multiline": False}
+"""Members of a format that older choices lack, with what they were; only others are written."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,7 @@ class Choice:
             "name": self.candidate.name,
             "calibrated": self.candidate.calibrated,
             "calibration": None if released is None else released.as_dict(),
-            "format": None if prompt is None else dataclasses.asdict(prompt),
+            "format": None if prompt is None else _told(prompt),
             "demonstrations": self.demonstrations.to_lines(),
             "accuracy": self.accuracy.as_dict(),
             "baseline": self.baseline.as_dict(),
@@ -206,9 +210,18 @@ def _candidate(told: Mapping[str, Any]) -> Candidate:
     )
 
 
+def _told(prompt: PromptFormat) -> dict[str, object]:
+    return {
+        name: value
+        for name, value in dataclasses.asdict(prompt).items()
+        if name not in _LATER or _LATER[name] != value
+    }
+
+
 def _format(told: object) -> PromptFormat:
-    words = document.check("the choice's 'format'", told, _FORMAT)
-    lists = {name: words[name] and tuple(words[name]) for name in ("labels", "label_words")}
+    whole = {**_LATER, **told} if isinstance(told, Mapping) else told
+    words = document.check("the choice's 'format'", whole, _FORMAT)
+    lists = {name: words[name] and tuple(words[name]) for name in ("labels", "label_words", "text_fields")}
     try:
         return PromptFormat(**{name: words[name] for name in _FORMAT} | lists)
     except InvalidTask as error:

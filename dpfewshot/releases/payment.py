@@ -21,6 +21,7 @@ from dpfewshot.generation.units import check_record_labels
 from dpfewshot.ledger.opening import open_account
 from dpfewshot.planning.population import Population, check_population, public_units, relation_of
 from dpfewshot.planning.settings import POISSON
+from dpfewshot.records.checks import check_fields
 from dpfewshot.records.units import UnitSequence, units, units_by_label
 from dpfewshot.sampling import Holdout, partition_of_units
 from dpfewshot.tasks import Task
@@ -125,6 +126,7 @@ def open_payment(
         LedgerError: there is no such account, it is for another relation or unit, or it cannot be used.
     """
     check_population(population, task.labels)
+    check_fields(task, records)
     check_record_labels(task, records)
     division, relation = Holdout(0.0 if holdout is None else holdout), relation_of(POISSON, population)
     unit = unit_of(records)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from dpfewshot.backends.characters import first_tokens
 from dpfewshot.backends.end_tokens import ending_tokens, text_of
 from dpfewshot.backends.protocol import LogprobBackend, failing_as_backend, states_invariance
 from dpfewshot.budget.permit import Permit
@@ -24,7 +25,7 @@ from dpfewshot.icl.calibration import Calibration
 from dpfewshot.icl.classifier import Classifier
 from dpfewshot.icl.extractor import greedy, same_label
 from dpfewshot.icl.few_shot import FewShotPrompt
-from dpfewshot.prompts.few_shot import PromptFormat, on_one_line
+from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.prompts.writer import none_if_unusable
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration, Record, check_whole
@@ -122,7 +123,8 @@ class _RecordPrompts:
 
     Args:
         prompt: instruction and demonstrations.
-        record_token_cap: the most tokens of a text. The rest is dropped, text by text.
+        record_token_cap: the most tokens of a text. The rest is dropped, text by text; no character
+            is cut.
         label_tokens: the most tokens that follow a question.
 
     Raises:
@@ -133,7 +135,8 @@ class _RecordPrompts:
         check_whole("record_token_cap", record_token_cap)
         self._prompt = prompt
         self._cap = record_token_cap
-        self._ending = prompt.backend.tokenize(f"\n{prompt.format.label_field}:")
+        self._ending = prompt.backend.tokenize(prompt.format.label_opening)
+        prompt.backend.detokenize(self._ending[-1:])  # a server's vocabulary is read now, for no record
         longest = len(prompt.prefix) + record_token_cap + len(self._ending) + label_tokens
         context = getattr(prompt.backend, "context_tokens", None)
         if context is not None and longest > context:
@@ -155,10 +158,10 @@ class _RecordPrompts:
 
     def _question(self, text: str) -> list[int]:
         # A huge text is not tokenised whole: few tokens cover more than 16 characters.
-        whole = self._prompt.question(on_one_line(text)[: 16 * self._cap])
+        whole = self._prompt.question(text, longest=16 * self._cap)
         if len(whole) <= self._cap + len(self._ending):
             return whole
-        return [*whole[: self._cap], *self._ending]
+        return [*first_tokens(self._prompt.backend, whole, self._cap), *self._ending]
 
 
 class LabelScorer(_Scorer):

@@ -21,6 +21,7 @@ from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.mechanisms import Draws, Gaussian, RowChange
 from dpfewshot.prompts.writer import LabelPrompts
 from dpfewshot.sampling import PoissonSampler
+from dpfewshot.tasks.layout import TextLayout
 from tests.support.draws import Written
 
 EPSILON = 1.0
@@ -60,7 +61,7 @@ class Votes(Scripted):
 
 def count_hits(backend: Votes, units: list[list[list[int]]], noise: float, audit: Audit) -> int:
     """In how many runs enough of the block's tokens follow the one before."""
-    loop = TokenLoop(backend)
+    loop = TokenLoop(backend, TextLayout(("Text",)))
     draws = Draws(0.5, 1, audit.block, 1, RowChange.ADDED)
     sampler = PoissonSampler(Fraction(1, 2), 1, 1)
     hits = 0

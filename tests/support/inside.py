@@ -9,6 +9,7 @@ from typing import Any
 
 from dpfewshot.backends.streams.backend import Use
 from dpfewshot.generation.bodies import Bodies
+from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.records.units import UnitSequence
 
 # ---- backends --------------------------------------------------------------------------------------------
@@ -131,6 +132,14 @@ def all_of(bodies: Bodies) -> list[Any]:
 def units_of(bodies: Bodies) -> UnitSequence:
     """The units that a demonstration draws from."""
     return bodies._units
+
+
+def beginnings(synthesizer: Any, label: str, tokens: int) -> list[tuple[list[int], str]]:
+    """The first tokens of a demonstration for each number of them, and the text that they would have made."""
+    generation, released = synthesizer._generation, list[int]()
+    generation.release(GenerationRequest(label, tokens, on_token=released.append))
+    cuts = [released[:count] for count in range(1, len(released) + 1)]
+    return [(cut, generation.demonstration(label, cut).text) for cut in cuts]
 
 
 def objects(synthesizer: Any) -> list[object]:

@@ -1,4 +1,4 @@
-"""Tasks: the instruction, the two field names and the labels of a demonstration. All of it is public.
+"""Tasks: the instruction, the names of the fields and the labels of a demonstration. All of it is public.
 
 A prompt is built from a task's pieces, and the language model continues after the last one:
 
@@ -10,21 +10,25 @@ A prompt is built from a task's pieces, and the language model continues after t
     {label_field}: {label}
     {text_field}:
 
-The five built-in tasks have the wording of Tang et al. (ICLR 2024).
+A text may have several fields (`text_fields`). Each begins a line of its own, with its name.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from dpfewshot.errors import InvalidTask
+from dpfewshot.tasks.layout import TextLayout
 
 if TYPE_CHECKING:
     import os
+
+_LATER: Final[dict[str, object]] = {"text_fields": (), "multiline": False}
+"""Arguments that old checkpoints do not have, with what they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +39,14 @@ class Task:
         name: used in messages and reports. One line.
         instruction: the sentence before the examples. It is in every prompt and must not be private.
         label_field: precedes a label, without the colon: "Answer Type". One line.
-        text_field: precedes a text, without the colon: "Text". One line.
+        text_field: precedes a text, without the colon: "Text". One line. Empty if `text_fields` is given.
         labels: all labels, in order; None if labels are free, as in extraction tasks.
+        text_fields: the names of several fields in place of `text_field`, in order: ("Subject", "Body").
+        multiline: whether texts keep their line breaks. A blank line then ends a field, else a line break.
 
     Raises:
-        InvalidTask: a value is empty, of the wrong type, repeated, or longer than one line.
+        InvalidTask: a value is empty, of the wrong type, repeated, or longer than one line; or both or none
+            of `text_field` and `text_fields` are given.
 
     Example:
         >>> task = Task("mood", "Given a mood, write a note in it.", "Mood", "Note", ("Glad", "Sad"))
@@ -50,18 +57,25 @@ class Task:
     name: str
     instruction: str
     label_field: str
-    text_field: str
+    text_field: str = ""
     labels: tuple[str, ...] | None = None
+    text_fields: tuple[str, ...] = ()
+    multiline: bool = False
 
     def __post_init__(self) -> None:
-        for what in ("name", "label_field", "text_field"):
-            _check_line(getattr(self, what), what)
+        _check_line(self.name, "name")
+        _check_field(self.label_field, "label_field")
         _check_text(self.instruction, "instruction")
-        for what in ("label_field", "text_field"):
-            if getattr(self, what).endswith(":"):
-                raise InvalidTask(f"the task's {what} must not end with a colon: the prompt adds it")
+        if self.text_fields == ():
+            _check_field(self.text_field, "text_field")
+        else:
+            self._check_text_fields()
+        if not isinstance(self.multiline, bool):
+            raise InvalidTask("the task's multiline must be true or false")
         if self.labels is not None:
-            object.__setattr__(self, "labels", _checked_labels(self.labels))
+            object.__setattr__(
+                self, "labels", _checked_lines(self.labels, "label", "leave them out if labels are free")
+            )
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
@@ -75,6 +89,8 @@ class Task:
         settings = _read_toml(Path(path))
         known = {field.name for field in fields(cls)}
         required = [field.name for field in fields(cls) if field.default is MISSING]
+        if "text_fields" not in settings:
+            required.append("text_field")
         if unknown := sorted(set(settings) - known):
             raise InvalidTask(f"{path}: unknown key {unknown[0]!r}; a task has {', '.join(sorted(known))}")
         if missing := [key for key in required if key not in settings]:
@@ -102,33 +118,32 @@ class Task:
                 f"task {self.name!r} has no such label; its labels are {', '.join(self.labels)}"
             )
 
+    @property
+    def layout(self) -> TextLayout:
+        """How a text is written."""
+        return TextLayout(self.text_fields or (self.text_field,), self.multiline)
+
+    def identity(self) -> dict[str, object]:
+        """The arguments by name, for a checkpoint: a later one only if it is given, as old checkpoints."""
+        return {
+            name: value for name, value in asdict(self).items() if name not in _LATER or _LATER[name] != value
+        }
+
     def preamble(self) -> str:
         """The start of every prompt: the instruction and an empty line."""
         return f"{self.instruction}\n\n"
 
-
-def by_name(name: str) -> Task:
-    """A built-in task, or the one in a `.toml` file.
-
-    Args:
-        name: one of "agnews", "dbpedia", "trec", "mit-g", "mit-d", in any case and with `_` for `-`;
-            or a path that ends in ".toml".
-
-    Raises:
-        InvalidTask: there is no such task, or its file cannot be used.
-
-    Example:
-        >>> by_name("MIT_G").label_field
-        'Genre'
-    """
-    if name.lower().endswith(".toml"):
-        return Task.from_file(name)
-    task = _BUILT_IN.get(name.lower().replace("_", "-"))
-    if task is None:
-        raise InvalidTask(
-            f"unknown task {name!r}: choose {', '.join(_BUILT_IN)}, or the path of a .toml file"
-        )
-    return task
+    def _check_text_fields(self) -> None:
+        names = _checked_lines(self.text_fields, "text field", "leave them out for a single text_field")
+        if self.text_field:
+            raise InvalidTask("the task has a text_field and text_fields: give one of the two")
+        for name in names:
+            _check_field(name, "text_fields")
+        if self.label_field in names:
+            raise InvalidTask("the task's label_field is one of its text_fields")
+        if len(names) == 1:
+            object.__setattr__(self, "text_field", names[0])
+        object.__setattr__(self, "text_fields", names if len(names) > 1 else ())
 
 
 def _check_text(value: object, what: str) -> None:
@@ -148,17 +163,23 @@ def _check_line(value: object, what: str) -> None:
         raise InvalidTask(f"the task's {what} must be one line")
 
 
-def _checked_labels(labels: object) -> tuple[str, ...]:
+def _check_field(value: object, what: str) -> None:
+    _check_line(value, what)
+    if str(value).endswith(":"):
+        raise InvalidTask(f"the task's {what} must not end with a colon: the prompt adds it")
+
+
+def _checked_lines(values: object, what: str, if_empty: str) -> tuple[str, ...]:
     # A bare string would pass as a sequence of letters.
-    if not isinstance(labels, (list, tuple)):
-        raise InvalidTask(f"the task's labels must be a list of strings, not {type(labels).__name__}")
-    if not labels:
-        raise InvalidTask("the task's labels are empty; leave them out if labels are free")
-    for number, label in enumerate(labels, start=1):
-        _check_line(label, f"label {number}")
-        if label in labels[: number - 1]:
-            raise InvalidTask(f"the task's label {label!r} is repeated")
-    return tuple(labels)
+    if not isinstance(values, (list, tuple)):
+        raise InvalidTask(f"the task's {what}s must be a list of strings, not {type(values).__name__}")
+    if not values:
+        raise InvalidTask(f"the task's {what}s are empty; {if_empty}")
+    for number, value in enumerate(values, start=1):
+        _check_line(value, f"{what} {number}")
+        if value in values[: number - 1]:
+            raise InvalidTask(f"the task's {what} {value!r} is repeated")
+    return tuple(values)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -174,72 +195,3 @@ def _read_toml(path: Path) -> dict[str, Any]:
         # Only the position: the path may be that of a private file, whose text must not be quoted.
         place = re.search(r" \(at [a-z0-9, ]+\)$", str(error))
         raise InvalidTask(f"{path}: is not TOML{place.group() if place else ''}") from None
-
-
-AGNEWS: Final = Task(
-    name="agnews",
-    instruction="Given a label of news type, generate the chosen type of news accordingly.",
-    label_field="News Type",
-    text_field="Text",
-    labels=("World", "Sports", "Business", "Technology"),
-)
-"""AG News: four kinds of news."""
-
-DBPEDIA: Final = Task(
-    name="dbpedia",
-    instruction="Given a label of document type, generate the chosen type of document accordingly.",
-    label_field="Document Type",
-    text_field="Text",
-    labels=(
-        "Company",
-        "School",
-        "Artist",
-        "Athlete",
-        "Politician",
-        "Transportation",
-        "Building",
-        "Nature",
-        "Village",
-        "Animal",
-        "Plant",
-        "Album",
-        "Film",
-        "Book",
-    ),
-)
-"""DBPedia: fourteen kinds of encyclopedia entries."""
-
-TREC: Final = Task(
-    name="trec",
-    instruction=(
-        "Given a label of answer type, generate a question based on the given answer type accordingly."
-    ),
-    label_field="Answer Type",
-    text_field="Text",
-    labels=("Number", "Location", "Person", "Description", "Entity", "Abbreviation"),
-)
-"""TREC: questions by the type of their answer."""
-
-MIT_G: Final = Task(
-    name="mit-g",
-    instruction=(
-        "Given a genre for the film, generate a description accordingly "
-        "and make sure to include the given genre in the description."
-    ),
-    label_field="Genre",
-    text_field="Sentence",
-)
-"""MIT Movies, genre extraction. Labels are free."""
-
-MIT_D: Final = Task(
-    name="mit-d",
-    instruction=(
-        "Given a director for the film, generate a description accordingly "
-        "and make sure to include the given director in the description."
-    ),
-    label_field="Director",
-    text_field="Sentence",
-)
-"""MIT Movies, director extraction. Labels are free."""
-
-_BUILT_IN: Final = {task.name: task for task in (AGNEWS, DBPEDIA, TREC, MIT_G, MIT_D)}

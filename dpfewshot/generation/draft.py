@@ -1,0 +1,93 @@
+"""A demonstration while it is written: which released token belongs to which field, and where a field ends.
+
+All of it is a function of released tokens and public words, so it is post-processing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dpfewshot.backends.characters import whole_text
+from dpfewshot.backends.end_tokens import text_of
+from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.tasks.layout import BLANK_LINE, TextLayout, on_lines, on_one_line
+
+
+class Draft:
+    """The released tokens of one demonstration.
+
+    An end token of the model ends a field, and so does a line break: in a multiline task, only a blank line.
+    The names of further fields cost nothing: they are written into the prompts, and never drawn.
+
+    Args:
+        backend: the language model.
+        layout: of the task's texts.
+        ends: the backend's `ending_tokens`.
+        further: the tokens between two fields (`LabelPrompts.further`); needed for the context alone.
+        released: the tokens so far.
+
+    Attributes:
+        context: the tokens after the opening in every prompt: those released, and the names of fields.
+    """
+
+    def __init__(
+        self,
+        backend: LogprobBackend,
+        layout: TextLayout,
+        ends: frozenset[int],
+        *,
+        further: Sequence[Sequence[int]] = (),
+        released: Iterable[int] = (),
+    ) -> None:
+        self.context: list[int] = []
+        self._backend, self._layout, self._ends, self._further = backend, layout, ends, further
+        self._fields: list[list[int]] = [[]]
+        for token in released:
+            self.add(token)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last field has ended."""
+        return len(self._fields) > len(self._layout.fields)
+
+    @property
+    def excluded(self) -> frozenset[int]:
+        """The tokens that may not come next: a field's first token does not end it."""
+        return frozenset() if self._fields[-1] else self._ends
+
+    @property
+    def names_left(self) -> int:
+        """The tokens of the names of fields that are still to come."""
+        return sum(map(len, self._further[len(self._fields) - 1 :]))
+
+    def add(self, token: int) -> Sequence[int]:
+        """Take a released token, and return the tokens that continue the prompts in its place."""
+        self._fields[-1].append(token)
+        continuing: Sequence[int] = [token]
+        if token in self._ends and self._ends_field(token):
+            self._fields.append([])
+            if not self.finished and self._further:
+                continuing = self._further[len(self._fields) - 2]
+        self.context += continuing
+        return continuing
+
+    def text(self) -> str:
+        """The text of the demonstration, without what ends it; fields that were not reached are empty."""
+        written = self._fields[: len(self._layout.fields)]
+        values = [self._value(tokens) for tokens in written]
+        if len(self._layout.fields) == 1:
+            return values[0]
+        unreached = [""] * (len(self._layout.fields) - len(values))
+        return self._layout.text(dict(zip(self._layout.fields, [*values, *unreached], strict=True)))
+
+    def _ends_field(self, token: int) -> bool:
+        if not self._layout.multiline or token in self._backend.end_token_ids:
+            return True
+        return BLANK_LINE.search(whole_text(self._backend, self._fields[-1])) is not None
+
+    def _value(self, tokens: Sequence[int]) -> str:
+        if self._layout.multiline:
+            written = text_of(self._backend, tokens, frozenset(self._backend.end_token_ids))
+            return on_lines(BLANK_LINE.split(written, maxsplit=1)[0])
+        value = text_of(self._backend, tokens, self._ends)
+        return on_one_line(value) if len(self._layout.fields) > 1 else value

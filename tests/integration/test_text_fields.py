@@ -1,0 +1,289 @@
+"""Texts of several fields and lines, from a file of records to a prompt."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dpfewshot as dpf
+from dpfewshot import icl
+from dpfewshot.backends.protocol import ReplayedBlock
+from dpfewshot.demonstrations import COLUMNS as LINE
+from dpfewshot.errors import BackendError, InvalidRecords, InvalidTask
+from dpfewshot.evaluation.conditions import NonPrivateSample, Request
+from dpfewshot.mechanisms import Gaussian
+from dpfewshot.prompts.writer import PromptWriter
+from dpfewshot.releases.candidates import Candidate
+from dpfewshot.releases.estimates import Estimate
+from tests.support.commands import Run
+from tests.support.factory import demonstration, synthesizer
+from tests.support.fields import COLUMNS, TASK, TOML, Bytes, Writer, records, rows
+
+LATE = {"Subject": "Late", "Body": "Where is it?"}
+WRITER = {"Subject": " Late\n", "Body": " Where is it?\n"}
+MULTILINE = dataclasses.replace(TASK, multiline=True)
+ONE = dpf.Task("mails", "Write a mail.", "Kind", "Body", ("refund", "delivery"))
+
+
+def fielded(backend: Any = None, **settings: Any) -> dpf.Synthesizer:
+    defaults = {"task": TASK, "records": records(), "max_tokens": 30}
+    return synthesizer(Writer(WRITER) if backend is None else backend, **(defaults | settings))
+
+
+@pytest.mark.parametrize("resample_every", [1, 4, 30])
+def test_a_demonstration_has_the_tasks_fields(resample_every: int) -> None:
+    """The names of the fields cost no token: they are written, whatever R is, and never drawn."""
+    one = fielded(budget=dpf.NO_PRIVACY, resample_every=resample_every).generate("refund")
+    assert one.fields == LATE
+    assert one.text == "Subject: Late\n\nBody: Where is it?"
+    assert one.token_count == len(" Late\n Where is it?\n")
+
+
+class Room(Writer):
+    """Notes the longest prompts for which room is asked, with the tokens to come."""
+
+    longest = 0
+
+    def open_block(self, prefix: Any, suffixes: Any, tokens: int, *, public: bool = False) -> ReplayedBlock:
+        self.longest = max([self.longest, *(len(prefix) + len(suffix) + tokens - 1 for suffix in suffixes)])
+        return ReplayedBlock(self, prefix, suffixes, public=public)
+
+
+@pytest.mark.parametrize("resample_every", [1, 4, 20])
+def test_no_block_asks_for_more_room_than_the_plan_checked(resample_every: int) -> None:
+    """A record at its cap would not fit, and count for nothing."""
+    backend = Room(WRITER)
+    settings: dict[str, Any] = {"budget": dpf.NO_PRIVACY, "record_token_cap": 12, "max_tokens": 20}
+    fielded(backend, resample_every=resample_every, **settings).generate("refund")
+    writer = PromptWriter(TASK, backend, 12)
+    planned = len(writer.for_label("refund").prefix) + writer.longest_suffix("refund", 1, 20)
+    assert planned - 3 <= backend.longest <= planned
+
+
+def test_a_demonstration_under_a_budget_has_all_fields() -> None:
+    one = fielded().generate("refund")
+    assert list(one.fields) == ["Subject", "Body"]
+    assert one.private
+    assert TASK.layout.text(one.fields) == one.text
+
+
+def test_fields_that_the_tokens_did_not_reach_are_empty() -> None:
+    one = fielded(budget=dpf.NO_PRIVACY, max_tokens=4).generate("refund")
+    assert one.fields == {"Subject": "Lat", "Body": ""}
+    assert one.text == "Subject: Lat\n\nBody:"
+
+
+def test_a_text_keeps_its_lines() -> None:
+    backend = Writer({"Subject": " Late\n\n", "Body": " Hello,\nwhere?\n\n"})
+    one = fielded(backend, task=MULTILINE, budget=dpf.NO_PRIVACY).generate("refund")
+    assert one.fields == {"Subject": "Late", "Body": "Hello,\nwhere?"}
+    task = dataclasses.replace(ONE, multiline=True)
+    texts = dpf.as_records(rows(), text="mail.text")
+    one = fielded(backend, task=task, records=texts, budget=dpf.NO_PRIVACY).generate("refund")
+    assert one.text == "Hello,\nwhere?"
+    assert one.fields == {}
+
+
+def test_the_instruction_alone_writes_all_fields() -> None:
+    backend = Writer({"Subject": " Late\n\n", "Body": " Hello,\nwhere?\n\n"})
+    [one] = dpf.instruction_only_demonstrations(MULTILINE, backend, ["refund"])
+    assert one.fields == {"Subject": "Late", "Body": "Hello,\nwhere?"}
+    assert one.token_count == len(" Late\n\n Hello,\nwhere?\n\n")
+
+
+class Dying(Writer):
+    """Fails in the second field."""
+
+    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
+        if any(self.detokenize(prompt).rpartition("Kind:")[2].count("Body: W") for prompt in prompts):
+            raise RuntimeError
+        return super().next_token_logprobs(prompts, support)
+
+
+def test_a_run_goes_on_in_the_field_where_it_was_interrupted(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"ledger": f"sqlite:///{tmp_path / 'budget.db'}", "dataset": "mails"}
+    settings |= {"create": True, "labels": ["refund"], "budget": dpf.PrivacyBudget(100.0, 1e-5)}
+    with fielded(Dying(WRITER), **settings) as first, pytest.raises(BackendError):
+        first.generate_all(checkpoint=tmp_path / "run")
+    [one] = fielded(**settings).generate_all(checkpoint=tmp_path / "run")
+    assert one.fields == LATE
+
+
+def test_threads_make_the_same_fields() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(2) as executor:
+        made = fielded(budget=dpf.NO_PRIVACY, resample_every=3).generate_all(executor=executor)
+    assert [one.fields for one in made] == [LATE, LATE]
+
+
+def test_outputs_tell_the_fields(tmp_path: Path) -> None:
+    made = dpf.Demonstrations(
+        [dataclasses.replace(demonstration(), text=TASK.layout.text(LATE), fields=LATE)]
+    )
+    made.to_jsonl(tmp_path / "demos.jsonl")
+    assert dpf.Demonstrations.from_jsonl(tmp_path / "demos.jsonl").items == made.items
+    assert json.loads((tmp_path / "demos.jsonl").read_text())["fields"] == LATE
+    assert list(made.to_pandas().columns) == [*LINE, "fields"]
+    assert made.to_messages(TASK)[1]["content"] == "Subject: Late\n\nBody: Where is it?"
+    assert made.to_prompt(TASK) == (
+        "Give the Kind of the Subject and Body. Answer with one of: refund, delivery.\n\n"
+        "Subject: Late\nBody: Where is it?\nKind: refund"
+    )
+    assert made.to_prompt(MULTILINE, made[0].text).endswith(
+        "Subject: Late\n\nBody: Where is it?\n\nKind: refund\n\nSubject: Late\n\nBody: Where is it?\n\nKind:"
+    )
+
+
+@pytest.mark.parametrize("fields", [None, 3, {"Subject": 3}, ["Subject"]])
+def test_a_line_with_other_fields_is_no_demonstration(fields: object, tmp_path: Path) -> None:
+    path = tmp_path / "demos.jsonl"
+    path.write_text(json.dumps(demonstration().as_line() | {"fields": fields}))
+    with pytest.raises(InvalidRecords, match="line 1: is not a demonstration"):
+        dpf.Demonstrations.from_jsonl(path)
+
+
+def test_a_task_of_one_field_is_told_as_before() -> None:
+    """Checkpoints, output lines and choices of earlier versions stay the same, byte by byte."""
+    for task in (ONE, dataclasses.replace(ONE, labels=None)):
+        assert list(task.identity()) == ["name", "instruction", "label_field", "text_field", "labels"]
+    assert list(demonstration().as_line()) == list(LINE)
+    single = dpf.Task("mails", "Write a mail.", "Kind", labels=("refund", "delivery"), text_fields=("Body",))
+    assert single == ONE
+
+
+def test_labels_are_told_from_mappings_and_from_texts() -> None:
+    classifier = icl.Classifier(TASK, Bytes())
+    text = TASK.layout.text(LATE)
+    both = classifier.predict_proba([LATE, text])
+    assert both.shape == (2, 2)
+    assert (both[0] == both[1]).all()
+    assert classifier.predict(LATE) in TASK.labels  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a plain text", {"Subject": "Late"}, {"Subject": "Late", "Body": None}, 3, "Body: x\n\nSubject: y"],
+)
+def test_a_text_without_the_fields_is_refused_by_its_position(text: Any) -> None:
+    with pytest.raises(
+        InvalidRecords, match=r"^texts\[1\] does not have the fields Subject and Body"
+    ) as raised:
+        icl.Classifier(TASK, Bytes()).predict([LATE, text])
+    assert "Late" not in str(raised.value)
+
+
+def test_a_demonstration_without_the_fields_is_refused() -> None:
+    with pytest.raises(InvalidTask, match="does not have the fields Subject and Body"):
+        dpf.Demonstrations([demonstration()]).to_prompt(TASK)
+
+
+def test_samples_of_records_have_fields() -> None:
+    [one] = dpf.non_private_sample(TASK, records(2), ["refund"])
+    assert one.fields["Body"] == "Hello, where is order 0? Body: no Bye"
+    free = dataclasses.replace(TASK, labels=None)
+    request = Request(free, records(4), Bytes(), ("refund",), None, 1e-6, 0)
+    [one] = NonPrivateSample().demonstrations(request)
+    assert one.fields["Subject"].startswith("Order")
+
+
+@pytest.mark.parametrize(
+    "later", [{}, {"text_field": "", "text_fields": ("Subject", "Body"), "multiline": True}]
+)
+def test_a_chosen_format_is_read_again(later: Any) -> None:
+    """That of one field, on one line, is written as before."""
+    words = icl.PromptFormat("Which?", **({"text_field": "Text"} | later), label_field="Kind")
+    none = Estimate(0.5, 0.0, 1.0)
+    choice = dpf.Choice(0, Candidate([], format=words), none, none, None, "zero-out", private=False)
+    told = choice.as_dict()
+    assert dpf.Choice.from_dict(json.loads(json.dumps(told))) == choice
+    first = {"instruction": "Which?", "text_field": "Text", "label_field": "Kind"}
+    assert told["format"] == first | {"labels": None, "label_words": None} | later
+
+
+def test_a_holdout_by_texts_is_bound_to_the_names_of_the_fields(tmp_path: Path) -> None:
+    """The names are part of the text, so other names divide the records in another way."""
+    settings: dict[str, Any] = {"ledger": f"sqlite:///{tmp_path / 'budget.db'}", "dataset": "mails"}
+    settings |= {"create": True, "holdout": 0.5, "budget": dpf.PrivacyBudget(1.0, 1e-6)}
+    fielded(prompts_per_token=10, **settings).generate("refund")
+    renamed = dataclasses.replace(TASK, text_fields=("Title", "Body"))
+    other = dpf.as_records(rows(), text={"Title": "mail.subject", "Body": "mail.text"})
+    with pytest.raises(dpf.LedgerError, match="divides the data set in another way"):
+        fielded(task=renamed, records=other, prompts_per_token=10, **settings).generate("refund")
+
+
+def test_records_of_other_fields_are_refused_and_cost_nothing(tmp_path: Path) -> None:
+    ledger = dpf.BudgetLedger.open(f"sqlite:///{tmp_path / 'budget.db'}")
+    mixed = dpf.as_records(rows(), text={"Body": "mail.text", "Subject": "mail.subject"})
+    plain = dpf.as_records(rows(), text="mail.text")
+    for task, given in ((TASK, mixed), (TASK, plain), (ONE, records())):
+        settings = {"ledger": ledger, "dataset": "mails", "create": True}
+        with pytest.raises(InvalidRecords, match="text field"):
+            fielded(task=task, records=given, **settings)
+        with pytest.raises(InvalidRecords, match="text field"):
+            dpf.choose(task, given, Bytes(), candidates=[[]], budget=dpf.PrivacyBudget(1.0, 1e-6))
+        with pytest.raises(InvalidRecords, match="text field"):
+            dpf.non_private_sample(task, given, ["refund"])
+    assert not ledger.datasets()
+    with pytest.raises(InvalidRecords, match="record 1: does not have the text fields"):
+        dpf.as_records([dpf.Record("private", "refund")], text=COLUMNS)
+
+
+def test_the_command_line_reads_fields(command: Run, tmp_path: Path) -> None:
+    mails, task = tmp_path / "mails.jsonl", tmp_path / "task.toml"
+    mails.write_text("".join(json.dumps(row) + "\n" for row in rows()))
+    task.write_text(TOML)
+    assert dpf.Task.from_file(task) == MULTILINE
+    given = ["--text", "Subject=mail.subject", "--text", "Body=mail.text"]
+    common = ["--task", task, "--records", mails, "--backend", "tests.support.fields:backend"]
+    status, out, error = command(
+        "generate", *common, *given, "--label", "refund", "--epsilon", "4", "--prompts-per-token", "20",
+        "--mechanism", "gaussian", "--max-tokens", "30", "--output", tmp_path / "demos.jsonl",
+    )  # fmt: skip
+    assert status == 0, error
+    assert json.loads((tmp_path / "demos.jsonl").read_text())["fields"].keys() == LATE.keys()
+    status, out, error = command("plan", *common, "--epsilon", "4")
+    assert (status, out) == (2, "")
+    assert "no 'text'" in error
+
+
+def test_a_longer_prompt_is_planned() -> None:
+    """The names of the fields count where the context could be too small."""
+    one = dataclasses.replace(TASK, text_fields=(), text_field="Subject")
+    plain = dpf.as_records(rows(), text="mail.text")
+    small = fielded(task=one, records=plain, mechanism=Gaussian(top_k=8)).plan.prompt_tokens
+    large = fielded(mechanism=Gaussian(top_k=8)).plan.prompt_tokens
+    assert large == small + 20 * 30 * 2 * len("\nBody:")
+
+
+@pytest.mark.parametrize(
+    ("settings", "trouble"),
+    [
+        ({"text_field": "Text", "text_fields": ("A", "B")}, "give one of the two"),
+        ({"text_fields": ("A", "A")}, "'A' is repeated"),
+        ({"text_fields": ("A", "Kind")}, "is one of its text_fields"),
+        ({"text_fields": ("A", "B:")}, "must not end with a colon"),
+        ({"text_fields": ("A", "B\nC")}, "must be one line"),
+        ({"text_fields": "AB"}, "must be a list of strings"),
+        ({"text_fields": []}, "are empty"),
+        ({}, "text_field is empty"),
+        ({"text_field": "A", "multiline": "yes"}, "true or false"),
+    ],
+)
+def test_wrong_fields_are_refused(settings: Any, trouble: str) -> None:
+    with pytest.raises(InvalidTask, match=trouble):
+        dpf.Task("mails", "Write.", "Kind", **settings)
+    if "multiline" not in settings:
+        with pytest.raises(InvalidTask, match=trouble):
+            icl.PromptFormat("Write.", label_field="Kind", **settings)
+
+
+def test_a_file_without_a_text_field_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "task.toml"
+    path.write_text('name = "mails"\ninstruction = "Write."\nlabel_field = "Kind"\n')
+    with pytest.raises(InvalidTask, match="the key 'text_field' is missing"):
+        dpf.Task.from_file(path)

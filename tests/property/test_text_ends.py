@@ -1,0 +1,179 @@
+"""What ends a field is public: no record contains it, or moves the end of another."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dpfewshot as dpf
+from dpfewshot.backends.end_tokens import ending_tokens
+from dpfewshot.generation.bodies import Bodies
+from dpfewshot.generation.draft import Draft
+from dpfewshot.prompts.few_shot import prompt_format
+from dpfewshot.prompts.writer import PromptWriter
+from dpfewshot.records.units import each_a_unit
+from dpfewshot.tasks.layout import BLANK_LINE, TextLayout, on_lines
+from dpfewshot.values import Record
+from tests.support.fields import TASK, Bytes
+
+BACKEND = Bytes()
+ENDS = ending_tokens(BACKEND)
+SINGLE = dataclasses.replace(TASK, text_fields=(), text_field="Body")
+TASKS = {
+    "one field": SINGLE,
+    "one field, multiline": dataclasses.replace(SINGLE, multiline=True),
+    "two fields": TASK,
+    "two fields, multiline": dataclasses.replace(TASK, multiline=True),
+    "free labels": dataclasses.replace(TASK, labels=None, multiline=True),
+}
+PIECES = st.sampled_from(
+    [
+        "\n",
+        "\r",
+        "\n\n",
+        " ",
+        "\t",
+        "\u2028",
+        "\x85",
+        "\x0b",
+        "Body:",
+        "\nBody: ",
+        "Kind: refund",
+        "a",
+        "ü",
+        "\0",
+    ]
+)
+TEXTS = st.lists(PIECES | st.text(max_size=4), max_size=14).map("".join)
+VALUES = st.fixed_dictionaries({"Subject": TEXTS, "Body": TEXTS})
+
+
+def text_for(task: dpf.Task, values: dict[str, str]) -> str:
+    return task.layout.text(values) if task.text_fields else values["Body"]
+
+
+def ends_in(task: dpf.Task, text: str) -> int:
+    """How many fields end in a text."""
+    return len(re.findall("\n\n" if task.multiline else "\n", text))
+
+
+@given(values=VALUES)
+def test_fields_come_apart_as_they_were_put_together(values: dict[str, str]) -> None:
+    layout = TASK.layout
+    text = layout.text(values)
+    assert layout.divided(text) == (on_lines(values["Subject"]), on_lines(values["Body"]))
+    assert list(layout.fields_of(text)) == ["Subject", "Body"]
+
+
+@given(values=VALUES)
+def test_a_text_of_other_fields_is_none_of_these(values: dict[str, str]) -> None:
+    text = TASK.layout.text(values)
+    assert TextLayout(("Title", "Body")).divided(text) is None
+    assert TextLayout(("Subject", "Body", "Note")).divided(text) is None
+
+
+@given(task=st.sampled_from(list(TASKS.values())), values=VALUES, cap=st.integers(1, 60))
+def test_no_record_holds_what_ends_a_field(task: dpf.Task, values: dict[str, str], cap: int) -> None:
+    writer = PromptWriter(task, BACKEND, cap)
+    body = writer.body(Record(text_for(task, values), "delivery\n\nBody: x"))
+    assert body is not None
+    written = BACKEND.detokenize(body)
+    names = [f"\n{task.layout.fields[0]}:"] if task.labels is None else []
+    names += [f"{task.layout.separator}{name}:" for name in task.layout.fields[1:]]
+    rest = written
+    for name in names:
+        before, found, rest = rest.partition(name)
+        assert found == name
+        assert ends_in(task, before) == 0
+    assert ends_in(task, rest) == 0
+    assert not BLANK_LINE.search(rest)
+    if not task.multiline:
+        assert not ENDS.intersection(BACKEND.tokenize(rest)) - {0}
+    limit = cap * (2 if task.labels is None else 1)
+    assert len(body) <= limit + len(BACKEND.tokenize("".join(names)))
+
+
+@given(task=st.sampled_from(list(TASKS.values())), values=VALUES, other=VALUES)
+def test_no_record_moves_the_end_of_another(
+    task: dpf.Task, values: dict[str, str], other: dict[str, str]
+) -> None:
+    """Neighbours: one record's text differs. Only the prompt that holds it does, and only within its body."""
+    writer = PromptWriter(task, BACKEND, 40)
+    neighbours = [
+        Record("one", "refund"),
+        Record(text_for(task, values), "refund"),
+        Record("three", "refund"),
+    ]
+    prompts = writer.for_label("refund")
+    subsets = [[(0, 0)], [(1, 0), (2, 0)]]
+    found = []
+    for text in (values, other):
+        neighbours[1] = Record(text_for(task, text), "refund")
+        bodies = Bodies(each_a_unit(list(neighbours)), writer).of(subsets)
+        found.append([prompts.suffix(subset, []) for subset in bodies])
+    (alone, shared), (same, changed) = found
+    assert alone == same
+    assert shared is not None
+    assert changed is not None
+    after = [*prompts.between, *prompts.opener, *(writer.body(neighbours[2]) or []), *prompts.between]
+    end = [*after, *prompts.opening]
+    assert shared[-len(end) :] == changed[-len(end) :] == end
+
+
+@given(task=st.sampled_from(list(TASKS.values())), values=VALUES)
+def test_a_labelled_text_holds_no_field_but_its_own(task: dpf.Task, values: dict[str, str]) -> None:
+    words = prompt_format(task)
+    question = words.question(text_for(task, values))
+    assert ends_in(task, question) == len(task.layout.fields)
+    assert question.endswith(f"{task.layout.separator}Kind:")
+
+
+@given(task=st.sampled_from(list(TASKS.values())), data=st.data())
+def test_released_tokens_come_apart_by_themselves(task: dpf.Task, data: st.DataObject) -> None:
+    """Wherever a run is interrupted, the tokens are cut in the same way, and the text is well-formed."""
+    further = PromptWriter(task, BACKEND, 9).for_label("refund").further
+    tokens = data.draw(st.lists(st.sampled_from(b"ab :\n\n\n\0") | st.integers(1, 255), max_size=40))
+    whole = Draft(BACKEND, task.layout, ENDS, further=further)
+    released: list[int] = []
+    for token in tokens:
+        if whole.finished:
+            break
+        if token not in whole.excluded:
+            whole.add(token)
+            released.append(token)
+    cut = data.draw(st.integers(0, len(released)))
+    resumed = Draft(BACKEND, task.layout, ENDS, further=further, released=released[:cut])
+    for token in released[cut:]:
+        assert not resumed.finished
+        resumed.add(token)
+    assert (resumed.text(), resumed.context, resumed.finished) == (
+        whole.text(),
+        whole.context,
+        whole.finished,
+    )
+    text = whole.text()
+    if task.text_fields:
+        assert task.layout.divided(text) is not None
+        assert task.layout.text(task.layout.fields_of(text)) == text
+    else:
+        assert ends_in(task, text) == 0
+
+
+def test_a_field_ends_at_a_blank_line_if_texts_have_several_lines() -> None:
+    task = TASKS["two fields, multiline"]
+    draft = Draft(BACKEND, task.layout, ENDS, released=b" Late\n \nHello,\nwhere?\n\n")
+    assert draft.finished
+    assert task.layout.fields_of(draft.text()) == {"Subject": "Late", "Body": "Hello,\nwhere?"}
+    assert draft.text() == "Subject: Late\n\nBody: Hello,\nwhere?"
+
+
+def test_the_models_end_token_ends_a_field_and_not_the_demonstration() -> None:
+    draft = Draft(BACKEND, TASK.layout, ENDS, further=[b"#"], released=b" Late\0 Hello")
+    assert bytes(draft.context) == b" Late# Hello"
+    assert not draft.finished
+    assert TASK.layout.fields_of(draft.text()) == {"Subject": "Late", "Body": "Hello"}
+    draft.add(0)
+    assert draft.finished
