@@ -42,7 +42,7 @@ from dpfewshot.records import as_records
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import partition_of_units
 from dpfewshot.tasks import Task
-from dpfewshot.values import Demonstration, NoPrivacy, PrivacyBudget, Record, check_whole, unit_of
+from dpfewshot.values import Demonstration, NoPrivacy, PrivacyBudget, Record, check_whole, columns_of, unit_of
 
 
 class Synthesizer:
@@ -185,7 +185,7 @@ class Synthesizer:
             "budget": None if limit is None else dataclasses.asdict(limit),
             "dataset": dataset,
             "unit": unit,
-            "label_column": records.label,
+            **columns_of(records).identity(),
             "vocabulary": backend.vocabulary_size,
         }
 

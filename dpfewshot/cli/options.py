@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpfewshot.cli.backends import Decorator, backend_options, open_backend
+from dpfewshot.cli.identifiers import mask_option, read_private
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.tasks import Task, by_name
 from dpfewshot.values import (
@@ -84,6 +85,7 @@ _DATA: tuple[Decorator, ...] = (
 
 _OPTIONS: tuple[Decorator, ...] = (
     *_DATA,
+    mask_option,
     click.option(
         "--label", "labels", multiple=True, help="A label to generate; repeat it for several. Default: all."
     ),
@@ -203,15 +205,12 @@ def open_session(
     Raises:
         DPFewShotError: the input is wrong; says what in one line.
     """
-    from dpfewshot.records import read_records
     from dpfewshot.synthesizer import Synthesizer
 
     task = by_name(options["task"])
     mechanism = _mechanism(options)
     population = population_of(options["population"])
-    records = read_records(
-        options["records"], text=options["text"], label=options["label_column"], unit=options["unit"]
-    )
+    records = read_private(options)
     budget = budget_of(options["epsilon"], options["delta"], population, records)
     backend = open_backend(options, prompts=options["prompts_per_token"])
     synthesizer = Synthesizer(

@@ -38,6 +38,7 @@ class Header:
     def lines(self) -> dict[str, object]:
         """The header as it is stored."""
         columns = dataclasses.asdict(self.columns)
+        del columns["masked"]  # a file's texts are as they are
         return {"format": _FORMAT, "confidential": _PRIVATE, "sha256": self.digest, "columns": columns}
 
 

@@ -34,18 +34,23 @@ TOPICS = Columns(text="body", label="topic", unit="who")
 BY_HAND = [Record(row["body"], row["topic"], str(row["who"])) for row in ROWS]
 
 
+def arguments(columns: Columns) -> dict[str, Any]:
+    """What names these columns in a call."""
+    return {"text": columns.text, "label": columns.label, "unit": columns.unit}
+
+
 def rows_by(columns: Columns) -> Records:
-    return as_records(ROWS, **dataclasses.asdict(columns))
+    return as_records(ROWS, **arguments(columns))
 
 
 def by_file(folder: Path) -> Records:
     path = folder / "tickets.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    return read_records(path, **dataclasses.asdict(TOPICS))
+    return read_records(path, **arguments(TOPICS))
 
 
 def named_by_hand(_folder: Path) -> Records:
-    return as_records(BY_HAND, **dataclasses.asdict(TOPICS))
+    return as_records(BY_HAND, **arguments(TOPICS))
 
 
 LISTS: dict[str, Callable[[Any], Iterable[Record]]] = {
