@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import time
@@ -25,8 +24,6 @@ PROMPTS, TOKENS = 10, (4, 8)
 """M, and T of demonstrations with a fresh draw every token, and with one draw."""
 
 TOGETHER_TARGET = 0.9
-LIBGOMP = "300000"
-"""How often libgomp's threads poll at a barrier unless they are told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +35,12 @@ class Way:
         processes: each generates an equal share.
         calls: calls of `generate` at once in each process.
         threads: of each process; None for the default.
-        spins: `GOMP_SPINCOUNT`; None for the package's own.
     """
 
     name: str
     processes: int
     calls: int
     threads: int | None = None
-    spins: str | None = None
 
 
 ONE, FOUR = "one process, one call after another", "one process, four calls at once"
@@ -54,7 +49,6 @@ WAYS = (
     Way(FOUR, 1, 4),
     Way("two processes, one thread each", 2, 1, threads=1),
     Way("two processes, default threads", 2, 1),
-    Way("two processes, default threads, which spin as libgomp has them", 2, 1, spins=LIBGOMP),
 )
 
 _backend: LlamaCpp
@@ -94,14 +88,12 @@ def _table(speeds: dict[str, list[float]], draws: str) -> Iterator[str]:
 def _worker(way: Way, options: Options) -> ProcessPoolExecutor:
     """A process that has loaded the model."""
     threads = options.threads if way.threads is None else way.threads
-    arguments = (options.data, Options(options.data, options.rounds, threads), way.spins)
+    arguments = (options.data, Options(options.data, options.rounds, threads))
     return ProcessPoolExecutor(1, get_context("spawn"), initializer=_load, initargs=arguments)
 
 
-def _load(data: Path, options: Options, spins: str | None) -> None:
+def _load(data: Path, options: Options) -> None:
     global _backend, _records
-    if spins is not None:
-        os.environ["GOMP_SPINCOUNT"] = spins
     _backend, _records = loaded(options, kept_prompts=15), dpf.read_records(data / "trec.train.jsonl.gz")
 
 
@@ -127,11 +119,12 @@ def _generate(labels: Sequence[str], calls: int, tokens: int, every: int) -> int
         max_tokens=tokens,
         resample_every=every,
         labels=list(labels),
+        sampling="fixed-size",  # a draw of more prompts than are kept is read again for every token
     )
     with ThreadPoolExecutor(calls) as threads:
         return sum(one.token_count for one in threads.map(synthesizer.generate, labels))
 
 
 TEXT = f"""Four demonstrations of TREC, one a label, M = {PROMPTS}, from the constructor to the last text; models are loaded before. T = {TOKENS[0]} with a fresh draw every
-token, T = {TOKENS[1]} with one draw. All ways took turns. By default the package tells libgomp's threads to sleep early at barriers; the last row lets them spin.
+token, T = {TOKENS[1]} with one draw. All ways took turns, with draws of a fixed size. The package tells libgomp's threads to sleep early at barriers.
 """

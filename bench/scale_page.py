@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, tostring
@@ -90,14 +90,21 @@ def estimates(raw: dict[str, Any]) -> Iterator[str]:
 
 def workers(raw: dict[str, Any]) -> Iterator[str]:
     """Two processes against one."""
-    yield "## Workers\n\nThe packaged model, two labels, SQLite; the ways took turns. The cores were never free, so seconds say little: compare processor seconds.\n"
-    yield "| | seconds a token | processor seconds a token | tokens a processor second, times one process with one thread |"
-    yield "|---|---|---|---|"
-    base = [processor for _, processor in raw["workers"][ALONE]]
+    yield f"## Workers\n\nThe packaged model, two labels, SQLite; the ways took turns, {len(raw['workers'][ALONE])} rounds. The last two columns are times one process with one thread.\n"
+    yield "| | seconds a token | processor seconds a token | tokens a second | tokens a processor second |"
+    yield "|---|---|---|---|---|"
     for name, took in raw["workers"].items():
-        gains = sorted(one / each for one, (_, each) in zip(base, took, strict=True))
         wall, processor = (statistics.median(each) for each in zip(*took, strict=True))
-        yield f"| {name} | {wall:.3f} | {processor:.3f} | {statistics.median(gains):.2f} ({gains[0]:.2f} to {gains[-1]:.2f}) |"
+        gains = [
+            [one / each for one, each in zip(*pair, strict=True)]
+            for pair in zip(zip(*raw["workers"][ALONE], strict=True), zip(*took, strict=True), strict=True)
+        ]
+        yield f"| {name} | {wall:.3f} | {processor:.3f} | " + " | ".join(map(spread, gains)) + " |"
+
+
+def spread(ratios: Sequence[float]) -> str:
+    """The median, with the least and the most."""
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def replicas(raw: dict[str, Any]) -> Iterator[str]:

@@ -24,7 +24,7 @@ from dpfewshot.planning.speed import Lengths, Speed, SpeedProbe
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 
-ROUNDS = 2
+ROUNDS = 6
 PROBE_SECONDS = 4.0
 
 

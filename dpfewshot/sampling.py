@@ -30,6 +30,11 @@ Sizes = Sequence[int] | Integers
 """The number of records of each unit, at least 1."""
 
 
+def drawable(rate: Fraction) -> Fraction:
+    """The largest sampling rate up to this one that `PoissonSampler` draws: itself, or a multiple of 2⁻⁶³."""
+    return rate if rate.denominator < 1 << 64 else Fraction(int(rate * (1 << 63)), 1 << 63)
+
+
 class Sampler(Protocol):
     """Draws units and groups them into prompts."""
 
@@ -50,7 +55,7 @@ class PoissonSampler:
     """Draws each unit independently with probability q and assigns it to one of M subsets.
 
     Args:
-        sampling_rate: q in (0, 1], exact.
+        sampling_rate: q in (0, 1], exact, with a denominator below 2⁶⁴ (see `drawable`).
         subsets: M ≥ 1.
         records_per_prompt: N, the expected size of a subset. With N = 1 every drawn unit has its own prompt,
             and the number of prompts is random with mean M.

@@ -145,10 +145,31 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/audit/certified.py",
-        'if each["hash"] == event), None)',
-        'if each["entry"] == entry), None)',
+        "account.events.get(event)",
+        'next((each for each in account.events.values() if each["entry"] == entry), None)',
         "a ledger that did not pay does not verify",
         "tests/integration/test_cli_verify.py",
+    ),
+    Fault(
+        "dpfewshot/audit/certified.py",
+        'if paid is None and row["state"] in PAID:',
+        "if False:",
+        "what pays for no text verifies none",
+        "tests/integration/test_cli_verify.py",
+    ),
+    Fault(
+        "dpfewshot/demonstrations/collection.py",
+        ' and "text" not in line):',
+        "):",
+        "no line hides in a checkpoint",
+        "tests/integration/test_cli_verify.py",
+    ),
+    Fault(
+        "dpfewshot/planning/planner.py",
+        "return drawable(wanted / generating)",
+        "return wanted / generating",
+        "a plan's sampling rate can be drawn",
+        "tests/integration/test_holdout.py",
     ),
     Fault(
         "dpfewshot/generation/generation.py",

@@ -13,7 +13,7 @@ from dpfewshot.certificates import Certificate, plan_hash
 from dpfewshot.ledger import BudgetLedger
 from dpfewshot.ledger.counting import LEASE, draws_in, draws_of
 from dpfewshot.ledger.history import CHARGED, RESERVE, SETTLED
-from dpfewshot.ledger.verification import Snapshot, check
+from dpfewshot.ledger.verification import Snapshot, Verification, check
 from dpfewshot.values import Demonstration, PrivacySpend, counted
 
 Row = Mapping[str, Any]
@@ -22,6 +22,16 @@ _Key = tuple[str, int, str]
 
 PAID = (CHARGED, SETTLED)
 """The states of an entry that may have drawn."""
+
+
+@dataclass(frozen=True)
+class _Ledgered:
+    """An account and what its history says of it, replayed once for all lines that name it."""
+
+    snapshot: Snapshot
+    verification: Verification
+    entries: Mapping[int, Row]
+    events: Mapping[str, Row]
 
 
 @dataclass(frozen=True)
@@ -106,13 +116,13 @@ def check_certificates(
     for one in lines:
         if one.certificate is not None and (key := _entry_of(one.certificate)) is not None:
             groups.setdefault(key, []).append(one)
-    snapshots = _snapshots(ledger, {dataset for dataset, _, _ in groups})
-    entries = tuple(_checked(key, groups[key], snapshots.get(key[0])) for key in sorted(groups))
+    there = _ledgered(ledger, {dataset for dataset, _, _ in groups})
+    entries = tuple(_checked(key, groups[key], there.get(key[0])) for key in sorted(groups))
     return CheckedDemonstrations(
         len(lines),
         without_certificate=len(lines) - len(named),
         without_ledger=sum(each.event is None for each in named),
-        accounts=tuple(_account(snapshot, entries) for snapshot in snapshots.values()),
+        accounts=tuple(_account(account, entries) for account in there.values()),
         entries=entries,
     )
 
@@ -123,47 +133,52 @@ def _entry_of(certificate: Certificate) -> _Key | None:
     return None if dataset is None or entry is None or event is None else (dataset, entry, event)
 
 
-def _snapshots(ledger: BudgetLedger, datasets: Iterable[str]) -> dict[str, Snapshot]:
+def _ledgered(ledger: BudgetLedger, datasets: Iterable[str]) -> dict[str, _Ledgered]:
     there = ledger.datasets()
     return {
-        name: ledger.account(name).snapshot()  # without any account the ledger's own refusal says why
+        name: _replayed(
+            ledger.account(name).snapshot()
+        )  # without any account the ledger's own refusal says why
         for name in sorted(datasets)
         if name in there or not there
     }
 
 
-def _account(snapshot: Snapshot, entries: Iterable[CheckedEntry]) -> CheckedAccount:
-    found = check(snapshot)
+def _replayed(snapshot: Snapshot) -> _Ledgered:
+    entries = {row["id"]: row for row in snapshot.entries}
+    return _Ledgered(snapshot, check(snapshot), entries, {each["hash"]: each for each in snapshot.history})
+
+
+def _account(account: _Ledgered, entries: Iterable[CheckedEntry]) -> CheckedAccount:
+    found = account.verification
     there = {each.entry for each in entries if each.dataset == found.dataset and each.cost is not None}
     costs: dict[str | None, Amount] = {}
-    for row in snapshot.entries:
-        if row["id"] in there:
-            amount = Amount(row["epsilon"], row["delta"])
-            costs[row["scope"]] = costs.get(row["scope"], NOTHING).plus(amount)
+    for row in map(account.entries.__getitem__, sorted(there)):
+        amount = Amount(row["epsilon"], row["delta"])
+        costs[row["scope"]] = costs.get(row["scope"], NOTHING).plus(amount)
     return CheckedAccount(found.dataset, found.chain_tip, total_over_scopes(costs).as_spend(), found.problems)
 
 
-def _checked(key: _Key, lines: Sequence[Demonstration], snapshot: Snapshot | None) -> CheckedEntry:
-    row, problems = _compared(key, lines, snapshot)
+def _checked(key: _Key, lines: Sequence[Demonstration], account: _Ledgered | None) -> CheckedEntry:
+    row, problems = _compared(key, lines, account)
     cost = None if row is None else Amount(row["epsilon"], row["delta"]).as_spend()
     return CheckedEntry(*key, len(lines), None if row is None else row["state"], cost, tuple(problems))
 
 
 def _compared(
-    key: _Key, lines: Sequence[Demonstration], snapshot: Snapshot | None
+    key: _Key, lines: Sequence[Demonstration], account: _Ledgered | None
 ) -> tuple[Row | None, Iterable[str]]:
     """The row of an entry, if it is the one that the lines name, and what disagrees."""
     dataset, entry, event = key
-    if snapshot is None:
+    if account is None:
         return None, [f"the ledger has no account {dataset!r}"]
-    if not check(snapshot).ok:
+    if not account.verification.ok:
         return None, ["the account does not agree with its own history"]
-    row = next((row for row in snapshot.entries if row["id"] == entry), None)
-    reserved = next((each for each in snapshot.history if each["hash"] == event), None)
+    row, reserved = account.entries.get(entry), account.events.get(event)
     if row is None or reserved is None or (reserved["act"], reserved["entry"]) != (RESERVE, entry):
         event_text = f"event {event[:12]}… that reserved entry {entry}"
         return None, [f"the account has no {event_text}: another ledger paid, or this one is an older copy"]
-    return row, dict.fromkeys(_disagreements(lines, snapshot.account, row, reserved))
+    return row, dict.fromkeys(_disagreements(lines, account.snapshot.account, row, reserved))
 
 
 def _disagreements(
@@ -194,6 +209,8 @@ def _disagreements(
         yield "a line has a text and states no tokens"
     tokens = sum(one.token_count for one in lines)
     paid = _tokens_paid(row, details)
+    if paid is None and row["state"] in PAID:
+        yield "the entry is no generation's: it paid for no demonstration"
     if paid is not None and tokens > paid:
         yield f"the lines have {counted(tokens, 'token')}, but the entry paid for {paid} at most"
 
@@ -203,6 +220,8 @@ def _claims(one: Demonstration, cost: Amount) -> Iterator[str]:
     stated = None if one.spent is None else Amount.of_cost(one.spent)
     if stated is None:
         yield "a line states no epsilon"
+    elif one.spent == cost.as_spend():  # rounded as a line is, which loses more than 10⁻¹² of a large amount
+        return
     elif not stated.fits(cost):
         yield f"a line states {_words(stated)}, more than the entry's {_words(cost)}"
     elif not cost.fits(stated):
@@ -215,7 +234,7 @@ def _words(amount: Amount) -> str:
 
 
 def _tokens_paid(row: Row, details: Row) -> int | None:
-    """The tokens that the entry's draws served at most; None if it counts no draws."""
+    """The tokens that the entry's draws served at most; None if they release none, as those of `choose`."""
     granted, left, each = draws_in(details), draws_of(row), details.get("tokens_per_step")
     if granted is None or left is None or not isinstance(each, int):
         return None

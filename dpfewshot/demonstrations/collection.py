@@ -261,7 +261,7 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
         raise ValueError("the keys are not those of a demonstration")
     strings = [line[name] for name in ("text", "label", "relation", "mechanism")]
     amounts = [line[name] for name in ("epsilon", "delta")]
-    spends = all(isinstance(amount, _NUMBERS) and 0 <= amount <= sys.float_info.max for amount in amounts)
+    spends = all(type(amount) in _NUMBERS and 0 <= amount <= sys.float_info.max for amount in amounts)
     whole = type(line["tokens"]) is int and line["tokens"] >= 0 and isinstance(line["private"], bool)
     if not (all(isinstance(each, str) for each in strings) and whole and spends == line["private"]):
         raise ValueError("a value has the wrong type")
@@ -284,8 +284,8 @@ def _demonstrations(path: str | os.PathLike[str], lines: Sequence[str]) -> Itera
             continue
         try:
             line = json.loads(text, object_pairs_hook=_once_each)
-            if not (in_checkpoint and "checkpoint" in line):  # a checkpoint has other lines too
-                yield from_line(line)
+            if not (in_checkpoint and "checkpoint" in line and "text" not in line):
+                yield from_line(line)  # a checkpoint's other lines have no text
         except (TypeError, ValueError, RecursionError):
             raise InvalidRecords(f"{path}: line {number}: is not a demonstration") from None
 

@@ -7,6 +7,7 @@ import contextvars
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 Result = TypeVar("Result")
@@ -76,8 +77,10 @@ class Worker:
         except asyncio.CancelledError:
             signal.set()
             outcome.add_done_callback(_retrieve_exception)
-            if not running.cancel():
-                await asyncio.wait([outcome])
+            running.cancel()
+            while not outcome.done():
+                with suppress(asyncio.CancelledError):  # a second one must not leave the work running
+                    await asyncio.wait([outcome])
             raise
 
 

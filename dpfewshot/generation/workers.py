@@ -186,7 +186,8 @@ class Workers:
         except self._unknown:
             raise
         except CancelledError:  # Ray may say so of a task that was run
-            return Drawn(asked=not future.cancelled(), error=Stopped())
+            ended = Stopped() if self._cancelled else BackendError(_REFUSED, retryable=True)
+            return Drawn(asked=not future.cancelled(), error=ended)
         except Exception as error:  # noqa: BLE001 - as above
             return Drawn(asked=not isinstance(error, DPFewShotError), error=_not_sent(error))
         finally:

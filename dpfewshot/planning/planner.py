@@ -18,6 +18,7 @@ from dpfewshot.planning.plan import GenerationPlan, Stratum, StratumPlan, draws_
 from dpfewshot.planning.settings import PUBLISHED, Settings
 from dpfewshot.planning.speed import Lengths, Speed
 from dpfewshot.prompts.writer import PromptWriter
+from dpfewshot.sampling import drawable
 from dpfewshot.values import PrivacyBudget, Relation
 
 SMALLEST_EPSILON = 1e-3
@@ -213,7 +214,7 @@ def _sampling_rate(settings: Settings, stratum: Stratum) -> Fraction:
             f"prompts_per_token x records_per_prompt{parts} = {wanted} is above the population "
             f"{int(generating)} of {where}{share}: {_that_fits(settings, stratum.population)} would fit"
         )
-    return wanted / generating
+    return drawable(wanted / generating)
 
 
 def _that_fits(settings: Settings, population: int) -> str:

@@ -43,7 +43,7 @@ from dpfewshot.releases.scoring import (
     scoring_progress,
 )
 from dpfewshot.runtime.redaction import redacts_errors
-from dpfewshot.sampling import PoissonSampler
+from dpfewshot.sampling import PoissonSampler, drawable
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration, PrivacyBudget, Record, check_whole
 
@@ -122,7 +122,7 @@ def release_calibration(
     )
     weights = Weights.of(payment.counts)
     mean = NoisyMean.of_budget(
-        budget, min(Fraction(1), scored_units / payment.population), len(scorer.labels)
+        budget, drawable(min(Fraction(1), scored_units / payment.population)), len(scorer.labels)
     )
     with payment.reserved(
         mean.cost if random_source is None else None,

@@ -34,6 +34,7 @@ from dpfewshot.releases.scores import Integers, Outcomes, cells_of, scores_of, w
 from dpfewshot.releases.scoring import RECORD_TOKEN_CAP, Scorer, charged, scorer_of, scoring_progress
 from dpfewshot.releases.selection import Measurement, Selection, amplified, sampled_cost, scale_of
 from dpfewshot.runtime.redaction import redacts_errors
+from dpfewshot.sampling import drawable
 from dpfewshot.tasks import Task
 from dpfewshot.values import PrivacyBudget, Record, check_whole
 
@@ -234,7 +235,7 @@ class _Mechanism:
     @property
     def sampling_rate(self) -> Fraction:
         """q, the probability that a unit is scored."""
-        return min(Fraction(1), self.scored_units / self.population)
+        return drawable(min(Fraction(1), self.scored_units / self.population))
 
     @property
     def rate(self) -> Fraction:

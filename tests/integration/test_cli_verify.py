@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot.budget.amounts import Amount
 from dpfewshot.certificates import Certificate, plan_hash
 from dpfewshot.cli.application import run
 from dpfewshot.ledger.ledger_account import LedgerAccount
@@ -152,6 +153,49 @@ def test_no_line_hides_from_verify(tmp_path: Path, change: str) -> None:
     file = tmp_path / "demos.jsonl"
     file.write_text(file.read_text() + file.read_text().replace('"text"', change))
     assert run(["verify", str(file), "--ledger", f"sqlite:///{tmp_path / 'budget.db'}"]) == 2
+
+
+@pytest.mark.usefixtures("demos")
+def test_no_line_hides_in_a_checkpoint(tmp_path: Path) -> None:
+    file = tmp_path / "demos.jsonl"
+    hidden = file.read_text().replace('{"text"', '{"checkpoint": "token", "text"')
+    file.write_text('{"checkpoint": "run", "version": 2}\n' + file.read_text() + hidden)
+    assert run(["verify", str(file), "--ledger", f"sqlite:///{tmp_path / 'budget.db'}"]) == 2
+
+
+def test_a_release_that_makes_no_text_pays_for_none(
+    verify: Verify, demos: dpf.Demonstrations, tmp_path: Path
+) -> None:
+    with dpf.BudgetLedger.open(f"sqlite:///{tmp_path / 'budget.db'}") as ledger:
+        ledger.account("tickets").change_budget(dpf.PrivacyBudget(8, 1e-4))
+        dpf.release_labels(
+            tickets(),
+            count=1,
+            epsilon=0.01,
+            candidates=["refund", "delivery"],
+            account=ledger.account("tickets"),
+        )
+        snapshot = ledger.account("tickets").snapshot()
+        row = snapshot.entries[-1]
+        event = next(
+            each for each in snapshot.history if each["act"] == "reserve" and each["entry"] == row["id"]
+        )
+    details = json.loads(event["details"])
+    cost = Amount(row["epsilon"], row["delta"])
+    certificate = demos[0].certificate
+    assert certificate is not None
+    forged = replace(
+        demos[0],
+        spent=cost.as_spend(),
+        mechanism=details["mechanism"],
+        certificate=replace(
+            certificate, entry=row["id"], event=event["hash"], plan=plan_hash(*cost, details)
+        ),
+    )
+    dpf.Demonstrations([forged]).to_jsonl(tmp_path / "demos.jsonl")
+    status, told = verify()
+    assert status == 1
+    assert "paid for no demonstration" in json.dumps(told)
 
 
 def test_what_no_ledger_paid_for_is_not_verified(

@@ -187,6 +187,17 @@ def test_an_executor_that_was_shut_down_costs_nothing(account: dict[str, Any], t
     assert all(left == 1 for left in draws_in(path).values())  # lines of draws, each taken back
 
 
+def test_an_executor_that_drops_tasks_during_a_run_ends_it_with_one_error() -> None:
+    pool = ThreadPoolExecutor(1)
+
+    def draw() -> Sentence:
+        pool.shutdown(wait=False, cancel_futures=True)
+        return fleet.sure()
+
+    with synthesizer() as made, pytest.raises(dpf.BackendError, match="shut down"):
+        made.generate_all(executor=pool, worker_backend=draw)
+
+
 def test_worker_backend_without_executor_is_refused() -> None:
     with pytest.raises(dpf.InvalidPlan, match="executor="):
         synthesizer().generate_all(worker_backend=fleet.sure)
@@ -272,7 +283,7 @@ def test_a_run_that_leaves_several_demonstrations_unfinished_resumes(
     both = threading.Barrier(2, timeout=20)
 
     class Stops(Sentence):
-        """Answers each of two workers twice, and then fails for both."""
+        """Answers twice for each of two workers, and then fails for both."""
 
         answers = 0
 
@@ -286,7 +297,9 @@ def test_a_run_that_leaves_several_demonstrations_unfinished_resumes(
 
     with pytest.raises(dpf.BackendError, match="gone"):
         first.generate_all(executor=threads, worker_backend=lambda: Stops(sure=0.999999), checkpoint=path)
-    assert draws_in(path) == {0: 3, 1: 3}
+    drawn = draws_in(path)  # either worker may have made a draw: only their number is known
+    assert set(drawn) == {0, 1}
+    assert sum(drawn.values()) == 6
     options = {"executor": threads} if later == "executor" else {}
     done = synthesizer(**account).generate_all(checkpoint=path, **options)  # type: ignore[arg-type]
     assert sorted(one.label for one in done) == sorted(OPTIONS["labels"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -49,6 +50,17 @@ def spend(one: Payment, epsilon: float) -> None:
 
 
 # ---- generation ------------------------------------------------------------------------------------------
+
+
+def test_a_holdout_of_many_digits_can_be_drawn() -> None:
+    """Its exact sampling rate has a denominator above 2⁶⁴, which the sampler does not take."""
+    records = [dpf.Record(f"ticket {number}", "refund") for number in range(4001)]
+    made = synthesizer(records=records, labels=["refund"], holdout=1 / 3, prompts_per_token=20)
+    [stratum] = made.plan.strata
+    exact = Fraction(20) / (4001 * (1 - Fraction(repr(1 / 3))))
+    assert exact.denominator >= 1 << 64
+    assert 0 <= exact - stratum.sampling_rate < Fraction(1, 1 << 63)
+    assert made.generate("refund").private
 
 
 @pytest.mark.parametrize("free", [False, True])

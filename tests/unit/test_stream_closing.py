@@ -10,68 +10,11 @@ import numpy as np
 import pytest
 
 from dpfewshot.backends.streams import block
-from dpfewshot.backends.streams.backend import StreamBackend
 from dpfewshot.errors import BackendError
 from tests.support.processes import true_in_child
+from tests.support.streams import Toy
 
 PROMPTS = [[number] * 5 for number in range(1, 9)]
-
-
-class Model:
-    vocabulary_size = 50
-    end_token_ids = frozenset({0})
-    bos = None
-
-    def __init__(self) -> None:
-        self.freed = False
-        self.faults: list[str] = []
-
-    def tokenize(self, text: str) -> list[int]:
-        return [len(text) % 50]
-
-    def close(self) -> None:
-        self.freed = True
-
-
-class Streams:
-    """One context: it says when it computes with freed memory."""
-
-    cells = 256
-    failed = False
-
-    def __init__(self, streams: int, model: Model, during: Any) -> None:
-        self.tokens: list[list[int]] = [[] for _ in range(streams)]
-        self.model, self.during, self.freed = model, during, False
-
-    def copy(self, source: int, target: int) -> None:
-        self.tokens[target] = list(self.tokens[source])
-
-    def rewind(self, stream: int, length: int) -> None:
-        del self.tokens[stream][length:]
-
-    def extend(self, stream: int, start: int, tokens: list[int]) -> np.ndarray:
-        self.during()
-        if self.freed or self.model.freed:
-            self.model.faults.append("used after it was freed")
-        self.tokens[stream] = self.tokens[stream][:start] + list(tokens)
-        return np.arange(50.0) * sum(self.tokens[stream])
-
-    def close(self) -> None:
-        self.freed = True
-
-
-class Toy(StreamBackend):
-    def __init__(self, during: Any) -> None:
-        self.model = Model()
-        super().__init__(self.model, context_tokens=64, kept_prompts=0, decode_batch=1, lanes=3)
-        self.during = during
-
-    def _open_streams(self, *, streams: int, lanes: int) -> Streams:
-        del lanes
-        return Streams(streams, self.model, self.during)
-
-    def _log_softmax(self, logits: np.ndarray, columns: Any) -> np.ndarray:
-        return logits[columns]
 
 
 def test_a_close_from_within_a_call_frees_at_the_end_of_the_call() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from dpfewshot.backends.streams.block import StreamBlock
 from dpfewshot.backends.streams.pools import StreamPools
 from dpfewshot.backends.streams.protocol import Tally
+from dpfewshot.backends.streams.turns import Turns
 from dpfewshot.errors import BackendError
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class StreamBackend(ABC):
         self._calls = 0
         self._closing = False
         self._pools: dict[Use, StreamPools] = {}
+        self._turns = Turns()
         self._close = weakref.finalize(self, _free, self._pools, model, self._process)
 
     @property
@@ -159,8 +161,10 @@ class StreamBackend(ABC):
     ) -> StreamBlock:
         """Open a block of the prompts `prefix + suffix`; see `BlockBackend`.
 
-        The prefix is evaluated once and kept while it is in use. Several blocks may be open at once. In a
-        public block of one token, a prompt that begins with the whole of an earlier one continues it.
+        The prefix is evaluated once and kept while it is in use. Several blocks may be open at once. A
+        private one of several tokens waits while another thread's is open, unless that one is not asked for
+        `turns.PATIENCE`. In a public block of one token, a prompt that begins with the whole of an earlier
+        one continues it.
 
         Raises:
             BackendError: `tokens` is below 1, or the prefix leaves no room for a prompt.
@@ -174,18 +178,26 @@ class StreamBackend(ABC):
                     f"a prefix of {len(start)} tokens and {tokens} further tokens leave no room for a prompt "
                     f"in context_tokens={self.context_tokens}, or the prefix holds an invalid token id"
                 )
-            use = Use.PUBLIC if public else Use.WHOLE if tokens == 1 else Use.STEPS
-            room = self.context_tokens - len(start) - (tokens - 1)
-            return StreamBlock(
-                pools=self._streams(use if use is not Use.WHOLE or self._lanes > 1 else Use.PUBLIC),
-                guard=self._guard,
-                log_softmax=self._log_softmax,
-                vocabulary_size=self.vocabulary_size,
-                prefix=tuple(start),
-                suffixes=[self._usable(suffix, room, bool(start)) for suffix in suffixes],
-                tokens=tokens,
-                public=public,
-            )
+        use = Use.PUBLIC if public else Use.WHOLE if tokens == 1 else Use.STEPS
+        room = self.context_tokens - len(start) - (tokens - 1)
+        turn = self._turns.take() if use is Use.STEPS else None
+        try:
+            with self._guard():
+                return StreamBlock(
+                    pools=self._streams(use if use is not Use.WHOLE or self._lanes > 1 else Use.PUBLIC),
+                    guard=self._guard,
+                    log_softmax=self._log_softmax,
+                    vocabulary_size=self.vocabulary_size,
+                    prefix=tuple(start),
+                    suffixes=[self._usable(suffix, room, bool(start)) for suffix in suffixes],
+                    tokens=tokens,
+                    public=public,
+                    turn=turn,
+                )
+        except BaseException:
+            if turn is not None:
+                turn.end()
+            raise
 
     def close(self) -> None:
         """Free the model and its caches. A second call does nothing.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import weakref
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from dpfewshot.backends.streams.lanes import side_by_side
 from dpfewshot.backends.streams.pool import PromptBatch, StreamGroup, StreamPool
-from dpfewshot.backends.streams.pools import StreamPools
+from dpfewshot.backends.streams.pools import Place, StreamPools
+from dpfewshot.backends.streams.turns import Turn
 from dpfewshot.errors import BackendError
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class StreamBlock:
         suffixes: the rest of each prompt; None for a prompt that cannot be evaluated.
         tokens: how many next tokens may be asked for; with one, no stream is kept.
         public: whether the prompts are public, so that one may continue another.
+        turn: the block's turn, which ends with it; None if it waited for none.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class StreamBlock:
         suffixes: Sequence[Tokens | None],
         tokens: int,
         public: bool,
+        turn: Turn | None = None,
     ) -> None:
         self._pools = pools
         self._guard = guard
@@ -67,7 +71,8 @@ class StreamBlock:
         capacity = max(1, len(usable)) if sequential else pools.lanes[0].spare.capacity
         chunks = [usable[start : start + capacity] for start in range(0, len(usable), capacity)]
         places = pools.take(len(chunks)) if tokens > 1 else []
-        self._close = weakref.finalize(self, pools.free.extend, places)
+        self._turn = turn
+        self._close = weakref.finalize(self, _give_back, pools, places, turn)
 
         def batch(chunk: Sequence[tuple[int, Tokens]], group: StreamGroup | None) -> PromptBatch:
             rows, prompts = [row for row, _ in chunk], [suffix for _, suffix in chunk]
@@ -94,7 +99,7 @@ class StreamBlock:
         columns = support_columns(support, self._vocabulary_size)
         width = self._vocabulary_size if support is None else len(support)
         answers = np.full((self._rows, width), np.nan, dtype=np.float32)
-        with self._guard():
+        with nullcontext() if self._turn is None else self._turn.working(), self._guard():
             self._check()
             if len(self._released) >= self._tokens:
                 raise BackendError(f"the block was opened for {self._tokens} tokens: open another")
@@ -145,6 +150,12 @@ class StreamBlock:
             raise BackendError("the block is closed: open another")
         if self._pools.failed:
             raise BackendError("the block's caches are lost: open it again", retryable=True)
+
+
+def _give_back(pools: StreamPools, places: Sequence[Place], turn: Turn | None) -> None:
+    pools.free.extend(places)
+    if turn is not None:
+        turn.end()
 
 
 def support_columns(support: Tokens | None, vocabulary_size: int) -> NDArray[np.intp] | slice:

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 EMPTY = 0
 """A stream that is never written to: a copy of it is an empty cache of zeros."""
 
-PREFIXES = (1, 2)
-"""Streams of the two public prefixes used last: a private block's and a public one's may differ."""
+PREFIXES = (1, 2, 3, 4)
+"""Streams of the public prefixes used last: labels that are generated at the same time have one each."""
 
-FULL_DUMMY = 3
+FULL_DUMMY = 5
 """A full stream of public tokens, copied to the streams of a group that hold no prompt."""
 
-RESERVED = 4
+RESERVED = 6
 """The number of streams before the first group."""
 
 
@@ -135,20 +135,19 @@ class StreamPool:
             Each prompt's row and logits. Read the logits before asking for the next.
         """
         group = batch.group or self.spare
-        start = self._prefix(prefix)
         if batch.sequential:
-            yield from self._load_sequentially(start, batch)
+            yield from self._load_sequentially(self._prefix(prefix), batch)
             return
         if not released:
-            yield from self._load(start, batch, group)
+            yield from self._load(self._prefix(prefix), batch, group)
             return
         if batch.group is None or batch.evaluated is None:
-            for _ in self._load(start, batch, group):
+            for _ in self._load(self._prefix(prefix), batch, group):
                 pass
             batch.evaluated = 0
         # A repeated question without a further token takes the last step again, with the same bits.
         first = min(batch.evaluated, len(released) - 1)
-        lengths = [start.length + len(suffix) for suffix in batch.suffixes]
+        lengths = [len(prefix) + len(suffix) for suffix in batch.suffixes]
         if not batch.evaluated:
             self._fill_with_dummies(group, len(lengths))
         answers: list[Logits] = []

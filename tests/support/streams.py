@@ -1,0 +1,74 @@
+"""A backend that keeps streams, over a model that only adds numbers up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dpfewshot.backends.streams.backend import StreamBackend
+
+
+class Model:
+    vocabulary_size = 50
+    end_token_ids = frozenset({0})
+    bos = None
+
+    def __init__(self) -> None:
+        self.freed = False
+        self.faults: list[str] = []
+        self.evaluated: list[int] = []
+
+    def tokenize(self, text: str) -> list[int]:
+        return [len(text) % 50]
+
+    def close(self) -> None:
+        self.freed = True
+
+
+class Streams:
+    """One context: it says when it computes with freed memory."""
+
+    cells = 256
+    failed = False
+
+    def __init__(self, streams: int, model: Model, during: Any) -> None:
+        self.tokens: list[list[int]] = [[] for _ in range(streams)]
+        self.model, self.during, self.freed = model, during, False
+
+    def copy(self, source: int, target: int) -> None:
+        self.tokens[target] = list(self.tokens[source])
+
+    def rewind(self, stream: int, length: int) -> None:
+        del self.tokens[stream][length:]
+
+    def extend(self, stream: int, start: int, tokens: list[int], *, dummies: bool = False) -> np.ndarray:
+        del dummies
+        self.during()
+        if self.freed or self.model.freed:
+            self.model.faults.append("used after it was freed")
+        self.model.evaluated.append(len(tokens))
+        self.tokens[stream] = self.tokens[stream][:start] + list(tokens)
+        return np.arange(50.0) * sum(self.tokens[stream])
+
+    def step(self, first: int, tokens: list[int], positions: list[int], active: int) -> list[np.ndarray]:
+        return [self.extend(first + index, positions[index], [tokens[index]]) for index in range(active)]
+
+    def close(self) -> None:
+        self.freed = True
+
+
+class Toy(StreamBackend):
+    """Answers at once; its model notes how many tokens each call evaluates."""
+
+    def __init__(self, during: Any = lambda: None, *, kept_prompts: int = 0) -> None:
+        self.model = Model()
+        super().__init__(self.model, context_tokens=64, kept_prompts=kept_prompts, decode_batch=1, lanes=3)
+        self.during = during
+
+    def _open_streams(self, *, streams: int, lanes: int) -> Streams:
+        del lanes
+        return Streams(streams, self.model, self.during)
+
+    def _log_softmax(self, logits: np.ndarray, columns: Any) -> np.ndarray:
+        return logits[columns]
