@@ -67,13 +67,6 @@ SAMPLING_AND_NOISE = (
         "tests/unit/test_identifiers.py",
     ),
     Fault(
-        "dpfewshot/records/identifiers.py",
-        "and one is not email",
-        "and one is not None",
-        "masking uses no network",
-        "tests/unit/test_identifiers.py",
-    ),
-    Fault(
         "dpfewshot/sampling.py",
         "if unit is None and columns_of(records).masked:",
         "if unit is None and columns_of(records).unit:",

@@ -7,6 +7,7 @@ import logging
 import pickle
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,12 +72,21 @@ def test_of_overlapping_identifiers_all_is_masked_and_the_surest_names_it() -> N
     assert [tuple(one) for one in inside.apart(found)] == [(0, 12, 1.0, "CARD"), (12, 14, 0.5, "MAIL")]
 
 
-def test_fields_stay_apart() -> None:
+def test_fields_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """A blank line separates the fields of a text, and no identifier crosses it."""
+
+    class Greedy:
+        supported_entities = ("X",)
+
+        def analyze(self, text: str, *_: object) -> list[object]:
+            return [SimpleNamespace(start=0, end=len(text), score=1.0, entity_type="X")]
+
     assert masked("4111 1111\n\n1111 1111") == "4111 1111\n\n1111 1111"
     assert masked("Subject: a@b.example\n\nBody: c@d.example") == (
         "Subject: <EMAIL_ADDRESS>\n\nBody: <EMAIL_ADDRESS>"
     )
+    monkeypatch.setattr(identifiers, "_recognizers", lambda _language: (Greedy(),))
+    assert masked("one\n\ntwo") == "<X>\n\n<X>"
 
 
 def test_labels_units_and_columns_stay() -> None:
