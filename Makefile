@@ -42,7 +42,7 @@ reproduce: .venv/dev
 
 # Slow tests that rarely fail; faults put into the code, each of which must fail a test; and processes that are
 # killed and race on the ledger, with its speed, into docs/results/ledger.md. Takes about an hour.
-soak: .venv/dev
+soak: .venv/dev .venv/presidio
 	$(BIN)/pytest -m soak
 	$(BIN)/python -m bench.faults
 	$(BIN)/python -m bench.ledger > docs/results/ledger.md
@@ -114,6 +114,10 @@ endef
 	.venv-vllm/bin/python -c 'import torchvision' 2>/dev/null || \
 	  .venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
+
+# 250 MB, for the tests of masked identifiers, which `make test` skips without it.
+.venv/presidio: .venv/dev
+	$(call install,presidio)
 
 # The libraries that only the benches compare with.
 .venv/bench: .venv/dev

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from dpfewshot.records import (
         as_records as as_records,
         index_records as index_records,
+        mask_identifiers as mask_identifiers,
         read_records as read_records,
     )
     from dpfewshot.releases.calibration import release_calibration as release_calibration
@@ -98,6 +99,7 @@ _HOMES = {
     "icl": "dpfewshot",
     "index_records": "dpfewshot.records",
     "instruction_only_demonstrations": "dpfewshot.baselines",
+    "mask_identifiers": "dpfewshot.records",
     "mechanisms": "dpfewshot",
     "non_private_sample": "dpfewshot.baselines",
     "read_records": "dpfewshot.records",

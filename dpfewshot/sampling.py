@@ -24,7 +24,7 @@ from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.records.units import Integers, Unit, UnitSequence
 from dpfewshot.tasks import Task
-from dpfewshot.values import Records, StoredRecords, as_float, unit_of
+from dpfewshot.values import Records, StoredRecords, as_float, columns_of, unit_of
 
 Sizes = Sequence[int] | Integers
 """The number of records of each unit, at least 1."""
@@ -187,11 +187,19 @@ class Holdout:
         """The public facts that decide a unit's part; none if the fraction is 0.
 
         Args:
-            records: only the names of their columns are read.
+            records: only what is said of their columns is read.
+
+        Raises:
+            InvalidPlan: the texts decide, and their identifiers were masked: another version of what masks
+                them would change the parts.
         """
         if not self.fraction:
             return ()
         unit = unit_of(records)
+        if unit is None and columns_of(records).masked:
+            raise InvalidPlan(
+                "a holdout divides records without units by their texts, which are masked: name a unit column"
+            )
         column = ("text", records.text) if unit is None else ("unit", unit)
         return (_RULE, str(self.fraction), *column)
 

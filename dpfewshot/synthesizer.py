@@ -43,7 +43,7 @@ from dpfewshot.records.checks import check_fields
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import partition_of_units
 from dpfewshot.tasks import Task
-from dpfewshot.values import Demonstration, NoPrivacy, PrivacyBudget, Record, check_whole, unit_of
+from dpfewshot.values import Demonstration, NoPrivacy, PrivacyBudget, Record, check_whole, columns_of, unit_of
 
 
 class Synthesizer:
@@ -187,7 +187,7 @@ class Synthesizer:
             "budget": None if limit is None else dataclasses.asdict(limit),
             "dataset": dataset,
             "unit": unit,
-            "label_column": records.label,
+            **columns_of(records).identity(),
             "vocabulary": backend.vocabulary_size,
         }
 

@@ -67,12 +67,18 @@ class Columns:
         label: of the label. Labels of another column partition the units differently.
         unit: of the unit; None if nobody named one.
         fields: the name and the path of each field, if a text has several.
+        masked: what replaced identifiers in the texts (`dpfewshot.mask_identifiers`); empty if nothing did.
     """
 
     text: str = TEXT_COLUMN
     label: str = LABEL_COLUMN
     unit: str | None = None
     fields: tuple[tuple[str, str], ...] = ()
+    masked: str = ""
+
+    def identity(self) -> dict[str, str]:
+        """What the runs of one checkpoint share."""
+        return {"label_column": self.label} | ({"masked": self.masked} if self.masked else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +163,10 @@ def columns_of(records: Iterable[Record]) -> Columns:
     shared = {id(record.columns): record.columns or Columns() for record in records}
     found = set(shared.values()) or {Columns()}
     if len(found) > 1:
-        named = sorted(f"text={one.text!r}, label={one.label!r}, unit={one.unit!r}" for one in found)
+        named = sorted(
+            f"text={one.text!r}, label={one.label!r}, unit={one.unit!r}{', masked' if one.masked else ''}"
+            for one in found
+        )
         raise InvalidRecords(
             f"these records come from different columns: {'; '.join(named)}. Records made by hand come from "
             "'text' and 'label': dpf.as_records(records, text=, label=, unit=) names their columns"

@@ -12,6 +12,7 @@ import click
 
 from dpfewshot.cli.backends import Decorator, backend_options, open_backend
 from dpfewshot.cli.columns import text_option
+from dpfewshot.cli.identifiers import mask_option, read_private
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.tasks import Task, by_name
 from dpfewshot.values import (
@@ -85,6 +86,7 @@ _DATA: tuple[Decorator, ...] = (
 
 _OPTIONS: tuple[Decorator, ...] = (
     *_DATA,
+    mask_option,
     click.option(
         "--label", "labels", multiple=True, help="A label to generate; repeat it for several. Default: all."
     ),
@@ -204,15 +206,12 @@ def open_session(
     Raises:
         DPFewShotError: the input is wrong; says what in one line.
     """
-    from dpfewshot.records import read_records
     from dpfewshot.synthesizer import Synthesizer
 
     task = by_name(options["task"])
     mechanism = _mechanism(options)
     population = population_of(options["population"])
-    records = read_records(
-        options["records"], text=options["text"], label=options["label_column"], unit=options["unit"]
-    )
+    records = read_private(options)
     budget = budget_of(options["epsilon"], options["delta"], population, records)
     backend = open_backend(options, prompts=options["prompts_per_token"])
     synthesizer = Synthesizer(

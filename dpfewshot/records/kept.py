@@ -39,6 +39,7 @@ class Header:
         """The header as it is stored."""
         columns = dataclasses.asdict(self.columns)
         del columns["fields"]  # the text column's name tells them
+        del columns["masked"]  # a file's texts are as they are
         return {"format": _FORMAT, "confidential": _PRIVATE, "sha256": self.digest, "columns": columns}
 
 

@@ -141,6 +141,7 @@ FURTHER: dict[str, Call] = {
 OPERATOR_ALONE = {
     "as_records": "it gives back the records; a load error names a line",
     "index_records": "likewise",
+    "mask_identifiers": "likewise: a record that cannot be masked is named by its number",
     "read_records": "likewise",
     "non_private_sample": "they are private records as they stand, and say private=False",
 }

@@ -87,6 +87,7 @@ class Unwritable(Sentence):
 
 PRIVATE_CALLS: dict[str, Callable[[], object]] = {
     "as_records": lambda: dpf.as_records(rows()),
+    "mask_identifiers": lambda: dpf.mask_identifiers(rows()),
     "Synthesizer": lambda: dpf.Synthesizer(TASK, rows(), Sentence(), budget=BUDGET),
     "Synthesizer, a wrong setting": lambda: dpf.Synthesizer(
         TASK, rows()[:-1], Sentence(), budget=BUDGET, max_tokens="8"

@@ -10,6 +10,7 @@ from typing import Any
 from dpfewshot.backends.streams.backend import Use
 from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.request import GenerationRequest
+from dpfewshot.records import identifiers
 from dpfewshot.records.units import UnitSequence
 
 # ---- backends --------------------------------------------------------------------------------------------
@@ -145,3 +146,15 @@ def beginnings(synthesizer: Any, label: str, tokens: int) -> list[tuple[list[int
 def objects(synthesizer: Any) -> list[object]:
     """What a synthesizer generates with: objects that must not show what they hold."""
     return [synthesizer._generation, *synthesizer._generation.runs.values()]
+
+
+# ---- records ---------------------------------------------------------------------------------------------
+
+found_identifier = identifiers._Found
+"""An identifier in a text, as a recogniser would find it."""
+
+apart = identifiers._apart
+"""Joins the identifiers that overlap, of which Presidio finds few on its own."""
+
+recognizers = identifiers._recognizers
+"""Presidio's recognisers, kept: to load them again, and to see what they log without us."""

@@ -1,0 +1,128 @@
+"""Masked records in plans, prompts, checkpoints and commands."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dpfewshot as dpf
+from dpfewshot.cli import options
+from dpfewshot.cli.application import run
+from tests.support import factory
+from tests.support.presidio import needs_presidio
+from tests.support.resuming import path, synthesizer
+from tests.support.scripts import Sentence, tickets
+
+FIXTURES = (path,)
+pytestmark = needs_presidio
+MAIL = "ann@example.com"
+
+
+def rows() -> list[dpf.Record]:
+    return [replace(ticket, text=f"{ticket.text} of {MAIL}") for ticket in tickets()]
+
+
+class Listening(Sentence):
+    """Remembers the texts that it tokenises."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        super().__init__(sure=0.999999)
+
+    def tokenize(self, text: str) -> list[int]:
+        self.heard.append(text)
+        return super().tokenize(text)
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_no_prompt_has_what_was_masked(mask: bool) -> None:
+    listening = Listening()
+    records = dpf.mask_identifiers(rows()) if mask else rows()
+    plain = factory.synthesizer(Sentence(), rows()).plan
+    with factory.synthesizer(listening, records) as made:
+        made.generate("refund")
+        assert made.plan.epsilon == plain.epsilon
+    heard = "\n".join(listening.heard)
+    assert (MAIL in heard, "<EMAIL_ADDRESS>" in heard) == (not mask, mask)
+
+
+def test_a_checkpoint_is_of_masked_records_or_of_others(path: Path) -> None:
+    masked = dpf.mask_identifiers(rows())
+    first = synthesizer(records=masked).generate_all(checkpoint=path)
+    assert synthesizer(records=masked).generate_all(checkpoint=path) == first
+    for other in (rows(), dpf.mask_identifiers(rows(), language="de")):
+        with pytest.raises(dpf.InvalidPlan, match="another plan"):
+            synthesizer(records=other).generate_all(checkpoint=path)
+
+
+def test_a_holdout_needs_units_that_masking_leaves_alone() -> None:
+    masked = dpf.mask_identifiers(rows())
+    with pytest.raises(dpf.InvalidPlan, match="name a unit column"):
+        factory.synthesizer(records=masked, holdout=0.2)
+    named = [replace(row, unit=f"{MAIL} {number}") for number, row in enumerate(rows())]
+    units = [
+        factory.synthesizer(records=records, unit="customer", holdout=0.2).set_up
+        for records in (dpf.mask_identifiers(named), named)
+    ]
+    chosen = [
+        [unit[0].unit for unit in made.generating(stratum)] for made in units for stratum in made.plan.strata
+    ]
+    assert chosen[:2] == chosen[2:]
+
+
+# ---- commands --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> list[str]:
+    records, task = tmp_path / "records.jsonl", tmp_path / "task.toml"
+    records.write_text("".join(json.dumps({"text": one.text, "label": one.label}) + "\n" for one in rows()))
+    task.write_text(
+        'name = "tickets"\ninstruction = "Write a ticket."\nlabel_field = "Kind"\ntext_field = "Ticket"\n'
+        'labels = ["refund", "delivery"]\n'
+    )
+    return [
+        "--task", str(task), "--records", str(records), "--epsilon", "4", "--delta", "1e-5",
+        "--mechanism", "gaussian", "--prompts-per-token", "100", "--resample-every", "1",
+        "--max-tokens", "8", "--top-k", "all",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["plan", "generate"])
+@pytest.mark.parametrize("mask", [["--mask-identifiers"], ["--mask-identifiers", "de"], []])
+def test_the_commands_mask_if_they_are_told_to(
+    command: str,
+    mask: list[str],
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    listening = Listening()
+    seen: list[Any] = []
+    read = options.read_private
+    monkeypatch.setattr(options, "open_backend", lambda *_, **__: listening)
+    monkeypatch.setattr(options, "read_private", lambda given: seen.append(read(given)) or seen[-1])
+    assert run([command, *mask, *arguments]) == 0
+    assert (MAIL in seen[0][0].text) == (not mask)
+    assert mask or command == "plan" or MAIL in "".join(listening.heard)
+    printed = capsys.readouterr()
+    assert MAIL not in printed.out + printed.err
+    assert "EMAIL" not in printed.out + printed.err
+
+
+def test_a_resumed_command_masks_as_the_first_did(
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(options, "open_backend", lambda *_, **__: Listening())
+    generate = ["generate", *arguments, "--output", str(tmp_path / "demos.jsonl"), "--resume"]
+    assert run([*generate, "--mask-identifiers"]) == 0
+    assert run(generate) == 2
+    assert "another plan" in capsys.readouterr().err
+    assert run([*generate, "--mask-identifiers"]) == 0
