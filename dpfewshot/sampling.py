@@ -31,7 +31,7 @@ Sizes = Sequence[int] | Integers
 
 
 def drawable(rate: Fraction) -> Fraction:
-    """The largest sampling rate up to this one that `PoissonSampler` draws: itself, or a multiple of 2⁻⁶³."""
+    """This sampling rate, or the next smaller multiple of 2⁻⁶³ if it is too fine for `PoissonSampler`."""
     return rate if rate.denominator < 1 << 64 else Fraction(int(rate * (1 << 63)), 1 << 63)
 
 

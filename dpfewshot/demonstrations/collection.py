@@ -267,7 +267,9 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
     strings += fields.values() if isinstance(fields, dict) else [None]
     amounts = [line[name] for name in ("epsilon", "delta")]
     spends = all(type(amount) in _NUMBERS and 0 <= amount <= sys.float_info.max for amount in amounts)
-    whole = type(line["tokens"]) is int and line["tokens"] >= 0 and isinstance(line["private"], bool)
+    whole = (
+        type(line["tokens"]) is int and 0 <= line["tokens"] < 1 << 63 and isinstance(line["private"], bool)
+    )
     if not (all(isinstance(each, str) for each in strings) and whole and spends == line["private"]):
         raise ValueError("a value has the wrong type")
     return Demonstration(

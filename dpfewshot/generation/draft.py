@@ -87,7 +87,8 @@ class Draft:
 
     def _value(self, tokens: Sequence[int]) -> str:
         if self._layout.multiline:
-            written = text_of(self._backend, tokens, frozenset(self._backend.end_token_ids))
+            model_ends = self._backend.end_token_ids
+            written = whole_text(self._backend, [token for token in tokens if token not in model_ends])
             return on_lines(BLANK_LINE.split(written, maxsplit=1)[0])
         value = text_of(self._backend, tokens, self._ends)
         return on_one_line(value) if len(self._layout.fields) > 1 else value

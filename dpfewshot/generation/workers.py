@@ -198,6 +198,8 @@ class Workers:
             if self._cancelled:
                 return None
             future = self._executor.submit(make_draw, task)
+            if not callable(getattr(future, "result", None)) or not callable(getattr(future, "cancel", None)):
+                raise BackendError(f"the executor's submit must return a future, not {type(future).__name__}")
             self._running.add(future)
             return future
 

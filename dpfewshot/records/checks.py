@@ -33,13 +33,14 @@ def columns_for(text: TextColumns, label: str, unit: str | None) -> Columns:
     """
     if isinstance(text, str):
         return Columns(text, label, unit)
-    named = list(text.items()) if isinstance(text, Mapping) else [(name, name) for name in text or ()]
-    paths = dict(named)
-    if (
-        not paths
-        or len(paths) < len(named)
-        or not all(isinstance(one, str) for pair in named for one in pair)
-    ):
+    named: list[tuple[str, str]] = []
+    if isinstance(text, Mapping):
+        named = list(text.items())
+    elif isinstance(text, Sequence):  # a set has no order
+        named = [(name, name) for name in text]
+    strings = all(isinstance(one, str) for pair in named for one in pair)
+    paths = dict(named) if strings else {}
+    if not paths or len(paths) < len(named):
         raise InvalidRecords("text= names no column, or one twice: give a string, several, or a mapping")
     if len(paths) == 1:
         return Columns(named[0][1], label, unit)
@@ -131,8 +132,8 @@ def _checked(record: Record, given: Columns) -> Record:
     """The same record, unless a value is not a plain string or the caller names columns that it lacks."""
     columns = given if record.columns is None else _with_unit(record.columns, given.unit)
     text = _string(record.text, "text")
-    if columns.fields and TextLayout(tuple(dict(columns.fields))).divided(text) is None:
-        raise InvalidRecords("does not have the text fields that text= names")
+    if columns.fields and not all(TextLayout(tuple(dict(columns.fields))).divided(text) or ("",)):
+        raise InvalidRecords("does not have the text fields that text= names, or one of them is blank")
     unit = None if record.unit is None and columns.unit is None else _unit(record.unit)
     checked = Record(text, _string(record.label, "label"), unit, columns=columns)
     return record if checked == record and columns == (record.columns or Columns()) else checked

@@ -135,7 +135,7 @@ class Task:
 
     def _check_text_fields(self) -> None:
         names = _checked_lines(self.text_fields, "text field", "leave them out for a single text_field")
-        if self.text_field:
+        if self.text_field != "":
             raise InvalidTask("the task has a text_field and text_fields: give one of the two")
         for name in names:
             _check_field(name, "text_fields")

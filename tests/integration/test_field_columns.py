@@ -133,7 +133,7 @@ def test_a_column_of_that_name_comes_before_a_path() -> None:
     assert record.text == "this"
 
 
-@pytest.mark.parametrize("text", [(), {}, ("a", "a"), {"A": 3}, [3]])
+@pytest.mark.parametrize("text", [(), {}, ("a", "a"), {"A": 3}, [3], 3, [["a"]], {"a", "b"}])
 def test_columns_that_name_nothing_are_refused(text: Any) -> None:
     with pytest.raises(InvalidRecords, match="text= names no column"):
         dpf.as_records(rows(1), text=text)

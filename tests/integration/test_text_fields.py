@@ -231,6 +231,8 @@ def test_records_of_other_fields_are_refused_and_cost_nothing(tmp_path: Path) ->
     assert not ledger.datasets()
     with pytest.raises(InvalidRecords, match="record 1: does not have the text fields"):
         dpf.as_records([dpf.Record("private", "refund")], text=COLUMNS)
+    with pytest.raises(InvalidRecords, match="one of them is blank"):
+        dpf.as_records([dpf.Record("Subject: \u00a0\n\nBody:", "refund")], text=COLUMNS)
 
 
 def test_the_command_line_reads_fields(command: Run, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -168,6 +169,16 @@ def test_a_field_ends_at_a_blank_line_if_texts_have_several_lines() -> None:
     assert draft.finished
     assert task.layout.fields_of(draft.text()) == {"Subject": "Late", "Body": "Hello,\nwhere?"}
     assert draft.text() == "Subject: Late\n\nBody: Hello,\nwhere?"
+
+
+def test_nothing_after_a_blank_line_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One token may hold the end of a field and what follows it."""
+    monkeypatch.setattr(
+        BACKEND, "detokenize", lambda tokens: "".join((" ", "\n\nfoo")[token] for token in tokens)
+    )
+    draft = Draft(BACKEND, TextLayout(("A",), True), frozenset({1}), released=[0, 1])
+    assert draft.finished
+    assert draft.text() == ""
 
 
 def test_the_models_end_token_ends_a_field_and_not_the_demonstration() -> None:

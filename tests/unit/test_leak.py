@@ -80,6 +80,13 @@ def test_runs_are_counted_in_a_backends_tokens():
     assert " parcel" in WORDS
 
 
+def test_line_breaks_of_a_record_hide_no_copy_of_it():
+    finding = leak_check(
+        released("my parcel is late"), records("my\nparcel\nis late"), Sentence(), long_run=3
+    )
+    assert finding.verdict == "failed"
+
+
 def test_nothing_released_is_refused():
     with pytest.raises(InvalidPlan, match="demonstrations"):
         leak_check([], records(OWN))

@@ -70,6 +70,47 @@ def test_a_turn_that_nobody_uses_is_taken_over(monkeypatch: pytest.MonkeyPatch) 
         assert waits.result(timeout=20) is not None
 
 
+def test_turns_are_given_in_the_order_in_which_they_were_asked_for() -> None:
+    held, order = Turns(), []
+    first = held.take()
+    assert first is not None
+
+    def take(number: int) -> None:
+        turn = held.take()
+        assert turn is not None
+        order.append(number)
+        turn.end()
+
+    with ThreadPoolExecutor(4) as threads:
+        waits = []
+        for number in range(4):
+            waits.append(threads.submit(take, number))
+            time.sleep(0.05)
+        first.end()
+        for each in waits:
+            each.result(timeout=20)
+    assert order == [0, 1, 2, 3]
+
+
+def test_an_interrupt_of_who_waits_leaves_the_turn_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "PATIENCE", 60.0)
+    held = Turns()
+    first = held.take()
+    assert first is not None
+
+    class Interrupted(turns.SimpleQueue):  # type: ignore[name-defined,misc]
+        def get(self, *_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+    with ThreadPoolExecutor(1) as thread, monkeypatch.context() as patched:
+        patched.setattr(turns, "SimpleQueue", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            thread.submit(held.take).result(timeout=20)
+    first.end()
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(held.take).result(timeout=20) is not None
+
+
 def test_a_block_that_computes_is_not_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "PATIENCE", 0.02)
     held = Turns()

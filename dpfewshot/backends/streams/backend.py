@@ -162,9 +162,9 @@ class StreamBackend(ABC):
         """Open a block of the prompts `prefix + suffix`; see `BlockBackend`.
 
         The prefix is evaluated once and kept while it is in use. Several blocks may be open at once. A
-        private one of several tokens waits while another thread's is open, unless that one is not asked for
-        `turns.PATIENCE`. In a public block of one token, a prompt that begins with the whole of an earlier
-        one continues it.
+        private one of several tokens waits until those that other threads opened or asked for before it are
+        closed, or not asked for `turns.PATIENCE`. In a public block of one token, a prompt that begins with
+        the whole of an earlier one continues it.
 
         Raises:
             BackendError: `tokens` is below 1, or the prefix leaves no room for a prompt.

@@ -70,9 +70,11 @@ class StreamBlock:
         sequential = public and tokens == 1
         capacity = max(1, len(usable)) if sequential else pools.lanes[0].spare.capacity
         chunks = [usable[start : start + capacity] for start in range(0, len(usable), capacity)]
-        places = pools.take(len(chunks)) if tokens > 1 else []
+        places: list[Place] = []
         self._turn = turn
         self._close = weakref.finalize(self, _give_back, pools, places, turn)
+        if tokens > 1:
+            pools.take(len(chunks), places)  # which the finalizer owns: an interrupt loses none
 
         def batch(chunk: Sequence[tuple[int, Tokens]], group: StreamGroup | None) -> PromptBatch:
             rows, prompts = [row for row, _ in chunk], [suffix for _, suffix in chunk]

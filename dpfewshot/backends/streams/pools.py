@@ -60,9 +60,10 @@ class StreamPools:
         """Whether caches are lost and the pools must be replaced."""
         return any(pool.failed for pool in self._pools)
 
-    def take(self, wanted: int) -> list[Place]:
-        """Take up to `wanted` of the free places."""
-        return [self.free.popleft() for _ in range(min(wanted, len(self.free)))]
+    def take(self, wanted: int, places: list[Place]) -> None:
+        """Move up to `wanted` of the free places to a list."""
+        for _ in range(min(wanted, len(self.free))):
+            places.append(self.free.popleft())  # noqa: PERF401 - one by one: an interrupt loses none
 
     def close(self) -> None:
         """Free the memory."""
