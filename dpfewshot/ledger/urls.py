@@ -94,7 +94,7 @@ def _name_of_file(url: URL) -> str:
     path = url.database or ""
     # a file: name may say mode=memory or nolock=1, which would void every guarantee here
     if path in ("", ":memory:") or path.startswith("file:"):
-        raise LedgerError(f"a ledger must outlive its process: name a file, {_EXAMPLES}")
+        raise LedgerError(f"a ledger must outlive its process: name a file, after three slashes, {_EXAMPLES}")
     return f"the ledger {path!r}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Final
 
 from dpfewshot.report.contents import Contents
@@ -31,7 +32,7 @@ def guarantee(contents: Contents) -> dict[str, object]:
 
 
 def _one_in(promise: Promise) -> str:
-    return f"{math.floor(1 / promise.delta):,}" if promise.delta else ""
+    return f"{math.floor(1 / Fraction(repr(promise.delta))):,}" if promise.delta else ""
 
 
 def _why_none(contents: Contents) -> str:
