@@ -51,8 +51,8 @@ def measure(data: Path, store: Path, repetitions: int) -> None:
     }
     results = Results(RAW)
     for repetition in range(repetitions):
-        for place in range(max(len(each[EPSILONS[0]]) for each in evolutions.values())):
-            for epsilon in EPSILONS:
+        for epsilon in EPSILONS:
+            for place in range(max(len(each[EPSILONS[0]]) for each in evolutions.values())):
                 for name in TASKS:
                     for condition in evolutions[name][epsilon][place : place + 1]:
                         trial = Trial(Stored(condition, store), epsilon, repetition=repetition)

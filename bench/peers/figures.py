@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.peers.accuracy import AMIN, EPSILONS, INK, RAW, TASKS, WRITER
@@ -81,10 +81,8 @@ def group(found: Iterable[Cell], task: str, condition: str, epsilon: float) -> l
     chosen = [
         cell for cell in found if (cell.task, cell.condition, cell.epsilon_asked) == (task, wanted, epsilon)
     ]
-    unique = {
-        cell.repetition: cell for cell in chosen
-    }  # a later cell of a repetition replaces an earlier one
-    return [unique[number] for number in sorted(unique)]
+    # some were measured by both scripts
+    return [replace(cell, repetition=number) for number, cell in enumerate(chosen)]
 
 
 def compared(ours: Sequence[Cell], peer: Sequence[Cell], task: str) -> Difference:

@@ -31,7 +31,7 @@ def page(lines: Sequence[Line], found: Sequence[Cell]) -> str:
         "SPEED": "\n".join(tables.speed(lines)),
         "CLAIMS": "\n".join(tables.claims(lines)),
         "ACCURACY": "\n".join(tables.accuracy(found)),
-        "SPREAD": tables.spread_of_ours(found),
+        "SPREAD": "\n".join(tables.spread(found)),
         "AGREEMENT": "\n".join(tables.agreement()),
         "ACCOUNTING": "\n".join(tables.accounting(lines)),
         "NOISE": "\n".join(tables.noise(lines)),
@@ -48,7 +48,7 @@ def goals(lines: Sequence[Line], found: Sequence[Cell]) -> str:
     ahead, compared = tables.leads(found)
     whole = len(TASKS) * len(PEERS) * len(EPSILONS)
     state = verdict(not ahead) if ahead or compared == whole else "open"
-    who = f"{'; '.join(ahead) or 'none'}, in {compared} of {whole} comparisons"
+    who = f"{'; '.join(ahead) or 'no peer is'}; {compared} of {whole} comparisons on {len(TASKS)} tasks were measured"
     rows = [
         "| goal | found | |",
         "|---|---|---|",

@@ -39,6 +39,8 @@ ROUNDS = 2
 EPSILON = 1.0
 MODEL = Path(__file__).parents[2] / f"{MODELS['gemma'][1]}.gguf"
 CONTEXT = 512
+KEPT_PROMPTS = 256
+"""Ours keeps every prompt of a draw from token to token: the largest M is 216."""
 SLOTS = 4
 PACK_TOKENS = 3
 INK_BATCH = 8
@@ -96,21 +98,25 @@ def measure_packages(data: Path, store: Path) -> Iterator[Line]:
 
 
 def in_turns(data: Path, store: Path, turns: str, ways_of: Callable[..., Task]) -> Iterator[Line]:
-    """All ways of all data sets, round by round; ours and the first way run once before, to warm up."""
+    """All ways of all data sets, round by round; ours and the first way run once before, to warm up.
+
+    No two runs have the same draw: the server keeps prompts that it has seen.
+    """
     threads = usable_processors()
     with ExitStack() as stack:
-        process = stack.enter_context(LlamaCpp(MODEL, context_tokens=CONTEXT, threads=threads))
+        process = stack.enter_context(
+            LlamaCpp(MODEL, context_tokens=CONTEXT, threads=threads, kept_prompts=KEPT_PROMPTS)
+        )
         server = stack.enter_context(closing(Server(MODEL, SLOTS, threads, cache_prompt=True)))
         machinery = Machinery(data, store, process, server)
         for name, inputs in zip(("trec", "agnews"), INPUTS, strict=True):
             task = ways_of(name, Inputs(inputs, data, process, DATA_SETS[name].max_tokens), machinery, stack)
-            for number in range(-1, ROUNDS):
+            for way in {TANG_WAY, OURS_WAY} & task.ways.keys():
+                task.ways[way](ROUNDS)
+            for number in range(ROUNDS):
                 for way in task.ways if number % 2 else reversed(task.ways):
-                    if number < 0 and way not in (TANG_WAY, OURS_WAY):
-                        continue
                     seconds, tokens = task.ways[way](number)
-                    if number >= 0:
-                        yield line(task, way, number, seconds, tokens) | {"turns": turns}
+                    yield line(task, way, number, seconds, tokens) | {"turns": turns}
 
 
 def line(task: Task, way: str, number: int, seconds: float, tokens: int) -> Line:
@@ -146,7 +152,10 @@ def server_ways(name: str, inputs: Inputs, machinery: Machinery, _: ExitStack) -
         AGREEING_WAY: (2 * data.our_prompts, 1),
         SAME_NOISE_WAY: (prompts_at_the_noise_of_tang(data, inputs.population), 1),
     }
-    ways = {way: by_server(data, inputs, machinery, size) for way, size in asking.items()}
+    ways = {
+        way: by_server(data, inputs, machinery, size, place)
+        for place, (way, size) in enumerate(asking.items(), start=1)
+    }
     ways |= {way: by_ours(data, inputs, machinery, size) for way, size in ours.items()}
     return Task(name, asking | ours, ways)
 
@@ -173,12 +182,13 @@ def package_ways(name: str, inputs: Inputs, machinery: Machinery, stack: ExitSta
 
 
 def by_server(
-    data: DataSet, inputs: Inputs, machinery: Machinery, size: tuple[int, int]
+    data: DataSet, inputs: Inputs, machinery: Machinery, size: tuple[int, int], place: int
 ) -> Callable[[int], Cost]:
-    """One request a prompt: the middle token, times T."""
+    """One request a prompt: the middle token, times T. Its draws are those of its place among the ways."""
 
     def run(number: int) -> Cost:
-        step = machinery.server.fresh(inputs, inputs.draw(number, *size), data.max_tokens // 2)
+        drawn = inputs.draw(place * (ROUNDS + 1) + number, *size)
+        step = machinery.server.fresh(inputs, drawn, data.max_tokens // 2)
         return step.seconds * data.max_tokens, step.evaluated * data.max_tokens
 
     return run

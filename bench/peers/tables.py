@@ -37,17 +37,21 @@ def speed(lines: Sequence[Line]) -> Iterator[str]:
             "one draw in process, with SmolLM2-135M and 20 prompts."
         )
         return
-    yield "| task | way | M × N | seconds | times ours | model tokens |"
-    yield "|---|---|---|---|---|---|"
+    yield "| task | way | M × N | seconds | ours in that run | times ours | model tokens |"
+    yield "|---|---|---|---|---|---|---|"
     for task in dict.fromkeys(line["task"] for line in measured):
         for peer in ordered(measured, task):
             rows = [line for line in measured if (line["task"], line["peer"]) == (task, peer)]
             rows = [line for line in rows if line["turns"] == rows[0]["turns"]]
             size = f"{rows[0]['prompts']} × {rows[0]['records_per_prompt']}" if rows[0]["prompts"] else "–"
             seconds = Spread.of([line["seconds"] for line in rows]).shown()
+            beside = [line for line in measured if (line["task"], line["peer"]) == (task, OURS_WAY)]
+            ours = Spread.of(
+                [line["seconds"] for line in beside if line["turns"] == rows[0]["turns"]]
+            ).shown()
             factor = "1" if peer == OURS_WAY else ratios(measured, task, peer, OURS_WAY).shown()
             tokens = round(sum(line["tokens"] for line in rows) / len(rows))
-            yield f"| {task} | {peer} | {size} | {seconds} | {factor} | {tokens:,} |"
+            yield f"| {task} | {peer} | {size} | {seconds} | {ours} | {factor} | {tokens:,} |"
 
 
 def ordered(measured: Iterable[Line], task: str) -> list[str]:
@@ -65,7 +69,7 @@ def claims(lines: Sequence[Line]) -> Iterator[str]:
         stated = line.get("stated", line.get("epsilon"))
         each = (stated, line["own"], line["drawn"], line["as_run"])
         shown = " | ".join("none" if value is None else rounded_up(value) for value in each[2:])
-        first = " | ".join("–" if value is None else rounded_up(value) for value in each[:2])
+        first = " | ".join("–" if value is None else f"{value:.3g}" for value in each[:2])
         yield f"| {line['peer']} | {line['setting']} | {first} | {shown} | {line['why']} |"
 
 
@@ -130,14 +134,16 @@ def dots(cells: Sequence[Cell], epsilon: float) -> list[tuple[str, float, float,
     return rows
 
 
-def spread_of_ours(cells: Sequence[Cell]) -> str:
-    """How far apart the repetitions of ours are."""
-    each = {
-        task: Spread.of(accuracy_of(found, task))
-        for task in TASKS
-        if (found := group(cells, task, OURS[task], EPSILONS[0]))
-    }
-    return "; ".join(f"{task} {one.low:.1f} to {one.high:.1f}" for task, one in each.items())
+def spread(cells: Sequence[Cell]) -> Iterator[str]:
+    """How far apart the runs of each mechanism are, at the first ε."""
+    yield f"| runs at ε = {EPSILONS[0]:g} lie from, to | {' | '.join(TASKS)} |"
+    yield f"|{'---|' * (len(TASKS) + 1)}"
+    for condition, name in {"": OURS_WAY, **PEERS}.items():
+        groups = [group(cells, task, condition or OURS[task], EPSILONS[0]) for task in TASKS]
+        each = zip(groups, TASKS, strict=True)
+        ranges = [Spread.of(accuracy_of(found, task)) if found else None for found, task in each]
+        shown = ["–" if one is None else f"{one.low:.1f} to {one.high:.1f}" for one in ranges]
+        yield f"| {name} | {' | '.join(shown)} |"
 
 
 def agreement() -> Iterator[str]:
