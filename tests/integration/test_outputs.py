@@ -27,6 +27,7 @@ from tests.support.neighbours import (
     NEIGHBOURS,
     PROMPTS,
     RELATIONS,
+    UNITS,
     Certain,
     Neighbouring,
     rows,
@@ -288,5 +289,10 @@ def test_control_an_error_that_quotes_a_record(monkeypatch: pytest.MonkeyPatch) 
             raise DPFewShotError(str(error)) from None
 
     monkeypatch.setattr(PromptWriter, "body", body)
+    everyone = str(UNITS["refund"])  # so that the record is in the first draw, not in every second one
     with pytest.raises(AssertionError, match="cannot tokenize ' <unwritable>"):
-        found("add-remove", "refused by the tokenizer", BRIEF)
+        found(
+            "add-remove",
+            "refused by the tokenizer",
+            [planned("generate", "-M", everyone, "--label", "refund")],
+        )
