@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.exact.choice import uniform_below
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.generation.draft import Draft
+from dpfewshot.generation.shaped_draft import ShapedDraft
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import check_record_labels, planned_labels
 from dpfewshot.mechanisms.decoding import Decoding
@@ -27,6 +29,7 @@ from dpfewshot.records.checks import check_fields
 from dpfewshot.runtime.deprecation import deprecated_names
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
+from dpfewshot.tasks.layout import TextLayout
 from dpfewshot.values import Demonstration, PrivacySpend, Record, Relation, check_whole
 
 _STEPS_OF_LIKELIEST = 2**40
@@ -71,7 +74,8 @@ def instruction_only_demonstrations(
         One demonstration of each label, then the next of each. `spent` is (0, 0), and `private` is true.
 
     Raises:
-        InvalidPlan: a setting is outside its range, or there is no label.
+        InvalidPlan: a setting is outside its range, there is no label, or no text of `max_tokens` tokens
+            matches the task's schema.
         InvalidTask: the task does not have one of the labels.
         BackendError: the model or its server failed.
     """
@@ -82,7 +86,10 @@ def instruction_only_demonstrations(
     decoding = Decoding(temperature=(0.0 if shots == 1 else 1.0) if temperature is None else temperature)
     planned = planned_labels(task, labels)
     writer = PromptWriter(task, backend, record_token_cap=1)
-    continuation = _Continuation(TokenLoop(backend, task.layout), max_tokens, top_k, decoding, random_source)
+    loop = TokenLoop(backend, task.layout)
+    if loop.automaton is not None:
+        loop.automaton.check(max_tokens)
+    continuation = _Continuation(loop, max_tokens, top_k, decoding, random_source)
     return [continuation.of(label, writer.for_label(label)) for _ in range(shots) for label in planned]
 
 
@@ -124,11 +131,11 @@ def non_private_sample(
         )
         for label in planned
     }
-    return [verbatim(task, drawn[label][shot]) for shot in range(shots) for label in planned]
+    return [verbatim(drawn[label][shot], task.layout) for shot in range(shots) for label in planned]
 
 
-def verbatim(task: Task, record: Record) -> Demonstration:
-    """A record as a demonstration, without any privacy."""
+def verbatim(record: Record, layout: TextLayout | None = None) -> Demonstration:
+    """A record as a demonstration, without any privacy; with a task's layout, its fields too."""
     return Demonstration(
         text=record.text,
         label=record.label,
@@ -137,7 +144,7 @@ def verbatim(task: Task, record: Record) -> Demonstration:
         spent=None,
         relation=Relation.ADD_REMOVE,
         mechanism=_NON_PRIVATE_SAMPLE,
-        fields=task.layout.fields_of(record.text),
+        fields=layout.fields_of(record.text) if layout else {},
     )
 
 
@@ -173,30 +180,33 @@ class _Continuation:
             fields=self._loop.layout.fields_of(text),
         )
 
-    def _written(self, prompts: LabelPrompts) -> tuple[Draft, int]:
+    def _written(self, prompts: LabelPrompts) -> tuple[Draft | ShapedDraft, int]:
         """The demonstration, and the number of its tokens, at most `max_tokens`."""
         draft = self._loop.draft(further=prompts.further)
-        suffixes, drawn = [prompts.public_suffix], 0
-        longest = self._max_tokens + draft.names_left
+        suffixes, drawn = [[*prompts.public_suffix, *draft.context]], 0
+        longest = self._max_tokens + draft.written_left(self._max_tokens)
         with closing(open_block(self._loop.backend, prompts.prefix, suffixes, longest, public=True)) as block:
             while drawn < self._max_tokens and not draft.finished:
+                left = self._max_tokens - drawn
                 drawn += 1
-                for token in draft.add(self._next(block, draft.excluded)):
+                for token in draft.add(self._next(block, draft, left)):
                     block.append(token)
         return draft, drawn
 
-    def _next(self, block: PromptBlock, excluded: frozenset[int]) -> int:
+    def _next(self, block: PromptBlock, draft: Draft | ShapedDraft, left: int) -> int:
         logprobs = np.asarray(block.next_token_logprobs(), dtype=np.float32)
         if logprobs.ndim != 2 or len(logprobs) != 1:  # noqa: PLR2004 - one row of V
             raise BackendError("the backend returned an array of the wrong shape")
-        support = likeliest(logprobs[0], excluded, self._top_k)
+        support = draft.support(partial(likeliest, top_k=self._top_k), logprobs[0], left)
         scores = logprobs[0, support].astype(np.float64)
         known = np.isfinite(scores)
         if not known.any():
-            raise BackendError(
-                "the backend gives no token of a public prompt any probability: "
-                "check whether the prompt is longer than the backend's context"
-            )
+            if self._loop.automaton is None or not np.isfinite(logprobs).any():
+                raise BackendError(
+                    "the backend gives no token of a public prompt any probability: "
+                    "check whether the prompt is longer than the backend's context"
+                )
+            known, scores = ~known, np.zeros_like(scores)  # the schema allows unlikely tokens alone
         weights = np.exp(np.where(known, scores - scores[known].max(), -np.inf))
         steps = np.rint(weights * _STEPS_OF_LIKELIEST).astype(np.int64)
         return support[self._decoding.choose(steps, self._random_source)]

@@ -165,7 +165,7 @@ class Synthesizer:
         )
         writer = PromptWriter(task, backend, record_token_cap)
         undecided = Planner(writer, settings, limit, strata, relation)
-        undecided.check_context(getattr(backend, "context_tokens", None))
+        undecided.check_lengths(getattr(backend, "context_tokens", None))
         decided = decide(undecided, choices, work, vocabulary_size=backend.vocabulary_size)
         self._planner = decided.planner
         plan = self._planner.plan(decided.mechanism, decided.reasons)

@@ -1,5 +1,14 @@
 """A nightly batch: generates demonstrations of every label into a daily file, from one durable budget.
 
+Create the account of all nights once. The nights only use it: without its ledger they fail.
+
+    mkdir -m 700 demonstrations
+    cd demonstrations
+    dpfewshot ledger create --ledger sqlite:///budget.db --dataset tickets --epsilon 8 --delta 1e-5
+    cd ..
+
+Then every night:
+
     python examples/nightly.py --records tickets.jsonl.gz --task tickets.toml --folder demonstrations
 
 Start it again after a crash on the same day, and it resumes. It exits with 3 when the budget is spent.
@@ -35,10 +44,8 @@ def main(arguments: Sequence[str], open_backend: Callable[[], LogprobBackend] = 
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO)  # only released facts are logged: docs/how-to/service.md
 
-    options.folder.mkdir(parents=True, exist_ok=True)
     with dpf.BudgetLedger.open(f"sqlite:///{options.folder / 'budget.db'}") as ledger:
-        # The budget of all nights, created on the first one.
-        ledger.create("tickets", dpf.PrivacyBudget(epsilon=8, delta=1e-5))
+        account = ledger.account("tickets")  # never created here: a lost ledger must not become a new budget
         synthesizer = dpf.Synthesizer(
             dpf.tasks.by_name(options.task),
             dpf.read_records(options.records),
@@ -47,8 +54,7 @@ def main(arguments: Sequence[str], open_backend: Callable[[], LogprobBackend] = 
             prompts_per_token=40,
             max_tokens=16,
             resample_every=4,
-            ledger=ledger,
-            dataset="tickets",
+            ledger=account,
         )
         try:
             demonstrations = synthesizer.generate_all(checkpoint=options.folder / f"{options.day}.checkpoint")

@@ -15,9 +15,9 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/token_loop.py",
-        "support = release.support(public_row, draft.excluded)",
-        "support = release.support(_answer(private, len(suffixes), None).mean(axis=0) if suffixes\n"
-        "    else public_row, draft.excluded)",
+        "support = draft.support(release.support, public_row, whole - len(released))",
+        "support = draft.support(release.support, _answer(private, len(suffixes), None).mean(axis=0)\n"
+        "    if suffixes else public_row, whole - len(released))",
         "supports are public",
         WIRING,
     ),
@@ -34,6 +34,48 @@ LOOP_AND_PARTS = (
         "permit = locals().get('permit') or charge()",
         "every draw is charged",
         "tests/integration/test_synthesizer.py",
+    ),
+    Fault(
+        "dpfewshot/generation/shaped_draft.py",
+        "allowed[rule(public_logprobs[allowed], frozenset())]",
+        "np.array(rule(public_logprobs, frozenset()))",
+        "only tokens that the schema allows are candidates",
+        "tests/property/test_schema.py",
+    ),
+    Fault(
+        "dpfewshot/backends/token_automaton.py",
+        "bound = max(most, self.left(state)) - 1",
+        "bound = max(99, self.left(state)) - 1",
+        "a text that matches its schema ends within its tokens",
+        "tests/property/test_schema.py",
+    ),
+    Fault(
+        "dpfewshot/backends/token_automaton.py",
+        "self._lengths + rows[-1][self._to]",
+        "self._lengths",
+        "a prompt with what a schema forces fits into the context",
+        "tests/property/test_schema.py",
+    ),
+    Fault(
+        "dpfewshot/tasks/automaton.py",
+        r"""index = Index(rf"\x00(?:{expression})\x00", letters)""",
+        r"""index = Index(rf"\x00(?:{expression})\x00?", letters)""",
+        "no alternative of a schema hides another",
+        "tests/unit/test_json_schema.py",
+    ),
+    Fault(
+        "dpfewshot/tasks/expressions.py",
+        "allowed = _without(asked, forbidden)",
+        "allowed = asked",
+        "what matches a pattern is the inside of a JSON string",
+        "tests/property/test_expressions.py",
+    ),
+    Fault(
+        "dpfewshot/tasks/json_schema.py",
+        """if "type" in used and not all(""",
+        """if "type" in used and not any(""",
+        "an enumerated value has the type beside it",
+        "tests/unit/test_json_schema.py",
     ),
     Fault(
         "dpfewshot/generation/set_up.py",

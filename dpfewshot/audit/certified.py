@@ -136,11 +136,9 @@ def _entry_of(certificate: Certificate) -> _Key | None:
 def _ledgered(ledger: BudgetLedger, datasets: Iterable[str]) -> dict[str, _Ledgered]:
     there = ledger.datasets()
     return {
-        name: _replayed(
-            ledger.account(name).snapshot()
-        )  # without any account the ledger's own refusal says why
+        name: _replayed(ledger.account(name).snapshot())
         for name in sorted(datasets)
-        if name in there or not there
+        if name in there or not there  # without any account the ledger's own refusal says why
     }
 
 

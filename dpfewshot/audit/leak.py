@@ -20,7 +20,7 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.records import as_records
 from dpfewshot.runtime.redaction import redacts_errors
-from dpfewshot.tasks.layout import on_one_line
+from dpfewshot.tasks.layout import TextLayout
 from dpfewshot.values import Demonstration, Record
 
 LONG_RUN = 10
@@ -61,7 +61,13 @@ def leak_check(
     released = list(demonstrations)
     if not released or long_run < 2:  # noqa: PLR2004 - one word is no run
         raise InvalidPlan("a leak check needs demonstrations and long_run >= 2")
-    cut = _words if backend is None else lambda text: tuple(backend.tokenize(f" {on_one_line(text)}"))
+    layout = TextLayout(tuple(released[0].fields) or ("text",))
+
+    def cut(text: str) -> Pieces:
+        """Without the names of fields, which are public."""
+        said = " ".join(layout.values(text))
+        return _words(said) if backend is None else tuple(backend.tokenize(f" {said}"))
+
     private, others = as_records(records), [] if held_out is None else as_records(held_out)
     texts, plain = [one.text for one in released], [one.text for one in baseline]
     overlaps = _overlaps(texts, private, cut)

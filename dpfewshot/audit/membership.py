@@ -20,13 +20,14 @@ import numpy as np
 from dpfewshot.audit.findings import Figure, Finding
 from dpfewshot.audit.roc import average_area, largest_area, roc_area
 from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.baselines import verbatim
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.icl import Classifier
 from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
 from dpfewshot.prompts.few_shot import PromptFormat, prompt_format
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
-from dpfewshot.values import Demonstration, PrivacySpend, Record, Relation
+from dpfewshot.values import Demonstration, PrivacySpend, Record
 
 Loss = Literal["label", "record"]
 
@@ -95,7 +96,7 @@ def trials_of_records(
         raise InvalidPlan(f"every label needs at least {each} non-members")
     turns = {label: itertools.cycle(ones) for label, ones in outside.items()}
     return [
-        Trial(_verbatim(record), (record,), tuple(itertools.islice(turns[label], each)))
+        Trial(verbatim(record), (record,), tuple(itertools.islice(turns[label], each)))
         for label, ones in inside.items()
         for record in ones
     ]
@@ -238,18 +239,6 @@ def _largest_spend(trials: Sequence[Trial]) -> PrivacySpend | None:
     if len(known) < len(spends) or not known:
         return None
     return PrivacySpend(max(spent.epsilon for spent in known), max(spent.delta for spent in known))
-
-
-def _verbatim(record: Record) -> Demonstration:
-    return Demonstration(
-        text=record.text,
-        label=record.label,
-        token_count=0,
-        private=False,
-        spent=None,
-        relation=Relation.ADD_REMOVE,
-        mechanism="random-private",
-    )
 
 
 def _by_label(ones: Iterable[_Labelled]) -> defaultdict[str, list[_Labelled]]:

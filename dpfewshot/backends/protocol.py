@@ -2,7 +2,7 @@
 
 A custom backend needs `LogprobBackend` alone. A backend that can cache the attention of prompts that grow by
 the same released tokens also has `open_block`. For every other backend, `open_block` below asks again with
-the longer prompts.
+the longer prompts. A backend that gives its model's chat template is a `ChatBackend`.
 """
 
 from __future__ import annotations
@@ -97,6 +97,30 @@ def check_invariance(backend: LogprobBackend, *, allowed: bool) -> None:
             "the backend does not state that a prompt's answer is independent of its neighbours, which the "
             "guarantee needs; allow_batch_variance=True accepts it without a guarantee (private=False)"
         )
+
+
+@runtime_checkable
+class ChatBackend(LogprobBackend, Protocol):
+    """A backend whose model may have a chat template. No private text reaches these two functions."""
+
+    def chat_text(self, contents: Sequence[str]) -> str:
+        """Return the text of a conversation in the model's own template, up to its next answer.
+
+        Args:
+            contents: of the turns: the user's first, then the model's and the user's by turns; public.
+
+        Returns:
+            Special tokens are spelled out. The token that the backend puts in front of every prompt is left
+            out.
+
+        Raises:
+            BackendError: the model has no template, or the template refuses the conversation.
+        """
+        ...
+
+    def chat_tokens(self, text: str) -> list[int]:
+        """Return the token ids of a public text: special tokens are parsed, and nothing is added."""
+        ...
 
 
 class PromptBlock(Protocol):

@@ -16,9 +16,10 @@ from dpfewshot.certificates import Certificate
 from dpfewshot.demonstrations import formats
 from dpfewshot.demonstrations.card import DATA_FILE, data_card
 from dpfewshot.errors import InvalidRecords, MissingExtra
-from dpfewshot.prompts.few_shot import prompt_format
+from dpfewshot.prompts.few_shot import Text, prompt_format
 from dpfewshot.runtime.files import write_whole
 from dpfewshot.tasks import Task
+from dpfewshot.tasks.layout import TextLayout, on_one_line
 from dpfewshot.values import Demonstration, PrivacySpend, counted, delta_text, epsilon_text
 
 if TYPE_CHECKING:
@@ -179,6 +180,9 @@ class Demonstrations(Sequence[Demonstration]):
         Args:
             task: its field names precede texts and labels; a built-in task has its paper's.
             instruction: replaces the one made from the task; public.
+
+        Raises:
+            InvalidTask: a demonstration has an unknown label, or other fields than the task.
         """
         return formats.few_shot_template(self.items, task, instruction)
 
@@ -206,15 +210,20 @@ class Demonstrations(Sequence[Demonstration]):
         self.to_jsonl(folder / DATA_FILE)
         write_whole(folder / "README.md", data_card(self, title))
 
-    def to_prompt(self, task: Task, text: str | None = None, *, instruction: str | None = None) -> str:
+    def to_prompt(self, task: Task, text: Text | None = None, *, instruction: str | None = None) -> str:
         """A plain few-shot prompt: the instruction, each text with its label, and the text to label.
 
         `icl.Classifier` evaluates the same prompt (`icl.prompt_format`).
 
         Args:
             task: its field names precede texts and labels; a built-in task has its paper's.
-            text: to label; without it, the prompt ends after the demonstrations.
+            text: to label, with several fields also their values by name; without it, the prompt ends after
+                the demonstrations.
             instruction: replaces the one made from the task; public.
+
+        Raises:
+            InvalidTask: a demonstration has an unknown label, or other fields than the task.
+            InvalidRecords: the text is no string, or lacks a field.
         """
         words = prompt_format(task)
         return replace(words, instruction=instruction or words.instruction).prompt(self.items, text)
@@ -272,6 +281,8 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
     )
     if not (all(isinstance(each, str) for each in strings) and whole and spends == line["private"]):
         raise ValueError("a value has the wrong type")
+    if fields and TextLayout(tuple(fields)).values(line["text"]) != tuple(map(on_one_line, fields.values())):
+        raise ValueError("the fields are not those of the text")
     return Demonstration(
         text=line["text"],
         label=line["label"],

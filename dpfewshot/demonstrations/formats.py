@@ -43,8 +43,7 @@ def few_shot_template(
     return {
         "prefix": _escaped(instruction or words.instruction),
         "examples": [
-            {"text": _escaped(words.written(one.text)), "label": _escaped(words.word(one.label))}
-            for one in items
+            {"text": _escaped(text), "label": _escaped(word)} for text, word in map(words.pair, items)
         ],
         "example_prompt": {
             "input_variables": ["text", "label"],

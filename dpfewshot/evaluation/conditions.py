@@ -143,7 +143,7 @@ class NonPrivateSample:
             labels, shots = sorted(set(request.labels)), request.shots_per_label
             return request.in_order(non_private_sample(request.task, request.records, labels, shots=shots))
         picked = without_replacement(request.records, len(request.labels))
-        return Demonstrations(verbatim(request.task, record) for record in picked)
+        return Demonstrations(verbatim(record, request.task.layout) for record in picked)
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,18 @@ All of it is a function of released tokens and public words, so it is post-proce
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dpfewshot.backends.characters import whole_text
 from dpfewshot.backends.end_tokens import text_of
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.tasks.layout import BLANK_LINE, TextLayout, on_lines, on_one_line
+
+SupportRule = Callable[[NDArray[np.float32], frozenset[int]], list[int]]
+"""A mechanism's `Release.support`: the candidates among the tokens of a row that are not excluded."""
 
 
 class Draft:
@@ -55,9 +61,18 @@ class Draft:
         """The tokens that may not come next: a field's first token does not end it."""
         return frozenset() if self._fields[-1] else self._ends
 
-    @property
-    def names_left(self) -> int:
-        """The tokens of the names of fields that are still to come."""
+    def support(self, rule: SupportRule, public_logprobs: NDArray[np.float32], left: int) -> list[int]:  # noqa: ARG002 - any text may end where it is cut off
+        """The candidates for the next token.
+
+        Args:
+            rule: of the mechanism.
+            public_logprobs: of the prompt without records, shape (V,).
+            left: how many tokens may still come, this one included.
+        """
+        return rule(public_logprobs, self.excluded)
+
+    def written_left(self, tokens: int) -> int:  # noqa: ARG002 - any field may end at its first token
+        """The most tokens that are written into the prompts beside so many released ones: names of fields."""
         return sum(map(len, self._further[len(self._fields) - 1 :]))
 
     def add(self, token: int) -> Sequence[int]:

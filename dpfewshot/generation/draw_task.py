@@ -61,6 +61,7 @@ class DrawTask:
         prompt: the label's public prompt, in tokens. A worker whose model writes other ones is refused.
         label: of the demonstration.
         max_tokens: `prior_tokens` and those of this draw.
+        text_tokens: the most tokens of the demonstration.
         prior_tokens: released before.
     """
 
@@ -77,6 +78,7 @@ class DrawTask:
     prompt: tuple[int, ...]
     label: str
     max_tokens: int
+    text_tokens: int
     prior_tokens: tuple[int, ...]
 
     def set_up(self) -> SetUp:
@@ -108,9 +110,9 @@ class DrawTask:
 
 
 def public_prompt(prompts: LabelPrompts) -> tuple[int, ...]:
-    """A label's prompt without records, and the names of further fields."""
+    """A label's prompt without records, what follows a record, and the names of further fields."""
     names = (token for name in prompts.further for token in name)
-    return (*prompts.prefix, *prompts.public_suffix, *names)
+    return (*prompts.prefix, *prompts.public_suffix, *prompts.between, *names)
 
 
 def make_draw(task: DrawTask) -> Drawn:
@@ -138,6 +140,7 @@ def make_draw(task: DrawTask) -> Drawn:
                 charge,
                 prompts=set_up.writer.for_label(task.label),
                 max_tokens=task.max_tokens,
+                text_tokens=task.text_tokens,
                 prior_tokens=task.prior_tokens,
             )
     except BaseException as raised:  # noqa: BLE001 - the caller raises it, redacted

@@ -22,6 +22,7 @@ from dpfewshot.generation.progress import ProgressBar
 from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.workers import Workers
 from dpfewshot.planning.plan import GenerationPlan
+from dpfewshot.prompts.chat import chat_turns
 from dpfewshot.values import Demonstration, PrivacySpend
 
 OnDemonstration = Callable[[Demonstration], None]
@@ -78,13 +79,16 @@ def identity(generation: Generation, further: Mapping[str, object]) -> dict[str,
         generation: of the plan.
         further: what the generation does not know: budget, account, vocabulary.
     """
-    mechanism: object = generation.set_up.mechanism
+    set_up = generation.set_up
+    mechanism: object = set_up.mechanism
+    turns = {"chat": chat_turns(set_up.backend).fingerprint()} if set_up.task.chat else {}
     return {
         **further,
-        "task": generation.set_up.task.identity(),
+        **turns,
+        "task": set_up.task.identity(),
         "plan": generation.plan.figures(),
         # the repr of a user's own mechanism may contain an address
-        "mechanism": repr(mechanism) if is_dataclass(mechanism) else generation.set_up.mechanism.name,
+        "mechanism": repr(mechanism) if is_dataclass(mechanism) else set_up.mechanism.name,
         "certified": generation.certified,
     }
 

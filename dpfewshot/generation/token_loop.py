@@ -11,10 +11,12 @@ import numpy as np
 
 from dpfewshot.backends.end_tokens import ending_tokens
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, PromptBlock, Tokens, closing_block
+from dpfewshot.backends.token_automaton import TokenAutomaton, token_automaton
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BackendError
 from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.draft import Draft
+from dpfewshot.generation.shaped_draft import ShapedDraft
 from dpfewshot.mechanisms import Release
 from dpfewshot.prompts.writer import LabelPrompts
 from dpfewshot.sampling import Sampler
@@ -45,6 +47,7 @@ class TokenLoop:
         *,
         prompts: LabelPrompts,
         max_tokens: int,
+        text_tokens: int | None = None,
         prior_tokens: Sequence[int] = (),
         on_token: Callable[[int], None] = lambda _token: None,
     ) -> list[int]:
@@ -57,6 +60,8 @@ class TokenLoop:
             charge: charges one draw and returns the permit for its tokens.
             prompts: write the prompts of the label.
             max_tokens: T_max, `prior_tokens` included.
+            text_tokens: the most tokens of the whole demonstration, where this call releases some of them;
+                None: `max_tokens`.
             prior_tokens: of an interrupted run: fewer than `max_tokens`, and none ends the demonstration.
             on_token: called with each released token before the next is drawn; what it raises ends the loop.
 
@@ -68,8 +73,10 @@ class TokenLoop:
         """
         released = list(prior_tokens)
         draft = self.draft(prior_tokens, prompts.further)
+        whole = max_tokens if text_tokens is None else text_tokens
         suffix = [*prompts.public_suffix, *draft.context]
-        left = max_tokens - len(released) + draft.names_left  # names are appended and never drawn
+        left = max_tokens - len(released)
+        left += draft.written_left(left)  # names are appended and never drawn, and so is what a schema forces
         with closing_block(self.backend, prompts.prefix, [suffix], left, public=True) as public:
             while len(released) < max_tokens:
                 public_row = _answer(public, 1, None)[0]  # finds a dead server before anything is charged
@@ -78,12 +85,12 @@ class TokenLoop:
                 subsets = units.of(sampler.draw(units.sizes))
                 suffixes = [each for subset in subsets if (each := prompts.suffix(subset, draft.context))]
                 length = min(permit.tokens, max_tokens - len(released))
-                kept = length + draft.names_left if length > 1 else 1
+                kept = length + draft.written_left(length) if length > 1 else 1
                 with closing_block(self.backend, prompts.prefix, suffixes, kept) as private:
                     for step in range(length):
                         if step > 0:
                             public_row = _answer(public, 1, None)[0]
-                        support = release.support(public_row, draft.excluded)
+                        support = draft.support(release.support, public_row, whole - len(released))
                         logprobs = _answer(private, len(suffixes), support)
                         winner = release.token(logprobs, public_row[support], permit)
                         if winner is None:
@@ -111,8 +118,18 @@ class TokenLoop:
         """The tokens that end a demonstration."""
         return ending_tokens(self.backend) if self.known_ends is None else self.known_ends
 
-    def draft(self, released: Sequence[int] = (), further: Sequence[Sequence[int]] = ()) -> Draft:
+    @property
+    def automaton(self) -> TokenAutomaton | None:
+        """Of the schema that texts match, if there is one."""
+        schema = self.layout.schema
+        return token_automaton(self.backend, schema, self.ends) if schema else None
+
+    def draft(
+        self, released: Sequence[int] = (), further: Sequence[Sequence[int]] = ()
+    ) -> Draft | ShapedDraft:
         """A demonstration that consists of these tokens so far; see `Draft`."""
+        if self.automaton is not None:
+            return ShapedDraft(self.automaton, released)
         return Draft(self.backend, self.layout, self.ends, further=further, released=released)
 
 

@@ -21,8 +21,8 @@ _DEATHS: Final = 3
 
 
 _BROKEN: Final = (
-    "a worker process died, or could not read its task, and its pool runs nothing more: make a new pool. "
-    "With checkpoint=, a later run resumes this one"
+    "a worker process died, or could not read its task, and its pool runs nothing more. "
+    "Run again with a new pool: a run with checkpoint=, or --resume on the command line, continues"
 )
 _REFUSED: Final = "the executor takes no tasks: was it shut down?"
 _NOT_SENT: Final = (
@@ -142,6 +142,7 @@ class Workers:
             prompt=prompt,
             label=request.label,
             max_tokens=len(prior) + length,
+            text_tokens=request.max_tokens,
             prior_tokens=prior,
         )
         try:

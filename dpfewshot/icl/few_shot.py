@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +14,11 @@ from numpy.typing import NDArray
 from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, Tokens, closing_block
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidRecords
 from dpfewshot.icl.label_tree import LabelTree
-from dpfewshot.prompts.few_shot import PromptFormat, prompt_format
+from dpfewshot.prompts.chat import ChatTurns, chat_turns
+from dpfewshot.prompts.few_shot import PromptFormat, Text, prompt_format
 from dpfewshot.runtime.redaction import is_failure, may_pass
 from dpfewshot.tasks import Task
-from dpfewshot.tasks.layout import TextLayout
 from dpfewshot.values import Demonstration
-
-Text: TypeAlias = str | Mapping[str, str]
-"""What is labelled: a text or, for a task with several text fields, each field's value by its name."""
 
 
 class FewShotPrompt:
@@ -40,9 +36,11 @@ class FewShotPrompt:
         format: the prompt's wording.
         backend: as above.
         prefix: the public tokens at the start of every prompt.
+        ending: the public tokens between a text and its label.
 
     Raises:
         InvalidTask: a demonstration has an unknown label, or other fields.
+        BackendError: the format has `chat=True`, and the backend gives no template that can be used.
         InvalidPlan: the demonstrations exceed the backend's context.
     """
 
@@ -55,9 +53,15 @@ class FewShotPrompt:
         self.format = task if isinstance(task, PromptFormat) else prompt_format(task)
         self.backend = backend
         shown = tuple(demonstrations)
-        self.prefix = backend.tokenize(self.format.opening(shown))
         self._text_field = self.format.text_opening
         self._label_field = f"{self.format.label_field}:"
+        self._turns = chat_turns(backend) if self.format.chat else None
+        if self._turns is None:
+            self.prefix = backend.tokenize(self.format.opening(shown))
+            self.ending = backend.tokenize(self.format.label_opening)
+        else:
+            self.prefix = self._conversation(self._turns, shown)
+            self.ending = [*self._turns.answer, *backend.tokenize(self._label_field)]
         self._fields = {field: backend.tokenize(field) for field in (self._text_field, self._label_field)}
         context = getattr(backend, "context_tokens", None)
         if context is not None and len(self.prefix) >= context:
@@ -72,6 +76,8 @@ class FewShotPrompt:
         told: list[object] = [self.prefix, *self._fields.values(), labels]
         if self.format.text_fields or self.format.multiline:  # else as in earlier calibrations
             told.append(dataclasses.astuple(self.format.layout))
+        if self._turns is not None:
+            told.append(self._turns.fingerprint())
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
     def questions(self, texts: Iterable[Text]) -> Iterator[tuple[int, list[int]]]:
@@ -86,7 +92,9 @@ class FewShotPrompt:
                 "texts is a single string, which would be read letter by letter: pass a list"
             )
         for position, given in enumerate(texts):
-            text = self._checked(given, f"texts[{position}]")
+            text = self.format.text_of(given, f"texts[{position}]")
+            if not any(value.strip() for value in self.format.layout.values(text)):
+                raise InvalidRecords(f"texts[{position}] is blank: there is nothing to label")
             try:
                 tokens = self.question(text)
             except BaseException as error:  # its message may quote the text
@@ -102,7 +110,10 @@ class FewShotPrompt:
             text: as in `PromptFormat.question`.
             longest: the most characters of a field; None for no limit.
         """
-        return self._following(self._text_field, self.format.question(text, longest))
+        if self._turns is None:
+            return self._following(self._text_field, self.format.question(text, longest))
+        asked = f"{self._text_field} {self.format.written(text, longest)}"
+        return [*self._following(self._text_field, asked), *self.ending]
 
     def label(self, word: str) -> list[int]:
         """Return the tokens of a label, as they follow its field."""
@@ -176,27 +187,15 @@ class FewShotPrompt:
             raise BackendError("the backend answered with an array of the wrong shape")
         return logprobs
 
-    def _checked(self, given: Text, where: str) -> str:
-        """Return a caller's text, all fields in one.
-
-        Raises:
-            InvalidRecords: it cannot be used. The message names its position and the fields, never the text.
-        """
-        layout = self.format.layout
-        if self.format.text_fields:
-            text = _of_fields(given, layout)
-            if text is None:
-                raise InvalidRecords(
-                    f"{where} does not have the fields {layout.named}, each a string: pass a mapping of them"
-                )
-            values = layout.values(text)
-        elif isinstance(given, str):
-            text, values = given, (given.strip(),)
-        else:
-            raise InvalidRecords(f"{where} is {type(given).__name__}, not a string")
-        if not any(values):
-            raise InvalidRecords(f"{where} is blank: there is nothing to label")
-        return text
+    def _conversation(self, turns: ChatTurns, shown: Iterable[Demonstration]) -> list[int]:
+        """Return a chat's prefix: a demonstration's text is the user's turn, and its label the answer."""
+        tokens = self.backend.tokenize
+        instruction = self.format.instruction
+        prefix = [*turns.head, *(tokens(f"{instruction}\n\n") if instruction else ())]
+        for text, word in map(self.format.pair, shown):
+            asked, answered = f"{self._text_field} {text}", f"{self._label_field} {word}"
+            prefix += [*tokens(asked), *turns.answer, *tokens(answered), *turns.following]
+        return [*prefix, *tokens(self._text_field)]
 
     def _following(self, field: str, whole: str) -> list[int]:
         """Return the tokens of `whole` after those of the field at its start."""
@@ -204,15 +203,6 @@ class FewShotPrompt:
         if tokens[: len(before)] == before:
             return tokens[len(before) :]
         return self.backend.tokenize(whole.removeprefix(field))  # the tokenizer merges over the boundary
-
-
-def _of_fields(given: object, layout: TextLayout) -> str | None:
-    """Return the text of several fields that a caller gave; None if a field is missing."""
-    if isinstance(given, str):
-        return None if layout.divided(given) is None else given
-    if not isinstance(given, Mapping) or not all(isinstance(given.get(name), str) for name in layout.fields):
-        return None
-    return layout.text(given)
 
 
 def no_answer(position: int | None) -> BackendError:

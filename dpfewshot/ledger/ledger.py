@@ -80,7 +80,8 @@ class BudgetLedger:
         stored = self._find(dataset)
         if stored is None:
             raise LedgerError(
-                f"{self._unknown(dataset_name(dataset))}: create one with {_create(relation, unit)}"
+                f"{self._unknown(dataset_name(dataset))}: compare the ledger's path and the name, since a "
+                f"new account is a new budget; only if none was ever made: {_create(relation, unit)}"
             )
         return LedgerAccount(self._store, stored)
 

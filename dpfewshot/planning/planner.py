@@ -11,6 +11,9 @@ from typing import Any
 from dpfewshot.accounting import Event, calibrate, epsilon
 from dpfewshot.accounting.events import PublishedAccounting
 from dpfewshot.accounting.reference.published import published_multiplier
+from dpfewshot.backends.end_tokens import ending_tokens
+from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.backends.token_automaton import TokenAutomaton, token_automaton
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws, Mechanism
@@ -94,28 +97,42 @@ class Planner:
     def longest_suffix(self) -> int:
         """The most tokens that follow the prefix of any prompt, from the caps."""
         records, tokens = self.settings.records_per_prompt, self.settings.max_tokens
-        return max(self.writer.longest_suffix(label, records, tokens) for label in self.labels)
+        shape = self._shape
+        forced = 0 if shape is None else len(shape.opening) + shape.most_forced(tokens, shape.start)
+        return forced + max(self.writer.longest_suffix(label, records, tokens) for label in self.labels)
 
     @property
     def labels(self) -> list[str]:
         """The labels to generate, stratum by stratum."""
         return [label for stratum in self.strata for label in stratum.labels]
 
-    def check_context(self, context_tokens: int | None) -> None:
-        """Refuse caps that the backend's context cannot hold: every longer prompt would count as absent.
+    def check_lengths(self, context_tokens: int | None) -> None:
+        """Refuse caps that the backend's context cannot hold, and a schema that needs more than `max_tokens`.
+
+        Every prompt that is longer than the context would count as absent.
 
         Args:
             context_tokens: the longest prompt of the backend; None if it does not say.
 
         Raises:
-            InvalidPlan: says how many tokens a prompt may need.
+            InvalidPlan: says how many tokens a prompt or a text may need.
         """
+        if self._shape is not None:
+            self._shape.check(self.settings.max_tokens)
         needed = self.lengths.prefix + self.longest_suffix
         if context_tokens is not None and needed > context_tokens:
             raise InvalidPlan(
                 f"a prompt may need {needed} tokens, but the backend's context holds "
                 f"{context_tokens}: lower record_token_cap or records_per_prompt, or raise context_tokens"
             )
+
+    @cached_property
+    def _shape(self) -> TokenAutomaton | None:
+        """Of the schema of the task's texts, if there is one."""
+        backend, schema = self.writer.tokenizer, self.writer.task.layout.schema
+        if not schema or not isinstance(backend, LogprobBackend):
+            return None
+        return token_automaton(backend, schema, ending_tokens(backend))
 
 
 def plan_strata(

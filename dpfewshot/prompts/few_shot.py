@@ -13,14 +13,17 @@ A `Task` asks for a text of a label; a `PromptFormat` asks for the label of a te
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
-from dpfewshot.errors import InvalidTask
+from dpfewshot.errors import InvalidRecords, InvalidTask
 from dpfewshot.tasks import AGNEWS, DBPEDIA, MIT_D, MIT_G, TREC, Task
 from dpfewshot.tasks.layout import TextLayout, on_one_line
 from dpfewshot.values import Demonstration
+
+Text: TypeAlias = str | Mapping[str, str]
+"""What is labelled: a text or, for a task with several text fields, each field's value by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class PromptFormat:
         label_words: the word for each label in the prompt, in the order of `labels`; None to use the labels.
         text_fields: the names of several fields of a text, in order, those of its demonstrations.
         multiline: whether texts keep their line breaks. A blank line then ends a field, else a line break.
+        chat: whether a language model reads the prompt as a conversation, in its own template: each text is
+            the user's turn, and each label the model's. `prompt` writes the same words without turns.
 
     Raises:
         InvalidTask: a field or label is empty, has several lines or occurs twice, or `label_words` and
@@ -53,6 +58,7 @@ class PromptFormat:
     label_words: tuple[str, ...] | None = None
     text_fields: tuple[str, ...] = ()
     multiline: bool = False
+    chat: bool = False
 
     def __post_init__(self) -> None:
         # A task checks its fields and labels by the same rules.
@@ -64,6 +70,7 @@ class PromptFormat:
             self.labels,
             self.text_fields,
             self.multiline,
+            chat=self.chat,
         )
         for name in ("labels", "text_field", "text_fields"):
             object.__setattr__(self, name, getattr(checked, name))
@@ -134,18 +141,65 @@ class PromptFormat:
         named = zip(layout.fields[1:], others, strict=True)
         return layout.separator.join([first, *(f"{name}: {value}" for name, value in named)])
 
-    def prompt(self, demonstrations: Iterable[Demonstration], text: str | None = None) -> str:
-        """Return the whole prompt; without a text, it ends after the demonstrations."""
-        opening = self.opening(demonstrations).removesuffix(self.text_opening)
-        return opening.rstrip("\n") if text is None else opening + self.question(text)
+    def prompt(self, demonstrations: Iterable[Demonstration], text: Text | None = None) -> str:
+        """Return the whole prompt; without a text, it ends after the demonstrations.
 
-    def _shown(self, one: Demonstration) -> str:
+        Raises:
+            InvalidTask: a demonstration has an unknown label, or other fields.
+            InvalidRecords: the text is no string, or lacks a field.
+        """
+        opening = self.opening(demonstrations).removesuffix(self.text_opening)
+        if text is None:
+            return opening.rstrip("\n")
+        return opening + self.question(self.text_of(text, "the text to label"))
+
+    def text_of(self, given: Text, where: str) -> str:
+        """Return a caller's text, all fields in one.
+
+        Args:
+            given: a text or, with several fields, also their values by name.
+            where: its name in messages, which never quote it.
+
+        Raises:
+            InvalidRecords: it is no string, or lacks a field.
+        """
+        if self.text_fields:
+            text = _of_fields(given, self.layout)
+            if text is None:
+                named = self.layout.named
+                raise InvalidRecords(
+                    f"{where} does not have the fields {named}, each a string: pass a mapping of them"
+                )
+            return text
+        if not isinstance(given, str):
+            raise InvalidRecords(f"{where} is {type(given).__name__}, not a string")
+        return given
+
+    def pair(self, one: Demonstration) -> tuple[str, str]:
+        """Return a demonstration's text as in `written`, and the word for its label.
+
+        Raises:
+            InvalidTask: its label is unknown, or it has other fields.
+        """
         if self.text_fields and self.layout.divided(one.text) is None:
             raise InvalidTask(f"a demonstration's text does not have the fields {self.layout.named}")
         try:
-            return f"{self.question(one.text)} {self.word(one.label)}"
+            return self.written(one.text), self.word(one.label)
         except InvalidTask as error:
             raise InvalidTask(f"a demonstration's label: {error}") from None
+
+    def _shown(self, one: Demonstration) -> str:
+        text, word = self.pair(one)
+        return f"{self.text_opening} {text}{self.label_opening} {word}"
+
+
+def _of_fields(given: object, layout: TextLayout) -> str | None:
+    """Return the text of several fields that a caller gave; None if a field is missing."""
+    if isinstance(given, str):
+        return None if layout.divided(given) is None else given
+    if not isinstance(given, Mapping) or not all(isinstance(given.get(name), str) for name in layout.fields):
+        return None
+    return layout.text(given)
 
 
 def prompt_format(task: Task) -> PromptFormat:

@@ -13,6 +13,9 @@ record's label and field names if all records have that label.
     Text: What                      |
 
 If a text has several fields, the names of the further ones stand within a body, and between released tokens.
+
+With `Task(chat=True)` the instruction and each label are a turn of the user, and each text an answer of the
+model: `between` and the text field's name then hold the turns of the model's template (`prompts/chat.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from typing import Protocol, TypeVar
 
 from dpfewshot.backends.characters import first_tokens
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
+from dpfewshot.prompts.chat import chat_turns
 from dpfewshot.runtime.redaction import is_failure, may_pass
 from dpfewshot.tasks import Task
 from dpfewshot.tasks.layout import on_one_line
@@ -113,6 +117,9 @@ class PromptWriter:
         tokenizer: the backend.
         record_token_cap: the most tokens of a record's text, and of its label if labels are free, in a
             prompt. The rest is dropped, record by record, and no character is cut.
+
+    Raises:
+        BackendError: the task has `chat=True`, and the backend gives no template that can be used.
     """
 
     task: Task
@@ -127,14 +134,20 @@ class PromptWriter:
     def __post_init__(self) -> None:
         layout = self.task.layout
         first, *others = layout.fields
-        texts = {
-            "_instruction": self.task.preamble(),
-            "_between": "\n\n",
-            "_label_field": f"{self.task.label_field}:",
-            "_text_field": f"\n{first}:",
+        tokens = self.tokenizer.tokenize
+        pieces = {
+            "_instruction": tokens(self.task.preamble()),
+            "_between": tokens("\n\n"),
+            "_label_field": tokens(f"{self.task.label_field}:"),
+            "_text_field": tokens(f"\n{first}:"),
         }
-        for name, text in texts.items():
-            object.__setattr__(self, name, tuple(self.tokenizer.tokenize(text)))
+        if self.task.chat:
+            turns = chat_turns(self.tokenizer)
+            pieces["_instruction"] = [*turns.head, *pieces["_instruction"]]
+            pieces["_between"] = [*turns.following]
+            pieces["_text_field"] = [*turns.answer, *tokens(f"{first}:")]
+        for name, piece in pieces.items():
+            object.__setattr__(self, name, tuple(piece))
         further = (self.tokenizer.tokenize(f"{layout.separator}{name}:") for name in others)
         object.__setattr__(self, "_further", tuple(map(tuple, further)))
 

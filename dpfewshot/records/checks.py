@@ -58,7 +58,7 @@ def columns_to_read(columns: Columns, present: Sequence[object]) -> list[str]:
     for path in _paths(columns):
         name = path if path in present else path.partition(".")[0]
         if (count := present.count(name)) != 1:
-            trouble = f"there {'is no column' if count == 0 else 'are several columns'} {path!r}"
+            trouble = f"there is no column {path!r}" if count == 0 else f"there are several columns {path!r}"
             raise InvalidRecords(f"{trouble}; {NAME_THEM}")
         found.append(name)
     return list(dict.fromkeys(found))

@@ -205,11 +205,16 @@ def _recognizers(language: str) -> tuple[Any, ...]:
 
     Presidio's own recogniser of e-mail addresses fetches a list of domains from the network. Its pattern does
     without, and finds addresses of domains that the list lacks.
+
+    Presidio leaves a pattern out when its search takes longer than a limit, so a busy machine could mask less
+    of a record. Within this process there is no such limit any more, for other users of Presidio either.
     """
     try:
-        from presidio_analyzer import PatternRecognizer, predefined_recognizers
+        from presidio_analyzer import PatternRecognizer, pattern_recognizer, predefined_recognizers
+        from presidio_analyzer.predefined_recognizers.generic import iban_recognizer
     except ImportError:
         raise MissingExtra("masking identifiers", "presidio") from None
+    pattern_recognizer.REGEX_TIMEOUT_SECONDS = iban_recognizer.REGEX_TIMEOUT_SECONDS = None
     logging.getLogger("presidio-analyzer").addFilter(_is_public)
     known = [getattr(predefined_recognizers, name) for name in sorted(predefined_recognizers.__all__)]
     email, telephone = predefined_recognizers.EmailRecognizer, predefined_recognizers.PhoneRecognizer

@@ -50,8 +50,9 @@ _FORMAT: Final[Mapping[str, tuple[type, ...]]] = {
     "label_words": (list, tuple, type(None)),
     "text_fields": (list, tuple),
     "multiline": (bool,),
+    "chat": (bool,),
 }
-_LATER: Final[Mapping[str, object]] = {"text_fields": (), "multiline": False}
+_LATER: Final[Mapping[str, object]] = {"text_fields": (), "multiline": False, "chat": False}
 """Members of a format that older choices lack, with what they were; only others are written."""
 
 

@@ -135,7 +135,7 @@ class _RecordPrompts:
         check_whole("record_token_cap", record_token_cap)
         self._prompt = prompt
         self._cap = record_token_cap
-        self._ending = prompt.backend.tokenize(prompt.format.label_opening)
+        self._ending = prompt.ending
         prompt.backend.detokenize(self._ending[-1:])  # a server's vocabulary is read now, for no record
         longest = len(prompt.prefix) + record_token_cap + len(self._ending) + label_tokens
         context = getattr(prompt.backend, "context_tokens", None)

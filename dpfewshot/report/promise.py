@@ -105,4 +105,4 @@ def unit_text(unit: str | None) -> str:
     """Describe the privacy unit; `unit` is as an account stores it."""
     if unit is None:
         return "one record"
-    return f"everything of one unit ({'a customer, say' if unit == UNNAMED_UNIT else f'one {unit!r}'})"
+    return f"all records of one unit ({'a customer, say' if unit == UNNAMED_UNIT else f'the same {unit!r}'})"

@@ -25,6 +25,7 @@ class TextLayout:
     Args:
         fields: the fields' names, at least one.
         multiline: whether values keep their line breaks.
+        schema: what a generated text must match: a JSON schema, or a regular expression; "" for any text.
 
     Example:
         >>> layout = TextLayout(("Subject", "Body"))
@@ -36,6 +37,7 @@ class TextLayout:
 
     fields: tuple[str, ...]
     multiline: bool = False
+    schema: str = ""
 
     @property
     def separator(self) -> str:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -27,7 +28,7 @@ from dpfewshot.tasks.layout import TextLayout
 if TYPE_CHECKING:
     import os
 
-_LATER: Final[dict[str, object]] = {"text_fields": (), "multiline": False}
+_LATER: Final[dict[str, object]] = {"text_fields": (), "multiline": False, "schema": "", "chat": False}
 """Arguments that old checkpoints do not have, with what they were."""
 
 
@@ -43,10 +44,14 @@ class Task:
         labels: all labels, in order; None if labels are free, as in extraction tasks.
         text_fields: the names of several fields in place of `text_field`, in order: ("Subject", "Body").
         multiline: whether texts keep their line breaks. A blank line then ends a field, else a line break.
+        schema: what every generated text matches: a JSON schema, as a mapping or as JSON, or a regular
+            expression. It is kept as a string. For one text field on one line.
+        chat: whether prompts are written as a conversation, in the template of the model that generates.
 
     Raises:
         InvalidTask: a value is empty, of the wrong type, repeated, or longer than one line; or both or none
-            of `text_field` and `text_fields` are given.
+            of `text_field` and `text_fields` are given; or the schema cannot be used.
+        MissingExtra: outlines-core is not installed, which a schema needs.
 
     Example:
         >>> task = Task("mood", "Given a mood, write a note in it.", "Mood", "Note", ("Glad", "Sad"))
@@ -61,6 +66,8 @@ class Task:
     labels: tuple[str, ...] | None = None
     text_fields: tuple[str, ...] = ()
     multiline: bool = False
+    schema: str | Mapping[str, Any] = ""
+    chat: bool = False
 
     def __post_init__(self) -> None:
         _check_line(self.name, "name")
@@ -70,12 +77,23 @@ class Task:
             _check_field(self.text_field, "text_field")
         else:
             self._check_text_fields()
-        if not isinstance(self.multiline, bool):
-            raise InvalidTask("the task's multiline must be true or false")
+        for name in ("multiline", "chat"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidTask(f"the task's {name} must be true or false")
+        self._check_schema()
         if self.labels is not None:
             object.__setattr__(
                 self, "labels", _checked_lines(self.labels, "label", "leave them out if labels are free")
             )
+
+    def _check_schema(self) -> None:
+        if self.schema == "":
+            return
+        from dpfewshot.tasks.schema import checked  # loads NumPy
+
+        object.__setattr__(self, "schema", checked(self.schema))
+        if self.text_fields or self.multiline:
+            raise InvalidTask("a task with a schema has one text field and is not multiline")
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
@@ -121,7 +139,7 @@ class Task:
     @property
     def layout(self) -> TextLayout:
         """How a text is written."""
-        return TextLayout(self.text_fields or (self.text_field,), self.multiline)
+        return TextLayout(self.text_fields or (self.text_field,), self.multiline, str(self.schema))
 
     def identity(self) -> dict[str, object]:
         """The arguments by name, for a checkpoint: a later one only if it is given, as old checkpoints."""

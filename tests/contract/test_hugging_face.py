@@ -12,6 +12,7 @@ from dpfewshot.backends import BlockBackend, LlamaCpp, conformance, packaged_mod
 from dpfewshot.backends.hugging_face import HuggingFace
 from dpfewshot.backends.hugging_face.streams import HuggingFaceStreams
 from dpfewshot.errors import BackendError
+from dpfewshot.prompts.chat import chat_turns
 from tests.support import inside
 from tests.support.blocks import answers, same_bits
 from tests.support.small_models import SMALL, folder, one_thread
@@ -67,11 +68,13 @@ def test_the_packaged_model_is_invariant_and_agrees_with_llama_cpp(capfd):
         digits = loaded.tokenize("2,850 km in 1999")
         ends, special = loaded.end_token_ids, loaded.tokenize("a<|im_end|>b")
         assert not ends & set(special)
+        turns = chat_turns(loaded)
     with LlamaCpp(packaged_model_path(), threads=1, **settings) as other:
         expected = answers(other, prefix, [suffix, suffix[:1]], other.tokenize(" the"))
         assert {0, 2} == ends <= other.end_token_ids
         assert digits == other.tokenize("2,850 km in 1999")
         assert special == other.tokenize("a<|im_end|>b")
+        assert turns == chat_turns(other)
     for one, two in zip(found, expected, strict=True):
         assert np.abs(np.exp(one) - np.exp(two)).max() < 0.1
         assert (one.argmax(axis=1) == two.argmax(axis=1)).all()

@@ -12,7 +12,8 @@ from dpfewshot.backends import conformance
 from dpfewshot.backends.servers import asker, transport
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError, MissingExtra
-from tests.support.scripted_servers import END, PADDED, VLLM, VOCABULARY, SGLang, weights
+from dpfewshot.prompts.chat import chat_turns
+from tests.support.scripted_servers import END, PADDED, VLLM, VOCABULARY, LlamaServer, SGLang, weights
 from tests.support.servers import scripted
 
 
@@ -32,6 +33,16 @@ def connect(monkeypatch):
     yield connected
     for each in reversed(opened):
         each.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("script", "trouble"),
+    [(VLLM, "vllm gives no"), (SGLang, "sglang gives no"), (LlamaServer, "has no page /apply-template")],
+)
+def test_a_server_without_a_template_says_so(connect, script, trouble):
+    """The scripted llama-server lacks the page, as an old one does."""
+    with pytest.raises(BackendError, match=trouble):
+        chat_turns(connect(script(), verify=False))
 
 
 @pytest.mark.parametrize("script", [VLLM, SGLang])

@@ -17,6 +17,7 @@ from dpfewshot.backends import LlamaCpp, LogprobBackend, conformance, packaged_m
 from dpfewshot.backends.servers import asker, transport
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError
+from dpfewshot.prompts.chat import chat_turns
 from tests.support import colours, inside
 from tests.support.server_faults import PROMPT, SECRET, changed, faults, hurried, spoil, swap, top_of
 from tests.support.servers import forward, llama_server, scripted
@@ -82,6 +83,7 @@ def test_llama_server_is_recognised_and_conforms(backend, prompts):
 def test_vocabulary_and_tokens_are_those_of_the_same_model_in_process(backend):
     with LlamaCpp(packaged_model_path(), threads=1) as local:
         assert backend.end_token_ids == local.end_token_ids
+        assert chat_turns(backend) == chat_turns(local)
         for text in (PROMPT, "a <|im_start|> b", "\ud800", "caf\u00e9\n\n"):
             assert backend.tokenize(text) == local.tokenize(text)
         everything = range(local.vocabulary_size)

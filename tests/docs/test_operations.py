@@ -55,11 +55,17 @@ def shell(tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_night_is_paid_for_once_and_filed(shell, tmp_path: Path) -> None:
-    create, night = blocks("nightly.md", "bash")
+    # a model of letters in place of a language model
+    plan, create, night = (
+        block.replace("--model model.gguf", "--backend bigrams:Bigrams")
+        for block in blocks("nightly.md", "bash")
+    )
+    shell(plan)
     shell(create)
+    assert (tmp_path / "budget.db").stat().st_mode & 0o777 == 0o600
     spent = []
     for _ in range(2):
-        shell(f"export DAY=demos\n{night}", "--backend", "bigrams:Bigrams", "-M", "20")
+        shell(f"export DAY=demos\n{night}", "-M", "20")
         with dpf.BudgetLedger.open(f"sqlite:///{tmp_path / 'budget.db'}") as ledger:
             spent.append(ledger.account("tickets-2026").spent)
     assert spent[0] == spent[1]

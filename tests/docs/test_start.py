@@ -26,17 +26,20 @@ def test_the_page_runs(tmp_path: Path) -> None:
     (tmp_path / "tickets.toml").write_text(task, encoding="utf-8")
     lines = [line for block in blocks("sh") for line in block.replace("\\\n", " ").splitlines()]
     commands = [[sys.executable, "-c", script]]
+    assert lines.index("umask 077") + 1 == next(i for i, line in enumerate(lines) if "ledger create" in line)
+    lines.remove("umask 077")
     for line in lines:
         program, *arguments = shlex.split(line)
         assert program == "dpfewshot"
         commands.append([sys.executable, "-c", "from dpfewshot.cli import main; main()", *arguments])
     output = ""
     for command in commands:
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, umask=0o077)
         assert done.returncode == 0, done.stdout + done.stderr
         output += done.stdout
     released = (tmp_path / "demos.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["private"] for line in released] == [True, True]
     assert " events agree, chain tip " in output
+    assert (tmp_path / "budget.db").stat().st_mode & 0o777 == 0o600
     (plan,) = blocks("text")
     assert [line for line in plan.splitlines() if not line.endswith(" s") and line not in output] == []

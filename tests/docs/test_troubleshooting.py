@@ -8,8 +8,15 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
+import dpfewshot as dpf
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/troubleshooting.md"
+POSTGRESQL = "connection failed: …"
+"""The words of psycopg, the only ones on the page that are not this package's."""
+
 QUOTED = re.compile(r"^\*\*`(.+)`\*\*$", re.MULTILINE)
 
 
@@ -40,7 +47,13 @@ def missing(messages: list[str]) -> list[str]:
 
 def test_every_message_stands_in_the_source() -> None:
     assert len(quoted()) > 30
-    assert missing(quoted()) == []
+    assert missing(quoted()) == [POSTGRESQL]
+
+
+def test_the_message_of_postgresql_stands_in_its_errors() -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises(dpf.LedgerError, match=f": {POSTGRESQL.removesuffix('…')}"):
+        dpf.BudgetLedger.open("postgresql+psycopg://127.0.0.1:1/budget")
 
 
 def test_a_message_that_nobody_raises_is_found() -> None:

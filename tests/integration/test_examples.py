@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot.cli.application import run
 from examples import nightly
 from tests.support.factory import demonstration
 from tests.support.scripts import TASK, Sentence, tickets
@@ -28,7 +30,13 @@ DEMONSTRATION = demonstration(label="delivery", spent=dpf.PrivacySpend(2.0, 1e-6
 
 
 @pytest.fixture
-def arguments(tmp_path: Path) -> list[str]:
+def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    (tmp_path / "demonstrations").mkdir()
+    monkeypatch.chdir(tmp_path / "demonstrations")
+    words = shlex.split(
+        next(line for line in (nightly.__doc__ or "").splitlines() if "ledger create" in line)
+    )
+    assert run(words[1:]) == 0
     records = tmp_path / "tickets.jsonl"
     records.write_text(
         "".join(json.dumps({"text": one.text, "label": one.label}) + "\n" for one in tickets())
@@ -38,7 +46,7 @@ def arguments(tmp_path: Path) -> list[str]:
         'name = "tickets"\ninstruction = "Write a ticket."\nlabel_field = "Kind"\ntext_field = "Ticket"\n'
         'labels = ["refund", "delivery"]\n'
     )
-    return ["--records", str(records), "--task", str(task), "--folder", str(tmp_path / "out")]
+    return ["--records", str(records), "--task", str(task), "--folder", str(tmp_path / "demonstrations")]
 
 
 class Wide(Sentence):
@@ -64,14 +72,14 @@ def spent(folder: Path) -> float:
 def test_nights_add_up_until_the_budget_is_spent(arguments: list[str], tmp_path: Path) -> None:
     for night in range(1, 5):
         assert nightly.main([*arguments, "--day", f"night {night}"], Wide) == 0
-        assert 1.9 * night < spent(tmp_path / "out") <= 2 * night
+        assert 1.9 * night < spent(tmp_path / "demonstrations") <= 2 * night
     assert nightly.main([*arguments, "--day", "night 1"], Wide) == 0  # there is nothing left to do
     assert nightly.main([*arguments, "--day", "night 5"], Wide) == nightly.BUDGET_EXCEEDED
-    written = sorted(path.name for path in (tmp_path / "out").glob("*.jsonl"))
+    written = sorted(path.name for path in (tmp_path / "demonstrations").glob("*.jsonl"))
     assert written == [f"night {night}.jsonl" for night in range(1, 5)]
-    assert [one.label for one in dpf.Demonstrations.from_jsonl(tmp_path / "out" / written[0])] == list(
-        TASK.labels or ()
-    )
+    assert [
+        one.label for one in dpf.Demonstrations.from_jsonl(tmp_path / "demonstrations" / written[0])
+    ] == list(TASK.labels or ())
 
 
 @pytest.mark.parametrize("tokens", [2, 7])
@@ -82,10 +90,23 @@ def test_a_night_that_was_killed_resumes(arguments: list[str], tmp_path: Path, t
         nightly.main(command, lambda: Wide(tokens))
         os._exit(0)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    before = spent(tmp_path / "out")
+    before = spent(tmp_path / "demonstrations")
     assert nightly.main(command, Wide) == 0
-    assert before <= spent(tmp_path / "out") <= 2.0
-    assert len(dpf.Demonstrations.from_jsonl(tmp_path / "out" / "night.jsonl")) == 2
+    assert before <= spent(tmp_path / "demonstrations") <= 2.0
+    assert len(dpf.Demonstrations.from_jsonl(tmp_path / "demonstrations" / "night.jsonl")) == 2
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_lost_ledger_ends_the_night(arguments: list[str], tmp_path: Path, first: bool) -> None:
+    folder = tmp_path / "demonstrations"
+    if not first:
+        assert nightly.main([*arguments, "--day", "night 1"], Wide) == 0
+    left = {path for path in folder.iterdir() if not path.name.startswith("budget.db")}
+    for path in set(folder.iterdir()) - left:
+        path.unlink()
+    with pytest.raises(dpf.LedgerError, match=r"budget\.db' does not exist, so it has no account"):
+        nightly.main([*arguments, "--day", "night 2"], Wide)
+    assert set(folder.iterdir()) == left
 
 
 # ---- OpenAI's client -------------------------------------------------------------------------------------

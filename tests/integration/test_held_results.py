@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from bench import scale_page, utility_choice
+from bench import long_page, scale_page, utility_choice
 from bench.choosing import DRAWS
 from bench.jargon import LINES
 from dpfewshot.audit import Finding
@@ -25,9 +25,11 @@ RAW = ROOT / "docs" / "results" / "raw"
 def test_every_file_has_a_test() -> None:
     assert {path.name for path in RAW.iterdir()} == {
         "calibration.json",
+        "chat.jsonl",
         "choice.jsonl",
         "influence.json",
         "jargon.json",
+        "long.jsonl",
         "membership.json",
         "overhead.json",
         "peers-accuracy.jsonl",
@@ -116,6 +118,10 @@ def test_the_page_on_size_and_its_picture_are_those_of_the_held_figures() -> Non
     assert scale_page.PICTURE.read_text(encoding="utf-8") == scale_page.picture(scale_page.measured())
 
 
+def test_the_page_on_long_texts_is_that_of_the_held_figures() -> None:
+    assert (RAW.parent / "long.md").read_text(encoding="utf-8") == long_page.page() + "\n"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "page"),
@@ -133,3 +139,10 @@ def test_the_pages_tables_are_those_of_the_held_results(script: str, page: str) 
     kept = (ROOT / "docs" / "results" / page).read_text(encoding="utf-8")
     tables = [[line for line in text.splitlines() if line.startswith("|")] for text in (made, kept)]
     assert tables[0] == tables[1]
+
+
+def test_accuracies_of_chats_are_those_of_their_page() -> None:
+    page = (ROOT / "docs/decisions/chat.md").read_text(encoding="utf-8")
+    for line in map(json.loads, (RAW / "chat.jsonl").read_text(encoding="utf-8").splitlines()):
+        kept = line["calibrated"] if line["task"] == "trec" else line["outcomes"]
+        assert f" {int(100 * kept.count('1') / len(kept) + 0.5)} (" in page

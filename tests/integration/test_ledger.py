@@ -117,8 +117,10 @@ def test_an_existing_account_keeps_its_own_budget(ledger: BudgetLedger, account:
     assert ledger.account_or_create("other", PrivacyBudget(0.1, 1e-9)).budget == PrivacyBudget(0.1, 1e-9)
 
 
-def test_a_missing_account_says_how_to_make_it(ledger: BudgetLedger) -> None:
-    with pytest.raises(LedgerError, match="'tickets': create one with dpfewshot ledger create --ledger"):
+def test_a_missing_account_says_to_look_again_before_making_it(ledger: BudgetLedger) -> None:
+    with pytest.raises(
+        LedgerError, match=r"'tickets': compare the .* path .*: dpfewshot ledger create --ledger"
+    ):
         ledger.account("tickets")
 
 

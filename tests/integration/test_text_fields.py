@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot import icl
+from dpfewshot import audit, icl
 from dpfewshot.backends.protocol import ReplayedBlock
 from dpfewshot.demonstrations import COLUMNS as LINE
 from dpfewshot.errors import BackendError, InvalidRecords, InvalidTask
@@ -147,6 +147,17 @@ def test_a_line_with_other_fields_is_no_demonstration(fields: object, tmp_path: 
         dpf.Demonstrations.from_jsonl(path)
 
 
+@pytest.mark.parametrize("fields", [LATE | {"Body": "Where?"}, {"Subject": "Late"}, {"Title": "Late"}])
+def test_a_line_whose_fields_are_not_those_of_its_text_is_refused(
+    fields: dict[str, str], tmp_path: Path
+) -> None:
+    line = demonstration().as_line() | {"text": TASK.layout.text(LATE), "fields": fields}
+    path = tmp_path / "demos.jsonl"
+    path.write_text(json.dumps(line))
+    with pytest.raises(InvalidRecords, match="line 1: is not a demonstration"):
+        dpf.Demonstrations.from_jsonl(path)
+
+
 def test_a_task_of_one_field_is_told_as_before() -> None:
     """Checkpoints, output lines and choices of earlier versions stay the same, byte by byte."""
     for task in (ONE, dataclasses.replace(ONE, labels=None)):
@@ -177,9 +188,26 @@ def test_a_text_without_the_fields_is_refused_by_its_position(text: Any) -> None
     assert "Late" not in str(raised.value)
 
 
-def test_a_demonstration_without_the_fields_is_refused() -> None:
+@pytest.mark.parametrize("form", [dpf.Demonstrations.to_prompt, dpf.Demonstrations.to_langchain])
+def test_a_demonstration_without_the_fields_is_refused(form: Any) -> None:
     with pytest.raises(InvalidTask, match="does not have the fields Subject and Body"):
-        dpf.Demonstrations([demonstration()]).to_prompt(TASK)
+        form(dpf.Demonstrations([demonstration()]), TASK)
+
+
+def test_a_prompt_takes_what_is_labelled_by_field_or_as_a_text() -> None:
+    none = dpf.Demonstrations()
+    assert none.to_prompt(TASK, LATE) == none.to_prompt(TASK, TASK.layout.text(LATE))
+    for other in ("Late Where is it?", {"Subject": "Late"}, " "):
+        with pytest.raises(InvalidRecords, match=r"^the text to label does not have the fields"):
+            none.to_prompt(TASK, other)
+
+
+@pytest.mark.parametrize("backend", [None, Bytes()])
+def test_names_of_fields_are_no_part_of_a_leak(backend: Any) -> None:
+    held = [dpf.Record(TASK.layout.text({"Subject": "Late", "Body": "No parcel."}), "delivery")]
+    one = dataclasses.replace(demonstration(), text=TASK.layout.text(LATE), fields=LATE)
+    found = audit.leak_check([one], held, backend, long_run=2 if backend is None else 8)
+    assert found.verdict == "passed"
 
 
 def test_samples_of_records_have_fields() -> None:

@@ -51,6 +51,11 @@ def client(backend: Any) -> Any:
     return backend._replicas.first._transport._client
 
 
+def lock_of_turns(turns: Any) -> Any:
+    """What a thread of a parent may hold while the process forks."""
+    return turns._lock
+
+
 def hurry(backend: Any, seconds: float) -> None:
     """Let a connected `OpenAICompatible` give up early: `timeout=` would hold for the connecting too."""
     for connection in backend._replicas.connections:

@@ -226,7 +226,6 @@ ALLOWED = {
     ("random[-_]private", "dpfewshot/baselines.py"): STORED,
     ("zero[-_]private", "dpfewshot/evaluation/conditions.py"): STORED,
     ("random[-_]private", "dpfewshot/evaluation/conditions.py"): STORED,
-    ("random[-_]private", "dpfewshot/audit/membership.py"): STORED,
     ("zero[-_]private", "docs/how-to/baselines.md"): STORED,
     ("random[-_]private", "docs/how-to/baselines.md"): STORED,
     ("zero[-_]private", "docs/how-to/evaluate.md"): STORED,

@@ -210,3 +210,16 @@ def test_no_log_quotes_a_record(caplog: pytest.LogCaptureFixture) -> None:
         for recognizer in inside.recognizers("en"):  # the control: Presidio says something
             recognizer.analyze(text, recognizer.supported_entities, None)
         assert caplog.text
+
+
+def test_no_limit_of_time_decides_what_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Presidio skips a pattern that takes too long, which on a busy machine may be any."""
+    from presidio_analyzer import pattern_recognizer
+    from presidio_analyzer.predefined_recognizers.generic import iban_recognizer
+
+    text = "words " * 2_000 + "ann@example.com"
+    for module in (pattern_recognizer, iban_recognizer):
+        monkeypatch.setattr(module, "REGEX_TIMEOUT_SECONDS", 1e-6)
+    assert masked(text) == text  # the control: with such a limit, nothing is found
+    inside.recognizers.cache_clear()
+    assert "ann@example.com" not in masked(text)

@@ -252,7 +252,7 @@ def test_an_account_that_counts_divergences_says_so_and_shows_them(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("given_unit", "words"), [(None, "<dd>one record</dd>"), ("customer", "<dd>everything of one unit")]
+    ("given_unit", "words"), [(None, "<dd>one record</dd>"), ("customer", "<dd>all records of one unit")]
 )
 def test_whom_it_protects(tmp_path: Path, given_unit, words) -> None:
     ledger = BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db")
@@ -260,6 +260,12 @@ def test_whom_it_protects(tmp_path: Path, given_unit, words) -> None:
     assert words in rendered(Sources(snapshot=snapshot))
     [one, *_] = demonstrations()
     assert "one unit if the records had" in rendered(Sources(demonstrations=Demonstrations([one])))
+
+
+@pytest.mark.parametrize(("delta", "one_in"), [(1e-5, "100,000"), (3e-5, "33,333"), (0.3, "3")])
+def test_delta_is_said_as_one_in_so_many(delta: float, one_in: str) -> None:
+    ones = Demonstrations(demonstrations()[:1], plan_spend=PrivacySpend(1.0, delta))
+    assert f"(at most 1 in {one_in})" in rendered(Sources(demonstrations=ones))
 
 
 def test_without_anything_released_there_is_no_bound() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +13,8 @@ import pytest
 from dpfewshot.backends.streams import turns
 from dpfewshot.backends.streams.turns import Turns
 from dpfewshot.errors import BackendError
+from tests.support import inside
+from tests.support.processes import true_in_child
 from tests.support.streams import Streams, Toy
 
 TOKENS = 6
@@ -159,3 +163,26 @@ def test_who_waits_learns_that_the_backend_was_closed() -> None:
         held.close()
         with pytest.raises(BackendError, match="is closed"):
             waits.result(timeout=20)
+
+
+def test_a_forked_child_waits_for_no_lock_of_its_parent() -> None:
+    held, locked, forked = Turns(), threading.Event(), threading.Event()
+    turn = held.take()
+    assert turn is not None
+
+    def lock() -> None:
+        with inside.lock_of_turns(held):
+            locked.set()
+            forked.wait()
+
+    def ended() -> bool:
+        signal.alarm(5)  # the child ends then, without an answer
+        turn.end()
+        return True
+
+    thread = threading.Thread(target=lock)
+    thread.start()
+    locked.wait()
+    assert true_in_child(ended)
+    forked.set()
+    thread.join()

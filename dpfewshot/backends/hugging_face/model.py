@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpfewshot.backends.chat_templates import messages_of, no_template, template_failed
 from dpfewshot.backends.end_tokens import END_NAMES
 from dpfewshot.backends.processors import short_spin
 from dpfewshot.errors import BackendError, MissingExtra
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -109,6 +110,27 @@ class HuggingFaceModel:
                 list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False
             )
         )
+
+    def chat_text(self, contents: Sequence[str]) -> str:
+        """Return a conversation in the tokenizer's chat template.
+
+        Raises:
+            BackendError: it has none, or it refuses the conversation.
+        """
+        if not self._tokenizer.chat_template:
+            raise no_template()
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(
+                    messages_of(contents), tokenize=False, add_generation_prompt=True
+                )
+            )
+        except Exception as error:  # what a template raises is its own
+            raise template_failed(str(error)) from error
+
+    def chat_tokens(self, text: str) -> list[int]:
+        """Return the token ids of a public text: nothing is added, and special tokens are parsed."""
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def log_softmax(self, logits: Any, columns: NDArray[np.intp] | slice) -> NDArray[np.float32]:
         """Return the natural-log probabilities of `columns`; all NaN if a logit is NaN or +inf.

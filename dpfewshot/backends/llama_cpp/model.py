@@ -7,11 +7,13 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from dpfewshot.backends.chat_templates import conversation
 from dpfewshot.backends.llama_cpp.weights import FILE, converted
 from dpfewshot.backends.processors import short_spin
 from dpfewshot.errors import BackendError, MissingExtra
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from dpfewshot.backends.protocol import Tokens
@@ -99,13 +101,32 @@ class LlamaModel:
 
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of `text`: nothing is added, and special tokens stay text."""
+        return self._tokens(text, special=False)
+
+    def chat_tokens(self, text: str) -> list[int]:
+        """Return the token ids of a public text: nothing is added, and special tokens are parsed."""
+        return self._tokens(text, special=True)
+
+    def chat_text(self, contents: Sequence[str]) -> str:
+        """Return a conversation in the file's chat template.
+
+        Raises:
+            BackendError: the file has none, or it refuses the conversation.
+        """
+        template = self.library.llama_model_chat_template(self.handle, None)
+        names = (self.library.llama_vocab_bos, self.library.llama_vocab_eos)
+        ends = (name(self._vocabulary) for name in names)  # -1 if the vocabulary has no such token
+        bos, eos = ("" if token < 0 else self.detokenize([token]) for token in ends)
+        return conversation(template and template.decode(errors="replace"), contents, bos=bos, eos=eos)
+
+    def _tokens(self, text: str, *, special: bool) -> list[int]:
         # A lone surrogate must not raise: whether a call fails must not depend on a record's text.
         data = text.encode("utf-8", errors="replace")
         count = len(data) + 8
         while True:
             tokens = (ctypes.c_int32 * count)()
             found = self.library.llama_tokenize(
-                self._vocabulary, data, len(data), tokens, count, False, False
+                self._vocabulary, data, len(data), tokens, count, False, special
             )
             if found >= 0:
                 return list(tokens[:found])

@@ -106,6 +106,16 @@ class Connection:
         """Return the text of tokens; see `Dialect.detokenize`."""
         return await self._understood(self.dialect.detokenize(tokens))
 
+    async def chat_text(self, contents: Sequence[str]) -> str:
+        """Return a conversation of public texts in the model's template; see `ChatBackend`."""
+        text = await self._understood(self.dialect.chat_text(contents))
+        bos = self.dialect.bos
+        return text if bos is None else text.removeprefix(await self.detokenize([bos]))
+
+    async def chat_tokens(self, text: str) -> list[int]:
+        """Return the token ids of a public text; see `ChatBackend`."""
+        return await self._understood(self.dialect.chat_tokens(text))
+
     async def rows(
         self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any] | None = None
     ) -> Logprobs:

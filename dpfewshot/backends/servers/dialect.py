@@ -99,6 +99,20 @@ class Dialect(ABC):
     async def detokenize(self, tokens: Tokens) -> str:
         """Return the text of tokens."""
 
+    async def chat_text(self, contents: Sequence[str]) -> str:  # noqa: ARG002 - see `LlamaServer`
+        """Return a conversation in the model's own template, with the token that begins a sequence.
+
+        Raises:
+            BackendError: the server does not give the template.
+        """
+        raise BackendError(
+            f"{self.name} gives no chat template here: use chat=False, llama-server, LlamaCpp or HuggingFace"
+        )
+
+    async def chat_tokens(self, text: str) -> list[int]:
+        """Return the token ids of a public text, with special tokens parsed; only where `chat_text` is."""
+        raise NotImplementedError
+
     @abstractmethod
     def request(
         self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from dpfewshot.backends.chat_templates import messages_of, template_failed
 from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.backends.servers.dialect import Dialect, field, gather, readable, token_ids
-from dpfewshot.backends.servers.faults import Malformed, Refused
+from dpfewshot.backends.servers.faults import Absent, Malformed, Refused
 from dpfewshot.errors import BackendError
 
 MORE_THAN_ANY = 1 << 24
@@ -80,6 +81,24 @@ class LlamaServer(Dialect):
             raise BackendError("llama-server omits tokens of its vocabulary")
         self._pieces = [bytes(entries[token]["bytes"]) for token in range(self.vocabulary_size)]
         await self._name_special_tokens()
+
+    async def chat_text(self, contents: Sequence[str]) -> str:
+        """Ask `/apply-template`. A model without a template has llama-server's own, ChatML."""
+        url, body = f"{self._transport.root}/apply-template", {"messages": messages_of(contents)}
+        try:
+            return await self._transport.post(
+                url, body, lambda answer: str(field(answer, "prompt")), public=True
+            )
+        except Absent:
+            raise BackendError(
+                f"{self.name} has no page /apply-template: update llama-server, or use chat=False"
+            ) from None
+        except Refused as refusal:
+            raise template_failed(refusal.message) from None
+
+    async def chat_tokens(self, text: str) -> list[int]:
+        """Ask `/tokenize`, with parsing special tokens on."""
+        return await self._tokens_of({"content": text, "add_special": False, "parse_special": True})
 
     async def tokenize(self, text: str) -> list[int]:
         """Ask `/tokenize`, with adding and parsing special tokens off."""

@@ -136,6 +136,18 @@ class OpenAICompatible:
         self._check_tokens(tokens)
         return self._here().detokenize([int(token) for token in tokens])
 
+    def chat_text(self, contents: Sequence[str]) -> str:
+        """Return a conversation of public texts in the model's template; see `ChatBackend`.
+
+        Raises:
+            BackendError: the server is not llama-server, or its model has no template that can be used.
+        """
+        return self._here().chat_text(contents)
+
+    def chat_tokens(self, text: str) -> list[int]:
+        """Return the token ids of a public text: special tokens are parsed, and nothing is added."""
+        return self._here().chat_tokens(text)
+
     def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
         """Return the log-probabilities of each prompt's next token; see `LogprobBackend`.
 

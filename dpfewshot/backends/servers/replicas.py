@@ -116,6 +116,14 @@ class Replicas:
         known = self.first.dialect.known_text(tokens)
         return self.run(self.first.detokenize(tokens)) if known is None else known
 
+    def chat_text(self, contents: Sequence[str]) -> str:
+        """Return a conversation of public texts in the model's template; see `ChatBackend`."""
+        return self.run(self.first.chat_text(contents))
+
+    def chat_tokens(self, text: str) -> list[int]:
+        """Return the token ids of a public text; see `ChatBackend`."""
+        return self.run(self.first.chat_tokens(text))
+
     def rows(self, prompts: Sequence[Tokens], support: Tokens | None) -> Logprobs:
         """Return rows of log-probabilities, each from its prompt's replica; see `Asker.rows`.
 

@@ -65,6 +65,14 @@ class StreamModel(Protocol):
         """Return the text of `tokens`."""
         ...
 
+    def chat_text(self, contents: Sequence[str]) -> str:
+        """Return a conversation in the model's own template; see `ChatBackend`."""
+        ...
+
+    def chat_tokens(self, text: str) -> list[int]:
+        """Return the token ids of a public text, with special tokens parsed."""
+        ...
+
     def close(self) -> None:
         """Free the memory."""
         ...
@@ -142,6 +150,17 @@ class StreamBackend(ABC):
             if not self._are_tokens(tokens):
                 raise BackendError(f"a token is not in 0 to {self.vocabulary_size - 1}")
             return self._model.detokenize(tokens)
+
+    def chat_text(self, contents: Sequence[str]) -> str:
+        """Return a conversation in the model's own template; see `ChatBackend`."""
+        with self._guard():
+            bos = "" if self._model.bos is None else self._model.detokenize([self._model.bos])
+            return self._model.chat_text(contents).removeprefix(bos)
+
+    def chat_tokens(self, text: str) -> list[int]:
+        """Return the token ids of a public text: special tokens are parsed, and nothing is added."""
+        with self._guard():
+            return self._model.chat_tokens(text)
 
     def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
         """Return the log-probabilities of each prompt's next token; see `LogprobBackend`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -30,6 +31,7 @@ class Turn:
         self.idle_since = time.monotonic()
         self.given: SimpleQueue[None] = SimpleQueue()
         self._turns = turns
+        self._process = os.getpid()
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -42,8 +44,12 @@ class Turn:
             self.idle_since = time.monotonic()
 
     def end(self) -> None:
-        """Give the turn to the block that has waited longest. The garbage collector may call it."""
-        self._turns.end(self)
+        """Give the turn to the block that has waited longest. The garbage collector may call it.
+
+        A forked child's copy does nothing: whoever held the lock at the fork is not there to free it.
+        """
+        if self._process == os.getpid():
+            self._turns.end(self)
 
     def patience_left(self) -> float:
         """The seconds until another block may take it."""
