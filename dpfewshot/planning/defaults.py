@@ -62,7 +62,7 @@ class Decision:
     Attributes:
         mechanism: given, or decided.
         planner: with all settings.
-        reasons: a sentence for each setting that was decided.
+        reasons: a sentence for each setting that was decided, or that costs more work than it looks.
     """
 
     mechanism: Mechanism
@@ -108,6 +108,11 @@ def decide(planner: Planner, choices: Choices, limit: WorkLimit, *, vocabulary_s
         reasons.append(_why_draws(settings, best.noise, [one for one in scored if one is not best]))
     if choices.prompts_per_token is None:
         reasons.append(f"M={settings.prompts_per_token}: {best.option.bound}")
+    elif settings.resample_every > 1 and settings.prompts_per_token > (limit.kept_prompts or math.inf):
+        reasons.append(
+            f"M={settings.prompts_per_token}: more than the backend keeps "
+            f"(kept_prompts={limit.kept_prompts}); the others are evaluated from their start for each token"
+        )
     return Decision(mechanism, replace(planner, settings=settings), tuple(reasons))
 
 

@@ -9,14 +9,15 @@ if TYPE_CHECKING:
     from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 
 READABLE_NOISE: Final = {
-    "gaussian": (0.1, 0.15),
+    "gaussian": (0.06, 0.1),
     "public-centred": (0.15, 0.2),
     "softmax-choice": (0.2, 0.27),
 }
 """The noise on the mean above which texts had words out of place, and above which they lost their sense.
 
-A reader then needed 0.9 and 1.8 nats a token more, and above. Measured with SmolLM2-135M and Gemma 3 270M
-(docs/results/readability.md), for these mechanisms alone. Long texts bear as much (docs/results/long.md).
+A reader then needed about 0.9 and 1.8 nats a token more, and above. Measured with SmolLM2-135M and Gemma 3
+270M (docs/results/readability.md), for these mechanisms alone. Long texts bear as much, and the Gaussian's
+figures are from their tokens (docs/results/long.md).
 """
 
 OUT_OF_PLACE: Final = (50, 10)

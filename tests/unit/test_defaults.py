@@ -108,6 +108,15 @@ def test_the_smallest_stratum_and_the_backend_limit_the_prompts() -> None:
     assert decided(Choices(resample_every=1), few_kept).settings.prompts_per_token > 47
 
 
+@pytest.mark.parametrize(("every", "prompts", "said"), [(40, 76, True), (40, 75, False), (1, 76, False)])
+def test_given_prompts_that_the_backend_does_not_keep_are_named(
+    every: int, prompts: int, *, said: bool
+) -> None:
+    limit = WorkLimit(10**6, kept_prompts=75)
+    reasons = decided(Choices(prompts_per_token=prompts, resample_every=every), limit).reasons
+    assert any("more than the backend keeps (kept_prompts=75)" in each for each in reasons) is said
+
+
 @given(st.integers(5, 10**5))
 def test_a_draw_fits_up_to_four_deviations(kept: int) -> None:
     prompts = prompts_within(kept)
