@@ -63,12 +63,26 @@ PARTS = ((0, 16), (16, 50), (50, 100), (100, 200), (200, 400))
 
 @dataclass(frozen=True)
 class Cell:
-    """One text: T, ε, the most tokens that the model may evaluate for it, and whether the instruction has the form."""
+    """One text.
+
+    Attributes:
+        tokens: T.
+        epsilon: ε.
+        limit: the most tokens that the model may evaluate for it.
+        form: whether the instruction has the headings.
+        ngram: `Task.no_repeat_ngram_size`.
+    """
 
     tokens: int
     epsilon: float
     limit: int
     form: bool = False
+    ngram: int = 0
+
+    @property
+    def suffix(self) -> str:
+        """Behind the name of what it was written with."""
+        return f"{'.form' * self.form}{f'.ngram{self.ngram}' if self.ngram else ''}"
 
 
 CELLS = (
@@ -80,6 +94,10 @@ CELLS = (
     Cell(100, 8.0, 38_000),
     Cell(100, 8.0, 20_000),
     Cell(200, 4.0, 50_000, form=True),
+    Cell(200, 4.0, 50_000, form=True, ngram=4),
+    Cell(400, 8.0, 75_000, ngram=4),
+    Cell(400, 8.0, 75_000, form=True, ngram=4),
+    Cell(400, 4.0, 75_000, form=True, ngram=4),
 )
 
 
@@ -188,7 +206,7 @@ def write(model: str, folder: str, first: str = "0", last: str = str(len(CELLS) 
     with dpf.backends.LlamaCpp(model, context_tokens=900, kept_prompts=KEPT, threads=1) as backend:
         print(backend.describe(), file=sys.stderr, flush=True)
         for cell in CELLS[int(first) : int(last) + 1]:
-            name = f"{Path(model).stem}.{cell.tokens}.{cell.epsilon:g}.{cell.limit}{'.form' * cell.form}"
+            name = f"{Path(model).stem}.{cell.tokens}.{cell.epsilon:g}.{cell.limit}{cell.suffix}"
             if (vectors / f"{name}.npz").exists():
                 continue
             line, seen = _written(backend, Path(model).stem, records, cell)
@@ -202,7 +220,7 @@ def write(model: str, folder: str, first: str = "0", last: str = str(len(CELLS) 
 def _written(
     backend: dpf.backends.LlamaCpp, model: str, records: list[dpf.Record], cell: Cell
 ) -> tuple[dict[str, Any], Seen]:
-    task = FORMED_NOTES if cell.form else NOTES
+    task = replace(FORMED_NOTES if cell.form else NOTES, no_repeat_ngram_size=cell.ngram)
     settings: dict[str, Any] = {
         "budget": dpf.PrivacyBudget(cell.epsilon, DELTA),
         "labels": [LABEL],
@@ -228,6 +246,7 @@ def _written(
         "records": len(records),
         "limit": cell.limit,
         "form": cell.form,
+        "ngram": cell.ngram,
         "prompts": plan.settings.prompts_per_token,
         "every": plan.settings.resample_every,
         "mechanism": plan.mechanism,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ MODELS = {
     "SmolLM2-135M-Instruct.Q4_1": "SmolLM2-135M",
 }
 
+_SOURCE = re.compile(r"^(.+)\.(\d+)\.(\d+)\.\d+(\.form)?(?:\.ngram(\d+))?$")
 _FORM = ", the headings in the instruction"
+_RULE = ", no_repeat_ngram_size = {}"
 Line = dict[str, Any]
 
 
@@ -53,6 +56,7 @@ def _texts(lines: list[Line]) -> Iterator[str]:
             "writer",
             "T",
             "ε",
+            "no repeated n-gram",
             "M",
             "R",
             "mechanism",
@@ -70,6 +74,7 @@ def _texts(lines: list[Line]) -> Iterator[str]:
                 MODELS[one["model"]],
                 one["tokens"],
                 f"{one['epsilon']:g}",
+                one.get("ngram") or "–",
                 one["prompts"],
                 one["every"],
                 one["mechanism"],
@@ -86,7 +91,8 @@ def _texts(lines: list[Line]) -> Iterator[str]:
         ),
     )
     for one in lines:
-        yield f"\n{MODELS[one['model']]}, T = {one['tokens']}, ε = {one['epsilon']:g}, M = {one['prompts']}{_FORM * one['form']}:\n"
+        way = _FORM * one["form"] + (_RULE.format(size) if (size := one.get("ngram")) else "")
+        yield f"\n{MODELS[one['model']]}, T = {one['tokens']}, ε = {one['epsilon']:g}, M = {one['prompts']}{way}:\n"
         yield "\n".join(f"> {line}<br>" for line in one["text"].splitlines())
 
 
@@ -179,9 +185,9 @@ def _mean(one: Line, name: str) -> float:
 
 
 def _name(source: str) -> str:
-    model, tokens, epsilon, _ = source.removesuffix(".form").rsplit(".", 3)
-    form = ", form" if source.endswith(".form") else ""
-    return f"{MODELS[model]} T = {tokens}, ε = {epsilon}{form}"
+    ((model, tokens, epsilon, form, ngram),) = _SOURCE.findall(source)
+    ways = ", form" * bool(form) + (f", n = {ngram}" if ngram else "")
+    return f"{MODELS[model]} T = {tokens}, ε = {epsilon}{ways}"
 
 
 def _positions(lines: list[Line]) -> Iterator[str]:

@@ -36,6 +36,20 @@ LOOP_AND_PARTS = (
         "tests/integration/test_synthesizer.py",
     ),
     Fault(
+        "dpfewshot/generation/draft.py",
+        "repeating(self._fields[-1], size) - self._ends if size",
+        "repeating(self._fields[-1], size) if size",
+        "the rule against repetition leaves every end of a field",
+        "tests/property/test_repetition.py",
+    ),
+    Fault(
+        "dpfewshot/generation/repetition.py",
+        "range(len(tokens) - size + 1)",
+        "range(len(tokens) - 2 * size + 1)",
+        "no n-gram comes twice",
+        "tests/property/test_repetition.py",
+    ),
+    Fault(
         "dpfewshot/generation/shaped_draft.py",
         "allowed[rule(public_logprobs[allowed], frozenset())]",
         "np.array(rule(public_logprobs, frozenset()))",

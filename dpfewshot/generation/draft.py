@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dpfewshot.backends.characters import whole_text
 from dpfewshot.backends.end_tokens import text_of
 from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.generation.repetition import repeating
 from dpfewshot.tasks.layout import BLANK_LINE, TextLayout, on_lines, on_one_line
 
 SupportRule = Callable[[NDArray[np.float32], frozenset[int]], list[int]]
@@ -58,8 +59,11 @@ class Draft:
 
     @property
     def excluded(self) -> frozenset[int]:
-        """The tokens that may not come next: a field's first token does not end it."""
-        return frozenset() if self._fields[-1] else self._ends
+        """The tokens that may not come next: an end as a field's first token, and what repeats an n-gram."""
+        if not self._fields[-1]:
+            return self._ends
+        size = self._layout.no_repeat_ngram_size
+        return repeating(self._fields[-1], size) - self._ends if size else frozenset()
 
     def support(self, rule: SupportRule, public_logprobs: NDArray[np.float32], left: int) -> list[int]:  # noqa: ARG002 - any text may end where it is cut off
         """The candidates for the next token.

@@ -28,7 +28,13 @@ from dpfewshot.tasks.layout import TextLayout
 if TYPE_CHECKING:
     import os
 
-_LATER: Final[dict[str, object]] = {"text_fields": (), "multiline": False, "schema": "", "chat": False}
+_LATER: Final[dict[str, object]] = {
+    "text_fields": (),
+    "multiline": False,
+    "schema": "",
+    "chat": False,
+    "no_repeat_ngram_size": 0,
+}
 """Arguments that old checkpoints do not have, with what they were."""
 
 
@@ -47,6 +53,8 @@ class Task:
         schema: what every generated text matches: a JSON schema, as a mapping or as JSON, or a regular
             expression. It is kept as a string. For one text field on one line.
         chat: whether prompts are written as a conversation, in the template of the model that generates.
+        no_repeat_ngram_size: n ≥ 2: no n tokens in a row come twice in a generated field, apart from what may
+            end it; 0 for no such rule. Small models repeat themselves in long texts.
 
     Raises:
         InvalidTask: a value is empty, of the wrong type, repeated, or longer than one line; or both or none
@@ -68,6 +76,7 @@ class Task:
     multiline: bool = False
     schema: str | Mapping[str, Any] = ""
     chat: bool = False
+    no_repeat_ngram_size: int = 0
 
     def __post_init__(self) -> None:
         _check_line(self.name, "name")
@@ -80,10 +89,18 @@ class Task:
         for name in ("multiline", "chat"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidTask(f"the task's {name} must be true or false")
+        self._check_repetition()
         self._check_schema()
         if self.labels is not None:
             object.__setattr__(
                 self, "labels", _checked_lines(self.labels, "label", "leave them out if labels are free")
+            )
+
+    def _check_repetition(self) -> None:
+        size: object = self.no_repeat_ngram_size
+        if type(size) is not int or size < 0 or size == 1:
+            raise InvalidTask(
+                "the task's no_repeat_ngram_size must be a whole number from 2, or 0 for no rule"
             )
 
     def _check_schema(self) -> None:
@@ -92,8 +109,10 @@ class Task:
         from dpfewshot.tasks.schema import checked  # loads NumPy
 
         object.__setattr__(self, "schema", checked(self.schema))
-        if self.text_fields or self.multiline:
-            raise InvalidTask("a task with a schema has one text field and is not multiline")
+        if self.text_fields or self.multiline or self.no_repeat_ngram_size:
+            raise InvalidTask(
+                "a task with a schema has one text field, is not multiline and has no no_repeat_ngram_size"
+            )
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
@@ -139,7 +158,12 @@ class Task:
     @property
     def layout(self) -> TextLayout:
         """How a text is written."""
-        return TextLayout(self.text_fields or (self.text_field,), self.multiline, str(self.schema))
+        return TextLayout(
+            self.text_fields or (self.text_field,),
+            self.multiline,
+            str(self.schema),
+            self.no_repeat_ngram_size,
+        )
 
     def identity(self) -> dict[str, object]:
         """The arguments by name, for a checkpoint: a later one only if it is given, as old checkpoints."""

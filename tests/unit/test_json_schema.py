@@ -261,7 +261,7 @@ def test_states_on_bytes_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("settings", [{"multiline": True}, {"text_field": "", "text_fields": ("A", "B")}])
 def test_a_schema_is_for_one_field_on_one_line(settings: Any) -> None:
-    with pytest.raises(InvalidTask, match="has one text field and is not multiline"):
+    with pytest.raises(InvalidTask, match="has one text field, is not multiline and"):
         dataclasses.replace(TASK, schema="a+", **settings)
 
 

@@ -1,0 +1,99 @@
+"""With `no_repeat_ngram_size`, no n tokens in a row come twice in a field, and no end is taken away."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpfewshot.backends import Scripted
+from dpfewshot.backends.end_tokens import ending_tokens
+from dpfewshot.errors import InvalidTask
+from dpfewshot.generation.draft import Draft
+from dpfewshot.generation.repetition import repeating
+from dpfewshot.mechanisms import InvisibleInk, Mechanism, PublicCentred
+from dpfewshot.tasks import Task
+from tests.support.factory import synthesizer
+from tests.support.fields import TASK as MAILS
+from tests.support.fields import Bytes
+from tests.support.scripts import TASK
+
+ROUND = (" she", " is", " a", " smoker")
+OTHERS = tuple(f" word{number}" for number in range(40))
+WORDS = (*ROUND, *OTHERS, "\n")
+ENDS = ending_tokens(Bytes())
+
+
+class GoesRound(Scripted):
+    """Says the same four words again and again, and ends a text now and then at most."""
+
+    def __init__(self) -> None:
+        super().__init__(WORDS, self.answer)
+
+    def answer(self, prompt: list[int]) -> list[float]:
+        wanted = (prompt[-1] + 1) % len(ROUND) if prompt[-1] < len(ROUND) else 0
+        rest = 0.02 / (len(WORDS) - 2)
+        return [*(0.98 if token == wanted else rest for token in range(len(WORDS) - 1)), 0.0]
+
+
+def ngrams(tokens: Sequence[object], size: int) -> Counter[tuple[object, ...]]:
+    return Counter(tuple(tokens[at : at + size]) for at in range(len(tokens) - size + 1))
+
+
+@given(tokens=st.lists(st.integers(0, 4), max_size=30), size=st.integers(2, 6))
+def test_a_token_is_repeating_if_it_makes_an_ngram_come_twice(tokens: list[int], size: int) -> None:
+    before = ngrams(tokens, size)
+    made_again = {
+        token for token in range(5) if (ngrams([*tokens, token], size) - before).keys() & before.keys()
+    }
+    assert repeating(tokens, size) == made_again
+
+
+@given(
+    released=st.lists(st.sampled_from([ord("a"), ord("b"), ord(" "), 10]), max_size=30),
+    size=st.integers(2, 4),
+)
+def test_an_end_of_a_field_may_always_come_and_each_field_counts_alone(
+    released: list[int], size: int
+) -> None:
+    task = dataclasses.replace(MAILS, multiline=True, no_repeat_ngram_size=size)
+    draft = Draft(Bytes(), task.layout, ENDS)
+    for token in released:
+        if draft.finished:
+            break
+        before = draft.excluded
+        draft.add(token)
+        if draft.excluded != ENDS:  # no field begins here
+            assert not draft.excluded & ENDS
+        else:
+            assert before != ENDS or token not in ENDS
+
+
+@pytest.mark.parametrize("mechanism", [PublicCentred(8), InvisibleInk(top_k=8)], ids=lambda each: each.name)
+@pytest.mark.parametrize("every", [1, 24])
+def test_a_model_that_goes_round_is_stopped_by_the_rule_alone(mechanism: Mechanism, every: int) -> None:
+    def text(size: int) -> list[str]:
+        task = dataclasses.replace(TASK, no_repeat_ngram_size=size)
+        settings = {"max_tokens": 24, "resample_every": every, "prompts_per_token": 100}
+        made = synthesizer(GoesRound(), task=task, mechanism=mechanism, **settings)
+        return made.generate("refund").text.split()
+
+    for size in (2, 3):
+        assert max(ngrams(text(size), size).values()) == 1
+    assert max(ngrams(text(0), 3).values()) > 1  # the control
+
+
+@pytest.mark.parametrize("size", [1, -2, 2.0, True, "3"])
+def test_a_size_that_makes_no_sense_is_refused(size: object) -> None:
+    with pytest.raises(InvalidTask, match="no_repeat_ngram_size must be a whole number"):
+        dataclasses.replace(TASK, no_repeat_ngram_size=size)
+
+
+def test_without_the_rule_a_task_is_what_it_was() -> None:
+    ruled = dataclasses.replace(TASK, no_repeat_ngram_size=4)
+    assert set(ruled.identity()) - set(TASK.identity()) == {"no_repeat_ngram_size"}
+    assert Task(**ruled.identity()) == ruled  # type: ignore[arg-type]
