@@ -1,7 +1,6 @@
 """The packaged model's own template: records hold none of its special tokens, and texts are written in it."""
 
 import dataclasses
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import example, given, settings
@@ -10,25 +9,19 @@ from hypothesis import strategies as st
 pytest.importorskip("llama_cpp", exc_type=ImportError)
 
 import dpfewshot as dpf
-from dpfewshot.backends import LlamaCpp, packaged_model_path
+from dpfewshot.backends import LlamaCpp
 from dpfewshot.mechanisms import Gaussian
 from dpfewshot.prompts.chat import chat_turns
 from dpfewshot.prompts.writer import PromptWriter
 from tests.support.fields import TASK
+from tests.support.llama_prompts import backend
 
+FIXTURES = (backend,)
 pytestmark = pytest.mark.model
 
 CHAT = dataclasses.replace(TASK, text_fields=(), text_field="Mail", chat=True)
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 TEXTS = st.lists(st.sampled_from([*SPECIAL, "\n", "user", "<|im_"]) | st.text(max_size=4), max_size=8)
-
-
-@pytest.fixture(scope="module")
-def backend() -> Iterator[LlamaCpp]:
-    with LlamaCpp(
-        packaged_model_path(), context_tokens=256, kept_prompts=7, threads=1, weights="file"
-    ) as loaded:
-        yield loaded
 
 
 def test_the_turns_are_those_of_the_files_template(backend: LlamaCpp) -> None:

@@ -4,19 +4,20 @@ Its vocabulary is English: most characters below are two to four tokens, so both
 """
 
 import string
-from collections.abc import Iterator
 
 import pytest
 
 pytest.importorskip("llama_cpp", exc_type=ImportError)
 
 import dpfewshot as dpf
-from dpfewshot.backends import LlamaCpp, packaged_model_path
+from dpfewshot.backends import LlamaCpp
 from dpfewshot.backends.characters import BROKEN
 from dpfewshot.mechanisms import Gaussian
 from dpfewshot.prompts.writer import PromptWriter
 from tests.support import inside
+from tests.support.llama_prompts import backend
 
+FIXTURES = (backend,)
 pytestmark = pytest.mark.model
 
 TASK = dpf.Task("mails", "Write a customer's mail.", "Kind", "Mail", ("delivery",))
@@ -27,14 +28,6 @@ MAILS = {
     "Hindi": ["मेरा पार्सल अभी तक नहीं आया है।", "कृपया बताइए कि मेरा सामान कब आएगा।"],
     "emoji": ["📦😡😡 🚚💨❓", "📦🕐🕑🕒 😢😢 👩‍👩‍👧🎁❓"],
 }
-
-
-@pytest.fixture(scope="module")
-def backend() -> Iterator[LlamaCpp]:
-    with LlamaCpp(
-        packaged_model_path(), context_tokens=256, kept_prompts=7, threads=1, weights="file"
-    ) as loaded:
-        yield loaded
 
 
 @pytest.mark.parametrize(
