@@ -201,12 +201,13 @@ class _Continuation:
         scores = logprobs[0, support].astype(np.float64)
         known = np.isfinite(scores)
         if not known.any():
-            if self._loop.automaton is None or not np.isfinite(logprobs).any():
+            ruled = self._loop.automaton is not None or self._loop.layout.no_repeat_ngram_size
+            if not (ruled and np.isfinite(logprobs).any()):
                 raise BackendError(
                     "the backend gives no token of a public prompt any probability: "
                     "check whether the prompt is longer than the backend's context"
                 )
-            known, scores = ~known, np.zeros_like(scores)  # the schema allows unlikely tokens alone
+            known, scores = ~known, np.zeros_like(scores)  # the task allows unlikely tokens alone
         weights = np.exp(np.where(known, scores - scores[known].max(), -np.inf))
         steps = np.rint(weights * _STEPS_OF_LIKELIEST).astype(np.int64)
         return support[self._decoding.choose(steps, self._random_source)]

@@ -5,9 +5,10 @@ All of it is a function of the schema, the vocabulary and released tokens (docs/
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from dpfewshot.backends.characters import BROKEN
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.errors import InvalidPlan
+from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.tasks.automaton import DEAD, Automaton
 from dpfewshot.tasks.forced import ForcedTexts
 from dpfewshot.tasks.schema import automaton
@@ -106,11 +107,16 @@ class TokenAutomaton:
                 f"max_tokens={max_tokens} is too few"
             )
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the tokens that a text may have, with their texts."""
+        return hashlib.sha256(self._tokens.tobytes() + self._letters.tobytes()).hexdigest()
+
     def after(self, state: int, token: int) -> tuple[int, tuple[int, ...]]:
         """The state after a further token and what is forced then, and the tokens of what is forced."""
         if token not in self._texts:  # an end token
             return state, ()
-        reached = self._automaton.after(state, self._texts[token])
+        reached = self._reached(state, token)
         return self._forced[reached][1], self._forced_tokens[reached]
 
     def accepts(self, state: int) -> bool:
@@ -161,9 +167,18 @@ class TokenAutomaton:
         """A token's text with what is forced behind it, and the state then."""
         if token not in self._texts:
             return "", state
-        read = self._texts[token]
-        forced, settled = self._forced[self._automaton.after(state, read)]
-        return read.decode() + forced, settled
+        forced, settled = self._forced[self._reached(state, token)]
+        return self._texts[token].decode() + forced, settled
+
+    def _reached(self, state: int, token: int) -> int:
+        """The state behind a token, before what is forced then."""
+        reached = self._automaton.after(state, self._texts[token])
+        if reached not in self._forced:
+            raise BackendError(
+                "a released token does not fit the task's schema: a worker has another model, or a "
+                "checkpoint was changed"
+            )
+        return reached
 
     def _followed(self, state: int) -> Step:
         """Every token that the automaton reads, all at once, and the states before what is forced."""

@@ -73,7 +73,10 @@ class Draft:
             public_logprobs: of the prompt without records, shape (V,).
             left: how many tokens may still come, this one included.
         """
-        return rule(public_logprobs, self.excluded)
+        excluded = self.excluded
+        if len(excluded) == len(public_logprobs):  # nothing else is left to say
+            excluded = frozenset()
+        return rule(public_logprobs, excluded)
 
     def written_left(self, tokens: int) -> int:  # noqa: ARG002 - any field may end at its first token
         """The most tokens that are written into the prompts beside so many released ones: names of fields."""

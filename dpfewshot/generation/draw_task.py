@@ -59,6 +59,7 @@ class DrawTask:
         random_source: for tests alone.
         ends: the tokens that end a demonstration.
         prompt: the label's public prompt, in tokens. A worker whose model writes other ones is refused.
+        vocabulary: `TokenLoop.vocabulary` of the caller. Likewise.
         label: of the demonstration.
         max_tokens: `prior_tokens` and those of this draw.
         text_tokens: the most tokens of the demonstration.
@@ -76,6 +77,7 @@ class DrawTask:
     random_source: RandomSource | None
     ends: frozenset[int]
     prompt: tuple[int, ...]
+    vocabulary: str
     label: str
     max_tokens: int
     text_tokens: int
@@ -106,7 +108,16 @@ class DrawTask:
                 "a worker's backend writes the public prompt in other tokens than the synthesizer's: "
                 "worker_backend must make the same model"
             )
+        if self.loop(made).vocabulary != self.vocabulary:
+            raise InvalidPlan(
+                "a worker's backend has other tokens for the task's schema than the synthesizer's: "
+                "worker_backend must make the same model"
+            )
         return made
+
+    def loop(self, made: SetUp) -> TokenLoop:
+        """The loop of a worker's set-up, with the ends that the caller knows."""
+        return TokenLoop(made.backend, self.task.layout, self.ends)
 
 
 def public_prompt(prompts: LabelPrompts) -> tuple[int, ...]:
@@ -133,7 +144,7 @@ def make_draw(task: DrawTask) -> Drawn:
         with _uninterrupted():
             set_up = task.set_up()
             [stratum] = set_up.plan.strata
-            tokens = TokenLoop(set_up.backend, task.task.layout, task.ends).release(
+            tokens = task.loop(set_up).release(
                 set_up.bodies(task.units),
                 set_up.sampler(stratum),
                 set_up.release(stratum),

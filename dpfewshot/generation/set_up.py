@@ -149,6 +149,9 @@ class SetUp:
     def over(self, records: Sequence[Record], backend: LogprobBackend, plan: GenerationPlan) -> SetUp:
         """The same set-up for other records, another model and another plan. It is not certified.
 
+        The model has tokens of its own, so what the task asks of the user's is left out: schema, chat
+        template and repetition are functions of released tokens and public words, and change no draw.
+
         Args:
             records: replace the private ones, and are divided in the same way.
             backend: replaces the language model.
@@ -156,7 +159,8 @@ class SetUp:
         """
         labels = [label for stratum in plan.strata for label in stratum.labels]
         units = units_by_scope(self.task, records, labels)
-        return replace(self, backend=backend, plan=plan, units=units, certified=False)
+        task = replace(self.task, schema="", chat=False, no_repeat_ngram_size=0)
+        return replace(self, task=task, backend=backend, plan=plan, units=units, certified=False)
 
     def _fixed_size(self, stratum: StratumPlan) -> FixedSize | None:
         """What the sampler of a stratum draws from, if its draws have a fixed size."""

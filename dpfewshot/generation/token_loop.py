@@ -124,6 +124,11 @@ class TokenLoop:
         schema = self.layout.schema
         return token_automaton(self.backend, schema, self.ends) if schema else None
 
+    @property
+    def vocabulary(self) -> str:
+        """What a schema's texts are made of, by its hash; empty without a schema."""
+        return self.automaton.fingerprint if self.automaton else ""
+
     def draft(
         self, released: Sequence[int] = (), further: Sequence[Sequence[int]] = ()
     ) -> Draft | ShapedDraft:

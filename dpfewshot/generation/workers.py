@@ -127,6 +127,7 @@ class Workers:
         """The tokens of one draw; None if its worker died."""
         set_up, units = run.set_up, run.units(part)
         prompt = public_prompt(set_up.writer.for_label(request.label))  # while nothing is delegated: may fail
+        vocabulary = set_up.loop.vocabulary
         delegated = run.delegate(part, request)
         task = DrawTask(
             draw=delegated,
@@ -140,6 +141,7 @@ class Workers:
             random_source=set_up.random_source,
             ends=set_up.loop.ends,
             prompt=prompt,
+            vocabulary=vocabulary,
             label=request.label,
             max_tokens=len(prior) + length,
             text_tokens=request.max_tokens,

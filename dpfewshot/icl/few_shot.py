@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -75,7 +74,7 @@ class FewShotPrompt:
         labels = [self.label(word) for word in self.format.words]
         told: list[object] = [self.prefix, *self._fields.values(), labels]
         if self.format.text_fields or self.format.multiline:  # else as in earlier calibrations
-            told.append(dataclasses.astuple(self.format.layout))
+            told.append((self.format.layout.fields, self.format.layout.multiline))
         if self._turns is not None:
             told.append(self._turns.fingerprint())
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()

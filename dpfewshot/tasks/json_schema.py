@@ -40,11 +40,16 @@ _FORMATS: Final = {
 _IDENTIFIERS: Final = frozenset({"$id", "$schema"})
 """Keywords that restrict nothing at the root. Below it they change what `$ref` and other keywords mean."""
 
-_NOTES: Final = _IDENTIFIERS | {
-    *("$comment", "$defs", "default", "definitions", "deprecated", "description", "examples"),
-    *("readOnly", "title", "writeOnly"),
+_NOTES: Final[Mapping[str, type]] = {
+    **dict.fromkeys((*sorted(_IDENTIFIERS), "$comment", "description", "title"), str),
+    **dict.fromkeys(("deprecated", "readOnly", "writeOnly"), bool),
+    **dict.fromkeys(("$defs", "definitions"), dict),
+    "default": object,
+    "examples": list,
 }
-"""Keywords that restrict nothing."""
+"""Keywords that restrict nothing, with the values that a validator allows there."""
+
+_WORDS: Final = {str: "a string", bool: "true or false", dict: "an object", list: "a list"}
 
 _KEYWORDS: Final[Mapping[str, frozenset[str]]] = {
     "string": frozenset({"minLength", "maxLength", "pattern", "format"}),
@@ -95,6 +100,7 @@ class _Translation:
         if not isinstance(schema, dict):
             raise _wrong(place, "is not a JSON object; a schema says its type, enum, const, anyOf or $ref")
         self._check_identifiers(schema, place)
+        _check_notes(schema, place)
         expression = self._of(schema, place, within)
         self._written += len(expression)
         if len(expression) > LONGEST or self._written > _MOST_WRITTEN:
@@ -102,7 +108,7 @@ class _Translation:
         return expression
 
     def _of(self, schema: Mapping[str, Any], place: str, within: tuple[str, ...]) -> str:
-        used = schema.keys() - _NOTES
+        used = schema.keys() - _NOTES.keys()
         if "$ref" in used:
             _check_alone(used, "$ref", place)
             return self._referenced(schema["$ref"], place, within)
@@ -163,8 +169,10 @@ class _Translation:
     def _object(self, schema: Mapping[str, Any], place: str, within: tuple[str, ...]) -> str:
         members, required = schema.get("properties", {}), schema.get("required", [])
         names = isinstance(required, list) and all(isinstance(name, str) for name in required)
-        if not isinstance(members, dict) or not names:
-            raise _wrong(place, "needs properties as an object and required as a list of names")
+        if not isinstance(schema.get("additionalProperties", True), (bool, dict)):
+            raise _wrong(place, "needs true, false or a schema as additionalProperties")
+        if not isinstance(members, dict) or not names or len(set(required)) < len(required):
+            raise _wrong(place, "needs properties as an object and required as a list of different names")
         if missing := [name for name in required if name not in members]:
             raise _wrong(place, f"requires {missing[0]!r}, which is not among its properties")
         # From the last member to the first: what follows if a member stands before, and if none does.
@@ -206,10 +214,12 @@ class _Translation:
     def _check_identifiers(self, schema: Mapping[str, Any], place: str) -> None:
         if schema is not self._root and (found := sorted(schema.keys() & _IDENTIFIERS)):
             raise _wrong(place, f"has {found[0]!r} below the root: put its definitions into the root's $defs")
-        if wrong := sorted(
-            name for name in schema.keys() & _IDENTIFIERS if not isinstance(schema[name], str)
-        ):
-            raise _wrong(place, f"needs a string as {wrong[0]!r}")
+
+
+def _check_notes(schema: Mapping[str, Any], place: str) -> None:
+    for name in sorted(schema.keys() & _NOTES.keys()):
+        if not isinstance(schema[name], _NOTES[name]):
+            raise _wrong(place, f"needs {_WORDS[_NOTES[name]]} as {name!r}")
 
 
 def _pattern(pattern: object, place: str) -> str:
@@ -231,7 +241,8 @@ def _written(value: object) -> str:
 def _types(schema: Mapping[str, Any], place: str) -> list[str]:
     told = schema.get("type")
     types: list[Any] = told if isinstance(told, list) else [told]
-    if not types or any(not isinstance(each, str) or each not in _KEYWORDS for each in types):
+    known = all(isinstance(each, str) and each in _KEYWORDS for each in types)
+    if not types or not known or len(set(types)) < len(types):
         raise _wrong(place, f"needs a type: one or several of {', '.join(_KEYWORDS)}")
     return types
 

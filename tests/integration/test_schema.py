@@ -78,6 +78,28 @@ def test_workers_write_the_same() -> None:
         check(one.text)
 
 
+class Swapped(Moody):
+    """Another vocabulary, which no public prompt shows: no prompt has these digits."""
+
+    def detokenize(self, tokens: Any) -> str:
+        return super().detokenize(tokens).translate(str.maketrans("78", "87"))
+
+
+def test_a_worker_with_other_tokens_is_refused_before_it_costs() -> None:
+    made = shaped(resample_every=3)
+    with (
+        ThreadPoolExecutor(1) as executor,
+        pytest.raises(InvalidPlan, match="other tokens for the task's schema"),
+    ):
+        made.generate_all(executor=executor, worker_backend=lambda: Swapped(0))
+
+
+def test_a_token_that_the_schema_cannot_read_is_one_error() -> None:
+    draft = shaped().set_up.loop.draft()
+    with pytest.raises(BackendError, match="does not fit the task's schema"):
+        draft.add(PIECES.index("é"))
+
+
 class Dying(Moody):
     """Fails once the day is written."""
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dpfewshot.backends import Scripted
 from dpfewshot.backends.end_tokens import ending_tokens
+from dpfewshot.baselines import instruction_only_demonstrations
 from dpfewshot.errors import InvalidTask
 from dpfewshot.generation.draft import Draft
 from dpfewshot.generation.repetition import repeating
@@ -85,6 +86,26 @@ def test_a_model_that_goes_round_is_stopped_by_the_rule_alone(mechanism: Mechani
     for size in (2, 3):
         assert max(ngrams(text(size), size).values()) == 1
     assert max(ngrams(text(0), 3).values()) > 1  # the control
+
+
+class SaysTwoWords(Scripted):
+    """Has no end, and after two words every bigram has been said."""
+
+    def __init__(self, probabilities: Sequence[float]) -> None:
+        super().__init__([" a", " b"], lambda _prompt: list(probabilities))
+
+
+def test_where_every_token_would_repeat_the_rule_gives_way() -> None:
+    task = dataclasses.replace(TASK, no_repeat_ngram_size=2)
+    made = synthesizer(SaysTwoWords([0.5, 0.5]), task=task, mechanism=PublicCentred(2), max_tokens=9)
+    assert len(made.generate("refund").text.split()) == 9
+
+
+@pytest.mark.parametrize("probabilities", [(1.0, 0.0), (0.5, 0.5)])
+def test_without_records_too(probabilities: Sequence[float]) -> None:
+    task = dataclasses.replace(TASK, no_repeat_ngram_size=2)
+    [one, _] = instruction_only_demonstrations(task, SaysTwoWords(probabilities), max_tokens=9)
+    assert len(one.text.split()) == 9
 
 
 @pytest.mark.parametrize("size", [1, -2, 2.0, True, "3"])

@@ -4,6 +4,7 @@ A sound set-up fails once in a million games. Those that are broken fail by a ma
 """
 
 import json
+from dataclasses import replace
 
 import pytest
 from scipy.stats import norm
@@ -13,6 +14,7 @@ from dpfewshot.audit import canary_game
 from dpfewshot.audit.bounds import Counts, Rate, TradeOff, epsilon_at_least, noise_at_most
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Gaussian, ReportNoisyMax, SparseVector
+from tests.support.chats import Chat
 from tests.support.scripts import TASK
 from tests.support.set_ups import (
     SECRET,
@@ -197,3 +199,10 @@ def test_counting_alone_bounds_randomised_response():
     counts = Counts(Rate(plays - yes, plays, 1e-3), Rate(yes, plays, 1e-3), 1)
     assert 0.97 * epsilon < epsilon_at_least(1e-9, counts) < epsilon
     assert epsilon_at_least(0.9, counts) == 0
+
+
+@pytest.mark.parametrize("asked", [{"schema": "[a-z]{3,9}"}, {"chat": True}, {"no_repeat_ngram_size": 2}])
+def test_what_a_task_asks_of_the_users_model_is_not_asked_of_the_games(asked):
+    settings = {"units": 40, "prompts": 10, "records_per_prompt": 2, "max_tokens": 12}
+    synthesizer = set_up(task=replace(TASK, **asked), backend=Chat(), **settings)
+    assert played(synthesizer, plays=100).verdict == "passed"

@@ -84,6 +84,13 @@ def test_a_prompt_with_another_field_is_another_prompt(field: str) -> None:
     assert FewShotPrompt(words, Shop(), []).fingerprint() != FewShotPrompt(other, Shop(), []).fingerprint()
 
 
+def test_a_released_calibration_still_fits_a_prompt_of_several_lines() -> None:
+    """The hash that version 0.1 wrote before there were schemas: what was paid for must not be lost."""
+    words = replace(prompt_format(TASK), multiline=True)
+    known = "a8974f1774efb8dc724eb64e0548ab2717009afb9db746ab3bcfef42b8464208"
+    assert FewShotPrompt(words, Shop(), []).fingerprint() == known
+
+
 @pytest.mark.parametrize("broken", [np.nan, 0.0, ValueError(SECRET)])
 def test_a_record_without_an_answer_counts_for_nothing(broken: float | Exception) -> None:
     """And changes no other record's answer."""
