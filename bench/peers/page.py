@@ -45,10 +45,13 @@ def page(lines: Sequence[Line], found: Sequence[Cell]) -> str:
 
 def goals(lines: Sequence[Line], found: Sequence[Cell]) -> str:
     """Each goal with what was found."""
-    ahead, compared = tables.leads(found)
+    ahead, behind, compared = tables.leads(found)
     whole = len(TASKS) * len(PEERS) * len(EPSILONS)
     state = verdict(not ahead) if ahead or compared == whole else "open"
-    who = f"{'; '.join(ahead) or 'no peer is'}; {compared} of {whole} comparisons on {len(TASKS)} tasks were measured"
+    who = (
+        f"{'; '.join(ahead) or 'no peer is'}; ours is in {behind}, and the others show no difference; "
+        f"{compared} of {whole} comparisons on {len(TASKS)} tasks were measured"
+    )
     rows = [
         "| goal | found | |",
         "|---|---|---|",

@@ -109,17 +109,21 @@ def accuracy_cells(peer: Sequence[Cell], ours: Sequence[Cell], task: str) -> tup
     return shown, str(len(peer)), points
 
 
-def leads(cells: Sequence[Cell]) -> tuple[list[str], int]:
-    """Where a peer is more accurate beyond the spread, and how many comparisons were measured."""
-    found, measured = [], 0
+def leads(cells: Sequence[Cell]) -> tuple[list[str], int, int]:
+    """Where a peer is more accurate beyond the spread, in how many comparisons ours is, and how many there are."""
+    found, ours_ahead, measured = [], 0, 0
     for task in TASKS:
         for condition, name in PEERS.items():
             for epsilon in EPSILONS:
                 peer, ours = (group(cells, task, each, epsilon) for each in (condition, OURS[task]))
                 measured += bool(peer and ours)
-                if peer and ours and ahead(one := compared(ours, peer, task)):
+                if not (peer and ours):
+                    continue
+                one = compared(ours, peer, task)
+                ours_ahead += one.high < 0
+                if ahead(one):
                     found.append(f"{name} on {task} at ε = {epsilon:g} ({100 * one.mean:+.1f} points)")
-    return found, measured
+    return found, ours_ahead, measured
 
 
 def dots(cells: Sequence[Cell], epsilon: float) -> list[tuple[str, float, float, float]]:

@@ -73,6 +73,8 @@ def generate(
     ):
         session = open_session(options, ledger=ledger, dataset=dataset, create=create)
         click.echo(describe(session.synthesizer.plan, options["unit"]), err=True)
+        if ledger is None:
+            click.echo(_NO_LEDGER, err=True)
         checkpoint = f"{output}{CHECKPOINT}" if resume else None
         if checkpoint is not None and sys.stderr.isatty():
             click.echo(_which_run(checkpoint), err=True)
@@ -95,6 +97,9 @@ def generate(
             "demonstrations": demonstrations.to_lines(),
         }
         click.echo(json.dumps(document))
+
+
+_NO_LEDGER = "no --ledger: several runs on these records cost together what each of them states"
 
 
 class _Lines:

@@ -111,7 +111,8 @@ def decide(planner: Planner, choices: Choices, limit: WorkLimit, *, vocabulary_s
     elif settings.resample_every > 1 and settings.prompts_per_token > (limit.kept_prompts or math.inf):
         reasons.append(
             f"M={settings.prompts_per_token}: more than the backend keeps "
-            f"(kept_prompts={limit.kept_prompts}); the others are evaluated from their start for each token"
+            f"(kept_prompts={limit.kept_prompts}), so the others are evaluated from their start for each "
+            "token, beyond the tokens that the plan counts: raise kept_prompts"
         )
     return Decision(mechanism, replace(planner, settings=settings), tuple(reasons))
 
@@ -183,7 +184,7 @@ def _with_most_prompts(planner: Planner, settings: Settings, limit: WorkLimit) -
         ),
     }
     if limit.kept_prompts is not None and settings.resample_every > 1:
-        kept = f"as many as the backend keeps (kept_prompts={limit.kept_prompts})"
+        kept = f"as many as the backend keeps, with room for larger draws (kept_prompts={limit.kept_prompts})"
         bounds[kept] = prompts_within(limit.kept_prompts)
     bound = min(bounds, key=lambda each: bounds[each])
     return _Option(replace(settings, prompts_per_token=max(1, bounds[bound])), bound)

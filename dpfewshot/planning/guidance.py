@@ -43,7 +43,7 @@ def noise_warnings(plan: GenerationPlan) -> list[str]:
     warning = (
         f"expect {expected} for {worst.scope or 'the data set'}{others}: the noise on the mean, "
         f"{worst.noise_on_mean:.2f}, is above {limit:g}, where texts by {plan.mechanism} were measured so, "
-        f"with about {share} out of place; "
+        f"with about {share} out of place, and more above it; "
         f"what helps: {', '.join(_remedies(plan, worst, misplaced))} (docs/how-to/settings.md)"
     )
     return [warning]

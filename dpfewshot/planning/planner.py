@@ -224,7 +224,9 @@ def _sampling_rate(settings: Settings, stratum: Stratum) -> Fraction:
     where = f"label {stratum.scope!r}" if stratum.scope is not None else "the data set"
     share = f" without its holdout of {settings.holdout}" if settings.holdout else ""
     if generating < 1:
-        raise InvalidPlan(f"{where}{share} has no units to sample from")
+        raise InvalidPlan(
+            f"{where}{share} has no units to sample from: check the data, or leave the label out"
+        )
     if wanted > generating:
         parts = " x disjoint_parts" if settings.disjoint_parts > 1 else ""
         raise InvalidPlan(

@@ -53,7 +53,7 @@ def test_a_long_text_is_planned_with_a_warning_and_a_short_one_without() -> None
     assert planned(20, 40).warnings == ()
     (warning,) = planned(400, 40).warnings
     assert "makes little sense" in warning
-    assert "with about 40 of 400 tokens out of place" in warning
+    assert "with about 40 of 400 tokens out of place, and more above it" in warning
     (warning,) = planned(20, 19).warnings
     assert "words out of place" in warning
     assert "with about 1 token in 50 out of place" in warning
