@@ -56,6 +56,7 @@ def _texts(lines: list[Line]) -> Iterator[str]:
             "writer",
             "T",
             "ε",
+            "headings asked for",
             "no repeated n-gram",
             "M",
             "R",
@@ -68,12 +69,14 @@ def _texts(lines: list[Line]) -> Iterator[str]:
             "processor seconds",
             "as without noise",
             "out of place",
+            "repeated",
         ),
         (
             (
                 MODELS[one["model"]],
                 one["tokens"],
                 f"{one['epsilon']:g}",
+                "yes" if one["form"] else "–",
                 one.get("ngram") or "–",
                 one["prompts"],
                 one["every"],
@@ -86,6 +89,7 @@ def _texts(lines: list[Line]) -> Iterator[str]:
                 f"{one['processor_seconds']:,}",
                 f"{one['agreed'] / one['released']:.0%}",
                 one["misplaced"],
+                f"{_repeated(one['text']):.0%}",
             )
             for one in lines
         ),
@@ -94,6 +98,13 @@ def _texts(lines: list[Line]) -> Iterator[str]:
         way = _FORM * one["form"] + (_RULE.format(size) if (size := one.get("ngram")) else "")
         yield f"\n{MODELS[one['model']]}, T = {one['tokens']}, ε = {one['epsilon']:g}, M = {one['prompts']}{way}:\n"
         yield "\n".join(f"> {line}<br>" for line in one["text"].splitlines())
+
+
+def _repeated(text: str) -> float:
+    """The share of the runs of four words that stood in the text before."""
+    words = text.split()
+    runs = [tuple(words[at : at + 4]) for at in range(len(words) - 3)]
+    return 1 - len(set(runs)) / len(runs)
 
 
 def _plans(lines: list[Line]) -> Iterator[str]:
