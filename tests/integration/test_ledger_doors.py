@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_a_forged_state_gives_no_budget_back(
     if not settle:
         account.cancel(large)
     spent = account.spent
-    with sqlite3.connect(tmp_path / "budget.db") as database:
+    with closing(sqlite3.connect(tmp_path / "budget.db")) as database, database:
         found = database.execute("select state from dpfewshot_entry where id = ?", [large]).fetchone()
         assert found == (state,)
         database.execute("update dpfewshot_entry set state = 'reserved' where id = ?", [large])
