@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 from bench.utility import DELTA, HEADLINE_REPETITIONS, ITEMS, MODELS, RAW, REPETITIONS
 from bench.utility_data import DATA_SETS
@@ -111,7 +112,7 @@ def biases() -> str:
 
     def mean(runs: Sequence[dict[str, dict[str, float]]], kind: str) -> str:
         accuracy, share = (
-            100 * sum(run[kind][what] for run in runs) / len(runs) for what in ("accuracy", "most_predicted")
+            100 * fmean(run[kind][what] for run in runs) for what in ("accuracy", "most_predicted")
         )
         return f"**{accuracy:.1f}** ({share:.0f})"
 
