@@ -16,12 +16,12 @@ READABLE_NOISE: Final = {
 """The noise on the mean above which texts had words out of place, and above which they lost their sense.
 
 A reader then needed about 0.9 and 1.8 nats a token more, and above. Measured with SmolLM2-135M and Gemma 3
-270M (docs/results/readability.md), for these mechanisms alone. Long texts bear as much, and the Gaussian's
-figures are from their tokens (docs/results/long.md).
+270M (docs/results/readability.md), for these mechanisms alone. The Gaussian's figures, and
+how many words are out of place, are from long texts (docs/results/long.md).
 """
 
-OUT_OF_PLACE: Final = (50, 10)
-"""At these two noises about one token in so many was out of place; in texts that repeat themselves, fewer."""
+OUT_OF_PLACE: Final = (25, 10)
+"""At these two noises about one token in so many was out of place: medians of ten long texts, at most."""
 
 
 def noise_warnings(plan: GenerationPlan) -> list[str]:

@@ -56,7 +56,7 @@ def test_a_long_text_is_planned_with_a_warning_and_a_short_one_without() -> None
     assert "with about 40 of 400 tokens out of place, and more above it" in warning
     (warning,) = planned(20, 19).warnings
     assert "words out of place" in warning
-    assert "with about 1 token in 50 out of place" in warning
+    assert "with about 1 token in 25 out of place" in warning
     assert "a smaller max_tokens" in warning
 
 
