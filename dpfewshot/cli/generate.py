@@ -99,7 +99,7 @@ def generate(
         click.echo(json.dumps(document))
 
 
-_NO_LEDGER = "no --ledger: several runs on these records cost together what each of them states"
+_NO_LEDGER = "no --ledger: nothing adds up what several runs on these records cost"
 
 
 class _Lines:

@@ -21,7 +21,7 @@ how many words are out of place, are from long texts (docs/results/long.md).
 """
 
 OUT_OF_PLACE: Final = (25, 10)
-"""At these two noises about one token in so many was out of place: medians of ten long texts, at most."""
+"""At these two noises about one token in so many was out of place or more: from medians of ten long texts."""
 
 
 def noise_warnings(plan: GenerationPlan) -> list[str]:
