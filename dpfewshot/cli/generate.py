@@ -73,7 +73,7 @@ def generate(
     ):
         session = open_session(options, ledger=ledger, dataset=dataset, create=create)
         click.echo(describe(session.synthesizer.plan, options["unit"]), err=True)
-        if ledger is None:
+        if ledger is None and session.synthesizer.plan.epsilon is not None:
             click.echo(_NO_LEDGER, err=True)
         checkpoint = f"{output}{CHECKPOINT}" if resume else None
         if checkpoint is not None and sys.stderr.isatty():
