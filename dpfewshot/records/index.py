@@ -24,9 +24,9 @@ from dpfewshot.records.checks import TextColumns, columns_for, record_of
 from dpfewshot.records.kept import Header, Kept, load, save
 from dpfewshot.records.reading import errors_of
 from dpfewshot.records.storage import Storage, open_storage
-from dpfewshot.records.units import Integers
+from dpfewshot.records.units import Integers, first_rows
 from dpfewshot.runtime.files import replaced, write_errors
-from dpfewshot.runtime.redaction import redacts_errors
+from dpfewshot.runtime.redaction import none_if_it_fails, redacts_errors
 from dpfewshot.values import Columns, Record, StoredRecords
 
 _BLOCK = 1024
@@ -84,7 +84,9 @@ def index_records(
         with write_errors(index), replaced(index, mode=0o600) as file:
             kept = _scanned(path, storage, columns)
             save(file, Header(digest, columns), kept)
-    return IndexedRecords(path.absolute(), columns, digest, kept, storage)
+    records = IndexedRecords(path.absolute(), columns, digest, kept, storage)
+    _ = records.labels  # now: a record that cannot be read is for whoever loads it
+    return records
 
 
 class IndexedRecords(StoredRecords):
@@ -107,6 +109,21 @@ class IndexedRecords(StoredRecords):
         self.label_rows = kept["label_rows"]
         self.unit_rows = kept.get("unit_rows")
         self._path, self._digest, self._kept, self._storage = path, digest, kept, storage
+
+    @functools.cached_property
+    def labels(self) -> dict[int, str]:
+        """See `StoredRecords.labels`. A pickled copy reads them when it is first asked.
+
+        Raises:
+            InvalidRecords: the file has changed, or the first record of a label cannot be read.
+        """
+        rows = first_rows(self.label_rows)
+        blocks = (rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK))
+        return {
+            row: record.label
+            for block in blocks
+            for row, record in zip(block, self._whole(block), strict=True)
+        }
 
     def __repr__(self) -> str:
         return "IndexedRecords()"
@@ -137,7 +154,10 @@ class IndexedRecords(StoredRecords):
             storage = self._opened()
             found = storage.take(rows)
             storage.check()  # only what an unchanged file does not yield is missing
-        return [None if row is None else _read(row, self.columns) for row in found]
+        return [
+            None if row is None else none_if_it_fails(functools.partial(record_of, row, self.columns))
+            for row in found
+        ]
 
     @redacts_errors(InvalidRecords, "reading")
     def _whole(self, rows: Sequence[int]) -> list[Record]:
@@ -180,13 +200,6 @@ def _verified(path: Path, columns: Columns, digest: str) -> Storage:
     if storage.digest() != digest:
         raise InvalidRecords("has changed since it was indexed, or another took its name: index it again")
     return storage
-
-
-def _read(row: object, columns: Columns) -> Record | None:
-    try:
-        return record_of(row, columns)
-    except (InvalidRecords, MemoryError):
-        return None
 
 
 def _scanned(path: Path, storage: Storage, columns: Columns) -> Kept:

@@ -191,18 +191,18 @@ class _Part:
     """The units of one part of the sample. Private.
 
     Attributes:
-        records: unit by unit.
+        records: unit by unit; None for one that cannot be read, which stays in its unit's size.
         sizes: the number of records of each unit.
         weights: of each record's label, in grid steps.
     """
 
-    records: Sequence[Record] = field(repr=False)
+    records: Sequence[Record | None] = field(repr=False)
     sizes: Sequence[int] = field(repr=False)
     weights: Integers = field(repr=False)
 
     @classmethod
     def of(cls, units: UnitSequence, weights: Mapping[str, Fraction]) -> _Part:
-        records = [record for unit in units for record in unit]
+        records = units.records()
         return cls(records, units.sizes.tolist(), weights_of(records, weights))
 
     def outcomes(self, scorers: Sequence[Scorer], advance: Callable[[], object]) -> Outcomes:
