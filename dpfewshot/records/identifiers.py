@@ -2,7 +2,8 @@
 
 Presidio's recognisers that work by pattern and checksum find them; no model is loaded, and nothing is read
 from the network. Each text is masked by itself, so a record's masked text is a function of that record and of
-public settings (docs/proofs/sampling.md). Masking is no part of the guarantee and changes no ε.
+public settings, and a record that cannot be masked is a null in every release (docs/proofs/sampling.md).
+Masking is no part of the guarantee and changes no ε.
 
 What is found is private: it is in no log, no message and no representation.
 """

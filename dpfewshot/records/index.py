@@ -1,8 +1,8 @@
 """Records out of memory: an index of a file, from which draws read the records that they take.
 
 An index holds, for each record, the position of the first record with its label and of the first with its
-unit, and for JSONL where its line begins. It holds no text, no label and no unit's name. It shows which
-records belong together, so it is as private as the file.
+unit, and for JSONL where its line begins. Its file holds no text, no label and no unit's name. It shows which
+records belong together, so it is as private as the records.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ def index_records(
     """Index the private records of one file, for data that memory does not hold.
 
     Every record is read and checked once, as by `read_records`. Then draws read what they take. The index
-    takes 12 bytes a record in JSONL and 4 in tables, with a unit column 4 more; grouping them, 4 more and 8
-    a unit.
+    takes 12 bytes a record in JSONL and 4 in tables, with a unit column 4 more, and the labels' names;
+    grouping them, 4 more and 8 a unit. A record that a release cannot read is a null there: it contributes
+    nothing, and nothing says so.
 
     Args:
         path: a `.jsonl`, `.parquet`, `.arrow` or `.feather` file, or the folder of `Dataset.save_to_disk`.
@@ -63,7 +64,8 @@ def index_records(
 
     Raises:
         InvalidRecords: as `read_records`. Or the index is of another content or of other columns, or the file
-            cannot be indexed: CSV and gzip cannot. Later, wherever records are read: the file has changed.
+            cannot be indexed: CSV and gzip cannot. Or the first record of a label cannot be read. Later,
+            wherever records are read: the file has changed.
         DPFewShotError: the index cannot be written.
         MissingExtra: the file is a Parquet or Arrow file, and pyarrow is not installed.
 

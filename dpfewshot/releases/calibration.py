@@ -99,7 +99,8 @@ def release_calibration(
     Raises:
         InvalidPlan: an argument is outside its range, or no noise meets the budget.
         InvalidTask: the task's labels are free.
-        InvalidRecords: a record cannot be used.
+        InvalidRecords: a record cannot be used, or the file of indexed records has changed; nothing is spent.
+            An indexed record that cannot be read adds nothing to the sum.
         BackendNotBatchInvariant: the backend does not state batch invariance, or no longer does at the end.
         BackendError: the model or its server failed; the cost is given back.
         BudgetExceeded: the account does not allow it; nothing is computed from records.

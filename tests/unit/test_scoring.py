@@ -104,6 +104,26 @@ def test_a_record_without_an_answer_counts_for_nothing(broken: float | Exception
     assert alone[1].tolist() == [likely[0], likely[3]]
 
 
+@pytest.mark.parametrize("kind", [LabelScorer, ExtractionScorer])
+def test_a_record_that_cannot_be_read_has_no_answer_and_is_not_asked_about(kind: Any) -> None:
+    backend = Shop()
+    scorer = kind(TASK, backend, SHOWN)
+    backend.texts.clear()
+    money, parcel = records("money", "parcel")
+    right, likely = scorer.outcomes([money, None, parcel])
+    assert right.tolist() == [1, -1, 0]
+    assert likely[1] == 0
+    asked = len(backend.texts)
+    alone = scorer.outcomes([money, parcel])
+    assert [each.tolist() for each in alone] == [right[[0, 2]].tolist(), likely[[0, 2]].tolist()]
+    assert len(backend.texts) == 2 * asked
+
+
+def test_a_label_that_the_prompt_does_not_have_is_no_answer() -> None:
+    right, likely = LabelScorer(TASK, Shop(), SHOWN).outcomes(records("money", label="complaint"))
+    assert (right.tolist(), likely.tolist()) == ([-1], [0.0])
+
+
 @pytest.mark.parametrize("broken", [np.nan, 0.0, ValueError(SECRET)])
 def test_extraction_too(broken: float | Exception) -> None:
     backend = Shop(broken=broken)
