@@ -98,7 +98,8 @@ def choose(
         InvalidPlan: an argument is outside its range, a prompt may exceed a backend's context, or a
             candidate's calibration is another prompt's.
         InvalidRecords: a record cannot be used, or has a label that the task does not have; or the file of
-            indexed records has changed. Nothing is spent. An indexed record that cannot be read has no answer.
+            indexed records has changed. Nothing is spent. An indexed record that cannot be read has no
+            answer.
         InvalidTask: a candidate has a label that the task does not have.
         BackendNotBatchInvariant: a backend does not state batch invariance, or no longer does at the end.
         BackendError: a model or its server failed; nothing is spent. Only a process that is killed while it
