@@ -13,16 +13,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.budget.scopes import Partition
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.records.units import Integers, Unit, UnitSequence
+from dpfewshot.runtime.redaction import none_if_it_fails
 from dpfewshot.tasks import Task
 from dpfewshot.values import Records, StoredRecords, as_float, columns_of, unit_of
 
@@ -140,7 +141,8 @@ class Holdout:
     """Divides units into a part that generates and a part that chooses, by a fixed rule for each unit alone.
 
     A unit's SHA-256 decides: of its name if there is a unit column, else of its text. So every process and
-    every session puts it in the same part (docs/proofs/sampling.md, Lemma 4).
+    every session puts it in the same part (docs/proofs/sampling.md, Lemma 4). A unit whose first record
+    cannot be read is a null, in neither part.
 
     Args:
         fraction: f in [0, 1), the expected share of units that choose. A float stands for its shortest
@@ -164,24 +166,31 @@ class Holdout:
         """1 - f, the expected share of units that generate."""
         return 1 - self.fraction
 
-    def chooses(self, unit: Unit) -> bool:
-        """Whether a unit is held out: its digest, as a number in [0, 1), is below the fraction."""
+    def chooses(self, unit: Unit) -> bool | None:
+        """Whether a unit is held out: its digest, as a number in [0, 1), is below the fraction.
+
+        Returns:
+            None if its first record cannot be read.
+        """
         first = unit[0]
+        if first is None:
+            return None
         key = ["text", first.text] if first.unit is None else ["unit", first.unit]
         digest = hashlib.sha256(json.dumps([_RULE, *key]).encode()).digest()
         return int.from_bytes(digest) * self.fraction.denominator < self.fraction.numerator << 8 * len(digest)
 
     def generating(self, members: UnitSequence) -> UnitSequence:
         """The units that generate, in order."""
-        return members.chosen(np.flatnonzero(~self._chooses(members))) if self.fraction else members
+        return self._of_part(members, chooses=False) if self.fraction else members
 
     def choosing(self, members: UnitSequence) -> UnitSequence:
         """The units that choose, in order."""
-        return members.chosen(np.flatnonzero(self._chooses(members)))
+        return self._of_part(members, chooses=True)
 
-    def _chooses(self, members: UnitSequence) -> NDArray[np.bool_]:
-        """`chooses` of each unit: it reads the first record of each."""
-        return np.fromiter((self.chooses((first,)) for first in members.firsts()), dtype=np.bool_)
+    def _of_part(self, members: UnitSequence, *, chooses: bool) -> UnitSequence:
+        """The units of one part: it reads the first record of each. A null is in neither."""
+        parts = (none_if_it_fails(partial(self.chooses, (first,))) for first in members.firsts())
+        return members.chosen(np.flatnonzero(np.fromiter((part is chooses for part in parts), np.bool_)))
 
     def rule(self, records: Records | StoredRecords) -> tuple[str, ...]:
         """The public facts that decide a unit's part; none if the fraction is 0.

@@ -129,15 +129,23 @@ class StoredRecords(Sequence[Record], _OfColumns):
         columns: the names of the file's columns.
         label_rows: for each record, the position of the first record with its label; shape (n,).
         unit_rows: the same for its unit; None if each record is a unit of its own.
+        labels: the name of each label, by the position of the first record that has it.
     """
 
     columns: Columns
     label_rows: NDArray[np.integer]
     unit_rows: NDArray[np.integer] | None
 
+    @property
+    @abstractmethod
+    def labels(self) -> Mapping[int, str]:
+        """They are read with the index, so that no record that cannot be read later hides a label."""
+
     @abstractmethod
     def take(self, rows: Sequence[int]) -> list[Record | None]:
-        """Read the records at these positions; None for one that can no longer be read.
+        """Read the records at these positions; None for one that cannot be read, by a rule of it alone.
+
+        All that is released from private records is read through this method, and by nothing else.
 
         Raises:
             InvalidRecords: the file changed since it was indexed.

@@ -2,7 +2,8 @@
 
 Presidio's recognisers that work by pattern and checksum find them; no model is loaded, and nothing is read
 from the network. Each text is masked by itself, so a record's masked text is a function of that record and of
-public settings (docs/proofs/sampling.md). Masking is no part of the guarantee and changes no ε.
+public settings, and a record that cannot be masked is a null in every release (docs/proofs/sampling.md).
+Masking is no part of the guarantee and changes no ε.
 
 What is found is private: it is in no log, no message and no representation.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from importlib.metadata import version
@@ -20,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from dpfewshot.errors import InvalidRecords, MissingExtra
 from dpfewshot.records.reading import as_records
-from dpfewshot.runtime.redaction import is_failure, redacts_errors
+from dpfewshot.runtime.redaction import none_if_it_fails, redacts_errors
 from dpfewshot.values import Columns, Record, Records, StoredRecords, columns_of
 
 LEAST_SCORE: Final = 0.4
@@ -56,7 +57,8 @@ def mask_identifiers(records: Any, *, language: str = "en") -> Records | StoredR
 
     Returns:
         The records with masked texts. Those of `index_records` stay in their file, and are masked when they
-        are drawn. There, a record that cannot be masked contributes nothing, as one that cannot be read.
+        are read. There, a record that cannot be masked is a null in everything that is released, as one that
+        cannot be read: it contributes nothing, and nothing says so.
 
     Raises:
         InvalidRecords: a record in memory cannot be masked: the message has its number, from 1. Or the
@@ -105,6 +107,11 @@ class MaskedRecords(StoredRecords):
     def __len__(self) -> int:
         return len(self._records)
 
+    @property
+    def labels(self) -> Mapping[int, str]:
+        """See `StoredRecords.labels`. Labels are not masked."""
+        return self._records.labels
+
     @redacts_errors(InvalidRecords, "masking")
     def __getitem__(self, row: Any) -> Any:
         """One record, or a list of them for a slice.
@@ -150,14 +157,14 @@ def _masked_columns(columns: Columns, language: str) -> Columns:
 
 def _masked(record: Record, columns: Columns, language: str) -> Record | None:
     """A record with its text masked; None if that fails, whatever the cause."""
-    silence = _SILENT.set(True)
-    try:
+
+    def masked() -> Record:
         text = _BLANK_LINE.join(_replaced(part, language) for part in record.text.split(_BLANK_LINE))
         return replace(record, text=text, columns=columns)
-    except BaseException as error:  # its message may quote the record
-        if not is_failure(error):
-            raise
-        return None
+
+    silence = _SILENT.set(True)
+    try:
+        return none_if_it_fails(masked)
     finally:
         _SILENT.reset(silence)
 

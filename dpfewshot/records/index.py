@@ -1,8 +1,8 @@
 """Records out of memory: an index of a file, from which draws read the records that they take.
 
 An index holds, for each record, the position of the first record with its label and of the first with its
-unit, and for JSONL where its line begins. It holds no text, no label and no unit's name. It shows which
-records belong together, so it is as private as the file.
+unit, and for JSONL where its line begins. Its file holds no text, no label and no unit's name. It shows which
+records belong together, so it is as private as the records.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dpfewshot.records.checks import TextColumns, columns_for, record_of
 from dpfewshot.records.kept import Header, Kept, load, save
 from dpfewshot.records.reading import errors_of
 from dpfewshot.records.storage import Storage, open_storage
-from dpfewshot.records.units import Integers
+from dpfewshot.records.units import Integers, first_rows
 from dpfewshot.runtime.files import replaced, write_errors
-from dpfewshot.runtime.redaction import redacts_errors
+from dpfewshot.runtime.redaction import none_if_it_fails, redacts_errors
 from dpfewshot.values import Columns, Record, StoredRecords
 
 _BLOCK = 1024
@@ -45,8 +45,9 @@ def index_records(
     """Index the private records of one file, for data that memory does not hold.
 
     Every record is read and checked once, as by `read_records`. Then draws read what they take. The index
-    takes 12 bytes a record in JSONL and 4 in tables, with a unit column 4 more; grouping them, 4 more and 8
-    a unit.
+    takes 12 bytes a record in JSONL and 4 in tables, with a unit column 4 more, and the labels' names;
+    grouping them, 4 more and 8 a unit. A record that a release cannot read is a null there: it contributes
+    nothing, and nothing says so.
 
     Args:
         path: a `.jsonl`, `.parquet`, `.arrow` or `.feather` file, or the folder of `Dataset.save_to_disk`.
@@ -63,7 +64,8 @@ def index_records(
 
     Raises:
         InvalidRecords: as `read_records`. Or the index is of another content or of other columns, or the file
-            cannot be indexed: CSV and gzip cannot. Later, wherever records are read: the file has changed.
+            cannot be indexed: CSV and gzip cannot. Or the first record of a label cannot be read. Later,
+            wherever records are read: the file has changed.
         DPFewShotError: the index cannot be written.
         MissingExtra: the file is a Parquet or Arrow file, and pyarrow is not installed.
 
@@ -84,7 +86,9 @@ def index_records(
         with write_errors(index), replaced(index, mode=0o600) as file:
             kept = _scanned(path, storage, columns)
             save(file, Header(digest, columns), kept)
-    return IndexedRecords(path.absolute(), columns, digest, kept, storage)
+    records = IndexedRecords(path.absolute(), columns, digest, kept, storage)
+    _ = records.labels  # now: a record that cannot be read is for whoever loads it
+    return records
 
 
 class IndexedRecords(StoredRecords):
@@ -107,6 +111,21 @@ class IndexedRecords(StoredRecords):
         self.label_rows = kept["label_rows"]
         self.unit_rows = kept.get("unit_rows")
         self._path, self._digest, self._kept, self._storage = path, digest, kept, storage
+
+    @functools.cached_property
+    def labels(self) -> dict[int, str]:
+        """See `StoredRecords.labels`. A pickled copy reads them when it is first asked.
+
+        Raises:
+            InvalidRecords: the file has changed, or the first record of a label cannot be read.
+        """
+        rows = first_rows(self.label_rows)
+        blocks = (rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK))
+        return {
+            row: record.label
+            for block in blocks
+            for row, record in zip(block, self._whole(block), strict=True)
+        }
 
     def __repr__(self) -> str:
         return "IndexedRecords()"
@@ -137,7 +156,10 @@ class IndexedRecords(StoredRecords):
             storage = self._opened()
             found = storage.take(rows)
             storage.check()  # only what an unchanged file does not yield is missing
-        return [None if row is None else _read(row, self.columns) for row in found]
+        return [
+            None if row is None else none_if_it_fails(functools.partial(record_of, row, self.columns))
+            for row in found
+        ]
 
     @redacts_errors(InvalidRecords, "reading")
     def _whole(self, rows: Sequence[int]) -> list[Record]:
@@ -180,13 +202,6 @@ def _verified(path: Path, columns: Columns, digest: str) -> Storage:
     if storage.digest() != digest:
         raise InvalidRecords("has changed since it was indexed, or another took its name: index it again")
     return storage
-
-
-def _read(row: object, columns: Columns) -> Record | None:
-    try:
-        return record_of(row, columns)
-    except (InvalidRecords, MemoryError):
-        return None
 
 
 def _scanned(path: Path, storage: Storage, columns: Columns) -> Kept:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from dpfewshot.errors import InvalidRecords
-from dpfewshot.records.files import BOM, Rows, json_object, numbered, rows_of_tables, zipped
+from dpfewshot.records.files import BOM, Rows, json_object, numbered, rows_of_tables
 from dpfewshot.records.kept import DAMAGED, Kept
 from dpfewshot.records.pinned import PinnedFile
 from dpfewshot.records.tables import Table, tables_of
 from dpfewshot.records.units import Integers
+from dpfewshot.runtime.redaction import none_if_it_fails
 from dpfewshot.values import Columns
 
 
@@ -28,7 +30,7 @@ class Storage(Protocol):
         ...
 
     def take(self, rows: Sequence[int]) -> list[object | None]:
-        """The rows at these positions; None for one that cannot be read."""
+        """The rows at these positions; None for one that cannot be read, by a rule of it alone."""
         ...
 
     def kept(self) -> Kept:
@@ -96,7 +98,7 @@ class _Lines:
         self._starts = np.frombuffer(starts, dtype=np.int64)
 
     def take(self, rows: Sequence[int]) -> list[object | None]:
-        return [self._row(row) for row in rows]
+        return [none_if_it_fails(functools.partial(self._row, row)) for row in rows]
 
     def kept(self) -> Kept:
         return {"starts": self._starts}
@@ -115,13 +117,10 @@ class _Lines:
     def digest(self) -> str:
         return self._file.digest()
 
-    def _row(self, row: int) -> object | None:
+    def _row(self, row: int) -> object:
         begin = int(self._starts[row])
         end = int(self._starts[row + 1]) if row + 1 < len(self._starts) else self._file.size
-        try:
-            return json_object(self._file.read(begin, end - begin).partition(b"\n")[0], row)
-        except (InvalidRecords, OSError, MemoryError):  # as one that cannot be tokenised
-            return None
+        return json_object(self._file.read(begin, end - begin).partition(b"\n")[0], row)
 
 
 class _Tables:
@@ -142,7 +141,7 @@ class _Tables:
         found: list[object | None] = [None] * len(rows)
         for group, places in sorted(of_group.items()):
             first = int(self._ends[group - 1]) if group else 0
-            for place, row in zip(places, self._read(group, [rows[p] - first for p in places]), strict=False):
+            for place, row in zip(places, self._read(group, [rows[p] - first for p in places]), strict=True):
                 found[place] = row
         return found
 
@@ -162,10 +161,10 @@ class _Tables:
         digests = [file.digest() for file in self._files]
         return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
-    def _read(self, group: int, rows: Sequence[int]) -> Iterator[dict[str, object]]:
-        """Rows of one group; none if it cannot be read."""
+    def _read(self, group: int, rows: Sequence[int]) -> Sequence[object | None]:
+        """Rows of one group. All are None if the disk no longer yields the group, whatever is in it."""
         table, number = self._groups[group]
         try:
-            return zipped(table.names, table.read(number, rows))
+            return table.take(number, rows)
         except InvalidRecords:
-            return iter(())
+            return [None] * len(rows)

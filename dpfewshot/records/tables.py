@@ -6,12 +6,14 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dpfewshot.errors import InvalidRecords, MissingExtra
 from dpfewshot.records.checks import columns_to_read
 from dpfewshot.records.pinned import PinnedFile
+from dpfewshot.runtime.redaction import none_if_it_fails
 from dpfewshot.values import Columns
 
 _MAGIC: Final = b"ARROW1"
@@ -29,15 +31,27 @@ class Table(Protocol):
     sizes: list[int]
     names: list[str]
 
-    def read(self, group: int, rows: Sequence[int] | None = None) -> list[list[object]]:
+    def read(self, group: int) -> list[list[object]]:
         """The values of a group, for each of the columns.
 
         Args:
             group: its position.
-            rows: the positions in it to return; None is all.
 
         Raises:
             InvalidRecords: they cannot be read, or Python cannot hold one of them.
+        """
+        ...
+
+    def take(self, group: int, rows: Sequence[int]) -> list[dict[str, object] | None]:
+        """Rows of a group; None for one that Python cannot hold, by a rule of it alone.
+
+        Args:
+            group: its position.
+            rows: the positions in it.
+
+        Raises:
+            InvalidRecords: the group cannot be read.
+            MemoryError: likewise. Nulls would depend on the other records of the group.
         """
         ...
 
@@ -70,11 +84,19 @@ class ParquetTable:
             self.sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self.names = columns_to_read(columns, names)
 
-    def read(self, group: int, rows: Sequence[int] | None = None) -> list[list[object]]:
+    def read(self, group: int) -> list[list[object]]:
         """See `Table.read`."""
         with _damage(self._arrow, "a Parquet file"):
-            found = self._reader().read_row_group(group, columns=self.names, use_threads=False)
-            return _values(found, self.names, rows)
+            return _values(self._group(group))
+
+    def take(self, group: int, rows: Sequence[int]) -> list[dict[str, object] | None]:
+        """See `Table.take`."""
+        with _damage(self._arrow, "a Parquet file"):
+            return _rows(self._group(group), self.names, rows)
+
+    def _group(self, group: int) -> list[Any]:
+        found = self._reader().read_row_group(group, columns=self.names, use_threads=False)
+        return [found.column(name) for name in self.names]
 
     def _reader(self) -> Any:
         if not hasattr(self._local, "reader"):
@@ -98,14 +120,23 @@ class ArrowTable:
             self._find_batches(stream)
         self.names = columns_to_read(columns, list(self._schema.names))
 
-    def read(self, group: int, rows: Sequence[int] | None = None) -> list[list[object]]:
+    def read(self, group: int) -> list[list[object]]:
         """See `Table.read`."""
-        with _damage(self._arrow, "an Arrow file"), self._file.stream() as stream:
+        with _damage(self._arrow, "an Arrow file"):
+            return _values(self._group(group))
+
+    def take(self, group: int, rows: Sequence[int]) -> list[dict[str, object] | None]:
+        """See `Table.take`."""
+        with _damage(self._arrow, "an Arrow file"):
+            return _rows(self._group(group), self.names, rows)
+
+    def _group(self, group: int) -> list[Any]:
+        with self._file.stream() as stream:
             stream.seek(self._positions[group])
             message = self._arrow.ipc.read_message(stream)
             batch = self._arrow.ipc.read_record_batch(message, self._schema).select(self.names)
             batch.validate(full=True)  # Arrow follows an offset beyond its buffer, and ends the process
-            return _values(batch, self.names, rows)
+            return [batch.column(name) for name in self.names]
 
     def _find_batches(self, stream: Any) -> None:
         while True:
@@ -133,11 +164,19 @@ def _start(file: PinnedFile) -> int:
     return 8
 
 
-def _values(table: Any, names: Sequence[str], rows: Sequence[int] | None) -> list[list[object]]:
-    """The values, element by element: Arrow's `take` lacks types of column that indexing reads."""
-    columns = [table.column(name) for name in names]
-    chosen = columns if rows is None else [map(column.__getitem__, rows) for column in columns]
-    return [[value.as_py() for value in column] for column in chosen]
+def _values(columns: Sequence[Any]) -> list[list[object]]:
+    return [[value.as_py() for value in column] for column in columns]
+
+
+def _rows(
+    columns: Sequence[Any], names: Sequence[str], rows: Sequence[int]
+) -> list[dict[str, object] | None]:
+    """Rows, element by element: Arrow's `take` lacks types of column that indexing reads."""
+
+    def values(row: int) -> dict[str, object]:
+        return {name: column[row].as_py() for name, column in zip(names, columns, strict=True)}
+
+    return [none_if_it_fails(partial(values, row)) for row in rows]
 
 
 def _saved_files(folder: Path) -> Iterator[Path]:

@@ -9,11 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfewshot.errors import InvalidRecords
 from dpfewshot.values import Record, StoredRecords
 
-Unit = tuple[Record, ...]
-"""The records of one unit: whenever the unit is drawn, so is one of them."""
+Unit = tuple[Record | None, ...]
+"""The records of one unit: whenever the unit is drawn, so is one of them. None is one that cannot be read."""
 
 Integers: TypeAlias = NDArray[np.integer]
 
@@ -23,6 +22,9 @@ _BLOCK = 1024
 
 class UnitSequence(Sequence[Unit]):
     """Units as positions of their records. Private; the repr shows nothing.
+
+    A record that cannot be read is None, wherever it is read: a null, which keeps its place in its unit. An
+    error would say that it was sampled.
 
     Args:
         records: of the whole data set.
@@ -51,7 +53,7 @@ class UnitSequence(Sequence[Unit]):
 
     def __getitem__(self, unit: int) -> Unit:  # type: ignore[override]  # no slices: `chosen` takes positions
         first, size = self._first(range(len(self))[unit]), int(self._sizes[unit])
-        return tuple(_whole(self._read(self._rows[first : first + size].tolist())))
+        return tuple(self._read(self._rows[first : first + size].tolist()))
 
     @property
     def sizes(self) -> Integers:
@@ -72,14 +74,22 @@ class UnitSequence(Sequence[Unit]):
         places, starts = _joined(self._starts[units], self._sizes[units])
         return UnitSequence(self._records, self._rows[places], starts)
 
-    def firsts(self) -> Iterator[Record]:
+    def firsts(self) -> Iterator[Record | None]:
         """The first record of each unit, in turn."""
         rows = self._rows if self._starts is None else self._rows[self._starts[:-1]]
         for start in range(0, len(rows), _BLOCK):
-            yield from _whole(self._read(rows[start : start + _BLOCK].tolist()))
+            yield from self._read(rows[start : start + _BLOCK].tolist())
+
+    def records(self) -> list[Record | None]:
+        """All records, unit by unit.
+
+        Raises:
+            InvalidRecords: the records' file changed since it was indexed.
+        """
+        return self._read(self._rows.tolist())
 
     def take(self, drawn: Iterable[tuple[int, int]]) -> list[Record | None]:
-        """Read single records; None for one that can no longer be read.
+        """Read single records.
 
         Args:
             drawn: pairs of a unit and one of its records, both as positions.
@@ -102,6 +112,7 @@ class UnitSequence(Sequence[Unit]):
         return unit if self._starts is None else int(self._starts[unit])
 
     def _read(self, rows: Sequence[int]) -> list[Record | None]:
+        """The only place that reads private records for a release. It raises for none of them."""
         if isinstance(self._records, StoredRecords):
             return self._records.take(rows)
         return [self._records[row] for row in rows]
@@ -155,10 +166,16 @@ def units_by_label(records: Iterable[Record]) -> dict[str, UnitSequence]:
 
 def labels_by_row(records: Sequence[Record]) -> dict[int, str]:
     """The labels, each by the position of the first record that has it."""
+    if isinstance(records, StoredRecords):
+        return dict(records.labels)
     rows = _label_rows(records)
-    first = np.flatnonzero(rows == np.arange(len(rows))).tolist()
-    found = records.take(first) if isinstance(records, StoredRecords) else [records[row] for row in first]
-    return dict(zip(first, [record.label for record in _whole(found)], strict=True))
+    return {row: records[row].label for row in first_rows(rows)}
+
+
+def first_rows(rows: Integers) -> list[int]:
+    """The positions that stand for themselves: of the first record with each label, or unit."""
+    found: list[int] = np.flatnonzero(rows == np.arange(len(rows))).tolist()
+    return found
 
 
 def _by_most(
@@ -233,15 +250,3 @@ def _ones(count: int) -> Integers:
 def positions(count: int) -> Integers:
     """0..count-1, in as few bytes as hold them."""
     return np.arange(count, dtype=np.int32 if count < 2**31 else np.int64)
-
-
-def _whole(found: Sequence[Record | None]) -> list[Record]:
-    """All of the records.
-
-    Raises:
-        InvalidRecords: one of them can no longer be read.
-    """
-    records = [record for record in found if record is not None]
-    if len(records) < len(found):
-        raise InvalidRecords("a record can no longer be read")
-    return records

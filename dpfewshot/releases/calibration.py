@@ -99,7 +99,8 @@ def release_calibration(
     Raises:
         InvalidPlan: an argument is outside its range, or no noise meets the budget.
         InvalidTask: the task's labels are free.
-        InvalidRecords: a record cannot be used.
+        InvalidRecords: a record cannot be used, or the file of indexed records has changed; nothing is spent.
+            An indexed record that cannot be read adds nothing to the sum.
         BackendNotBatchInvariant: the backend does not state batch invariance, or no longer does at the end.
         BackendError: the model or its server failed; the cost is given back.
         BudgetExceeded: the account does not allow it; nothing is computed from records.
@@ -132,7 +133,7 @@ def release_calibration(
     ) as reservation:
         drawn = _drawn(payment.units, mean.sampling_rate, random_source)
         with scoring_progress(1) as advance:
-            rows = scorer.probabilities([record.text for record in drawn])
+            rows = scorer.probabilities(drawn)
             advance()
         permit = charged(reservation, [scorer])
         units = payment.population * weights.mean
@@ -172,9 +173,10 @@ class Weights:
             weights, Fraction(sum(min(usual, count) for count in counts.values()), sum(counts.values()))
         )
 
-    def each(self, records: Sequence[Record]) -> NDArray[np.float64]:
-        """The weight of each record, shape (records,), in (0, 1]. Private."""
-        return np.array([float(self.by_label.get(record.label, 1)) for record in records], dtype=np.float64)
+    def each(self, records: Sequence[Record | None]) -> NDArray[np.float64]:
+        """The weight of each record, shape (records,), in (0, 1]; 0 for one that cannot be read. Private."""
+        weights = [0.0 if one is None else float(self.by_label.get(one.label, 1)) for one in records]
+        return np.array(weights, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -253,7 +255,8 @@ class NoisyMean:
         """The bias of each label in nats, shape (labels,).
 
         Args:
-            rows: the label probabilities of one record of each drawn unit, shape (units, labels). Private.
+            rows: the label probabilities of one record of each drawn unit, shape (units, labels); 0 without
+                an answer. Private.
             units: as in `nats`.
             permit: for σ.
             random_source: for tests alone; None is the operating system's generator.
@@ -296,7 +299,7 @@ def integers_of(
 
 def _drawn(
     members: UnitSequence, sampling_rate: Fraction, random_source: RandomSource | None
-) -> list[Record]:
-    """One record of each unit of a Poisson draw. Private."""
+) -> list[Record | None]:
+    """One record of each unit of a Poisson draw; None for one that cannot be read. Private."""
     drawn = PoissonSampler(sampling_rate, 1, 1, random_source).draw(members.sizes)
-    return [members[unit][record] for ((unit, record),) in drawn]
+    return members.take([one for (one,) in drawn])

@@ -97,7 +97,9 @@ def choose(
     Raises:
         InvalidPlan: an argument is outside its range, a prompt may exceed a backend's context, or a
             candidate's calibration is another prompt's.
-        InvalidRecords: a record cannot be used, or has a label that the task does not have.
+        InvalidRecords: a record cannot be used, or has a label that the task does not have; or the file of
+            indexed records has changed. Nothing is spent. An indexed record that cannot be read has no
+            answer.
         InvalidTask: a candidate has a label that the task does not have.
         BackendNotBatchInvariant: a backend does not state batch invariance, or no longer does at the end.
         BackendError: a model or its server failed; nothing is spent. Only a process that is killed while it
@@ -191,18 +193,18 @@ class _Part:
     """The units of one part of the sample. Private.
 
     Attributes:
-        records: unit by unit.
+        records: unit by unit; None for one that cannot be read, which stays in its unit's size.
         sizes: the number of records of each unit.
         weights: of each record's label, in grid steps.
     """
 
-    records: Sequence[Record] = field(repr=False)
+    records: Sequence[Record | None] = field(repr=False)
     sizes: Sequence[int] = field(repr=False)
     weights: Integers = field(repr=False)
 
     @classmethod
     def of(cls, units: UnitSequence, weights: Mapping[str, Fraction]) -> _Part:
-        records = [record for unit in units for record in unit]
+        records = units.records()
         return cls(records, units.sizes.tolist(), weights_of(records, weights))
 
     def outcomes(self, scorers: Sequence[Scorer], advance: Callable[[], object]) -> Outcomes:

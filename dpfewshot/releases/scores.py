@@ -36,14 +36,14 @@ class Outcomes:
     likelihood: NDArray[np.float64]
 
 
-def weights_of(records: Iterable[Record], by_label: Mapping[str, Fraction]) -> Integers:
+def weights_of(records: Iterable[Record | None], by_label: Mapping[str, Fraction]) -> Integers:
     """Return the weight of each record's label in grid steps, 0..GRID whatever the mapping holds.
 
     Args:
-        records: private.
+        records: private; None, one that cannot be read, weighs 0.
         by_label: public weights; a label that is not named weighs 1.
     """
-    steps = [math.floor(by_label.get(record.label, 1) * GRID) for record in records]
+    steps = [0 if one is None else math.floor(by_label.get(one.label, 1) * GRID) for one in records]
     return np.array([min(max(each, 0), GRID) for each in steps], dtype=np.int64)
 
 

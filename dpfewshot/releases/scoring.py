@@ -1,8 +1,8 @@
 """Asks a model to label private records. No answer, and no failure on one record, raises or is shown.
 
-`Classifier` and `Extractor` name the text that they cannot label. Here a record that cannot be tokenised or
-gets no answer counts for nothing, by a rule of that record alone (docs/proofs/choice.md, Lemma 1). Each
-prompt is evaluated by itself. Only a cause that is no record's, such as a dead server, raises.
+`Classifier` and `Extractor` name the text that they cannot label. Here a record that cannot be read, cannot
+be tokenised or gets no answer counts for nothing, by a rule of that record alone (docs/proofs/choice.md,
+Lemma 1). Each prompt is evaluated by itself. Only a cause that is no record's, such as a dead server, raises.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def scoring_progress(steps: int) -> Iterator[Callable[[], object]]:
 class Scorer(Protocol):
     """Labels private records with one prompt."""
 
-    def outcomes(self, records: Sequence[Record]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
-        """Return what the model makes of each record's label.
+    def outcomes(self, records: Sequence[Record | None]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
+        """Return what the model makes of each record's label. None, which cannot be read, has no answer.
 
         Returns:
             Two arrays of shape (records,). The first is 1 where the model gives the record's label, 0 where
@@ -119,7 +119,7 @@ class _Scorer:
 
 
 class _RecordPrompts:
-    """The tokens of private texts behind one public prompt.
+    """The tokens of private records' texts behind one public prompt.
 
     Args:
         prompt: instruction and demonstrations.
@@ -146,17 +146,14 @@ class _RecordPrompts:
                 f"has context_tokens={context}"
             )
 
-    def questions(self, texts: Iterable[str]) -> list[list[int] | None]:
+    def questions(self, records: Iterable[Record | None]) -> list[list[int] | None]:
         """Return each text's tokens up to where its label follows; None if it cannot be tokenised."""
-        return [
-            none_if_unusable(
-                lambda text=text: self._question(text),  # type: ignore[misc]  # a default of the loop's text
-                public=lambda: self._question(_PUBLIC_TEXT),
-            )
-            for text in texts
-        ]
+        return [None if record is None else self._question(record.text) for record in records]
 
-    def _question(self, text: str) -> list[int]:
+    def _question(self, text: str) -> list[int] | None:
+        return none_if_unusable(lambda: self._tokens(text), public=lambda: self._tokens(_PUBLIC_TEXT))
+
+    def _tokens(self, text: str) -> list[int]:
         # A huge text is not tokenised whole: few tokens cover more than 16 characters.
         whole = self._prompt.question(text, longest=16 * self._cap)
         if len(whole) <= self._cap + len(self._ending):
@@ -203,18 +200,18 @@ class LabelScorer(_Scorer):
         deepest = max(len(beginning) for beginning in self._tree.beginnings)
         self._records = _RecordPrompts(self._prompt, record_token_cap, deepest)
 
-    def probabilities(self, texts: Sequence[str]) -> NDArray[np.float64]:
-        """Return the probability of each label for each text.
+    def probabilities(self, records: Sequence[Record | None]) -> NDArray[np.float64]:
+        """Return the probability of each label for each record's text.
 
         Returns:
-            Shape (texts, labels). A row sums to 1, or is zero where the model has no answer.
+            Shape (records, labels). A row sums to 1, or is zero where the model has no answer.
 
         Raises:
-            BackendError: the model or its server failed, for a cause that is not one text.
+            BackendError: the model or its server failed, for a cause that is not one record.
         """
-        rows = np.zeros((len(texts), len(self.labels)))
-        for start in range(0, len(texts), _BATCH):
-            questions = self._records.questions(texts[start : start + _BATCH])
+        rows = np.zeros((len(records), len(self.labels)))
+        for start in range(0, len(records), _BATCH):
+            questions = self._records.questions(records[start : start + _BATCH])
             usable = [index for index, question in enumerate(questions) if question is not None]
             # A warning would reveal that a record has no answer.
             with np.errstate(all="ignore"):
@@ -223,12 +220,13 @@ class LabelScorer(_Scorer):
                 rows[[start + index for index in usable]] = _normalised(logprobs)
         return rows
 
-    def outcomes(self, records: Sequence[Record]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
+    def outcomes(self, records: Sequence[Record | None]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
         """See `Scorer.outcomes`."""
-        rows = self.probabilities([record.text for record in records])
-        truth = np.array([self.labels.index(record.label) for record in records], dtype=np.intp)
-        right = np.where(rows.any(axis=1), rows.argmax(axis=1) == truth, -1)
-        return right.astype(np.int8), rows[np.arange(len(records)), truth]
+        rows, place = self.probabilities(records), {label: place for place, label in enumerate(self.labels)}
+        truth = np.array([-1 if one is None else place.get(one.label, -1) for one in records], dtype=np.intp)
+        answered = rows.any(axis=1) & (truth >= 0)
+        right = np.where(answered, rows.argmax(axis=1) == truth, -1)
+        return right.astype(np.int8), np.where(answered, rows[np.arange(len(records)), truth], 0.0)
 
 
 class ExtractionScorer(_Scorer):
@@ -260,26 +258,29 @@ class ExtractionScorer(_Scorer):
         self._ends = ending_tokens(backend)
         self._records = _RecordPrompts(self._prompt, record_token_cap, EXTRACTED_TOKENS)
 
-    def outcomes(self, records: Sequence[Record]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
+    def outcomes(self, records: Sequence[Record | None]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
         """See `Scorer.outcomes`."""
         right = np.full(len(records), -1, dtype=np.int8)
         for start in range(0, len(records), _BATCH):
             batch = records[start : start + _BATCH]
-            questions = self._records.questions(record.text for record in batch)
+            questions = self._records.questions(batch)
             usable = [index for index, question in enumerate(questions) if question is not None]
             asked = [question for question in questions if question is not None]
             for index, written in zip(
                 usable, greedy(self._prompt, asked, EXTRACTED_TOKENS, self._ends), strict=True
             ):
-                text = None if written is None else self._text(written)
-                if text is not None:
-                    right[start + index] = same_label(text, batch[index].label)
+                found = self._is_right(written, batch[index])
+                right[start + index] = -1 if found is None else found
         return right, (right == 1).astype(np.float64)
 
-    def _text(self, written: list[int]) -> str | None:
+    def _is_right(self, written: list[int] | None, record: Record | None) -> bool | None:
+        """Whether a record's label was written; None without an answer."""
+        if written is None or record is None:
+            return None
         backend = self._prompt.backend
         return none_if_unusable(
-            lambda: text_of(backend, written, self._ends), public=lambda: backend.tokenize(_PUBLIC_TEXT)
+            lambda: same_label(text_of(backend, written, self._ends), record.label),
+            public=lambda: backend.tokenize(_PUBLIC_TEXT),
         )
 
 

@@ -92,6 +92,19 @@ def is_failure(error: BaseException) -> bool:
     return isinstance(error, (Exception, BaseExceptionGroup)) or type(error).__module__ == _RUST
 
 
+def none_if_it_fails(work: Callable[[], Result]) -> Result | None:
+    """Return what a step on one private record gives; None if it fails, whatever the cause.
+
+    None makes the record a null. An error would say that the record was sampled.
+    """
+    try:
+        return work()
+    except BaseException as error:  # its message may quote the record
+        if not is_failure(error):
+            raise
+        return None
+
+
 def may_pass(error: BaseException) -> bool:
     """Return whether an error is a retryable `BackendError`: the same call may succeed later."""
     try:

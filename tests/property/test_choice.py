@@ -70,6 +70,24 @@ def test_a_unit_moves_all_cells_together_by_one_at_most(data_set, candidates: in
     assert change.sum() <= GRID
 
 
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.data())
+def test_a_record_that_cannot_be_read_adds_nothing_and_stays_in_its_units_size(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    """Every other record is right, so a unit's score is the share of its records that can be read."""
+    count = sum(sizes)
+    read = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    weights = weights_of([Record("x", "a") if each else None for each in read], {})
+    right = np.where(read, 1, -1).astype(np.int8)[:, None]
+    outcomes, starts = Outcomes(right, np.where(right == 1, 1.0, 0.0)), np.cumsum([0, *sizes])
+    shares = [
+        sum(read[start : start + size]) * GRID // size for start, size in zip(starts, sizes, strict=False)
+    ]
+    assert scores_of(outcomes, weights, sizes, likelihood=False) == sum(shares)
+    assert scores_of(outcomes, weights, sizes, likelihood=True) == sum(shares)
+    assert cells_of([outcomes], weights, sizes).tolist() == [0, sum(shares)]
+
+
 def test_control_a_sum_over_records_moves_by_more() -> None:
     """What the mean over a unit's records is for."""
     right = np.ones((3, 1), dtype=np.int8)

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from dpfewshot.budget.scopes import Partition, partition_of
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.records import as_records
-from dpfewshot.records.units import Unit, units
+from dpfewshot.records.units import Unit, UnitSequence, units
 from dpfewshot.sampling import Holdout, partition_of_units
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record, Records
@@ -93,6 +94,27 @@ def test_neither_order_nor_content_nor_other_records_move_a_named_unit(
 @given(fractions, st.text(max_size=8), labels, labels)
 def test_a_correction_of_the_label_moves_no_record(fraction: float, text: str, one: str, other: str) -> None:
     assert len({Holdout(fraction).chooses((Record(text, label),)) for label in (one, other)}) == 1
+
+
+@given(named, fractions, st.data())
+def test_a_unit_whose_first_record_cannot_be_read_is_in_neither_part_and_moves_no_other(
+    records: list[Record], fraction: float, data: st.DataObject
+) -> None:
+    holdout, members = Holdout(fraction), units(records)
+    gone = data.draw(st.integers(0, len(members) - 1))
+    unread = [record if record is not members[gone][0] else None for record in records]
+    starts, order = (
+        [0],
+        [row for unit in members for row, one in enumerate(records) if any(one is each for each in unit)],
+    )
+    for unit in members:
+        starts.append(starts[-1] + len(unit))
+    rest = UnitSequence(unread, np.array(order), np.array(starts))  # type: ignore[arg-type]
+    assert holdout.chooses(rest[gone]) is None
+    for part in (holdout.generating, holdout.choosing) if fraction else ():
+        assert list(part(rest)) == [
+            unit for unit in part(members) if unit is not members[gone] and unit != members[gone]
+        ]
 
 
 def test_a_text_and_a_unit_of_the_same_name_are_not_the_same_key() -> None:

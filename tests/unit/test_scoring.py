@@ -62,7 +62,7 @@ def test_probabilities_are_those_of_a_classifier(calibrated: bool) -> None:
     texts = ["money", "parcel", "nothing", "money parcel"] * 20
     scorer = LabelScorer(TASK, Shop(), SHOWN, calibrated=calibrated)
     expected = Classifier(TASK, Shop(), SHOWN, calibrated=calibrated).predict_proba(texts)
-    np.testing.assert_allclose(scorer.probabilities(texts), expected, rtol=1e-6)
+    np.testing.assert_allclose(scorer.probabilities(records(*texts)), expected, rtol=1e-6)
     assert scorer.probabilities([]).shape == (0, 2)
 
 
@@ -74,7 +74,9 @@ def test_a_label_that_is_all_but_impossible_after_content_free_text_keeps_its_an
             return logprobs
 
     expected = Classifier(TASK, Sure(), SHOWN).predict_proba(["money"])
-    np.testing.assert_allclose(LabelScorer(TASK, Sure(), SHOWN).probabilities(["money"]), expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        LabelScorer(TASK, Sure(), SHOWN).probabilities(records("money")), expected, rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("field", ["text_field", "label_field"])
@@ -100,6 +102,26 @@ def test_a_record_without_an_answer_counts_for_nothing(broken: float | Exception
     assert likely[1] == likely[2] == 0
     alone = scorer.outcomes(records("money", "parcel"))
     assert alone[1].tolist() == [likely[0], likely[3]]
+
+
+@pytest.mark.parametrize("kind", [LabelScorer, ExtractionScorer])
+def test_a_record_that_cannot_be_read_has_no_answer_and_is_not_asked_about(kind: Any) -> None:
+    backend = Shop()
+    scorer = kind(TASK, backend, SHOWN)
+    backend.texts.clear()
+    money, parcel = records("money", "parcel")
+    right, likely = scorer.outcomes([money, None, parcel])
+    assert right.tolist() == [1, -1, 0]
+    assert likely[1] == 0
+    asked = len(backend.texts)
+    alone = scorer.outcomes([money, parcel])
+    assert [each.tolist() for each in alone] == [right[[0, 2]].tolist(), likely[[0, 2]].tolist()]
+    assert len(backend.texts) == 2 * asked
+
+
+def test_a_label_that_the_prompt_does_not_have_is_no_answer() -> None:
+    right, likely = LabelScorer(TASK, Shop(), SHOWN).outcomes(records("money", label="complaint"))
+    assert (right.tolist(), likely.tolist()) == ([-1], [0.0])
 
 
 @pytest.mark.parametrize("broken", [np.nan, 0.0, ValueError(SECRET)])
@@ -148,7 +170,7 @@ def test_a_record_is_asked_once_after_every_beginning_of_a_label() -> None:
     backend = Colours()
     scorer = LabelScorer(COLOURS, backend, [], calibrated=False)
     backend.prompts.clear()
-    rows = scorer.probabilities(["rose", "sky"])
+    rows = scorer.probabilities(records("rose", "sky"))
     asked = [prompt.rsplit("Thing:", 1)[-1] for prompt in backend.prompts]
     assert sorted(asked) == sorted(
         f" {text}\nColour:{end}" for text in ("rose", "sky") for end in ("", " light")
