@@ -169,7 +169,8 @@ def verify(*, url: str, dataset: str, head: str | None, as_json: bool) -> None:
 def export(*, url: str, dataset: str, as_json: bool) -> None:  # noqa: ARG001 - JSON is its only form
     """Print the account, its entries and its history as they are stored: one JSON object.
 
-    Amounts are integers: epsilon in 1e-12, delta in 1e-18.
+    Amounts are integers, named with their units: epsilon_in_1e-12, delta_in_1e-18. A row's hash covers these
+    names.
 
     \b
     Example:

@@ -158,7 +158,11 @@ class LedgerAccount:
 
     def receipt(self, entry: int) -> Receipt:
         """Where an entry is recorded. See `Receipts`."""
-        return Receipt(self.unit, self.dataset, self._store.reserved_by(self._stored, entry))
+        return Receipt(self.unit, self.dataset, self._store.reservation_of(self._stored, entry))
+
+    def record_release(self, entry: int, lease: str, digest: str, times: int) -> None:
+        """Record that an entry released a demonstration. See `Receipts.record_release`."""
+        self._store.record_release(self._stored, entry, lease, digest, times)
 
     def charge(self, entry: int) -> None:
         """Charge the whole entry before the plan draws; on disk when this returns. Idempotent.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from dpfewshot.budget.scopes import check_partition, partition_after
 from dpfewshot.budget.tally import Tally
 from dpfewshot.budget.totals import Totals
 from dpfewshot.errors import LedgerError
-from dpfewshot.ledger.counting import VERIFY, columns, draws_of, granted
+from dpfewshot.ledger.counting import RELEASED, RESERVATION, VERIFY, columns, draws_of, granted
 from dpfewshot.ledger.database import Database
 from dpfewshot.ledger.history import (
     CANCEL,
@@ -28,6 +29,8 @@ from dpfewshot.ledger.history import (
     NAME_UNIT,
     NOTHING_BEFORE,
     OPEN,
+    PAID,
+    RELEASE,
     RESERVE,
     RESERVED,
     RESUME,
@@ -39,6 +42,7 @@ from dpfewshot.ledger.history import (
 from dpfewshot.ledger.rows import (
     add_entry,
     change_entry,
+    count_of,
     entry_of,
     events_of,
     granted_by,
@@ -49,7 +53,7 @@ from dpfewshot.ledger.rows import (
     reserved_with,
     totals_in_entries,
 )
-from dpfewshot.ledger.schema import bring_up_to_date, is_there
+from dpfewshot.ledger.schema import create_tables, is_there
 from dpfewshot.ledger.standing import Standing
 from dpfewshot.ledger.stored_account import StoredAccount, change_account, find, lock
 from dpfewshot.ledger.tables import accounts
@@ -60,7 +64,7 @@ from dpfewshot.values import UNNAMED_UNIT
 
 
 class Store:
-    """The tables at a URL, migrated if they are old. The first account creates them if they are missing.
+    """The tables at a URL. The first account creates them if they are missing.
 
     Raises:
         LedgerError: the database cannot be used.
@@ -127,7 +131,7 @@ class Store:
             .returning(accounts.c.id)
         )
         if not self.is_there:
-            bring_up_to_date(self._database)
+            create_tables(self._database)
             self._is_there = True
         with self._database.write() as connection:
             number = connection.execute(statement).scalar_one_or_none()
@@ -153,8 +157,8 @@ class Store:
         with self._database.read() as connection:
             return snapshot_of(connection, account.number)
 
-    def reserved_by(self, account: StoredAccount, entry: int) -> str:
-        """The hash of the event that reserved an entry.
+    def reservation_of(self, account: StoredAccount, entry: int) -> str:
+        """The random identifier of an entry.
 
         Raises:
             LedgerError: the history has none.
@@ -163,7 +167,7 @@ class Store:
             grants = grants_of(connection, account.number, entry)
         if not grants:
             raise LedgerError(f"no event reserved entry {entry}: {VERIFY}")
-        return str(grants[0]["hash"])
+        return str(json.loads(grants[0]["details"])[RESERVATION])
 
     def name_unit(self, account: StoredAccount, unit: str) -> StoredAccount:
         """Record the unit column's name in an account that is older than such names.
@@ -251,6 +255,25 @@ class Store:
                 event = event_now(CHARGE, entry=entry, scope=row["scope"])
                 record(connection, account.number, event, totals_of(connection, account.number))
         return before.left[part] - draws.left[part]
+
+    def record_release(self, account: StoredAccount, entry: int, lease: str, digest: str, times: int) -> None:
+        """Add an event that an entry released a demonstration, unless the history has `times` of them.
+
+        Raises:
+            LedgerError: there is no such entry, it never drew, or another run holds its lease.
+        """
+        details = as_json({RELEASED: digest})
+        with self._database.write() as connection:
+            lock(connection, account)
+            row = entry_of(connection, account.number, entry)
+            draws = draws_of(row) if row else None
+            if row is None or draws is None or row["state"] not in PAID:
+                raise LedgerError(f"entry {entry} was never charged: it releases nothing")
+            if draws.lease != lease:
+                raise LedgerError(f"entry {entry} was resumed by another run: this run releases no more")
+            if count_of(connection, account.number, entry, RELEASE, details) < times:
+                event = event_now(RELEASE, entry=entry, scope=row["scope"], details=details)
+                record(connection, account.number, event, totals_of(connection, account.number))
 
     def give_back(self, account: StoredAccount, entry: int, lease: str, part: int, count: int) -> None:
         """Add draws that were taken and not made to those left. Nothing changes if the lease was replaced.

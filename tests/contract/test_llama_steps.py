@@ -13,7 +13,7 @@ pytest.importorskip("llama_cpp", exc_type=ImportError)
 from dpfewshot.backends import LlamaCpp, conformance, packaged_model_path
 from dpfewshot.backends.llama_cpp import backend as module
 from dpfewshot.backends.llama_cpp.streams import KVStreams
-from dpfewshot.backends.llama_cpp.verdicts import digest_of, keep_verdict, kept_verdict, steering_variables
+from dpfewshot.backends.verdicts import digest_of, keep_verdict, kept_verdict, steering_variables
 from dpfewshot.cli.application import run
 
 SETTINGS = {"context_tokens": 128, "kept_prompts": 7, "decode_batch": 8, "threads": 1, "weights": "file"}
@@ -150,7 +150,7 @@ def test_without_a_home_nothing_is_kept(monkeypatch):
         raise RuntimeError("no home")
 
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    monkeypatch.setattr("dpfewshot.backends.llama_cpp.verdicts.Path.home", homeless)
+    monkeypatch.setattr("dpfewshot.backends.verdicts.Path.home", homeless)
     keep_verdict(FACTS, True)
     assert kept_verdict(FACTS, bool) is None
 
