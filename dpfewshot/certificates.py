@@ -84,7 +84,7 @@ class Certificate:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Self:
+    def from_dict(cls, told: object) -> Self:
         """Read what `as_dict` made, and nothing else: what no hash covers is not read over.
 
         Raises:
@@ -92,7 +92,7 @@ class Certificate:
         """
         if not isinstance(told, Mapping) or set(told) != set(cls.__slots__):
             raise ValueError("the members are not those of a certificate")
-        read = cls(**told)
+        read = cls(**dict(told))
         strings = all(isinstance(told[name], str) for name in ("plan", "version"))
         optional = all(isinstance(told[name], str | None) for name in cls.__slots__)
         if not (strings and optional and (read.dataset is None) == (read.reservation is None)):

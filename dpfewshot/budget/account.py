@@ -289,10 +289,7 @@ _RELATION_ADVICE = (
 
 def _unit_advice(unit: str | None, other: str | None) -> str:
     if None not in (unit, other) and UNNAMED_UNIT in (unit, other):
-        return (
-            f"; {UNNAMED_UNIT!r} is a unit column whose name was not recorded: name a plan's with unit=, and "
-            "an old account's with dpfewshot ledger name-unit"
-        )
+        return f"; {UNNAMED_UNIT!r} stands for a unit column that nobody named: name it with unit="
     if unit == other:
         return ""
     if unit is None:

@@ -204,21 +204,6 @@ def change_budget(*, url: str, dataset: str, epsilon: float, delta: float, as_js
         _print_summary(account, as_json=as_json)
 
 
-@ledger.command("name-unit")
-@click.option("--unit", required=True, metavar="COLUMN", help="The unit column that its plans used.")
-@_of_an_account
-def name_unit(*, url: str, dataset: str, unit: str, as_json: bool) -> None:
-    """Record the unit column's name in an account of an older version, which stored "unit" for any column.
-
-    \b
-    Example:
-      dpfewshot ledger name-unit --ledger sqlite:///budget.db --dataset tickets --unit customer
-    """
-    with _account(url, dataset) as account:
-        account.name_unit(unit)
-        _print_summary(account, as_json=as_json)
-
-
 def _words(row: dict[str, Any]) -> Iterator[object]:
     """The columns of an event, some of them empty."""
     from dpfewshot.ledger.counting import draws_in

@@ -39,7 +39,6 @@ _UNITS: Final = {"epsilon": "epsilon_in_1e-12", "delta": "delta_in_1e-18", "reny
 
 CREATE: Final = "create"
 CHANGE_BUDGET: Final = "change-budget"
-NAME_UNIT: Final = "name-unit"
 RESERVE: Final = "reserve"
 CHARGE: Final = "charge"
 RESUME: Final = "resume"
@@ -67,7 +66,7 @@ class HistoryEvent:
     """One event in an account's history. It holds public facts only.
 
     Attributes:
-        act: "create", "change-budget", "name-unit", "reserve", "charge", "resume", "release",
+        act: "create", "change-budget", "reserve", "charge", "resume", "release",
             "settle" or "cancel".
         at: the time by the actor's clock, ISO 8601 in UTC.
         actor: who caused it, as in "user@host:process".

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import select
@@ -26,7 +25,6 @@ from dpfewshot.ledger.history import (
     CHARGED,
     CREATE,
     MOVES,
-    NAME_UNIT,
     NOTHING_BEFORE,
     OPEN,
     PAID,
@@ -60,7 +58,6 @@ from dpfewshot.ledger.tables import accounts
 from dpfewshot.ledger.tip import check_tip
 from dpfewshot.ledger.totals import record, snapshot_of, totals_of, without_entry
 from dpfewshot.ledger.verification import Snapshot
-from dpfewshot.values import UNNAMED_UNIT
 
 
 class Store:
@@ -168,28 +165,6 @@ class Store:
         if not grants:
             raise LedgerError(f"no event reserved entry {entry}: {VERIFY}")
         return str(json.loads(grants[0]["details"])[RESERVATION])
-
-    def name_unit(self, account: StoredAccount, unit: str) -> StoredAccount:
-        """Record the unit column's name in an account that is older than such names.
-
-        Raises:
-            LedgerError: the account has no units, their column has another name, or the account was tampered
-                with.
-        """
-        named = replace(account, unit=unit)
-        with self._database.write() as connection:
-            found = find(connection, account.dataset)
-            if found != named:  # else another process named it first
-                lock(connection, account)
-                if account.unit != UNNAMED_UNIT:
-                    raise LedgerError(
-                        f"the account's unit is {account.unit!r}: only {UNNAMED_UNIT!r} can be named"
-                    )
-                totals = check_tip(connection, account.number)
-                change_account(connection, account.number, unit=unit)
-                event = event_now(NAME_UNIT, details=as_json({"unit": unit}))
-                record(connection, account.number, event, totals)
-        return named
 
     def change_budget(self, account: StoredAccount, limit: Amount) -> None:
         """Replace the limit.

@@ -22,7 +22,6 @@ from dpfewshot.ledger.history import (
     CHARGED,
     CREATE,
     MOVES,
-    NAME_UNIT,
     NOTHING_BEFORE,
     OPEN,
     PAID,
@@ -35,7 +34,6 @@ from dpfewshot.ledger.history import (
     with_units,
 )
 from dpfewshot.runtime.deprecation import renamed_fields
-from dpfewshot.values import UNNAMED_UNIT
 
 Row = dict[str, Any]
 
@@ -179,22 +177,16 @@ class _Replay:
             return f"{entry!r} is no entry"
         if (act == CREATE) != (not self.account):
             return "an account is created once, and first"
-        if act in (CREATE, CHANGE_BUDGET, NAME_UNIT):
-            return self._describe(row)
+        if act in (CREATE, CHANGE_BUDGET):
+            self.account |= {"partition": None, "renyi_order": None} if act == CREATE else {}
+            self.account |= json.loads(row["details"]) | _amounts(row)
+            return None
         if act == RESERVE:
             return self._reserve(row)
         if act not in (*MOVES, RELEASE, RESUME) or entry not in self.entries:
             return f"there is no entry {entry} to {act}"
         others = {RELEASE: self._release, RESUME: self._resume}
         return others[act](row) if act in others else self._move(row, *MOVES[act])
-
-    def _describe(self, row: Row) -> str | None:
-        if row["act"] == CREATE:
-            self.account = {"partition": None, "renyi_order": None}
-        elif row["act"] == NAME_UNIT and self.account["unit"] != UNNAMED_UNIT:
-            return "a unit column that has a name was named again"
-        self.account |= json.loads(row["details"]) | ({} if row["act"] == NAME_UNIT else _amounts(row))
-        return None
 
     def _reserve(self, row: Row) -> str | None:
         if row["entry"] in self.entries:
