@@ -148,7 +148,7 @@ def test_a_plan_states_the_divergence_of_its_event(url: str) -> None:
     [entry] = account.export()["entries"]  # type: ignore[misc]
     event = made.plan.stratum_of("refund").event
     assert event is not None
-    assert 0 <= entry["renyi"] - renyi_divergence(event, 6) * 1e12 < 1  # type: ignore[index]
+    assert 0 <= entry["renyi_in_1e-12"] - renyi_divergence(event, 6) * 1e12 < 1  # type: ignore[index]
     assert account.plans_left is not None
     assert account.plans_left > 20
 
