@@ -105,10 +105,11 @@ def test_a_text_that_was_replaced_relabelled_invented_or_repeated_is_named(
     assert f"line {len(made) + 1} repeats a demonstration" in problems
 
 
+@pytest.mark.parametrize("max_tokens", [8, 4])  # with 4 no draw is left, and the entry is settled
 @pytest.mark.parametrize("committed", [False, True])
 @pytest.mark.parametrize("way", ["generate", "generate_all", "checkpoint", "threads"])
 def test_a_ledger_that_fails_at_the_record_loses_no_text_and_hands_out_none(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, *, committed: bool
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, max_tokens: int, *, committed: bool
 ) -> None:
     record, failures = Store.record_release, iter([True, True])
 
@@ -128,7 +129,7 @@ def test_a_ledger_that_fails_at_the_record_loses_no_text_and_hands_out_none(
         "checkpoint": lambda one: list(one.generate_all(checkpoint=checkpoint)),
         "threads": lambda one: list(one.generate_all(executor=threads)),
     }
-    with ThreadPoolExecutor(1) as threads, make(backend) as one:
+    with ThreadPoolExecutor(1) as threads, make(backend, max_tokens=max_tokens) as one:
         for _ in range(2):
             with pytest.raises(dpf.LedgerError, match="kept until the ledger has its hash"):
                 ways[way](one)
