@@ -69,7 +69,7 @@ def test_nor_does_it_with_a_checkpoint(make: Any, path: Path, resample_every: in
     assert [one.text for one in make(resample_every=resample_every).generate_all(checkpoint=path)] == [
         "my parcel is late"
     ]
-    assert acts(path.parent) == ["create", "reserve", "resume", "settle"]
+    assert acts(path.parent) == ["create", "reserve", "resume", "release", "settle"]
 
 
 def test_closing_after_it_gives_everything_back_once_the_ledger_answers(make: Any, tmp_path: Path) -> None:

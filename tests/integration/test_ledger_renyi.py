@@ -28,8 +28,8 @@ from dpfewshot.report.spending import read_snapshot, spending_of
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.contract.test_account_rules import BUDGET, WEEKLY
 from tests.support import factory
-from tests.support.histories import drew, lived
-from tests.support.ledgers import path, rows, url
+from tests.support.histories import lived
+from tests.support.ledgers import path, url
 from tests.support.processes import environment
 from tests.unit.test_choice import HELPFUL, choose
 
@@ -95,22 +95,6 @@ def test_an_account_of_sums_cannot_be_given_an_order(path: Path, url: str) -> No
     assert not account.verify().ok
     with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
         BudgetLedger.open(url).account("tickets").reserve(None, PrivacySpend(0.0, 0.0), {})
-
-
-def test_a_ledger_of_the_form_before_keeps_its_hashes_and_its_sums(path: Path, url: str) -> None:
-    account = drew(url)
-    tip, spent = account.chain_tip, account.spent
-    columns = {"account": "renyi_order", "entry": "renyi", "history": "renyi"}
-    for table, column in columns.items():
-        tamper(path, f"ALTER TABLE dpfewshot_{table} DROP COLUMN {column}")
-    tamper(path, "UPDATE dpfewshot_migration SET version_num = '0003'")
-    with BudgetLedger.open(url) as ledger:
-        again = ledger.account("tickets")
-        assert (again.chain_tip, again.spent, again.rule) == (tip, spent, "sum")
-        again.reserve("trec: Number", WEEKLY, {})
-        assert again.spent == WEEKLY.as_spend()
-        assert again.verify(tip).ok
-    assert rows(path, "SELECT version_num FROM dpfewshot_migration") == [("0005",)]
 
 
 RACE = """
