@@ -6,50 +6,96 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """What wrote a demonstration: hashes of the model, its tokenizer and the public prompt.
+
+    Attributes:
+        model: "sha256:..." of the file of weights, "commit:..." of a model hub, or "claimed:..." as a server
+            calls its model, which nobody checked; None if the backend does not say.
+        tokenizer: "sha256:..."; None likewise.
+        prompt: "sha256:..." of the task and, for a chat task, of the turns of the model's template.
+    """
+
+    model: str | None = None
+    tokenizer: str | None = None
+    prompt: str | None = None
+
+    def details(self) -> dict[str, str]:
+        """What is known, as a ledger records it with the plan."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def of(cls, details: Mapping[str, object]) -> Self:
+        """Read it from a plan's details."""
+        found = {name: details.get(name) for name in cls.__slots__}
+        return cls(**{name: value for name, value in found.items() if isinstance(value, str)})
+
+    def short(self) -> Provenance:
+        """The same with 16 hexadecimal digits of each hash."""
+        return Provenance(
+            **{
+                name: f"{kind}:{value if kind == CLAIMED else value[:_SHORT]}"
+                for name, (kind, _, value) in (
+                    (name, each.partition(":")) for name, each in self.details().items()
+                )
+            }
+        )
+
+
+CLAIMED = "claimed"
+"""The kind of a model's identity that a server states."""
+
+_SHORT = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
     """What a demonstration was generated under. ε, δ, relation and mechanism are the demonstration's own.
 
+    It is published, so nothing in it counts what was cancelled or covers a time.
+
     Attributes:
         plan: `plan_hash` of its plan.
         unit: the column that names whom a record belongs to; None where each record is a unit of its own.
         version: of dpfewshot.
-        dataset: the ledger account that paid; None without a ledger, as are the next two.
-        entry: the ledger's number for the plan.
-        event: the hash of the ledger's event that reserved the plan. It covers the plan, its cost, the time
-            and all earlier events of the account, so no other ledger has it.
+        dataset: the ledger account that paid; None without a ledger.
+        reservation: the random identifier that the ledger drew when it reserved the plan, 128 bits in
+            hexadecimal; None without a ledger.
+        model: of `Provenance.short`, as are the next two.
+        tokenizer: likewise.
+        prompt: likewise.
     """
 
     plan: str
     unit: str | None
     version: str
     dataset: str | None = None
-    entry: int | None = None
-    event: str | None = None
+    reservation: str | None = None
+    model: str | None = None
+    tokenizer: str | None = None
+    prompt: str | None = None
 
     def as_dict(self) -> dict[str, object]:
         """As a line of demonstrations keeps it; `from_dict` reads it back."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Self:
-        """Read what `as_dict` made. Members of newer versions are ignored.
+    def from_dict(cls, told: object) -> Self:
+        """Read what `as_dict` made, and nothing else: what no hash covers is not read over.
 
         Raises:
-            ValueError: a member is missing or has the wrong type.
+            ValueError: a member is missing, unknown or has the wrong type.
         """
-        try:
-            read = cls(**{name: told[name] for name in cls.__slots__})
-        except (KeyError, TypeError):
-            raise ValueError("a certificate lacks a member") from None
-        ledger = (read.dataset, read.entry, read.event)
-        words = all(isinstance(word, str) for word in (read.plan, read.version))
-        named = isinstance(read.unit, str | None)
-        paid = type(read.entry) is int and isinstance(read.dataset, str) and isinstance(read.event, str)
-        if not (words and named and (paid or ledger == (None, None, None))):
+        if not isinstance(told, Mapping) or set(told) != set(cls.__slots__):
+            raise ValueError("the members are not those of a certificate")
+        read = cls(**dict(told))
+        strings = all(isinstance(told[name], str) for name in ("plan", "version"))
+        optional = all(isinstance(told[name], str | None) for name in cls.__slots__)
+        if not (strings and optional and (read.dataset is None) == (read.reservation is None)):
             raise ValueError("a certificate's member has the wrong type")
         return read
 
@@ -65,3 +111,15 @@ def plan_hash(epsilon: int, delta: int, details: Mapping[str, object]) -> str:
     plan = {"epsilon": epsilon, "delta": delta, "details": dict(details)}
     text = json.dumps(plan, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def line_hash(line: Mapping[str, object]) -> str:
+    """The SHA-256 of a demonstration's line, as a ledger records what was released.
+
+    All members count: text, label, tokens, cost and certificate. The line is public, and so is its hash.
+
+    Args:
+        line: `Demonstration.as_line`.
+    """
+    text = json.dumps(line, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()  # as files keep lone surrogates

@@ -244,7 +244,8 @@ class Synthesizer:
         Raises:
             BudgetExceeded: the plan or the account does not allow it, or it is closed; nothing is drawn.
             BackendError: the model or its server failed. What was drawn stays charged.
-            LedgerError: the charge could not be recorded; nothing is drawn without it.
+            LedgerError: the charge could not be recorded; nothing is drawn without it. Or the demonstration
+                could not be: call again, which returns it and draws nothing.
         """
         return self._generation.release(GenerationRequest(label, self._at_most(max_tokens)))
 

@@ -44,10 +44,7 @@ REPLACE_ONE: Final = Relation.REPLACE_ONE
 
 
 UNNAMED_UNIT: Final = "unit"
-"""The name of a unit column that nobody named.
-
-Old ledgers recorded this name for every column, so a durable account cannot be created with it.
-"""
+"""The name of a unit column that nobody named. A durable account cannot be created with it."""
 
 
 LABEL_COLUMN: Final = "label"

@@ -2,6 +2,8 @@
 
 from bench.seeded_faults.fault import Fault
 
+RELEASED = "tests/integration/test_released_texts.py"
+
 ENDS = (
     Fault(
         "dpfewshot/backends/servers/vllm.py",
@@ -187,8 +189,8 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/demonstrations/collection.py",
-        "plan = (one.certificate and one.certificate.event) or number",
-        'plan = (one.certificate and one.certificate.event) or ""',
+        "plan = (one.certificate and one.certificate.reservation) or number",
+        'plan = (one.certificate and one.certificate.reservation) or ""',
         "lines that do not state one plan cost their sum",
         "tests/unit/test_demonstrations.py",
     ),
@@ -201,10 +203,66 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/audit/certified.py",
-        "account.events.get(event)",
-        'next((each for each in account.events.values() if each["entry"] == entry), None)',
+        "account.reserved.get(key[1])",
+        "next(iter(account.reserved.values()), None)",
         "a ledger that did not pay does not verify",
         "tests/integration/test_cli_verify.py",
+    ),
+    Fault(
+        "dpfewshot/audit/certified.py",
+        'yield from _others(lines, ledgered.released.get(row["id"], Counter()))',
+        "yield from ()",
+        "a text that the ledger did not release does not verify",
+        RELEASED,
+    ),
+    Fault(
+        "dpfewshot/audit/certified.py",
+        "elif seen[digest] > released[digest]:",
+        "elif False:",
+        "a text that stands more often than it was released does not verify",
+        RELEASED,
+    ),
+    Fault(
+        "dpfewshot/ledger/store.py",
+        'return str(json.loads(grants[0]["details"])[RESERVATION])',
+        'return f"{entry:032x}"',
+        "a published line does not count cancelled plans",
+        RELEASED,
+    ),
+    Fault(
+        "dpfewshot/generation/generation.py",
+        "        self._certificates.record(run, made)\n",
+        "",
+        "no text is handed out before the ledger has its hash",
+        RELEASED,
+    ),
+    Fault(
+        "dpfewshot/generation/generation.py",
+        "if request.label not in waiting:",
+        "if True:",
+        "a text that the ledger could not record is drawn once",
+        RELEASED,
+    ),
+    Fault(
+        "dpfewshot/ledger/store.py",
+        "if count_of(connection, account.number, entry, RELEASE, details) < times:",
+        "if True:",
+        "a record whose answer was lost is not made twice",
+        RELEASED,
+    ),
+    Fault(
+        "dpfewshot/ledger/store.py",
+        "if draws.lease != lease:",
+        "if False:",
+        "only the run that holds the lease records a text",
+        RELEASED,
+    ),
+    Fault(
+        "dpfewshot/ledger/database.py",
+        'options = "mode=ro" if logged else "mode=ro&immutable=1"',
+        'options = "mode=ro&immutable=1"',
+        "a reader does not overlook the log",
+        "tests/integration/test_ledger_read_only.py",
     ),
     Fault(
         "dpfewshot/audit/certified.py",

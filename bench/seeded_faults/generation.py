@@ -123,8 +123,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/strata.py",
-        "        self.reservation = None\n        self.worker.after_fork()",
-        "        self.worker.after_fork()",
+        "        self.reservation = None\n        self.unrecorded = {}\n",
+        "        self.unrecorded = {}\n",
         "a forked child does not draw from its parent's plan",
         "tests/integration/test_service.py",
     ),
@@ -186,8 +186,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/worker_backend.py",
-        "mine = (os.getpid(), self.key, self.weights)",
-        "mine = (os.getpid(), None, self.weights)",
+        "mine = (os.getpid(), self.key, self.weights, self.model)",
+        "mine = (os.getpid(), None, self.weights, self.model)",
         "a worker uses the backend of its own run",
         "tests/contract/test_executors.py",
     ),

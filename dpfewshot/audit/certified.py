@@ -1,37 +1,47 @@
-"""Compares demonstrations' certificates with the ledger that they name."""
+"""Compares demonstrations and their certificates with the ledger that they name."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dpfewshot.budget.amounts import NOTHING, Amount
 from dpfewshot.budget.scopes import total_over_scopes
-from dpfewshot.certificates import Certificate, plan_hash
+from dpfewshot.certificates import Provenance, line_hash, plan_hash
 from dpfewshot.ledger import BudgetLedger
-from dpfewshot.ledger.counting import LEASE, draws_in, draws_of
-from dpfewshot.ledger.history import CHARGED, RESERVE, SETTLED
+from dpfewshot.ledger.counting import RESERVATION, draws_in, draws_of, plan_facts
+from dpfewshot.ledger.history import PAID, RESERVE
 from dpfewshot.ledger.verification import Snapshot, Verification, check
 from dpfewshot.values import Demonstration, PrivacySpend, counted
 
 Row = Mapping[str, Any]
-_Key = tuple[str, int, str]
-"""Dataset, entry and event."""
+_Key = tuple[str, str]
+"""Dataset and reservation."""
 
-PAID = (CHARGED, SETTLED)
-"""The states of an entry that may have drawn."""
+_Lines = Sequence[tuple[int, Demonstration]]
+"""Demonstrations with the number of their line."""
 
 
 @dataclass(frozen=True)
 class _Ledgered:
-    """An account and what its history says of it, replayed once for all lines that name it."""
+    """An account and what its history says of it, replayed once for all lines that name it.
+
+    Attributes:
+        snapshot: of the account.
+        verification: whether it agrees with itself.
+        entries: their rows, by number.
+        reserved: the "reserve" event of each reservation.
+        released: the hashes of the lines that each entry released.
+    """
 
     snapshot: Snapshot
     verification: Verification
     entries: Mapping[int, Row]
-    events: Mapping[str, Row]
+    reserved: Mapping[str, Row]
+    released: Mapping[int, Counter[str]]
 
 
 @dataclass(frozen=True)
@@ -40,20 +50,22 @@ class CheckedEntry:
 
     Attributes:
         dataset: the account that they name.
-        entry: the number that they name.
-        event: the hash of the event that reserved it, as they state it.
+        reservation: the identifier of the entry that they name.
         demonstrations: how many name it.
-        state: "reserved", "charged", "settled" or "cancelled"; None if the ledger has no such entry.
-        cost: the entry's (ε, δ), as the ledger has it; None likewise.
+        entry: the ledger's number for it; None if the ledger has no such entry, as are the next two.
+        state: "reserved", "charged", "settled" or "cancelled".
+        cost: the entry's (ε, δ), as the ledger has it.
+        provenance: the model, the tokenizer and the public prompt, as the ledger has them.
         problems: a sentence for each disagreement; empty if the ledger agrees.
     """
 
     dataset: str
-    entry: int
-    event: str
+    reservation: str
     demonstrations: int
+    entry: int | None
     state: str | None
     cost: PrivacySpend | None
+    provenance: Provenance
     problems: tuple[str, ...]
 
 
@@ -101,36 +113,34 @@ class CheckedDemonstrations:
 
 
 def check_certificates(
-    demonstrations: Iterable[Demonstration], ledger: BudgetLedger
+    demonstrations: Iterable[Demonstration], ledger: BudgetLedger, numbers: Iterable[int] | None = None
 ) -> CheckedDemonstrations:
     """Compare demonstrations with the entries of a ledger that their certificates name.
 
-    A ledger stores no texts: this cannot show that a text is the one that the plan released.
+    Args:
+        demonstrations: as a run returned them, or as a file has them.
+        ledger: that paid for them.
+        numbers: of their lines, for messages; None: 1, 2, ...
 
     Raises:
         LedgerError: the ledger does not exist or cannot be read.
     """
     lines = list(demonstrations)
     named = [one.certificate for one in lines if one.certificate is not None]
-    groups: dict[_Key, list[Demonstration]] = {}
-    for one in lines:
-        if one.certificate is not None and (key := _entry_of(one.certificate)) is not None:
-            groups.setdefault(key, []).append(one)
-    there = _ledgered(ledger, {dataset for dataset, _, _ in groups})
-    entries = tuple(_checked(key, groups[key], there.get(key[0])) for key in sorted(groups))
+    groups: dict[_Key, list[tuple[int, Demonstration]]] = {}
+    for number, one in zip(numbers or range(1, len(lines) + 1), lines, strict=True):
+        made = one.certificate
+        if made is not None and made.dataset is not None and made.reservation is not None:
+            groups.setdefault((made.dataset, made.reservation), []).append((number, one))
+    there = _ledgered(ledger, {dataset for dataset, _ in groups})
+    entries = tuple(_checked(key, groups[key], there.get(key[0])) for key in groups)
     return CheckedDemonstrations(
         len(lines),
         without_certificate=len(lines) - len(named),
-        without_ledger=sum(each.event is None for each in named),
+        without_ledger=sum(each.reservation is None for each in named),
         accounts=tuple(_account(account, entries) for account in there.values()),
-        entries=entries,
+        entries=tuple(sorted(entries, key=lambda each: (each.dataset, each.entry or 0, each.reservation))),
     )
-
-
-def _entry_of(certificate: Certificate) -> _Key | None:
-    """The entry that a certificate names; None without a ledger."""
-    dataset, entry, event = certificate.dataset, certificate.entry, certificate.event
-    return None if dataset is None or entry is None or event is None else (dataset, entry, event)
 
 
 def _ledgered(ledger: BudgetLedger, datasets: Iterable[str]) -> dict[str, _Ledgered]:
@@ -143,13 +153,24 @@ def _ledgered(ledger: BudgetLedger, datasets: Iterable[str]) -> dict[str, _Ledge
 
 
 def _replayed(snapshot: Snapshot) -> _Ledgered:
-    entries = {row["id"]: row for row in snapshot.entries}
-    return _Ledgered(snapshot, check(snapshot), entries, {each["hash"]: each for each in snapshot.history})
+    verification = check(snapshot)
+    reserved: dict[str, Row] = {}
+    if verification.ok:
+        for event in snapshot.history:
+            if event["act"] == RESERVE:
+                reserved[json.loads(event["details"])[RESERVATION]] = event
+    return _Ledgered(
+        snapshot,
+        verification,
+        {row["id"]: row for row in snapshot.entries},
+        reserved,
+        snapshot.released if verification.ok else {},
+    )
 
 
 def _account(account: _Ledgered, entries: Iterable[CheckedEntry]) -> CheckedAccount:
     found = account.verification
-    there = {each.entry for each in entries if each.dataset == found.dataset and each.cost is not None}
+    there = {each.entry for each in entries if each.dataset == found.dataset and each.entry is not None}
     costs: dict[str | None, Amount] = {}
     for row in map(account.entries.__getitem__, sorted(there)):
         amount = Amount(row["epsilon"], row["delta"])
@@ -157,42 +178,33 @@ def _account(account: _Ledgered, entries: Iterable[CheckedEntry]) -> CheckedAcco
     return CheckedAccount(found.dataset, found.chain_tip, total_over_scopes(costs).as_spend(), found.problems)
 
 
-def _checked(key: _Key, lines: Sequence[Demonstration], account: _Ledgered | None) -> CheckedEntry:
-    row, problems = _compared(key, lines, account)
-    cost = None if row is None else Amount(row["epsilon"], row["delta"]).as_spend()
-    return CheckedEntry(*key, len(lines), None if row is None else row["state"], cost, tuple(problems))
+def _checked(key: _Key, lines: _Lines, account: _Ledgered | None) -> CheckedEntry:
+    reserved = None if account is None else account.reserved.get(key[1])
+    if account is None or reserved is None:
+        return CheckedEntry(*key, len(lines), None, None, None, Provenance(), (_missing(key, account),))
+    row, details = account.entries[reserved["entry"]], json.loads(reserved["details"])
+    problems = dict.fromkeys(_disagreements(lines, account, row, details))
+    cost, provenance = Amount(row["epsilon"], row["delta"]).as_spend(), Provenance.of(details)
+    return CheckedEntry(*key, len(lines), row["id"], row["state"], cost, provenance, tuple(problems))
 
 
-def _compared(
-    key: _Key, lines: Sequence[Demonstration], account: _Ledgered | None
-) -> tuple[Row | None, Iterable[str]]:
-    """The row of an entry, if it is the one that the lines name, and what disagrees."""
-    dataset, entry, event = key
+def _missing(key: _Key, account: _Ledgered | None) -> str:
+    """Why an account has no entry that lines name."""
+    dataset, reservation = key
     if account is None:
-        return None, [f"the ledger has no account {dataset!r}"]
+        return f"the ledger has no account {dataset!r}"
     if not account.verification.ok:
-        return None, ["the account does not agree with its own history"]
-    row, reserved = account.entries.get(entry), account.events.get(event)
-    if row is None or reserved is None or (reserved["act"], reserved["entry"]) != (RESERVE, entry):
-        event_text = f"event {event[:12]}… that reserved entry {entry}"
-        return None, [f"the account has no {event_text}: another ledger paid, or this one is an older copy"]
-    return row, dict.fromkeys(_disagreements(lines, account.snapshot.account, row, reserved))
+        return "the account does not agree with its own history"
+    return f"the account has no reservation {reservation}: another ledger paid, or this one is an older copy"
 
 
-def _disagreements(
-    lines: Sequence[Demonstration],
-    account: Row,
-    row: Row,
-    reserved: Row,
-) -> Iterator[str]:
+def _disagreements(lines: _Lines, ledgered: _Ledgered, row: Row, details: Row) -> Iterator[str]:
     """What the lines of one entry state otherwise than the ledger."""
     if row["state"] not in PAID:
         yield f"the entry is {row['state']}: no draw of it was paid for"
-    cost = Amount(row["epsilon"], row["delta"])
-    details = json.loads(reserved["details"])
-    facts = {name: value for name, value in details.items() if name != LEASE}
-    plan = plan_hash(*cost, facts)
-    for one in lines:
+    account, cost = ledgered.snapshot.account, Amount(row["epsilon"], row["delta"])
+    plan = plan_hash(*cost, plan_facts(details))
+    for _, one in lines:
         yield from _claims(one, cost)
         stated = one.certificate
         if stated is not None and stated.plan != plan:
@@ -203,14 +215,30 @@ def _disagreements(
             yield f"a line has the relation {one.relation!r}, the account {account['relation']!r}"
         if one.mechanism != details.get("mechanism"):
             yield f"a line has the mechanism {one.mechanism!r}, the plan {details.get('mechanism')!r}"
-    if any(one.text and not one.token_count for one in lines):
+    yield from _others(lines, ledgered.released.get(row["id"], Counter()))
+    if any(one.text and not one.token_count for _, one in lines):
         yield "a line has a text and states no tokens"
-    tokens = sum(one.token_count for one in lines)
+    tokens = sum(one.token_count for _, one in lines)
     paid = _tokens_paid(row, details)
     if paid is None and row["state"] in PAID:
         yield "the entry is no generation's: it paid for no demonstration"
     if paid is not None and tokens > paid:
         yield f"the lines have {counted(tokens, 'token')}, but the entry paid for {paid} at most"
+
+
+def _others(lines: _Lines, released: Counter[str]) -> Iterator[str]:
+    """Which lines are not what the entry released, and which stand more often than it released them."""
+    seen: Counter[str] = Counter()
+    for number, one in lines:
+        digest = line_hash(one.as_line())
+        seen[digest] += 1
+        if not released[digest]:
+            yield (
+                f"line {number} is not what the entry released: its text, label, tokens or another member "
+                "was changed, or the line was invented"
+            )
+        elif seen[digest] > released[digest]:
+            yield f"line {number} repeats a demonstration more often than the entry released it"
 
 
 def _claims(one: Demonstration, cost: Amount) -> Iterator[str]:

@@ -76,6 +76,18 @@ class LogprobBackend(Protocol):
         ...
 
 
+def identity_of(backend: object) -> tuple[str | None, str | None]:
+    """What a backend says that its model and its tokenizer are; None for what it does not say.
+
+    A backend may have two more attributes. `model_identity`: "sha256:..." of the file of weights,
+    "commit:..." of a model hub, or "claimed:..." as a server calls its model. `tokenizer_identity`:
+    "sha256:...". Both are public: they are printed with every demonstration.
+    """
+    told = (getattr(backend, name, None) for name in ("model_identity", "tokenizer_identity"))
+    model, tokenizer = (each if isinstance(each, str) else None for each in told)
+    return model, tokenizer
+
+
 def states_invariance(backend: LogprobBackend) -> bool:
     """Whether the backend states batch invariance: with a boolean, Python's or NumPy's, and nothing else."""
     stated: object = backend.batch_invariant

@@ -206,17 +206,17 @@ class Receipt:
     Attributes:
         unit: the account's unit column; None where each record is a unit of its own.
         dataset: the account's name in its ledger; None for an account that keeps no history.
-        event: the hash of the event that reserved the entry; None as for `dataset`.
+        reservation: the random identifier of the entry; None as for `dataset`.
     """
 
     unit: str | None
     dataset: str | None = None
-    event: str | None = None
+    reservation: str | None = None
 
 
 @runtime_checkable
 class Receipts(Protocol):
-    """What an account may offer beside `Account`: where its history records an entry."""
+    """What an account may offer beside `Account`: a history, which records what an entry released."""
 
     def receipt(self, entry: int) -> Receipt:
         """Where an entry is recorded.
@@ -226,13 +226,25 @@ class Receipts(Protocol):
         """
         ...
 
+    def record_release(self, entry: int, lease: str, digest: str, times: int) -> None:
+        """Record that an entry released a demonstration; recorded when this returns.
 
-def receipt_of(account: Account | None, entry: int) -> Receipt:
-    """Where an account records an entry, as far as it says so."""
-    told: object = account
-    if isinstance(told, Receipts):
-        return told.receipt(entry)
-    return Receipt(account.unit if account else None)
+        Args:
+            entry: its number.
+            lease: of the run.
+            digest: `line_hash` of the demonstration.
+            times: how often this entry released it, this time included. Nothing changes if the history has
+                it as often, so a call whose answer was lost may be repeated.
+
+        Raises:
+            LedgerError: another run holds the lease, the entry never drew, or it could not be recorded.
+        """
+        ...
+
+
+def receipts(account: object) -> Receipts | None:
+    """The account if it keeps a history."""
+    return account if isinstance(account, Receipts) else None
 
 
 def bound(account: Account, relations: frozenset[str], unit: str | None) -> str | None:
@@ -277,10 +289,7 @@ _RELATION_ADVICE = (
 
 def _unit_advice(unit: str | None, other: str | None) -> str:
     if None not in (unit, other) and UNNAMED_UNIT in (unit, other):
-        return (
-            f"; {UNNAMED_UNIT!r} is a unit column whose name was not recorded: name a plan's with unit=, and "
-            "an old account's with dpfewshot ledger name-unit"
-        )
+        return f"; {UNNAMED_UNIT!r} stands for a unit column that nobody named: name it with unit="
     if unit == other:
         return ""
     if unit is None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from dpfewshot.budget.account import Account, Cost, Details, Receipt, draws_ahead, receipt_of
+from dpfewshot.budget.account import Account, Cost, Details, Receipt, draws_ahead, receipts
 from dpfewshot.budget.delegation import DelegatedDraw, OneCharge
 from dpfewshot.budget.draws import USED_UP, DrawCounts, new_lease
 from dpfewshot.budget.permit import Permit
@@ -60,6 +60,7 @@ class Reservation:
         self._ahead = [0] * disjoint_parts  # charged, and not made
         self._at_once = draws_at_once
         self._account = account
+        self._history = receipts(account)
         self._entry = entry
         self.lease = lease
         self._tokens_per_draw = tokens_per_draw
@@ -185,6 +186,14 @@ class Reservation:
             self._account, self._entry, self.lease, part, self._tokens_per_draw, self._noise_multiplier
         )
 
+    def record_release(self, digest: str, times: int) -> None:
+        """Record a released demonstration in the account's history, if it keeps one.
+
+        See `Receipts.record_release`. It may follow `close` and `hand_over`: what was drawn is paid for.
+        """
+        if self._history is not None:
+            self._history.record_release(self._entry, self.lease, digest, times)
+
     def hand_over(self) -> None:
         """Leave the remaining draws to a later run, which resumes them; this object draws no more."""
         with self._lock:
@@ -242,8 +251,9 @@ class Accountant:
         return self._account is not None
 
     def receipt(self, entry: int) -> Receipt:
-        """Where an entry is recorded. See `receipt_of`."""
-        return receipt_of(self._account, entry)
+        """Where an entry is recorded, as far as the account says so."""
+        history = receipts(self._account)
+        return history.receipt(entry) if history else Receipt(self._account.unit if self._account else None)
 
     @property
     def spent(self) -> PrivacySpend:

@@ -169,7 +169,8 @@ def verify(*, url: str, dataset: str, head: str | None, as_json: bool) -> None:
 def export(*, url: str, dataset: str, as_json: bool) -> None:  # noqa: ARG001 - JSON is its only form
     """Print the account, its entries and its history as they are stored: one JSON object.
 
-    Amounts are integers: epsilon in 1e-12, delta in 1e-18.
+    Amounts are integers, named with their units: epsilon_in_1e-12, delta_in_1e-18. A row's hash covers these
+    names.
 
     \b
     Example:
@@ -200,21 +201,6 @@ def change_budget(*, url: str, dataset: str, epsilon: float, delta: float, as_js
                 "plan fits",
                 err=True,
             )
-        _print_summary(account, as_json=as_json)
-
-
-@ledger.command("name-unit")
-@click.option("--unit", required=True, metavar="COLUMN", help="The unit column that its plans used.")
-@_of_an_account
-def name_unit(*, url: str, dataset: str, unit: str, as_json: bool) -> None:
-    """Record the unit column's name in an account of an older version, which stored "unit" for any column.
-
-    \b
-    Example:
-      dpfewshot ledger name-unit --ledger sqlite:///budget.db --dataset tickets --unit customer
-    """
-    with _account(url, dataset) as account:
-        account.name_unit(unit)
         _print_summary(account, as_json=as_json)
 
 

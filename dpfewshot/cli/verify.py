@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from dpfewshot.audit.certified import CheckedDemonstrations, CheckedEntry
 
 LIMITS = (
-    "A ledger stores no texts: this does not show that a text is the one that its plan released, that it has "
-    "the label, the version or the number of tokens that its line states, nor that these are all that it "
-    "released."
+    "This does not show that these are all demonstrations that the entries released, nor that a server's "
+    "model is what it claims. Whoever can write to a ledger can rewrite it: compare the chain tip."
 )
 
 
@@ -27,14 +26,16 @@ LIMITS = (
 @click.option("--ledger", required=True, help="The ledger that paid, as in sqlite:///budget.db.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def verify(*, file: str, ledger: str, as_json: bool) -> None:
-    """Check that a ledger has paid for the demonstrations of a file, as each line of it states.
+    """Check that a ledger paid for the demonstrations of a file, and that each line is as it was released.
 
-    A line is verified if the ledger has the entry that its certificate names, reserved by the same event; if
-    the entry was paid and has the line's epsilon, delta, relation, unit, mechanism and plan; and if its draws
-    suffice for the tokens that all its lines state. The history of the account must agree with itself.
+    A line is verified if the ledger has the entry that its certificate names; if the entry released exactly
+    this line (the history has the SHA-256 of each), at least as often as the file has it; if the entry was
+    paid and has the line's epsilon, delta, relation, unit, mechanism and plan; and if its draws suffice for
+    the tokens that all its lines state. The history of the account must agree with itself.
 
-    A ledger stores no texts, so a text, its label, its version and its number of tokens are what the
-    line states. Exit status: 0 verified, 1 not verified, 2 the file or the ledger cannot be read.
+    It also prints what wrote the lines: hashes of the model, of its tokenizer and of the public prompt. Exit
+    status: 0 verified, 1 not verified, 2 the file or the ledger cannot be read. It only reads: a read-only
+    copy of the ledger will do.
 
     \b
     Example:
@@ -42,12 +43,12 @@ def verify(*, file: str, ledger: str, as_json: bool) -> None:
       dpfewshot verify demos.jsonl --ledger sqlite:///budget.db
     """
     from dpfewshot.audit.certified import check_certificates
-    from dpfewshot.demonstrations import Demonstrations
+    from dpfewshot.demonstrations.collection import numbered_lines
     from dpfewshot.ledger import BudgetLedger
 
-    demonstrations = Demonstrations.from_jsonl(file)
+    lines = dict(numbered_lines(file))
     with BudgetLedger.open(ledger) as opened:
-        checked = check_certificates(demonstrations, opened)
+        checked = check_certificates(lines.values(), opened, lines)
     if as_json:
         document = {"file": file, "verified": checked.verified, **asdict(checked)}
         click.echo(json.dumps({**document, "does_not_show": LIMITS}))
@@ -64,6 +65,8 @@ def _in_words(file: str, checked: CheckedDemonstrations) -> Iterator[str]:
     )
     for entry in checked.entries:
         yield f"  {_entry_in_words(entry)}"
+        for name, told in asdict(entry.provenance).items() if entry.cost else ():
+            yield f"    {name}: {on_one_line(told or 'unknown')}"
         for problem in entry.problems:
             yield f"    {on_one_line(problem)}"
     for account in checked.accounts:
@@ -75,16 +78,17 @@ def _in_words(file: str, checked: CheckedDemonstrations) -> Iterator[str]:
         for problem in account.problems:
             yield f"    {on_one_line(problem)}"
     if checked.without_certificate:
-        yield f"  {checked.without_certificate} without a certificate: of an older version, or a baseline"
+        yield f"  {checked.without_certificate} without a certificate: from a baseline, or removed"
     if checked.without_ledger:
         yield f"  {checked.without_ledger} generated without a ledger: nobody counted what they cost"
     yield LIMITS
 
 
 def _entry_in_words(entry: CheckedEntry) -> str:
-    named = f"entry {entry.entry} of {on_one_line(entry.dataset)}"
     lines = counted(entry.demonstrations, "demonstration")
     if entry.cost is None:
+        named = on_one_line(f"reservation {entry.reservation} of {entry.dataset}")
         return f"{named}: {lines}, not in the ledger"
+    named = f"entry {entry.entry} of {on_one_line(entry.dataset)}"
     cost = f"epsilon={amount_text(entry.cost.epsilon)} delta={amount_text(entry.cost.delta)}"
     return f"{named}: {lines}, {entry.state}, {cost}{', disagrees' if entry.problems else ''}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dpfewshot.values import amount_text, counted
 
 if TYPE_CHECKING:
+    from dpfewshot.certificates import Certificate
     from dpfewshot.demonstrations.collection import Demonstrations
 
 DATA_FILE = "demonstrations.jsonl"
@@ -63,13 +64,15 @@ def _body(demonstrations: Demonstrations, title: str) -> Iterator[str]:
             "released from the same records adds to this."
         )
         yield ""
-    yield "| demonstrations | ε | δ | neighbours | unit | mechanism | version | plan | ledger |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "| demonstrations | ε | δ | neighbours | unit | mechanism | version | plan | written by | ledger |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     yield from _rows(demonstrations)
     yield ""
     yield "*ε* and *δ* are what the whole plan of these demonstrations reserved. *unit* is the column whose"
     yield "values are protected: all records with one value count as one. *plan* is the SHA-256 of the plan's"
-    yield "public facts, which the ledger's entry has too: `dpfewshot verify` compares them."
+    yield "public facts, which the ledger's entry has too: `dpfewshot verify` compares them. *written by* has"
+    yield "the first digits of hashes of the model, its tokenizer and the public prompt; a server claims it."
+    yield "*ledger* is the account, and the random identifier of the plan in it."
 
 
 def _rows(demonstrations: Demonstrations) -> Iterator[str]:
@@ -84,11 +87,17 @@ def _rows(demonstrations: Demonstrations) -> Iterator[str]:
             one.mechanism,
             "unknown" if made is None else made.version,
             "unknown" if made is None else made.plan,
-            "none" if made is None or made.event is None else f"{made.dataset}, entry {made.entry}",
+            "unknown" if made is None else _written_by(made),
+            "none" if made is None or made.reservation is None else f"{made.dataset}, {made.reservation}",
         )
         counts[row] = counts.get(row, 0) + 1
     for row, count in counts.items():
         yield f"| {count} | {' | '.join(map(_cell, row))} |"
+
+
+def _written_by(made: Certificate) -> str:
+    told = {"model": made.model, "tokenizer": made.tokenizer, "prompt": made.prompt}
+    return ", ".join(f"{name} {value or 'unknown'}" for name, value in told.items())
 
 
 def _cell(text: str) -> str:

@@ -100,7 +100,7 @@ class Demonstrations(Sequence[Demonstration]):
         plans: dict[object, Amount] = {}
         for number, one in enumerate(self.items):
             if one.spent is not None:
-                plan = (one.certificate and one.certificate.event) or number
+                plan = (one.certificate and one.certificate.reservation) or number
                 plans[plan] = plans.get(plan, NOTHING).at_least(Amount.of_cost(one.spent))
         return functools.reduce(Amount.plus, plans.values(), NOTHING).as_spend()
 
@@ -134,13 +134,7 @@ class Demonstrations(Sequence[Demonstration]):
         Raises:
             InvalidRecords: the file cannot be read, or the line that it names is not a demonstration.
         """
-        try:
-            lines = Path(path).read_text(encoding="utf-8").split("\n")
-        except OSError as error:
-            raise InvalidRecords(f"{path}: cannot be read: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise InvalidRecords(f"{path}: is not UTF-8") from None
-        return cls(_demonstrations(path, lines))
+        return cls(one for _, one in numbered_lines(path))
 
     def to_messages(self, task: Task, *, instruction: str | None = None) -> list[dict[str, str]]:
         """Messages in OpenAI's format: the instruction, then each text with its label as the answer.
@@ -296,7 +290,18 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
     )
 
 
-def _demonstrations(path: str | os.PathLike[str], lines: Sequence[str]) -> Iterator[Demonstration]:
+def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, Demonstration]]:
+    """The demonstrations of a file, each with the number of its line, from 1.
+
+    Raises:
+        InvalidRecords: as `Demonstrations.from_jsonl`.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise InvalidRecords(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidRecords(f"{path}: is not UTF-8") from None
     in_checkpoint = lines[0].startswith(CHECKPOINT)
     for number, text in enumerate(lines, start=1):
         if not text.strip():
@@ -304,7 +309,7 @@ def _demonstrations(path: str | os.PathLike[str], lines: Sequence[str]) -> Itera
         try:
             line = json.loads(text, object_pairs_hook=_once_each)
             if not (in_checkpoint and "checkpoint" in line and "text" not in line):
-                yield from_line(line)  # a checkpoint's other lines have no text
+                yield number, from_line(line)  # a checkpoint's other lines have no text
         except (TypeError, ValueError, RecursionError):
             raise InvalidRecords(f"{path}: line {number}: is not a demonstration") from None
 

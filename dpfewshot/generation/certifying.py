@@ -1,12 +1,18 @@
-"""The certificates of a generation's demonstrations."""
+"""The certificates of a generation's demonstrations, and the ledger's record of what was released."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict
 
 from dpfewshot import __version__
 from dpfewshot.budget.account import Receipt
 from dpfewshot.budget.reservation import Accountant
-from dpfewshot.certificates import Certificate, plan_hash
+from dpfewshot.certificates import Certificate, line_hash, plan_hash
+from dpfewshot.errors import LedgerError
 from dpfewshot.generation.strata import StratumRun
+from dpfewshot.values import Demonstration
 
 
 class Certificates:
@@ -19,6 +25,7 @@ class Certificates:
     def __init__(self, accountant: Accountant) -> None:
         self._accountant = accountant
         self._receipts: dict[int, Receipt] = {}
+        self._released: Counter[str] = Counter()
 
     def of(self, run: StratumRun) -> Certificate | None:
         """The certificate of what a run releases under its reservation; None without a guarantee.
@@ -38,6 +45,29 @@ class Certificates:
             unit=receipt.unit,
             version=__version__,
             dataset=receipt.dataset,
-            entry=entry if receipt.event else None,
-            event=receipt.event,
+            reservation=receipt.reservation,
+            **asdict(run.set_up.provenance.short()),
         )
+
+    def resumed(self, finished: Iterable[Demonstration]) -> None:
+        """Count what a checkpoint's earlier runs recorded, so that a record is not made twice."""
+        self._released |= Counter(line_hash(one.as_line()) for one in finished)
+
+    def record(self, run: StratumRun, demonstration: Demonstration) -> None:
+        """Record a demonstration in the ledger, if it has one. Nobody may get a text before this returns.
+
+        Raises:
+            LedgerError: it could not be recorded. The call may be repeated.
+        """
+        made = demonstration.certificate
+        if made is None or made.reservation is None or run.reservation is None:
+            return
+        digest = line_hash(demonstration.as_line())
+        try:
+            run.reservation.record_release(digest, self._released[digest] + 1)
+        except LedgerError as error:
+            raise LedgerError(
+                f"{error}. What was released is kept until the ledger has its hash: ask for it again, which "
+                "draws nothing"
+            ) from None
+        self._released[digest] += 1

@@ -16,7 +16,7 @@ line of a draw is on disk before the draw, so that a later run counts at least t
 (docs/proofs/resuming.md). If the account then refuses the draw, another line takes it back. A ledger counts
 draws too and accepts only the newest lease, so it refuses a stale copy. A budget in memory knows nothing of
 earlier processes: without a ledger, the file's device and inode tell a copy. One run at a time holds the
-file, which contains only released text and public facts.
+file, which holds no private text. It is for the operator alone: an entry's number counts cancelled plans.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-from dpfewshot.budget.reservation import Accountant
+from dpfewshot.budget.reservation import Accountant, Reservation
 from dpfewshot.errors import BackendError, BudgetExceeded
 from dpfewshot.generation.cancellation import Worker
 from dpfewshot.generation.certifying import Certificates
@@ -82,7 +82,8 @@ class Generation:
             BudgetExceeded: the plan or the account does not allow it, or it is closed; nothing is drawn.
             BackendError: the model or its server failed. What was drawn stays charged.
             InvalidRecords: the file of indexed records has changed. What was drawn stays charged.
-            LedgerError: the charge could not be recorded; nothing is drawn without it.
+            LedgerError: the charge could not be recorded; nothing is drawn without it. Or the demonstration
+                could not be: the next request for its label gets it, and draws nothing.
             Stopped: the request was cancelled.
         """
         self.check_open()
@@ -90,9 +91,13 @@ class Generation:
         return self.books.observers.generation(request.label, partial(self._release, run, request))
 
     def demonstration(self, label: str, released: Sequence[int]) -> Demonstration:
-        """The demonstration that consists of these released tokens."""
+        """The demonstration that consists of these released tokens, once the ledger has recorded it.
+
+        Raises:
+            LedgerError: it could not be recorded.
+        """
         run, text = self.run_of(label), self.set_up.loop.text_of(released)
-        return Demonstration(
+        made = Demonstration(
             text=text,
             label=label,
             token_count=len(released),
@@ -103,6 +108,12 @@ class Generation:
             fields=self.set_up.task.layout.fields_of(text),
             certificate=self._certificates.of(run),
         )
+        self._certificates.record(run, made)
+        return made
+
+    def resumed(self, finished: Sequence[Demonstration]) -> None:
+        """Learn what earlier runs of a checkpoint released."""
+        self._certificates.resumed(finished)
 
     def close(self) -> None:
         """Draw no more: settle what drew, give back what did not, and refuse later requests.
@@ -137,28 +148,37 @@ class Generation:
             yield
 
     def _release(self, run: StratumRun, request: GenerationRequest) -> Demonstration:
-        set_up, plan = self.set_up, run.plan
-        draws = -(-(request.max_tokens - len(request.prior_tokens)) // plan.draws.tokens_per_draw)
         request.stop.acquire(run.lock)
         try:
             self.check_open()  # it may have been closed while this waited
+            # what the ledger could not record waits here, if no checkpoint has it
+            in_file = request.checkpointed and self.books.checkpoint.resumable
+            waiting: dict[str, list[int]] = {} if in_file else run.unrecorded
             with run.reserved() as reservation:
                 self.check_open()  # an observer may have closed it
                 self._certificates.of(run)  # a ledger that cannot be read fails before the first draw
-                part = reservation.part_for(draws)
-                if request.workers is not None:
-                    released = request.workers.release(run, part, request)
-                else:
-                    released = set_up.loop.release(
-                        run.bodies(part),
-                        set_up.sampler(plan),
-                        set_up.release(plan),
-                        lambda: run.charge(part, request),
-                        prompts=set_up.writer.for_label(request.label),
-                        max_tokens=request.max_tokens,
-                        prior_tokens=request.prior_tokens,
-                        on_token=request.released,
-                    )
+                if request.label not in waiting:
+                    waiting[request.label] = self._drawn(run, reservation, request)
+                made = self.demonstration(request.label, waiting[request.label])
+                del waiting[request.label]
+                return made
         finally:
             run.lock.release()
-        return self.demonstration(request.label, released)
+
+    def _drawn(self, run: StratumRun, reservation: Reservation, request: GenerationRequest) -> list[int]:
+        """Draw the tokens of one demonstration."""
+        set_up, plan = self.set_up, run.plan
+        left = request.max_tokens - len(request.prior_tokens)
+        part = reservation.part_for(-(-left // plan.draws.tokens_per_draw))
+        if request.workers is not None:
+            return request.workers.release(run, part, request)
+        return set_up.loop.release(
+            run.bodies(part),
+            set_up.sampler(plan),
+            set_up.release(plan),
+            lambda: run.charge(part, request),
+            prompts=set_up.writer.for_label(request.label),
+            max_tokens=request.max_tokens,
+            prior_tokens=request.prior_tokens,
+            on_token=request.released,
+        )

@@ -41,6 +41,7 @@ def checkpointed(
                 )
             _check(generation, checkpoint)
             _resume(generation, checkpoint)
+            generation.resumed(checkpoint.progress.finished)
             books.checkpoint = checkpoint
         finished = False
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,10 +10,11 @@ from functools import cached_property
 from types import MappingProxyType
 
 from dpfewshot.accounting import epsilon
-from dpfewshot.backends.protocol import LogprobBackend, states_invariance
+from dpfewshot.backends.protocol import LogprobBackend, identity_of, states_invariance
 from dpfewshot.budget.account import Details
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.scopes import Partition
+from dpfewshot.certificates import Provenance
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.exact.rounding import rounded_up
@@ -23,6 +25,7 @@ from dpfewshot.mechanisms import FixedSize, Mechanism, Release
 from dpfewshot.mechanisms.noiseless import start_release
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import FIXED_SIZE
+from dpfewshot.prompts.chat import chat_turns
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records.units import UnitSequence
 from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler, disjoint_parts
@@ -98,6 +101,15 @@ class SetUp:
         """Generates token by token."""
         return TokenLoop(self.backend, self.task.layout)
 
+    @cached_property
+    def provenance(self) -> Provenance:
+        """What writes the texts: hashes of the model, its tokenizer and the public prompt."""
+        turns = chat_turns(self.backend).fingerprint() if self.task.chat else None
+        prompt = json.dumps({"task": self.task.identity(), "chat": turns}, sort_keys=True)
+        return Provenance(
+            *identity_of(self.backend), prompt=f"sha256:{hashlib.sha256(prompt.encode()).hexdigest()}"
+        )
+
     def generating(self, stratum: StratumPlan) -> UnitSequence:
         """The units of a stratum that the plan's holdout leaves. Private."""
         return self.plan.settings.division.generating(self.units[stratum.scope])
@@ -144,6 +156,7 @@ class SetUp:
             **({} if self.task.labels is None else labels),
             **(holdout if self.partition.holdout else {}),
             **stratum.details,
+            **self.provenance.details(),
         }
 
     def over(self, records: Sequence[Record], backend: LogprobBackend, plan: GenerationPlan) -> SetUp:

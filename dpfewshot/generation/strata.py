@@ -57,6 +57,7 @@ class StratumRun:
         set_up: what generates.
         books: shared with the plan's other strata.
         reservation: what is left of its plan; None until it is needed.
+        unrecorded: tokens of a label's demonstration that the ledger could not record yet.
         lock: held by the thread that generates.
         worker: the thread of asynchronous callers.
     """
@@ -66,6 +67,7 @@ class StratumRun:
     set_up: SetUp = field(repr=False)
     books: Bookkeeping = field(repr=False)
     reservation: Reservation | None = field(default=None, init=False)
+    unrecorded: dict[str, list[int]] = field(default_factory=dict, init=False, repr=False)
     lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
     worker: Worker = field(default_factory=Worker, init=False, repr=False)
     _parts: list[UnitSequence] | None = field(default=None, init=False, repr=False)
@@ -78,6 +80,7 @@ class StratumRun:
         """Drop the parent's reservation and thread, and the lock, which another thread may have held."""
         self.lock = threading.RLock()
         self.reservation = None
+        self.unrecorded = {}
         self.worker.after_fork()
 
     @property

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dpfewshot.backends.factory import backend_from, made_by, making_for_worker
-from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.backends.protocol import LogprobBackend, identity_of
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import InvalidPlan
 
@@ -37,12 +37,14 @@ class WorkerBackend:
         factory: makes one in each worker, which keeps it; None: they use `own`.
         key: of the factory: equal ones make one backend a worker.
         weights: the form of the caller's weights, which a worker's must have: answers depend on it.
+        model: the caller's model (`identity_of`), which a worker's must be: certificates name it.
     """
 
     own: LogprobBackend | None
     factory: BackendFactory | None
     key: str = ""
     weights: str | None = None
+    model: str | None = None
 
     @classmethod
     def of(cls, own: LogprobBackend, factory: BackendFactory | None) -> WorkerBackend:
@@ -53,7 +55,7 @@ class WorkerBackend:
         """
         if factory is not None:
             _check_no_client(own)
-        return cls(own, factory, _key(factory), weights_of(own))
+        return cls(own, factory, _key(factory), weights_of(own), identity_of(own)[0])
 
     def here(self) -> LogprobBackend:
         """The backend of the thread that asks.
@@ -65,13 +67,15 @@ class WorkerBackend:
         if self.factory is None:
             assert self.own is not None  # noqa: S101 - `__reduce__` refuses to lose it
             return self.own
-        mine = (os.getpid(), self.key, self.weights)  # a forked child must not use its parent's backend
+        # a forked child must not use its parent's backend
+        mine = (os.getpid(), self.key, self.weights, self.model)
         if getattr(_made, "key", None) != mine:
             _made.key = _made.backend = None  # before a second model is loaded, which may fail
             with making_for_worker(self.weights):
                 made = _called(self.factory)
             _check_no_client(made)
             _check_weights(weights_of(made), self.weights)
+            _check_model(identity_of(made)[0], self.model)
             _made.backend = made
             _made.key = mine
         backend: LogprobBackend = _made.backend
@@ -89,7 +93,7 @@ class WorkerBackend:
                 "workers in other processes need a backend of their own: pass worker_backend=, a function "
                 "without arguments that makes one"
             )
-        return WorkerBackend, (None, self.factory, self.key, self.weights)
+        return WorkerBackend, (None, self.factory, self.key, self.weights, self.model)
 
 
 def weights_of(backend: LogprobBackend) -> str | None:
@@ -103,6 +107,14 @@ def _check_weights(worker: str | None, caller: str | None) -> None:
         raise InvalidPlan(
             f"a worker's model has weights={worker!r}, and the synthesizer's weights={caller!r}: "
             "name one form for both"
+        )
+
+
+def _check_model(worker: str | None, caller: str | None) -> None:
+    if None not in {worker, caller} and worker != caller:
+        raise InvalidPlan(
+            f"a worker's model is {worker}, and the synthesizer's {caller}: worker_backend must make the "
+            "same model"
         )
 
 

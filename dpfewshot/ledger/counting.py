@@ -9,6 +9,7 @@ store the order in which plans drew, which depends on how many records they drew
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -19,6 +20,12 @@ from dpfewshot.ledger.history import as_json, hash_of
 
 LEASE: Final = "lease"
 """The member of an event's details that holds its draws."""
+
+RESERVATION: Final = "reservation"
+"""The member of a "reserve" event's details that identifies the entry outside of the ledger."""
+
+RELEASED: Final = "line_sha256"
+"""The member of a "release" event's details: `certificates.line_hash` of what was released."""
 
 VERIFY: Final = "run dpfewshot ledger verify, which says what was changed"
 
@@ -53,14 +60,22 @@ def draws_of(row: Mapping[str, Any]) -> DrawCounts | None:
 
 
 def details_of(details: Details, draws: DrawCounts | None) -> str:
-    """The details of a "reserve" event, as the history keeps them.
+    """The details of a "reserve" event, as the history keeps them, with a new random identifier.
+
+    An entry's number would count the plans that were cancelled, and a hash of the event would cover times.
 
     Raises:
-        LedgerError: they are not strings and finite numbers, or use the name that the ledger reserves.
+        LedgerError: they are not strings and finite numbers, or use a name that the ledger reserves.
     """
-    if LEASE in details:
-        raise LedgerError(f"an entry's details cannot be called {LEASE!r}")
-    return as_json({**details, **granted(draws)})
+    for name in (LEASE, RESERVATION):
+        if name in details:
+            raise LedgerError(f"an entry's details cannot be called {name!r}")
+    return as_json({**details, **granted(draws), RESERVATION: secrets.token_hex(16)})
+
+
+def plan_facts(details: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan's public facts in a "reserve" event's details: without what the ledger added."""
+    return {name: value for name, value in details.items() if name not in (LEASE, RESERVATION)}
 
 
 def granted(draws: DrawCounts | None) -> dict[str, object]:

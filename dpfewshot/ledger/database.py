@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,15 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from dpfewshot.errors import LedgerError, MissingExtra
-from dpfewshot.ledger.faults import DAMAGED, GONE, LOCKED, NOT_OPENED, as_ledger_errors, is_locked
+from dpfewshot.ledger.faults import (
+    DAMAGED,
+    GONE,
+    LOCKED,
+    LOG_NEEDS_WRITING,
+    NOT_OPENED,
+    as_ledger_errors,
+    is_locked,
+)
 from dpfewshot.ledger.file_lock import check_names, locked
 from dpfewshot.ledger.urls import Place
 
@@ -81,7 +89,11 @@ class Database:
         self._closed = False
         self._seconds = self.place.seconds(BUSY_SECONDS)
         with as_ledger_errors(self.place):
-            self._engine = _sqlite(self.place) if self.place.is_sqlite else _postgresql(self.place)
+            if self.place.is_sqlite:
+                self._engine = _sqlite(self.place)
+                self._reader = _sqlite(self.place, self._connect_read_only)
+            else:
+                self._engine = self._reader = _postgresql(self.place)
         weakref.finalize(self, self._engine.dispose)  # closes the connections of a ledger that nobody closed
 
     @property
@@ -100,8 +112,10 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A read-only transaction on one snapshot."""
-        with self._transaction(_SQLITE_READ if self.place.is_sqlite else _POSTGRESQL_READ) as connection:
+        """A read-only transaction on one snapshot. It creates nothing; who may only read may read."""
+        opening = _SQLITE_READ if self.place.is_sqlite else _POSTGRESQL_READ
+        engine = self._engine if self.place.is_sqlite and self._may_write else self._reader
+        with self._transaction(engine, opening, create=False) as connection:
             yield connection
 
     @contextmanager
@@ -110,8 +124,34 @@ class Database:
 
         On SQLite no other writer runs meanwhile. On PostgreSQL the caller locks the row that it relies on.
         """
-        with self._transaction(_SQLITE_WRITE if self.place.is_sqlite else _POSTGRESQL_WRITE) as connection:
+        opening = _SQLITE_WRITE if self.place.is_sqlite else _POSTGRESQL_WRITE
+        with self._transaction(self._engine, opening, create=not self._seen) as connection:
             yield connection
+
+    @property
+    def _may_write(self) -> bool:
+        """Whether this process may write to the SQLite file and beside it, where SQLite keeps its log."""
+        real = os.access in os.supports_effective_ids
+        return all(os.access(path, os.W_OK, effective_ids=real) for path in (self._file, self._file.parent))
+
+    def _connect_read_only(self) -> sqlite3.Connection:
+        """Open the SQLite file without writing beside it.
+
+        Without a log beside it, the file is all there is, and the lock that every transaction takes keeps
+        writers away: so SQLite may take it for immutable. It would overlook a log.
+        """
+        path = self._file.resolve()
+        logs = [path.with_name(path.name + suffix) for suffix in ("-wal", "-journal")]
+        logged = any(log.exists() and log.stat().st_size for log in logs)
+        options = "mode=ro" if logged else "mode=ro&immutable=1"
+        try:
+            connection = sqlite3.connect(f"{path.as_uri()}?{options}", uri=True, timeout=self._seconds)
+            connection.execute("SELECT count(*) FROM sqlite_master")
+        except sqlite3.OperationalError:
+            if logged:
+                raise LedgerError(f"{self.place.name}: {LOG_NEEDS_WRITING}") from None
+            raise
+        return connection
 
     def use_write_ahead_log(self) -> None:
         """Let readers of a SQLite file run while another process writes. The setting is kept in the file."""
@@ -123,7 +163,7 @@ class Database:
     def _switched_to_write_ahead_log(self, deadline: float) -> bool:
         # processes that switch at the same time may fail with "locked" without the usual wait
         try:
-            with self._turn(), self._engine.connect() as connection:
+            with self._turn(create=True), self._engine.connect() as connection:
                 connection.exec_driver_sql("PRAGMA journal_mode = WAL")
         except OperationalError as error:
             if is_locked(error) and time.monotonic() < deadline:
@@ -134,14 +174,14 @@ class Database:
     def close(self) -> None:
         """Refuse further calls."""
         self._closed = True
-        self._engine.dispose()
+        self._engine.dispose()  # a reader of SQLite pools nothing
 
     @contextmanager
-    def _transaction(self, opening: tuple[str, ...]) -> Iterator[Connection]:
+    def _transaction(self, engine: Engine, opening: tuple[str, ...], *, create: bool) -> Iterator[Connection]:
         self._check_open()
         if self._seen and self.is_missing:
             raise LedgerError(f"{self.place.name}: {GONE}")  # else SQLite would create an empty one
-        with as_ledger_errors(self.place), self._turn(), self._engine.begin() as connection:
+        with as_ledger_errors(self.place), self._turn(create=create), engine.begin() as connection:
             for statement in opening:
                 connection.exec_driver_sql(statement)
             if self.place.is_sqlite:
@@ -149,7 +189,7 @@ class Database:
             yield connection
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _turn(self, *, create: bool) -> Iterator[None]:
         """Keep SQLite connections from overlapping: held from before one opens until after it closes."""
         if not self.place.is_sqlite:
             yield
@@ -157,7 +197,7 @@ class Database:
         with _one_at_a_time, ExitStack() as stack:
             try:
                 check_names(self._file)
-                held = stack.enter_context(locked(self._file, self._seconds, create=not self._seen))
+                held = stack.enter_context(locked(self._file, self._seconds, create=create))
             except LedgerError as error:
                 raise LedgerError(f"{self.place.name}: {error}") from None
             except OSError:
@@ -179,9 +219,10 @@ class Database:
         self._seen = True
 
 
-def _sqlite(place: Place) -> Engine:
+def _sqlite(place: Place, creator: Callable[[], sqlite3.Connection] | None = None) -> Engine:
     waiting = {} if "timeout" in place.url.query else {"timeout": BUSY_SECONDS}
-    engine = create_engine(place.url, poolclass=NullPool, hide_parameters=True, connect_args=waiting)
+    options = {"connect_args": waiting} if creator is None else {"creator": creator}
+    engine = create_engine(place.url, poolclass=NullPool, hide_parameters=True, **options)
 
     @event.listens_for(engine, "connect")
     def prepare(connection: sqlite3.Connection, _record: Any) -> None:

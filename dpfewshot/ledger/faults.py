@@ -18,6 +18,10 @@ LOCKED = "another process held it for too long; nothing was changed, try again l
 
 DAMAGED = "the file is damaged: restore it from a copy, and count what was spent since"
 NOT_OPENED = "the file cannot be opened: does its directory exist, and may it be written?"
+LOG_NEEDS_WRITING = (
+    "a log lies beside the file (-wal or -journal), which SQLite can read only where it may write: copy both "
+    "to a folder of your own"
+)
 GONE = "the file is gone: restore it from a copy, and count what was spent since"
 _BUSY_THREADS = "other threads of this process used it for too long; nothing was changed, try again later"
 

@@ -1,8 +1,9 @@
 """The history of an account: one row for each event, chained to the row before it by a hash.
 
-The hash of a row is the SHA-256, in hexadecimal, of the row as a JSON object without its hash: keys sorted,
-no spaces, non-ASCII escaped. `previous` is the hash of the row before, so nobody can change, drop or insert a
-row without changing every later hash (docs/decisions/ledger.md says what that is worth).
+The hash of a row is the SHA-256, in hexadecimal, of the row as a JSON object without its hash: amounts named
+with their units, keys sorted, no spaces, non-ASCII escaped. `previous` is the hash of the row before, so
+nobody can change, drop or insert a row without changing every later hash (docs/decisions/ledger.md says what
+that is worth).
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ LONGEST_ACTOR: Final = 200
 _ADDED: Final = ("renyi", "renyi_order")
 """Columns that older forms of the tables lack."""
 
+_UNITS: Final = {"epsilon": "epsilon_in_1e-12", "delta": "delta_in_1e-18", "renyi": "renyi_in_1e-12"}
+
 CREATE: Final = "create"
 CHANGE_BUDGET: Final = "change-budget"
-NAME_UNIT: Final = "name-unit"
 RESERVE: Final = "reserve"
 CHARGE: Final = "charge"
 RESUME: Final = "resume"
+RELEASE: Final = "release"
 SETTLE: Final = "settle"
 CANCEL: Final = "cancel"
 
@@ -51,6 +54,9 @@ CANCELLED: Final = "cancelled"
 OPEN: Final = (RESERVED, CHARGED)
 """The states in which an entry may draw."""
 
+PAID: Final = (CHARGED, SETTLED)
+"""The states of an entry that may have drawn."""
+
 MOVES: Final = {CHARGE: (RESERVED, CHARGED), SETTLE: (CHARGED, SETTLED), CANCEL: (RESERVED, CANCELLED)}
 """Events that change an entry's state: the state before and the state after."""
 
@@ -60,7 +66,8 @@ class HistoryEvent:
     """One event in an account's history. It holds public facts only.
 
     Attributes:
-        act: "create", "change-budget", "name-unit", "reserve", "charge", "resume", "settle" or "cancel".
+        act: "create", "change-budget", "reserve", "charge", "resume", "release",
+            "settle" or "cancel".
         at: the time by the actor's clock, ISO 8601 in UTC.
         actor: who caused it, as in "user@host:process".
         entry: the plan's number; None for events of the account.
@@ -125,9 +132,14 @@ def told(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def with_units(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with the units of its amounts in their names, as it is hashed and exported."""
+    return {_UNITS.get(name, name): value for name, value in row.items()}
+
+
 def hash_of(row: Mapping[str, Any]) -> str:
     """The hash of a row; a hash that it carries is ignored."""
-    fields = {name: value for name, value in row.items() if name != "hash"}
+    fields = {name: value for name, value in with_units(row).items() if name != "hash"}
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 

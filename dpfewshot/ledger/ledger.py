@@ -29,14 +29,14 @@ class BudgetLedger:
 
     @classmethod
     def open(cls, url: str) -> Self:
-        """Open a ledger, and migrate the tables of an older version. `create` creates missing tables.
+        """Open a ledger, which reads. `create` creates missing tables; only they and what spends write.
 
         Args:
             url: "sqlite:///budget.db" for the processes of one host, or
                 "postgresql+psycopg://user:password@host/database" for several.
 
         Raises:
-            LedgerError: the database cannot be reached or used, or a newer version of this package created
+            LedgerError: the database cannot be reached or used, or another version of this package created
                 its tables. No message contains the password.
             MissingExtra: SQLAlchemy, Alembic, or for PostgreSQL psycopg, is not installed.
         """

@@ -158,7 +158,11 @@ class LedgerAccount:
 
     def receipt(self, entry: int) -> Receipt:
         """Where an entry is recorded. See `Receipts`."""
-        return Receipt(self.unit, self.dataset, self._store.reserved_by(self._stored, entry))
+        return Receipt(self.unit, self.dataset, self._store.reservation_of(self._stored, entry))
+
+    def record_release(self, entry: int, lease: str, digest: str, times: int) -> None:
+        """Record that an entry released a demonstration. See `Receipts.record_release`."""
+        self._store.record_release(self._stored, entry, lease, digest, times)
 
     def charge(self, entry: int) -> None:
         """Charge the whole entry before the plan draws; on disk when this returns. Idempotent.
@@ -234,18 +238,6 @@ class LedgerAccount:
         """
         self._store.change_budget(self._stored, limit_of(budget))
 
-    def name_unit(self, unit: str) -> None:
-        """Record the unit column's name in an account that is older than such names.
-
-        Older versions stored "unit" for any column, so the caller must know which one it was. The history
-        records the name. Idempotent.
-
-        Raises:
-            LedgerError: the account has no units, or their column has another name.
-        """
-        check_unit(unit)
-        self._stored = self._store.name_unit(self._stored, unit)
-
     def history(self) -> list[dict[str, object]]:
         """Every event since the account was created: when, who, what. Numbers, scopes and settings only."""
         return [as_shown(row) for row in self.snapshot().history]
@@ -294,7 +286,7 @@ def limit_of(budget: PrivacyBudget) -> Amount:
 
 
 def check_unit(unit: str | None) -> None:
-    """Refuse a unit column without a name, or with the name that older versions stored for every column.
+    """Refuse a unit column without a name, or with the name that stands for none.
 
     Raises:
         LedgerError: it is blank or that name.
@@ -303,5 +295,5 @@ def check_unit(unit: str | None) -> None:
         raise LedgerError("unit must be the name of a column, or None where a unit is one record")
     if unit == UNNAMED_UNIT:
         raise LedgerError(
-            f"{unit!r} is what older versions recorded for every unit column: give the column another name"
+            f"{unit!r} stands for a unit column that nobody named: give the column another name"
         )

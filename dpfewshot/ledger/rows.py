@@ -12,7 +12,7 @@ from dpfewshot.budget.draws import NOT_COUNTED, DrawCounts
 from dpfewshot.budget.tally import Tally
 from dpfewshot.budget.totals import Totals
 from dpfewshot.errors import LedgerError
-from dpfewshot.ledger.counting import LEASE, columns, draws_in, draws_of
+from dpfewshot.ledger.counting import columns, draws_in, draws_of, plan_facts
 from dpfewshot.ledger.history import (
     CANCELLED,
     NOTHING_BEFORE,
@@ -67,6 +67,13 @@ def grants_of(connection: Connection, account: int, entry: int) -> list[dict[str
     return rows_of(connection, history, of_entry & history.c.act.in_((RESERVE, RESUME)))
 
 
+def count_of(connection: Connection, account: int, entry: int, act: str, details: str) -> int:
+    """How many events of an entry have this act and these details."""
+    of_entry = (history.c.account_id == account) & (history.c.entry == entry)
+    alike = of_entry & (history.c.act == act) & (history.c.details == details)
+    return int(connection.execute(select(func.count()).where(alike)).scalar_one())
+
+
 def granted_by(event: dict[str, Any]) -> DrawCounts | None:
     """The draws that an event granted."""
     return draws_in(json.loads(event["details"]))
@@ -74,8 +81,7 @@ def granted_by(event: dict[str, Any]) -> DrawCounts | None:
 
 def reserved_with(reserved: dict[str, Any], scope: str | None, cost: Amount, details: str) -> bool:
     """Whether the event that reserved an entry states this plan, under its hash."""
-    told = json.loads(reserved["details"])
-    told.pop(LEASE, None)
+    told = plan_facts(json.loads(reserved["details"]))
     return (
         hash_of(reserved) == reserved["hash"]
         and reserved["scope"] == scope

@@ -1,4 +1,4 @@
-"""The version of the tables: detected, created or migrated with Alembic, which is imported only for that."""
+"""The version of the tables: detected, or created with Alembic, which is imported only for that."""
 
 from __future__ import annotations
 
@@ -9,69 +9,51 @@ from sqlalchemy import Connection, inspect, select, text
 
 from dpfewshot.errors import LedgerError, MissingExtra
 from dpfewshot.ledger.database import Database
-from dpfewshot.ledger.tables import first_form, migration
+from dpfewshot.ledger.tables import migration
 
-NEWEST: Final = "0005"
+NEWEST: Final = "0001"
 """The migration that makes the tables of `tables`."""
 
-_OLDER: Final = ("0001", "0002", "0003", "0004")
-_FIRST_FORM: Final = 1
 _MIGRATION_LOCK: Final = 0x6470_6665_7773_686F  # "dpfewsho": PostgreSQL's advisory locks are numbers
 
 
 def is_there(database: Database) -> bool:
-    """Whether there is a ledger; an older one is migrated. Creates nothing.
+    """Whether there is a ledger. Reads, and changes nothing.
 
     Raises:
-        LedgerError: a newer package created it, or the database fails; nothing is changed.
+        LedgerError: another version of this package created it, or the database fails.
     """
     if database.is_missing:
         return False
     with database.read() as connection:
-        found = _version(connection)
-    if found is not None:
-        bring_up_to_date(database)
-    return found is not None
+        return _has_tables(connection, database.place.name)
 
 
-def bring_up_to_date(database: Database) -> None:
-    """Create the tables, or migrate older ones. If several processes call it, one does the work.
+def create_tables(database: Database) -> None:
+    """Create the tables if they are missing. If several processes call it, one does the work.
 
     Raises:
-        LedgerError: a newer package created them, or the database fails; nothing is changed.
+        LedgerError: another version of this package created them, or the database fails; nothing is changed.
     """
-    with database.read() as connection:
-        if _is_newest(connection, database.place.name):
-            return
     if database.place.is_sqlite:
         database.use_write_ahead_log()
     with database.write() as connection:
         if not database.place.is_sqlite:
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
-        if not _is_newest(connection, database.place.name):  # another process may have been first
+        if not _has_tables(connection, database.place.name):  # another process may have been first
             _migrate(connection)
 
 
-def _is_newest(connection: Connection, name: str) -> bool:
-    found = _version(connection)
-    if found is None or found in _OLDER:
+def _has_tables(connection: Connection, name: str) -> bool:
+    if not inspect(connection).has_table(migration.name):
         return False
-    if found == NEWEST:
-        return True
-    raise LedgerError(
-        f"{name} has tables of version {found}, this package knows version {NEWEST}: "
-        "install the version of dpfewshot that made it, or a newer one"
-    )
-
-
-def _version(connection: Connection) -> str | None:
-    tables = inspect(connection)
-    if tables.has_table(migration.name):
-        return str(connection.execute(select(migration.c.version_num)).scalar_one())
-    if tables.has_table(first_form.name):  # from before Alembic
-        number = connection.execute(select(first_form.c.version)).scalar_one()
-        return _OLDER[0] if number == _FIRST_FORM else str(number)
-    return None
+    found = connection.execute(select(migration.c.version_num)).scalar_one()
+    if found != NEWEST:
+        raise LedgerError(
+            f"{name} has tables of version {found}, this package knows version {NEWEST}: "
+            "install the version of dpfewshot that made it"
+        )
+    return True
 
 
 def _migrate(connection: Connection) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import select
@@ -16,7 +16,7 @@ from dpfewshot.budget.scopes import check_partition, partition_after
 from dpfewshot.budget.tally import Tally
 from dpfewshot.budget.totals import Totals
 from dpfewshot.errors import LedgerError
-from dpfewshot.ledger.counting import VERIFY, columns, draws_of, granted
+from dpfewshot.ledger.counting import RELEASED, RESERVATION, VERIFY, columns, draws_of, granted
 from dpfewshot.ledger.database import Database
 from dpfewshot.ledger.history import (
     CANCEL,
@@ -25,9 +25,10 @@ from dpfewshot.ledger.history import (
     CHARGED,
     CREATE,
     MOVES,
-    NAME_UNIT,
     NOTHING_BEFORE,
     OPEN,
+    PAID,
+    RELEASE,
     RESERVE,
     RESERVED,
     RESUME,
@@ -39,6 +40,7 @@ from dpfewshot.ledger.history import (
 from dpfewshot.ledger.rows import (
     add_entry,
     change_entry,
+    count_of,
     entry_of,
     events_of,
     granted_by,
@@ -49,18 +51,17 @@ from dpfewshot.ledger.rows import (
     reserved_with,
     totals_in_entries,
 )
-from dpfewshot.ledger.schema import bring_up_to_date, is_there
+from dpfewshot.ledger.schema import create_tables, is_there
 from dpfewshot.ledger.standing import Standing
 from dpfewshot.ledger.stored_account import StoredAccount, change_account, find, lock
 from dpfewshot.ledger.tables import accounts
 from dpfewshot.ledger.tip import check_tip
 from dpfewshot.ledger.totals import record, snapshot_of, totals_of, without_entry
 from dpfewshot.ledger.verification import Snapshot
-from dpfewshot.values import UNNAMED_UNIT
 
 
 class Store:
-    """The tables at a URL, migrated if they are old. The first account creates them if they are missing.
+    """The tables at a URL. The first account creates them if they are missing.
 
     Raises:
         LedgerError: the database cannot be used.
@@ -127,7 +128,7 @@ class Store:
             .returning(accounts.c.id)
         )
         if not self.is_there:
-            bring_up_to_date(self._database)
+            create_tables(self._database)
             self._is_there = True
         with self._database.write() as connection:
             number = connection.execute(statement).scalar_one_or_none()
@@ -153,8 +154,8 @@ class Store:
         with self._database.read() as connection:
             return snapshot_of(connection, account.number)
 
-    def reserved_by(self, account: StoredAccount, entry: int) -> str:
-        """The hash of the event that reserved an entry.
+    def reservation_of(self, account: StoredAccount, entry: int) -> str:
+        """The random identifier of an entry.
 
         Raises:
             LedgerError: the history has none.
@@ -163,29 +164,7 @@ class Store:
             grants = grants_of(connection, account.number, entry)
         if not grants:
             raise LedgerError(f"no event reserved entry {entry}: {VERIFY}")
-        return str(grants[0]["hash"])
-
-    def name_unit(self, account: StoredAccount, unit: str) -> StoredAccount:
-        """Record the unit column's name in an account that is older than such names.
-
-        Raises:
-            LedgerError: the account has no units, their column has another name, or the account was tampered
-                with.
-        """
-        named = replace(account, unit=unit)
-        with self._database.write() as connection:
-            found = find(connection, account.dataset)
-            if found != named:  # else another process named it first
-                lock(connection, account)
-                if account.unit != UNNAMED_UNIT:
-                    raise LedgerError(
-                        f"the account's unit is {account.unit!r}: only {UNNAMED_UNIT!r} can be named"
-                    )
-                totals = check_tip(connection, account.number)
-                change_account(connection, account.number, unit=unit)
-                event = event_now(NAME_UNIT, details=as_json({"unit": unit}))
-                record(connection, account.number, event, totals)
-        return named
+        return str(json.loads(grants[0]["details"])[RESERVATION])
 
     def change_budget(self, account: StoredAccount, limit: Amount) -> None:
         """Replace the limit.
@@ -251,6 +230,25 @@ class Store:
                 event = event_now(CHARGE, entry=entry, scope=row["scope"])
                 record(connection, account.number, event, totals_of(connection, account.number))
         return before.left[part] - draws.left[part]
+
+    def record_release(self, account: StoredAccount, entry: int, lease: str, digest: str, times: int) -> None:
+        """Add an event that an entry released a demonstration, unless the history has `times` of them.
+
+        Raises:
+            LedgerError: there is no such entry, it never drew, or another run holds its lease.
+        """
+        details = as_json({RELEASED: digest})
+        with self._database.write() as connection:
+            lock(connection, account)
+            row = entry_of(connection, account.number, entry)
+            draws = draws_of(row) if row else None
+            if row is None or draws is None or row["state"] not in PAID:
+                raise LedgerError(f"entry {entry} was never charged: it releases nothing")
+            if draws.lease != lease:
+                raise LedgerError(f"entry {entry} was resumed by another run: this run releases no more")
+            if count_of(connection, account.number, entry, RELEASE, details) < times:
+                event = event_now(RELEASE, entry=entry, scope=row["scope"], details=details)
+                record(connection, account.number, event, totals_of(connection, account.number))
 
     def give_back(self, account: StoredAccount, entry: int, lease: str, part: int, count: int) -> None:
         """Add draws that were taken and not made to those left. Nothing changes if the lease was replaced.

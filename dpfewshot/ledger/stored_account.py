@@ -36,15 +36,15 @@ def lock(connection: Connection, account: StoredAccount) -> tuple[Amount, str | 
     """Lock the account until this transaction ends, and return its limit and partition.
 
     Raises:
-        LedgerError: its number belongs to another account: the ledger was replaced, its unit was named, or it
-            was tampered with.
+        LedgerError: its number belongs to another account: the ledger was replaced, or it was
+            tampered with.
     """
     found = select(accounts).where(accounts.c.id == account.number).with_for_update()
     row = connection.execute(found).one_or_none()
     if row is None or _stored(row) != account:
         raise LedgerError(
             f"the account of the data set {account.dataset!r} is not as it was opened: its ledger was "
-            f"replaced, its unit was named, or it was tampered with. Open it again, or {VERIFY}"
+            f"replaced, or it was tampered with. Open it again, or {VERIFY}"
         )
     return Amount(row.epsilon, row.delta), row.partition
 

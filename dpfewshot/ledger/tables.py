@@ -19,7 +19,6 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    true,
 )
 
 from dpfewshot.ledger.history import CANCELLED, CHARGED, RESERVED, SETTLED
@@ -35,12 +34,6 @@ migration = Table(  # Alembic's own: which migration was the last
     Column("version_num", String(32), primary_key=True),
 )
 
-first_form = Table(  # the first form of the ledger checks this: it refuses any number but 1
-    "dpfewshot_schema",
-    metadata,
-    Column("version", Integer, primary_key=True, autoincrement=False),
-)
-
 accounts = Table(
     "dpfewshot_account",
     metadata,
@@ -53,7 +46,7 @@ accounts = Table(
     Column("created_at", Text, nullable=False),
     Column("package_version", Text, nullable=False),
     Column("partition", Text),
-    Column("parallel", Boolean, nullable=False, server_default=true()),
+    Column("parallel", Boolean, nullable=False),
     Column("renyi_order", Integer),
     CheckConstraint("epsilon > 0 AND delta > 0", name="dpfewshot_account_amounts"),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,24 +15,25 @@ from dpfewshot.budget.scopes import partition_after
 from dpfewshot.budget.tally import Tally
 from dpfewshot.budget.totals import Totals
 from dpfewshot.errors import LedgerError
-from dpfewshot.ledger.counting import draws_in, draws_of
+from dpfewshot.ledger.counting import RELEASED, draws_in, draws_of
 from dpfewshot.ledger.history import (
     CANCELLED,
     CHANGE_BUDGET,
     CHARGED,
     CREATE,
     MOVES,
-    NAME_UNIT,
     NOTHING_BEFORE,
     OPEN,
+    PAID,
+    RELEASE,
     RESERVE,
     RESERVED,
     RESUME,
     SETTLED,
     hash_of,
+    with_units,
 )
 from dpfewshot.runtime.deprecation import renamed_fields
-from dpfewshot.values import UNNAMED_UNIT
 
 Row = dict[str, Any]
 
@@ -62,12 +64,21 @@ class Snapshot:
         """The hash of the last event."""
         return str(self.history[-1]["hash"]) if self.history else NOTHING_BEFORE
 
+    @property
+    def released(self) -> dict[int, Counter[str]]:
+        """The hashes of the lines that each entry of a sound history released, and how often it did."""
+        found: dict[int, Counter[str]] = {}
+        for row in self.history:
+            if row["act"] == RELEASE:
+                found.setdefault(row["entry"], Counter())[json.loads(row["details"])[RELEASED]] += 1
+        return found
+
     def as_dict(self) -> dict[str, object]:
-        """As JSON. Amounts are integers: ε in 10⁻¹², δ in 10⁻¹⁸."""
+        """As JSON. Amounts are integers, named with their units: "epsilon_in_1e-12", "delta_in_1e-18"."""
         return {
-            "account": self.account,
-            "entries": self.entries,
-            "history": self.history,
+            "account": with_units(self.account),
+            "entries": [with_units(row) for row in self.entries],
+            "history": [with_units(row) for row in self.history],
             "head": self.chain_tip,
         }
 
@@ -166,21 +177,16 @@ class _Replay:
             return f"{entry!r} is no entry"
         if (act == CREATE) != (not self.account):
             return "an account is created once, and first"
-        if act in (CREATE, CHANGE_BUDGET, NAME_UNIT):
-            return self._describe(row)
+        if act in (CREATE, CHANGE_BUDGET):
+            self.account |= {"partition": None, "renyi_order": None} if act == CREATE else {}
+            self.account |= json.loads(row["details"]) | _amounts(row)
+            return None
         if act == RESERVE:
             return self._reserve(row)
-        if act not in (*MOVES, RESUME) or entry not in self.entries:
+        if act not in (*MOVES, RELEASE, RESUME) or entry not in self.entries:
             return f"there is no entry {entry} to {act}"
-        return self._resume(row) if act == RESUME else self._move(row, *MOVES[act])
-
-    def _describe(self, row: Row) -> str | None:
-        if row["act"] == CREATE:
-            self.account = {"partition": None, "renyi_order": None}
-        elif row["act"] == NAME_UNIT and self.account["unit"] != UNNAMED_UNIT:
-            return "a unit column that has a name was named again"
-        self.account |= json.loads(row["details"]) | ({} if row["act"] == NAME_UNIT else _amounts(row))
-        return None
+        others = {RELEASE: self._release, RESUME: self._resume}
+        return others[act](row) if act in others else self._move(row, *MOVES[act])
 
     def _reserve(self, row: Row) -> str | None:
         if row["entry"] in self.entries:
@@ -211,6 +217,12 @@ class _Replay:
         granted = self.draws[row["entry"]]
         if after == SETTLED and granted is not None:
             return self._grant(row, granted, granted.lease)
+        return None
+
+    def _release(self, row: Row) -> str | None:
+        state = self.entries[row["entry"]]["state"]
+        if state not in PAID or not isinstance(json.loads(row["details"])[RELEASED], str):
+            return f"what was {state} released a demonstration"
         return None
 
     def _resume(self, row: Row) -> str | None:

@@ -17,9 +17,10 @@ from typing import Any
 from dpfewshot.budget.amounts import NOTHING, Amount
 from dpfewshot.budget.rule import Rule
 from dpfewshot.budget.tally import EMPTY, Tally
+from dpfewshot.certificates import Provenance, line_hash
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger import LedgerAccount
-from dpfewshot.ledger.counting import LEASE
+from dpfewshot.ledger.counting import plan_facts
 from dpfewshot.ledger.history import CANCEL, CANCELLED, CHANGE_BUDGET, CREATE, RESERVE
 from dpfewshot.ledger.verification import Snapshot, check
 from dpfewshot.values import Demonstration, PrivacySpend
@@ -97,11 +98,12 @@ class Spending:
         budget: the current budget.
         spent: the amount reserved or charged.
         plans: the plans in order of reservation.
+        provenances: what wrote the demonstrations of these plans: each model, tokenizer and prompt once.
         moments: the running totals.
         strata: the totals that count towards the amount spent, the largest first.
         versions: the versions of dpfewshot that wrote the history.
         chain_tip: the hash of the last event.
-        costs: the costs of the plans that count, as their demonstrations state them.
+        released: the hashes of the demonstrations that its plans released.
     """
 
     dataset: str
@@ -112,20 +114,16 @@ class Spending:
     budget: PrivacySpend
     spent: PrivacySpend
     plans: tuple[ReservedPlan, ...]
+    provenances: tuple[Provenance, ...]
     moments: tuple[Moment, ...]
     strata: tuple[StratumTotal, ...]
     versions: tuple[str, ...]
     chain_tip: str
-    costs: frozenset[PrivacySpend]
+    released: frozenset[str]
 
     def has_paid_for(self, one: Demonstration) -> bool:
-        """Whether a plan of the account has the cost that the demonstration states."""
-        if one.spent is None:
-            return False
-        free = one.spent == PrivacySpend(0.0, 0.0)
-        # older versions may have rounded to the nearest float
-        paid = one.spent in self.costs or Amount.of_cost(one.spent).as_spend() in self.costs
-        return free or (one.relation == self.relation and paid)
+        """Whether a plan of the account released exactly this demonstration, or it is free."""
+        return one.spent == PrivacySpend(0.0, 0.0) or line_hash(one.as_line()) in self.released
 
     @property
     def given_back(self) -> int:
@@ -148,8 +146,7 @@ def read_snapshot(account: LedgerAccount) -> Snapshot:
     Raises:
         LedgerError: the account cannot be read.
     """
-    exported: dict[str, Any] = account.export()
-    return Snapshot(exported["account"], exported["entries"], exported["history"])
+    return account.snapshot()
 
 
 def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
@@ -171,6 +168,8 @@ def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
     history = [row for row in snapshot.history if confidential or states.get(row["entry"]) != CANCELLED]
     rule = Rule(snapshot.account.get("renyi_order"))
     moments = tuple(_moments(history, rule))
+    plans = tuple(_plans(history, states))
+    provenances = dict.fromkeys(Provenance.of(plan.details) for plan in plans)
     return Spending(
         dataset=snapshot.account["dataset"],
         relation=snapshot.account["relation"],
@@ -179,14 +178,13 @@ def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
         order=rule.order,
         budget=moments[-1].budget,
         spent=moments[-1].spent,
-        plans=tuple(_plans(history, states)),
+        plans=plans,
+        provenances=tuple(one for one in provenances if one != Provenance()),
         moments=moments,
         strata=_strata(snapshot),
         versions=tuple(dict.fromkeys(row["package_version"] for row in history)),
         chain_tip=snapshot.chain_tip,
-        costs=frozenset(
-            _amount(entry).as_spend() for entry in snapshot.entries if entry["state"] != CANCELLED
-        ),
+        released=frozenset().union(*snapshot.released.values()),
     )
 
 
@@ -198,7 +196,7 @@ def _plans(history: History, states: Mapping[int, str]) -> Iterator[ReservedPlan
             scope=row["scope"],
             spend=_amount(row).as_spend(),
             divergence=_epsilon(stated) if (stated := _tally(row).stated) else None,
-            details={name: value for name, value in json.loads(row["details"]).items() if name != LEASE},
+            details=plan_facts(json.loads(row["details"])),
             at=datetime.fromisoformat(row["at"]),
             state=states[row["entry"]],
         )

@@ -62,7 +62,7 @@ def generated(url: str, **options: Any) -> tuple[dpf.Demonstrations, dict[str, A
 def without_entries(demonstrations: dpf.Demonstrations) -> list[dpf.Demonstration]:
     """Without what names the ledger's entries: each run has a ledger of its own."""
     return [
-        replace(one, certificate=one.certificate and replace(one.certificate, entry=None, event=None))
+        replace(one, certificate=one.certificate and replace(one.certificate, reservation=None))
         for one in demonstrations
     ]
 

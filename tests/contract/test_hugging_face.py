@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 
@@ -39,8 +40,11 @@ def transformers_own(backend, prompt):
     return torch.log_softmax(logits.double(), dim=0).numpy()
 
 
-def test_it_passes_the_whole_suite(backend):
+def test_it_passes_the_whole_suite(backend, folder):
     assert isinstance(backend, BlockBackend)
+    whole = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    assert backend.model_identity == f"sha256:{whole}"
+    assert backend.tokenizer_identity.startswith("sha256:")
     assert backend.batch_invariant
     conformance.require(conformance.check_backend(backend, *conformance.sample_prompts(backend)))
 

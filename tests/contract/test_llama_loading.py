@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import nullcontext
 
 import pytest
@@ -71,6 +72,8 @@ def test_llama_cpp_prints_nothing(tmp_path, capfd):
         LlamaCpp(damaged)
     with LlamaCpp(packaged_model_path(), context_tokens=256, threads=1) as loaded:
         loaded.next_token_logprobs([[1]])
+        whole = hashlib.sha256(packaged_model_path().read_bytes()).hexdigest()  # as sha256sum prints it
+        assert loaded.model_identity == f"sha256:{whole}"
     assert capfd.readouterr() == ("", "")
 
 

@@ -1,5 +1,6 @@
 """Batched steps are tried on the loaded model; if they change bits, prompts go one by one, with a warning."""
 
+import hashlib
 import json
 import warnings
 
@@ -13,7 +14,7 @@ pytest.importorskip("llama_cpp", exc_type=ImportError)
 from dpfewshot.backends import LlamaCpp, conformance, packaged_model_path
 from dpfewshot.backends.llama_cpp import backend as module
 from dpfewshot.backends.llama_cpp.streams import KVStreams
-from dpfewshot.backends.llama_cpp.verdicts import digest_of, keep_verdict, kept_verdict, steering_variables
+from dpfewshot.backends.verdicts import digest_of, keep_verdict, kept_verdict, steering_variables
 from dpfewshot.cli.application import run
 
 SETTINGS = {"context_tokens": 128, "kept_prompts": 7, "decode_batch": 8, "threads": 1, "weights": "file"}
@@ -150,7 +151,7 @@ def test_without_a_home_nothing_is_kept(monkeypatch):
         raise RuntimeError("no home")
 
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    monkeypatch.setattr("dpfewshot.backends.llama_cpp.verdicts.Path.home", homeless)
+    monkeypatch.setattr("dpfewshot.backends.verdicts.Path.home", homeless)
     keep_verdict(FACTS, True)
     assert kept_verdict(FACTS, bool) is None
 
@@ -163,8 +164,21 @@ def test_a_digest_tells_files_apart(tmp_path, monkeypatch):
     one.write_bytes(b"a")
     two.write_bytes(b"bc")
     assert len({digest_of(one, two), digest_of(one), digest_of()}) == 3
+    assert digest_of(one) == hashlib.sha256(b"a").hexdigest()  # as sha256sum prints it
     monkeypatch.setenv("GGML_SOMETHING", "7")
     assert "GGML_SOMETHING=7" in steering_variables()
+
+
+@pytest.mark.usefixtures("cache")
+def test_the_digest_of_a_large_file_is_computed_once_until_the_file_changes(tmp_path, monkeypatch):
+    monkeypatch.setattr("dpfewshot.backends.verdicts._LARGE", 1)
+    file, read = tmp_path / "one", []
+    digest = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda *given: read.append(given) or digest(*given))
+    for content in (b"ab", b"ba"):  # of one size
+        file.write_bytes(content)
+        assert [digest_of(file), digest_of(file)] == [hashlib.sha256(content).hexdigest()] * 2
+    assert len(read) == 2
 
 
 @pytest.mark.usefixtures("cache")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import threading
 import time
 import traceback
@@ -66,6 +67,7 @@ def test_llama_server_is_recognised_and_conforms(backend, prompts):
     assert isinstance(backend, LogprobBackend)
     assert backend.describe().startswith("llama-server at 127.0.0.1:")
     assert backend.describe().endswith(", batch-invariant")
+    assert re.fullmatch("claimed:[^/]+.*", backend.model_identity)
     assert backend.batch_invariant
     assert backend.context_tokens == 256
     assert backend.vocabulary_size == 49152

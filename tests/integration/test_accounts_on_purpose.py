@@ -16,7 +16,7 @@ import dpfewshot as dpf
 from dpfewshot.cli import options
 from dpfewshot.cli.application import run
 from dpfewshot.errors import LedgerError
-from dpfewshot.ledger import BudgetLedger, LedgerAccount
+from dpfewshot.ledger import BudgetLedger
 from dpfewshot.ledger.names import dataset_name, similar
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support import factory
@@ -200,11 +200,11 @@ def test_a_ledger_that_another_process_makes_is_seen(ledger: BudgetLedger, path:
     assert ledger.account("tickets").budget == BUDGET
 
 
-@pytest.mark.parametrize("verb", ["show", "history", "verify", "export", "change-budget", "name-unit"])
+@pytest.mark.parametrize("verb", ["show", "history", "verify", "export", "change-budget"])
 def test_no_verb_of_the_ledger_but_create_makes_a_file(
     path: Path, capsys: pytest.CaptureFixture[str], verb: str
 ) -> None:
-    further = {"change-budget": ["--epsilon", "1", "--delta", "1e-5"], "name-unit": ["--unit", "customer"]}
+    further = {"change-budget": ["--epsilon", "1", "--delta", "1e-5"]}
     arguments = ["--ledger", f"sqlite:///{path}", "--dataset", "tickets", *further.get(verb, [])]
     assert run(["ledger", verb, *arguments]) == 2
     assert "does not exist" in capsys.readouterr().err
@@ -245,38 +245,7 @@ def test_the_command_line_makes_an_account_only_when_told(
     assert run([*command, "tickets"]) == 3  # the same budget, which is spent
 
 
-# ---- the unit's name, where it was not recorded ---------------------------------------------------------
-
-
-@pytest.fixture
-def old(path: Path, monkeypatch: pytest.MonkeyPatch) -> BudgetLedger:
-    """A ledger as older versions made it: with "unit" for every unit column."""
-    opened = BudgetLedger.open(f"sqlite:///{path}")
-    with monkeypatch.context() as patch:
-        patch.setattr("dpfewshot.ledger.ledger.check_unit", lambda _: None)
-        patch.setattr(LedgerAccount, "bind", lambda *_: None)
-        opened.create("tickets", BUDGET, unit="unit")
-    return opened
-
-
-def test_an_old_account_takes_no_unit_column_until_it_is_named(old: BudgetLedger) -> None:
-    account, open_meanwhile = old.account("tickets"), old.account("tickets")
-    for unit in ("customer", "unit"):
-        with pytest.raises(LedgerError, match="dpfewshot ledger name-unit"):
-            account.bind(frozenset({"zero-out"}), unit)
-    account.name_unit("customer")
-    account.name_unit("customer")
-    with pytest.raises(LedgerError, match="Open it again"):
-        open_meanwhile.reserve(None, PrivacySpend(0.1, 0.0), {})
-    for same in (account, old.account("tickets")):
-        assert same.unit == "customer"
-        same.bind(frozenset({"zero-out"}), "customer")
-        with pytest.raises(LedgerError, match="'customer'"):
-            same.name_unit("ticket")
-        assert same.verify().problems == ()
-    assert [row["act"] for row in account.history()] == ["create", "name-unit"]
-    with pytest.raises(LedgerError, match="None"):
-        old.create("notes", BUDGET).name_unit("customer")
+# ---- the unit's name -----------------------------------------------------------------------------------
 
 
 def test_no_account_is_made_of_units_without_a_name(ledger: BudgetLedger) -> None:
@@ -285,18 +254,13 @@ def test_no_account_is_made_of_units_without_a_name(ledger: BudgetLedger) -> Non
     assert ledger.datasets() == []
 
 
-@pytest.mark.parametrize("act", ["name_unit", "change_budget"])
-def test_no_act_on_the_account_covers_what_was_tampered_with(
-    ledger: BudgetLedger, path: Path, act: str
-) -> None:
-    """One UPDATE and `name-unit` made an account one of another unit, and `verify` agreed."""
+def test_a_new_budget_does_not_cover_what_was_tampered_with(ledger: BudgetLedger, path: Path) -> None:
     ledger.create("tickets", BUDGET, unit="ticket").reserve(None, PrivacySpend(2.0, 1e-6), {})
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE dpfewshot_account SET unit = 'unit'")
     account = ledger.account("tickets")
-    words = {"name_unit": "customer", "change_budget": PrivacyBudget(5.0, 1e-5)}
     with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
-        getattr(account, act)(words[act])
+        account.change_budget(PrivacyBudget(5.0, 1e-5))
     assert account.unit == "unit"
     assert account.verify().problems != ()
 

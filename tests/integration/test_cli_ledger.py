@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -87,7 +88,9 @@ def test_history_lists_every_act(command: Command) -> None:
     assert "trec: Location" in lines[1]
     document = json.loads(command("history", "--json")[1])
     assert [row["act"] for row in document["history"]] == ["create", "reserve", "charge"]
-    assert document["history"][1]["details"] == {"steps": 15}
+    details = document["history"][1]["details"]
+    assert re.fullmatch("[0-9a-f]{32}", details.pop("reservation"))
+    assert details == {"steps": 15}
 
 
 @pytest.mark.usefixtures("account")
@@ -143,8 +146,8 @@ def test_export_is_one_object_with_whole_units(command: Command) -> None:
         {
             "id": 1,
             "scope": "trec: Location",
-            "epsilon": 250_000_000_000,
-            "delta": 10**12,
+            "epsilon_in_1e-12": 250_000_000_000,
+            "delta_in_1e-18": 10**12,
             "state": "charged",
             "blocks": None,
             "lease": None,

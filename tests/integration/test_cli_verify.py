@@ -18,6 +18,7 @@ import dpfewshot as dpf
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.certificates import Certificate, plan_hash
 from dpfewshot.cli.application import run
+from dpfewshot.ledger.counting import plan_facts
 from dpfewshot.ledger.ledger_account import LedgerAccount
 from tests.support.factory import demonstration, synthesizer
 from tests.support.interruptions import Failing, fails_at, make
@@ -95,7 +96,9 @@ def test_what_a_ledger_paid_for_is_verified(
     assert run(["verify", str(tmp_path / "demos.jsonl"), "--ledger", url]) == 0
     shown = capsys.readouterr().out
     assert "demos.jsonl: verified, 4 demonstrations" in shown
-    assert "A ledger stores no texts" in shown
+    assert "compare the chain tip" in shown
+    assert "prompt: sha256:" in shown
+    assert "model: unknown" in shown  # a scripted model has no file
 
 
 CHANGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
@@ -108,9 +111,17 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "tokens": (lambda line: line.update(tokens=1000), "but the entry paid for"),
     "unit": (lambda line: line["certificate"].update(unit="customer"), "unit 'customer', the account None"),
     "plan": (lambda line: line["certificate"].update(plan="ab" * 32), "has the plan abababababab"),
-    "event": (lambda line: line["certificate"].update(event="ab" * 32), "no event abababababab"),
-    "entry": (lambda line: line["certificate"].update(entry=2), "that reserved entry 2"),
-    "missing entry": (lambda line: line["certificate"].update(entry=9), "that reserved entry 9"),
+    "reservation": (
+        lambda line: line["certificate"].update(reservation="ab" * 16),
+        "no reservation abab",
+    ),
+    "text": (lambda line: line.update(text="Mrs Hollis, 12 Elm St"), "line 1 is not what the entry released"),
+    "label": (lambda line: line.update(label="delivery"), "line 1 is not what the entry released"),
+    "fewer tokens": (lambda line: line.update(tokens=line["tokens"] - 1), "line 1 is not what"),
+    "fields": (lambda line: line.update(fields={"Ticket": line["text"]}), "line 1 is not what"),
+    "version": (lambda line: line["certificate"].update(version="9.9"), "line 1 is not what"),
+    "model": (lambda line: line["certificate"].update(model="sha256:ab"), "line 1 is not what"),
+    "prompt": (lambda line: line["certificate"].update(prompt="sha256:ab"), "line 1 is not what"),
     "dataset": (lambda line: line["certificate"].update(dataset="other"), "no account 'other'"),
 }
 
@@ -131,7 +142,9 @@ def test_more_texts_than_were_paid_for_are_not_verified(verify: Verify, tmp_path
     lines = file.read_text()
     assert verify()[0] == 0
     file.write_text(lines * 2)  # a line that stands twice states its tokens twice
-    assert verify()[0] == 1
+    status, told = verify()
+    assert status == 1
+    assert "line 5 repeats a demonstration more often than the entry released it" in problems(told)
     invented = [lines.replace('"text": "', f'"text": "invented {number}: ') for number in range(4)]
     file.write_text("".join([lines, *invented]))
     status, told = verify()
@@ -189,7 +202,7 @@ def test_a_release_that_makes_no_text_pays_for_none(
         spent=cost.as_spend(),
         mechanism=details["mechanism"],
         certificate=replace(
-            certificate, entry=row["id"], event=event["hash"], plan=plan_hash(*cost, details)
+            certificate, reservation=details["reservation"], plan=plan_hash(*cost, plan_facts(details))
         ),
     )
     dpf.Demonstrations([forged]).to_jsonl(tmp_path / "demos.jsonl")
@@ -204,7 +217,7 @@ def test_what_no_ledger_paid_for_is_not_verified(
     old = replace(demos[0], certificate=None)
     unpaid = synthesizer().generate("refund")
     assert unpaid.certificate is not None
-    assert unpaid.certificate.event is None
+    assert unpaid.certificate.reservation is None
     for lines, counts in (([*demos, old], (1, 0)), ([*demos, unpaid], (0, 1)), ([], (0, 0))):
         dpf.Demonstrations(lines).to_jsonl(tmp_path / "demos.jsonl")
         status, told = verify()
@@ -244,15 +257,16 @@ def test_an_entry_that_was_not_paid_verifies_nothing(
     with dpf.BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
         account = ledger.create("tickets", dpf.PrivacyBudget(8, 1e-4))
         entry = account.reserve(None, dpf.PrivacySpend(4.0, 1e-5), facts)
-        event = account.receipt(entry).event
+        reservation = account.receipt(entry).reservation
         with pytest.raises(dpf.LedgerError, match="no event reserved entry 9"):
             account.receipt(9)
         if cancelled:
             account.cancel(entry)
-    made = Certificate(plan_hash(4 * 10**12, 10**13, facts), None, "0.1.0", "tickets", entry, event)
+    made = Certificate(plan_hash(4 * 10**12, 10**13, facts), None, "0.1.0", "tickets", reservation)
     dpf.Demonstrations([demonstration(certificate=made)]).to_jsonl(tmp_path / "demos.jsonl")
     state = "cancelled" if cancelled else "reserved"
-    assert problems(verify()[1]) == f"the entry is {state}: no draw of it was paid for"
+    told = problems(verify()[1])
+    assert told.startswith(f"the entry is {state}: no draw of it was paid for; line 1 is not what the entry")
 
 
 def test_what_cannot_be_read_is_bad_input(verify: Verify, demos: dpf.Demonstrations, tmp_path: Path) -> None:

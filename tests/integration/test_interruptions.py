@@ -105,7 +105,16 @@ def test_a_run_that_is_closed_meanwhile_resumes_later(make: Any, path: Path) -> 
     thread.join()
     assert "closed" in str(refused)
     assert len(make(**options).generate_all(checkpoint=path)) == 3
-    assert acts(path.parent) == ["create", "reserve", "charge", "resume", "settle"]
+    assert acts(path.parent) == [
+        "create",
+        "reserve",
+        "charge",
+        "release",
+        "resume",
+        "release",
+        "release",
+        "settle",
+    ]
 
 
 # ---- a full disk -----------------------------------------------------------------------------------------

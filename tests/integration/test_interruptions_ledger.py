@@ -57,7 +57,7 @@ def test_a_ledger_that_is_locked_at_the_first_draw_costs_nothing(make: Any, tmp_
     backend.locked[0].unlock()
     assert made.generate("refund").text == "my parcel is late"
     made.close()
-    assert acts(tmp_path) == ["create", "reserve", "charge", "settle"]
+    assert acts(tmp_path) == ["create", "reserve", "charge", "release", "settle"]
 
 
 @pytest.mark.parametrize("resample_every", [1, 8])
@@ -69,7 +69,7 @@ def test_nor_does_it_with_a_checkpoint(make: Any, path: Path, resample_every: in
     assert [one.text for one in make(resample_every=resample_every).generate_all(checkpoint=path)] == [
         "my parcel is late"
     ]
-    assert acts(path.parent) == ["create", "reserve", "resume", "settle"]
+    assert acts(path.parent) == ["create", "reserve", "resume", "release", "settle"]
 
 
 def test_closing_after_it_gives_everything_back_once_the_ledger_answers(make: Any, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_killed_while_it_gives_back_a_later_run_reserves_anew(make: Any, path: P
     assert os.WTERMSIG(os.wait()[1]) == signal.SIGKILL
     assert '"returned"' in path.read_text()
     assert len(make().generate_all(checkpoint=path)) == 1
-    expected = ["create", "reserve", "cancel", "reserve", "charge", "settle"]
+    expected = ["create", "reserve", "cancel", "reserve", "charge", "release", "settle"]
     assert acts(path.parent) == [act for act in expected if after or act != "cancel"]
 
 

@@ -217,8 +217,8 @@ def test_a_plan_is_reserved_charged_and_settled(account: LedgerAccount) -> None:
     with closing(synthesizer(account)) as made:
         made.generate("refund")
         scope = scope_name("tickets", TASK.labels, "refund")
-        assert acts(account) == [("reserve", scope), ("charge", scope)]
-    assert acts(account)[2:] == [("settle", scope)]
+        assert acts(account) == [("reserve", scope), ("charge", scope), ("release", scope)]
+    assert acts(account)[3:] == [("settle", scope)]
     with pytest.raises(BudgetExceeded):
         made.generate("refund")
     [_, reserved, *_] = account.history()
@@ -230,7 +230,7 @@ def test_a_plan_is_reserved_charged_and_settled(account: LedgerAccount) -> None:
 
 def test_a_plan_that_used_all_its_draws_settles_itself(account: LedgerAccount) -> None:
     synthesizer(account, max_tokens=3).generate("refund")
-    assert [act for act, _ in acts(account)] == ["reserve", "charge", "settle"]
+    assert [act for act, _ in acts(account)] == ["reserve", "charge", "release", "settle"]
 
 
 def test_another_task_is_refused_before_it_draws(account: LedgerAccount) -> None:
@@ -252,13 +252,13 @@ def test_an_amount_is_the_same_integers_in_the_row_the_history_and_every_sum(led
         total = total.plus(amount)
         exported = account.export()
         for row in (exported["entries"][-1], exported["history"][-2]):
-            assert (row["epsilon"], row["delta"]) == amount
-        assert sum(row["epsilon"] for row in exported["entries"]) == total.epsilon
-        assert sum(row["delta"] for row in exported["entries"]) == total.delta
+            assert (row["epsilon_in_1e-12"], row["delta_in_1e-18"]) == amount
+        assert sum(row["epsilon_in_1e-12"] for row in exported["entries"]) == total.epsilon
+        assert sum(row["delta_in_1e-18"] for row in exported["entries"]) == total.delta
         assert account.spent == total.as_spend()
     assert account.verify().ok
     reserved = [row for row in account.export()["history"] if row["act"] == "reserve"]
-    assert sum(row["epsilon"] for row in reserved) == total.epsilon
+    assert sum(row["epsilon_in_1e-12"] for row in reserved) == total.epsilon
 
 
 def test_a_plan_reserves_exactly_its_cost(tmp_path: Path) -> None:
@@ -271,6 +271,6 @@ def test_a_plan_reserves_exactly_its_cost(tmp_path: Path) -> None:
         account = opened.account("d")
         [entry] = account.export()["entries"]
         plan = made.plan.stratum_of("refund")
-        assert (entry["epsilon"], entry["delta"]) == plan.cost
+        assert (entry["epsilon_in_1e-12"], entry["delta_in_1e-18"]) == plan.cost
         assert plan.cost.fits(Amount.of_budget(PrivacyBudget(0.7, 1 / 896)))
         assert account.spent == plan.spend == made.accountant.spent

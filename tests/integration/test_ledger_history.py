@@ -39,6 +39,8 @@ def test_the_history_says_when_who_and_what(ledger_url: str) -> None:
         "unit": "customer",
         "parallel": True,
     }
+    identifier = rows[1]["details"].pop("reservation")  # type: ignore[attr-defined]
+    assert re.fullmatch("[0-9a-f]{32}", identifier)
     assert rows[1]["details"] == {"mechanism": "gaussian", "steps": 15}
     assert all(re.fullmatch(r".+@.+:\d+", str(row["actor"])) for row in rows)
     assert all(str(row["at"]).endswith("+00:00") for row in rows)
@@ -72,7 +74,7 @@ def test_anybody_can_recompute_the_chain_from_an_export(ledger_url: str) -> None
         previous = hashlib.sha256(text.encode()).hexdigest()
         assert previous == told
     assert document["head"] == previous == account.chain_tip
-    assert document["account"]["epsilon"] == 2 * 10**12
+    assert document["account"]["epsilon_in_1e-12"] == 2 * 10**12
     assert [entry["state"] for entry in document["entries"]] == [
         "settled",
         "cancelled",
@@ -93,6 +95,7 @@ def test_the_history_shows_resumes_and_no_row_for_a_draw(ledger_url: str) -> Non
     account = drew(ledger_url)
     rows = account.history()
     assert [row["act"] for row in rows] == ["create", "reserve", "charge", "resume"]
+    assert rows[1]["details"].pop("reservation")  # type: ignore[attr-defined]
     assert rows[1]["details"] == {"steps": 4, "lease": {"id": "first", "blocks": [4]}}
     assert rows[3]["details"] == {
         "lease": {"id": "second", "blocks": [2]},
@@ -123,6 +126,8 @@ def test_a_resume_is_bound_to_the_words_of_its_reservation(ledger_url: str) -> N
             account.resume(**(words | {"entry": entry}), known=["second"], draws=DrawCounts((1,), "third"))
     with pytest.raises(LedgerError, match="cannot be called 'lease'"):
         account.reserve(None, PrivacySpend(0.1, 0.0), {"lease": "mine"})
+    with pytest.raises(LedgerError, match="cannot be called 'reservation'"):
+        account.reserve(None, PrivacySpend(0.1, 0.0), {"reservation": "mine"})
     assert len(account.history()) == 4
 
 

@@ -28,8 +28,8 @@ from dpfewshot.report.spending import read_snapshot, spending_of
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.contract.test_account_rules import BUDGET, WEEKLY
 from tests.support import factory
-from tests.support.histories import drew, lived
-from tests.support.ledgers import path, rows, url
+from tests.support.histories import lived
+from tests.support.ledgers import path, url
 from tests.support.processes import environment
 from tests.unit.test_choice import HELPFUL, choose
 
@@ -97,22 +97,6 @@ def test_an_account_of_sums_cannot_be_given_an_order(path: Path, url: str) -> No
         BudgetLedger.open(url).account("tickets").reserve(None, PrivacySpend(0.0, 0.0), {})
 
 
-def test_a_ledger_of_the_form_before_keeps_its_hashes_and_its_sums(path: Path, url: str) -> None:
-    account = drew(url)
-    tip, spent = account.chain_tip, account.spent
-    columns = {"account": "renyi_order", "entry": "renyi", "history": "renyi"}
-    for table, column in columns.items():
-        tamper(path, f"ALTER TABLE dpfewshot_{table} DROP COLUMN {column}")
-    tamper(path, "UPDATE dpfewshot_migration SET version_num = '0003'")
-    with BudgetLedger.open(url) as ledger:
-        again = ledger.account("tickets")
-        assert (again.chain_tip, again.spent, again.rule) == (tip, spent, "sum")
-        again.reserve("trec: Number", WEEKLY, {})
-        assert again.spent == WEEKLY.as_spend()
-        assert again.verify(tip).ok
-    assert rows(path, "SELECT version_num FROM dpfewshot_migration") == [("0005",)]
-
-
 RACE = """
 import sys
 import dpfewshot as dpf
@@ -148,7 +132,7 @@ def test_a_plan_states_the_divergence_of_its_event(url: str) -> None:
     [entry] = account.export()["entries"]  # type: ignore[misc]
     event = made.plan.stratum_of("refund").event
     assert event is not None
-    assert 0 <= entry["renyi"] - renyi_divergence(event, 6) * 1e12 < 1  # type: ignore[index]
+    assert 0 <= entry["renyi_in_1e-12"] - renyi_divergence(event, 6) * 1e12 < 1  # type: ignore[index]
     assert account.plans_left is not None
     assert account.plans_left > 20
 

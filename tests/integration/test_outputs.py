@@ -139,7 +139,6 @@ FURTHER = (
     Verb("verify", ("demos.jsonl", *ACCOUNT[:2])),
     Verb("verify", ("demos.jsonl", *ACCOUNT[:2], "--json")),
     Verb("ledger change-budget", (*ACCOUNT, "--epsilon", "50", "--delta", "1e-4")),
-    Verb("ledger name-unit", (*ACCOUNT, "--unit", "another"), status=2),
     Verb("report", (*SHOWN, "--json")),
     audit("leak", *SHOWN, "--records", "records.jsonl", takes=("unit",)),
     audit("membership", "--task", "task.toml", "--members", "records.jsonl",

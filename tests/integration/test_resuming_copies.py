@@ -72,7 +72,7 @@ def test_one_of_two_copies_on_two_file_systems_resumes(
     assert len(synthesizer(**shared).generate_all(checkpoint=copy)) == 2
     with pytest.raises(dpf.LedgerError, match="start anew"):
         late.generate_all(checkpoint=path)
-    assert acts(shared) == {"create": 1, "reserve": 2, "charge": 2, "resume": 4, "settle": 2}
+    assert acts(shared) == {"create": 1, "reserve": 2, "charge": 2, "resume": 4, "release": 2, "settle": 2}
 
 
 def test_a_copy_without_draws_left_pays_for_nothing_more(

@@ -104,6 +104,24 @@ def test_a_worker_refuses_other_weights_before_a_draw(threads: Executor) -> None
         assert made.accountant.spent.epsilon == 0
 
 
+class Named(Sentence):
+    """A model that says which one it is."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(sure=0.999999)
+        self.model_identity = f"sha256:{name}"
+
+
+def test_a_worker_of_another_model_is_refused_since_certificates_name_it(threads: Executor) -> None:
+    with factory.synthesizer(Named("ab"), **OPTIONS) as made:
+        with pytest.raises(dpf.InvalidPlan, match=r"worker's model is sha256:cd, and the .* sha256:ab"):
+            made.generate_all(executor=threads, worker_backend=partial(Named, "cd"))
+        assert made.accountant.spent.epsilon == 0
+        [one, _] = made.generate_all(executor=threads, worker_backend=partial(Named, "ab"))
+    assert one.certificate is not None
+    assert (one.certificate.model, one.certificate.tokenizer) == ("sha256:ab", None)
+
+
 def test_a_worker_takes_the_weights_of_each_run() -> None:
     with ThreadPoolExecutor(1) as pool:
         for weights in ("file", "bf16"):

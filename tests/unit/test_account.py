@@ -259,13 +259,13 @@ def test_a_fingerprint_is_the_whole_hash() -> None:
         (({"zero-out"}, "customer"), ({"zero-out"}, None), "unit='customer' (--unit customer)"),
         (({"zero-out"}, None), ({"zero-out"}, "customer"), "ledger create ... --unit customer"),
         (({"zero-out"}, None), ({"add-remove"}, None), "the population decides the relation"),
-        (({"zero-out"}, "unit"), ({"zero-out"}, "customer"), "dpfewshot ledger name-unit"),
+        (({"zero-out"}, "unit"), ({"zero-out"}, "customer"), "stands for a unit column that nobody named"),
     ],
 )
 def test_an_account_of_another_kind_says_what_to_do(kept: Any, asked: Any, advice: str) -> None:
     message = other_kind("the account", *kept, *asked)
     assert advice in message
-    everything = ("--unit customer", "leave out", "the population decides", "name-unit")
+    everything = ("--unit customer", "leave out", "the population decides", "nobody named")
     assert sum(each in message for each in everything) == 1
 
 

@@ -13,9 +13,9 @@ from tests.support.factory import demonstration
 from tests.support.scripts import TASK
 
 NASTY = "{{ env.HOME }} {% if %} {# a #} {text} | 'x' \\n \"q\""
-PAID = Certificate("ab" * 32, "customer", "0.1.0", "tickets", 7, "cd" * 32)
+PAID = Certificate("ab" * 32, "customer", "0.1.0", "tickets", "cd" * 16, "claimed:model", None, "sha256:12")
 ONE = demonstration(label="delivery", certificate=PAID)
-OTHER = demonstration(NASTY, "refund", certificate=dataclasses.replace(PAID, entry=8, event="ef" * 32))
+OTHER = demonstration(NASTY, "refund", certificate=dataclasses.replace(PAID, reservation="ef" * 16))
 BOTH = Demonstrations([ONE, OTHER])
 BRACES = dataclasses.replace(TASK, name="braces", text_field="Ticket {a}", label_field="Kind {b}")
 
@@ -85,8 +85,9 @@ def test_a_card_states_the_guarantee_and_the_plans(tmp_path: Path) -> None:
     card = (tmp_path / "new" / "README.md").read_text(encoding="utf-8")
     assert list(Demonstrations.from_jsonl(tmp_path / "new" / "demonstrations.jsonl")) == list(BOTH)
     assert "ε ≤ 8 and δ = 2e-05" in card
-    for entry in (7, 8):
-        made = f"customer | gaussian | 0.1.0 | {'ab' * 32} | tickets, entry {entry}"
+    for reservation in ("cd" * 16, "ef" * 16):
+        written = "model claimed:model, tokenizer unknown, prompt sha256:12"
+        made = f"customer | gaussian | 0.1.0 | {'ab' * 32} | {written} | tickets, {reservation}"
         row = f"| 1 | 4 | 1e-05 | zero-out | {made} |"
         assert row in card.splitlines()
 

@@ -17,7 +17,9 @@ ONE = demonstration(label="delivery", spent=dpf.PrivacySpend(1.5, 1e-6), token_c
 OTHER = dataclasses.replace(
     ONE, text='money "back" –\u2028now', label="refund", spent=dpf.PrivacySpend(2.0, 1e-6)
 )
-PAID = Certificate("ab" * 32, None, "0.1.0", "tickets", 7, "cd" * 32)
+PAID = Certificate(
+    "ab" * 32, None, "0.1.0", "tickets", "cd" * 16, "claimed:model", None, "sha256:" + "ef" * 8
+)
 CERTIFIED = dataclasses.replace(ONE, certificate=PAID)
 BASELINE = dataclasses.replace(ONE, private=False, spent=None)
 
@@ -88,13 +90,16 @@ def test_a_line_that_is_no_demonstration_is_named(tmp_path: Path, line: str) -> 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("entry", "7"),
-        ("entry", None),
-        ("entry", True),
+        ("dataset", None),
         ("plan", None),
         ("unit", 3),
-        ("event", 5),
+        ("reservation", None),
+        ("reservation", 5),
         ("version", 1),
+        ("model", 1),
+        ("tokenizer", True),
+        ("prompt", ["sha256:ab"]),
+        ("newer", "what no hash covers"),
     ],
 )
 def test_a_certificate_that_is_none_is_named(tmp_path: Path, name: str, value: object) -> None:
@@ -105,16 +110,9 @@ def test_a_certificate_that_is_none_is_named(tmp_path: Path, name: str, value: o
         Demonstrations.from_jsonl(path)
 
 
-def test_a_certificate_survives_members_of_a_newer_version(tmp_path: Path) -> None:
-    path = tmp_path / "demos.jsonl"
-    line = CERTIFIED.as_line()
-    path.write_text(json.dumps(line | {"certificate": {**line["certificate"], "newer": [1]}}))  # type: ignore[dict-item]
-    assert list(Demonstrations.from_jsonl(path)) == [CERTIFIED]
-
-
 def test_lines_of_one_entry_cost_what_the_entry_costs() -> None:
     again = dataclasses.replace(CERTIFIED, text="another")
-    other = dataclasses.replace(CERTIFIED, certificate=dataclasses.replace(PAID, entry=8, event="ef" * 32))
+    other = dataclasses.replace(CERTIFIED, certificate=dataclasses.replace(PAID, reservation="ef" * 16))
     unpaid = dataclasses.replace(CERTIFIED, certificate=Certificate("ab" * 32, None, "0.1.0"))
     assert Demonstrations([CERTIFIED, again]).spent == CERTIFIED.spent
     assert Demonstrations([CERTIFIED, again, other]).spent == dpf.PrivacySpend(3.0, 2e-6)

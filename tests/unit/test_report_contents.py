@@ -67,6 +67,8 @@ def test_demonstrations_of_another_account_are_noticed(given: Sources) -> None:
         dataclasses.replace(one, spent=PrivacySpend(1.0, 1.7e-7)),
         dataclasses.replace(one, spent=PrivacySpend(0.5, 0.0)),  # of the plan that was given back
         dataclasses.replace(one, relation="add-remove"),
+        dataclasses.replace(one, text="Mrs Hollis, 12 Elm St"),
+        dataclasses.replace(one, label="Complaint"),
     ):
         more = dataclasses.replace(given, demonstrations=Demonstrations([one, other]))
         assert select(more, confidential=False).unpaid == 1

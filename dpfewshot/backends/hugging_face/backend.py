@@ -59,6 +59,9 @@ class HuggingFace(StreamBackend):
 
     Attributes:
         context_tokens: the argument.
+        model_identity: "sha256:" and the SHA-256 of the file of weights (of several, that of theirs, by
+            name), or "commit:" and the commit on the hub; None if neither is known.
+        tokenizer_identity: "sha256:" and the SHA-256 of the tokenizer's definition.
         batch_invariant: whether the conformance checks passed for the way prompts are evaluated here.
 
     The constructor allocates, beside the model, `kept_prompts` + 34 streams of `context_tokens` times the
@@ -88,6 +91,8 @@ class HuggingFace(StreamBackend):
         )
         kind = str(loaded.dtype).partition(".")[2]
         self._loaded = loaded
+        self.model_identity = loaded.model_identity()
+        self.tokenizer_identity = loaded.tokenizer_identity()
         self._description = f"{loaded.name} on {loaded.device} in {kind}, {attention} attention"
         self.batch_invariant = False
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dpfewshot.backends.chat_templates import messages_of, no_template, template_failed
 from dpfewshot.backends.end_tokens import END_NAMES
 from dpfewshot.backends.processors import short_spin
+from dpfewshot.backends.verdicts import digest_of
 from dpfewshot.errors import BackendError, MissingExtra
 
 if TYPE_CHECKING:
@@ -166,6 +168,19 @@ class HuggingFaceModel:
             ) from None
         finally:
             self.torch.set_float32_matmul_precision(before)
+
+    def model_identity(self) -> str | None:
+        """Return "sha256:..." of the files of weights, or "commit:..." of the hub; None without both."""
+        path = Path(self.name)
+        files = [path] if path.is_file() else sorted(path.glob("*.safetensors")) or sorted(path.glob("*.bin"))
+        if files:
+            return f"sha256:{digest_of(*files)}"
+        commit = getattr(self.network.config, "_commit_hash", None)
+        return f"commit:{commit}" if commit else None
+
+    def tokenizer_identity(self) -> str:
+        """Return "sha256:..." of the fast tokenizer's definition, as `tokenizer.json` holds it."""
+        return f"sha256:{hashlib.sha256(self._tokenizer.backend_tokenizer.to_str().encode()).hexdigest()}"
 
     def close(self) -> None:
         """Free the memory."""

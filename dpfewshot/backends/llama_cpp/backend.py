@@ -15,7 +15,12 @@ from dpfewshot.backends.llama_cpp.fastest import load_fastest
 from dpfewshot.backends.llama_cpp.hub import local_file
 from dpfewshot.backends.llama_cpp.model import LlamaModel, check_file, load_library, shards_of
 from dpfewshot.backends.llama_cpp.streams import CELL_BLOCK, KVStreams, LogSoftmax
-from dpfewshot.backends.llama_cpp.verdicts import (
+from dpfewshot.backends.llama_cpp.weights import AUTO, FILE
+from dpfewshot.backends.processors import usable_processors
+from dpfewshot.backends.streams.backend import StreamBackend, check_settings
+from dpfewshot.backends.streams.lanes import lanes_of
+from dpfewshot.backends.streams.pools import groups_within
+from dpfewshot.backends.verdicts import (
     Facts,
     digest_of,
     keep_verdict,
@@ -23,11 +28,6 @@ from dpfewshot.backends.llama_cpp.verdicts import (
     processor,
     steering_variables,
 )
-from dpfewshot.backends.llama_cpp.weights import AUTO, FILE
-from dpfewshot.backends.processors import usable_processors
-from dpfewshot.backends.streams.backend import StreamBackend, check_settings
-from dpfewshot.backends.streams.lanes import lanes_of
-from dpfewshot.backends.streams.pools import groups_within
 from dpfewshot.errors import BackendError
 from dpfewshot.values import counted
 
@@ -79,6 +79,8 @@ class LlamaCpp(StreamBackend):
         context_tokens: the argument.
         kept_prompts: the argument.
         weights: the form of the weights.
+        model_identity: "sha256:" and the SHA-256 of the GGUF file; of a model in several, that of theirs.
+        tokenizer_identity: "sha256:" and the SHA-256 of the vocabulary (`LlamaModel.vocabulary_hash`).
         batch_invariant: True on the CPU, see above. On a GPU, whether the conformance checks passed for the
             way prompts are evaluated here.
 
@@ -117,6 +119,8 @@ class LlamaCpp(StreamBackend):
         else:
             loaded = LlamaModel(path, gpu_layers, FILE if weights is None or weights == AUTO else weights)
         self._loaded, self.weights = loaded, loaded.weights
+        self.model_identity = f"sha256:{facts['model']}"
+        self.tokenizer_identity = f"sha256:{loaded.vocabulary_hash()}"
         super().__init__(
             loaded,
             context_tokens=context_tokens,

@@ -11,11 +11,11 @@ from dpfewshot.backends.factory import weights_for_worker
 from dpfewshot.backends.llama_cpp.checks import random_tokens
 from dpfewshot.backends.llama_cpp.model import LlamaModel, shards_of
 from dpfewshot.backends.llama_cpp.streams import CELL_BLOCK, KVStreams
-from dpfewshot.backends.llama_cpp.verdicts import Facts, keep_verdict, kept_verdict
 from dpfewshot.backends.llama_cpp.weights import FILE, FILE_TYPES
 from dpfewshot.backends.processors import usable_memory
 from dpfewshot.backends.streams.lanes import lanes_of, side_by_side
 from dpfewshot.backends.streams.protocol import Tally
+from dpfewshot.backends.verdicts import Facts, keep_verdict, kept_verdict
 from dpfewshot.errors import BackendError
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -144,6 +145,13 @@ class LlamaModel:
             if found >= 0:
                 return buffer.raw[:found]
             size = -found
+
+    def vocabulary_hash(self) -> str:
+        """Return the SHA-256 of the vocabulary: every token's length and bytes, in order."""
+        whole = hashlib.sha256()
+        for piece in map(self._piece, range(self.vocabulary_size)):
+            whole.update(len(piece).to_bytes(4, "little") + piece)
+        return whole.hexdigest()
 
     def close(self) -> None:
         """Free the model. Free its contexts first."""

@@ -123,6 +123,13 @@ class OpenAICompatible:
         truncated = "" if dialect.whole else ", truncated log-probabilities"
         return f"{replicas}{dialect.name} at {self._replicas.hosts}{truncated}, {verdict}"
 
+    @property
+    def model_identity(self) -> str:
+        """What the server calls its model, behind "claimed:"; of a path, the name of the file."""
+        told = [str(part) for part in self._replicas.first.dialect.identity or () if part]
+        named = ", ".join(told) or str(self._settings["model"])
+        return f"claimed:{named.rpartition('/')[2] if named.startswith('/') else named}"
+
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of `text`: nothing is added, and special tokens stay text."""
         return self._here().tokenize(text)

@@ -23,6 +23,9 @@ Facts = Mapping[str, str | int | None]
 Verdict = TypeVar("Verdict", bool, str)
 """Whether a check passed, or a name."""
 
+_LARGE = 1 << 28
+"""Bytes of a file whose digest is cached: hashing it takes a noticeable part of a second."""
+
 _PROCESSOR = Path("/proc/cpuinfo")
 _SAYS_WHICH = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features", "CPU part")
 _STEERING = ("GGML_", "LLAMA_", "GOMP_", "OMP_", "KMP_")
@@ -64,12 +67,30 @@ def steering_variables() -> str:
 
 
 def digest_of(*files: Path) -> str:
-    """Return the SHA-256 of the files' digests, in this order."""
-    whole = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            whole.update(hashlib.file_digest(file, "sha256").digest())
-    return whole.hexdigest()
+    """Return the SHA-256 of a file; of several, that of their digests, in this order."""
+    digests = [_digest_of(path) for path in files]
+    return digests[0] if len(digests) == 1 else hashlib.sha256(bytes.fromhex("".join(digests))).hexdigest()
+
+
+def _digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file; of a large one as it is cached, until the file changes."""
+    found = path.stat()
+    facts: Facts = {
+        "sha256 of": str(path.resolve()),
+        "device": found.st_dev,
+        "inode": found.st_ino,
+        "size": found.st_size,
+        "modified": found.st_mtime_ns,
+        "changed": found.st_ctime_ns,  # which no program can set
+    }
+    kept = kept_verdict(facts, str) if found.st_size >= _LARGE else None
+    if kept is not None:
+        return kept
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if found.st_size >= _LARGE:
+        keep_verdict(facts, digest)
+    return digest
 
 
 def _file(facts: Facts) -> Path:
