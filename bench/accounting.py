@@ -1,13 +1,11 @@
-"""The speed of the accountant, alone and beside prv-accountant and dp-accounting.
+"""The speed of the accountant, alone and beside dp-accounting.
 
     python -m bench.accounting
 
-Settings: Tang et al. 2024, Table 9. First one calibration of each row. Then, in one run, one ε by three
+Settings: Tang et al. 2024, Table 9. First one calibration of each row. Then, in one run, one ε by both
 accountants at equal accuracy: each must return an upper bound that is at most `accuracy` above the ε of
-our own finest grid, relative. prv-accountant adds its `eps_error` to its estimate, so it is given
-accuracy·ε; dp-accounting gets the coarsest of a list of grids that reaches the accuracy; ours gets a
-tolerance of 0.4·accuracy. Importing is not counted; the best of several runs is. At the finer accuracy
-prv-accountant is left out: it takes 5 to 40 seconds a query there.
+our own finest grid, relative. dp-accounting gets the coarsest of a list of grids that reaches the accuracy;
+ours gets a tolerance of 0.4·accuracy. Importing is not counted; the best of several runs is.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ TABLE = {
 }
 TARGETS = (1, 2, 4, 8)
 ACCURACIES = (1e-3, 1e-4)
-FINEST_OF_PRV = 1e-3
 GRIDS = (3e-2, 1e-2, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4, 1e-4, 5e-5, 2e-5, 1e-5)
 TOLERANCE_SHARE = 0.4
 FINEST = 1e-6
@@ -101,52 +98,26 @@ def dp_accounting(row: Row, accuracy: float) -> tuple[float, float]:
     return math.nan, math.nan
 
 
-def prv_accountant(row: Row, accuracy: float) -> tuple[float, float]:
-    """ε and milliseconds at the eps_error that the accuracy allows."""
-    if accuracy < FINEST_OF_PRV:
-        return math.nan, math.nan
-    from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
-
-    def work() -> float:
-        accountant = PRVAccountant(
-            PoissonSubsampledGaussianMechanism(
-                sampling_probability=row.event.sampling_rate, noise_multiplier=row.event.noise_multiplier
-            ),
-            max_self_compositions=row.event.steps,
-            eps_error=accuracy * row.reference,
-            delta_error=1e-3 * row.delta,
-        )
-        return float(accountant.compute_epsilon(row.delta, row.event.steps)[2])
-
-    started = time.perf_counter()
-    found = work()
-    once = 1000 * (time.perf_counter() - started)
-    return found, min(once, best_time(work, 1)) if once < 3000 else once  # noqa: PLR2004  (ms)
-
-
 def spread(values: list[float]) -> str:
     """Least, median and greatest."""
     return f"{min(values):.0f} to {max(values):.0f}, median {statistics.median(values):.0f}"
 
 
 def compare(rows: list[Row], accuracy: float) -> None:
-    """Prints the three accountants side by side, row by row."""
+    """Prints both accountants side by side, row by row."""
     print(f"\none ε, relative accuracy {accuracy:g} (ms)")
-    print(f"{'':9}{'eps':>4}{'ours':>8}{'dp':>9}{'prv':>10}{'dp/ours':>9}{'prv/ours':>10}   excess of each")
-    to_dp, to_prv = [], []
+    print(f"{'':9}{'eps':>4}{'ours':>8}{'dp':>9}{'dp/ours':>9}   excess of each")
+    to_dp = []
     for row in rows:
-        found = [check(row, accuracy) for check in (ours, dp_accounting, prv_accountant)]
-        (_, mine), (_, dp), (_, prv) = found
+        found = [check(row, accuracy) for check in (ours, dp_accounting)]
+        (_, mine), (_, dp) = found
         to_dp.append(dp / mine)
-        to_prv.append(prv / mine)
         excess = " ".join(f"{value / row.reference - 1:8.1e}" for value, _ in found)
         print(
-            f"{row.name:9}{row.target:>4}{mine:>8.1f}{dp:>9.1f}{prv:>10.1f}{to_dp[-1]:>9.0f}{to_prv[-1]:>10.0f}   {excess}",
+            f"{row.name:9}{row.target:>4}{mine:>8.1f}{dp:>9.1f}{to_dp[-1]:>9.0f}   {excess}",
             flush=True,
         )
     print(f"dp-accounting takes {spread(to_dp)} times as long as ours")
-    if accuracy >= FINEST_OF_PRV:
-        print(f"prv-accountant takes {spread(to_prv)} times as long as ours")
 
 
 def main() -> None:

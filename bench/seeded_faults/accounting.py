@@ -18,6 +18,20 @@ ACCOUNTING_AND_LEDGER = (
         "tests/unit/test_accounting_windows.py",
     ),
     Fault(
+        "dpfewshot/accounting/pld/compose.py",
+        "np.minimum(value - order * self.losses - gap, 700.0)",
+        "np.minimum(value - order * self.losses, 700.0) - gap",
+        "mass that wraps round counts in full next to δ = 1",
+        "tests/unit/test_accounting_cross_examination.py::test_bounds_hold_next_to_one",
+    ),
+    Fault(
+        "dpfewshot/accounting/pld/shortfall.py",
+        "float(np.max(logs + order * ends)) + others - order * curve.at",
+        "float(np.max(logs + order * ends)) + np.minimum(others - order * curve.at, 700.0)",
+        "what a grid adds counts in full below all losses",
+        "tests/unit/test_accounting_windows.py",
+    ),
+    Fault(
         "dpfewshot/accounting/bounds.py",
         "return [removed] if removed == added else [removed, added]",
         "return [added]",

@@ -4,6 +4,13 @@ from bench.seeded_faults.fault import Fault
 
 CHOICES = (
     Fault(
+        "dpfewshot/exact/normal.py",
+        "min((high >> spare) + 1, 1 << digits)",
+        "(high >> spare) + 1",
+        "the twin draws the best candidate no more often than its weight",
+        "tests/unit/test_exact_choice.py",
+    ),
+    Fault(
         "dpfewshot/releases/scores.py",
         "totals // (np.array(sizes, dtype=np.int64) * steps.shape[1])",
         "totals // steps.shape[1]",

@@ -12,7 +12,6 @@ from dpfewshot.cli.options import describe, generation_options, open_session
 from dpfewshot.values import epsilon_text
 
 if TYPE_CHECKING:
-    from dpfewshot.accounting.reference.cross_check import CrossCheck
     from dpfewshot.planning.compare import Compared
     from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 
@@ -26,9 +25,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="How long to measure the backend, in seconds.",
 )
-@click.option(
-    "--cross-check", is_flag=True, help="Compute epsilon with two other accountants too; takes seconds."
-)
+@click.option("--cross-check", is_flag=True, help="Compute epsilon with dp-accounting too; takes seconds.")
 @click.option(
     "--compare",
     is_flag=True,
@@ -119,7 +116,7 @@ def _comparison(rows: list[Compared], target_noise: float) -> Iterator[str]:
         )
 
 
-def _cross_checks(plan: GenerationPlan) -> list[tuple[StratumPlan, CrossCheck]]:
+def _cross_checks(plan: GenerationPlan) -> list[tuple[StratumPlan, float | None]]:
     from dpfewshot.accounting.reference.cross_check import cross_check
 
     return [
@@ -129,18 +126,15 @@ def _cross_checks(plan: GenerationPlan) -> list[tuple[StratumPlan, CrossCheck]]:
     ]
 
 
-def _check_as_dict(stratum: StratumPlan, check: CrossCheck) -> dict[str, object]:
+def _check_as_dict(stratum: StratumPlan, check: float | None) -> dict[str, object]:
     certified = stratum.spend.epsilon if stratum.spend else None
-    return {"scope": stratum.scope, "certified": certified, **check.as_dict()}
+    return {"scope": stratum.scope, "certified": certified, "dp_accounting": check}
 
 
-def _check_in_words(stratum: StratumPlan, check: CrossCheck) -> str:
+def _check_in_words(stratum: StratumPlan, check: float | None) -> str:
     certified = epsilon_text(stratum.spend.epsilon) if stratum.spend else "none"
-    prv = "does not say"
-    if check.prv_estimate is not None:
-        prv = f"{check.prv_estimate:.4f} [{check.prv_lower:.4f}, {check.prv_upper:.4f}]"
-    other = "does not say" if check.dp_accounting is None else f"{check.dp_accounting:.4f}"
+    other = "does not say" if check is None else f"{check:.4f}"
     return (
         f"cross-check {stratum.scope or 'whole data set'}: epsilon {certified} certified here, "
-        f"prv-accountant {prv}, dp-accounting {other}"
+        f"dp-accounting {other}"
     )

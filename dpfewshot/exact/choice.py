@@ -78,7 +78,7 @@ def permute_and_flip(
         numerator: of the rate, at least 1.
         denominator: of the rate, at least 1.
         random_source: n to n uniform bytes.
-        digits: the digits of a uniform number that are drawn at first, a multiple of 8.
+        digits: the digits of a uniform number that are drawn at first, at least 1.
     """
     best = max(scores)
     heads = [
@@ -99,14 +99,15 @@ def sample_softmax(
     """An index, with probability proportional to exp(score · numerator/denominator).
 
     Each candidate's proposal weight is an integer of at least 2^digits·exp(-gap·rate). A proposal is kept
-    with probability 2^digits·exp(-gap·rate) over its weight, which makes the draw exact.
+    with probability 2^digits·exp(-gap·rate) over its weight, which makes the draw exact. The best candidate
+    is always kept, so its weight must be 2^digits and no more.
 
     Args:
         scores: integers, at least one.
         numerator: of the rate, at least 1.
         denominator: of the rate, at least 1.
         random_source: n to n uniform bytes.
-        digits: of the weights.
+        digits: the binary digits of the weights, at least 1.
     """
     best = max(scores)
     weights: list[Interval] = [

@@ -40,8 +40,9 @@ class Uniform:
 
     @classmethod
     def draw(cls, random_source: RandomSource, digits: int = WORD) -> Uniform:
-        """The first digits of a new number; `digits` is a multiple of 8."""
-        return cls(int.from_bytes(random_source(digits // 8), "little"), digits, random_source)
+        """The first `digits` of a new number, at least 1."""
+        drawn = int.from_bytes(random_source(-(-digits // 8)), "little")
+        return cls(drawn >> -digits % 8, digits, random_source)
 
     def refine(self) -> None:
         """Draw one more word of digits."""
@@ -50,7 +51,7 @@ class Uniform:
 
 
 def exponential_of_minus(numerator: int, denominator: int, digits: int) -> Interval:
-    """An enclosure of exp(-numerator/denominator) in units of 2^-digits, a few units wide.
+    """An enclosure of exp(-numerator/denominator) in units of 2^-digits, a few units wide and at most 1.
 
     Args:
         numerator: at least 0.
@@ -65,7 +66,7 @@ def exponential_of_minus(numerator: int, denominator: int, digits: int) -> Inter
     for _ in range(halvings):
         low, high = low * low >> working, (high * high >> working) + 1
     spare = working - digits
-    return low >> spare, (high >> spare) + 1
+    return low >> spare, min((high >> spare) + 1, 1 << digits)
 
 
 def _alternating_series(y: int, one: int) -> Interval:
@@ -165,7 +166,7 @@ def sample(scale: int, random_source: RandomSource = os.urandom, digits: int = W
     Args:
         scale: the standard deviation in grid steps: a positive multiple of 8.
         random_source: n to n uniform bytes; the operating system's by default.
-        digits: the digits of each uniform number that are drawn at first, a multiple of 8.
+        digits: the digits of each uniform number that are drawn at first, at least 1.
 
     Raises:
         ValueError: a scale that is not a positive multiple of 8.

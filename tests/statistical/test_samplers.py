@@ -49,7 +49,7 @@ def test_fine_normals() -> None:
     assert independence_p_value(draws) > IMPOSSIBLE
 
 
-@pytest.mark.parametrize("digits", [8, 16])
+@pytest.mark.parametrize("digits", [3, 8, 16])
 def test_twin_with_few_first_digits(digits: int) -> None:
     """Almost every decision needs further digits here: the lazy path has the right distribution too."""
     draws = np.array([exact_normal.sample(16, os.urandom, digits) for _ in range(4_000)])

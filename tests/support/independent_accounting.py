@@ -39,6 +39,7 @@ NO_DENSITY = 1e-24
 FEWEST, MOST = 2**12, 2**17  # frequencies
 MOST_PANELS = 2e6
 AGREEMENT = 3e-7
+LEAST_REST = 1e-3  # of δ: near 1 the digits of 1 - δ count, down to this share
 
 
 class Piece(NamedTuple):
@@ -187,7 +188,7 @@ def delta_of(laws: Iterable[Law], epsilon: float, near: float) -> Estimate:
             break
         count *= 2
         doubt = abs(found - before)
-        if doubt <= AGREEMENT * near or count >= MOST:
+        if doubt <= AGREEMENT * max(min(near, 1 - near), LEAST_REST * near) or count >= MOST:
             break
     if found > MUCH * near and doubt < math.inf:  # line and period were made for another δ
         return delta_of(laws, epsilon, min(found, 1.0))

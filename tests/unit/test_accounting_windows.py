@@ -19,6 +19,7 @@ from dpfewshot.accounting.pairs.registry import dominating_pairs
 from dpfewshot.accounting.pld import direction, tilting, window
 from dpfewshot.accounting.pld.compose import ComposedCurve, compose
 from dpfewshot.accounting.pld.saddle_point import Goal
+from dpfewshot.accounting.pld.shortfall import _Composed, _least_bound
 from dpfewshot.accounting.pld.window import Tilt, fit_window
 from tests.support.independent_accounting import delta_of, gaussian
 
@@ -135,3 +136,12 @@ def test_the_stated_round_off_is_no_less_than_what_is_seen() -> None:
     seen = np.abs(computed - exact)
     stated = curve.noise + 2 * curve.relative * kept + curve.missing + 1e-13 * kept
     assert np.all(seen <= stated)
+
+
+@pytest.mark.parametrize("end", [-10.0, -650.0, -750.0, -3000.0])
+def test_the_bound_on_what_a_grid_adds_holds_however_large_its_exponents_are(end: float) -> None:
+    """The other steps lose nothing, so the mean gap at ε = `end` is that of the cell that ends there."""
+    at, gap = end + np.arange(-8.0, 9.0), 1e-3
+    curve = _Composed(at, -np.expm1(np.minimum(at, 0.0)), slope=1.0, spacing=1.0)
+    bound = _least_bound(np.array([end]), np.array([gap]), curve, [(0.5, 0.0), (2.0, 0.0)])
+    assert float(bound[8]) >= gap * (1 - 1e-12)

@@ -3,6 +3,7 @@
 import itertools
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 
 import mpmath
 import numpy as np
@@ -125,6 +126,34 @@ def test_weights_enclose_where_they_matter(gap: int, exponent) -> None:
     assert low << 36 <= enclosed[1]
     assert enclosed[0] <= high << 36
     assert high - low <= 3
+
+
+@pytest.mark.parametrize("digits", range(1, 6))
+@pytest.mark.parametrize(
+    ("scores", "rate"), [([0, -1], (1, 1)), ([3, 3, 0, -40], (2, 7)), ([-9, 4], (1, 30))]
+)
+def test_the_twin_draws_in_proportion_to_the_exponential(
+    monkeypatch: pytest.MonkeyPatch, digits: int, scores: list[int], rate: tuple[int, int]
+) -> None:
+    """Every proposal, each with 64 equally spaced further digits: the whole law, where few digits show it."""
+    kept, unit = np.zeros(len(scores)), 1 / 64
+    for position in itertools.count():
+        for further in range(64):
+            proposals = iter([position])  # a second one is not drawn: the draw began again
+            bounds: list[int] = []
+
+            def proposed(bound: int, _source: object, left=proposals, bounds=bounds) -> int:
+                bounds.append(bound)
+                return next(left)
+
+            monkeypatch.setattr(exact_choice, "uniform_below", proposed)
+            word = ((2 * further + 1) << 57).to_bytes(8, "little")
+            with suppress(StopIteration):
+                kept[exact_choice.sample_softmax(scores, *rate, lambda _, word=word: word, digits)] += unit
+        if position + 1 == bounds[0]:
+            break
+    law = np.exp(np.array(scores) * rate[0] / rate[1])
+    assert np.abs(kept / kept.sum() - law / law.sum()).max() <= len(scores) * unit / 2**digits
 
 
 def test_few_digits_are_refined_and_many_are_not() -> None:

@@ -21,7 +21,7 @@ from dpfewshot.accounting import (
     ZeroConcentrated,
     epsilon,
 )
-from dpfewshot.accounting.reference.cross_check import dp_accounting_epsilon
+from dpfewshot.accounting.reference.cross_check import cross_check
 from dpfewshot.budget.amounts import EPSILON_SCALE, Amount
 from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.budget.rule import Rule, counted
@@ -124,7 +124,7 @@ def _nights(tally: Tally) -> float:
     entry = RENYI.tally(NIGHTLY)
     nights = tally.renyi // entry.renyi
     event = PoissonGaussian(80 / 835, 8.53, 15 * nights)
-    found = dp_accounting_epsilon([event], 1e-5, epsilon(event, 1e-5).upper)
+    found = cross_check(event, 1e-5, epsilon(event, 1e-5).upper)
     assert found is not None
     return found
 

@@ -76,11 +76,12 @@ class ComposedCurve:
 
     def _wrapped(self) -> FloatArray:
         """Bound on the mass that wraps round: from below the window, and from above it to losses above ε."""
-        tilt = self.tilt
+        tilt, order = self.tilt, self.tilt.wrap_order
         width = tilt.cumulants.losses[0].spacing * tilt.length
-        gap = math.exp(-min((tilt.wrap_order - tilt.order) * width, 700.0))
-        value = tilt.cumulants.log_moment(tilt.wrap_order) + tilt.cumulants.rounding(tilt.wrap_order)
-        above = np.exp(np.minimum(value - tilt.wrap_order * self.losses, 700.0)) * gap / (1 - gap)
+        gap = (order - tilt.order) * width
+        # One rounding is the moment's; the other terms of the exponent have less than three.
+        value = tilt.cumulants.log_moment(order) + 4 * tilt.cumulants.rounding(order)
+        above = np.exp(np.minimum(value - order * self.losses - gap, 700.0)) / -math.expm1(-gap)
         above[self.losses > tilt.highest - width] = 0.0  # no loss is high enough to wrap round to there
         return np.asarray(above * (1 + 1e-6) + tilt.wrapped_below, dtype=np.float64)
 

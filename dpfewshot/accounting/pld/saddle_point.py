@@ -15,6 +15,9 @@ _LEAST_ORDER: Final = 1e-2  # in units of 1 / standard deviation and of log(1/δ
 _NEWTON_STEPS: Final = 30
 _CLOSE: Final = 0.02  # relative precision of the order
 _TINY: Final = 1e-300
+_NEAR_ONE: Final = 0.5  # the least δ that may lie far below the losses
+_TILTED_AWAY: Final = 10.0  # natural logarithm of the factor by which the tilt may then miss the answer
+_FAR_BELOW: Final = 5.0  # standard deviations from the mean to the losses below the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,12 @@ class Goal:
         top = max(abs(float(loss.losses[-1])) for loss in cumulants.losses) + _TINY
         least = min(_LEAST_ORDER / math.sqrt(variance), _LEAST_ORDER * cost / top, largest)
         order = near or min(max(math.sqrt(2 * cost / variance), least), largest)
-        return _solve(cumulants, cost, order, least, largest)
+        order = _solve(cumulants, cost, order, least, largest)
+        if self.delta < _NEAR_ONE:
+            return order
+        # H(ε) = E[(1 - e^{ε - loss})⁺] ≤ 1 - e^{ε - loss}: the answer lies log 1/(1-δ) below most losses.
+        below = _FAR_BELOW * math.sqrt(variance) - math.log1p(-self.delta)
+        return min(order, max(_TILTED_AWAY / below, least))
 
 
 def _solve(cumulants: Cumulants, cost: float, order: float, least: float, largest: float) -> float:

@@ -62,11 +62,12 @@ class _Composed(NamedTuple):
         return np.where(index < 0, 1.0, known)
 
 
-def _exponentials(loss: GridLoss, tilt: Tilt) -> Iterator[tuple[float, float, float]]:
-    """Orders s, each with K(s) of the whole composition and of one step."""
+def _exponentials(loss: GridLoss, tilt: Tilt) -> Iterator[tuple[float, float]]:
+    """Orders s, each with K(s) of all steps but one of `loss`, rounded up."""
     step = Cumulants((loss,))
     for order in {tilt.order, tilt.saddle}:
-        yield order, tilt.cumulants.log_moment(order), step.log_moment(order) / loss.steps
+        others = tilt.cumulants.log_moment(order) - step.log_moment(order) / loss.steps
+        yield order, others + 4 * tilt.cumulants.rounding(order)  # of both, and of what is added to them
 
 
 def _groups(ends: FloatArray, slope: float) -> Iterator[tuple[int, int]]:
@@ -83,12 +84,13 @@ def _least_bound(
     ends: FloatArray,
     gaps: FloatArray,
     curve: _Composed,
-    exponentials: list[tuple[float, float, float]],
+    exponentials: list[tuple[float, float]],
 ) -> FloatArray:
     """The smallest of several bounds on the mean gap of these cells, at each grid point.
 
     The gap at e is at most C·(1 - e^{e-e0}), and at most c·e^{-se}. Both are convex and increasing in e^l at
-    e = ε - l, so their means over the other steps are at most C·H(ε - e0) and c·e^{K(s)-sε}.
+    e = ε - l, so their means over the other steps are at most C·H(ε - e0) and c·e^{K(s)-sε}, with K of those
+    steps. Exponents are added before they are cut: each may be large where their sum is not.
     """
     end = float(ends[-1])
     best = np.full_like(curve.upper, float(gaps.max()))
@@ -97,11 +99,10 @@ def _least_bound(
         if (shift - 0.5) * curve.spacing > end:
             hinge = float(np.max(gaps / -np.expm1(ends - shift * curve.spacing)))
             best = np.minimum(best, hinge * curve.raised(shift))
-    for order, moment, step_moment in exponentials:
-        largest = float(np.max(gaps * np.exp(np.minimum(order * ends - step_moment, 700.0))))
-        tilted = np.exp(np.minimum(moment - order * curve.at, 700.0))
-        with np.errstate(over="ignore"):  # an infinite bound says nothing, as it should
-            best = np.minimum(best, largest * tilted)
+    logs = np.log(gaps, out=np.full_like(gaps, -np.inf), where=gaps > 0)
+    for order, others in exponentials:
+        exponents = float(np.max(logs + order * ends)) + others - order * curve.at
+        best = np.minimum(best, np.exp(np.minimum(exponents, 700.0)))
     return best
 
 

@@ -101,9 +101,8 @@ def fit_window(
     origin = cumulants.origin
     bottom = min(bottom, centre - reach * deviation)
     low = max(math.floor((bottom - origin) / spacing), lowest)
-    cells = math.ceil(max((top - origin) / spacing - low, width / spacing)) + 2
-    length = int(next_fast_len(max(cells, 64), real=True))
-    crowding, length = length / LONGEST_WINDOW, min(length, LONGEST_WINDOW)
+    cells = max((top - origin) / spacing - low, width / spacing) + 2
+    length = int(next_fast_len(math.ceil(min(max(cells, 64), LONGEST_WINDOW)), real=True))
     width = length * spacing
     end = (low + length) * spacing + origin
     chernoff += cumulants.rounding(chernoff_order)
@@ -123,7 +122,7 @@ def fit_window(
         wrapped_below=below,
         wrap_order=wrap_order,
         highest=highest,
-        crowding=crowding,
+        crowding=cells / LONGEST_WINDOW,
     )
 
 
