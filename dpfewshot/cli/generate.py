@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import click
 
+from dpfewshot.cli.accounts import account_options
 from dpfewshot.cli.options import describe, generation_options, open_session
 from dpfewshot.cli.workers import worker_options, workers_of
 from dpfewshot.demonstrations import Demonstrations, json_line
@@ -34,13 +35,7 @@ CHECKPOINT = ".checkpoint"
     help="Keep a checkpoint in OUTPUT.checkpoint, and resume from it if it exists: finished demonstrations "
     "are not paid for again.",
 )
-@click.option("--ledger", default=None, help="A durable budget, as in sqlite:///budget.db.")
-@click.option("--dataset", default=None, help="The account's name, as in `ledger create`.")
-@click.option(
-    "--create",
-    is_flag=True,
-    help="Create the account with this run's budget if the ledger has none of that name.",
-)
+@account_options
 @worker_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with the plan and all lines.")
 def generate(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dpfewshot.cli.accounts import ledger_option
 from dpfewshot.cli.columns import text_option
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.values import PrivacySpend, delta_text, epsilon_text
@@ -30,9 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--candidates", default=None, help="A file with the public labels to choose from, one per line."
 )
-@click.option(
-    "--ledger", "url", default=None, help="The budget ledger that pays, such as sqlite:///budget.db."
-)
+@ledger_option("url")
 @click.option("--dataset", default=None, help="The ledger account's name. The account must exist.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def labels(

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpfewshot.budget.scopes import scope_text
+from dpfewshot.cli.accounts import ledger_option
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, amount_text, counted, on_one_line
 
 if TYPE_CHECKING:
     from dpfewshot.ledger import LedgerAccount
 
-_LEDGER = click.option("--ledger", "url", required=True, help="As in sqlite:///budget.db.")
+_LEDGER = ledger_option("url", text="As in sqlite:///budget.db.", required=True)
 _DATASET = click.option("--dataset", required=True, help="The account's name.")
 _EPSILON = click.option("--epsilon", type=float, required=True)
 _DELTA = click.option("--delta", type=float, required=True)

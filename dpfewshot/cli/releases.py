@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dpfewshot.cli.accounts import account_options
 from dpfewshot.cli.backends import LLAMA_CPP, Decorator, open_backend
 from dpfewshot.cli.options import budget_of, delta_option, population_of
 from dpfewshot.runtime.files import write_errors
@@ -41,13 +42,7 @@ _OPTIONS: tuple[Decorator, ...] = (
         help="Public number of units of a label (N if labels are free).",
     ),
     click.option("--record-token-cap", type=int, default=100, show_default=True),
-    click.option("--ledger", default=None, help="A durable budget, as in sqlite:///budget.db."),
-    click.option("--dataset", default=None, help="The account's name, as in `ledger create`."),
-    click.option(
-        "--create",
-        is_flag=True,
-        help="Create the account with this run's budget if the ledger has none of that name.",
-    ),
+    account_options,
 )
 
 

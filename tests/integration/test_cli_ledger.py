@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import click
 import pytest
 
 from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.budget.scopes import Partition
-from dpfewshot.cli.application import run
+from dpfewshot.cli.application import cli, run
 from dpfewshot.ledger import BudgetLedger
-from dpfewshot.values import PrivacySpend
+from dpfewshot.values import PrivacyBudget, PrivacySpend
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -186,3 +188,59 @@ def test_a_recorded_command_line_shows_no_password(capsys: pytest.CaptureFixture
     shown = capsys.readouterr().err
     assert "ter2secret" not in shown
     assert "://...@host" in shown
+
+
+# ---- the ledger in the environment -------------------------------------------------------------------------
+
+
+def commands_with_a_ledger(group: click.Group, *names: str) -> Iterator[tuple[str, click.Option]]:
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        if isinstance(command, click.Group):
+            yield from commands_with_a_ledger(command, *names, name)
+        elif command is not None:
+            options = [one for one in command.params if isinstance(one, click.Option)]
+            yield from ((" ".join([*names, name]), one) for one in options if "--ledger" in one.opts)
+
+
+def test_every_command_takes_its_ledger_from_the_environment() -> None:
+    found = dict(commands_with_a_ledger(cli))
+    assert {"generate", "choose", "calibrate", "labels", "verify", "report", "ledger show"} <= found.keys()
+    assert {option.envvar for option in found.values()} == {"DPFEWSHOT_LEDGER"}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://me:swordfish@127.0.0.1:1/budget",
+        "postgresql+psycopg://me:swordfish@127.0.0.1:port/budget",
+        "mysql://me:swordfish@host/budget",
+        "swordfish",
+    ],
+)
+def test_the_environment_names_a_ledger_and_no_message_its_password(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    create = ["ledger", "create", "--dataset", "tickets", "--epsilon", "1", "--delta", "1e-5"]
+    monkeypatch.setenv("DPFEWSHOT_LEDGER", f"sqlite:///{path}")
+    assert run(create) == 0
+    assert run(["ledger", "show", "--dataset", "tickets"]) == 0
+    assert run(["report", "--output", str(path.with_name("report.html"))]) == 2  # of no account that it names
+    assert "there is nothing to report" in capsys.readouterr().err
+    monkeypatch.setenv("DPFEWSHOT_LEDGER", url)
+    assert run(create) == 2
+    printed = capsys.readouterr()
+    assert "swordfish" not in printed.out + printed.err
+
+
+def test_a_new_ledger_logs_no_step_of_alembic_unless_its_logger_is_configured(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("alembic")
+    with caplog.at_level(logging.INFO):
+        BudgetLedger.open(f"sqlite:///{tmp_path / 'one.db'}").create("one", PrivacyBudget(1.0, 1e-5))
+        assert [one.name for one in caplog.records if one.name.startswith("alembic")] == []
+        assert logger.level == logging.NOTSET
+    with caplog.at_level(logging.INFO, "alembic"):
+        BudgetLedger.open(f"sqlite:///{tmp_path / 'two.db'}").create("two", PrivacyBudget(1.0, 1e-5))
+    assert any(one.name.startswith("alembic") for one in caplog.records)
