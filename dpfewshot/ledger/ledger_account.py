@@ -108,13 +108,17 @@ class LedgerAccount:
 
     @property
     def plans_left(self) -> int | None:
-        """How many more plans like the last one fit, counted up to a million; None before the first plan."""
+        """How many more plans like the last one fit, over the same units; None before the first plan.
+
+        Counted up to a million. `summary` has the number of each stratum.
+        """
         return self._store.standing(self._stored).plans_left
 
     def summary(self) -> dict[str, object]:
         """Budget, spend, entries and strata at one moment, as `dpfewshot ledger show --json` prints them.
 
-        A stratum's scope is None for the whole data set. Its spend is that of its own plans.
+        A stratum's scope is None for the whole data set. Its spend is that of its own plans; `remaining` is
+        what a plan over it may still cost, and `plans_left` how many more plans like the account's last fit.
         """
         standing = self._store.standing(self._stored)
         budget, spent = standing.limit.as_budget(), standing.spent.as_spend()
@@ -124,7 +128,12 @@ class LedgerAccount:
             "spent": {"epsilon": spent.epsilon, "delta": spent.delta},
             "entries": standing.entries,
             "strata": [
-                {"scope": scope, **asdict(amount.as_spend())}
+                {
+                    "scope": scope,
+                    **asdict(amount.as_spend()),
+                    "remaining": asdict(standing.left_in(scope).as_remainder()),
+                    "plans_left": standing.plans_left_in(scope),
+                }
                 for scope, amount in standing.spent_by_scope.items()
             ],
         }

@@ -88,7 +88,7 @@ class Payment:
                 details=details,
             )
         except BudgetExceeded as refusal:
-            raise BudgetExceeded(f"{refusal}{'' if self.parallel else _ADDS}") from None
+            raise refusal.saying(f"{refusal}{'' if self.parallel else _ADDS}") from None
         try:
             yield reservation
         finally:

@@ -15,6 +15,7 @@ import pytest
 from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.budget.scopes import Partition
 from dpfewshot.cli.application import cli, run
+from dpfewshot.errors import BudgetExceeded
 from dpfewshot.ledger import BudgetLedger
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 
@@ -54,11 +55,42 @@ def test_show_prints_one_object_and_no_more_than_readers_know(command: Command) 
         "budget": {"epsilon": 1.0, "delta": 1e-5},
         "spent": {"epsilon": 0.25, "delta": 1e-6},
         "entries": 1,
-        "strata": [{"scope": "trec: Location", "epsilon": 0.25, "delta": 1e-6}],
+        "strata": [
+            {
+                "scope": "trec: Location",
+                "epsilon": 0.25,
+                "delta": 1e-6,
+                "remaining": {"epsilon": 0.75, "delta": 9e-6},
+                "plans_left": 3,
+            }
+        ],
         "rule": "sum",
         "plans_left": 3,
     }
-    assert "rule sum, 3 more plans like the last one fit, chain tip" in command("show")[1]
+    told = "trec: Location: epsilon=0.25 delta=1e-06 spent, epsilon=0.75 delta=9e-06 left: 3 more plans"
+    assert told in command("show")[1]
+
+
+def test_show_says_by_label_how_many_plans_fit(command: Command, path: Path) -> None:
+    """A label that another run left alone keeps its plans, whatever the last label has spent."""
+    partition = Partition("trec", ("Location", "Number"))
+    assert command("create", "--epsilon", "4", "--delta", "1e-5")[0] == 0
+    with BudgetLedger.open(f"sqlite:///{path}") as ledger:
+        found = ledger.account("tickets")
+        for label, epsilon in (("Number", 2.0), ("Location", 2.0), ("Location", 2.0)):
+            found.charge(found.reserve(partition.generating(label), PrivacySpend(epsilon, 0.0), {}))
+        with pytest.raises(BudgetExceeded, match=r"Exhausted.*'Location'.*Not exhausted: 'Number'") as caught:
+            found.reserve(partition.generating("Location"), PrivacySpend(2.0, 0.0), {})
+    assert (caught.value.asked, caught.value.remaining) == ((2.0, 0.0), (0.0, 1e-5))
+    by_scope = caught.value.remaining_by_scope
+    assert by_scope is not None
+    assert by_scope[partition.generating("Number")] == (2.0, 1e-5)
+    head, *strata = command("show")[1].splitlines()
+    assert "plans like" not in head
+    assert [line.rpartition(": ")[2] for line in strata] == [
+        "0 more plans like the last one",
+        "1 more plan like the last one",
+    ]
 
 
 def test_show_lists_strata_with_short_fingerprints(command: Command, path: Path) -> None:
@@ -73,9 +105,12 @@ def test_show_lists_strata_with_short_fingerprints(command: Command, path: Path)
     lines = command("show")[1].splitlines()[1:]
     name = str(scopes[0]).split(": ")[0]
     assert lines == [
-        "  whole data set: epsilon=0.75 delta=0.0",
-        f"  {name[:13]}: chooses: epsilon=0.5 delta=0.0",
-        f"  {name[:13]}: generates: Location: epsilon=0.25 delta=0.0",
+        f"  {where}: epsilon={spent} delta=0.0 spent, epsilon={left} delta=1e-05 left: {more} like the last one"
+        for where, spent, left, more in (
+            ("whole data set", 0.75, 2.75, "3 more plans"),
+            (f"{name[:13]}: chooses", 0.5, 2.75, "3 more plans"),
+            (f"{name[:13]}: generates: Location", 0.25, 3.0, "4 more plans"),
+        )
     ]
     assert name not in command("history")[1]
     document = json.loads(command("show", "--json")[1])
