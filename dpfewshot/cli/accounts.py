@@ -9,7 +9,7 @@ import click
 from dpfewshot.cli.backends import Decorator
 
 LEDGER_VARIABLE = "DPFEWSHOT_LEDGER"
-"""Stands for --ledger, so that a database's password need not stand in the arguments, which others can list."""
+"""Stands for --ledger: a password need not stand in the arguments, which other users can list."""
 
 _DURABLE = "A durable budget, as in sqlite:///budget.db."
 

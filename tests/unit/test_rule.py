@@ -290,6 +290,10 @@ def test_a_refusal_names_strata_that_are_exhausted_and_those_that_are_not() -> N
         "over 'a' epsilon=0.01, delta=1e-05. Exhausted for this plan: 'a' (epsilon=0.01, delta=1e-05 left). "
         "Not exhausted: 'b' (epsilon=2, delta=1e-05 left); all without a plan (epsilon=4, delta=1e-05 left)"
     )
-    for other in (copy.copy(caught.value), pickle.loads(pickle.dumps(caught.value)), redacted(caught.value, None)):
+    for other in (
+        copy.copy(caught.value),
+        pickle.loads(pickle.dumps(caught.value)),
+        redacted(caught.value, None),
+    ):
         assert vars(other) == vars(caught.value)
     assert BudgetExceeded("no draw is left").remaining is None
