@@ -128,9 +128,7 @@ class Rule:
             return Amount(better[0].epsilon, limit.delta)
         return by_sum
 
-    def left(
-        self, sums: Mapping[str | None, Tally], limit: Amount, scope: str | None = None
-    ) -> Amount:
+    def left(self, sums: Mapping[str | None, Tally], limit: Amount, scope: str | None = None) -> Amount:
         """An (ε, δ) that a plan without a Rényi bound may still cost.
 
         Args:

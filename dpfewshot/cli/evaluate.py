@@ -20,6 +20,7 @@ from dpfewshot.cli.options import (
     finite_or_inf,
     top_k_of,
 )
+from dpfewshot.cli.stages import quiet_option, stages
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.values import PrivacyBudget
 
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="State that records and test items are public, and so the results are.",
 )
+@quiet_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(*, output: str | None, public_data: bool, as_json: bool, **options: Any) -> None:
     """Measure the accuracy that demonstrations give on labelled test items, with 95 % intervals.
@@ -96,11 +98,14 @@ def evaluate(*, output: str | None, public_data: bool, as_json: bool, **options:
     from dpfewshot.evaluation import evaluate as carry_out
 
     _check(options)
+    tell = stages()
     results = Results(output)
     experiment = _experiment(options, confidential=not public_data)
     planned = list(_trials(options))
     with tqdm(total=len(planned), desc="evaluating", unit="trial", disable=None, leave=False) as bar:
-        for trial in planned:
+        for number, trial in enumerate(planned, start=1):
+            if bar.disable:  # there is no terminal
+                tell(f"trial {number} of {len(planned)}")
             carry_out(experiment, [trial], results)
             bar.update()
     wanted = {experiment.key(trial) for trial in planned}
@@ -136,6 +141,7 @@ def _experiment(options: Mapping[str, Any], *, confidential: bool) -> Experiment
     records = read_records(options["records"], **columns, unit=options["unit"])
     # Few-shot prompts are longer than generation prompts; one context serves both.
     settings = {**options, "context_tokens": options["context_tokens"] or _context(options)}
+    stages()("loading the model")
     writer = open_backend(settings, prompts=options["prompts_per_token"])
     other = options["user_model"]
     user = None if other is None else open_backend({**settings, "model": other, "kept_prompts": 30})

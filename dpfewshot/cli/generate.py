@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,11 +17,12 @@ import click
 
 from dpfewshot.cli.accounts import account_options
 from dpfewshot.cli.options import describe, generation_options, open_session
+from dpfewshot.cli.stages import stages
 from dpfewshot.cli.workers import worker_options, workers_of
 from dpfewshot.demonstrations import Demonstrations, json_line
 from dpfewshot.errors import BudgetExceeded, DPFewShotError
 from dpfewshot.generation.checkpointed import Progress
-from dpfewshot.values import Demonstration, counted
+from dpfewshot.values import Demonstration, counted, on_one_line
 
 if TYPE_CHECKING:
     from dpfewshot.synthesizer import Synthesizer
@@ -70,8 +72,9 @@ def generate(
         _Lines(output, held=as_json and output is None) as lines,  # opened before anything is spent
         workers_of(options, ray=ray, workers=workers, ledger=ledger) as work,
     ):
-        session = open_session(options, ledger=ledger, dataset=dataset, create=create)
-        click.echo(describe(session.synthesizer.plan, options["unit"]), err=True)
+        resuming = checkpoint is not None and checkpoint.exists()
+        session = open_session(options, ledger=ledger, dataset=dataset, create=create, resuming=resuming)
+        stages()(describe(session.synthesizer.plan, options["unit"]))
         if ledger is None and session.synthesizer.plan.epsilon is not None:
             click.echo(_NO_LEDGER, err=True)
         with _kept(checkpoint, always=resume):
@@ -97,13 +100,19 @@ def _release(
     ledger: str | None,
 ) -> Demonstrations:
     """Generate and write all demonstrations. Ctrl-C tells what there is, what is spent, and how to go on."""
+    tell, planned = stages(), synthesizer.plan.demonstrations
     if checkpoint is not None and checkpoint.exists():
-        click.echo(f"resuming the run in {checkpoint}", err=True)
+        tell(f"resuming the run in {checkpoint}")
+    tell(f"generating {counted(planned, 'demonstration')}")
     released: list[Demonstration] = []
 
     def on_demonstration(one: Demonstration) -> None:
+        if checkpoint is not None and not released:
+            released.extend(Demonstrations.from_jsonl(checkpoint)[:-1])  # of earlier runs
         released.append(one)
         lines.write(one)
+        if not sys.stderr.isatty():  # which has a bar
+            tell(f"generated {len(released)} of {planned}: {on_one_line(one.label)}")
 
     try:
         demonstrations = synthesizer.generate_all(
@@ -115,16 +124,17 @@ def _release(
             lines.complete(released)
         if isinstance(error, BudgetExceeded):
             raise
-        there = lines.holding(len(released), synthesizer.plan.demonstrations)
+        there = lines.holding(len(released), planned)
         raise click.Abort(_interrupted(there, checkpoint, ledger)) from None
     if checkpoint is not None:
         lines.complete(demonstrations)
+    tell("done")
     return demonstrations
 
 
 @contextmanager
 def _kept(checkpoint: Path | None, *, always: bool) -> Iterator[None]:
-    """Keep the checkpoint of an unfinished run, or always; one that holds nothing only hinders other plans."""
+    """Keep the checkpoint of an unfinished run, or always; one without draws only hinders other plans."""
     try:
         yield
     except BaseException:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import asdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from dpfewshot.budget.account import Cost, Details, Receipt, other_kind
 from dpfewshot.budget.amounts import LARGEST, Amount
 from dpfewshot.budget.draws import DrawCounts
+from dpfewshot.budget.scopes import check_partition
+from dpfewshot.budget.tally import EMPTY
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import VERIFY, details_of
 from dpfewshot.ledger.history import CANCEL, CHARGE, SETTLE, as_json, as_shown
@@ -164,6 +166,25 @@ class LedgerAccount:
         """
         kept = details_of(details, draws)
         return self._store.reserve(self._stored, scope, self._stored.rule.tally(cost), kept, draws)
+
+    def check(self, plans: Iterable[tuple[str | None, Cost]]) -> None:
+        """Refuse plans that do not all fit, one after another, and reserve none of them.
+
+        Args:
+            plans: the scope and the cost of each, as in `reserve`.
+
+        Raises:
+            BudgetExceeded: one does not fit.
+            LedgerError: a scope belongs to another partition than the account's.
+        """
+        standing, rule = self._store.standing(self._stored), self._stored.rule
+        sums = dict(standing.totals.sums)
+        for scope, cost in plans:
+            where = scope if self.parallel else None
+            if where is not None:
+                check_partition(standing.partition, where)
+            tally = rule.admitted(sums, where, rule.tally(cost), standing.limit)
+            sums[where] = sums.get(where, EMPTY).plus(tally)
 
     def receipt(self, entry: int) -> Receipt:
         """Where an entry is recorded. See `Receipts`."""

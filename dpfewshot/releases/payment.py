@@ -138,7 +138,7 @@ def open_payment(
         population=(division.fraction or Fraction(1)) * public,
         counts=_public_counts(task, population, records),
         relation=relation,
-        scope=_scope(account, partition_of_units(task, records, division)),
+        scope=scope_of_release(account, partition_of_units(task, records, division)),
         accountant=Accountant(account),
     )
 
@@ -152,7 +152,7 @@ def _public_counts(task: Task, population: Population, records: Records) -> dict
     return dict(population)
 
 
-def _scope(account: Account | None, partition: Partition) -> str | None:
+def scope_of_release(account: Account | None, partition: Partition) -> str | None:
     """The stratum of the units that choose, if the account's plans are known to spare them."""
     choosing = partition.choosing
     if account is None or choosing is None or account.partition != partition_of(choosing):

@@ -105,11 +105,12 @@ def test_show_lists_strata_with_short_fingerprints(command: Command, path: Path)
     lines = command("show")[1].splitlines()[1:]
     name = str(scopes[0]).split(": ")[0]
     assert lines == [
-        f"  {where}: epsilon={spent} delta=0.0 spent, epsilon={left} delta=1e-05 left: {more} like the last one"
+        f"  {where}: epsilon={spent} delta=0.0 spent, epsilon={left} delta=1e-05 left: {more} more plans "
+        "like the last one"
         for where, spent, left, more in (
-            ("whole data set", 0.75, 2.75, "3 more plans"),
-            (f"{name[:13]}: chooses", 0.5, 2.75, "3 more plans"),
-            (f"{name[:13]}: generates: Location", 0.25, 3.0, "4 more plans"),
+            ("whole data set", 0.75, 2.75, 3),
+            (f"{name[:13]}: chooses", 0.5, 2.75, 3),
+            (f"{name[:13]}: generates: Location", 0.25, 3.0, 4),
         )
     ]
     assert name not in command("history")[1]

@@ -125,6 +125,7 @@ def test_an_interruption_says_what_cannot_be_resumed(
     arguments: list[str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    *,
     with_output: bool,
     with_ledger: bool,
     says: str,
