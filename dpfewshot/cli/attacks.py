@@ -70,8 +70,7 @@ def membership(
     else:
         trials = trials_of_demonstrations(Demonstrations.from_jsonl(demonstrations), inside, outside)
     tell = stages()
-    tell("loading the model")
-    backend = open_backend(options)
+    backend = open_backend(options, tell=tell)
     tell("measuring losses")
     finding = membership_inference(by_name(task), backend, trials, loss=loss)
     conclude([finding], output, as_json=as_json)
@@ -121,8 +120,7 @@ def influence(
 
     asked = [record.text for record in read_records(texts, text=text, label=label_column)[:items]]
     shown, tell = Demonstrations.from_jsonl(demonstrations), stages()
-    tell("loading the model")
-    backend = open_backend(options)
+    backend = open_backend(options, tell=tell)
     tell("measuring influences")
     measured = influences(by_name(task), backend, shown, asked, over=over)
     finding = influence_finding([measured], over=over)

@@ -58,8 +58,7 @@ def demo(
             write_jsonl(support_tickets(), save_records)
     started = time.monotonic()
     tell = stages()
-    tell("loading the model")
-    backend = open_backend({"model": model, "threads": threads}, prompts=KEPT_FOR)
+    backend = open_backend({"model": model, "threads": threads}, prompts=KEPT_FOR, tell=tell)
     tell("planning")
     synthesizer = demo_synthesizer(backend, epsilon=epsilon)
     if not as_json:

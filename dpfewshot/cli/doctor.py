@@ -68,9 +68,8 @@ def _examine(options: Mapping[str, Any]) -> Iterator[Check]:
     yield _check("exact core", _core)
     yield _check("accounting", _accounting)
     tell = stages()
-    tell("loading the model")
     try:
-        backend = open_backend(options)
+        backend = open_backend(options, tell=tell)
     except DPFewShotError as error:
         yield Check("model", well=False, says=str(error))
         return

@@ -139,20 +139,25 @@ def _experiment(options: Mapping[str, Any], *, confidential: bool) -> Experiment
 
     columns = {"text": options["text"], "label": options["label_column"]}
     records = read_records(options["records"], **columns, unit=options["unit"])
+    task, test = by_name(options["task"]), read_records(options["test"], **columns)[: options["items"]]
+    for label in options["labels"] if task.labels is not None else ():
+        task.check_label(label)
+    budgets = [  # which checks the range of each epsilon and of delta
+        PrivacyBudget(1.0 if math.isinf(each) else each, delta_of(options["delta"], None, records))
+        for each in (1.0, *options["epsilons"])
+    ]
     # Few-shot prompts are longer than generation prompts; one context serves both.
     settings = {**options, "context_tokens": options["context_tokens"] or _context(options)}
-    stages()("loading the model")
-    writer = open_backend(settings, prompts=options["prompts_per_token"])
+    writer = open_backend(settings, prompts=options["prompts_per_token"], tell=stages())
     other = options["user_model"]
     user = None if other is None else open_backend({**settings, "model": other, "kept_prompts": 30})
-    budget = PrivacyBudget(1.0, delta_of(options["delta"], None, records))  # checks delta's range
     return Experiment(
-        task=by_name(options["task"]),
+        task=task,
         records=records,
-        test=read_records(options["test"], **columns)[: options["items"]],
+        test=test,
         writer=writer,
         writer_name=_model_name(options["model"] or _default_model(options["backend"])),
-        delta=budget.delta,
+        delta=budgets[0].delta,
         user=user,
         user_name=None if other is None else _model_name(other),
         labels=options["labels"] or None,

@@ -251,8 +251,7 @@ def open_session(
         if account is not None and isinstance(budget, PrivacyBudget) and not resuming:
             least = least_cost(account, budget.epsilon, budget.delta)
             account.check([(scope, least) for scope in scopes])
-    tell("loading the model")
-    backend = open_backend(options, prompts=options["prompts_per_token"])
+    backend = open_backend(options, prompts=options["prompts_per_token"], tell=tell)
     from dpfewshot.synthesizer import Synthesizer
 
     tell("planning")

@@ -11,6 +11,7 @@ from dpfewshot.cli.accounts import account_options, existing_account, least_cost
 from dpfewshot.cli.backends import LLAMA_CPP, Decorator, open_backend
 from dpfewshot.cli.options import HOLDOUT, budget_of, delta_option, population_of
 from dpfewshot.cli.stages import quiet_option, stages
+from dpfewshot.errors import BudgetExceeded
 from dpfewshot.runtime.files import write_errors
 from dpfewshot.values import PrivacyBudget, check_whole, unit_of
 
@@ -72,7 +73,7 @@ def read_inputs(task: Task, options: dict[str, Any], *, pure: bool = False) -> t
     """
     from dpfewshot.planning.population import relation_of
     from dpfewshot.records import read_records
-    from dpfewshot.releases.payment import open_payment, scope_of_release
+    from dpfewshot.releases.payment import explained, open_payment, scope_of_release
     from dpfewshot.sampling import Holdout, partition_of_units
 
     if options["dataset"] is not None and options["ledger"] is None:
@@ -96,7 +97,11 @@ def read_inputs(task: Task, options: dict[str, Any], *, pure: bool = False) -> t
     ) as account:
         if account is not None:
             scope = scope_of_release(account, partition_of_units(task, records, division))
-            account.check([(scope, least_cost(account, budget.epsilon, 0.0 if pure else budget.delta))])
+            least = least_cost(account, budget.epsilon, 0.0 if pure else budget.delta)
+            try:
+                account.check([(scope, least)])
+            except BudgetExceeded as refusal:
+                raise explained(refusal, scope) from None
     same = ("ledger", "dataset", "create", "holdout", "scored_units", "record_token_cap")
     return records, {"budget": budget, "population": population, **{name: options[name] for name in same}}
 
@@ -118,7 +123,6 @@ def publish(text: str, path: str | None, write: Callable[[str], object]) -> None
 
 def open_model(options: dict[str, Any]) -> LogprobBackend:
     """Open the model that labels records."""
-    stages()("loading the model")
     if options["backend"] == LLAMA_CPP and options["context_tokens"] is None:
         options["context_tokens"] = CONTEXT_TOKENS
-    return open_backend(options, prompts=_BLOCK)
+    return open_backend(options, prompts=_BLOCK, tell=stages())

@@ -88,11 +88,16 @@ class Payment:
                 details=details,
             )
         except BudgetExceeded as refusal:
-            raise refusal.saying(f"{refusal}{'' if self.parallel else _ADDS}") from None
+            raise explained(refusal, self.scope) from None
         try:
             yield reservation
         finally:
             reservation.close()
+
+
+def explained(refusal: BudgetExceeded, scope: str | None) -> BudgetExceeded:
+    """The refusal of a release, which says why it adds to generation if it has no stratum of its own."""
+    return refusal if scope is not None else refusal.saying(f"{refusal}{_ADDS}")
 
 
 def open_payment(
