@@ -20,6 +20,7 @@ carry no private variable, message or chain (dpfewshot/runtime/redaction.py).
 from __future__ import annotations
 
 import copyreg
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -40,7 +41,40 @@ class InvalidPlan(DPFewShotError, ValueError):
 
 
 class BudgetExceeded(DPFewShotError):
-    """The privacy budget does not allow this. Nothing was drawn."""
+    """The privacy budget does not allow this. Nothing was drawn.
+
+    Attributes:
+        asked: (ε, δ) that the refused plan needs; None where no account refused it.
+        remaining: (ε, δ) that a plan over the same units may still cost; None likewise.
+        remaining_by_scope: likewise for each scope that has spent, as the ledger names them; the key None is
+            the whole data set.
+    """
+
+    asked: tuple[float, float] | None = None
+    remaining: tuple[float, float] | None = None
+    remaining_by_scope: Mapping[str | None, tuple[float, float]] | None = None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        asked: tuple[float, float] | None = None,
+        remaining: tuple[float, float] | None = None,
+        remaining_by_scope: Mapping[str | None, tuple[float, float]] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.asked = asked
+        self.remaining = remaining
+        self.remaining_by_scope = remaining_by_scope
+
+    def saying(self, message: str) -> BudgetExceeded:
+        """Return the same refusal with another message."""
+        return BudgetExceeded(
+            message,
+            asked=self.asked,
+            remaining=self.remaining,
+            remaining_by_scope=self.remaining_by_scope,
+        )
 
 
 class BackendError(DPFewShotError):

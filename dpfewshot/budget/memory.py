@@ -107,7 +107,7 @@ class MemoryAccount:
     def remaining(self) -> PrivacySpend:
         """What a plan over the whole data set may still reserve."""
         with self._lock:
-            return self._rule.left(self._total(), self._limit).as_remainder()
+            return self._rule.left(self._sums(), self._limit).as_remainder()
 
     @property
     def relation(self) -> str | None:

@@ -23,6 +23,7 @@ from typing import Final
 
 from dpfewshot.budget.account import Cost, in_words
 from dpfewshot.budget.amounts import DELTA_SCALE, EPSILON_SCALE, LARGEST, NOTHING, Amount
+from dpfewshot.budget.scopes import are_apart, stratum_of, unspent_of
 from dpfewshot.budget.tally import EMPTY, EventCost, Tally
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.values import amount_text
@@ -44,6 +45,7 @@ _EXACT: Final = decimal.Context(prec=50)  # its logarithms are correctly rounded
 _ABOVE: Final = decimal.Decimal(10) ** -30  # more than the error of the logarithms
 _NEVER: Final = 2**63  # above the ε of any budget
 _MOST_PLANS: Final = 10**6
+_SHOWN: Final = 8  # strata of a message that cost alike
 _FEW: Final = 5  # orders, of which each is tried
 
 
@@ -113,7 +115,7 @@ class Rule:
         entry = counted(entry, before, limit)
         after = before.plus(entry)
         if not self.fits(Tally.over_scopes({**sums, scope: after}), limit):
-            raise BudgetExceeded(self._refusal(entry, Tally.over_scopes(sums), limit))
+            raise self._refusal(entry, scope, sums, limit)
         if not _can_be_stored(after):  # sums of (ε, δ) have no limit where divergences fit
             raise BudgetExceeded("with this plan the sums of (ε, δ) exceed what an account can store")
         return entry
@@ -126,10 +128,24 @@ class Rule:
             return Amount(better[0].epsilon, limit.delta)
         return by_sum
 
-    def left(self, tally: Tally, limit: Amount) -> Amount:
-        """An (ε, δ) that a plan over the whole data set without a Rényi bound may still cost."""
-        room = self._room(limit)
-        rooms = (room.minus(way) for way in self._ways(tally, limit) if way.delta <= room.delta)
+    def left(self, sums: Mapping[str | None, Tally], limit: Amount, scope: str | None = None) -> Amount:
+        """An (ε, δ) that a plan without a Rényi bound may still cost.
+
+        Args:
+            sums: what each scope costs already.
+            limit: the budget.
+            scope: that the plan draws from; None for the whole data set. The other strata of its partition do
+                not count, unless they exceed the budget by themselves.
+        """
+        room, total = self._room(limit), Tally.over_scopes(sums)
+        beside = {other: each for other, each in sums.items() if not are_apart(scope, other)}
+        # Divergences add to the greatest of the partition, whose stratum may be another one.
+        alone = Tally.over_scopes(beside)._replace(renyi=total.renyi)
+        rooms = (
+            room.minus(way)
+            for whole, way in zip(self._ways(total, limit), self._ways(alone, limit), strict=True)
+            if whole.fits(room)
+        )
         return max(rooms, key=lambda each: each.epsilon, default=NOTHING)
 
     def plans_left(
@@ -156,14 +172,50 @@ class Rule:
             fits, too_many = (middle, too_many) if fit(middle) else (fits, middle)
         return fits
 
-    def _refusal(self, entry: Tally, before: Tally, limit: Amount) -> str:
+    def _refusal(
+        self, entry: Tally, scope: str | None, sums: Mapping[str | None, Tally], limit: Amount
+    ) -> BudgetExceeded:
         """Why a plan does not fit. All of its numbers are public."""
-        spent, left = self.spent(before, limit), self.left(before, limit)
-        return (
-            f"the plan needs {in_words(entry.cost.as_spend())}, and does not fit: "
-            f"{in_words(spent.as_spend())} of the budget {in_words(limit.as_remainder())} is spent, which "
-            f"leaves a plan over the whole data set {in_words(left.as_remainder())}"
+        asked, left = entry.cost.as_spend(), self.left(sums, limit, scope).as_remainder()
+        by_scope = {each: self.left(sums, limit, each).as_remainder() for each in {None: EMPTY, **sums}}
+        before = Tally.over_scopes(sums)
+        spent = self.spent(before, limit)
+        return BudgetExceeded(
+            f"the plan needs {in_words(asked)}, and does not fit: {in_words(spent.as_spend())} of the budget "
+            f"{in_words(limit.as_remainder())} is spent, which leaves a plan over {stratum_of(scope)} "
+            f"{in_words(left)}"
             + self._renyi_refusal(entry, before, limit)
+            + self._by_stratum(entry, sums, limit),
+            asked=(asked.epsilon, asked.delta),
+            remaining=(left.epsilon, left.delta),
+            remaining_by_scope={each: (one.epsilon, one.delta) for each, one in by_scope.items()},
+        )
+
+    def _by_stratum(self, entry: Tally, sums: Mapping[str | None, Tally], limit: Amount) -> str:
+        """Which strata are exhausted for a plan and which are not, with what is left of them."""
+        strata = sorted(scope for scope in sums if scope is not None)
+        groups: dict[tuple[bool, Amount], list[str]] = {}
+        for scope in strata:
+            after = {**sums, scope: sums[scope].plus(entry)}
+            fits = self.fits(Tally.over_scopes(after), limit)
+            groups.setdefault((fits, self.left(sums, limit, scope)), []).append(stratum_of(scope))
+        if strata:
+            unspent = unspent_of(strata[0])
+            after = {**sums, unspent: entry}
+            fits = self.fits(Tally.over_scopes(after), limit)
+            groups.setdefault((fits, self.left(sums, limit, unspent)), []).append("all without a plan")
+        told = {
+            fits: "; ".join(
+                f"{_some(names)} ({in_words(left.as_remainder())} left)"
+                for (fitting, left), names in groups.items()
+                if fitting is fits
+            )
+            for fits in (False, True)
+        }
+        return "".join(
+            f". {word}: {told[fits]}"
+            for fits, word in ((False, "Exhausted for this plan"), (True, "Not exhausted"))
+            if told[fits]
         )
 
     def _renyi_refusal(self, entry: Tally, before: Tally, limit: Amount) -> str:
@@ -191,6 +243,12 @@ class Rule:
             return [tally.cost]
         converted = tally.renyi + tally.rest.epsilon + _conversion(self.order, limit.delta // 2)
         return [tally.cost, Amount(converted, tally.rest.delta)]
+
+
+def _some(names: list[str]) -> str:
+    """The first names of a list, and how many follow."""
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 
 def counted(entry: Tally, before: Tally, limit: Amount) -> Tally:

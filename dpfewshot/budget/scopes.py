@@ -80,6 +80,22 @@ def partition_of(scope: str) -> str:
     return partition if colon else ""
 
 
+def stratum_of(scope: str | None) -> str:
+    """A scope in a message: its stratum without the partition, quoted."""
+    return "the whole data set" if scope is None else repr(scope.partition(": ")[2] or scope)
+
+
+def unspent_of(scope: str) -> str:
+    """A scope of the same partition that no plan has: a stratum's name is never empty."""
+    partition = partition_of(scope)
+    return f"{partition}: " if partition else ""
+
+
+def are_apart(one: str | None, other: str | None) -> bool:
+    """Whether two scopes are different strata of one partition, so that no unit is in both."""
+    return None not in (one, other) and one != other and partition_of(str(one)) == partition_of(str(other))
+
+
 def scope_text(scope: str | None) -> str:
     """A scope for people: without most of its fingerprint."""
     return (

@@ -79,10 +79,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(
             re.sub(r"://\S*@", "://...@", error.format_message()), BAD_INPUT
         )  # hides a ledger's password
-    except (click.Abort, KeyboardInterrupt):
-        return _fail(
-            "interrupted; the output holds what was released before, and its budget is spent", INTERRUPTED
-        )
+    except (click.Abort, KeyboardInterrupt) as interruption:
+        return _fail(str(interruption) or "interrupted", INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - a bug: only its place and type are shown
         return _fail(f"failed with {type(error).__name__} in {_place(error)}: please report it", BAD_INPUT)
     return status if isinstance(status, int) else 0

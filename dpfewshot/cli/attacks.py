@@ -9,6 +9,7 @@ import click
 from dpfewshot.cli.backends import backend_options, open_backend
 from dpfewshot.cli.columns import text_option
 from dpfewshot.cli.findings import conclude, finding_options
+from dpfewshot.cli.stages import stages
 
 _TASK = click.option("--task", required=True, help="A built-in task, or a .toml file.")
 _LABEL = click.option("--label-column", default="label", show_default=True, help="The column of the label.")
@@ -68,7 +69,10 @@ def membership(
         trials = trials_of_records(inside, outside)
     else:
         trials = trials_of_demonstrations(Demonstrations.from_jsonl(demonstrations), inside, outside)
-    finding = membership_inference(by_name(task), open_backend(options), trials, loss=loss)
+    tell = stages()
+    backend = open_backend(options, tell=tell)
+    tell("measuring losses")
+    finding = membership_inference(by_name(task), backend, trials, loss=loss)
     conclude([finding], output, as_json=as_json)
 
 
@@ -115,8 +119,9 @@ def influence(
     from dpfewshot.tasks import by_name
 
     asked = [record.text for record in read_records(texts, text=text, label=label_column)[:items]]
-    measured = influences(
-        by_name(task), open_backend(options), Demonstrations.from_jsonl(demonstrations), asked, over=over
-    )
+    shown, tell = Demonstrations.from_jsonl(demonstrations), stages()
+    backend = open_backend(options, tell=tell)
+    tell("measuring influences")
+    measured = influences(by_name(task), backend, shown, asked, over=over)
     finding = influence_finding([measured], over=over)
     conclude([finding], output, as_json=as_json)

@@ -10,6 +10,7 @@ from dpfewshot.cli.attacks import influence, membership
 from dpfewshot.cli.columns import text_option
 from dpfewshot.cli.findings import conclude, finding_options
 from dpfewshot.cli.options import generation_options, open_session
+from dpfewshot.cli.stages import stages
 
 
 class _CanaryByDefault(click.Group):
@@ -64,6 +65,7 @@ def canary(*, plays: int, beta: float, output: str | None, as_json: bool, **opti
     from dpfewshot.audit import canary_game
 
     session = open_session(options)
+    stages()(f"playing {plays} games with canaries, and {plays} without")
     conclude([canary_game(session.synthesizer, plays=plays, beta=beta)], output, as_json=as_json)
 
 

@@ -126,13 +126,19 @@ def backend_options(command: Callable[..., None]) -> Callable[..., None]:
     )(command)
 
 
-def open_backend(options: Mapping[str, Any], *, prompts: int | None = None) -> LogprobBackend:
+def open_backend(
+    options: Mapping[str, Any],
+    *,
+    prompts: int | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> LogprobBackend:
     """Return the backend that the options of `backend_options` describe.
 
     Args:
         options: values by name; other names are ignored.
         prompts: M: llama-cpp and hugging-face keep enough streams for nearly every Poisson draw of this mean.
             None keeps `PLANNED_PROMPTS`, of which the planner takes as many as it needs.
+        tell: is told the stage once the options are checked (`cli.stages`).
 
     Raises:
         BackendError: an option does not fit the backend, or a required one is missing; or the backend cannot
@@ -151,6 +157,8 @@ def open_backend(options: Mapping[str, Any], *, prompts: int | None = None) -> L
             or "no options: its factory configures it"
         )
         raise BackendError(f"--backend {name} has no {', '.join(strange)}: it takes {takes}")
+    if tell is not None:
+        tell("loading the model")
     return _MAKERS.get(name, _own)(name, given, PLANNED_PROMPTS if prompts is None else prompts)
 
 

@@ -10,6 +10,7 @@ import click
 
 from dpfewshot.cli.options import data_options
 from dpfewshot.cli.releases import open_model, publish, read_inputs, release_options
+from dpfewshot.cli.stages import stages
 from dpfewshot.tasks import by_name
 from dpfewshot.values import delta_text, epsilon_text, on_one_line
 
@@ -51,9 +52,11 @@ def calibrate(*, demonstrations: str | None, output: str | None, as_json: bool, 
     if Path(path).exists():
         raise click.UsageError(f"--output {path} exists: name a new file")
     shown = () if demonstrations is None else Demonstrations.from_jsonl(demonstrations)
-    records, settings = read_inputs(options)
     task = by_name(options["task"])
-    released = release_calibration(task, records, open_model(options), shown, **settings)
+    records, settings = read_inputs(task, options)
+    model = open_model(options)
+    stages()("measuring the bias")
+    released = release_calibration(task, records, model, shown, **settings)
     told = json.dumps(released.as_dict()) if as_json else f"{path}: {_in_words(released)}"
     publish(told, path, released.to_json)
 

@@ -11,6 +11,7 @@ import click
 
 from dpfewshot.cli.options import data_options
 from dpfewshot.cli.releases import open_model, publish, read_inputs, release_options
+from dpfewshot.cli.stages import stages
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.tasks import Task, by_name
 
@@ -78,16 +79,19 @@ def choose(
       dpfewshot choose --task trec --records trec.jsonl.gz --candidates demos.jsonl \\
         --candidates others.jsonl --epsilon 0.2 --output chosen.jsonl
     """
+    from dpfewshot.releases.candidates import checked_candidates
     from dpfewshot.releases.choosing import choose as choose_among
 
     if output is not None and Path(output).exists():
         raise click.UsageError(f"--output {output} exists: name a new file")
     task = by_name(options["task"])
     candidates = _candidates(files, without=without)
-    records, settings = read_inputs(options)
+    checked_candidates(task, candidates)
+    records, settings = read_inputs(task, options, pure=True)
     model = open_model(options)
     if instruction_only:
         candidates.append(_written_without_records(task, model))
+    stages()("scoring the candidates")
     choice = choose_among(
         task,
         records,

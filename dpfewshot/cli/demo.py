@@ -10,6 +10,7 @@ import click
 
 from dpfewshot.cli.backends import open_backend
 from dpfewshot.cli.options import describe
+from dpfewshot.cli.stages import quiet_option, stages
 from dpfewshot.runtime.files import write_errors
 from dpfewshot.values import PrivacyBudget, delta_text, epsilon_text
 
@@ -39,6 +40,7 @@ Next steps:
 @click.option("--model", default=None, help="A GGUF file. Default: the packaged SmolLM2-135M.")
 @click.option("--threads", type=int, default=None, help="Threads of the language model. Default: all cores.")
 @click.option("--save-records", default=None, help="Write the made-up tickets to this .jsonl file too.")
+@quiet_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def demo(
     *, epsilon: float, model: str | None, threads: int | None, save_records: str | None, as_json: bool
@@ -55,11 +57,14 @@ def demo(
         with write_errors(save_records):
             write_jsonl(support_tickets(), save_records)
     started = time.monotonic()
-    backend = open_backend({"model": model, "threads": threads}, prompts=KEPT_FOR)
+    tell = stages()
+    backend = open_backend({"model": model, "threads": threads}, prompts=KEPT_FOR, tell=tell)
+    tell("planning")
     synthesizer = demo_synthesizer(backend, epsilon=epsilon)
     if not as_json:
         click.echo("1,500 made-up support tickets, read by a language model on this machine only")
         click.echo(describe(synthesizer.plan) + "\n")
+    tell("generating")
     demonstrations = synthesizer.generate_all(
         on_demonstration=None if as_json else lambda one: click.echo(f"[{one.label}] {one.text}\n")
     )

@@ -14,6 +14,7 @@ import click
 from dpfewshot import __version__
 from dpfewshot.cli.backends import backend_options, open_backend
 from dpfewshot.cli.remedies import remedy
+from dpfewshot.cli.stages import quiet_option, stages
 from dpfewshot.errors import DPFewShotError
 from dpfewshot.values import epsilon_text
 
@@ -36,6 +37,7 @@ class Check:
 
 @click.command()
 @backend_options
+@quiet_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(*, as_json: bool, **options: Any) -> None:
     """Check the installation, the backend and its batch invariance, and say what to do.
@@ -65,8 +67,9 @@ def _examine(options: Mapping[str, Any]) -> Iterator[Check]:
     yield _check("python", lambda: f"{platform.python_version()}, dpfewshot {__version__}, {sys.platform}")
     yield _check("exact core", _core)
     yield _check("accounting", _accounting)
+    tell = stages()
     try:
-        backend = open_backend(options)
+        backend = open_backend(options, tell=tell)
     except DPFewShotError as error:
         yield Check("model", well=False, says=str(error))
         return
@@ -75,8 +78,7 @@ def _examine(options: Mapping[str, Any]) -> Iterator[Check]:
     yield _claim(backend, options["backend"], described)
     from dpfewshot.backends.conformance import CHECKS, examine
 
-    if sys.stderr.isatty():
-        click.echo(f"Running {len(CHECKS)} checks on the backend: this takes minutes with a model.", err=True)
+    tell(f"running {len(CHECKS)} checks on the backend: this takes minutes with a model")
     for finding in examine(backend):
         what_to_do = remedy(
             options["backend"], described, finding.check, about_invariance=finding.about_invariance

@@ -20,6 +20,7 @@ from dpfewshot.cli.options import (
     finite_or_inf,
     top_k_of,
 )
+from dpfewshot.cli.stages import quiet_option, stages
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.values import PrivacyBudget
 
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="State that records and test items are public, and so the results are.",
 )
+@quiet_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(*, output: str | None, public_data: bool, as_json: bool, **options: Any) -> None:
     """Measure the accuracy that demonstrations give on labelled test items, with 95 % intervals.
@@ -96,11 +98,14 @@ def evaluate(*, output: str | None, public_data: bool, as_json: bool, **options:
     from dpfewshot.evaluation import evaluate as carry_out
 
     _check(options)
+    tell = stages()
     results = Results(output)
     experiment = _experiment(options, confidential=not public_data)
     planned = list(_trials(options))
     with tqdm(total=len(planned), desc="evaluating", unit="trial", disable=None, leave=False) as bar:
-        for trial in planned:
+        for number, trial in enumerate(planned, start=1):
+            if bar.disable:  # there is no terminal
+                tell(f"trial {number} of {len(planned)}")
             carry_out(experiment, [trial], results)
             bar.update()
     wanted = {experiment.key(trial) for trial in planned}
@@ -134,19 +139,25 @@ def _experiment(options: Mapping[str, Any], *, confidential: bool) -> Experiment
 
     columns = {"text": options["text"], "label": options["label_column"]}
     records = read_records(options["records"], **columns, unit=options["unit"])
+    task, test = by_name(options["task"]), read_records(options["test"], **columns)[: options["items"]]
+    for label in options["labels"] if task.labels is not None else ():
+        task.check_label(label)
+    budgets = [  # which checks the range of each epsilon and of delta
+        PrivacyBudget(1.0 if math.isinf(each) else each, delta_of(options["delta"], None, records))
+        for each in (1.0, *options["epsilons"])
+    ]
     # Few-shot prompts are longer than generation prompts; one context serves both.
     settings = {**options, "context_tokens": options["context_tokens"] or _context(options)}
-    writer = open_backend(settings, prompts=options["prompts_per_token"])
+    writer = open_backend(settings, prompts=options["prompts_per_token"], tell=stages())
     other = options["user_model"]
     user = None if other is None else open_backend({**settings, "model": other, "kept_prompts": 30})
-    budget = PrivacyBudget(1.0, delta_of(options["delta"], None, records))  # checks delta's range
     return Experiment(
-        task=by_name(options["task"]),
+        task=task,
         records=records,
-        test=read_records(options["test"], **columns)[: options["items"]],
+        test=test,
         writer=writer,
         writer_name=_model_name(options["model"] or _default_model(options["backend"])),
-        delta=budget.delta,
+        delta=budgets[0].delta,
         user=user,
         user_name=None if other is None else _model_name(other),
         labels=options["labels"] or None,

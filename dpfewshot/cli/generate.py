@@ -7,22 +7,28 @@ import os
 import stat
 import sys
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+from dpfewshot.cli.accounts import account_options
 from dpfewshot.cli.options import describe, generation_options, open_session
+from dpfewshot.cli.stages import stages
 from dpfewshot.cli.workers import worker_options, workers_of
 from dpfewshot.demonstrations import Demonstrations, json_line
 from dpfewshot.errors import BudgetExceeded, DPFewShotError
-from dpfewshot.values import Demonstration
+from dpfewshot.generation.checkpointed import Progress
+from dpfewshot.values import Demonstration, counted, on_one_line
+
+if TYPE_CHECKING:
+    from dpfewshot.synthesizer import Synthesizer
 
 CHECKPOINT = ".checkpoint"
-"""What --resume adds to the name of the output file."""
+"""What a checkpoint adds to the name of the output file."""
 
 
 @click.command()
@@ -31,16 +37,10 @@ CHECKPOINT = ".checkpoint"
 @click.option(
     "--resume",
     is_flag=True,
-    help="Keep a checkpoint in OUTPUT.checkpoint, and resume from it if it exists: finished demonstrations "
-    "are not paid for again.",
+    help="Keep OUTPUT.checkpoint when the run is finished, so that the same command pays for nothing again. "
+    "With --ledger and --output an interrupted run resumes anyway.",
 )
-@click.option("--ledger", default=None, help="A durable budget, as in sqlite:///budget.db.")
-@click.option("--dataset", default=None, help="The account's name, as in `ledger create`.")
-@click.option(
-    "--create",
-    is_flag=True,
-    help="Create the account with this run's budget if the ledger has none of that name.",
-)
+@account_options
 @worker_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with the plan and all lines.")
 def generate(
@@ -67,30 +67,19 @@ def generate(
         raise click.UsageError("--resume needs --output: its checkpoint is kept beside that file")
     if dataset is not None and ledger is None:
         raise click.UsageError("--dataset needs --ledger: without one, the budget ends with this run")
+    checkpoint = _checkpoint_of(output, ledger, resume=resume)
     with (
-        _Lines(output) as lines,  # opened before anything is spent
+        _Lines(output, held=as_json and output is None) as lines,  # opened before anything is spent
         workers_of(options, ray=ray, workers=workers, ledger=ledger) as work,
     ):
-        session = open_session(options, ledger=ledger, dataset=dataset, create=create)
-        click.echo(describe(session.synthesizer.plan, options["unit"]), err=True)
+        resuming = checkpoint is not None and checkpoint.exists()
+        session = open_session(options, ledger=ledger, dataset=dataset, create=create, resuming=resuming)
+        stages()(describe(session.synthesizer.plan, options["unit"]))
         if ledger is None and session.synthesizer.plan.epsilon is not None:
             click.echo(_NO_LEDGER, err=True)
-        checkpoint = f"{output}{CHECKPOINT}" if resume else None
-        if checkpoint is not None and sys.stderr.isatty():
-            click.echo(_which_run(checkpoint), err=True)
-        try:
-            demonstrations = session.synthesizer.generate_all(
-                on_demonstration=lambda one: None if as_json and output is None else lines.write(one),
-                checkpoint=checkpoint,
-                **work,
-            )
-        except BudgetExceeded:
-            if checkpoint is not None:  # which has the others
-                lines.complete(Demonstrations.from_jsonl(checkpoint))
-            raise
-        if resume:
-            lines.complete(demonstrations)
-        session.synthesizer.close()
+        with _kept(checkpoint, always=resume):
+            demonstrations = _release(session.synthesizer, lines, checkpoint, work, ledger=ledger)
+            session.synthesizer.close()
     if as_json:
         document = {
             "plan": session.synthesizer.plan.as_dict(),
@@ -102,11 +91,77 @@ def generate(
 _NO_LEDGER = "no --ledger: nothing adds up what several runs on these records cost"
 
 
+def _release(
+    synthesizer: Synthesizer,
+    lines: _Lines,
+    checkpoint: Path | None,
+    work: Mapping[str, Any],
+    *,
+    ledger: str | None,
+) -> Demonstrations:
+    """Generate and write all demonstrations. Ctrl-C tells what there is, what is spent, and how to go on."""
+    tell, planned = stages(), synthesizer.plan.demonstrations
+    if checkpoint is not None and checkpoint.exists():
+        tell(f"resuming the run in {checkpoint}")
+    tell(f"generating {counted(planned, 'demonstration')}")
+    released: list[Demonstration] = []
+
+    def on_demonstration(one: Demonstration) -> None:
+        if checkpoint is not None and not released:
+            released.extend(Demonstrations.from_jsonl(checkpoint)[:-1])  # of earlier runs
+        released.append(one)
+        lines.write(one)
+        if not sys.stderr.isatty():  # which has a bar
+            tell(f"generated {len(released)} of {planned}: {on_one_line(one.label)}")
+
+    try:
+        demonstrations = synthesizer.generate_all(
+            on_demonstration=on_demonstration, checkpoint=checkpoint, **work
+        )
+    except (BudgetExceeded, KeyboardInterrupt) as error:
+        if checkpoint is not None:  # which has the others
+            released = list(Demonstrations.from_jsonl(checkpoint))
+            lines.complete(released)
+        if isinstance(error, BudgetExceeded):
+            raise
+        there = lines.holding(len(released), planned)
+        raise click.Abort(_interrupted(there, checkpoint, ledger)) from None
+    if checkpoint is not None:
+        lines.complete(demonstrations)
+    tell("done")
+    return demonstrations
+
+
+@contextmanager
+def _kept(checkpoint: Path | None, *, always: bool) -> Iterator[None]:
+    """Keep the checkpoint of an unfinished run, or always; one without draws only hinders other plans."""
+    try:
+        yield
+    except BaseException:
+        if checkpoint is not None and _holds_nothing(checkpoint):
+            checkpoint.unlink(missing_ok=True)
+        raise
+    if checkpoint is not None and not always:
+        checkpoint.unlink()
+
+
+def _holds_nothing(checkpoint: Path) -> bool:
+    """Whether a checkpoint has neither demonstrations nor draws for a later run."""
+    progress = Progress()
+    try:
+        for line in checkpoint.read_bytes().splitlines()[1:]:
+            progress.add(json.loads(line))
+    except (OSError, LookupError, TypeError, ValueError):
+        return False
+    return not (progress.finished or progress.reserved)
+
+
 class _Lines:
     """Writes each line as soon as it is released, so that an interruption loses nothing that was paid for."""
 
-    def __init__(self, output: str | None) -> None:
+    def __init__(self, output: str | None, *, held: bool = False) -> None:
         self._output = output
+        self._held = held  # until all are printed as one object
         self._file: FileIO | None = None
         self._is_new = False
 
@@ -129,6 +184,8 @@ class _Lines:
                 Path(self._output).unlink()
 
     def write(self, demonstration: Demonstration) -> None:
+        if self._held:
+            return
         line = json_line(demonstration)
         if self._file is None:
             click.echo(line, nl=False)
@@ -159,14 +216,42 @@ class _Lines:
                 there[line] -= 1
             else:
                 self.write(one)
+        with suppress(OSError):  # not every file can be forced to disk
+            os.fsync(self._file.fileno())  # before the checkpoint goes
+
+    def holding(self, released: int, planned: int) -> str:
+        """Where what an interrupted run released is."""
+        if not released:
+            return f"no demonstration was released{f', so {self._output} has none' if self._output else ''}"
+        where = "not printed" if self._held else f"in {self._output}" if self._output else "printed"
+        are = "is" if released == 1 else "are"
+        return f"{released} of {counted(planned, 'demonstration')} {are} {where}"
 
 
-def _which_run(checkpoint: str) -> str:
-    """What --resume does: for people, so a pipe does not get it."""
-    file = Path(checkpoint)
-    if file.is_file() and file.stat().st_size:
-        return f"resuming the run in {checkpoint}"
-    return f"starting a new run; it can be resumed from {checkpoint}"
+def _checkpoint_of(output: str | None, ledger: str | None, *, resume: bool) -> Path | None:
+    """Where a run records its progress; None if it cannot be resumed."""
+    if output is None or (ledger is None and not resume):
+        return None
+    if not resume and os.path.lexists(output) and not Path(output).is_file():  # such as a terminal or a pipe
+        return None
+    return Path(f"{output}{CHECKPOINT}")
+
+
+def _interrupted(there: str, checkpoint: Path | None, ledger: str | None) -> str:
+    """What there is after Ctrl-C, what is spent, and how to go on.
+
+    Args:
+        there: where the run's demonstrations are.
+        checkpoint: from which the same command continues; None if it cannot.
+        ledger: that pays; None for a budget of this run alone.
+    """
+    if checkpoint is not None:
+        return (
+            f"interrupted: {there}. The same command makes the others: it continues from {checkpoint} within "
+            "what is reserved, and labels that have not begun reserve theirs then"
+        )
+    spent = "what labels that began have reserved stays spent" if ledger else "its budget ended with it"
+    return f"interrupted: {there}. This run cannot be resumed, and {spent}: with --ledger and --output it can"
 
 
 def _missing_end(file: int) -> bytes:

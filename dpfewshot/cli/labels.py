@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dpfewshot.cli.accounts import least_cost, ledger_option
 from dpfewshot.cli.columns import text_option
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.values import PrivacySpend, delta_text, epsilon_text
@@ -16,7 +17,7 @@ from dpfewshot.values import PrivacySpend, delta_text, epsilon_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dpfewshot.budget.account import Account
+    from dpfewshot.ledger import LedgerAccount
 
 
 @click.command()
@@ -30,9 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--candidates", default=None, help="A file with the public labels to choose from, one per line."
 )
-@click.option(
-    "--ledger", "url", default=None, help="The budget ledger that pays, such as sqlite:///budget.db."
-)
+@ledger_option("url")
 @click.option("--dataset", default=None, help="The ledger account's name. The account must exist.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def labels(
@@ -62,6 +61,9 @@ def labels(
 
     listed = None if candidates is None else _lines(candidates)
     with _account(url, dataset) as account:
+        if account is not None and epsilon > 0:
+            least = least_cost(account, epsilon, delta if listed is None else 0.0)
+            account.check([(None, least)])
         release = release_labels(
             read_records(records, text=text, label=label_column, unit=unit),
             count=count,
@@ -79,7 +81,7 @@ def labels(
 
 
 @contextmanager
-def _account(url: str | None, dataset: str | None) -> Iterator[Account | None]:
+def _account(url: str | None, dataset: str | None) -> Iterator[LedgerAccount | None]:
     """Open the account that pays, if one is named."""
     if url is None and dataset is None:
         yield None

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpfewshot.budget.scopes import scope_text
+from dpfewshot.cli.accounts import ledger_option
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, amount_text, counted, on_one_line
 
 if TYPE_CHECKING:
     from dpfewshot.ledger import LedgerAccount
 
-_LEDGER = click.option("--ledger", "url", required=True, help="As in sqlite:///budget.db.")
+_LEDGER = ledger_option("url", text="As in sqlite:///budget.db.", required=True)
 _DATASET = click.option("--dataset", required=True, help="The account's name.")
 _EPSILON = click.option("--epsilon", type=float, required=True)
 _DELTA = click.option("--delta", type=float, required=True)
@@ -105,11 +106,11 @@ def create(
 @ledger.command()
 @_of_an_account
 def show(*, url: str, dataset: str, as_json: bool) -> None:
-    """Show an account's budget, what is spent, how many plans like the last one fit, and its chain tip.
+    """Show an account's budget, what is spent, and its chain tip, the hash of its last event.
 
-    The chain tip is the hash of the account's last event. A line for each stratum follows: its task with the
-    start of its partition's fingerprint, its label, and what its own plans have spent. Together the strata
-    of one partition cost the greatest of these.
+    A line for each stratum that has spent follows: its task with the start of its partition's fingerprint,
+    its label, what its own plans have spent, what is left of it, and how many more plans like the account's
+    last one fit. Together the strata of one partition cost the greatest of what they have spent.
 
     \b
     Example:
@@ -237,11 +238,14 @@ def _print_summary(account: LedgerAccount, *, as_json: bool) -> None:
         f"{on_one_line(account.dataset)}: budget {_in_words(summary['budget'])}, "
         f"spent {_in_words(summary['spent'])}, {counted(summary['entries'], 'entry', 'entries')}, "
         f"relation {account.relation}, each {on_one_line(account.unit or 'record')} is one unit, "
-        f"rule {account.rule}, {'' if left is None else f'{left} more plans like the last one fit, '}"
-        f"chain tip {account.chain_tip}"
+        f"rule {account.rule}, chain tip {account.chain_tip}"
     )
     for stratum in summary["strata"]:
-        click.echo(f"  {on_one_line(scope_text(stratum['scope']))}: {_in_words(stratum)}")
+        more = counted(stratum["plans_left"], "more plan")
+        click.echo(
+            f"  {on_one_line(scope_text(stratum['scope']))}: {_in_words(stratum)} spent, "
+            f"{_in_words(stratum['remaining'])} left: {more} like the last one"
+        )
 
 
 def _in_words(amount: dict[str, float]) -> str:

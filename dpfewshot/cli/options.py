@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dpfewshot.cli.accounts import existing_account, least_cost
 from dpfewshot.cli.backends import Decorator, backend_options, open_backend
 from dpfewshot.cli.columns import text_option
 from dpfewshot.cli.identifiers import mask_option, read_private
+from dpfewshot.cli.stages import quiet_option, stages
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.tasks import Task, by_name
 from dpfewshot.values import (
@@ -20,10 +22,13 @@ from dpfewshot.values import (
     NoPrivacy,
     PrivacyBudget,
     Record,
+    Records,
+    StoredRecords,
     counted,
     delta_text,
     epsilon_text,
     on_one_line,
+    unit_of,
 )
 
 if TYPE_CHECKING:
@@ -68,6 +73,9 @@ delta_option: Decorator = click.option(
     default=None,
     help="Default: the smaller of 1e-5 and 1/(100 n); n counts all units, or is the population if given.",
 )
+
+HOLDOUT = 0.2
+"""The default of --holdout in every command that has it: `generate` comes before `choose`."""
 
 _PLANNED = "Default: planned from public numbers, for the least noise."
 
@@ -154,9 +162,10 @@ _OPTIONS: tuple[Decorator, ...] = (
     click.option(
         "--holdout",
         type=float,
-        default=0.0,
-        show_default=True,
-        help="The share of units that never generate and are kept for choosing, at no further cost.",
+        default=None,
+        help="The share of units that never generate and are kept for choose and calibrate, at no further "
+        f"cost. Default: {HOLDOUT}; 0 with --preset, draws of fixed size, no privacy, or masked texts "
+        "without --unit.",
     ),
     click.option(
         "--disjoint-parts",
@@ -183,7 +192,8 @@ def data_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def generation_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command every option of a generation."""
+    """Give a command every option of a generation, and `--quiet`."""
+    command = quiet_option(command)
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -199,21 +209,52 @@ class Session:
 
 
 def open_session(
-    options: dict[str, Any], *, ledger: str | None = None, dataset: str | None = None, create: bool = False
+    options: dict[str, Any],
+    *,
+    ledger: str | None = None,
+    dataset: str | None = None,
+    create: bool = False,
+    resuming: bool = False,
 ) -> Session:
     """Read the records, load the model and plan. Spends nothing.
 
+    What needs no model is checked before it is loaded, the account too.
+
+    Args:
+        options: of `generation_options`.
+        ledger: the value of --ledger.
+        dataset: the value of --dataset.
+        create: the value of --create.
+        resuming: whether an earlier run has reserved some of the plan already.
+
     Raises:
         DPFewShotError: the input is wrong; says what in one line.
+        BudgetExceeded: the account does not allow the plan.
     """
-    from dpfewshot.synthesizer import Synthesizer
+    from dpfewshot.planning.population import relation_of
+
+    tell = stages()
 
     task = by_name(options["task"])
     mechanism = _mechanism(options)
     population = population_of(options["population"])
     records = read_private(options)
     budget = budget_of(options["epsilon"], options["delta"], population, records)
-    backend = open_backend(options, prompts=options["prompts_per_token"])
+    holdout = holdout_of(options)
+    scopes = _checked_scopes(
+        options, task, records, budget=budget, mechanism=mechanism, population=population, holdout=holdout
+    )
+    relation, unit = relation_of(options["sampling"], population), unit_of(records)
+    if budget is NO_PRIVACY and ledger is not None:
+        raise InvalidPlan("a run without a guarantee (private=False) is refused a ledger account")
+    with existing_account(ledger, dataset, relation=relation, unit=unit, create=create) as account:
+        if account is not None and isinstance(budget, PrivacyBudget) and not resuming:
+            least = least_cost(account, budget.epsilon, budget.delta)
+            account.check([(scope, least) for scope in scopes])
+    backend = open_backend(options, prompts=options["prompts_per_token"], tell=tell)
+    from dpfewshot.synthesizer import Synthesizer
+
+    tell("planning")
     synthesizer = Synthesizer(
         task,
         records,
@@ -231,7 +272,7 @@ def open_session(
         labels=options["labels"] or None,
         sampling=options["sampling"],
         accounting=options["accounting"],
-        holdout=options["holdout"],
+        holdout=holdout,
         disjoint_parts=options["disjoint_parts"],
         ledger=ledger,
         dataset=dataset,
@@ -240,7 +281,63 @@ def open_session(
     )
     for warning in synthesizer.plan.warnings:
         click.echo(f"warning: {warning}", err=True)
+    with existing_account(ledger, dataset, relation=relation, unit=unit) as account:
+        if account is not None and not resuming:
+            account.check(synthesizer.set_up.account_costs)  # of all strata, before the first one generates
     return Session(task, synthesizer, backend)
+
+
+def holdout_of(options: Mapping[str, Any]) -> float:
+    """The value of --holdout, or its default: none where there can be none, or where a paper has none."""
+    given: float | None = options["holdout"]
+    if given is not None:
+        return given
+    by_masked_text = options["mask_identifiers"] is not None and options["unit"] is None
+    of_a_paper = options["sampling"] != "poisson" or options["preset"] is not None
+    return 0.0 if of_a_paper or by_masked_text or options["epsilon"] == math.inf else HOLDOUT
+
+
+def _checked_scopes(
+    options: Mapping[str, Any],
+    task: Task,
+    records: Records | StoredRecords,
+    *,
+    budget: PrivacyBudget | NoPrivacy,
+    mechanism: Mechanism | None,
+    population: Population,
+    holdout: float,
+) -> list[str | None]:
+    """Check what needs no model; return the scopes that the plan draws from.
+
+    Raises:
+        InvalidTask, InvalidRecords, InvalidPlan: as `Synthesizer`.
+    """
+    from dpfewshot.generation.units import labels_of, planned_labels, units_by_scope
+    from dpfewshot.planning.choices import TANG, TOP_K, Choices, preset
+    from dpfewshot.planning.planner import rate_of
+    from dpfewshot.planning.population import public_stratum
+    from dpfewshot.records.checks import check_fields
+    from dpfewshot.sampling import partition_of_units
+
+    labels = planned_labels(task, options["labels"] or None)
+    paper = options["preset"] or (TANG if options["accounting"] == "published" else None)
+    choices = Choices(
+        mechanism, options["prompts_per_token"], options["records_per_prompt"], options["resample_every"]
+    )
+    if paper is not None:
+        limit = budget if isinstance(budget, PrivacyBudget) else None
+        choices = choices.filled(preset(paper, task, limit, TOP_K))
+    same = ("max_tokens", "record_token_cap", "sampling", "disjoint_parts", "accounting")
+    settings = choices.settings(
+        shots_per_label=options["shots"], holdout=holdout, **{name: options[name] for name in same}
+    )
+    check_fields(task, records)
+    units = units_by_scope(task, records, labels)
+    for scope, members in units.items():
+        named = labels_of(scope, labels)
+        rate_of(settings, public_stratum(settings.sampling, population, scope, named, len(members)))
+    partition = partition_of_units(task, records, settings.division)
+    return [partition.generating(scope) for scope in units]
 
 
 def _mechanism(options: Mapping[str, Any]) -> Mechanism | None:
@@ -274,8 +371,6 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
         f"M={settings.prompts_per_token} N={settings.records_per_prompt} T={settings.max_tokens} "
         f"R={settings.resample_every}; at most {plan.prompt_tokens:,} tokens a demonstration{seconds}"
     )
-    if settings.holdout:
-        sizes += f"; {settings.holdout:g} of the units are kept for choosing"
     lines = [
         (
             f"plan: {counted(plan.demonstrations, 'demonstration')} by {plan.mechanism}, "
@@ -295,6 +390,12 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
         lines.append(
             f"      {name:<16}{stratum.population:>8}{rate:>9.4f}"
             f"{stratum.steps:>7}{stratum.noise_multiplier:>9.4f}{noise:>15}{spent}"
+        )
+    if settings.holdout:
+        lines.append(
+            f"      {100 * settings.holdout:g} % of the units are kept for `choose`, which then costs no "
+            f"further budget; the others are drawn {1 / (1 - settings.holdout):.3g} times as often, which "
+            "takes more noise. --holdout 0 uses all"
         )
     return "\n".join([*lines, *(f"      {on_one_line(reason)}" for reason in plan.reasons)])
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpfewshot.cli.options import describe, generation_options, open_session
+from dpfewshot.cli.stages import stages
 from dpfewshot.values import epsilon_text
 
 if TYPE_CHECKING:
@@ -60,9 +61,14 @@ def plan(
         from dpfewshot.accounting.reference.cross_check import require
 
         require()  # before the model is loaded
-    session = open_session(options)
+    session, tell = open_session(options), stages()
+    tell("measuring the model's speed")
     measured = session.synthesizer.probe(probe_seconds)
+    if cross_check:
+        tell("computing epsilon with other accountants")
     checks = _cross_checks(measured) if cross_check else []
+    if compare:
+        tell("comparing mechanisms")
     compared = session.synthesizer.compare(target_noise=target_noise) if compare else []
     if as_json:
         found: dict[str, object] = {}

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dpfewshot.cli.accounts import account_options, existing_account, least_cost
 from dpfewshot.cli.backends import LLAMA_CPP, Decorator, open_backend
-from dpfewshot.cli.options import budget_of, delta_option, population_of
+from dpfewshot.cli.options import HOLDOUT, budget_of, delta_option, population_of
+from dpfewshot.cli.stages import quiet_option, stages
+from dpfewshot.errors import BudgetExceeded
 from dpfewshot.runtime.files import write_errors
-from dpfewshot.values import PrivacyBudget
+from dpfewshot.values import PrivacyBudget, check_whole, unit_of
 
 if TYPE_CHECKING:
     from dpfewshot.backends import LogprobBackend
+    from dpfewshot.tasks import Task
     from dpfewshot.values import Records
 
 CONTEXT_TOKENS = 1024
@@ -27,7 +31,7 @@ _OPTIONS: tuple[Decorator, ...] = (
     click.option(
         "--holdout",
         type=float,
-        default=0.2,
+        default=HOLDOUT,
         show_default=True,
         help="The fraction of units to read, as given to generate; 0 reads all.",
     ),
@@ -41,32 +45,36 @@ _OPTIONS: tuple[Decorator, ...] = (
         help="Public number of units of a label (N if labels are free).",
     ),
     click.option("--record-token-cap", type=int, default=100, show_default=True),
-    click.option("--ledger", default=None, help="A durable budget, as in sqlite:///budget.db."),
-    click.option("--dataset", default=None, help="The account's name, as in `ledger create`."),
-    click.option(
-        "--create",
-        is_flag=True,
-        help="Create the account with this run's budget if the ledger has none of that name.",
-    ),
+    account_options,
 )
 
 
 def release_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of a release from labelled records, beside `data_options`."""
-    for option in reversed(_OPTIONS):
+    for option in reversed((*_OPTIONS, quiet_option)):
         command = option(command)
     return command
 
 
-def read_inputs(options: dict[str, Any]) -> tuple[Records, dict[str, Any]]:
-    """Read the records, and return them with the release's keyword arguments.
+def read_inputs(task: Task, options: dict[str, Any], *, pure: bool = False) -> tuple[Records, dict[str, Any]]:
+    """Read the records, check what needs no model, and return them with the release's keyword arguments.
+
+    Args:
+        task: of the records.
+        options: of `data_options` and `release_options`.
+        pure: whether the release costs ε alone, and no δ.
 
     Raises:
+        BudgetExceeded: the account does not allow the release.
+        LedgerError: there is no such account.
         InvalidRecords: a record cannot be used.
         InvalidPlan: an option is outside its range.
         UsageError: an account lacks its ledger, or epsilon is infinite.
     """
+    from dpfewshot.planning.population import relation_of
     from dpfewshot.records import read_records
+    from dpfewshot.releases.payment import explained, open_payment, scope_of_release
+    from dpfewshot.sampling import Holdout, partition_of_units
 
     if options["dataset"] is not None and options["ledger"] is None:
         raise click.UsageError("--dataset needs --ledger: without one, the budget ends with this run")
@@ -77,6 +85,23 @@ def read_inputs(options: dict[str, Any]) -> tuple[Records, dict[str, Any]]:
     budget = budget_of(options["epsilon"], options["delta"], population, records)
     if not isinstance(budget, PrivacyBudget):
         raise click.UsageError("--epsilon must be finite: without noise there is no release")
+    check_whole("scored_units", options["scored_units"])
+    division = Holdout(options["holdout"])
+    open_payment(task, records, budget=None, population=population, holdout=options["holdout"])
+    with existing_account(
+        options["ledger"],
+        options["dataset"],
+        relation=relation_of("poisson", population),
+        unit=unit_of(records),
+        create=options["create"],
+    ) as account:
+        if account is not None:
+            scope = scope_of_release(account, partition_of_units(task, records, division))
+            least = least_cost(account, budget.epsilon, 0.0 if pure else budget.delta)
+            try:
+                account.check([(scope, least)])
+            except BudgetExceeded as refusal:
+                raise explained(refusal, scope) from None
     same = ("ledger", "dataset", "create", "holdout", "scored_units", "record_token_cap")
     return records, {"budget": budget, "population": population, **{name: options[name] for name in same}}
 
@@ -100,4 +125,4 @@ def open_model(options: dict[str, Any]) -> LogprobBackend:
     """Open the model that labels records."""
     if options["backend"] == LLAMA_CPP and options["context_tokens"] is None:
         options["context_tokens"] = CONTEXT_TOKENS
-    return open_backend(options, prompts=_BLOCK)
+    return open_backend(options, prompts=_BLOCK, tell=stages())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from dpfewshot.cli.accounts import LEDGER_VARIABLE, ledger_option
 from dpfewshot.runtime.files import write_errors, write_whole
 from dpfewshot.values import counted, delta_text, epsilon_text
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--demonstrations", default=None, help="A .jsonl file from generate --output.")
-@click.option("--ledger", default=None, help="A budget ledger, such as sqlite:///budget.db.")
+@ledger_option(text="A budget ledger, such as sqlite:///budget.db.")
 @click.option("--dataset", default=None, help="The ledger account's name.")
 @click.option("--choice", default=None, help="A file with the output of choose --json.")
 @click.option("--plan", default=None, help="A file with the output of plan --json or generate --json.")
@@ -53,6 +55,8 @@ def report(
     """
     from dpfewshot.report import page, select
 
+    if options["dataset"] is None and options["ledger"] == os.environ.get(LEDGER_VARIABLE):
+        options["ledger"] = None  # a report need not be of an account
     if (options["ledger"] is None) != (options["dataset"] is None):
         raise click.UsageError("--ledger and --dataset must be given together")
     if not any(options.values()):

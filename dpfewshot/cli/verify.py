@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dpfewshot.cli.accounts import ledger_option
 from dpfewshot.cli.findings import FAILED
 from dpfewshot.values import amount_text, counted, on_one_line
 
@@ -23,7 +24,7 @@ LIMITS = (
 
 @click.command()
 @click.argument("file")
-@click.option("--ledger", required=True, help="The ledger that paid, as in sqlite:///budget.db.")
+@ledger_option(text="The ledger that paid, as in sqlite:///budget.db.", required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def verify(*, file: str, ledger: str, as_json: bool) -> None:
     """Check that a ledger paid for the demonstrations of a file, and that each line is as it was released.

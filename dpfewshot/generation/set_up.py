@@ -14,6 +14,7 @@ from dpfewshot.backends.protocol import LogprobBackend, identity_of, states_inva
 from dpfewshot.budget.account import Details
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.scopes import Partition
+from dpfewshot.budget.tally import EventCost
 from dpfewshot.certificates import Provenance
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
@@ -144,6 +145,15 @@ class SetUp:
     def account_scope(self, stratum: StratumPlan) -> str | None:
         """The name of a stratum in the account's partition; None for the whole data set."""
         return self.partition.generating(stratum.scope)
+
+    @property
+    def account_costs(self) -> list[tuple[str | None, Amount]]:
+        """The scope and the cost of each stratum, as an account counts them; none if nothing is certified."""
+        return [
+            (self.account_scope(stratum), EventCost(stratum.cost, stratum.event))
+            for stratum in self.plan.strata
+            if self.certified and stratum.cost is not None and stratum.event is not None
+        ]
 
     def account_details(self, stratum: StratumPlan) -> Details:
         """Public facts of a stratum's plan for the account's history."""

@@ -22,7 +22,7 @@ _DEATHS: Final = 3
 
 _BROKEN: Final = (
     "a worker process died, or could not read its task, and its pool runs nothing more. "
-    "Run again with a new pool: a run with checkpoint=, or --resume on the command line, continues"
+    "Run again with a new pool: a run with checkpoint=, or the same command with --output, continues"
 )
 _REFUSED: Final = "the executor takes no tasks: was it shut down?"
 _NOT_SENT: Final = (

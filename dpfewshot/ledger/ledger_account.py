@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import asdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from dpfewshot.budget.account import Cost, Details, Receipt, other_kind
 from dpfewshot.budget.amounts import LARGEST, Amount
 from dpfewshot.budget.draws import DrawCounts
+from dpfewshot.budget.scopes import check_partition
+from dpfewshot.budget.tally import EMPTY
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import VERIFY, details_of
 from dpfewshot.ledger.history import CANCEL, CHARGE, SETTLE, as_json, as_shown
@@ -108,13 +110,17 @@ class LedgerAccount:
 
     @property
     def plans_left(self) -> int | None:
-        """How many more plans like the last one fit, counted up to a million; None before the first plan."""
+        """How many more plans like the last one fit, over the same units; None before the first plan.
+
+        Counted up to a million. `summary` has the number of each stratum.
+        """
         return self._store.standing(self._stored).plans_left
 
     def summary(self) -> dict[str, object]:
         """Budget, spend, entries and strata at one moment, as `dpfewshot ledger show --json` prints them.
 
-        A stratum's scope is None for the whole data set. Its spend is that of its own plans.
+        A stratum's scope is None for the whole data set. Its spend is that of its own plans; `remaining` is
+        what a plan over it may still cost, and `plans_left` how many more plans like the account's last fit.
         """
         standing = self._store.standing(self._stored)
         budget, spent = standing.limit.as_budget(), standing.spent.as_spend()
@@ -124,7 +130,12 @@ class LedgerAccount:
             "spent": {"epsilon": spent.epsilon, "delta": spent.delta},
             "entries": standing.entries,
             "strata": [
-                {"scope": scope, **asdict(amount.as_spend())}
+                {
+                    "scope": scope,
+                    **asdict(amount.as_spend()),
+                    "remaining": asdict(standing.left_in(scope).as_remainder()),
+                    "plans_left": standing.plans_left_in(scope),
+                }
                 for scope, amount in standing.spent_by_scope.items()
             ],
         }
@@ -155,6 +166,25 @@ class LedgerAccount:
         """
         kept = details_of(details, draws)
         return self._store.reserve(self._stored, scope, self._stored.rule.tally(cost), kept, draws)
+
+    def check(self, plans: Iterable[tuple[str | None, Cost]]) -> None:
+        """Refuse plans that do not all fit, one after another, and reserve none of them.
+
+        Args:
+            plans: the scope and the cost of each, as in `reserve`.
+
+        Raises:
+            BudgetExceeded: one does not fit.
+            LedgerError: a scope belongs to another partition than the account's.
+        """
+        standing, rule = self._store.standing(self._stored), self._stored.rule
+        sums = dict(standing.totals.sums)
+        for scope, cost in plans:
+            where = scope if self.parallel else None
+            if where is not None:
+                check_partition(standing.partition, where)
+            tally = rule.admitted(sums, where, rule.tally(cost), standing.limit)
+            sums[where] = sums.get(where, EMPTY).plus(tally)
 
     def receipt(self, entry: int) -> Receipt:
         """Where an entry is recorded. See `Receipts`."""

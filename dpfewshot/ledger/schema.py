@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import resources
 from typing import Final
 
@@ -56,14 +59,30 @@ def _has_tables(connection: Connection, name: str) -> bool:
     return True
 
 
-def _migrate(connection: Connection) -> None:
+@contextmanager
+def _warnings_alone() -> Iterator[None]:
+    """Keep Alembic from logging each step, unless the program configures its logger."""
+    logger = logging.getLogger("alembic")
+    own = [one for one in logger.handlers if not isinstance(one, logging.NullHandler)]  # Alembic adds that
+    if own or logger.level != logging.NOTSET:
+        yield
+        return
+    logger.setLevel(logging.WARNING)
     try:
-        from alembic import command
-        from alembic.config import Config
-    except ModuleNotFoundError:
-        raise MissingExtra("making or migrating a ledger", "ledger") from None
-    with resources.as_file(resources.files("dpfewshot.ledger") / "migrations") as folder:
-        config = Config(attributes={"connection": connection})
-        config.set_main_option("script_location", str(folder).replace("%", "%%"))
-        config.set_main_option("path_separator", "os")
-        command.upgrade(config, NEWEST)
+        yield
+    finally:
+        logger.setLevel(logging.NOTSET)
+
+
+def _migrate(connection: Connection) -> None:
+    with _warnings_alone():  # also while it is imported
+        try:
+            from alembic import command
+            from alembic.config import Config
+        except ModuleNotFoundError:
+            raise MissingExtra("making or migrating a ledger", "ledger") from None
+        with resources.as_file(resources.files("dpfewshot.ledger") / "migrations") as folder:
+            config = Config(attributes={"connection": connection})
+            config.set_main_option("script_location", str(folder).replace("%", "%%"))
+            config.set_main_option("path_separator", "os")
+            command.upgrade(config, NEWEST)

@@ -41,9 +41,19 @@ class Standing:
     @property
     def left(self) -> Amount:
         """What a plan over the whole data set may still cost."""
-        return self.rule.left(self.totals.total, self.limit)
+        return self.rule.left(self.totals.sums, self.limit)
 
     @property
     def plans_left(self) -> int | None:
         """How many more plans like the last one fit; None before the first plan."""
-        return None if self.last is None else self.rule.plans_left(self.totals.sums, self.last, self.limit)
+        return None if self.last is None else self.plans_left_in(self.last[0])
+
+    def left_in(self, scope: str | None) -> Amount:
+        """What a plan over one scope may still cost."""
+        return self.rule.left(self.totals.sums, self.limit, scope)
+
+    def plans_left_in(self, scope: str | None) -> int | None:
+        """How many more plans over one scope that cost what the last one did fit; None before the first."""
+        if self.last is None:
+            return None
+        return self.rule.plans_left(self.totals.sums, (scope, self.last[1]), self.limit)

@@ -167,7 +167,7 @@ def plan_stratum(
     Raises:
         InvalidPlan: M·N·P is above the population, or no noise meets the budget.
     """
-    sampling_rate = _sampling_rate(settings, stratum)
+    sampling_rate = rate_of(settings, stratum)
     draws = draws_at(settings, stratum, sampling_rate)
     sigma, cost, event = 0.0, None, None
     if budget is not None and settings.accounting == PUBLISHED:
@@ -218,11 +218,15 @@ def _least_noise(event: Callable[[float], Event], budget: PrivacyBudget) -> tupl
     return sigma, Amount.certified(epsilon(event(sigma), delta=target.delta).upper, limit.delta)
 
 
-def _sampling_rate(settings: Settings, stratum: Stratum) -> Fraction:
-    """Q = M·N·P/((1-f)·n): (1-f)·n is the expected number of units that generate, a public constant."""
+def rate_of(settings: Settings, stratum: Stratum) -> Fraction:
+    """Q = M·N·P/((1-f)·n): (1-f)·n is the expected number of units that generate, a public constant.
+
+    Raises:
+        InvalidPlan: M·N·P is above (1-f)·n, or that is below 1.
+    """
     wanted, generating = settings.units_wanted, settings.division.generating_share * stratum.population
     where = f"label {stratum.scope!r}" if stratum.scope is not None else "the data set"
-    share = f" without its holdout of {settings.holdout}" if settings.holdout else ""
+    share = f" without its holdout of {settings.holdout} (0 uses all)" if settings.holdout else ""
     if generating < 1:
         raise InvalidPlan(
             f"{where}{share} has no units to sample from: check the data, or leave the label out"

@@ -67,7 +67,7 @@ def release_calibration(
     create: bool = False,
     population: Population = None,
     unit: str | None = None,
-    holdout: float | None = 0.2,
+    holdout: float = 0.0,
     scored_units: int = 1_000,
     prompt_format: PromptFormat | None = None,
     record_token_cap: int = RECORD_TOKEN_CAP,
@@ -89,7 +89,8 @@ def release_calibration(
         create: as in `Synthesizer`.
         population: public n, as in `Synthesizer`, of every label; one number, their sum, weighs labels alike.
         unit: as in `Synthesizer`.
-        holdout: as it was given to `Synthesizer`: only units kept for choosing are read. None reads all.
+        holdout: as it was given to `Synthesizer`: only units kept for choosing are read. 0 reads all, and
+            its cost adds to that of generation.
         scored_units: how many units are read on average, at most; each takes one prompt. Fewer cost less time
             and more noise.
         prompt_format: the prompt's wording; by default the task's.

@@ -61,7 +61,7 @@ def choose(
     create: bool = False,
     population: Population = None,
     unit: str | None = None,
-    holdout: float = 0.2,
+    holdout: float = 0.0,
     scored_units: int = SCORED_UNITS,
     score: str = ACCURACY,
     balanced: bool = False,
@@ -85,7 +85,8 @@ def choose(
         population: as in `Synthesizer`; with labels, {label: n} for all of them, or their sum.
         unit: as in `Synthesizer`.
         holdout: the fraction of units that choose, as it was given to `Synthesizer`, which then keeps them
-            out of generation: an account counts the greater of both costs. 0 reads all units.
+            out of generation: an account counts the greater of both costs. 0, the default of both, reads all
+            units, and both costs add.
         scored_units: units to score on average, at least 1. The sample is random, and amplifies ε.
         score: "accuracy" chooses by right or wrong; "likelihood" by the probability of the label.
         balanced: whether every label counts alike, whatever its public number of units. A label in which no

@@ -88,11 +88,16 @@ class Payment:
                 details=details,
             )
         except BudgetExceeded as refusal:
-            raise BudgetExceeded(f"{refusal}{'' if self.parallel else _ADDS}") from None
+            raise explained(refusal, self.scope) from None
         try:
             yield reservation
         finally:
             reservation.close()
+
+
+def explained(refusal: BudgetExceeded, scope: str | None) -> BudgetExceeded:
+    """The refusal of a release, which says why it adds to generation if it has no stratum of its own."""
+    return refusal if scope is not None else refusal.saying(f"{refusal}{_ADDS}")
 
 
 def open_payment(
@@ -138,7 +143,7 @@ def open_payment(
         population=(division.fraction or Fraction(1)) * public,
         counts=_public_counts(task, population, records),
         relation=relation,
-        scope=_scope(account, partition_of_units(task, records, division)),
+        scope=scope_of_release(account, partition_of_units(task, records, division)),
         accountant=Accountant(account),
     )
 
@@ -152,7 +157,7 @@ def _public_counts(task: Task, population: Population, records: Records) -> dict
     return dict(population)
 
 
-def _scope(account: Account | None, partition: Partition) -> str | None:
+def scope_of_release(account: Account | None, partition: Partition) -> str | None:
     """The stratum of the units that choose, if the account's plans are known to spare them."""
     choosing = partition.choosing
     if account is None or choosing is None or account.partition != partition_of(choosing):

@@ -16,7 +16,7 @@ from types import FunctionType, TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from dpfewshot import errors
-from dpfewshot.errors import BackendError, DPFewShotError
+from dpfewshot.errors import BackendError, BudgetExceeded, DPFewShotError
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -24,6 +24,8 @@ Class = TypeVar("Class", bound=type)
 
 _PACKAGE = "dpfewshot"
 _RUST = "pyo3_runtime"
+_OF_A_REFUSAL = ("asked", "remaining", "remaining_by_scope")
+"""Public amounts of an account."""
 _END = object()
 
 
@@ -191,6 +193,8 @@ def _same_message(error: DPFewShotError) -> DPFewShotError:
     same.args = (text,)  # the initialisers of some classes take other parameters
     if isinstance(same, BackendError) and isinstance(error, BackendError):
         same.retryable = bool(error.retryable)
+    if type(error) is BudgetExceeded:
+        vars(same).update({name: getattr(error, name) for name in _OF_A_REFUSAL})
     return same
 
 

@@ -250,7 +250,19 @@ def test_reopening_sees_the_same(ledger_url: str) -> None:
             "spent": {"epsilon": 1.25, "delta": 1e-6},
             "entries": 2,
             "strata": [
-                {"scope": "invoice", "epsilon": 0.5, "delta": 0.0},
-                {"scope": "refund", "epsilon": 1.25, "delta": 1e-6},
+                {
+                    "scope": "invoice",
+                    "epsilon": 0.5,
+                    "delta": 0.0,
+                    "plans_left": 7,
+                    "remaining": {"epsilon": 3.5, "delta": 1e-5},
+                },
+                {
+                    "scope": "refund",
+                    "epsilon": 1.25,
+                    "delta": 1e-6,
+                    "plans_left": 5,
+                    "remaining": {"epsilon": 2.75, "delta": 9e-6},
+                },
             ],
         }

@@ -12,6 +12,7 @@ from dpfewshot import __version__
 from tests.support.commands import Run
 
 SECRET = "swordfish"
+LOADING, PLANNING = "loading the model", "planning"
 
 
 @pytest.fixture
@@ -40,10 +41,14 @@ def generate(records: Path, *further: object) -> list[object]:
     return ["generate", *plan, "--prompts-per-token", "5", "--max-tokens", "4", *further]
 
 
-def one_line(status: int, out: str, err: str) -> str:
+def one_line(status: int, out: str, err: str, *stages: str) -> str:
+    """What is wrong, after the stages that were begun."""
     assert status == 2
     assert out == ""
     assert SECRET not in err
+    for stage in stages:
+        assert err.startswith(f"{stage}\n")
+        err = err.removeprefix(f"{stage}\n")
     assert err.startswith("dpfewshot: ")
     assert err.count("\n") == 1
     return err
@@ -111,10 +116,11 @@ def test_bad_options(command: Run, records: Path, option: str, value: str) -> No
 
 
 def test_model_that_is_missing_or_no_model(command: Run, records: Path, tmp_path: Path) -> None:
-    assert "nowhere.gguf" in one_line(*command(*generate(records, "--model", tmp_path / "nowhere.gguf")))
+    nowhere = command(*generate(records, "--model", tmp_path / "nowhere.gguf"))
+    assert "nowhere.gguf" in one_line(*nowhere, LOADING)
     text = tmp_path / "text.gguf"
     text.write_text("not a model")
-    assert "GGUF" in one_line(*command(*generate(records, "--model", text)))
+    assert "GGUF" in one_line(*command(*generate(records, "--model", text)), LOADING)
 
 
 def test_output_that_cannot_be_written_is_found_before_anything_is_spent(command: Run, records: Path) -> None:
@@ -124,13 +130,12 @@ def test_output_that_cannot_be_written_is_found_before_anything_is_spent(command
 # ---- with the packaged model -----------------------------------------------------------------------------
 
 
-@pytest.mark.model
 @pytest.mark.parametrize(
     ("further", "says"),
     [
-        (["--prompts-per-token", "21"], "prompts_per_token=20 would fit"),
+        (["--prompts-per-token", "21", "--holdout", "0"], "prompts_per_token=20 would fit"),
+        (["--prompts-per-token", "20"], "holdout of 0.2 (0 uses all): prompts_per_token=16 would fit"),
         (["--max-tokens", "0"], "max_tokens"),
-        (["--top-k", "1000000"], "top_k"),
         (["--label", "Colour"], "label"),
         (["--label", "Entity"], "Entity"),
         (["--record-token-cap", "0"], "record_token_cap"),
@@ -141,6 +146,10 @@ def test_plans_that_cannot_be_honoured(command: Run, records: Path, further: lis
 
 
 @pytest.mark.model
+def test_a_top_k_above_the_vocabulary(command: Run, records: Path) -> None:
+    assert "top_k" in one_line(*command(*generate(records, "--top-k", "1000000")), LOADING, PLANNING)
+
+
 def test_a_label_that_the_task_does_not_have(command: Run, tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     path.write_bytes(content("other label"))

@@ -47,7 +47,7 @@ def command(capfd: pytest.CaptureFixture[str]) -> Run:
 
 
 def test_the_file_beside_the_demonstrations_calibrates_a_classifier(command: Run) -> None:
-    status, out, err = command("calibrate", "--demonstrations", "demos.jsonl")
+    status, out, err = command("calibrate", "--demonstrations", "demos.jsonl", "--quiet")
     assert (status, err) == (0, "")
     assert out.startswith("demos.calibration.json: in nats, with noise of 0.0")
     assert "neighbours zero-out)" in out

@@ -60,7 +60,7 @@ DATA = "--task tickets.toml --records tickets.jsonl --backend tests.integration.
 
 
 def choose(*further: str) -> list[str]:
-    return ["choose", *shlex.split(DATA), "--epsilon", "2", *further]
+    return ["choose", *shlex.split(DATA), "--epsilon", "2", "--quiet", *further]
 
 
 GOOD, POOR = ("--candidates", "good.jsonl"), ("--candidates", "poor.jsonl")
@@ -116,10 +116,10 @@ def test_what_the_model_writes_without_records_may_be_a_candidate(
 @pytest.mark.usefixtures("here")
 def test_generating_and_choosing_on_one_ledger_cost_the_greater(command: Run) -> None:
     account = ["--ledger", "sqlite:///budget.db", "--dataset", "tickets"]
-    made = "--delta 1e-6 --holdout 0.2 --max-tokens 2 --resample-every 2 --prompts-per-token 20 --top-k 8"
+    made = "--delta 1e-6 --max-tokens 2 --resample-every 2 --prompts-per-token 20 --top-k 8"
     generate = ["generate", *shlex.split(f"{DATA} {made}"), "--epsilon", "2", *account, "--create"]
     assert command(*generate, "--output", "demos.jsonl")[0] == 0
-    further = ["--candidates", "demos.jsonl", *GOOD, *account, "--holdout", "0.2"]
+    further = ["--candidates", "demos.jsonl", *GOOD, *account]
     status, out, _ = command(*choose(*further, "--json"))
     assert status == 0
     Path("choice.json").write_text(out)
@@ -145,7 +145,7 @@ def test_generating_and_choosing_on_one_ledger_cost_the_greater(command: Run) ->
 def test_without_a_holdout_both_add(command: Run) -> None:
     account = ["--ledger", "sqlite:///budget.db", "--dataset", "tickets"]
     assert command("ledger", "create", *account, "--epsilon", 4, "--delta", 1e-5)[0] == 0
-    made = "--delta 1e-6 --max-tokens 1 --prompts-per-token 20 --top-k 8 --epsilon 2"
+    made = "--delta 1e-6 --max-tokens 1 --prompts-per-token 20 --top-k 8 --epsilon 2 --holdout 0"
     assert command("generate", *shlex.split(f"{DATA} {made}"), *account)[0] == 0
     status, out, _ = command(*choose(*GOOD, *account, "--json"))
     assert status == 0

@@ -73,7 +73,7 @@ def test_json_carries_intervals_and_whether_it_is_private(
     command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["--epsilon", "1", "--epsilon", "inf", "--shots", "1", "--shots", "2", "--no-baselines", "--json"]
-    assert run([*command, *asked, "--public-data"]) == 0
+    assert run([*command, *asked, "--public-data", "--quiet"]) == 0
     told = capsys.readouterr()
     document = json.loads(told.out)
     assert told.err == ""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import click
 import pytest
 
 from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.budget.scopes import Partition
-from dpfewshot.cli.application import run
+from dpfewshot.cli.application import cli, run
+from dpfewshot.errors import BudgetExceeded
 from dpfewshot.ledger import BudgetLedger
-from dpfewshot.values import PrivacySpend
+from dpfewshot.values import PrivacyBudget, PrivacySpend
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -53,11 +56,42 @@ def test_show_prints_one_object_and_no_more_than_readers_know(command: Command) 
         "budget": {"epsilon": 1.0, "delta": 1e-5},
         "spent": {"epsilon": 0.25, "delta": 1e-6},
         "entries": 1,
-        "strata": [{"scope": "trec: Location", "epsilon": 0.25, "delta": 1e-6}],
+        "strata": [
+            {
+                "scope": "trec: Location",
+                "epsilon": 0.25,
+                "delta": 1e-6,
+                "remaining": {"epsilon": 0.75, "delta": 9e-6},
+                "plans_left": 3,
+            }
+        ],
         "rule": "sum",
         "plans_left": 3,
     }
-    assert "rule sum, 3 more plans like the last one fit, chain tip" in command("show")[1]
+    told = "trec: Location: epsilon=0.25 delta=1e-06 spent, epsilon=0.75 delta=9e-06 left: 3 more plans"
+    assert told in command("show")[1]
+
+
+def test_show_says_by_label_how_many_plans_fit(command: Command, path: Path) -> None:
+    """A label that another run left alone keeps its plans, whatever the last label has spent."""
+    partition = Partition("trec", ("Location", "Number"))
+    assert command("create", "--epsilon", "4", "--delta", "1e-5")[0] == 0
+    with BudgetLedger.open(f"sqlite:///{path}") as ledger:
+        found = ledger.account("tickets")
+        for label, epsilon in (("Number", 2.0), ("Location", 2.0), ("Location", 2.0)):
+            found.charge(found.reserve(partition.generating(label), PrivacySpend(epsilon, 0.0), {}))
+        with pytest.raises(BudgetExceeded, match=r"Exhausted.*'Location'.*Not exhausted: 'Number'") as caught:
+            found.reserve(partition.generating("Location"), PrivacySpend(2.0, 0.0), {})
+    assert (caught.value.asked, caught.value.remaining) == ((2.0, 0.0), (0.0, 1e-5))
+    by_scope = caught.value.remaining_by_scope
+    assert by_scope is not None
+    assert by_scope[partition.generating("Number")] == (2.0, 1e-5)
+    head, *strata = command("show")[1].splitlines()
+    assert "plans like" not in head
+    assert [line.rpartition(": ")[2] for line in strata] == [
+        "0 more plans like the last one",
+        "1 more plan like the last one",
+    ]
 
 
 def test_show_lists_strata_with_short_fingerprints(command: Command, path: Path) -> None:
@@ -72,9 +106,13 @@ def test_show_lists_strata_with_short_fingerprints(command: Command, path: Path)
     lines = command("show")[1].splitlines()[1:]
     name = str(scopes[0]).split(": ")[0]
     assert lines == [
-        "  whole data set: epsilon=0.75 delta=0.0",
-        f"  {name[:13]}: chooses: epsilon=0.5 delta=0.0",
-        f"  {name[:13]}: generates: Location: epsilon=0.25 delta=0.0",
+        f"  {where}: epsilon={spent} delta=0.0 spent, epsilon={left} delta=1e-05 left: {more} more plans "
+        "like the last one"
+        for where, spent, left, more in (
+            ("whole data set", 0.75, 2.75, 3),
+            (f"{name[:13]}: chooses", 0.5, 2.75, 3),
+            (f"{name[:13]}: generates: Location", 0.25, 3.0, 4),
+        )
     ]
     assert name not in command("history")[1]
     document = json.loads(command("show", "--json")[1])
@@ -189,3 +227,59 @@ def test_a_recorded_command_line_shows_no_password(capsys: pytest.CaptureFixture
     shown = capsys.readouterr().err
     assert "ter2secret" not in shown
     assert "://...@host" in shown
+
+
+# ---- the ledger in the environment -------------------------------------------------------------------------
+
+
+def commands_with_a_ledger(group: click.Group, *names: str) -> Iterator[tuple[str, click.Option]]:
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        if isinstance(command, click.Group):
+            yield from commands_with_a_ledger(command, *names, name)
+        elif command is not None:
+            options = [one for one in command.params if isinstance(one, click.Option)]
+            yield from ((" ".join([*names, name]), one) for one in options if "--ledger" in one.opts)
+
+
+def test_every_command_takes_its_ledger_from_the_environment() -> None:
+    found = dict(commands_with_a_ledger(cli))
+    assert {"generate", "choose", "calibrate", "labels", "verify", "report", "ledger show"} <= found.keys()
+    assert {option.envvar for option in found.values()} == {"DPFEWSHOT_LEDGER"}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://me:swordfish@127.0.0.1:1/budget",
+        "postgresql+psycopg://me:swordfish@127.0.0.1:port/budget",
+        "mysql://me:swordfish@host/budget",
+        "swordfish",
+    ],
+)
+def test_the_environment_names_a_ledger_and_no_message_its_password(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    create = ["ledger", "create", "--dataset", "tickets", "--epsilon", "1", "--delta", "1e-5"]
+    monkeypatch.setenv("DPFEWSHOT_LEDGER", f"sqlite:///{path}")
+    assert run(create) == 0
+    assert run(["ledger", "show", "--dataset", "tickets"]) == 0
+    assert run(["report", "--output", str(path.with_name("report.html"))]) == 2  # of no account that it names
+    assert "there is nothing to report" in capsys.readouterr().err
+    monkeypatch.setenv("DPFEWSHOT_LEDGER", url)
+    assert run(create) == 2
+    printed = capsys.readouterr()
+    assert "swordfish" not in printed.out + printed.err
+
+
+def test_a_new_ledger_logs_no_step_of_alembic_unless_its_logger_is_configured(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("alembic")
+    with caplog.at_level(logging.INFO):
+        BudgetLedger.open(f"sqlite:///{tmp_path / 'one.db'}").create("one", PrivacyBudget(1.0, 1e-5))
+        assert [one.name for one in caplog.records if one.name.startswith("alembic")] == []
+        assert logger.level == logging.NOTSET
+    with caplog.at_level(logging.INFO, "alembic"):
+        BudgetLedger.open(f"sqlite:///{tmp_path / 'two.db'}").create("two", PrivacyBudget(1.0, 1e-5))
+    assert any(one.name.startswith("alembic") for one in caplog.records)

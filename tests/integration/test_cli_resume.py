@@ -68,7 +68,7 @@ def test_an_interrupted_command_resumes(
             ("refund", "my parcel is late"),
             ("delivery", "my parcel is late"),
         ]
-    assert (tmp_path / "demos.jsonl.checkpoint").exists()
+    (tmp_path / "demos.jsonl.checkpoint").unlink()
     # without the checkpoint another plan is asked for, which the budget does not allow
     assert generate(monkeypatch, [*arguments, "--output", str(output)]) == 3
 
@@ -92,16 +92,46 @@ def test_resuming_needs_an_output(arguments: list[str], capsys: pytest.CaptureFi
     assert "--resume needs --output" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_terminal_reads_whether_a_run_is_resumed(
+def test_on_a_ledger_with_an_output_a_run_resumes_unasked(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An interruption pays for nothing twice and says so; the run after it makes what is missing."""
+    output, checkpoint = tmp_path / "demos.jsonl", tmp_path / "demos.jsonl.checkpoint"
+    resumable = [*arguments, "--output", str(output)]
+    assert generate(monkeypatch, resumable, answers=3) == 130
+    assert f"no demonstration was released, so {output} has none. The same" in capsys.readouterr().err
+    assert not output.exists()
+    assert generate(monkeypatch, resumable, answers=6) == 130
+    told = capsys.readouterr().err
+    assert f"resuming the run in {checkpoint}" in told
+    assert f"interrupted: 1 of 2 demonstrations is in {output}. The same command makes the others" in told
+    assert generate(monkeypatch, resumable) == 0
+    assert [json.loads(line)["label"] for line in output.read_text().splitlines()] == ["refund", "delivery"]
+    assert not checkpoint.exists()  # another plan may follow
+    assert generate(monkeypatch, resumable) == 3
+    assert not checkpoint.exists()
+    assert len(output.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("with_output", "with_ledger", "says"),
+    [
+        (False, True, "1 of 2 demonstrations is printed. This run cannot be resumed, and what labels that"),
+        (True, False, "demos.jsonl. This run cannot be resumed, and its budget ended with it: with --ledger"),
+    ],
+)
+def test_an_interruption_says_what_cannot_be_resumed(
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    terminal: bool,
+    *,
+    with_output: bool,
+    with_ledger: bool,
+    says: str,
 ) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
-    resumed = [*arguments, "--output", str(tmp_path / "demos.jsonl"), "--resume"]
-    for answers, says in ((7, "starting a new run"), (1000, "resuming the run in")):
-        generate(monkeypatch, resumed, answers)
-        assert (says in capsys.readouterr().err) == terminal
+    words = arguments if with_ledger else arguments[: arguments.index("--ledger")]
+    words += ["--output", str(tmp_path / "demos.jsonl")] if with_output else []
+    assert generate(monkeypatch, words, answers=7) == 130
+    assert says in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.checkpoint"))

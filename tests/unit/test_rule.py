@@ -28,6 +28,7 @@ from dpfewshot.budget.rule import Rule, counted
 from dpfewshot.budget.scopes import scope_name
 from dpfewshot.budget.tally import EMPTY, EventCost, Tally
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
+from dpfewshot.runtime.redaction import redacted
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 
 BUDGET = PrivacyBudget(4.0, 1e-5)
@@ -189,7 +190,7 @@ def test_nothing_is_spent_of_a_new_account_and_no_budget_admits_more_than_itself
     except InvalidPlan:
         return
     assert rule.spent(EMPTY, limit).epsilon == 0
-    assert rule.left(EMPTY, limit).fits(limit)
+    assert rule.left({}, limit).fits(limit)
     assert not rule.fits(Tally.of(Amount(limit.epsilon + 1, 0), None), limit)
 
 
@@ -252,3 +253,47 @@ def test_plans_left_are_those_that_fit_one_after_another(rule: Rule) -> None:
         while found < 5000 and rule.fits(Tally.over_scopes(more), LIMIT):
             more[last[0]], found = more[last[0]].plus(last[1]), found + 1
         assert told == max(found, 0)
+
+
+SCOPES = (None, "t: a", "t: b", "u: a")
+
+
+@pytest.mark.parametrize("rule", [RENYI, Rule()])
+def test_what_is_left_of_a_scope_is_the_most_that_still_fits(rule: Rule) -> None:
+    """And the refusal says so, in words and numbers."""
+    generator = random.Random(6)
+    for _ in range(40):
+        sums = {
+            scope: rule.tally(generator.choice(COSTS)).times(generator.randrange(3)) for scope in SCOPES[:3]
+        }
+        for scope in SCOPES:
+            left = rule.left(sums, LIMIT, scope)
+            too_much = Tally.of(Amount(left.epsilon + 1, 0), None)
+            if rule.fits(Tally.over_scopes(sums), LIMIT):
+                assert rule.admitted(sums, scope, Tally.of(left, None), LIMIT).cost == left
+            with pytest.raises(BudgetExceeded) as caught:
+                rule.admitted(sums, scope, too_much, LIMIT)
+            refusal, told = caught.value, left.as_remainder()
+            assert refusal.remaining == (told.epsilon, told.delta)
+            assert refusal.remaining_by_scope is not None
+            assert refusal.remaining_by_scope.keys() == sums.keys()
+            assert (refusal.asked or (0.0, 0.0))[0] > refusal.remaining[0]
+
+
+def test_a_refusal_names_strata_that_are_exhausted_and_those_that_are_not() -> None:
+    account = MemoryAccount(BUDGET)
+    account.reserve("t: a", PrivacySpend(3.99, 0.0), {})
+    account.reserve("t: b", PrivacySpend(2.0, 0.0), {})
+    with pytest.raises(BudgetExceeded) as caught:
+        account.reserve("t: a", PrivacySpend(1.0, 0.0), {})
+    assert str(caught.value).endswith(
+        "over 'a' epsilon=0.01, delta=1e-05. Exhausted for this plan: 'a' (epsilon=0.01, delta=1e-05 left). "
+        "Not exhausted: 'b' (epsilon=2, delta=1e-05 left); all without a plan (epsilon=4, delta=1e-05 left)"
+    )
+    for other in (
+        copy.copy(caught.value),
+        pickle.loads(pickle.dumps(caught.value)),  # noqa: S301 - its own
+        redacted(caught.value, None),
+    ):
+        assert vars(other) == vars(caught.value)
+    assert BudgetExceeded("no draw is left").remaining is None
