@@ -1,18 +1,20 @@
 """What poisoned records achieve, into docs/results/raw/poisoned.json: `python -m bench.poisoned`.
 
 The worst case: a model that obeys every record. A prompt that holds a poisoned record answers with the planted
-word, at probability 1. The page docs/how-to/poisoned-records.md shows `table()`.
+word, at probability 1. The page docs/how-to/poisoned-records.md shows the tables.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dpfewshot as dpf
-from dpfewshot.audit.bounds import Rate, most_probable
+from dpfewshot.audit.bounds import Rate, TradeOff, most_probable
 from dpfewshot.backends import Scripted
 from dpfewshot.generation.experiments import unaccounted
 from dpfewshot.generation.request import GenerationRequest
@@ -78,37 +80,70 @@ def planted(synthesizer: dpf.Synthesizer, plays: int) -> int:
 
 def main() -> None:
     """Measure every cell."""
-    cells = [
-        {
-            "agree": agree,
-            "epsilon": epsilon,
-            "seen": {k: planted(synthesizer(epsilon, k, agree=agree), PLAYS) for k in POISONED},
-        }
-        for agree in (False, True)
-        for epsilon in EPSILONS
-    ]
+    cells = [measured(epsilon, agree=agree) for agree in (False, True) for epsilon in EPSILONS]
     setting = {"plays": PLAYS, "units": UNITS, "prompts": PROMPTS, "tokens": TOKENS, "delta": DELTA}
     write_whole(RAW, json.dumps({**setting, "cells": cells}, indent=1) + "\n")
-    sys.stdout.write("\n".join(table()) + "\n")
+    sys.stdout.write("\n".join([*table(), "", *table_of_agreement()]) + "\n")
+
+
+def measured(epsilon: float | None, *, agree: bool) -> dict[str, Any]:
+    """How often the planted word came out, by k, and the most that the plan's whole trade-off curve allows."""
+    seen = {str(k): planted(synthesizer(epsilon, k, agree=agree), PLAYS) for k in POISONED}
+    return {"agree": agree, "epsilon": epsilon, "seen": seen, "allowed": allowed(epsilon, seen["0"])}
+
+
+def allowed(epsilon: float | None, before: int) -> dict[str, float]:
+    """The bounds by k, at the upper end of P₀'s interval; none without noise."""
+    if epsilon is None:
+        return {}
+    event = synthesizer(epsilon, 0).plan.strata[0].event
+    assert event is not None  # noqa: S101 - a plan with an ε has one
+    claim = TradeOff(event)
+    return {str(k): claim.most(_rate(before).high, k) for k in POISONED[1:]}
 
 
 def table() -> Iterator[str]:
-    """The page's rows: measured frequencies with 95 % intervals, and the bounds at P₀'s upper end."""
-    raw = json.loads(RAW.read_text(encoding="utf-8"))
-    yield f"| other records | ε | {' | '.join(f'k = {k}' for k in POISONED)} |"
-    yield "|---" * (2 + len(POISONED)) + "|"
-    for cell in raw["cells"]:
-        others, epsilon = "agree" if cell["agree"] else "say nothing", cell["epsilon"]
-        rates = {int(k): Rate(seen, raw["plays"], 0.025) for k, seen in cell["seen"].items()}
-        shown = [f"{rate.estimate:.1%} ({rate.low:.1%} to {rate.high:.1%})" for rate in rates.values()]
-        if epsilon is not None:
-            bounds = [most_probable(rates[0].high, epsilon, raw["delta"], k) for k in POISONED[1:]]
-            shown[1:] = [f"{one}; at most {_up(most)}" for one, most in zip(shown[1:], bounds, strict=True)]
-        yield f"| {others} | {'no noise' if epsilon is None else f'{epsilon:g}'} | {' | '.join(shown)} |"
+    """The page's rows where other records say nothing: frequencies with 95 % intervals, and bounds."""
+    yield "| ε | k | P₀ | P | by (ε, δ), at most | by the plan, at most |"
+    yield "|---|---|---|---|---|---|"
+    for cell in _cells(agree=False):
+        epsilon, rates = cell["epsilon"], {int(k): _rate(seen) for k, seen in cell["seen"].items()}
+        for k in POISONED[1:]:
+            bounds = "– | –"
+            if epsilon is not None:
+                group = most_probable(rates[0].high, epsilon, DELTA, k)
+                bounds = f"{_up(group)} | {_up(cell['allowed'][str(k)])}"
+            yield f"| {_name(epsilon)} | {k} | {_shown(rates[0])} | {_shown(rates[k])} | {bounds} |"
+
+
+def table_of_agreement() -> Iterator[str]:
+    """The page's rows where other records agree."""
+    yield f"| ε | {' | '.join(f'k = {k}' for k in POISONED)} |"
+    yield "|---" * (1 + len(POISONED)) + "|"
+    for cell in _cells(agree=True):
+        shown = (_shown(_rate(seen)) for seen in cell["seen"].values())
+        yield f"| {_name(cell['epsilon'])} | {' | '.join(shown)} |"
+
+
+def _cells(*, agree: bool) -> list[dict[str, Any]]:
+    cells = json.loads(RAW.read_text(encoding="utf-8"))["cells"]
+    return [cell for cell in cells if cell["agree"] is agree]
+
+
+def _rate(seen: int) -> Rate:
+    return Rate(seen, PLAYS, 0.025)
+
+
+def _name(epsilon: float | None) -> str:
+    return "no noise" if epsilon is None else f"{epsilon:g}"
+
+
+def _shown(rate: Rate) -> str:
+    return f"{rate.estimate:.1%} ({rate.low:.1%} to {rate.high:.1%})"
 
 
 def _up(probability: float) -> str:
-    return f"{min(probability + 5e-4, 1.0):.1%}"  # never rounded below the bound
+    return f"{math.ceil(1000 * min(probability, 1.0)) / 10:.1f}%"  # an upper bound stays one
 
 
 if __name__ == "__main__":
