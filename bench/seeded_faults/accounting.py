@@ -248,4 +248,18 @@ ACCOUNTING_AND_LEDGER = (
         "what one disjoint part drew, all count as drawn after an interruption",
         "tests/integration/test_resuming.py tests/integration/test_draws.py",
     ),
+    Fault(
+        "dpfewshot/audit/bounds.py",
+        "sum(math.exp(step * epsilon) for step in range(units))",
+        "1.0",
+        "a group of units pays delta for each step",
+        "tests/statistical/test_poisoned.py",
+    ),
+    Fault(
+        "dpfewshot/audit/plays.py",
+        "stages = without, stage([canary.record] * canaries)",
+        "stages = without, stage([])",
+        "released texts are those of data sets with canaries",
+        "tests/statistical/test_canary_game.py",
+    ),
 )

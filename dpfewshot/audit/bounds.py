@@ -147,10 +147,25 @@ def noise_at_most(
     return float(planned * (end / planned) ** max(share, 0.0))
 
 
+def most_probable(before: float, epsilon: float, delta: float, units: int) -> float:
+    """Return the largest probability that (ε, δ) allows an outcome once k units are added or changed.
+
+    Group privacy gives P ≤ e^{kε}·P₀ + δ_k and, for the complement, 1 - P₀ ≤ e^{kε}·(1 - P) + δ_k, where
+    δ_k = δ·(e^{kε} - 1)/(e^ε - 1).
+
+    Args:
+        before: P₀, the outcome's probability before.
+        epsilon: ε ≥ 0.
+        delta: δ in [0, 1).
+        units: k ≥ 1.
+    """
+    growth = math.exp(units * epsilon)
+    slack = delta * sum(math.exp(step * epsilon) for step in range(units))
+    return min(growth * before + slack, 1 - (1 - before - slack) / growth, 1.0)
+
+
 def epsilon_at_least(delta: float, counts: Counts) -> float:
     """Return the least ε at which (ε, δ)-DP allows the counts, from the definition alone.
-
-    At m units, P[S | D'] ≤ e^{mε}·P[S | D] + δ·(e^{mε} - 1)/(e^ε - 1), and the same for the complement of S.
 
     Args:
         delta: δ in (0, 1).
@@ -159,11 +174,9 @@ def epsilon_at_least(delta: float, counts: Counts) -> float:
     from scipy.optimize import brentq
 
     units, false, true = counts.canaries, counts.false_positives.high, counts.true_positives.low
-    outcomes = ((false, true), (1 - true, 1 - false))
 
     def room(epsilon: float) -> float:
-        slack = delta * sum(math.exp(step * epsilon) for step in range(units))
-        return min(math.exp(units * epsilon) * least + slack - most for least, most in outcomes)
+        return most_probable(false, epsilon, delta, units) - true
 
     return 0.0 if room(0.0) >= 0 else float(brentq(room, 0.0, _LARGEST_EPSILON / units, xtol=1e-6))
 

@@ -6,6 +6,8 @@ demonstrations. It can refute a set-up, never prove one sound (docs/proofs/audit
 
 from __future__ import annotations
 
+from functools import partial
+
 from tqdm import tqdm
 
 from dpfewshot.audit.findings import Finding
@@ -35,6 +37,7 @@ def canary_game(
     plays: int = 1000,
     beta: float = BETA,
     batches: int = 2,
+    texts_only: bool = False,
 ) -> Finding:
     """Play with and without canaries, and bound ε from below.
 
@@ -48,6 +51,9 @@ def canary_game(
         beta: β, the probability that a sound set-up fails.
         batches: the number of draws of records whose prompts the backend answers, each four times for
             the mechanism's candidates and four times for all tokens.
+        texts_only: whether to play with the user's model and records, and to look at nothing but the texts
+            that a run of the plan releases (Meeus et al. 2025). A play then costs what these texts cost.
+            Draws and answers are not checked.
 
     Returns:
         A confidential finding of kind "canary". It fails if the lower bound exceeds the plan's ε, if units
@@ -67,23 +73,17 @@ def canary_game(
             "the canary game tests a certified epsilon, which this plan does not have (private=False)"
         )
     with tqdm(desc="canary game", unit="play", disable=None, leave=False) as bar:
-        table = Table(set_up, label, plays, beta / _BOUNDS, bar.update)
-        bar.total = table.ticks
+        table = Table(set_up, label, plays, beta / (2 if texts_only else _BOUNDS), bar.update)
+        bar.total = 2 * plays + plays // 4 if texts_only else table.ticks
+        counted = partial(Counted, label, set_up.plan.relation, beta)
+        if texts_only:
+            return verdict_of(set_up.mechanism, stratum, counted((table.released_texts(),), (), None))
         of_one_draw = [table.one_token(), table.one_block()]
         demonstration, draws = table.one_demonstration()
+    games = (*(one for one in of_one_draw if one is not None), demonstration)
     units = set_up.bodies(set_up.parts(stratum)[0])
-    return verdict_of(
-        set_up.mechanism,
-        stratum,
-        Counted(
-            label=label,
-            relation=set_up.plan.relation,
-            beta=beta,
-            games=(*(one for one in of_one_draw if one is not None), demonstration),
-            draws=draws,
-            answers=sum((_asked(set_up, stratum, label, units) for _ in range(batches)), Answers()),
-        ),
-    )
+    answers = sum((_asked(set_up, stratum, label, units) for _ in range(batches)), Answers())
+    return verdict_of(set_up.mechanism, stratum, counted(games, draws, answers))
 
 
 def _smallest(plan: GenerationPlan) -> str:

@@ -10,11 +10,13 @@ There are three games:
   of later tokens.
 
 All follow `Synthesizer.generate` from the records to the text of a demonstration. They replace the records
-and the model; the first two also the sampling rate and the number of tokens.
+and the model; the first two also the sampling rate and the number of tokens. A fourth game replaces neither:
+*released texts*, in which the user's model generates all of a label's demonstrations (echo.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -22,6 +24,7 @@ from functools import cached_property
 
 from dpfewshot.accounting import Event
 from dpfewshot.audit.bounds import Counts, Rate, TradeOff, noise_at_most
+from dpfewshot.audit.echo import EchoCanary, own_generation
 from dpfewshot.audit.premises import Expected
 from dpfewshot.audit.worlds import Crowd, World
 from dpfewshot.audit.worst_case import TELLING, WorstCaseModel
@@ -32,6 +35,7 @@ from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import Draws, Mechanism, RowChange
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import POISSON, Settings
+from dpfewshot.values import Record
 
 _CLAIMED = 0.9
 """Largest claimed detection rate: with this many canaries, less noise would be detected nearly always."""
@@ -93,12 +97,13 @@ class Outcome:
 
     Attributes:
         game: the game.
-        threshold: the least number of telling tokens at which the attacker claims canaries.
+        threshold: the least score at which the attacker claims canaries: a number of telling tokens, or an
+            echo of released texts.
         counts: how often the attacker did.
     """
 
     game: Game
-    threshold: int
+    threshold: float
     counts: Counts
 
     @property
@@ -121,27 +126,36 @@ class Stage:
     """One world of a game: with canaries, or without.
 
     Attributes:
-        model: the model that knows the world's records.
-        generation: generates from them.
+        generation: generates from the world's records.
         label: the demonstrations' label.
         tokens: the number of tokens of a demonstration.
         tick: called after each play.
     """
 
-    model: WorstCaseModel
     generation: Generation
     label: str
     tokens: int
     tick: Callable[[], object]
 
-    def play(self, plays: int) -> list[int]:
-        """Generate demonstrations, and count the marks and hints in each."""
-        return [self._telling() for _ in range(plays)]
+    def play(self, plays: int, demonstrations: int = 1) -> list[list[str]]:
+        """Return the texts of each play."""
+        return [[self._text() for _ in range(demonstrations)] for _ in range(plays)]
 
-    def _telling(self) -> int:
+    def beginning(self) -> list[int]:
+        """The first half of a demonstration's tokens; they end nothing."""
+        tokens: list[int] = []
+        self.generation.release(GenerationRequest(self.label, self.tokens, on_token=tokens.append))
+        return tokens[: len(tokens) // 2]
+
+    def _text(self) -> str:
         text = self.generation.release(GenerationRequest(self.label, self.tokens)).text
         self.tick()
-        return sum(text.count(letter) for letter in TELLING)
+        return text
+
+
+def _telling(texts: Sequence[str]) -> int:
+    """The number of marks and hints."""
+    return sum(text.count(letter) for text in texts for letter in TELLING)
 
 
 @dataclass(frozen=True)
@@ -198,9 +212,8 @@ class Table:
             ),
         )
         without = self._crowd.alone(0 if adds else canaries, decoys=True)
-        stages = [self._stage(world, plan, game) for world in (without, self._crowd.alone(canaries))]
-        threshold = self._rehearsed(game, canaries, stages)
-        return self._outcome(game, canaries, threshold, [stage.play(self.plays) for stage in stages])
+        worlds = without, self._crowd.alone(canaries)
+        return self._played(game, canaries, [self._stage(world, plan, game)[0] for world in worlds])
 
     def one_demonstration(self) -> tuple[Outcome, tuple[Expected, ...]]:
         """Play whole demonstrations from all units of a label, preceded by the canaries.
@@ -211,15 +224,36 @@ class Table:
         stratum, tokens = self._stratum, self.set_up.plan.settings.max_tokens
         draws = replace(stratum.draws, steps=-(-tokens // stratum.draws.tokens_per_draw))
         game = self._game("one demonstration", draws, tokens, self._candidates)
-        replaced = draws.fixed_size is not None  # n is fixed: canaries replace other units
-        room = len(self._crowd.sizes) if replaced else _MOST_CANARIES
-        canaries = game.most_canaries(self._one_of(_RARE), room)
+        canaries = game.most_canaries(self._one_of(_RARE), self._room)
         plan = self._with(stratum, replace(self.set_up.plan.settings, disjoint_parts=1, holdout=0.0))
-        there = self._crowd.joined_by(canaries, in_place=replaced)
-        stages = [self._stage(world, plan, game) for world in (self._crowd.without(), there)]
-        threshold = self._rehearsed(game, canaries, stages)
-        outcome = self._outcome(game, canaries, threshold, [stage.play(self.plays) for stage in stages])
-        return outcome, stages[1].model.watch.against(stratum.draws, len(there.sizes), self.beta)
+        there = self._crowd.joined_by(canaries, in_place=draws.fixed_size is not None)
+        without, _ = self._stage(self._crowd.without(), plan, game)
+        present, model = self._stage(there, plan, game)
+        outcome = self._played(game, canaries, [without, present])
+        return outcome, model.watch.against(stratum.draws, len(there.sizes), self.beta)
+
+    def released_texts(self) -> Outcome:
+        """Play all of the label's demonstrations, from the user's model and units, and look at the texts.
+
+        The rehearsal has no canaries: the attacker claims them where a text echoes more than all of it.
+        """
+        stratum, settings = self._stratum, self.set_up.plan.settings
+        shots, tokens = settings.shots_per_label, settings.max_tokens
+        draws = replace(stratum.draws, steps=-(-tokens // stratum.draws.tokens_per_draw) * shots)
+        game = self._game("released texts", draws, tokens, self._candidates)
+        canaries = game.most_canaries(self._one_of(_RARE), self._room)
+        plan = self._with(stratum, replace(settings, disjoint_parts=1, holdout=0.0))
+
+        def stage(there: Sequence[Record]) -> Stage:
+            return Stage(own_generation(self.set_up, stratum, plan, there), self.label, tokens, self.tick)
+
+        without = stage([])
+        canary = EchoCanary.following(without.beginning(), self.set_up, self.label)
+        rehearsed = map(canary.echo, without.play(self.plays // 4, shots))
+        threshold = math.nextafter(max(rehearsed), math.inf)
+        stages = without, stage([canary.record] * canaries)
+        echoes = [[canary.echo(texts) for texts in each.play(self.plays, shots)] for each in stages]
+        return self._outcome(game, canaries, threshold, echoes)
 
     @property
     def ticks(self) -> int:
@@ -236,6 +270,11 @@ class Table:
         return Crowd.of(self.set_up, self._stratum)
 
     @property
+    def _room(self) -> int:
+        """The most canaries: where n is fixed, they replace other units."""
+        return _MOST_CANARIES if self._stratum.draws.fixed_size is None else len(self._crowd.sizes)
+
+    @property
     def _candidates(self) -> int:
         return min(self.set_up.mechanism.top_k or _CANDIDATES, self.set_up.backend.vocabulary_size)
 
@@ -249,32 +288,37 @@ class Table:
     def _with(self, stratum: StratumPlan, settings: Settings) -> GenerationPlan:
         """The plan with other settings, and with a stratum whose draws last for all plays."""
         plan = self.set_up.plan
-        lasting = replace(stratum, draws=replace(stratum.draws, steps=self.ticks * plan.settings.max_tokens))
+        steps = self.ticks * plan.settings.max_tokens * plan.settings.shots_per_label
+        lasting = replace(stratum, draws=replace(stratum.draws, steps=steps))
         return replace(
             plan,
             settings=settings,
             strata=tuple(lasting if each is self._stratum else each for each in plan.strata),
         )
 
-    def _stage(self, world: World, plan: GenerationPlan, game: Game) -> Stage:
+    def _stage(self, world: World, plan: GenerationPlan, game: Game) -> tuple[Stage, WorstCaseModel]:
         model = world.model(game.candidates, game.mechanism.top_k)
         generation = world.generation(self.set_up, plan, self.label, model)
-        return Stage(model, generation, self.label, game.tokens, self.tick)
+        return Stage(generation, self.label, game.tokens, self.tick), model
 
-    def _rehearsed(self, game: Game, canaries: int, stages: Sequence[Stage]) -> int:
+    def _played(self, game: Game, canaries: int, stages: Sequence[Stage]) -> Outcome:
+        def telling(plays: int) -> list[list[int]]:
+            return [[_telling(texts) for texts in stage.play(plays)] for stage in stages]
+
+        threshold = 1 if game.tokens == 1 else self._rehearsed(game, canaries, telling(self.plays // 4))
+        return self._outcome(game, canaries, threshold, telling(self.plays))
+
+    def _rehearsed(self, game: Game, canaries: int, rehearsed: Sequence[Sequence[int]]) -> int:
         """The threshold that tells the worlds apart best, chosen in separate plays."""
-        if game.tokens == 1:
-            return 1
-        rehearsed = [stage.play(self.plays // 4) for stage in stages]
         return min(
             range(1, game.tokens + 1),
             key=lambda threshold: self._outcome(game, canaries, threshold, rehearsed).room,
         )
 
     def _outcome(
-        self, game: Game, canaries: int, threshold: int, telling: Sequence[Sequence[int]]
+        self, game: Game, canaries: int, threshold: float, scores: Sequence[Sequence[float]]
     ) -> Outcome:
         without, present = (
-            Rate(sum(each >= threshold for each in world), len(world), self.beta) for world in telling
+            Rate(sum(each >= threshold for each in world), len(world), self.beta) for world in scores
         )
         return Outcome(game, threshold, Counts(without, present, canaries))

@@ -27,7 +27,7 @@ class Counted:
         beta: the probability that a sound set-up fails.
         games: the outcomes; the last is of whole demonstrations.
         draws: the rates of the draws of records.
-        answers: the backend's answers that changed among other prompts.
+        answers: the backend's answers that changed among other prompts; None if none were compared.
     """
 
     label: str
@@ -35,7 +35,7 @@ class Counted:
     beta: float
     games: tuple[Outcome, ...]
     draws: tuple[Expected, ...]
-    answers: Answers
+    answers: Answers | None
 
     def faults(self) -> Iterator[str]:
         """Describe each observation that a sound set-up cannot produce."""
@@ -52,7 +52,7 @@ class Counted:
                     f"{drawn.name}: {drawn.rate.estimate:.4f}, but the proof requires {drawn.expected:.4f}: "
                     "units are not drawn as planned"
                 )
-        if self.answers.changed:
+        if self.answers and self.answers.changed:
             yield (
                 f"{self.answers.changed} of {self.answers.compared} answers of the backend changed among "
                 "other prompts: it is not batch-invariant, so no epsilon holds"
@@ -141,7 +141,8 @@ def _figures(counted: Counted) -> Iterator[Figure]:
         yield _rate(f"{game.game.name}, true positives", game.counts.true_positives, game.claimed)
     for drawn in counted.draws:
         yield _rate(drawn.name, drawn.rate, drawn.expected)
-    yield Figure("answers changed by other prompts", float(counted.answers.changed), reference=0.0)
+    if counted.answers:
+        yield Figure("answers changed by other prompts", float(counted.answers.changed), reference=0.0)
 
 
 def _rate(name: str, rate: Rate, reference: float | None = None) -> Figure:

@@ -51,22 +51,32 @@ def audit() -> None:
     show_default=True,
     help="Probability that a sound set-up fails by chance.",
 )
+@click.option(
+    "--texts-only",
+    is_flag=True,
+    help="Play with your model and records, and look at the released texts alone.",
+)
 @finding_options
-def canary(*, plays: int, beta: float, output: str | None, as_json: bool, **options: Any) -> None:
+def canary(
+    *, plays: int, beta: float, texts_only: bool, output: str | None, as_json: bool, **options: Any
+) -> None:
     """Play with and without canaries against a set-up, and bound epsilon from below.
 
     Takes the options of `generate`. Fails if there is less noise than planned, if records are not drawn as
-    planned, or if the model's answer to a prompt depends on other prompts.
+    planned, or if the model's answer to a prompt depends on other prompts. With --texts-only, a play is a
+    whole run of the plan by your model: start with --plays 100.
 
     \b
     Example:
       dpfewshot audit canary --task trec --records trec.jsonl.gz --label Location --epsilon 4 --max-tokens 15
+      dpfewshot audit canary --texts-only --plays 100 --task trec --records trec.jsonl.gz --epsilon 4
     """
     from dpfewshot.audit import canary_game
 
     session = open_session(options)
     stages()(f"playing {plays} games with canaries, and {plays} without")
-    conclude([canary_game(session.synthesizer, plays=plays, beta=beta)], output, as_json=as_json)
+    finding = canary_game(session.synthesizer, plays=plays, beta=beta, texts_only=texts_only)
+    conclude([finding], output, as_json=as_json)
 
 
 @audit.command()

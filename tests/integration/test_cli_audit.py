@@ -42,6 +42,16 @@ def test_a_broken_one_exits_with_1(records, capfd):
     assert finding["verdict"] == "failed"
 
 
+def test_the_game_on_texts_alone_says_nothing_of_a_record(records, capfd):
+    played = game(records, "tests.support.set_ups:Indifferent", "canary")
+    assert run([*played, "--texts-only", "--json"]) == 0
+    captured = capfd.readouterr()
+    (finding,) = json.loads(captured.out)["findings"]
+    assert finding["private"] is True
+    assert list(finding["details"]["games"]) == ["released texts"]
+    assert SECRET not in captured.out + captured.err
+
+
 def test_leaks_are_found_and_not_quoted(records, tmp_path, capfd):
     demonstrations = tmp_path / "demos.jsonl"
     line = {"text": f"The {SECRET} of town number 7 lies in the valley", "label": "Location", "epsilon": 1.0}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from bench import long_page, scale_page, utility_choice
+from bench import long_page, poisoned, scale_page, utility_choice
 from bench.choosing import DRAWS
 from bench.jargon import LINES
 from dpfewshot.audit import Finding
@@ -34,6 +34,7 @@ def test_every_file_has_a_test() -> None:
         "overhead.json",
         "peers-accuracy.jsonl",
         "peers.jsonl",
+        "poisoned.json",
         "radius.json",
         "released-calibration.json",
         "scale.json",
@@ -139,6 +140,17 @@ def test_the_pages_tables_are_those_of_the_held_results(script: str, page: str) 
     kept = (ROOT / "docs" / "results" / page).read_text(encoding="utf-8")
     tables = [[line for line in text.splitlines() if line.startswith("|")] for text in (made, kept)]
     assert tables[0] == tables[1]
+
+
+def test_the_page_on_poisoned_records_has_the_tables_of_the_held_figures() -> None:
+    held = json.loads((RAW / "poisoned.json").read_text(encoding="utf-8"))
+    setting = (poisoned.PLAYS, poisoned.UNITS, poisoned.PROMPTS, poisoned.TOKENS, poisoned.DELTA)
+    assert tuple(held[name] for name in ("plays", "units", "prompts", "tokens", "delta")) == setting
+    for cell in held["cells"]:
+        assert cell["allowed"] == pytest.approx(poisoned.allowed(cell["epsilon"], cell["seen"]["0"]))
+    page = (ROOT / "docs/how-to/poisoned-records.md").read_text(encoding="utf-8").splitlines()
+    made = [*poisoned.table(), *poisoned.table_of_agreement()]
+    assert [line for line in page if line.startswith("|")] == made
 
 
 def test_accuracies_of_chats_are_those_of_their_page() -> None:

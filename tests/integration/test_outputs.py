@@ -151,8 +151,10 @@ FURTHER = (
     Verb("demo", ("--epsilon", "40", "--json")),
 )  # fmt: skip
 
-CANARY = (audit("canary", *SET_UP, "--max-tokens", "1", "--plays", "100", takes=("options", "unit")),)
+PLAYED = (*SET_UP, "--max-tokens", "1", "--plays", "100")
+CANARY = (audit("canary", *PLAYED, takes=("options", "unit")),)
 """Takes seconds."""
+TEXTS = (audit("canary", *PLAYED, "--texts-only", takes=("options", "unit")),)
 
 OTHER_SETTINGS = (
     *(planned("generate", "--mechanism", name) for name in MECHANISM_NAMES),
@@ -231,6 +233,11 @@ def test_so_does_the_canary_game() -> None:
     assert found("zero-out", "all that the model can read", CANARY) == []
 
 
+@pytest.mark.slow
+def test_so_does_the_canary_game_on_texts_alone() -> None:
+    assert found("zero-out", "all that the model can read", TEXTS) == []
+
+
 def test_every_verb_is_tried() -> None:
     tried = {verb.name for verb in (*BRIEF, *FURTHER, *CANARY)} | {CREATE[0]}
     assert tried == set(_leaves(cli, click.Context(cli)))
@@ -247,7 +254,7 @@ def _leaves(group: click.Group, context: click.Context) -> Iterator[str]:
 
 
 def test_what_is_not_compared_says_why() -> None:
-    everywhere = (*BRIEF, *FURTHER, *CANARY, *OTHER_SETTINGS)
+    everywhere = (*BRIEF, *FURTHER, *CANARY, *TEXTS, *OTHER_SETTINGS)
     assert all((verb.public is None) is (verb.operator_alone == "") for verb in everywhere)
 
 

@@ -12,6 +12,7 @@ from scipy.stats import norm
 from dpfewshot.accounting import PoissonGaussian
 from dpfewshot.audit import canary_game
 from dpfewshot.audit.bounds import Counts, Rate, TradeOff, epsilon_at_least, noise_at_most
+from dpfewshot.audit.echo import EchoCanary
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Gaussian, ReportNoisyMax, SparseVector
 from tests.support.chats import Chat
@@ -29,6 +30,7 @@ from tests.support.set_ups import (
     draw_twice_as_long,
     set_up,
     set_up_of_customers,
+    set_up_of_echoes,
     set_up_of_unequal_labels,
     slice_by_position,
     start_as_for_one_record,
@@ -206,3 +208,52 @@ def test_what_a_task_asks_of_the_users_model_is_not_asked_of_the_games(asked):
     settings = {"units": 40, "prompts": 10, "records_per_prompt": 2, "max_tokens": 12}
     synthesizer = set_up(task=replace(TASK, **asked), backend=Chat(), **settings)
     assert played(synthesizer, plays=100).verdict == "passed"
+
+
+# ---- texts alone -----------------------------------------------------------------------------------------
+
+WHOLE = Gaussian(top_k=None)
+
+
+def played_on_texts(synthesizer, **settings):
+    return played(synthesizer, plays=200, texts_only=True, **settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"shots_per_label": 3, "epsilon": 4.0}, {"sampling": "fixed-size"}, {"resample_every": 1}],
+)
+def test_texts_of_a_sound_set_up_bound_epsilon_below_the_certified_one(settings):
+    finding = played_on_texts(set_up_of_echoes(WHOLE, **settings))
+    assert finding.verdict == "passed", finding.statement
+    bound = finding.figure("epsilon, lower bound")
+    assert bound.value < bound.reference
+    rate = finding.figure("released texts, true positives")
+    assert rate.low < rate.reference
+
+
+@pytest.mark.parametrize("settings", [{}, {"shots_per_label": 3, "epsilon": 4.0}])
+def test_texts_that_echo_canaries_refute_a_set_up_without_noise(settings):
+    finding = played_on_texts(set_up_of_echoes(LessNoise(WHOLE, share=0.02), **settings))
+    assert finding.verdict == "failed"
+    assert "released texts revealed canaries" in finding.statement
+    bound = finding.figure("epsilon, lower bound")
+    assert bound.value > bound.reference
+
+
+def test_texts_of_a_model_that_ignores_records_show_no_lack_of_noise():
+    """What the worst-case model is there for: `test_less_noise_than_planned_is_caught`."""
+    broken = set_up(LessNoise(), epsilon=1.0)
+    assert played_on_texts(broken).verdict == "passed"
+    assert played(broken).verdict == "failed"
+
+
+def test_a_canary_begins_as_texts_do_and_ends_in_its_least_likely_candidates():
+    synthesizer = set_up_of_echoes(Gaussian(top_k=8))
+    canary = EchoCanary.following([0, 1], synthesizer.set_up, "refund")
+    assert canary.record.text.split() == ["w0.", "w1.", "w7.", "w7."]
+    assert canary.rare == 2
+    alike, unlike = ["w0. w1. w7. w7."], ["w0. w1. w2. w3."]
+    assert canary.echo(alike) > canary.echo(unlike)
+    assert canary.echo([*unlike, *alike]) > canary.echo([*unlike, *unlike])
+    assert "w1" not in repr(canary)

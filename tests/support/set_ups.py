@@ -201,3 +201,33 @@ class Knowing(Reader):
         *shown, asked = [-1, *(token for token in prompt if token >= FIRST)]
         glad = 0.9 if asked in shown else 0.6
         return [0, 0, glad, 1 - glad, 0, *[0.0] * NOTES]
+
+
+class Echoing(Scripted):
+    """Copies what follows the last word in its prompt's record; else earlier words are likelier."""
+
+    def __init__(self, words: int = 40) -> None:
+        super().__init__([f" w{i}." for i in range(words)], self.answer)
+        self._any = [2 * (words - i) / (words * (words + 1)) for i in range(words)]
+        self._certain = [[float(i == word) for i in range(words)] for word in range(words)]
+
+    def answer(self, prompt: list[int]) -> list[float]:
+        stretches = "".join(chr(token) for token in prompt).split(chr(self.vocabulary_size))
+        record, released = next(filter(None, stretches), ""), stretches[-1]
+        place = record.find(released[-1]) + 1 if released else 0
+        known = len(stretches) > len(released) + 1 and 0 < len(record) > place and (place or not released)
+        return self._certain[ord(record[place])] if known else self._any
+
+
+def set_up_of_echoes(mechanism=None, *, epsilon=1.0, max_tokens=4, **settings):
+    """A synthesizer for 10 records of each label that begin alike, and of a model that copies them."""
+    texts = [f"w0. w1. w{2 * i + 2}. w{2 * i + 3}." for i in range(10)]
+    return factory.synthesizer(
+        Echoing(),
+        [Record(text, label) for text in texts for label in TASK.labels],
+        budget=PrivacyBudget(epsilon, 1e-5),
+        mechanism=mechanism or Gaussian(),
+        prompts_per_token=10,
+        max_tokens=max_tokens,
+        **({"resample_every": max_tokens} | settings),
+    )
