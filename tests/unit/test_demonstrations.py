@@ -157,7 +157,7 @@ def test_frames_and_data_sets() -> None:
     assert tuple(frame.columns) == COLUMNS
     assert frame["label"].to_list() == ["delivery", "delivery"]
     assert list(Demonstrations().to_pandas().columns) == list(COLUMNS)
-    pytest.importorskip("datasets", reason="datasets is not installed: pip install 'dpfewshot[datasets]'")
+    pytest.importorskip("datasets", reason="datasets is not installed: pip install '.[datasets]'")
     assert both.to_dataset().to_list() == both.to_lines()
 
 
