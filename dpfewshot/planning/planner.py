@@ -129,8 +129,13 @@ class Planner:
     def _that_fits(self, excess: int) -> str:
         """The settings of which each alone takes so many tokens off a prompt, or makes room for them."""
         settings, records = self.settings, self.settings.records_per_prompt
-        cap = settings.record_token_cap - -(-excess // records)
-        fewer = {"max_tokens": settings.max_tokens - excess, "record_token_cap": cap}
+        one_more = self.with_settings(records_per_prompt=records + 1)
+        a_record = one_more.longest_suffix - self.longest_suffix
+        fewer = {
+            "max_tokens": settings.max_tokens - excess,
+            "record_token_cap": settings.record_token_cap - -(-excess // records),
+            "records_per_prompt": records - -(-excess // a_record),
+        }
         enough = [f"{name}={number}" for name, number in fewer.items() if number >= 1]
         context = self.lengths.prefix + self.longest_suffix
         return ", or ".join([*enough, f"a model with context_tokens={context}"])

@@ -211,7 +211,7 @@ def test_telemetry_is_off_unless_it_is_asked_for(telemetry: tuple[Any, Any]) -> 
 
 def test_telemetry_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(dpf.MissingExtra, match=r"dpfewshot\[opentelemetry\]"):
+    with pytest.raises(dpf.MissingExtra, match=r"pip install '\.\[opentelemetry\]'"):
         OpenTelemetryObserver()
 
 

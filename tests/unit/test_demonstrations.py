@@ -166,5 +166,5 @@ def test_a_missing_extra_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, module: str, method: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(dpf.MissingExtra, match=rf"dpfewshot\[{module}\]"):
+    with pytest.raises(dpf.MissingExtra, match=rf"pip install '\.\[{module}\]'"):
         getattr(Demonstrations([ONE]), method)()

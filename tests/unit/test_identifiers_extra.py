@@ -20,7 +20,7 @@ def _without_presidio(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_presidio_it_says_what_to_install() -> None:
-    with pytest.raises(dpf.MissingExtra, match=r"dpfewshot\[presidio\]"):
+    with pytest.raises(dpf.MissingExtra, match=r"pip install '\.\[presidio\]'"):
         dpf.mask_identifiers([{"text": "a", "label": "b"}])
 
 

@@ -18,8 +18,9 @@ from dpfewshot.cli.options import describe
 from dpfewshot.cli.plan import _comparison
 from dpfewshot.cli.tables import aligned
 from dpfewshot.cli.wording import in_options
+from dpfewshot.planning.compare import Compared
 from dpfewshot.planning.guidance import believed
-from dpfewshot.values import PrivacyBudget, percent_text
+from dpfewshot.values import percent_text
 from tests.support.commands import Run
 from tests.support.factory import synthesizer
 from tests.support.scripts import Sentence, tickets
@@ -50,15 +51,15 @@ def arguments(tmp_path: Path) -> list[str]:
     ("further", "advises"),
     [
         ("1 --max-tokens 5000", "--max-tokens 87"),
-        ("1 --record-token-cap 300", "--record-token-cap 47"),
+        ("1 --record-token-cap 300", "--record-token-cap 147"),
         ("1 --max-tokens 8 -M 31", "--prompts-per-token 30"),
-        ("1 --max-tokens 8 --records-per-prompt 31", "--records-per-prompt"),
+        ("1 --max-tokens 8 --records-per-prompt 5 --record-token-cap 60", "--records-per-prompt 2"),
         ("1 --max-tokens 8 --resample-every 9", "--resample-every 9"),
         ("1 --max-tokens 8 --shots 0", "--shots"),
         ("1 --max-tokens 8 --accounting published", "--sampling fixed-size"),
         ("1 --max-tokens 8 --text body", "--text, --label-column and --unit"),
-        ("1 --max-tokens 8 -M 5", "--prompts-per-token 2"),
-        ("0.01 --max-tokens 8", "--resample-every below 8"),
+        ("1 --max-tokens 8 -M 5", "(--prompt-token-limit "),
+        ("0.01 --max-tokens 8 -M 5 --resample-every 8", "a --resample-every below 8"),
         ("1 --max-tokens 8", "raise --record-token-cap"),
         ("1 --max-tokens 80 --prompt-token-limit 10", "more than --prompt-token-limit 10"),
         ("1 --chat", "chat = false in the task's file"),
@@ -112,15 +113,19 @@ def test_no_two_columns_run_together(rows: list[list[str]]) -> None:
             assert re.split(" {2,}", line.strip()) == row
 
 
-@pytest.mark.parametrize("epsilon", [0.001, 4.0, 1000.0])
-def test_every_row_of_a_plan_has_as_many_cells_as_its_header(epsilon: float) -> None:
-    made = synthesizer(budget=PrivacyBudget(epsilon, 1e-5))
-    lines = describe(made.plan).splitlines()
+@pytest.mark.parametrize("sigma", [0.0001, 15559.6447, 1e9])
+def test_every_row_of_a_plan_has_as_many_cells_as_its_header(sigma: float) -> None:
+    made = synthesizer().plan
+    strata = [
+        dataclasses.replace(one, noise_multiplier=sigma, noise_on_mean=sigma / 20) for one in made.strata
+    ]
+    made = dataclasses.replace(made, strata=tuple(strata), prompt_tokens=10**9, estimated_seconds=10.0**7)
+    lines = describe(made).splitlines()
     start = next(number for number, line in enumerate(lines) if "stratum" in line)
-    rows = [re.split(" {2,}", line.strip()) for line in lines[start : start + 3]]
-    assert [len(row) for row in rows] == [8] * 3
-    compared = [line[2:] for line in _comparison(made.compare(target_noise=0.01), 0.01) if line[:2] in "  * "]
-    assert {len(re.split(" {2,}", line.strip())) for line in compared if line.strip()} == {7}
+    assert [len(re.split(" {2,}", line.strip())) for line in lines[start : start + 3]] == [8] * 3
+    rows = [Compared(made, meets_target=True, cheapest=cheapest) for cheapest in (True, False)]
+    compared = list(_comparison(rows, 0.01))[1:4]
+    assert [len(re.split(" {2,}", line[2:].strip())) for line in compared] == [7] * 3
 
 
 def test_a_time_says_what_it_is_the_time_of() -> None:
