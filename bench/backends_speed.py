@@ -58,7 +58,7 @@ def speed(options: Options) -> Iterator[str]:
     yield "## Against one request a prompt and a token\n"
     yield SPEED
     if find_spec("xllamacpp") is None:
-        raise SystemExit("llama-server is not installed: pip install 'dpfewshot[bench]'")
+        raise SystemExit("llama-server is not installed: pip install '.[bench]'")
     with ExitStack() as stack:
         model = packaged_model_path()
         backend = stack.enter_context(loaded(options))

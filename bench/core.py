@@ -79,7 +79,7 @@ def opendp_normals() -> Task | None:
     try:
         import opendp.prelude as odp
     except ImportError:
-        print("SKIPPED: OpenDP is not installed (pip install 'dpfewshot[bench]')", file=sys.stderr)
+        print("SKIPPED: OpenDP is not installed (pip install '.[bench]')", file=sys.stderr)
         return None
     odp.enable_features("contrib")
     space = odp.vector_domain(odp.atom_domain(T=int)), odp.l2_distance(T=float)

@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, open_block
+from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.exact.choice import uniform_below
 from dpfewshot.exact.random_source import RandomSource
@@ -56,7 +57,7 @@ def instruction_only_demonstrations(
     top_k: int | None = 100,
     temperature: float | None = None,
     random_source: RandomSource | None = None,
-) -> list[Demonstration]:
+) -> Demonstrations:
     """Generate demonstrations from the instruction alone: no record is read, so ε = 0.
 
     Args:
@@ -90,7 +91,9 @@ def instruction_only_demonstrations(
     if loop.automaton is not None:
         loop.automaton.check(max_tokens)
     continuation = _Continuation(loop, max_tokens, top_k, decoding, random_source)
-    return [continuation.of(label, writer.for_label(label)) for _ in range(shots) for label in planned]
+    return Demonstrations(
+        continuation.of(label, writer.for_label(label)) for _ in range(shots) for label in planned
+    )
 
 
 @redacts_errors(None)
@@ -101,7 +104,7 @@ def non_private_sample(
     *,
     shots: int = 1,
     random_source: RandomSource | None = None,
-) -> list[Demonstration]:
+) -> Demonstrations:
     """Sample unchanged records, without any privacy: for experiments on data that may be published.
 
     Args:
@@ -131,7 +134,9 @@ def non_private_sample(
         )
         for label in planned
     }
-    return [verbatim(drawn[label][shot], task.layout) for shot in range(shots) for label in planned]
+    return Demonstrations(
+        verbatim(drawn[label][shot], task.layout) for shot in range(shots) for label in planned
+    )
 
 
 def verbatim(record: Record, layout: TextLayout | None = None) -> Demonstration:

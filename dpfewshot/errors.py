@@ -21,7 +21,10 @@ from __future__ import annotations
 
 import copyreg
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+INSTALL: Final = "in a checkout of dpfewshot, run pip install '.[{extra}]'"
+"""How to get an extra. No release was made: whatever an index has under the name is somebody else's."""
 
 
 class DPFewShotError(Exception):
@@ -112,7 +115,7 @@ class MissingExtra(DPFewShotError, ImportError):
     """An optional dependency is not installed. Says what to install."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs an optional dependency: pip install 'dpfewshot[{extra}]'")
+        super().__init__(f"{what} needs an optional dependency: {INSTALL.format(extra=extra)}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy has the message, which is not what the initialiser takes."""

@@ -7,7 +7,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from enum import StrEnum
 from fractions import Fraction
 from numbers import Real
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from dpfewshot.certificates import Certificate
 from dpfewshot.errors import InvalidPlan, InvalidRecords
-from dpfewshot.exact.decimals import to_digits
+from dpfewshot.exact.decimals import own_context, to_digits
 
 if TYPE_CHECKING:
     import numpy as np
@@ -286,6 +286,18 @@ def epsilon_text(epsilon: float) -> str:
 def delta_text(delta: float) -> str:
     """δ to three digits, rounded up."""
     return f"{float(to_digits(Decimal(repr(float(delta))), 3, ROUND_CEILING)):.3g}"
+
+
+def percent_text(share: float) -> str:
+    """Write a share as a percentage, rounded up; near 100 % it keeps three digits of the difference."""
+    share = min(max(share, 0.0), 1.0)
+    with localcontext(own_context()):
+        exact = Decimal(repr(share)) * 100
+        if share <= 0.5:  # noqa: PLR2004 - half
+            rounded = to_digits(exact, 3, ROUND_CEILING)
+        else:
+            rounded = 100 - to_digits(100 - exact, 3, ROUND_FLOOR)
+        return f"{rounded.normalize():f} %"
 
 
 @dataclass(frozen=True, slots=True)

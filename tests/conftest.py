@@ -113,7 +113,7 @@ def postgresql_server() -> Iterator[Server]:
     """A PostgreSQL of our own; a test that crashes it starts it again. Skips, aloud, without PostgreSQL."""
     from bench.postgresql import MISSING, running_server, server_programs
 
-    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'dpfewshot[postgresql]'")
+    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install '.[postgresql]'")
     if server_programs() is None:
         pytest.skip(MISSING)
     with running_server() as server:

@@ -282,7 +282,7 @@ def other_kind(
 
 
 _RELATION_ADVICE = (
-    "; the population decides the relation: with population= (--population) it is add-remove, without it "
+    "; the population decides the relation: with population= it is add-remove, without it "
     "zero-out, and draws of fixed size have replace-one"
 )
 
@@ -296,9 +296,9 @@ def _unit_advice(unit: str | None, other: str | None) -> str:
         return (
             "; each record is a unit of this account: to protect whole units, create an account of another "
             f"name with dpfewshot ledger create ... --unit {shlex.quote(str(other))}; records read without "
-            "unit= (--unit) fit this one, but protect single records only"
+            "unit= fit this one, but protect single records only"
         )
-    return f"; name the account's unit column when you read the records: unit={unit!r} (--unit {unit})"
+    return f"; name the account's unit column when you read the records: unit={unit!r}"
 
 
 def _listed(relations: Iterable[str]) -> str:

@@ -61,6 +61,9 @@ class MemoryAccount:
         self._is_a_copy = False
         start_afresh_in_children(self)
 
+    def __repr__(self) -> str:
+        return f"MemoryAccount({self._budget!r})"
+
     def after_fork(self) -> None:
         """Refuse every call in a child. The process number alone would not do: every container has a 1."""
         self._is_a_copy = True

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from dpfewshot.budget.account import Account, Cost, Details, Receipt, draws_ahead, receipts
+from dpfewshot.budget.account import Account, Cost, Details, Receipt, draws_ahead, in_words, receipts
 from dpfewshot.budget.delegation import DelegatedDraw, OneCharge
 from dpfewshot.budget.draws import USED_UP, DrawCounts, new_lease
 from dpfewshot.budget.permit import Permit
@@ -239,6 +239,14 @@ class Accountant:
 
     def __init__(self, account: Account | None) -> None:
         self._account = account
+
+    def __repr__(self) -> str:
+        return f"Accountant({self._account!r})"  # reads no database
+
+    def __str__(self) -> str:
+        if self._account is None:
+            return "no account: nothing is certified"
+        return f"spent {in_words(self.spent)}; {in_words(self.remaining)} remain"
 
     @property
     def durable(self) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import click
 
 from dpfewshot import __version__
+from dpfewshot.cli.wording import in_options
 from dpfewshot.errors import BudgetExceeded, DPFewShotError
 
 BAD_INPUT = 2
@@ -39,6 +40,15 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the commands in the order in which a newcomer needs them."""
         return list(self.commands_by_name)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command. What it refuses is said in its own options."""
+        try:
+            return super().invoke(ctx)
+        except DPFewShotError as error:
+            command = self.get_command(ctx, ctx.invoked_subcommand or "")
+            error.args = (in_options(str(error), command),)
+            raise
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
         """Return the command from the module of the same name."""

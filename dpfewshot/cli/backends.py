@@ -180,10 +180,17 @@ def _llama_cpp(_: str, given: dict[str, Any], prompts: int) -> LogprobBackend:
     return LlamaCpp(model=model, **{**defaults, **given})
 
 
+_SERVERS_ARE_SLOW = (
+    "a server is first checked with public prompts, then sent every prompt again for each token: expect many "
+    "times the seconds of the same model with --backend llama-cpp (docs/how-to/servers.md)"
+)
+
+
 def _openai(_: str, given: dict[str, Any], __: int) -> LogprobBackend:
     from dpfewshot import backends
 
     _need(OPENAI, given, "base_url", "model")
+    click.echo(_SERVERS_ARE_SLOW, err=True)
     variable = given.pop("api_key_env", None)
     if variable is not None and not os.environ.get(variable):
         raise BackendError(f"--api-key-env {variable}: this environment variable is unset or empty")

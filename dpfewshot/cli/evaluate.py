@@ -21,6 +21,7 @@ from dpfewshot.cli.options import (
     top_k_of,
 )
 from dpfewshot.cli.stages import quiet_option, stages
+from dpfewshot.cli.tables import aligned
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.values import PrivacyBudget
 
@@ -209,13 +210,17 @@ def _trials(options: Mapping[str, Any]) -> Iterator[Trial]:
 
 def _table(summaries: Sequence[Summary]) -> str:
     """Return a table for people."""
-    header = f"{'condition':<20}{'epsilon':>9}{'shots':>7}{'accuracy':>10}{'95 % interval':>18}"
-    lines = [f"{header}{'runs':>6}{'items':>7}"]
-    for one in summaries:
-        epsilon = "none" if one.epsilon is None else f"{one.epsilon:g}"
-        interval = f"{one.low:.1%} to {one.high:.1%}"
-        lines.append(
-            f"{one.title:<20}{epsilon:>9}{one.shots:>7}{one.accuracy:>10.1%}{interval:>18}"
-            f"{one.repetitions:>6}{one.items:>7}"
+    columns = ("condition", "epsilon", "shots", "accuracy", "95 % interval", "runs", "items")
+    rows = [
+        (
+            one.title,
+            "none" if one.epsilon is None else f"{one.epsilon:g}",
+            str(one.shots),
+            f"{one.accuracy:.1%}",
+            f"{one.low:.1%} to {one.high:.1%}",
+            str(one.repetitions),
+            str(one.items),
         )
-    return "\n".join(lines)
+        for one in summaries
+    ]
+    return "\n".join(aligned([columns, *rows]))

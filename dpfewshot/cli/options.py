@@ -15,6 +15,8 @@ from dpfewshot.cli.backends import Decorator, backend_options, open_backend
 from dpfewshot.cli.columns import text_option
 from dpfewshot.cli.identifiers import mask_option, read_private
 from dpfewshot.cli.stages import quiet_option, stages
+from dpfewshot.cli.tables import aligned
+from dpfewshot.cli.wording import in_options
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.tasks import Task, by_name
 from dpfewshot.values import (
@@ -34,7 +36,7 @@ from dpfewshot.values import (
 if TYPE_CHECKING:
     from dpfewshot.backends import LogprobBackend
     from dpfewshot.mechanisms import Mechanism
-    from dpfewshot.planning.plan import GenerationPlan
+    from dpfewshot.planning.plan import GenerationPlan, StratumPlan
     from dpfewshot.planning.population import Population
     from dpfewshot.synthesizer import Synthesizer
 
@@ -280,7 +282,7 @@ def open_session(
         record_token_cap=options["record_token_cap"],
     )
     for warning in synthesizer.plan.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        click.echo(f"warning: {in_options(warning)}", err=True)
     with existing_account(ledger, dataset, relation=relation, unit=unit) as account:
         if account is not None and not resuming:
             account.check(synthesizer.set_up.account_costs)  # of all strata, before the first one generates
@@ -365,47 +367,52 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
         unit: the column that names whom a record belongs to; None if each record is a unit of its own.
     """
     settings = plan.settings
-    seconds = "" if plan.estimated_seconds is None else f", at most about {_duration(plan.estimated_seconds)}"
-    header = f"{'stratum':<16}{'n':>8}{'q':>9}{'steps':>7}{'sigma':>9}{'noise on mean':>15}"
     sizes = (
         f"M={settings.prompts_per_token} N={settings.records_per_prompt} T={settings.max_tokens} "
-        f"R={settings.resample_every}; at most {plan.prompt_tokens:,} tokens a demonstration{seconds}"
+        f"R={settings.resample_every}; at most {plan.prompt_tokens:,} tokens a demonstration"
     )
+    if plan.estimated_seconds is not None:
+        all_of_them = counted(plan.demonstrations, "demonstration")
+        sizes += f"; at most about {_duration(plan.estimated_seconds)} for {all_of_them}"
     lines = [
         (
-            f"plan: {counted(plan.demonstrations, 'demonstration')} by {plan.mechanism}, "
+            f"{counted(plan.demonstrations, 'demonstration')} by {plan.mechanism}, "
             f"neighbours {plan.relation}, each {on_one_line(unit or 'record')} is one unit"
         ),
-        f"      {sizes}",
-        f"      {header}{'epsilon':>9}{'delta':>10}",
+        sizes,
+        *aligned([_COLUMNS, *map(_cells, plan.strata)]),
+        *(on_one_line(in_options(sentence)) for sentence in (*plan.reasons, *plan.notes)),
     ]
-    for stratum in plan.strata:
-        spent = (
-            f"{epsilon_text(stratum.spend.epsilon):>9}{delta_text(stratum.spend.delta):>10}"
-            if stratum.spend
-            else f"{'none':>9}{'none':>10}"
-        )
-        noise = "none" if stratum.noise_on_mean is None else f"{stratum.noise_on_mean:.4f}"
-        name, rate = stratum.scope or "whole data set", float(stratum.sampling_rate)
-        lines.append(
-            f"      {name:<16}{stratum.population:>8}{rate:>9.4f}"
-            f"{stratum.steps:>7}{stratum.noise_multiplier:>9.4f}{noise:>15}{spent}"
-        )
     if settings.holdout:
         lines.append(
-            f"      {100 * settings.holdout:g} % of the units are kept for `choose`, which then costs no "
-            f"further budget; the others are drawn {1 / (1 - settings.holdout):.3g} times as often, which "
-            "takes more noise. --holdout 0 uses all"
+            f"{100 * settings.holdout:g} % of the units are kept for `choose`, which then costs no further "
+            "budget; the others are drawn more often, which takes more noise. --holdout 0 uses all"
         )
-    return "\n".join([*lines, *(f"      {on_one_line(reason)}" for reason in plan.reasons)])
+    return "\n".join(f"{'      ' if place else 'plan: '}{line}" for place, line in enumerate(lines))
+
+
+_COLUMNS = ("stratum", "n", "q", "steps", "sigma", "noise on mean", "epsilon", "delta")
+
+
+def _cells(stratum: StratumPlan) -> tuple[str, ...]:
+    spent = stratum.spend
+    return (
+        stratum.scope or "whole data set",
+        str(stratum.population),
+        f"{float(stratum.sampling_rate):.4f}",
+        str(stratum.steps),
+        f"{stratum.noise_multiplier:.4f}",
+        "none" if stratum.noise_on_mean is None else f"{stratum.noise_on_mean:.4f}",
+        *(("none", "none") if spent is None else (epsilon_text(spent.epsilon), delta_text(spent.delta))),
+    )
 
 
 def _duration(seconds: float) -> str:
-    """In seconds up to two minutes, in minutes up to two hours, else in hours."""
+    """In seconds up to two minutes, at least one, in minutes up to two hours, else in hours."""
     for size, name in ((3600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {name}"
-    return f"{seconds:.0f} s"
+    return f"{max(1.0, seconds):.0f} s"
 
 
 def top_k_of(text: str) -> int | None:

@@ -10,6 +10,7 @@ import click
 
 from dpfewshot.cli.options import describe, generation_options, open_session
 from dpfewshot.cli.stages import stages
+from dpfewshot.cli.tables import aligned
 from dpfewshot.values import epsilon_text
 
 if TYPE_CHECKING:
@@ -102,24 +103,29 @@ def _row_as_dict(row: Compared) -> dict[str, object]:
 def _comparison(rows: list[Compared], target_noise: float) -> Iterator[str]:
     """One line for each mechanism and setting; * marks the cheapest that meets the target."""
     yield f"\nequal epsilon and delta; * is the cheapest with noise on the mean of at most {target_noise:g}:"
-    yield (
-        f"  {'mechanism':<20}{'M':>5}{'R':>4}{'sigma':>10}{'noise on mean':>15}{'tokens':>10}{'seconds':>9}"
-    )
-    for row in rows:
-        plan = row.plan
-        noise = "-" if plan.noise_on_mean is None else f"{plan.noise_on_mean:.4f}"
-        seconds = "-" if plan.estimated_seconds is None else f"{plan.estimated_seconds:.0f}"
-        yield (
-            f"{'* ' if row.cheapest else '  '}{plan.mechanism:<20}{plan.settings.prompts_per_token:>5}"
-            f"{plan.settings.resample_every:>4}{plan.noise_multiplier:>10.4f}{noise:>15}"
-            f"{plan.prompt_tokens:>10,}{seconds:>9}"
-        )
+    columns = ("mechanism", "M", "R", "sigma", "noise on mean", "tokens", "seconds")
+    marks = [False, *(row.cheapest for row in rows)]
+    for marked, line in zip(marks, aligned([columns, *map(_cells, rows)]), strict=True):
+        yield f"{'* ' if marked else '  '}{line}"
     yield "tokens: the most that the language model reads for one demonstration; seconds: for all of them"
     if not any(row.cheapest for row in rows):
         yield (
             "no row is marked *, since none has so little noise: raise --target-noise or --epsilon, or use "
             "more records"
         )
+
+
+def _cells(row: Compared) -> tuple[str, ...]:
+    plan = row.plan
+    return (
+        plan.mechanism,
+        str(plan.settings.prompts_per_token),
+        str(plan.settings.resample_every),
+        f"{plan.noise_multiplier:.4f}",
+        "-" if plan.noise_on_mean is None else f"{plan.noise_on_mean:.4f}",
+        f"{plan.prompt_tokens:,}",
+        "-" if plan.estimated_seconds is None else f"{plan.estimated_seconds:.0f}",
+    )
 
 
 def _cross_checks(plan: GenerationPlan) -> list[tuple[StratumPlan, float | None]]:

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 
 from dpfewshot.cli.backends import HUGGING_FACE, LLAMA_CPP
 
-_ONE_BY_ONE = (
-    "run with --decode-batch 1 (decode_batch=1 in Python), and check again: dpfewshot doctor --decode-batch 1"
-)
+_ONE_BY_ONE = "run with --decode-batch 1 and check again: dpfewshot doctor --decode-batch 1"
 
 _SERVERS: Mapping[str, str] = {
     "llama-server": (

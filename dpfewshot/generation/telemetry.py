@@ -105,15 +105,15 @@ class LogObserver(Observer):
 
     def reserved(self, facts: Facts) -> None:
         """See `Observer.reserved`."""
-        LOGGER.info("a plan was reserved", extra=facts)
+        LOGGER.info("a plan was reserved: %s", facts["scope"], extra=facts)
 
     def released(self, facts: Facts) -> None:
         """See `Observer.released`."""
-        LOGGER.info("a demonstration was released", extra=facts)
+        LOGGER.info("a demonstration was released: %s", facts["label"], extra=facts)
 
     def failed(self, facts: Facts) -> None:
         """See `Observer.failed`."""
-        LOGGER.warning("a demonstration failed", extra=facts)
+        LOGGER.warning("a demonstration failed: %s", facts["label"], extra=facts)
 
 
 class OpenTelemetryObserver(Observer):

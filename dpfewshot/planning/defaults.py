@@ -164,20 +164,22 @@ def _options(planner: Planner, choices: Choices, limit: WorkLimit) -> list[_Opti
     else:
         every = sorted({-(-tokens // 4**power) for power in range(tokens.bit_length())}, reverse=True)
     settings = [replace(planner.settings, resample_every=each) for each in every]
-    if choices.prompts_per_token is None:
-        return [_with_most_prompts(planner, each, limit) for each in settings]
-    most = limit.prompt_tokens // choices.prompts_per_token
+    most = limit.prompt_tokens // (choices.prompts_per_token or 1)
     affordable = [each for each in settings if planner.tokens_of_a_prompt(each) <= most]
-    return [_Option(each, "given") for each in affordable or settings[:1]]
+    possible = affordable or settings[:1]
+    if choices.prompts_per_token is None:
+        return [_with_most_prompts(planner, each, limit) for each in possible]
+    return [_Option(each, "given") for each in possible]
 
 
 def _with_most_prompts(planner: Planner, settings: Settings, limit: WorkLimit) -> _Option:
     smallest = min(planner.strata, key=lambda stratum: stratum.population)
     where = "the data set" if smallest.scope is None else f"label {smallest.scope!r}"
     generating = int(settings.division.generating_share * smallest.population)
+    work = planner.tokens_of_a_prompt(settings)
     bounds = {
         f"as many as {limit.prompt_tokens:,} tokens of the language model a demonstration allow": (
-            limit.prompt_tokens // planner.tokens_of_a_prompt(settings)
+            limit.prompt_tokens // work
         ),
         f"as many as the {counted(generating, 'unit')} of {where} that may generate allow": (
             settings.most_prompts(smallest.population)
@@ -187,6 +189,9 @@ def _with_most_prompts(planner: Planner, settings: Settings, limit: WorkLimit) -
         kept = f"as many as the backend keeps, with room for larger draws (kept_prompts={limit.kept_prompts})"
         bounds[kept] = prompts_within(limit.kept_prompts)
     bound = min(bounds, key=lambda each: bounds[each])
+    if work > limit.prompt_tokens:
+        too_much = f"the least, which takes {work:,} tokens of the language model a demonstration"
+        return _Option(settings, f"{too_much}: more than prompt_token_limit={limit.prompt_tokens}")
     return _Option(replace(settings, prompts_per_token=max(1, bounds[bound])), bound)
 
 

@@ -15,7 +15,7 @@ from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.mechanisms import Draws, FixedSize
 from dpfewshot.planning import document
-from dpfewshot.planning.guidance import noise_warnings
+from dpfewshot.planning.guidance import epsilon_warnings, noise_warnings, notes
 from dpfewshot.planning.settings import FIXED_SIZE, Settings
 from dpfewshot.values import PrivacySpend, Relation, delta_text
 
@@ -249,7 +249,12 @@ class GenerationPlan:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What to know before anything is spent."""
-        return (*self._delta_warnings, *noise_warnings(self))
+        return (*self._delta_warnings, *epsilon_warnings(self), *noise_warnings(self))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the plan's ε means in odds, and how much of a record the model reads, in a sentence each."""
+        return notes(self)
 
     @property
     def _delta_warnings(self) -> tuple[str, ...]:
@@ -280,6 +285,7 @@ class GenerationPlan:
         further: dict[str, object] = {
             "accounting": self.settings.accounting,
             "reasons": list(self.reasons),
+            "notes": list(self.notes),
             "warnings": list(self.warnings),
         }
         return self.figures() | further | {"parts": parts}

@@ -123,8 +123,22 @@ class Planner:
         if context_tokens is not None and needed > context_tokens:
             raise InvalidPlan(
                 f"a prompt may need {needed} tokens, but the backend's context holds "
-                f"{context_tokens}: lower record_token_cap or records_per_prompt, or raise context_tokens"
+                f"{context_tokens}: {self._that_fits(needed - context_tokens)} would fit"
             )
+
+    def _that_fits(self, excess: int) -> str:
+        """The settings of which each alone takes so many tokens off a prompt, or makes room for them."""
+        settings, records = self.settings, self.settings.records_per_prompt
+        one_more = self.with_settings(records_per_prompt=records + 1)
+        a_record = one_more.longest_suffix - self.longest_suffix
+        fewer = {
+            "max_tokens": settings.max_tokens - excess,
+            "record_token_cap": settings.record_token_cap - -(-excess // records),
+            "records_per_prompt": records - -(-excess // a_record),
+        }
+        enough = [f"{name}={number}" for name, number in fewer.items() if number >= 1]
+        context = self.lengths.prefix + self.longest_suffix
+        return ", or ".join([*enough, f"a model with context_tokens={context}"])
 
     @cached_property
     def _shape(self) -> TokenAutomaton | None:

@@ -15,10 +15,7 @@ from dpfewshot.tasks import Task
 from dpfewshot.tasks.layout import TextLayout
 from dpfewshot.values import Columns, Record, columns_of
 
-NAME_THEM: Final = (
-    "name the columns with text=, label= and unit=, or on the command line with --text, "
-    "--label-column and --unit"
-)
+NAME_THEM: Final = "name the columns with text=, label= and unit="
 
 
 TextColumns: TypeAlias = str | Sequence[str] | Mapping[str, str]

@@ -7,18 +7,23 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 from dpfewshot.errors import InvalidRecords
 from dpfewshot.records.checks import columns_to_read
 from dpfewshot.records.tables import Table, tables_of
-from dpfewshot.values import Columns
+from dpfewshot.values import Columns, counted
 
 BOM: Final = b"\xef\xbb\xbf"
 _LONGEST_FIELD: Final = 2**31 - 1  # characters; the largest C long on every platform
 _DEEPEST: Final = 50
 """Levels of one row's JSON: far fewer than make reading it depend on the depth of the caller's stack."""
+
+SEPARATORS: Final = ",;\t|"
+"""What may separate the columns of a CSV file, the first of equals first."""
 
 Rows = Iterator[tuple[str, object]]
 """Each row with its position: ("line 3", {"text": ..., "label": ...})."""
@@ -96,12 +101,19 @@ def _levels(row: dict[str, object]) -> int:
 def _csv_rows(path: Path, columns: Columns) -> Rows:
     # The limit (131,072 characters by default) is global. Restoring it would break a thread that reads now.
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
+    lines = _lines(path)
+    first = next(lines, "")
+    separator = _separator(first, columns)
     # Without `strict`, an unclosed quote would swallow the rest of the file into one record.
-    reader = csv.reader(_lines(path), strict=True)
+    reader = csv.reader(chain([first] if first else [], lines), delimiter=separator, strict=True)
     _, header = _next_csv_row(reader)
     if header is None:
         raise InvalidRecords("is empty; the first line must name the columns")
-    columns_to_read(columns, header)
+    try:
+        columns_to_read(columns, header)
+    except InvalidRecords as error:
+        split = f"the first line has {counted(len(header), 'column')}, separated by {separator!r}"
+        raise InvalidRecords(f"{error}; {split}") from None
     while True:
         where, row = _next_csv_row(reader)
         if row is None:
@@ -110,8 +122,24 @@ def _csv_rows(path: Path, columns: Columns) -> Rows:
             continue
         if len(row) != len(header):
             trouble = f"has {'fewer' if len(row) < len(header) else 'more'} fields than the first line"
-            raise InvalidRecords(f"{where}: {trouble}; quote a field that holds commas or line ends")
+            raise InvalidRecords(f"{where}: {trouble}; quote a field that holds {separator!r} or line ends")
         yield where, dict(zip(header, row, strict=True))
+
+
+def _separator(header: str, columns: Columns) -> str:
+    """What separates the columns: what splits the first line into those that are asked for.
+
+    Without one, it is what splits the line most often, and a comma among equals.
+    """
+    split: dict[str, list[str]] = {}
+    for separator in SEPARATORS:
+        with suppress(csv.Error, StopIteration):
+            split[separator] = next(csv.reader([header], delimiter=separator, strict=True))
+    for separator, names in split.items():
+        with suppress(InvalidRecords):
+            columns_to_read(columns, names)
+            return separator
+    return max(split, key=lambda one: len(split[one]), default=SEPARATORS[0])
 
 
 def _next_csv_row(reader: Any) -> tuple[str, list[str] | None]:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from dpfewshot.audit import Figure
 from dpfewshot.report.accuracy import Panel, epsilon_order
-from dpfewshot.report.promise import Promise, percent_text
+from dpfewshot.report.promise import Promise
 from dpfewshot.report.spending import Moment, Spending
 from dpfewshot.report.svg import Drawing, Plot, Scale, dash_of, round_values, series_class
 from dpfewshot.report.text import plural
-from dpfewshot.values import epsilon_text
+from dpfewshot.values import epsilon_text, percent_text
 
 if TYPE_CHECKING:
     from dpfewshot.evaluation import Summary

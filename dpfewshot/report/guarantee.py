@@ -7,7 +7,8 @@ from fractions import Fraction
 from typing import Final
 
 from dpfewshot.report.contents import Contents
-from dpfewshot.report.promise import UNKNOWN_UNIT, Promise, factor_text, other_world, percent_text, unit_text
+from dpfewshot.report.promise import UNKNOWN_UNIT, Promise, factor_text, other_world, unit_text
+from dpfewshot.values import percent_text
 
 _PRIORS: Final = ((1e-6, "1 in a million"), (1e-3, "1 in 1,000"), (0.1, "1 in 10"), (0.5, "1 in 2"))
 _FALSE_ALARMS: Final = ((1e-3, "1 in 1,000"), (1e-2, "1 in 100"), (0.1, "1 in 10"))

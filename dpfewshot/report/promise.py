@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
+from decimal import ROUND_CEILING, Decimal, localcontext
 from typing import Final
 
 from dpfewshot.exact.decimals import own_context, to_digits
+from dpfewshot.planning.guidance import believed
 from dpfewshot.values import UNNAMED_UNIT, Relation
 
 _LARGEST_EXPONENT: Final = 700.0
@@ -66,7 +67,7 @@ class Promise:
 
     def belief(self, prior: float) -> float:
         """The largest posterior belief after `prior`, except with probability δ: the odds times e^ε."""
-        return self.odds_factor * prior / (1 - prior + self.odds_factor * prior)
+        return believed(prior, self.epsilon)
 
     def detection(self, false_alarms: float) -> float:
         """The largest detection rate t at a false-alarm rate f."""
@@ -82,18 +83,6 @@ def factor_text(factor: float) -> str:
     with localcontext(own_context()):
         rounded = to_digits(Decimal(repr(factor)), 3, ROUND_CEILING)
         return f"{rounded:,.0f}" if rounded >= 1000 else f"{rounded.normalize():f}"  # noqa: PLR2004 - no digits after the point
-
-
-def percent_text(share: float) -> str:
-    """Write a share as a percentage, rounded up; near 100 % it keeps three digits of the difference."""
-    share = min(max(share, 0.0), 1.0)
-    with localcontext(own_context()):
-        exact = Decimal(repr(share)) * 100
-        if share <= 0.5:  # noqa: PLR2004 - half
-            rounded = to_digits(exact, 3, ROUND_CEILING)
-        else:
-            rounded = 100 - to_digits(100 - exact, 3, ROUND_FLOOR)
-        return f"{rounded.normalize():f} %"
 
 
 def other_world(relation: str) -> str:

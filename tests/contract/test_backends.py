@@ -129,7 +129,7 @@ def test_llama_cpp_asks_for_its_extra_when_it_is_missing(monkeypatch, tmp_path):
     file.write_bytes(b"GGUF")
     llama_model.load_library.cache_clear()
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    with pytest.raises(errors.MissingExtra, match=r"dpfewshot\[llama-cpp\]"):
+    with pytest.raises(errors.MissingExtra, match=r"pip install '\.\[llama-cpp\]'"):
         LlamaCpp(file)
     llama_model.load_library.cache_clear()
 
@@ -138,5 +138,5 @@ def test_the_packaged_model_asks_for_its_extra_when_it_is_missing(monkeypatch):
     from dpfewshot.backends import packaged
 
     monkeypatch.setattr(packaged, "PACKAGE", "dpfewshot_no_such_package")
-    with pytest.raises(errors.MissingExtra, match=r"dpfewshot\[demo\]"):
+    with pytest.raises(errors.MissingExtra, match=r"pip install '\.\[demo\]'"):
         packaged.packaged_model_path()

@@ -39,7 +39,7 @@ def processes() -> Iterator[Executor]:
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Executor]:
     """Two workers of Ray."""
-    pytest.importorskip("ray", reason="ray is not installed: pip install 'dpfewshot[ray]'")
+    pytest.importorskip("ray", reason="ray is not installed: pip install '.[ray]'")
     executor = fleet.ray_executor()
     yield executor
     import ray

@@ -30,7 +30,7 @@ class KilledModel(dpf.backends.LlamaCpp):
 
 
 def test_two_ray_workers_with_the_packaged_model_survive_the_death_of_one(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="ray is not installed: pip install 'dpfewshot[ray]'")
+    pytest.importorskip("ray", reason="ray is not installed: pip install '.[ray]'")
     options: dict[str, Any] = {"context_tokens": 256, "threads": 1}
     synthesizer = dpf.Synthesizer(
         SUPPORT_TICKETS,

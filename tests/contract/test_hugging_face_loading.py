@@ -71,7 +71,7 @@ def test_it_is_imported_without_pytorch_and_asks_for_its_extra(folder, monkeypat
     code = "import sys, dpfewshot.backends.hugging_face; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(MissingExtra, match=r"dpfewshot\[huggingface\]"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[huggingface\]'"):
         HuggingFace(folder)
 
 

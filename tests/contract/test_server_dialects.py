@@ -45,6 +45,63 @@ def test_a_server_without_a_template_says_so(connect, script, trouble):
         chat_turns(connect(script(), verify=False))
 
 
+class Full(LlamaServer):
+    """As the real one: an answer whose token fills the context is called truncated."""
+
+    context = 40
+
+    def computed(self, prompt, body):
+        status, headers, found = super().computed(prompt, body)
+        return status, headers, found | {"truncated": len(prompt) + 1 >= self.context}
+
+
+def test_a_prompt_that_leaves_room_for_its_token_has_a_row(connect):
+    script = Full()
+    backend = connect(script)
+    found = backend.next_token_logprobs([[5] * length for length in (38, 39, 40)])
+    assert [bool(np.isfinite(row).all()) for row in found] == [True, True, False]
+    script.context = 30  # the server started anew with less: what it cuts is no row
+    assert np.isnan(backend.next_token_logprobs([[5] * 29])).all()
+
+
+def test_a_sound_server_is_asked_each_prompt_of_the_probe_once_alone_and_once_in_the_crowd(connect):
+    script = Full()
+    connect(script)
+    prompts = [tuple(prompt) for prompt, _ in script.crowds]
+    longest = [prompt for prompt in prompts if len(prompt) == script.context - 1]
+    assert len(longest) == 2  # and no retry
+    assert len(prompts) == 2 + 2 + 8 + 10  # facts and canary, sampling settings, alone, together
+
+
+def test_a_long_prompt_that_moves_is_found(connect):
+    class Moves(Full):
+        def computed(self, prompt, body):
+            found = super().computed(prompt, body)
+            if len(prompt) == self.context - 1:
+                found[2]["completion_probabilities"][0]["top_logprobs"][0]["logprob"] -= 1e-6 * len(
+                    self.crowds
+                )
+            return found
+
+    assert not connect(Moves()).batch_invariant
+
+
+@pytest.mark.parametrize("kind", [Full, VLLM])
+def test_a_server_that_answers_no_long_prompt_is_refused(connect, monkeypatch, kind):
+    """Two prompts without an answer are alike, and would pass as the same bits."""
+    monkeypatch.setattr(transport, "ATTEMPTS", 2)
+
+    class Short(kind):
+        def logprobs(self, prompt, settings):
+            return super().logprobs(prompt, settings) * (np.nan if len(prompt) > 30 else 1)
+
+        def computed(self, prompt, body):
+            return super().computed(prompt, body) if len(prompt) <= 30 else (500, {}, {})
+
+    with pytest.raises(BackendError, match="does not answer a public prompt of"):
+        connect(Short())
+
+
 @pytest.mark.parametrize("script", [VLLM, SGLang])
 def test_a_dialect_is_recognised_and_conforms(connect, script):
     backend = connect(script())
@@ -331,5 +388,5 @@ def test_another_name_than_the_servers_is_refused():
 
 def test_the_client_library_is_asked_for_when_it_is_missing(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "httpcore", None)
-    with pytest.raises(MissingExtra, match=r"dpfewshot\[openai\]"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[openai\]'"):
         OpenAICompatible("http://127.0.0.1:1/v1", "served")

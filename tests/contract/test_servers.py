@@ -170,8 +170,10 @@ def test_texts_are_labelled_and_labels_are_written_through_a_server(backend):
 
 def test_prompts_that_cannot_be_sent_are_rows_of_nan(backend, prompts):
     support = [5, 6]
-    found = backend.next_token_logprobs([[], prompts[1], [7] * 256, [backend.vocabulary_size]], support)
+    unusable = [[], [7] * 256, [backend.vocabulary_size]]
+    found = backend.next_token_logprobs([unusable[0], prompts[1], *unusable[1:]], support)
     assert np.isnan(found[[0, 2, 3]]).all()
+    assert np.isfinite(backend.next_token_logprobs([[7] * 255], support)).all()  # leaves room for its token
     assert found[1].tobytes() == backend.next_token_logprobs(prompts[1:2], support)[0].tobytes()
     with pytest.raises(BackendError, match="support"):
         backend.next_token_logprobs(prompts, [-1])

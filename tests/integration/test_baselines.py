@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -254,3 +255,13 @@ def test_what_cannot_be_drawn_is_refused_without_a_word_of_the_records() -> None
         with pytest.raises(error) as caught:
             dpf.non_private_sample(task, given, **options)  # type: ignore[arg-type]
         assert SECRET not in str(caught.value)
+
+
+def test_both_baselines_are_collections_that_can_be_written(tmp_path: Path) -> None:
+    for made in (
+        dpf.instruction_only_demonstrations(TASK, Sentence(), shots=2),
+        dpf.non_private_sample(TASK, tickets(20), shots=2),
+    ):
+        made.to_jsonl(tmp_path / "made.jsonl")
+        assert dpf.Demonstrations.from_jsonl(tmp_path / "made.jsonl").items == made.items
+    assert not made.private

@@ -133,12 +133,13 @@ def test_output_that_cannot_be_written_is_found_before_anything_is_spent(command
 @pytest.mark.parametrize(
     ("further", "says"),
     [
-        (["--prompts-per-token", "21", "--holdout", "0"], "prompts_per_token=20 would fit"),
-        (["--prompts-per-token", "20"], "holdout of 0.2 (0 uses all): prompts_per_token=16 would fit"),
-        (["--max-tokens", "0"], "max_tokens"),
+        (["--prompts-per-token", "21", "--holdout", "0"], "--prompts-per-token 20 would fit"),
+        (["--prompts-per-token", "20"], "holdout of 0.2 (0 uses all): --prompts-per-token 16 would fit"),
+        (["--max-tokens", "0"], "--max-tokens"),
+        (["--top-k", "1000000"], "--top-k"),
         (["--label", "Colour"], "label"),
         (["--label", "Entity"], "Entity"),
-        (["--record-token-cap", "0"], "record_token_cap"),
+        (["--record-token-cap", "0"], "--record-token-cap"),
     ],
 )
 def test_plans_that_cannot_be_honoured(command: Run, records: Path, further: list[str], says: str) -> None:

@@ -235,5 +235,5 @@ def test_an_extra_that_is_missing_is_named(choose: Chosen, monkeypatch: pytest.M
 
     stub = SimpleNamespace(HuggingFace=lack)
     monkeypatch.setitem(sys.modules, "dpfewshot.backends.hugging_face", stub)  # type: ignore[arg-type]
-    with pytest.raises(MissingExtra, match=r"dpfewshot\[huggingface\]"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[huggingface\]'"):
         choose("--backend", "hugging-face", "--model", "gpt2")

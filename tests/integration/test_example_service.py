@@ -18,8 +18,8 @@ import dpfewshot as dpf
 from examples.service.health import is_well
 from tests.support.processes import environment
 
-httpx = pytest.importorskip("httpx", reason="httpx is not installed: pip install 'dpfewshot[examples]'")
-pytest.importorskip("fastapi", reason="fastapi is not installed: pip install 'dpfewshot[examples]'")
+httpx = pytest.importorskip("httpx", reason="httpx is not installed: pip install '.[examples]'")
+pytest.importorskip("fastapi", reason="fastapi is not installed: pip install '.[examples]'")
 
 ROOT = Path(__file__).parents[2]
 AT_ONCE = 16

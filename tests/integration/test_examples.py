@@ -156,7 +156,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
 def test_the_client_shows_the_demonstrations(
     server: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("openai", reason="openai is not installed: pip install 'dpfewshot[examples]'")
+    pytest.importorskip("openai", reason="openai is not installed: pip install '.[examples]'")
     from examples import openai_client
 
     path = tmp_path / "demos.jsonl"

@@ -89,5 +89,5 @@ def test_a_file_or_folder_that_is_here_comes_first(tmp_path: Path, monkeypatch: 
 
 def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(MissingExtra, match=r"dpfewshot\[hub\]"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[hub\]'"):
         local_file(NAME)

@@ -148,7 +148,7 @@ def test_the_database_libraries_are_imported_when_they_are_needed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     finished = run(LAZY, module, name)
-    assert f"pip install 'dpfewshot[{extra}]'" in finished.stdout, finished.stderr
+    assert f"pip install '.[{extra}]'" in finished.stdout, finished.stderr
 
 
 def test_a_new_ledger_waits_for_another_program_in_its_file(path: Path, url: str) -> None:

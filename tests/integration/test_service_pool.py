@@ -16,8 +16,8 @@ import dpfewshot as dpf
 from tests.support import factory
 from tests.support.scripts import Sentence
 
-httpx = pytest.importorskip("httpx", reason="httpx is not installed: pip install 'dpfewshot[examples]'")
-pytest.importorskip("fastapi", reason="fastapi is not installed: pip install 'dpfewshot[examples]'")
+httpx = pytest.importorskip("httpx", reason="httpx is not installed: pip install '.[examples]'")
+pytest.importorskip("fastapi", reason="fastapi is not installed: pip install '.[examples]'")
 
 from examples.service.app import create_app  # noqa: E402 - these need fastapi
 from examples.service.pool import NotReady, Pool  # noqa: E402

@@ -19,7 +19,7 @@ MISSING = [tool for tool in TOOLS if importlib.util.find_spec(tool) is None]
 pytestmark = [
     pytest.mark.soak,
     pytest.mark.skipif(
-        bool(MISSING), reason=f"{', '.join(MISSING)} not installed: pip install 'dpfewshot[packaging]'"
+        bool(MISSING), reason=f"{', '.join(MISSING)} not installed: pip install '.[packaging]'"
     ),
 ]
 

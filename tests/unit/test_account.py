@@ -19,8 +19,8 @@ from dpfewshot.budget.scopes import (
 from dpfewshot.cli.findings import _up
 from dpfewshot.cli.plan import _comparison
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
-from dpfewshot.report.promise import factor_text, percent_text
-from dpfewshot.values import PrivacyBudget, PrivacySpend, delta_text, epsilon_text
+from dpfewshot.report.promise import factor_text
+from dpfewshot.values import PrivacyBudget, PrivacySpend, delta_text, epsilon_text, percent_text
 from tests.support import factory
 
 
@@ -256,7 +256,7 @@ def test_a_fingerprint_is_the_whole_hash() -> None:
 @pytest.mark.parametrize(
     ("kept", "asked", "advice"),
     [
-        (({"zero-out"}, "customer"), ({"zero-out"}, None), "unit='customer' (--unit customer)"),
+        (({"zero-out"}, "customer"), ({"zero-out"}, None), "read the records: unit='customer'"),
         (({"zero-out"}, None), ({"zero-out"}, "customer"), "ledger create ... --unit customer"),
         (({"zero-out"}, None), ({"add-remove"}, None), "the population decides the relation"),
         (({"zero-out"}, "unit"), ({"zero-out"}, "customer"), "stands for a unit column that nobody named"),

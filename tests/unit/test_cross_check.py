@@ -82,7 +82,7 @@ def without_dp_accounting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, made: GenerationPlan) -> None:
     without_dp_accounting(monkeypatch)
-    with pytest.raises(MissingExtra, match=r"dpfewshot\[accountants\]"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[accountants\]'"):
         command(monkeypatch, made, "--cross-check")
 
 

@@ -155,7 +155,7 @@ def test_frames_and_data_sets() -> None:
     assert tuple(frame.columns) == COLUMNS
     assert frame["label"].to_list() == ["delivery", "delivery"]
     assert list(Demonstrations().to_pandas().columns) == list(COLUMNS)
-    pytest.importorskip("datasets", reason="datasets is not installed: pip install 'dpfewshot[datasets]'")
+    pytest.importorskip("datasets", reason="datasets is not installed: pip install '.[datasets]'")
     assert both.to_dataset().to_list() == both.to_lines()
 
 
@@ -164,5 +164,5 @@ def test_a_missing_extra_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, module: str, method: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(dpf.MissingExtra, match=rf"dpfewshot\[{module}\]"):
+    with pytest.raises(dpf.MissingExtra, match=rf"pip install '\.\[{module}\]'"):
         getattr(Demonstrations([ONE]), method)()

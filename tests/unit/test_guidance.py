@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from decimal import Decimal, localcontext
 
 import pytest
 
+import dpfewshot as dpf
 from bench.notes import NOTES, PATIENT_NUMBER, notes
 from dpfewshot.mechanisms import PublicCentred
 from dpfewshot.planning.guidance import READABLE_NOISE
 from dpfewshot.planning.plan import GenerationPlan
+from dpfewshot.values import epsilon_text
 from tests.support.factory import synthesizer
+from tests.support.scripts import TASK
 
 
 def planned(tokens: int, prompts: int, *, every: int | None = None) -> GenerationPlan:
@@ -68,3 +73,57 @@ def test_made_up_notes_have_several_lines_and_a_number_each() -> None:
         assert NOTES.layout.fold(one.text) == one.text
         assert len(one.text.splitlines()) == len("RHMEFAP")
     assert len({number for one in made for number in PATIENT_NUMBER.findall(one.text)}) == len(made)
+
+
+def with_epsilon(epsilon: float) -> GenerationPlan:
+    """A plan that costs nearly so much."""
+    return synthesizer(budget=dpf.PrivacyBudget(epsilon, 1e-5)).plan
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.5, 4.0, 9.0, 12.0, 1000.0])
+def test_a_plan_says_how_sure_its_epsilon_lets_a_reader_become(epsilon: float) -> None:
+    """The percentage bounds the posterior of the exact odds, and is no further above than it is printed."""
+    made = with_epsilon(epsilon)
+    (sentence,) = (one for one in made.notes if one.startswith(f"epsilon {epsilon_text(made.epsilon or 0)}"))
+    found = re.search(r"at most ([\d.]+) % sure, delta aside", sentence)
+    assert found is not None
+    with localcontext(prec=900):
+        odds = Decimal(made.epsilon or 0).exp()
+        reached = 100 * odds / (1 + odds)
+        assert reached <= Decimal(found[1]) <= min(reached + Decimal("0.1"), Decimal(100))
+
+
+def test_a_plan_warns_where_one_per_cent_sure_may_become_ninety_nine() -> None:
+    for epsilon in (1.0, 8.0, 9.1, 9.25, 20.0, 1000.0):
+        made = with_epsilon(epsilon)
+        odds = Decimal(made.epsilon or 0).exp() / 99
+        warned = [one for one in made.warnings if "protects hardly at all" in one]
+        assert len(warned) == (odds / (1 + odds) > Decimal("0.99"))
+
+
+def test_a_plan_without_a_guarantee_says_nothing_of_odds() -> None:
+    made = synthesizer(budget=dpf.NO_PRIVACY).plan
+    assert made.warnings == ()
+    assert not [one for one in made.notes if "epsilon" in one]
+
+
+@pytest.mark.parametrize("cap", [3, 100, 400])
+def test_a_plan_says_how_much_of_a_record_is_read_whatever_the_records_hold(cap: int) -> None:
+    long = [dpf.Record("a word " * 500, TASK.labels[i % 2]) for i in range(400)]  # type: ignore[index]
+    told = [synthesizer(records=each, record_token_cap=cap).plan.notes for each in (None, long)]
+    assert told[0] == told[1]
+    (sentence,) = (one for one in told[0] if "record_token_cap" in one)
+    assert f"at most {cap} tokens of a record" in sentence
+
+
+def test_the_noise_that_a_warning_names_is_above_its_limit() -> None:
+    """Also a hair above it, where two decimals read "0.20, is above 0.2"."""
+    limits = [*READABLE_NOISE["public-centred"], 1.0]
+    made = planned(20, 19)
+    for noise in [*(limit * (1 + 1e-9) for limit in limits), 0.9, 15.0, 86.6, 5559.64]:
+        strata = [dataclasses.replace(one, noise_on_mean=noise) for one in made.strata]
+        (warning,) = dataclasses.replace(made, strata=tuple(strata)).warnings
+        told = re.search(r"the noise on the mean, ([\d.]+), is above ([\d.]+),", warning)
+        assert told is not None
+        assert float(told[1]) > float(told[2]) == max(limit for limit in limits if limit < noise)
+        assert ("out of place" in warning) == (noise <= 1)  # nothing was measured above

@@ -20,7 +20,7 @@ def _without_presidio(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_presidio_it_says_what_to_install() -> None:
-    with pytest.raises(dpf.MissingExtra, match=r"dpfewshot\[presidio\]"):
+    with pytest.raises(dpf.MissingExtra, match=r"pip install '\.\[presidio\]'"):
         dpf.mask_identifiers([{"text": "a", "label": "b"}])
 
 
@@ -33,7 +33,7 @@ def test_the_command_says_so_before_a_model_is_loaded(
     assert run(["plan", *arguments]) == 2
     assert "presidio" not in capsys.readouterr().err  # the control: without the option, the model is missing
     assert run(["plan", *arguments, "--mask-identifiers"]) == 2
-    assert "dpfewshot[presidio]" in capsys.readouterr().err
+    assert "pip install '.[presidio]'" in capsys.readouterr().err
 
 
 def test_presidio_is_imported_when_it_is_used() -> None:

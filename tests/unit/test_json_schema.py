@@ -299,7 +299,7 @@ def test_a_schema_in_a_file(schema: str, tmp_path: Path) -> None:
 
 def test_a_schema_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "outlines_core", None)
-    with pytest.raises(MissingExtra, match=r"dpfewshot\[schema\]"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[schema\]'"):
         dataclasses.replace(TASK, schema="only here")
 
 

@@ -27,7 +27,7 @@ def test_parquet_without_pyarrow_says_what_to_install(
 ) -> None:
     (tmp_path / "r.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'dpfewshot\[parquet\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[parquet\]'"):
         read_records(tmp_path / "r.parquet")
 
 

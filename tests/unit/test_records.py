@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from dpfewshot.errors import BackendError, DPFewShotError, InvalidRecords, MissingExtra
 from dpfewshot.records import as_records, read_records
+from dpfewshot.records.files import SEPARATORS
 from dpfewshot.values import Record
 from tests.support.refusals import GOOD, PRIVATE, everything_said, jsonl, refusal, refused_file
 
@@ -210,6 +211,29 @@ def test_a_missing_key_names_its_line_and_no_other_key(tmp_path: Path) -> None:
 def test_a_csv_file_without_a_header_keeps_its_first_record_to_itself(tmp_path: Path) -> None:
     message = refused_file(tmp_path / "r.csv", f"{PRIVATE} is ill,{PRIVATE}\nb,y\n".encode())
     assert "there is no column 'text'" in message
+
+
+@pytest.mark.parametrize("name", ["r.csv", "r.csv.gz"])
+@pytest.mark.parametrize("separator", SEPARATORS)
+def test_a_csv_file_may_separate_its_columns_by_other_characters(
+    tmp_path: Path, separator: str, name: str
+) -> None:
+    """Its first line decides, by the columns that are asked for, whatever the other separators do in it."""
+    others = SEPARATORS.replace(separator, "")
+    buffer = io.StringIO()
+    header = ("text", f"not{others}asked", "label", "who")
+    csv.writer(buffer, delimiter=separator).writerows([header, (f"a{others}", "b", "x", "7")])
+    data = buffer.getvalue().encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    assert read_records(tmp_path / name, unit="who") == [Record(f"a{others}", "x", "7")]
+
+
+@pytest.mark.parametrize("separator", SEPARATORS)
+def test_a_missing_column_is_named_with_the_separator_and_no_header(tmp_path: Path, separator: str) -> None:
+    content = separator.join([f"{PRIVATE} is ill", PRIVATE, "x"])
+    message = refused_file(tmp_path / "r.csv", f"{content}\nb\n".encode())
+    assert "there is no column 'text'" in message
+    assert message.endswith(f"the first line has 3 columns, separated by {separator!r}")
 
 
 def test_a_csv_column_that_is_there_twice(tmp_path: Path) -> None:

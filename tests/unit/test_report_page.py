@@ -294,7 +294,7 @@ def test_without_jinja_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtra, match=r"dpfewshot\[report\]"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[report\]'"):
         rendered(Sources())
 
 

@@ -35,3 +35,14 @@ def test_there_is_no_permit_where_the_charge_is_refused(
     with pytest.raises(LedgerError):
         reservation.draw()
     assert account.spent == PrivacySpend(0.0, 0.0)
+
+
+def test_an_accountant_prints_what_is_spent_and_what_remains(
+    account: MemoryAccount, reservation: Reservation
+) -> None:
+    reservation.draw()
+    printed = str(Accountant(account))
+    assert printed == "spent epsilon=1, delta=1e-06; epsilon=3, delta=9e-06 remain"
+    assert repr(Accountant(account)) == f"Accountant({account!r})"
+    assert repr(account) == "MemoryAccount(PrivacyBudget(epsilon=4.0, delta=1e-05))"
+    assert "nothing is certified" in str(Accountant(None))

@@ -157,11 +157,12 @@ class Dialect(ABC):
         (NaN, null, or above 0) makes the whole row NaN.
         """
         values = np.full(self.vocabulary_size, -np.inf if not self.whole else np.nan, dtype=np.float32)
-        for token, logprob in pairs:
-            if not 0 <= token < self.vocabulary_size:
-                raise Malformed
-            with np.errstate(all="ignore"):  # a warning would reveal a value beyond float32
-                values[token] = np.nan if logprob is None else logprob
+        found = dict(pairs)  # as one array: an element at a time takes a tenth of a second of 49,152
+        if not all(type(token) is int and 0 <= token < self.vocabulary_size for token in found):
+            raise Malformed
+        logprobs = [np.nan if logprob is None else logprob for logprob in found.values()]
+        with np.errstate(all="ignore"):  # a warning would reveal a value beyond float32
+            values[list(found)] = np.array(logprobs, dtype=np.float32)
         row = values if support is None else values[np.asarray(support, dtype=np.intp)]
         row[row < NEGLIGIBLE] = -np.inf
         if np.isnan(row).any() or (row > EXCESS).any():

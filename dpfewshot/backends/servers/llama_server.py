@@ -128,10 +128,18 @@ class LlamaServer(Dialect):
         }
 
     def read(self, answer: Any, prompts: Sequence[Tokens], support: Tokens | None) -> list[Logprobs]:
-        """Read the log-probabilities by id. The server must have read the whole prompt."""
-        if field(answer, "tokens_evaluated") != len(prompts[0]) or field(answer, "truncated"):
+        """Read the log-probabilities by id. The server must have read the whole prompt.
+
+        It calls an answer truncated, too, if the predicted token fills the context.
+        """
+        length = len(prompts[0])
+        fills = self.context_tokens is not None and length + 1 >= self.context_tokens
+        if field(answer, "tokens_evaluated") != length or (field(answer, "truncated") and not fills):
             raise Malformed
-        pairs = ((field(entry, "id"), field(entry, "logprob")) for entry in _top(answer))
+        try:
+            pairs = [(entry["id"], entry["logprob"]) for entry in _top(answer)]
+        except (KeyError, TypeError):
+            raise Malformed from None
         return [self.row(pairs, support)]
 
     def identity_of(self, answer: Any) -> tuple[Any, ...]:

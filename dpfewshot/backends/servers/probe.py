@@ -69,7 +69,7 @@ def probe(ask: Asking, prompts: Sequence[Tokens], dialect: Dialect) -> Findings:
 
     Raises:
         BackendError: the log-probabilities are not the model's own: they do not sum to 1, or sampling
-            settings change them.
+            settings change them. Or a prompt that fits in the context has no answer.
     """
     whole = ask(prompts[:1], None)[0]
     check_total(whole, whole=dialect.whole)
@@ -77,7 +77,9 @@ def probe(ask: Asking, prompts: Sequence[Tokens], dialect: Dialect) -> Findings:
     support = spread(dialect.vocabulary_size)
     picks = dialect.picks and _answers(ask, prompts[0], support) == whole[support].tobytes()
     asked = support if picks else None
-    alone = [ask([prompt], asked)[0] for prompt in prompts]
+    first = ask(prompts[:1], asked)[0] if picks else whole
+    alone = [first, *(ask([prompt], asked)[0] for prompt in prompts[1:])]
+    _check_answered(prompts, alone, dialect.context_tokens)
     order = [*reversed(range(len(prompts))), 0]
     together = ask([prompts[place] for place in order], asked)
     return Findings(
@@ -86,6 +88,22 @@ def probe(ask: Asking, prompts: Sequence[Tokens], dialect: Dialect) -> Findings:
         ),
         picks=picks,
     )
+
+
+def _check_answered(prompts: Sequence[Tokens], rows: Sequence[Logprobs], context: int | None) -> None:
+    """Check that every prompt has a row: two rows of NaN are alike, and show nothing.
+
+    A server that does not state its context may refuse the long prompts.
+
+    Raises:
+        BackendError: one that fits in the stated context has none.
+    """
+    lengths = [len(prompt) for prompt, row in zip(prompts, rows, strict=True) if np.isnan(row).any()]
+    if lengths and context is not None:
+        raise BackendError(
+            f"the server does not answer a public prompt of {max(lengths)} tokens, though it states a "
+            f"context of {context}: look at its log, or start it with a larger context"
+        )
 
 
 def crowd_of(prompts_per_request: int, concurrency: int) -> int:
