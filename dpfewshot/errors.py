@@ -77,8 +77,9 @@ class InvalidReport(DPFewShotError, ValueError):
 class MissingExtra(DPFewShotError, ImportError):
     """An optional dependency is not installed. Says what to install."""
 
-    def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs an optional dependency: pip install 'dpfewshot[{extra}]'")
+    def __init__(self, what: str, extra: str = "", *, install: str = "") -> None:
+        install = install or f"'dpfewshot[{extra}]'"
+        super().__init__(f"{what} needs an optional dependency: pip install {install}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy has the message, which is not what the initialiser takes."""
