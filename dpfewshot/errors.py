@@ -114,8 +114,9 @@ class InvalidReport(DPFewShotError, ValueError):
 class MissingExtra(DPFewShotError, ImportError):
     """An optional dependency is not installed. Says what to install."""
 
-    def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs an optional dependency: {INSTALL.format(extra=extra)}")
+    def __init__(self, what: str, extra: str = "", *, install: str = "") -> None:
+        how = f"pip install {install}" if install else INSTALL.format(extra=extra)
+        super().__init__(f"{what} needs an optional dependency: {how}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy has the message, which is not what the initialiser takes."""

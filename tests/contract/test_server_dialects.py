@@ -387,6 +387,6 @@ def test_another_name_than_the_servers_is_refused():
 
 
 def test_the_client_library_is_asked_for_when_it_is_missing(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "httpcore", None)
+    monkeypatch.setitem(__import__("sys").modules, "httpcore2", None)
     with pytest.raises(MissingExtra, match=r"pip install '\.\[openai\]'"):
         OpenAICompatible("http://127.0.0.1:1/v1", "served")

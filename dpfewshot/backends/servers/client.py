@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from dpfewshot.errors import BackendError, MissingExtra
 
 if TYPE_CHECKING:
-    import httpcore
+    import httpcore2
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Withheld:
 class Client:
     """An HTTP/1.1 client of one server, used in one event loop.
 
-    It uses `httpcore`, the layer below httpx, which has no cookies and no redirects, ignores `.netrc` and the
-    environment's proxies, and is invisible to httpx instrumentation. TLS trusts certifi's authorities or
+    It uses `httpcore2`, the layer below httpx2, which has no cookies and no redirects, ignores `.netrc` and
+    the environment's proxies, and is invisible to httpx instrumentation. TLS trusts certifi's authorities or
     `ca_bundle`, never SSL_CERT_FILE, and logs no keys to SSLKEYLOGFILE.
 
     Every request opens a connection. On a reused one, whatever a server or proxy sends after an answer would
@@ -63,7 +63,7 @@ class Client:
         ca_bundle: a file or folder of PEM certificates to trust in place of certifi's.
 
     Raises:
-        MissingExtra: httpcore is not installed.
+        MissingExtra: httpcore2 is not installed.
         BackendError: an address, a key or a bundle is unusable. The message quotes no key.
     """
 
@@ -71,7 +71,7 @@ class Client:
         self, address: SplitResult, api_key: str | None, *, proxy: str | None, ca_bundle: str | None
     ) -> None:
         try:
-            import httpcore
+            import httpcore2
         except ImportError as error:
             raise MissingExtra("OpenAICompatible", "openai") from error
         encrypted = address.scheme == "https"
@@ -79,14 +79,14 @@ class Client:
         headers = [(b"Host", address.netloc.encode()), (b"User-Agent", b"dpfewshot")]
         if api_key is not None:
             headers.append((b"Authorization", _bearer(api_key)))
-        pool = httpcore.AsyncConnectionPool(
+        pool = httpcore2.AsyncConnectionPool(
             ssl_context=context,
             proxy=None if proxy is None else _proxy(proxy, context),
             max_connections=None,
             max_keepalive_connections=0,
         )
         self._withheld = Withheld(pool=pool, headers=headers)
-        self.failures: tuple[type[Exception], ...] = (httpcore.NetworkError, httpcore.ProtocolError)
+        self.failures: tuple[type[Exception], ...] = (httpcore2.NetworkError, httpcore2.ProtocolError)
 
     async def request(self, method: str, url: str, body: bytes | None) -> Response:
         """Send one request and read its whole answer, whatever its status.
@@ -138,13 +138,13 @@ def _bearer(api_key: str) -> bytes:
     return f"Bearer {api_key}".encode()
 
 
-def _proxy(url: str, context: ssl.SSLContext | None) -> httpcore.Proxy:
-    import httpcore
+def _proxy(url: str, context: ssl.SSLContext | None) -> httpcore2.Proxy:
+    import httpcore2
 
     parts = _split(url, "proxy", "http://proxy:3128")
     user = None if parts.username is None else (unquote(parts.username), unquote(parts.password or ""))
     place = parts.netloc.rpartition("@")[2]
-    return httpcore.Proxy(
+    return httpcore2.Proxy(
         f"{parts.scheme}://{place}", auth=user, ssl_context=context if parts.scheme == "https" else None
     )
 

@@ -57,7 +57,7 @@ class OpenAICompatible:
         context_tokens: the longest prompt with the token that follows it; None if the server does not say.
 
     Raises:
-        MissingExtra: `httpcore` is not installed.
+        MissingExtra: `httpcore2` is not installed.
         BackendError: the server does not answer (retryable), or cannot serve as a backend; the message says
             what is missing. Or replicas differ in kind, model, vocabulary, context, or by more than 0.2 in
             total variation.

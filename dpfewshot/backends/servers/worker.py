@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
-TALKATIVE = ("httpcore", "h11", "anyio", "asyncio")
+TALKATIVE = ("httpcore2", "h11", "anyio", "asyncio")
 """Prefixes of loggers that write requests, with prompts, or reveal their number."""
 
 SUPPRESSING = (
