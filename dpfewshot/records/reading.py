@@ -10,7 +10,7 @@ operator alone (design note 5.7).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, overload
@@ -147,7 +147,9 @@ def errors_of(path: Path) -> Iterator[None]:
     except InvalidRecords as error:
         raise InvalidRecords(f"{shown}: {error}") from None
     except OSError as error:
-        raise InvalidRecords(f"{shown}: cannot be read: {error.strerror}") from None
+        # A library's OSError may carry any text, or none, where the system's reason stands.
+        reason = os.strerror(error.errno) if error.errno else type(error).__name__
+        raise InvalidRecords(f"{shown}: cannot be read: {reason}") from None
 
 
 def _rows_in_memory(source: Any, columns: Columns) -> Rows:
@@ -155,14 +157,27 @@ def _rows_in_memory(source: Any, columns: Columns) -> Rows:
         raise InvalidRecords("as_records takes rows; for a file, use read_records")
     if hasattr(source, "itertuples"):  # a pandas.DataFrame, which iterates over column names
         names = columns_to_read(columns, list(source.columns))
-        return numbered(zipped(names, [source[name].to_list() for name in names]))
+        return numbered(zipped(names, _columns_of_frame(source, names)))
     if isinstance(source, Mapping):  # a datasets.DatasetDict too
         raise InvalidRecords("as_records takes rows, not a mapping; pass one split, or a list of mappings")
+    if type(source).__module__.partition(".")[0] == "datasets":
+        return numbered(_rows_of_dataset(source))
     try:
         return numbered(iter(source))
     except TypeError:
         taken = "a pandas.DataFrame, a datasets.Dataset or an iterable of mappings"
         raise InvalidRecords(f"as_records takes {taken}, not {type(source).__name__}") from None
+
+
+# Libraries' errors quote what they fail on, and their frames hold whole columns.
+@redacts_errors(InvalidRecords, "loading")
+def _columns_of_frame(frame: Any, names: Sequence[str]) -> list[list[object]]:
+    return [frame[name].to_list() for name in names]
+
+
+@redacts_errors(InvalidRecords, "loading")
+def _rows_of_dataset(dataset: Any) -> Iterator[object]:
+    yield from dataset
 
 
 def _collect(rows: Rows, columns: Columns) -> Records:

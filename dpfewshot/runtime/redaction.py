@@ -78,7 +78,7 @@ def redacted(error: BaseException, kind: type[DPFewShotError] | None, what: str 
     If an error's own text or attributes raise, only its kind is kept.
     """
     try:
-        return _redacted(error, None if _wrongly_called(error) else kind, what)
+        return _redacted(error, kind, what)
     except BaseException as fault:
         if not is_failure(fault):
             raise
@@ -159,8 +159,16 @@ def _redacted(error: BaseException, kind: type[DPFewShotError] | None, what: str
         return _same_message(error)
     if isinstance(error, MemoryError) or not is_failure(error):
         return _kind_alone(error)
+    if _wrongly_called(error):
+        return error.with_traceback(None)
     if kind is None:
-        return error.with_traceback(_frames_of_others(error.__traceback__))
+        innermost = _innermost(error)
+        if innermost is None or not _is_ours(innermost):
+            return error.with_traceback(_frames_of_others(error.__traceback__))
+        place = f"{_module(innermost)}, line {innermost.tb_lineno}"
+        return DPFewShotError(
+            f"failed with {type(error).__name__} in {place}; its message is withheld: it may quote a record"
+        )
     return kind(
         f"{what} failed with {type(error).__name__}, whose message is withheld: it may quote a record"
     )
@@ -179,7 +187,7 @@ def _bare(error: BaseException, kind: type[DPFewShotError] | None, what: str) ->
 
 def _wrongly_called(error: BaseException) -> bool:
     """Return whether the call itself failed, as with a missing argument: its message names parameters."""
-    return error.__traceback__ is not None and error.__traceback__.tb_next is None
+    return isinstance(error, TypeError) and len(_frames(error.__traceback__)) == 1
 
 
 def _same_message(error: DPFewShotError) -> DPFewShotError:
@@ -227,13 +235,28 @@ def portable(error: BaseException) -> BaseException:
 
 
 def _frames_of_others(trace: TracebackType | None) -> TracebackType | None:
+    rest: TracebackType | None = None
+    for each in reversed(_frames(trace)):
+        if not _is_ours(each):
+            rest = TracebackType(rest, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return rest
+
+
+def _frames(trace: TracebackType | None) -> list[TracebackType]:
     frames = []
     while trace is not None:
         frames.append(trace)
         trace = trace.tb_next
-    rest: TracebackType | None = None
-    for each in reversed(frames):
-        module = str(each.tb_frame.f_globals.get("__name__", ""))
-        if module.partition(".")[0] != _PACKAGE:
-            rest = TracebackType(rest, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    return rest
+    return frames
+
+
+def _innermost(error: BaseException) -> TracebackType | None:
+    return next(reversed(_frames(error.__traceback__)), None)
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    return _module(trace).partition(".")[0] == _PACKAGE
+
+
+def _module(trace: TracebackType) -> str:
+    return str(trace.tb_frame.f_globals.get("__name__", ""))

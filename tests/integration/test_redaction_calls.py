@@ -31,6 +31,8 @@ from tests.support.redaction import (
 from tests.support.scripts import TASK, WORDS, Sentence
 
 BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
+WORDED = dpf.icl.PromptFormat("", "Ticket", "Kind", ("refund", "delivery"), ("my", "money"))
+"""Labels that the model has words for: else a label fails, before any private text is read."""
 
 
 # ---- loading, labels, use, evaluation and audits -----------------------------------------------------------
@@ -85,8 +87,32 @@ class Unwritable(Sentence):
         return super().detokenize(tokens)
 
 
+def unreadable() -> Any:
+    """A table with a text that is not UTF-8, which Arrow's errors quote."""
+    arrow = pytest.importorskip("pyarrow")
+    text = f"my secret is {SECRET} ".encode() + b"\xff"
+    ends = arrow.array([0, len(text)], arrow.int32()).buffers()[1]
+    return arrow.table(
+        {
+            "text": arrow.Array.from_buffers(arrow.string(), 1, [None, ends, arrow.py_buffer(text)]),
+            "label": ["refund"],
+        }
+    )
+
+
+def unreadable_frame() -> Any:
+    table, pandas = unreadable(), pytest.importorskip("pandas")
+    return pandas.DataFrame(
+        {name: pandas.arrays.ArrowExtensionArray(table[name]) for name in table.column_names}
+    )
+
+
 PRIVATE_CALLS: dict[str, Callable[[], object]] = {
     "as_records": lambda: dpf.as_records(rows()),
+    "as_records, a built-in that quotes": lambda: dpf.as_records(map(int, [SECRET])),
+    "as_records, a frame": lambda: dpf.as_records(unreadable_frame()),
+    "as_records, a data set": lambda: dpf.as_records(pytest.importorskip("datasets").Dataset(unreadable())),
+    "Synthesizer, a frame": lambda: dpf.Synthesizer(TASK, unreadable_frame(), Sentence(), budget=BUDGET),
     "mask_identifiers": lambda: dpf.mask_identifiers(rows()),
     "Synthesizer": lambda: dpf.Synthesizer(TASK, rows(), Sentence(), budget=BUDGET),
     "Synthesizer, a wrong setting": lambda: dpf.Synthesizer(
@@ -100,16 +126,19 @@ PRIVATE_CALLS: dict[str, Callable[[], object]] = {
     "leak_check": lambda: audit.leak_check([DEMONSTRATION], RECORDS, Untokenisable()),
     "leak_check, rows": lambda: audit.leak_check([DEMONSTRATION], rows()),
     "canary_game": lambda: audit.canary_game(synthesizer(Choking()), plays=100, batches=1),
-    "influences": lambda: influences(TASK, Untokenisable(), [DEMONSTRATION], [f"my secret is {SECRET}"]),
+    "influences": lambda: influences(WORDED, Untokenisable(), [DEMONSTRATION], [f"my secret is {SECRET}"]),
     "membership_inference": lambda: membership_inference(
         TASK, Untokenisable(), trials_of_records(RECORDS[:2], RECORDS[2:], each=2), loss="record"
     ),
     "evaluate": lambda: evaluation.evaluate(
         experiment(Untokenisable()), [Trial(NonPrivateSample(), None, shots=2)], Results("none.jsonl")
     ),
-    "Classifier": lambda: dpf.icl.Classifier(TASK, Untokenisable(), [DEMONSTRATION]).predict([SECRET, "b"]),
+    "Classifier": lambda: dpf.icl.Classifier(WORDED, Untokenisable(), [DEMONSTRATION]).predict([SECRET, "b"]),
+    "Classifier, a built-in that quotes": lambda: dpf.icl.Classifier(WORDED, Sentence(), []).predict(
+        map(int, [SECRET])
+    ),
     "Classifier, streamed": lambda: list(
-        dpf.icl.Classifier(TASK, Choking(), [DEMONSTRATION]).stream(["my secret is", "b"])
+        dpf.icl.Classifier(WORDED, Choking(), [DEMONSTRATION]).stream(["my secret is", "b"])
     ),
     "Extractor": lambda: dpf.icl.Extractor(TASK, Untokenisable(), [DEMONSTRATION]).predict([SECRET]),
     "Extractor, writing": lambda: dpf.icl.Extractor(TASK, Unwritable(), [DEMONSTRATION]).predict([SECRET]),
@@ -123,6 +152,7 @@ def test_no_other_call_that_reads_private_text_says_any(
     monkeypatch.chdir(tmp_path)
     error = raised_by(PRIVATE_CALLS[call])
     assert isinstance(error, dpf.DPFewShotError) or "wrong setting" in call
+    assert not isinstance(error, dpf.InvalidTask), "the call failed before it read private text"
     assert_says_nothing(error)
 
 

@@ -135,6 +135,19 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "cannot be read: Permission denied" in refusal(lambda: read_records(tmp_path / "r.jsonl"))
 
 
+@pytest.mark.parametrize("shown", [(5, PRIVATE), (PRIVATE,)])
+def test_a_librarys_os_error_is_not_quoted(
+    shown: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def quoting(*_: object) -> None:
+        raise OSError(*shown)
+
+    monkeypatch.setattr("dpfewshot.records.reading.record_of", quoting)
+    message = refused_file(tmp_path / "r.jsonl", jsonl(GOOD))
+    assert "cannot be read: " in message
+    assert "None" not in message
+
+
 @pytest.mark.parametrize("name", ["r.txt", "r", "r.gz", "r.json", "jsonl"])
 def test_an_unknown_suffix_names_the_known_ones(tmp_path: Path, name: str) -> None:
     message = refused_file(tmp_path / name, jsonl(GOOD))
