@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 import dpfewshot as dpf
 from dpfewshot.backends import LlamaCpp, packaged_model_path
 from dpfewshot.backends.protocol import open_block
+from dpfewshot.generation.bodies import Bodies
 from dpfewshot.prompts.writer import LabelPrompts, PromptWriter
-from dpfewshot.records.units import units, units_by_label
+from dpfewshot.records.units import UnitSequence, units, units_by_label
 from dpfewshot.sampling import PoissonSampler
 
 WIDTH = 256
@@ -150,11 +151,10 @@ def collect(name: str, data: Path, folder: Path, backend: LlamaCpp) -> None:
             print(f"{name} {label} {number}: {len(forced)} tokens, {seconds:.0f} s", file=sys.stderr)
 
 
-def _draw(population: Sequence[tuple[dpf.Record, ...]], pool: int, writer: PromptWriter) -> list[list[int]]:
+def _draw(population: UnitSequence, pool: int, writer: PromptWriter) -> list[list[int]]:
     sampler = PoissonSampler(Fraction(pool, len(population)), pool, 1)
-    drawn = sampler.draw([len(unit) for unit in population])
-    bodies = (writer.body(population[unit][record]) for ((unit, record),) in drawn)
-    return [body for body in bodies if body is not None]
+    drawn = Bodies(population, writer).of(sampler.draw(population.sizes))
+    return [body for subset in drawn for body in subset if body is not None]
 
 
 def _evaluate(
