@@ -13,7 +13,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import dpfewshot as dpf
@@ -34,7 +34,7 @@ def main() -> None:
         for name, path in models.items()
     }
     for task, records, test in (_trec(data), _banking(data)):
-        sets: dict[str, list[dpf.Demonstration]] = {"none": []}
+        sets: dict[str, Sequence[dpf.Demonstration]] = {"none": []}
         for name, backend in opened.items():
             sets[f"{name}, instruction-only"] = dpf.instruction_only_demonstrations(
                 task, backend, max_tokens=TOKENS

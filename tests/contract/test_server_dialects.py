@@ -48,7 +48,7 @@ def test_a_server_without_a_template_says_so(connect, script, trouble):
 class Full(LlamaServer):
     """As the real one: an answer whose token fills the context is called truncated."""
 
-    context = 40
+    context = 300
 
     def computed(self, prompt, body):
         status, headers, found = super().computed(prompt, body)
@@ -58,10 +58,10 @@ class Full(LlamaServer):
 def test_a_prompt_that_leaves_room_for_its_token_has_a_row(connect):
     script = Full()
     backend = connect(script)
-    found = backend.next_token_logprobs([[5] * length for length in (38, 39, 40)])
+    found = backend.next_token_logprobs([[5] * length for length in (298, 299, 300)])
     assert [bool(np.isfinite(row).all()) for row in found] == [True, True, False]
-    script.context = 30  # the server started anew with less: what it cuts is no row
-    assert np.isnan(backend.next_token_logprobs([[5] * 29])).all()
+    script.context = 200  # the server started anew with less: what it cuts is no row
+    assert np.isnan(backend.next_token_logprobs([[5] * 199])).all()
 
 
 def test_a_sound_server_is_asked_each_prompt_of_the_probe_once_alone_and_once_in_the_crowd(connect):
@@ -93,10 +93,10 @@ def test_a_server_that_answers_no_long_prompt_is_refused(connect, monkeypatch, k
 
     class Short(kind):
         def logprobs(self, prompt, settings):
-            return super().logprobs(prompt, settings) * (np.nan if len(prompt) > 30 else 1)
+            return super().logprobs(prompt, settings) * (np.nan if len(prompt) > 250 else 1)
 
         def computed(self, prompt, body):
-            return super().computed(prompt, body) if len(prompt) <= 30 else (500, {}, {})
+            return super().computed(prompt, body) if len(prompt) <= 250 else (500, {}, {})
 
     with pytest.raises(BackendError, match="does not answer a public prompt of"):
         connect(Short())
