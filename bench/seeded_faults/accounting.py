@@ -260,6 +260,6 @@ ACCOUNTING_AND_LEDGER = (
         "stages = without, stage([canary.record] * canaries)",
         "stages = without, stage([])",
         "released texts are those of data sets with canaries",
-        "tests/statistical/test_canary_game.py",
+        "tests/statistical/test_canary_game.py::test_texts_that_echo_canaries_refute_a_set_up_without_noise",
     ),
 )
