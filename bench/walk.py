@@ -96,7 +96,6 @@ def walked(ledger: str | None) -> Walk:
     task = dpf.Task(name="walk", instruction="Say it.", label_field="L", text_field="T", labels=("a",))
     records = [dpf.Record(text="one two", label="a") for _ in range(400)]
     backend = dpf.backends.Scripted(vocabulary=["one ", "two", "\n"], next_token=lambda _: [0.7, 0.29, 0.01])
-    account = {"ledger": ledger, "dataset": "walk", "create": True} if ledger else {}
     with dpf.Synthesizer(
         task,
         records,
@@ -106,7 +105,9 @@ def walked(ledger: str | None) -> Walk:
         prompts_per_token=PROMPTS,
         resample_every=1,
         max_tokens=TOKENS,
-        **account,
+        ledger=ledger,
+        dataset="walk" if ledger else None,
+        create=ledger is not None,
     ) as synthesizer:
         with counted() as walk:
             made = synthesizer.generate("a")

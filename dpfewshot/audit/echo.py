@@ -92,6 +92,11 @@ def own_generation(
     """
     replaced = 0 if stratum.draws.fixed_size is None else len(canaries)
     generating = set_up.generating(stratum)
-    others = [record for unit in range(replaced, len(generating)) for record in generating[unit]]
+    others = [
+        record
+        for unit in range(replaced, len(generating))
+        for record in generating[unit]
+        if record is not None
+    ]
     joined = {**set_up.units, stratum.scope: units([*canaries, *others])}
     return unaccounted(replace(set_up, units=joined, plan=plan, certified=False))
