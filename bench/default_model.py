@@ -55,7 +55,7 @@ def main() -> None:
 def _accuracies(
     task: dpf.Task,
     backend: dpf.backends.LlamaCpp,
-    demonstrations: list[dpf.Demonstration],
+    demonstrations: Sequence[dpf.Demonstration],
     test: list[dpf.Record],
 ) -> dict[str, float]:
     """Accuracy of plain and batch-calibrated label probabilities."""
