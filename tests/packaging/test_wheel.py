@@ -25,8 +25,10 @@ pytestmark = [
 
 
 def run(*words: str | Path, **further: str) -> str:
-    """What a program prints. It sees no PYTHONPATH, so it imports what is installed."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | further
+    """What a program prints. It sees what is installed: no PYTHONPATH, the programs beside this Python."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PATH": path}
+    environment |= further
     done = subprocess.run(
         list(map(str, words)), env=environment, cwd="/", capture_output=True, text=True, check=False
     )
