@@ -22,7 +22,7 @@ ACCOUNTING_AND_LEDGER = (
         "np.minimum(value - order * self.losses - gap, 700.0)",
         "np.minimum(value - order * self.losses, 700.0) - gap",
         "mass that wraps round counts in full next to δ = 1",
-        "tests/unit/test_accounting_cross_examination.py::test_bounds_hold_next_to_one",
+        "tests/unit/test_accounting_windows.py",
     ),
     Fault(
         "dpfewshot/accounting/pld/shortfall.py",

@@ -101,9 +101,9 @@ def response_curve(share: float) -> ComposedCurve:
     return compose(fit_window(planned.cumulants, planned.saddle, share, 1e-9))
 
 
-def exact_response(at: np.ndarray) -> np.ndarray:
+def exact_response(at: np.ndarray, event: PoissonRandomizedResponse = RESPONSE) -> np.ndarray:
     """Binomial sums."""
-    q, cost, steps = RESPONSE.sampling_rate, RESPONSE.epsilon, RESPONSE.steps
+    q, cost, steps = event.sampling_rate, event.epsilon, event.steps
     likely = 1 / (1 + math.exp(-cost))
     mass = (1 - q) * (1 - likely) + q * likely
     losses = [math.log1p(q * math.expm1(sign * cost)) for sign in (-1, 1)]
@@ -136,6 +136,30 @@ def test_the_stated_round_off_is_no_less_than_what_is_seen() -> None:
     seen = np.abs(computed - exact)
     stated = curve.noise + 2 * curve.relative * kept + curve.missing + 1e-13 * kept
     assert np.all(seen <= stated)
+
+
+# ---- exponents ------------------------------------------------------------------------------------------
+
+
+def test_mass_that_wraps_round_is_given_up_however_large_its_exponents_are() -> None:
+    """Most of the mass lies above this window; K(s) - sε and the exponent of its wrapping both exceed 700."""
+    event = PoissonRandomizedResponse(0.3, 100.0, 200)
+    planned = tilting.choose_tilt([(dominating_pairs(event)[0], event.steps)], Goal(0.1, 4e-5))
+    assert planned is not None
+    (loss,) = planned.cumulants.losses
+    lowest = loss.steps * loss.start
+    bad = replace(planned, order=0.005, wrap_order=0.12, low=lowest, length=64, wrapped_below=0.0)
+    curve = compose(bad)
+    assert np.all(curve.lower() <= exact_response(curve.losses - curve.slack, event) * (1 + ROOM))
+    assert curve.heads[0] > 1, "the control: what wrapped round is more than all there is"
+
+
+def test_a_window_of_any_wanted_length_is_made() -> None:
+    """Valid events were refused: their windows were to have 10¹⁸ points, and no transform has."""
+    planned = response_curve(1.0).tilt
+    made = fit_window(planned.cumulants, planned.saddle, 1.0, 1e-9, answer=-1e20)
+    assert made.length == window.LONGEST_WINDOW
+    assert made.crowding > 1
 
 
 @pytest.mark.parametrize("end", [-10.0, -650.0, -750.0, -3000.0])
