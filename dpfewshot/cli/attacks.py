@@ -9,7 +9,7 @@ import click
 from dpfewshot.cli.backends import backend_options, open_backend
 from dpfewshot.cli.columns import text_option
 from dpfewshot.cli.findings import conclude, finding_options
-from dpfewshot.cli.stages import stages
+from dpfewshot.cli.stages import quiet_option, stages
 
 _TASK = click.option("--task", required=True, help="A built-in task, or a .toml file.")
 _LABEL = click.option("--label-column", default="label", show_default=True, help="The column of the label.")
@@ -34,6 +34,7 @@ _LABEL = click.option("--label-column", default="label", show_default=True, help
     help="The loss of the label after the text, as in the papers, or of the whole record.",
 )
 @backend_options
+@quiet_option
 @finding_options
 def membership(
     *,
@@ -93,6 +94,7 @@ def membership(
     help="The model's possible answers.",
 )
 @backend_options
+@quiet_option
 @finding_options
 def influence(
     *,

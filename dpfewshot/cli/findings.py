@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dpfewshot.cli.stages import quiet_option
 from dpfewshot.exact.decimals import to_digits
 from dpfewshot.runtime.files import write_errors, write_whole
 
@@ -26,10 +25,10 @@ CONFIDENTIAL = (
 
 
 def finding_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of every audit, and `--quiet`."""
+    """Add the options of every audit."""
     output = click.option("--output", default=None, help="Write the JSON to this file, new or replaced.")
     as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-    return output(as_json(quiet_option(command)))
+    return output(as_json(command))
 
 
 def conclude(findings: list[Finding], output: str | None, *, as_json: bool) -> None:

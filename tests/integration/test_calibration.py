@@ -155,7 +155,7 @@ def test_with_a_holdout_it_costs_nothing_beside_generation() -> None:
     )
     synthesizer.generate_all()
     spent = account.spent
-    found = released(ledger=account, budget=dpf.PrivacyBudget(0.5, 1e-6))
+    found = released(ledger=account, budget=dpf.PrivacyBudget(0.5, 1e-6), holdout=0.2)
     assert found.parallel
     assert account.spent == spent
 

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
+import click
 import pytest
 
 import dpfewshot as dpf
 from dpfewshot.cli import options, releases
+from dpfewshot.cli.application import cli
 from dpfewshot.sampling import Holdout, partition_of_units
 from tests.support.commands import Run
 from tests.support.factory import demonstration
@@ -117,6 +119,18 @@ def test_a_failed_run_creates_no_account(command: Run, here: dpf.LedgerAccount) 
     assert command(*GENERATE, *NOBODY, "--create", "--backend", "no.such:backend")[0] == 2
     with dpf.BudgetLedger.open("sqlite:///budget.db") as ledger:
         assert ledger.datasets() == [here.dataset]
+
+
+def test_no_command_has_an_option_twice() -> None:
+    def leaves(group: click.Group) -> Iterator[click.Command]:
+        for name in group.list_commands(click.Context(group)):
+            command = group.get_command(click.Context(group), name)
+            assert command is not None
+            yield from leaves(command) if isinstance(command, click.Group) else (command,)
+
+    for command in leaves(cli):
+        names = [name for one in command.params for name in one.opts]
+        assert len(set(names)) == len(names), command.name
 
 
 # ---- the holdout -------------------------------------------------------------------------------------------

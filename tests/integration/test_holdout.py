@@ -258,7 +258,7 @@ def test_the_command_line_plans_and_shows_a_holdout(
     words = ["--task", str(task), "--records", str(records), *backend, "--epsilon", "4", "--max-tokens", "5"]
     words += ["--top-k", "8"]
     assert run(["plan", *words, "--probe-seconds", "0.01", "--holdout", "0.2"]) == 0
-    assert "; 0.2 of the units are kept for choosing" in capsys.readouterr().out
+    assert "20 % of the units are kept for `choose`" in capsys.readouterr().out
     url = f"sqlite:///{tmp_path}/budget.db"
     ledger = ["--ledger", url, "--dataset", "tickets"]
     assert run(["generate", *words, *ledger, "--create", "--holdout", "0.2", "--json"]) == 0
