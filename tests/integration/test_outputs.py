@@ -300,5 +300,5 @@ def test_control_an_error_that_quotes_a_record(monkeypatch: pytest.MonkeyPatch) 
         found(
             "add-remove",
             "refused by the tokenizer",
-            [planned("generate", "-M", everyone, "--label", "refund")],
+            [planned("generate", "-M", everyone, "--holdout", "0", "--label", "refund")],
         )
