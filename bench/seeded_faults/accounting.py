@@ -173,8 +173,8 @@ ACCOUNTING_AND_LEDGER = (
     ),
     Fault(
         "dpfewshot/ledger/verification.py",
-        'self.account = {"partition": None, "renyi_order": None}',
-        'self.account = {"partition": None}',
+        'self.account |= {"partition": None, "renyi_order": None} if act == CREATE else {}',
+        'self.account |= {"partition": None} if act == CREATE else {}',
         "an account of sums cannot be given an order",
         "tests/integration/test_ledger_renyi.py",
     ),

@@ -142,9 +142,9 @@ class Rule:
         # Divergences add to the greatest of the partition, whose stratum may be another one.
         alone = Tally.over_scopes(beside)._replace(renyi=total.renyi)
         rooms = (
-            room.minus(way)
+            room.minus(way if whole.fits(room) else whole)
             for whole, way in zip(self._ways(total, limit), self._ways(alone, limit), strict=True)
-            if whole.fits(room)
+            if whole.delta <= room.delta
         )
         return max(rooms, key=lambda each: each.epsilon, default=NOTHING)
 

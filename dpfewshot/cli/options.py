@@ -285,7 +285,7 @@ def open_session(
         click.echo(f"warning: {in_options(warning)}", err=True)
     with existing_account(ledger, dataset, relation=relation, unit=unit) as account:
         if account is not None and not resuming:
-            account.check(synthesizer.set_up.account_costs)  # of all strata, before the first one generates
+            account.check(synthesizer.set_up.account_costs())  # of all strata, before the first one generates
     return Session(task, synthesizer, backend)
 
 

@@ -146,7 +146,6 @@ class SetUp:
         """The name of a stratum in the account's partition; None for the whole data set."""
         return self.partition.generating(stratum.scope)
 
-    @property
     def account_costs(self) -> list[tuple[str | None, Amount]]:
         """The scope and the cost of each stratum, as an account counts them; none if nothing is certified."""
         return [

@@ -158,7 +158,7 @@ def test_records_by_hand_are_named_by_the_synthesizer() -> None:
     by_hand = [dpf.Record(one.text, one.label, str(i)) for i, one in enumerate(tickets())]
     account = dpf.MemoryAccount(BUDGET)
     account.bind(frozenset({"zero-out"}), "customer")
-    with pytest.raises(dpf.LedgerError, match="name a plan's with unit="):
+    with pytest.raises(dpf.LedgerError, match="name it with unit="):
         synthesizer(account, by_hand)
     synthesizer(account, by_hand, unit="customer").generate("refund")
 

@@ -168,7 +168,7 @@ def test_without_a_holdout_both_add(command: Run) -> None:
         ("--candidates good.jsonl --epsilon inf", "finite"),
         ("--candidates good.jsonl --epsilon 0", "epsilon"),
         ("--candidates good.jsonl --holdout 1", "holdout"),
-        ("--candidates good.jsonl --scored-units 0", "scored_units"),
+        ("--candidates good.jsonl --scored-units 0", "--scored-units"),
         ("--candidates good.jsonl --score luck", "luck"),
         ("--candidates good.jsonl --population refund=x", "LABEL=N"),
         ("--candidates good.jsonl --label-column kind", "kind"),

@@ -256,7 +256,7 @@ def test_a_fingerprint_is_the_whole_hash() -> None:
 @pytest.mark.parametrize(
     ("kept", "asked", "advice"),
     [
-        (({"zero-out"}, "customer"), ({"zero-out"}, None), "read the records: unit='customer'"),
+        (({"zero-out"}, "customer"), ({"zero-out"}, None), "when you read the records: unit='customer'"),
         (({"zero-out"}, None), ({"zero-out"}, "customer"), "ledger create ... --unit customer"),
         (({"zero-out"}, None), ({"add-remove"}, None), "the population decides the relation"),
         (({"zero-out"}, "unit"), ({"zero-out"}, "customer"), "stands for a unit column that nobody named"),
@@ -265,7 +265,7 @@ def test_a_fingerprint_is_the_whole_hash() -> None:
 def test_an_account_of_another_kind_says_what_to_do(kept: Any, asked: Any, advice: str) -> None:
     message = other_kind("the account", *kept, *asked)
     assert advice in message
-    everything = ("--unit customer", "leave out", "the population decides", "nobody named")
+    everything = ("--unit customer", "read the records: unit=", "the population decides", "nobody named")
     assert sum(each in message for each in everything) == 1
 
 

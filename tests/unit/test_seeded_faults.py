@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_there_are_two_dozen_at_least_and_none_twice() -> None:
-    assert len({(fault.file, fault.replacement) for fault in FAULTS}) == len(FAULTS) >= 24
+    assert len({(fault.file, fault.text, fault.replacement) for fault in FAULTS}) == len(FAULTS) >= 24
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.breaks for fault in FAULTS])

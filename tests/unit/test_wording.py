@@ -52,7 +52,7 @@ def arguments(tmp_path: Path) -> list[str]:
     [
         ("1 --max-tokens 5000", "--max-tokens 87"),
         ("1 --record-token-cap 300", "--record-token-cap 147"),
-        ("1 --max-tokens 8 -M 31", "--prompts-per-token 30"),
+        ("1 --max-tokens 8 -M 31 --holdout 0", "--prompts-per-token 30"),
         ("1 --max-tokens 8 --records-per-prompt 5 --record-token-cap 60", "--records-per-prompt 2"),
         ("1 --max-tokens 8 --resample-every 9", "--resample-every 9"),
         ("1 --max-tokens 8 --shots 0", "--shots"),
