@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
@@ -138,22 +139,22 @@ def _kept(checkpoint: Path | None, *, always: bool) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if checkpoint is not None and _holds_nothing(checkpoint):
-            checkpoint.unlink(missing_ok=True)
+        if checkpoint is not None:
+            _remove_if_empty(checkpoint)
         raise
     if checkpoint is not None and not always:
-        checkpoint.unlink()
+        checkpoint.unlink(missing_ok=True)
 
 
-def _holds_nothing(checkpoint: Path) -> bool:
-    """Whether a checkpoint has neither demonstrations nor draws for a later run."""
+def _remove_if_empty(checkpoint: Path) -> None:
+    """Remove a checkpoint without demonstrations and draws for a later run, unless another run holds it."""
     progress = Progress()
-    try:
-        for line in checkpoint.read_bytes().splitlines()[1:]:
+    with suppress(OSError, LookupError, TypeError, ValueError), checkpoint.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for line in file.read().splitlines()[1:]:
             progress.add(json.loads(line))
-    except (OSError, LookupError, TypeError, ValueError):
-        return False
-    return not (progress.finished or progress.reserved)
+        if not (progress.finished or progress.reserved):
+            checkpoint.unlink()
 
 
 class _Lines:

@@ -266,6 +266,8 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
     if set(line) - {CERTIFICATE, "fields"} != set(COLUMNS):
         raise ValueError("the keys are not those of a demonstration")
     fields = line.get("fields", {})
+    if "fields" in line and not fields:
+        raise ValueError("a line without fields has no such key")  # no hash would cover it
     strings = [line[name] for name in ("text", "label", "relation", "mechanism")]
     strings += fields.values() if isinstance(fields, dict) else [None]
     amounts = [line[name] for name in ("epsilon", "delta")]
@@ -308,6 +310,7 @@ def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, Demonstr
             continue
         try:
             line = json.loads(text, object_pairs_hook=_once_each)
+            json.dumps(line, ensure_ascii=False).encode()  # fails for a lone surrogate, hashed as "?"
             if not (in_checkpoint and "checkpoint" in line and "text" not in line):
                 yield number, from_line(line)  # a checkpoint's other lines have no text
         except (TypeError, ValueError, RecursionError):

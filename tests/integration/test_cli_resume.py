@@ -8,6 +8,7 @@ import pytest
 
 from dpfewshot.cli import options
 from dpfewshot.cli.application import run
+from dpfewshot.ledger.ledger_account import LedgerAccount
 from tests.support.scripts import Sentence, tickets
 
 TASK = """
@@ -135,3 +136,23 @@ def test_an_interruption_says_what_cannot_be_resumed(
     assert generate(monkeypatch, words, answers=7) == 130
     assert says in capsys.readouterr().err
     assert not list(tmp_path.glob("*.checkpoint"))
+
+
+def test_a_second_run_leaves_the_checkpoint_of_the_first_alone(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first waits for the ledger, so its checkpoint holds no reservation yet."""
+    reserve, statuses = LedgerAccount.reserve, []
+
+    def waits(*given: Any) -> int:
+        if not statuses:
+            statuses.append(2)
+            statuses.append(run(resumable))
+        return reserve(*given)
+
+    resumable = [*arguments, "--output", str(tmp_path / "demos.jsonl")]
+    monkeypatch.setattr(LedgerAccount, "reserve", waits)
+    assert generate(monkeypatch, resumable) == 0
+    assert statuses == [2, 2]
+    assert "another run holds this checkpoint" in capsys.readouterr().err
+    assert len((tmp_path / "demos.jsonl").read_text().splitlines()) == 2

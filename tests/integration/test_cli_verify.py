@@ -16,7 +16,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.budget.amounts import Amount
-from dpfewshot.certificates import Certificate, plan_hash
+from dpfewshot.certificates import Certificate, line_hash, plan_hash
 from dpfewshot.cli.application import run
 from dpfewshot.ledger.counting import plan_facts
 from dpfewshot.ledger.ledger_account import LedgerAccount
@@ -166,6 +166,16 @@ def test_no_line_hides_from_verify(tmp_path: Path, change: str) -> None:
     file = tmp_path / "demos.jsonl"
     file.write_text(file.read_text() + file.read_text().replace('"text"', change))
     assert run(["verify", str(file), "--ledger", f"sqlite:///{tmp_path / 'budget.db'}"]) == 2
+
+
+@pytest.mark.parametrize("change", [{"text": "late\ud83d"}, {"fields": {}}])
+def test_no_two_lines_of_a_file_have_one_hash(tmp_path: Path, change: dict[str, Any]) -> None:
+    """A lone surrogate is hashed as the "?" that files have in its place, and no hash covers empty fields."""
+    released = demonstration("late?").as_line()
+    assert line_hash(released | {"text": "late\ud83d"}) == line_hash(released)
+    (tmp_path / "demos.jsonl").write_text(json.dumps(released | change) + "\n")
+    with pytest.raises(dpf.InvalidRecords, match="line 1: is not a demonstration"):
+        dpf.Demonstrations.from_jsonl(tmp_path / "demos.jsonl")
 
 
 @pytest.mark.usefixtures("demos")
