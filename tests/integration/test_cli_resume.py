@@ -142,7 +142,8 @@ def test_a_second_run_leaves_the_checkpoint_of_the_first_alone(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first waits for the ledger, so its checkpoint holds no reservation yet."""
-    reserve, statuses = LedgerAccount.reserve, []
+    reserve = LedgerAccount.reserve
+    statuses: list[int] = []
 
     def waits(*given: Any) -> int:
         if not statuses:
