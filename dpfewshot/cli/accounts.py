@@ -30,7 +30,7 @@ def ledger_option(name: str = "ledger", *, text: str = _DURABLE, required: bool 
         required: whether the command needs a ledger.
     """
     return click.option(
-        "--ledger", name, default=None, required=required, envvar=LEDGER_VARIABLE, show_envvar=True, help=text
+        "--ledger", name, required=required, envvar=LEDGER_VARIABLE, show_envvar=True, help=text
     )
 
 

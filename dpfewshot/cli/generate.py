@@ -223,10 +223,11 @@ class _Lines:
     def holding(self, released: int, planned: int) -> str:
         """Where what an interrupted run released is."""
         if not released:
-            return f"no demonstration was released{f', so {self._output} has none' if self._output else ''}"
+            as_before = f", and {self._output} is as it was before" if self._output else ""
+            return f"this run released no demonstration{as_before}"
         where = "not printed" if self._held else f"in {self._output}" if self._output else "printed"
         are = "is" if released == 1 else "are"
-        return f"{released} of {counted(planned, 'demonstration')} {are} {where}"
+        return f"{released} of this run's {counted(planned, 'demonstration')} {are} {where}"
 
 
 def _checkpoint_of(output: str | None, ledger: str | None, *, resume: bool) -> Path | None:

@@ -335,9 +335,12 @@ def _checked_scopes(
     )
     check_fields(task, records)
     units = units_by_scope(task, records, labels)
-    for scope, members in units.items():
-        named = labels_of(scope, labels)
-        rate_of(settings, public_stratum(settings.sampling, population, scope, named, len(members)))
+    strata = [
+        public_stratum(settings.sampling, population, scope, labels_of(scope, labels), len(members))
+        for scope, members in units.items()
+    ]
+    for stratum in sorted(strata, key=lambda each: each.population):  # what fits the smallest fits all
+        rate_of(settings, stratum)
     partition = partition_of_units(task, records, settings.division)
     return [partition.generating(scope) for scope in units]
 

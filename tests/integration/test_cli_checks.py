@@ -200,3 +200,18 @@ def test_a_pipe_reads_a_line_for_each_stage_and_nothing_with_quiet(command: Run)
         "",
         [],
     )
+
+
+@pytest.mark.usefixtures("no_model")
+def test_advice_on_prompts_fits_the_smallest_label(command: Run) -> None:
+    sizes = ("--population", "refund=200", "--population", "delivery=50")
+    _, _, err = command(*GENERATE, *sizes, "-M", "1000")
+    assert "--prompts-per-token 40 would fit" in err
+
+
+@pytest.mark.parametrize("words", ["verify demos.jsonl", "ledger show --dataset tickets"])
+def test_a_missing_ledger_is_named(command: Run, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DPFEWSHOT_LEDGER", raising=False)
+    status, out, err = command(*words.split())
+    assert (status, out) == (2, "")
+    assert "Missing option '--ledger'" in err

@@ -100,12 +100,14 @@ def test_on_a_ledger_with_an_output_a_run_resumes_unasked(
     output, checkpoint = tmp_path / "demos.jsonl", tmp_path / "demos.jsonl.checkpoint"
     resumable = [*arguments, "--output", str(output)]
     assert generate(monkeypatch, resumable, answers=3) == 130
-    assert f"no demonstration was released, so {output} has none. The same" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"this run released no demonstration, and {output} is as it was before. The same" in told
     assert not output.exists()
     assert generate(monkeypatch, resumable, answers=6) == 130
     told = capsys.readouterr().err
     assert f"resuming the run in {checkpoint}" in told
-    assert f"interrupted: 1 of 2 demonstrations is in {output}. The same command makes the others" in told
+    assert f"interrupted: 1 of this run's 2 demonstrations is in {output}. The same command makes" in told
+    assert "makes the others" in told
     assert generate(monkeypatch, resumable) == 0
     assert [json.loads(line)["label"] for line in output.read_text().splitlines()] == ["refund", "delivery"]
     assert not checkpoint.exists()  # another plan may follow
@@ -117,7 +119,7 @@ def test_on_a_ledger_with_an_output_a_run_resumes_unasked(
 @pytest.mark.parametrize(
     ("with_output", "with_ledger", "says"),
     [
-        (False, True, "1 of 2 demonstrations is printed. This run cannot be resumed, and what labels that"),
+        (False, True, "run's 2 demonstrations is printed. This run cannot be resumed, and what labels that"),
         (True, False, "demos.jsonl. This run cannot be resumed, and its budget ended with it: with --ledger"),
     ],
 )
