@@ -239,10 +239,12 @@ def test_a_ledger_that_locks_after_the_last_draw_loses_no_demonstration(path: Pa
     made = synthesizer(account, resample_every=40)
     undo: list[Callable[[], None]] = []
     with before_each_token(lambda released: released == 1 and undo.append(lock(path))) as released:
-        assert made.generate("refund").token_count == len(released)
-        made.close()  # cannot be settled: charged or settled, it counts the same
+        with pytest.raises(dpf.LedgerError, match="ask for it again, which draws nothing"):
+            made.generate("refund")  # its hash cannot be recorded, and no text is out without it
     undo[0]()
-    assert [row["act"] for row in account.history()][-2:] == ["reserve", "charge"]
+    drawn = len(released)
+    assert made.generate("refund").token_count == len(released) == drawn
+    assert [row["act"] for row in account.history()][-3:] == ["reserve", "charge", "release"]
     assert account.verify().ok
 
 

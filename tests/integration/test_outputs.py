@@ -159,8 +159,8 @@ TEXTS = (audit("canary", *PLAYED, "--texts-only", takes=("options", "unit")),)
 OTHER_SETTINGS = (
     *(planned("generate", "--mechanism", name) for name in MECHANISM_NAMES),
     planned("generate", "--mechanism", "gaussian", "--temperature", "0.01", "--top-p", "0.9"),
-    planned("generate", "--records-per-prompt", "2", "-M", "20", "--resample-every", "4"),
-    planned("generate", "--disjoint-parts", "2", "-M", "20", "--shots", "2"),
+    planned("generate", "--records-per-prompt", "2", "-M", "18", "--resample-every", "4"),
+    planned("generate", "--disjoint-parts", "2", "--holdout", "0", "-M", "20", "--shots", "2"),
     planned("generate", "--top-k", "20", "--record-token-cap", "5", "--label", "refund"),
 )
 """What else there is to choose, each for itself: without an account."""
