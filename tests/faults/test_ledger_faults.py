@@ -238,9 +238,11 @@ def test_a_ledger_that_locks_after_the_last_draw_loses_no_demonstration(path: Pa
     account = opened(f"sqlite:///{path}?timeout=0.2")
     made = synthesizer(account, resample_every=40)
     undo: list[Callable[[], None]] = []
-    with before_each_token(lambda released: released == 1 and undo.append(lock(path))) as released:
-        with pytest.raises(dpf.LedgerError, match="ask for it again, which draws nothing"):
-            made.generate("refund")  # its hash cannot be recorded, and no text is out without it
+    with (
+        before_each_token(lambda released: released == 1 and undo.append(lock(path))) as released,
+        pytest.raises(dpf.LedgerError, match="ask for it again, which draws nothing"),
+    ):
+        made.generate("refund")  # its hash cannot be recorded, and no text is out without it
     undo[0]()
     drawn = len(released)
     assert made.generate("refund").token_count == len(released) == drawn
