@@ -1,6 +1,6 @@
 """Faults of backends, of prompts, of records and of what is told."""
 
-from bench.seeded_faults.fault import Fault
+from tests.seeded_faults.fault import Fault
 
 RELEASED = "tests/integration/test_released_texts.py"
 

@@ -1,6 +1,6 @@
 """Faults of choices of prompts."""
 
-from bench.seeded_faults.fault import Fault
+from tests.seeded_faults.fault import Fault
 
 CHOICES = (
     Fault(

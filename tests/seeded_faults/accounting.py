@@ -1,6 +1,6 @@
 """Faults of accounting, of budgets, of ledgers and of checkpoints."""
 
-from bench.seeded_faults.fault import Fault
+from tests.seeded_faults.fault import Fault
 
 ACCOUNTING_AND_LEDGER = (
     Fault(

@@ -1,6 +1,6 @@
 """Faults of sampling, of noise and of labels."""
 
-from bench.seeded_faults.fault import Fault
+from tests.seeded_faults.fault import Fault
 
 SAMPLING_AND_NOISE = (
     Fault(

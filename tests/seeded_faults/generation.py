@@ -1,6 +1,6 @@
 """Faults of the token loop, of strata and of plans."""
 
-from bench.seeded_faults.fault import Fault
+from tests.seeded_faults.fault import Fault
 
 WIRING = "tests/integration/test_wiring.py"
 

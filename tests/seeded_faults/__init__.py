@@ -4,12 +4,12 @@
 its file exactly once: a change of such a line changes it here too.
 """
 
-from bench.seeded_faults.accounting import ACCOUNTING_AND_LEDGER
-from bench.seeded_faults.choices import CHOICES
-from bench.seeded_faults.ends import ENDS
-from bench.seeded_faults.fault import Fault
-from bench.seeded_faults.generation import LOOP_AND_PARTS
-from bench.seeded_faults.sampling import SAMPLING_AND_NOISE
+from tests.seeded_faults.accounting import ACCOUNTING_AND_LEDGER
+from tests.seeded_faults.choices import CHOICES
+from tests.seeded_faults.ends import ENDS
+from tests.seeded_faults.fault import Fault
+from tests.seeded_faults.generation import LOOP_AND_PARTS
+from tests.seeded_faults.sampling import SAMPLING_AND_NOISE
 
 __all__ = ["FAULTS", "Fault"]
 
