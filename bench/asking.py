@@ -1,8 +1,14 @@
-"""The ways of asking that bench/backends.py compares: in process, and one request a prompt and a token."""
+"""Ways of asking a model for next tokens, which take turns on the same prompts: in process, and a llama-server.
+
+bench/backends.py and bench/peers compare them. `python -m bench.asking MODEL SLOTS THREADS` serves: it prints a
+llama-server's address, and ends when its standard input is closed.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 import subprocess
 import sys
 import threading
@@ -18,17 +24,90 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.backends_inputs import Inputs
+import dpfewshot as dpf
 from dpfewshot.backends import LlamaCpp
 from dpfewshot.backends.protocol import PromptBlock
 from dpfewshot.budget.permit import Permit
 from dpfewshot.mechanisms import Draws, Gaussian, Release, RowChange
-from dpfewshot.prompts.writer import Body
+from dpfewshot.prompts.writer import Body, PromptWriter
 
 TOP_K = 100
 SIGMA = 0.9
 
 Subsets = Sequence[Sequence[Body]]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set of the bench, and the label that is asked for.
+
+    Attributes:
+        name: as it is printed.
+        task: its task.
+        train: the file of the records, "private" here.
+        test: the file of the texts that are released.
+        label: one of the task's.
+    """
+
+    name: str
+    task: dpf.Task
+    train: str
+    test: str
+    label: str
+
+
+DATA_SETS = (
+    DataSet("TREC", dpf.tasks.TREC, "trec.train.jsonl.gz", "trec.test.jsonl.gz", "Location"),
+    DataSet("AG News", dpf.tasks.AGNEWS, "agnews.train_subset.jsonl.gz", "agnews.test.jsonl.gz", "World"),
+)
+
+
+class Inputs:
+    """One data set as tokens.
+
+    Args:
+        folder: the folder with its files.
+        backend: the model whose tokens they are.
+        tokens: released tokens, at most T.
+
+    Attributes:
+        data_set: as given.
+        prompts: the pieces of the label's prompts.
+        released: tokens of held-out texts. Every way of asking releases them, so that all evaluate
+            the same prompts.
+    """
+
+    def __init__(self, data_set: DataSet, folder: Path, backend: LlamaCpp, tokens: int) -> None:
+        self.data_set = data_set
+        writer = PromptWriter(data_set.task, backend, record_token_cap=100)
+        self.prompts = writer.for_label(data_set.label)
+        self._bodies: list[Body] = [
+            writer.body(record)
+            for record in dpf.read_records(folder / data_set.train)
+            if record.label == data_set.label
+        ]
+        held_out = (
+            backend.tokenize(f" {record.text}")
+            for record in dpf.read_records(folder / data_set.test)
+            if record.label == data_set.label
+        )
+        self.released = list(itertools.islice(itertools.chain.from_iterable(held_out), tokens))
+
+    @property
+    def population(self) -> int:
+        """n, the records of the label."""
+        return len(self._bodies)
+
+    def draw(self, number: int, prompts: int, records_per_prompt: int) -> list[list[Body]]:
+        """M subsets of N records each, the same for equal numbers: a bench's draw, not a private one."""
+        size = records_per_prompt
+        drawn = random.Random(number).sample(self._bodies, prompts * size)
+        return [drawn[start : start + size] for start in range(0, len(drawn), size)]
+
+    def suffixes(self, subsets: Sequence[Sequence[Body]], released: Sequence[int]) -> list[list[int]]:
+        """The rest of each subset's prompt after the prefix, with the released tokens."""
+        written = (self.prompts.suffix(subset, list(released)) for subset in subsets)
+        return [suffix for suffix in written if suffix is not None]
 
 
 @dataclass(frozen=True)
@@ -120,7 +199,7 @@ class Server:
     """
 
     def __init__(self, model: Path, slots: int, threads: int, *, cache_prompt: bool) -> None:
-        arguments = ["-m", "bench.backends_server", str(model), str(slots), str(threads)]
+        arguments = ["-m", "bench.asking", str(model), str(slots), str(threads)]
         self._process = subprocess.Popen(  # noqa: S603 - our own module
             [sys.executable, *arguments],
             stdin=subprocess.PIPE,
@@ -216,3 +295,25 @@ def _row(answer: Any, support: Sequence[int]) -> list[float]:
 def _mean(support: Sequence[int], rows: NDArray[np.float64]) -> dict[int, float]:
     mean = (rows / rows.sum(axis=1, keepdims=True)).mean(axis=0)
     return dict(zip(support, mean.tolist(), strict=True))
+
+
+def serve(model: str, slots: int, threads: int) -> None:
+    """Serves, with 512 tokens of context a slot and llama-server's defaults otherwise."""
+    import xllamacpp
+
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = model
+    parameters.n_ctx = 512 * slots
+    parameters.n_parallel = slots
+    parameters.kv_unified = slots > 1
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads
+    parameters.n_gpu_layers = 0
+    parameters.verbosity = 0
+    server = xllamacpp.Server(parameters)
+    print(f"address {server.listening_address}", flush=True)
+    sys.stdin.read()
+    del server
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
