@@ -10,13 +10,13 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
+from bench.backends import spread
 from dpfewshot import PrivacyBudget, Record, Synthesizer, Task
 from dpfewshot.backends import HuggingFace, LlamaCpp, LogprobBackend, OpenAICompatible, packaged_model_path
 from dpfewshot.backends.conformance import SAMPLE_TEXT
@@ -106,11 +106,7 @@ def _table(seconds: dict[str, list[float]], unit: str, shown: Callable[[float], 
     print(f"| | {unit} | times as long as the first |\n|---|---|---|")
     for name, found in seconds.items():
         ratios = [each / first for each, first in zip(found, base, strict=True)]
-        print(f"| {name} | {_spread([shown(each) for each in found])} | {_spread(ratios)} |")
-
-
-def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
+        print(f"| {name} | {spread([shown(each) for each in found])} | {spread(ratios)} |")
 
 
 if __name__ == "__main__":
