@@ -289,9 +289,8 @@ def generate(backend: LlamaCpp, records: list[dpf.Record], prompts: int, tokens:
             records,
             backend,
             budget=dpf.PrivacyBudget(epsilon=4, delta=1e-5),
-            prompts_per_draw=prompts,
+            settings=dpf.Settings(prompts_per_draw=prompts, tokens_per_draw=every),
             max_tokens=tokens,
-            tokens_per_draw=every,
             labels=["Location"],
             ledger=url,
             dataset="trec",
@@ -358,11 +357,11 @@ def use(setting: Setting) -> None:
             records,
             backend,
             budget=dpf.PrivacyBudget(epsilon=4, delta=1e-5),
-            prompts_per_draw=setting.prompts,
             max_tokens=4,
-            tokens_per_draw=4,
             labels=["Location"],
-            record_token_cap=BODY_TOKENS,
+            settings=dpf.Settings(
+                prompts_per_draw=setting.prompts, tokens_per_draw=4, record_token_cap=BODY_TOKENS
+            ),
         )
         synthesizer.generate("Location")
     print(largest_resident_set())
