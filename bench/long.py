@@ -29,7 +29,7 @@ import dpfewshot as dpf
 from bench.notes import FORMED_NOTES, NOTES, NOTES_PER_LABEL, PATIENT_NUMBER, notes
 from dpfewshot.accounting.events import Event
 from dpfewshot.budget.permit import Permit
-from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.exact import RandomSource
 from dpfewshot.mechanisms import Draws, Gaussian, Mechanism, PublicCentred, Release, RowChange, SoftmaxChoice
 from dpfewshot.planning.defaults import QUIET
 from dpfewshot.planning.plan import Stratum
@@ -111,7 +111,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Watched:
+class Watched(Mechanism):
     """A mechanism whose predictions are kept. For made-up records alone."""
 
     inner: Mechanism

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from bench.vectors import DATA_SETS, DataSet
 from dpfewshot.accounting import calibrate
-from dpfewshot.accounting.reference.published import fixed_size_renyi_multiplier
+from dpfewshot.accounting.events import PublishedAccounting
+from dpfewshot.accounting.published import published_multiplier
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import (
     AdaDPSyn,
@@ -152,6 +153,8 @@ def _planned(setting: Setting, data_set: DataSet, epsilon: float, population: in
 def _published(prompts: int, population: int, steps: int, epsilon: float) -> float:
     """The paper's σ; NaN if no noise reaches ε, since its bound does not fall to 0."""
     try:
-        return fixed_size_renyi_multiplier(prompts, population, steps, epsilon=epsilon, delta=DELTA)
+        return published_multiplier(
+            PublishedAccounting.RENYI, prompts, population, steps, epsilon=epsilon, delta=DELTA
+        )
     except InvalidPlan:
         return math.nan

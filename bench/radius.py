@@ -25,8 +25,8 @@ from dpfewshot.budget.permit import Permit
 from dpfewshot.evaluation import Trial, ZeroShot
 from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.token_loop import TokenLoop
-from dpfewshot.mechanisms.adadpsyn_presets import published
-from dpfewshot.mechanisms.noiseless import Noiseless
+from dpfewshot.mechanisms.adadpsyn import published
+from dpfewshot.mechanisms.gaussian import Noiseless
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records.units import units, units_by_label
 from dpfewshot.runtime.files import write_whole

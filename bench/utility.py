@@ -32,7 +32,7 @@ from dpfewshot.evaluation import (
     evaluate,
 )
 from dpfewshot.mechanisms import AdaDPSyn, Gaussian, Mechanism, PublicCentred, ReportNoisyMax, SoftmaxChoice
-from dpfewshot.mechanisms.adadpsyn_presets import published
+from dpfewshot.mechanisms.adadpsyn import published
 
 RAW = Path(__file__).parents[1] / "docs/results/raw/utility.jsonl"
 DELTA = 1e-5

@@ -16,7 +16,7 @@ from bench.utility_data import DATA_SETS, DataSet
 from bench.utility_settings import FreshNoise, Stored, WithExamples
 from dpfewshot.evaluation import Condition, Results, Synthetic, Trial, evaluate
 from dpfewshot.mechanisms import AdaDPSyn, Gaussian, InvisibleInk, PrivatePrediction
-from dpfewshot.mechanisms.adadpsyn_presets import published
+from dpfewshot.mechanisms.adadpsyn import published
 
 RAW = Path(__file__).parents[2] / "docs/results/raw/peers-accuracy.jsonl"
 TASKS = ("trec", "mit-d", "agnews")

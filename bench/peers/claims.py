@@ -13,8 +13,8 @@ from pathlib import Path
 from bench.peers.raw import Line, versions
 from bench.reproduce import PRESETS, TANG, TARGETS, adadpsyn_event
 from dpfewshot.accounting import FixedSizeGaussian, PoissonGaussian, ZeroConcentrated, epsilon
-from dpfewshot.accounting.reference.published import fixed_size_renyi_epsilon, integer_order_epsilon
-from dpfewshot.mechanisms.adadpsyn_presets import published
+from dpfewshot.accounting.published import fixed_size_renyi_epsilon, integer_order_epsilon
+from dpfewshot.mechanisms.adadpsyn import published
 
 EPSILONS = (1, 4)
 DELTA = 1e-5
@@ -57,7 +57,7 @@ def adadpsyn() -> Iterator[Line]:
     """Table 15, TREC: Rényi accounting of fixed-size draws."""
     task = PRESETS["trec"]
     for target in EPSILONS:
-        p = published("trec", epsilon=target)
+        p = published("trec", epsilon=target).mechanism
         event = functools.partial(adadpsyn_event, task, p.rounds, p.radius_multiplier, p.coverage_multiplier)
         yield {
             "peer": "AdaDPSyn",

@@ -33,7 +33,7 @@ from dpfewshot.accounting import PoissonGaussian, calibrate
 from dpfewshot.backends import LlamaCpp
 from dpfewshot.backends.processors import usable_processors
 from dpfewshot.evaluation.conditions import Request
-from dpfewshot.mechanisms.adadpsyn_presets import published
+from dpfewshot.mechanisms.adadpsyn import published
 
 ROUNDS = 2
 EPSILON = 1.0

@@ -334,14 +334,14 @@ SAMPLING_AND_NOISE = (
         "tests/integration/test_draws.py",
     ),
     Fault(
-        "dpfewshot/mechanisms/noise.py",
+        "dpfewshot/mechanisms/gaussian.py",
         "return -(-scale // 8) * 8",
         "return max(scale // 8 * 8, 8)",
         "the noise scale is rounded up",
         "tests/unit/test_gaussian.py",
     ),
     Fault(
-        "dpfewshot/mechanisms/noise.py",
+        "dpfewshot/mechanisms/gaussian.py",
         "shared_multiplier = noise_multiplier / math.sqrt(draws.tokens_per_draw)",
         "shared_multiplier = noise_multiplier",
         "R tokens on a draw cost R releases",
@@ -349,8 +349,8 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/mechanisms/gaussian.py",
-        "return _Release(self.top_k, noise_multiplier, draws.row_change.rows, decoding, random_source)",
-        "return _Release(self.top_k, noise_multiplier, 1, decoding, random_source)",
+        "return _Release(self.top_k, noise_multiplier, random_source, draws.row_change.rows, self.decoding)",
+        "return _Release(self.top_k, noise_multiplier, random_source, 1, self.decoding)",
         "N > 1 has sensitivity sqrt(2)",
         "tests/unit/test_gaussian.py tests/contract/test_mechanisms.py",
     ),

@@ -347,7 +347,7 @@ def _checked_scopes(
 
 def _mechanism(options: Mapping[str, Any]) -> Mechanism | None:
     """The mechanism that the options name or describe; None leaves it to the planner or the preset."""
-    from dpfewshot.mechanisms.by_name import by_name as mechanism_by_name
+    from dpfewshot.mechanisms import by_name as mechanism_by_name
 
     settings = {name: options[name] for name in ("clip", "temperature", "top_p")}
     given = [name for name in ("top_k", *settings) if options[name] is not None]

@@ -19,6 +19,7 @@ from dpfewshot.budget.permit import Permit
 from dpfewshot.cli.options import MECHANISM_NAMES
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.mechanisms import (
+    MECHANISMS,
     AdaDPSyn,
     ClippingQuantile,
     Draws,
@@ -32,8 +33,8 @@ from dpfewshot.mechanisms import (
     RowChange,
     SoftmaxChoice,
     SparseVector,
+    by_name,
 )
-from dpfewshot.mechanisms.by_name import MECHANISMS, by_name
 
 Rows = NDArray[np.float32]
 Make = Callable[..., Mechanism]

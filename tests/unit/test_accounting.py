@@ -23,14 +23,14 @@ from dpfewshot.accounting import (
     epsilon,
 )
 from dpfewshot.accounting.calibration import LEAST_NOISE
-from dpfewshot.accounting.pairs.registry import (
+from dpfewshot.accounting.compose import discretisation_gaps
+from dpfewshot.accounting.grid import discretise
+from dpfewshot.accounting.pairs import (
     AddGaussian,
     DominatingPair,
     RemoveGaussian,
     dominating_pairs,
 )
-from dpfewshot.accounting.pld.discretise import discretise
-from dpfewshot.accounting.pld.shortfall import discretisation_gaps
 from dpfewshot.errors import InvalidPlan
 
 rates = st.floats(-4.5, 0).map(lambda exponent: 10**exponent)

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import pytest
 
 from dpfewshot.accounting import PoissonGaussian, epsilon
-from dpfewshot.accounting.reference.cross_check import require
+from dpfewshot.accounting.cross_check import require
 from dpfewshot.errors import MissingExtra
 
 COUNT = int(os.environ.get("DPFEWSHOT_CROSS_CHECKS", "200"))

@@ -35,8 +35,8 @@ from dpfewshot.accounting import (
     epsilon,
 )
 from dpfewshot.accounting.bounds import epsilon_upper
-from dpfewshot.accounting.pairs.curve import Curve, DominatingPair, FloatArray
-from dpfewshot.accounting.pairs.registry import dominating_pairs
+from dpfewshot.accounting.curves import Curve, DominatingPair, FloatArray
+from dpfewshot.accounting.pairs import dominating_pairs
 from tests.support import independent_accounting as independent
 from tests.support.independent_accounting import Estimate, Law, delta_of
 from tests.support.independent_products import Shared

@@ -18,12 +18,19 @@ import pytest
 
 import dpfewshot
 from dpfewshot.accounting import PoissonGaussian, bounds, epsilon
+from dpfewshot.accounting.curves import (
+    AddBoundedRange,
+    AddGaussian,
+    Curve,
+    DominatingPair,
+    RemoveBoundedRange,
+    RemoveGaussian,
+    ReplaceGaussian,
+    added_response,
+    removed_response,
+)
 from dpfewshot.accounting.events import LEAST_NOISE, MOST_NOISE
-from dpfewshot.accounting.pairs.bounded_range import AddBoundedRange, RemoveBoundedRange
-from dpfewshot.accounting.pairs.curve import Curve, DominatingPair
-from dpfewshot.accounting.pairs.gaussian import AddGaussian, RemoveGaussian, ReplaceGaussian
-from dpfewshot.accounting.pairs.randomized_response import added_response, removed_response
-from dpfewshot.accounting.pld.curve_on_grid import curve_on_grid
+from dpfewshot.accounting.grid import curve_on_grid
 from dpfewshot.errors import AccountingError
 from tests.support.exact_curves import Exact, bounded_range, gaussian, replaced_gaussian, response
 

@@ -24,11 +24,11 @@ from dpfewshot.accounting import (
     delta,
     epsilon,
 )
+from dpfewshot.accounting.curves import RemoveGaussian, ReplaceGaussian
 from dpfewshot.accounting.events import LEAST_NOISE, MOST_NOISE
-from dpfewshot.accounting.pairs.gaussian import RemoveGaussian, ReplaceGaussian
-from dpfewshot.accounting.pairs.registry import dominating_pairs
-from dpfewshot.accounting.pld.discretise import discretise
-from dpfewshot.accounting.reference.published import (
+from dpfewshot.accounting.grid import discretise
+from dpfewshot.accounting.pairs import dominating_pairs
+from dpfewshot.accounting.published import (
     fixed_size_renyi,
     fixed_size_renyi_epsilon,
     integer_order_epsilon,
@@ -185,7 +185,7 @@ def test_the_papers_moments_are_above_those_of_the_curve(order: int, m: int, n: 
     event = FixedSizeGaussian(m, n, sigma, 1)
     pair = dominating_pairs(event)[0]
     low, high = pair.loss_range(1e-12, 1e-40)
-    from dpfewshot.accounting.pld.discretise import Cumulants
+    from dpfewshot.accounting.grid import Cumulants
 
     moment = Cumulants((discretise(pair, 1, (high - low) / 20000, low, high),)).log_moment(order - 1)
     assert moment <= (order - 1) * fixed_size_renyi(event, order) * (1 + 1e-3) + 1e-6

@@ -23,7 +23,7 @@ from dpfewshot.accounting import (
 )
 from dpfewshot.accounting.bounds import epsilon_upper
 from dpfewshot.accounting.events import Query
-from dpfewshot.accounting.pairs.registry import dominated_pairs, dominating_pairs
+from dpfewshot.accounting.pairs import dominated_pairs, dominating_pairs
 from dpfewshot.errors import InvalidPlan
 
 GRID = 1e-3  # relative, by which another grid may change a result

@@ -15,10 +15,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from dpfewshot.accounting.pld import discretise as privacy_loss
 
 from dpfewshot.accounting import PoissonGaussian, bounds, calibrate, delta, epsilon
-from dpfewshot.accounting.pairs.registry import DominatingPair, dominating_pairs
-from dpfewshot.accounting.pld import discretise as privacy_loss
+from dpfewshot.accounting.pairs import DominatingPair, dominating_pairs
 from dpfewshot.errors import AccountingError
 
 ROUNDING = 5e-5  # the figures have four digits

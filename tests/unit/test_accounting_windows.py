@@ -11,16 +11,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from dpfewshot.accounting.pld import direction, tilting, window
 from scipy.stats import binom
 
 from dpfewshot.accounting import PoissonGaussian, PoissonRandomizedResponse, delta
 from dpfewshot.accounting.bounds import epsilon_upper
-from dpfewshot.accounting.pairs.registry import dominating_pairs
-from dpfewshot.accounting.pld import direction, tilting, window
-from dpfewshot.accounting.pld.compose import ComposedCurve, compose
-from dpfewshot.accounting.pld.saddle_point import Goal
-from dpfewshot.accounting.pld.shortfall import _Composed, _least_bound
-from dpfewshot.accounting.pld.window import Tilt, fit_window
+from dpfewshot.accounting.compose import ComposedCurve, _Composed, _least_bound, compose
+from dpfewshot.accounting.pairs import dominating_pairs
+from dpfewshot.accounting.tilting import Goal, Tilt, fit_window
 from tests.support.independent_accounting import delta_of, gaussian
 
 EVENTS = [PoissonGaussian(1.0, 3.0, 20), PoissonGaussian(0.02, 0.6, 200), PoissonGaussian(0.3, 40.0, 1000)]

@@ -14,10 +14,8 @@ from dpfewshot.accounting import PoissonGaussian, adadpsyn_multiplier
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.mechanisms import AdaDPSyn, Draws, RowChange
-from dpfewshot.mechanisms.adadpsyn import LARGEST_RADIUS
-from dpfewshot.mechanisms.adadpsyn_presets import EPSILONS, published
-from dpfewshot.mechanisms.noise import noise_scale
-from dpfewshot.mechanisms.simplex import nearest_distribution
+from dpfewshot.mechanisms.adadpsyn import EPSILONS, LARGEST_RADIUS, published
+from dpfewshot.mechanisms.gaussian import nearest_distribution, noise_scale
 from tests.support import inside, twins
 from tests.support.adadpsyn import (
     COUNT_GRID,

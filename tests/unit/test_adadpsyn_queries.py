@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dpfewshot import _core
 from dpfewshot.mechanisms import AdaDPSyn, RowChange
-from dpfewshot.mechanisms.noise import noise_scale
+from dpfewshot.mechanisms.gaussian import noise_scale
 from tests.support import inside
 from tests.support.adadpsyn import (
     COUNT_GRID,

@@ -15,7 +15,7 @@ from dpfewshot.accounting import (
     delta,
     epsilon,
 )
-from dpfewshot.accounting.pairs.bounded_range import AddBoundedRange, RemoveBoundedRange
+from dpfewshot.accounting.curves import AddBoundedRange, RemoveBoundedRange
 from dpfewshot.errors import InvalidPlan
 
 ranges = st.floats(0.01, 12)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfewshot.accounting.gaussian_queries import (
+from dpfewshot.accounting.events import (
     RADIUS_QUERIES,
     adadpsyn_multiplier,
     adadpsyn_queries,

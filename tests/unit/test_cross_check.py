@@ -16,8 +16,8 @@ from dpfewshot.accounting import (
     PoissonRandomizedResponse,
     epsilon,
 )
-from dpfewshot.accounting.reference import cross_check as module
-from dpfewshot.accounting.reference.cross_check import cross_check
+from dpfewshot.accounting import cross_check as module
+from dpfewshot.accounting.cross_check import cross_check
 from dpfewshot.cli import plan as command_module
 from dpfewshot.errors import MissingExtra
 from dpfewshot.planning.plan import GenerationPlan

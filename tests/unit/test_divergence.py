@@ -25,9 +25,9 @@ from dpfewshot.accounting import (
     Tightest,
     ZeroConcentrated,
 )
-from dpfewshot.accounting.divergence import LARGEST_ORDER, renyi_divergence
+from dpfewshot.accounting.curves import FloatArray
 from dpfewshot.accounting.events import Query
-from dpfewshot.accounting.pairs.curve import FloatArray
+from dpfewshot.accounting.renyi import LARGEST_ORDER, renyi_divergence
 from dpfewshot.errors import InvalidPlan
 
 ORDERS = st.integers(2, 40)

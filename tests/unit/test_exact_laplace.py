@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpfewshot.exact.laplace import discrete_laplace
+from dpfewshot.exact.choice import discrete_laplace
 
 HEADS, TAILS = b"\0" * 8, b"\xff" * 8
 PLUS, MINUS = b"\0", b"\1"

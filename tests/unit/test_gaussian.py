@@ -13,9 +13,8 @@ from dpfewshot.accounting.events import FixedSizeGaussian, PoissonGaussian
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.mechanisms import Draws, FixedSize, Gaussian, Noiseless, RowChange
-from dpfewshot.mechanisms.decoding import Decoding
-from dpfewshot.mechanisms.noise import noise_scale
-from dpfewshot.mechanisms.vocabulary import likeliest
+from dpfewshot.mechanisms.base import likeliest
+from dpfewshot.mechanisms.gaussian import Decoding, noise_scale
 
 PUBLIC = np.log(np.array([0.1, 0.4, 0.05, 0.25, 0.2], dtype=np.float32))
 DRAWS = Draws(sampling_rate=0.1, steps=2, tokens_per_draw=1, prompts=40, row_change=RowChange.ADDED)

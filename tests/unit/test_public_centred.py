@@ -13,9 +13,8 @@ from dpfewshot.accounting import FixedSizeGaussian, PoissonGaussian
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.mechanisms import ClippingQuantile, Draws, FixedSize, PublicCentred, RowChange
-from dpfewshot.mechanisms.noise import noise_scale
+from dpfewshot.mechanisms.gaussian import nearest_distribution, noise_scale
 from dpfewshot.mechanisms.public_centred import LEAST_CLIP, MOST_CLIP
-from dpfewshot.mechanisms.simplex import nearest_distribution
 from tests.support import twins
 from tests.support.public_centred import (
     COUNT_GRID,

@@ -6,7 +6,7 @@ import pytest
 
 from bench import reproduce
 from dpfewshot.accounting import FixedSizeGaussian
-from dpfewshot.accounting.reference.published import fixed_size_renyi_epsilon, fixed_size_renyi_multiplier
+from dpfewshot.accounting.published import fixed_size_renyi_epsilon, fixed_size_renyi_multiplier
 from dpfewshot.errors import InvalidPlan
 
 CONSERVATIVE = ("TREC", 2, 1.95)

@@ -10,8 +10,7 @@ from scipy.stats import norm
 from dpfewshot.accounting import PoissonBoundedRange, PoissonProduct, Tightest, ZeroConcentrated, calibrate
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.mechanisms import Draws, FixedSize, Gaussian, Mechanism, RowChange, SoftmaxChoice
-from dpfewshot.mechanisms.by_name import by_name
+from dpfewshot.mechanisms import Draws, FixedSize, Gaussian, Mechanism, RowChange, SoftmaxChoice, by_name
 
 CANDIDATES = 100
 OTHERS = CANDIDATES - 1

@@ -17,6 +17,8 @@ from scipy.special import gammaln
 
 from dpfewshot.accounting.calibration import calibrate
 from dpfewshot.accounting.events import (
+    LEAST_NOISE,
+    MOST_NOISE,
     FixedSizeGaussian,
     PoissonGaussian,
     PublishedAccounting,
@@ -28,8 +30,7 @@ ICLINF_ORDERS: Final = range(2, 101)
 """The integer orders of Li et al. (ICLInf), Tables 4 to 6."""
 
 _ADADPSYN_ORDERS: Final = range(2, 201)
-_NOISE: Final = (2.0**-6, 2.0**20)  # the range in which a noise multiplier is bisected
-_NARROW: Final = 1e-9  # the relative width at which that ends
+_NARROW: Final = 1e-9  # the relative width at which a bisection ends
 _SMALL: Final = 0.01  # variance below which e^{1/σ²} - 1 equals e^{1/σ²}, which may overflow
 
 
@@ -72,7 +73,9 @@ def published_multiplier(
     epsilon: float,
     delta: float,
 ) -> float:
-    """The noise multiplier that a paper's own accounting gives for fixed-size draws.
+    """The least noise multiplier that a paper's own accounting of fixed-size draws allows.
+
+    AdaDPSyn's is bisected from 2⁻⁶ to 2²⁰, to a relative 10⁻⁹: its ε falls as noise grows, though not to 0.
 
     Args:
         accounting: the paper's.
@@ -85,29 +88,9 @@ def published_multiplier(
     Raises:
         InvalidPlan: a value outside its range, or no multiplier fits.
     """
-    if accounting is PublishedAccounting.RENYI:
-        return fixed_size_renyi_multiplier(sample_size, population, steps, epsilon=epsilon, delta=delta)
-    rate = sample_size / population
-    return calibrate(lambda noise: PoissonGaussian(rate, noise, steps), epsilon=epsilon, delta=delta)
-
-
-def fixed_size_renyi_multiplier(
-    sample_size: int, population: int, steps: int, *, epsilon: float, delta: float
-) -> float:
-    """The least noise multiplier ≥ 2⁻⁶ that AdaDPSyn's own accounting allows, to a relative 10⁻⁹.
-
-    `fixed_size_renyi_epsilon` is at most `epsilon` there. It falls as noise grows, though not to 0.
-
-    Args:
-        sample_size: m, units in a draw.
-        population: n ≥ m.
-        steps: T draws.
-        epsilon: the target, ε > 0.
-        delta: δ in (0, 1).
-
-    Raises:
-        InvalidPlan: a value outside its range, or no multiplier up to 2²⁰ fits.
-    """
+    if accounting is PublishedAccounting.AS_IF_POISSON:
+        rate = sample_size / population
+        return calibrate(lambda noise: PoissonGaussian(rate, noise, steps), epsilon=epsilon, delta=delta)
     if not (math.isfinite(epsilon) and epsilon > 0 and 0 < delta < 1):
         raise InvalidPlan("epsilon must be a positive number and delta must lie between 0 and 1")
 
@@ -115,7 +98,7 @@ def fixed_size_renyi_multiplier(
         event = FixedSizeGaussian(sample_size, population, multiplier, steps)
         return fixed_size_renyi_epsilon(event, delta).epsilon <= epsilon
 
-    small, enough = _NOISE
+    small, enough = LEAST_NOISE, MOST_NOISE
     if not fits(enough):
         raise InvalidPlan(f"no noise multiplier up to {enough:.3g} reaches this epsilon and delta")
     if fits(small):

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from dpfewshot.accounting.curves import removed_response
 from dpfewshot.accounting.events import Event, PoissonGaussian, PoissonRandomizedResponse, flattened
-from dpfewshot.accounting.pairs.randomized_response import TwoPoint
-from dpfewshot.accounting.pairs.registry import dominating_pairs
 from dpfewshot.errors import MissingExtra
 
 _INTERVAL: Final = 1e-4  # dp-accounting's grid, in units of ε
@@ -47,44 +46,37 @@ def cross_check(event: Event, delta: float, certified: float) -> float | None:
         MissingExtra: it is not installed.
     """
     require()
-    events = flattened(event)
-    known = (PoissonGaussian, PoissonRandomizedResponse)
-    if not all(isinstance(event, known) for event in events):
-        return None
-    interval = min(max(_INTERVAL * certified, _INTERVALS[0]), _INTERVALS[1])
+    losses, interval = [], min(max(_INTERVAL * certified, _INTERVALS[0]), _INTERVALS[1])
     with _quiet():
-        losses = [_loss(event, interval) for event in events]
+        for each in flattened(event):
+            if not isinstance(each, PoissonGaussian | PoissonRandomizedResponse):
+                return None
+            losses.append(_loss(each, interval).self_compose(each.steps))
         composed = functools.reduce(lambda first, second: first.compose(second), losses)
         return float(composed.get_epsilon_for_delta(delta))
 
 
-def _loss(event: Event, interval: float) -> Any:
+def _loss(event: PoissonGaussian | PoissonRandomizedResponse, interval: float) -> Any:
+    """The privacy loss of one step."""
     from dp_accounting.pld import privacy_loss_distribution
 
     if isinstance(event, PoissonGaussian):
-        loss = privacy_loss_distribution.from_gaussian_mechanism(
+        return privacy_loss_distribution.from_gaussian_mechanism(
             event.noise_multiplier,
             sampling_prob=event.sampling_rate,
             value_discretization_interval=interval,
             pessimistic_estimate=True,
             use_connect_dots=True,
         )
-        return loss.self_compose(event.steps)
-    removed = dominating_pairs(event)[0]
-    loss = privacy_loss_distribution.from_two_probability_mass_functions(
-        *_log_masses(removed),
+    pair = removed_response(event.sampling_rate, event.epsilon)
+    upper = [math.log1p(-pair.mass), math.log(pair.mass)]
+    return privacy_loss_distribution.from_two_probability_mass_functions(
+        {0: upper[0] - pair.low, 1: upper[1] - pair.high},
+        dict(enumerate(upper)),
         pessimistic_estimate=True,
         value_discretization_interval=interval,
         symmetric=False,
     )
-    return loss.self_compose(event.steps)
-
-
-def _log_masses(pair: object) -> tuple[dict[int, float], dict[int, float]]:
-    """Log Q and log P of a pair with two outcomes."""
-    assert isinstance(pair, TwoPoint)  # noqa: S101  (for the type checker)
-    upper = [math.log1p(-pair.mass), math.log(pair.mass)]
-    return {0: upper[0] - pair.low, 1: upper[1] - pair.high}, dict(enumerate(upper))
 
 
 @contextmanager
