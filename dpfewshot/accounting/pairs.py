@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -109,18 +109,6 @@ def _product(queries: tuple[Query, ...]) -> tuple[UpperProduct, LowerProduct]:
     return upper, lower_product(curves, upper)
 
 
-class Product(Protocol):
-    """The curve of a product of pairs, without sampling."""
-
-    def curve(self, epsilons: FloatArray) -> Curve:
-        """The hockey-stick curve at increasing epsilons, of either sign."""
-        ...
-
-    def highest_loss(self, above: float) -> float:
-        """A loss with a P-mass of about `above` over it. A guide, not a bound."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class UpperProduct:
     """A curve that is linear in e^ε between grid points: convex, and above the product's own.
@@ -135,7 +123,7 @@ class UpperProduct:
     heights: FloatArray
 
     def curve(self, epsilons: FloatArray) -> Curve:
-        """See Product. Interpolates; all terms are positive, so round-off stays relative."""
+        """See DominatingPair. Interpolates; all terms are positive, so round-off stays relative."""
         last = len(self.losses) - 1
         cell = np.searchsorted(self.losses, epsilons, side="left")
         upper, lower = np.minimum(cell, last), np.clip(cell - 1, 0, last)
@@ -153,7 +141,7 @@ class UpperProduct:
         return Curve(values, _ROUNDING * (values + scaled_mass * reach), scaled_mass)
 
     def highest_loss(self, above: float) -> float:
-        """See Product: the lowest grid point at which the curve is below `above`, or the highest."""
+        """A loss with a P-mass of about `above` over it, or the highest. A guide, not a bound."""
         index = int(np.searchsorted(-self.heights, -above))
         return float(self.losses[min(index, len(self.losses) - 1)])
 
@@ -173,7 +161,7 @@ class LowerProduct:
     lines: tuple[tuple[float, float], ...]
 
     def curve(self, epsilons: FloatArray) -> Curve:
-        """See Product. No curve is below 1 - e^ε and 0, so this one is not."""
+        """See DominatingPair. No curve is below 1 - e^ε and 0, so this one is not."""
         upper = self.upper.curve(epsilons + self.shift)
         ratio = np.exp(np.minimum(epsilons, 0.0))
         values = -np.expm1(np.minimum(epsilons, 0.0))
@@ -186,7 +174,7 @@ class LowerProduct:
         return Curve(values, errors, mass)
 
     def highest_loss(self, above: float) -> float:
-        """See Product."""
+        """See UpperProduct."""
         return self.upper.highest_loss(above)
 
 
@@ -195,7 +183,7 @@ class RemoveProduct:
     """The unit is in P: P = (1-q)·B + q·A against Q = B."""
 
     sampling_rate: float
-    product: Product
+    product: UpperProduct | LowerProduct
     lattice: ClassVar[None] = None
 
     def curve(self, epsilons: FloatArray) -> Curve:
@@ -231,7 +219,7 @@ class AddProduct:
     """The unit is in Q: P = B against Q = (1-q)·B + q·A."""
 
     sampling_rate: float
-    product: Product
+    product: UpperProduct | LowerProduct
     lattice: ClassVar[None] = None
 
     def curve(self, epsilons: FloatArray) -> Curve:

@@ -49,7 +49,7 @@ MECHANISM_NAMES = (
     "private-prediction",
     "invisible-ink",
 )
-"""A copy of `mechanisms.by_name.MECHANISMS`: --help must not import NumPy. A test compares the two."""
+"""A copy of the names in `mechanisms.MECHANISMS`: --help must not import NumPy. A test compares the two."""
 
 
 def finite_or_inf(text: object) -> float:

@@ -130,11 +130,7 @@ class AdaDPSyn(GaussianMechanism):
         return first * math.sqrt(draws.row_change.rows) / draws.prompts
 
     def scaled(self, noise_multiplier: float) -> AdaDPSyn:
-        """The same ratios, scaled so that a step has noise multiplier σ, or slightly more by rounding.
-
-        Args:
-            noise_multiplier: σ > 0 of a step.
-        """
+        """The same ratios, scaled so that a step has noise multiplier σ, or slightly more by rounding."""
         factor = common_factor(self.queries, noise_multiplier)
         return replace(
             self,

@@ -110,26 +110,12 @@ def _on_each_draw(draws: Draws, query: PoissonRandomizedResponse | PoissonBounde
 
 
 def solved_temperature(noise_multiplier: float, clip: float, prompts: int, row_change: RowChange) -> Fraction:
-    """The temperature τ at which rows clipped to ±c have noise multiplier σ, exactly.
-
-    Args:
-        noise_multiplier: σ > 0.
-        clip: c > 0, in nats.
-        prompts: s, the constant number of prompts in the mean.
-        row_change: how one unit can change the rows.
-    """
+    """The temperature τ at which s rows clipped to ±c nats have noise multiplier σ, exactly."""
     return row_change.rows * Fraction(noise_multiplier) * Fraction(clip) / prompts
 
 
 def solved_clip(noise_multiplier: float, temperature: float, prompts: int, row_change: RowChange) -> float:
-    """The clip c at which rows at temperature τ have noise multiplier σ, rounded down; at most 1000 nats.
-
-    Args:
-        noise_multiplier: σ > 0.
-        temperature: τ > 0.
-        prompts: s, the constant number of prompts in the mean.
-        row_change: how one unit can change the rows.
-    """
+    """The clip c at which s rows at temperature τ have noise multiplier σ, rounded down; at most 1000 nats."""
     clip = Fraction(temperature) * prompts / (row_change.rows * Fraction(noise_multiplier))
     return min(rounded_down(clip), _core.LARGEST_LOGIT_CLIP)
 

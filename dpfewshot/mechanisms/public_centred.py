@@ -114,19 +114,13 @@ class PublicCentred(GaussianMechanism):
         return on_sum * draws.row_change.rows * self.clip / draws.prompts
 
     def multipliers(self, noise_multiplier: float) -> Multipliers:
-        """The queries' noise multipliers, whose combined multiplier is at least `noise_multiplier`.
-
-        Args:
-            noise_multiplier: σ > 0.
-        """
+        """The queries' noise multipliers, whose combined multiplier is at least σ."""
         sums = 1 + len(self.refinements)
-        count_share = 0.0 if self.adapt is None else self.adapt.budget_share
-        on_sum = math.sqrt(sums / (1 - count_share))
-        queries = (on_sum,) * sums
-        if self.adapt is None:
-            return Multipliers(on_sum * common_factor(queries, noise_multiplier), math.inf)
-        on_count = 1 / math.sqrt(count_share)
-        factor = common_factor((*queries, on_count), noise_multiplier)
+        share = 0.0 if self.adapt is None else self.adapt.budget_share
+        on_sum = math.sqrt(sums / (1 - share))
+        on_count = 1 / math.sqrt(share) if share else math.inf
+        queries = [on_sum] * sums + [on_count] * (share > 0)
+        factor = common_factor(queries, noise_multiplier)
         return Multipliers(factor * on_sum, factor * on_count)
 
     def start(

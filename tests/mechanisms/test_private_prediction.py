@@ -1,3 +1,7 @@
+"""Private prediction: clip and temperature decide each other, and its events."""
+
+from __future__ import annotations
+
 import math
 from fractions import Fraction
 
@@ -25,19 +29,20 @@ EVERYBODY = Draws(1.0, 1, 2000, 50, RowChange.ADDED)
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"clip": None}, "give one"),
-        ({"temperature": 2.0}, "would fix epsilon"),
+        ({"clip": 10.0, "temperature": 2.0}, "would fix epsilon"),
         ({"clip": 0.0}, "clip must"),
         ({"clip": -1.0}, "clip must"),
         ({"clip": 1000.5}, "clip must"),
         ({"clip": math.nan}, "clip must"),
-        ({"clip": None, "temperature": 0.0}, "temperature must"),
-        ({"clip": None, "temperature": math.inf}, "temperature must"),
+        ({"temperature": 0.0}, "temperature must"),
+        ({"temperature": math.inf}, "temperature must"),
     ],
 )
 def test_one_of_clip_and_temperature_is_given(settings, message: str) -> None:
     with pytest.raises(InvalidPlan, match=message):
         PrivatePrediction(**settings)
+    assert PrivatePrediction() == PrivatePrediction(clip=10.0)
+    assert PrivatePrediction(temperature=2.0).clip is None
 
 
 def test_the_temperature_follows_from_the_budget() -> None:
@@ -52,7 +57,7 @@ def test_the_temperature_follows_from_the_budget() -> None:
 
 def test_the_clip_follows_from_the_budget() -> None:
     """ICLInf, Table 5: ε = 10, s = 50, τ = 2 takes c = 4.16 by their orders, 4.22 by all."""
-    mechanism = PrivatePrediction(clip=None, temperature=2.0)
+    mechanism = PrivatePrediction(temperature=2.0)
     sigma = calibrate(lambda noise: mechanism.event(EVERYBODY, noise), epsilon=10, delta=1e-5)
     release = mechanism.start(EVERYBODY, sigma)
     assert release.clip == pytest.approx(4.2221, abs=1e-4)
@@ -60,13 +65,13 @@ def test_the_clip_follows_from_the_budget() -> None:
 
 
 def test_a_clip_beyond_the_cores_range_is_cut() -> None:
-    release = PrivatePrediction(clip=None, temperature=100.0).start(EVERYBODY, 0.5)
+    release = PrivatePrediction(temperature=100.0).start(EVERYBODY, 0.5)
     assert release.clip == 1000
 
 
 def test_replaced_rows_take_half_the_clip_or_twice_the_temperature() -> None:
     replaced = Draws(1.0, 1, 2000, 50, RowChange.REPLACED)
-    for mechanism in (PrivatePrediction(), PrivatePrediction(clip=None, temperature=2.0)):
+    for mechanism in (PrivatePrediction(), PrivatePrediction(temperature=2.0)):
         one, other = (mechanism.start(draws, 7.0) for draws in (EVERYBODY, replaced))
         assert one.clip * float(one.rate) == pytest.approx(2 * other.clip * float(other.rate))
 

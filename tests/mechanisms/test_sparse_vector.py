@@ -1,3 +1,7 @@
+"""The sparse vector around another mechanism: public tokens, halts, and the price of both."""
+
+from __future__ import annotations
+
 from dataclasses import replace
 from fractions import Fraction
 
@@ -120,9 +124,6 @@ def test_distance_of_equals_is_rounding_and_of_opposites_twice_everything() -> N
     assert distance(certain[:1], _core.sum_of_probabilities(certain[1:]), 1) == 2 * _core.grid
 
 
-# ---- events ----------------------------------------------------------------------------------------------
-
-
 def test_the_events_are_r_tokens_and_r_tests_a_draw() -> None:
     tests = PoissonRandomizedResponse(1.0, 1 / SIGMA, 6)
     event = SparseVector(Gaussian(), 0.5, 2).event(DRAWS, SIGMA)
@@ -191,9 +192,6 @@ def test_few_releases_take_less_noise_than_all_tokens(mechanism) -> None:
     sigma = calibrate(lambda noise: wrapped.event(plan, noise), epsilon=2, delta=1e-5)
     assert sigma < 0.7 * alone
     assert epsilon(wrapped.event(plan, sigma), 1e-5).upper <= 2
-
-
-# ---- settings --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The discrete Laplace sampler: what it does with chosen bytes, and what it refuses."""
 
+from __future__ import annotations
+
 import math
 import random
 from collections.abc import Callable

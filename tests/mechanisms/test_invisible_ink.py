@@ -1,3 +1,7 @@
+"""InvisibleInk: Top-k+ candidates and the clip that follows from the budget."""
+
+from __future__ import annotations
+
 import math
 
 import numpy as np

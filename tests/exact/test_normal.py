@@ -1,5 +1,7 @@
 """The compiled sampler and its twin: the same integers from the same words, and lazy digits that decide."""
 
+from __future__ import annotations
+
 import math
 import random
 from collections.abc import Iterator
@@ -14,22 +16,10 @@ from hypothesis import strategies as st
 from dpfewshot import _core
 from dpfewshot.exact import normal as exact_normal
 from dpfewshot.exact.normal import CELLS_PER_UNIT, Uniform, cell_thresholds, decide, exponential_of_minus
+from tests.support.words import Recording, no_more_digits
 
 WORD = 2**64
 WORDS_OF_A_REFILL = 512
-
-
-class Recording:
-    """Seeded bytes that remember what was handed out."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-        self.served = b""
-
-    def __call__(self, count: int) -> bytes:
-        data = self._random.randbytes(count)
-        self.served += data
-        return data
 
 
 def twin_of(words: list[int], scale: int, count: int) -> list[int]:
@@ -46,10 +36,6 @@ def twin_of(words: list[int], scale: int, count: int) -> list[int]:
         draws.append(-magnitude if signs & 1 else magnitude)
         signs, signs_left = signs >> 1, signs_left - 1
     return draws
-
-
-def no_more_digits(_count: int) -> bytes:
-    raise AssertionError("64 digits should decide")
 
 
 @pytest.mark.parametrize("scale", [8, 80, 8 * 2**20, 8 * 12_345_678, 2**40])

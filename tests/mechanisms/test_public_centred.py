@@ -1,3 +1,7 @@
+"""Public-centred: a token beside its meaning, the noise's shares, and the clipping norm, which adapts."""
+
+from __future__ import annotations
+
 import math
 import random
 from fractions import Fraction
@@ -9,10 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dpfewshot import _core
-from dpfewshot.accounting import FixedSizeGaussian, PoissonGaussian
 from dpfewshot.budget.permit import Permit
-from dpfewshot.errors import BudgetExceeded, InvalidPlan
-from dpfewshot.mechanisms import ClippingQuantile, Draws, FixedSize, PublicCentred, RowChange
+from dpfewshot.errors import InvalidPlan
+from dpfewshot.mechanisms import ClippingQuantile, PublicCentred, RowChange
 from dpfewshot.mechanisms.gaussian import nearest_distribution, noise_scale
 from dpfewshot.mechanisms.public_centred import LEAST_CLIP, MOST_CLIP
 from tests.support import twins
@@ -23,6 +26,7 @@ from tests.support.public_centred import (
     PUBLIC,
     TINY,
     WIDTH,
+    Matrix,
     changes,
     draws,
     logs,
@@ -30,8 +34,6 @@ from tests.support.public_centred import (
     shifted,
     token,
 )
-
-# ---- a token beside its meaning --------------------------------------------------------------------------
 
 
 @changes
@@ -97,9 +99,6 @@ def test_the_noise_covers_the_integers(monkeypatch: pytest.MonkeyPatch, row_chan
     assert scales[0] ** 2 >= wanted > (scales[0] - 8) ** 2
 
 
-# ---- further rounds --------------------------------------------------------------------------------------
-
-
 @changes
 @given(st.integers(0, 2**32), st.sampled_from([TINY, 0.3, 2.0]), st.lists(st.floats(0.05, 1.3), max_size=3))
 @settings(max_examples=60, deadline=None)
@@ -141,17 +140,6 @@ def test_a_centre_is_within_the_grid_whatever_the_noise(noisy: list[int], prompt
     assert centre.max() <= GRID
 
 
-@given(st.integers(0, 4), st.floats(1e-3, 1e5), st.booleans())
-def test_all_queries_of_a_token_together_have_the_planned_multiplier(
-    rounds: int, sigma: float, counted: bool
-) -> None:
-    mechanism = PublicCentred(refinements=(0.3,) * rounds, adapt=ClippingQuantile() if counted else None)
-    on_sum, on_count = mechanism.multipliers(sigma)
-    together = (rounds + 1) * Fraction(on_sum) ** -2 + (Fraction(on_count) ** -2 if counted else 0)
-    assert together <= Fraction(sigma) ** -2
-    assert float(together * Fraction(sigma) ** 2) == pytest.approx(1, abs=1e-12)
-
-
 def test_control_a_round_that_nobody_pays_for_is_found() -> None:
     """The rounds' multipliers as if there were only one of them."""
     on_sum, _ = one_round().multipliers(1.0)
@@ -163,9 +151,6 @@ def test_refinements_leave_the_public_prompt_behind() -> None:
     crowd = np.tile(logs(0, 0, 0, 0, 0, 1), (10, 1))
     assert token(PublicCentred(clip=0.2, refinements=()), crowd, TINY) == 0
     assert token(PublicCentred(clip=0.2, refinements=(0.5, 0.5)), crowd, TINY) == 5
-
-
-# ---- nearly without noise --------------------------------------------------------------------------------
 
 
 def test_nobody_says_what_the_public_prompt_says() -> None:
@@ -210,40 +195,6 @@ def test_a_temperature_draws_from_the_whole_noisy_vector() -> None:
     assert {token(cold, rows, TINY, source) for _ in range(50)} == {0}
 
 
-# ---- the noise -------------------------------------------------------------------------------------------
-
-
-@given(st.floats(0.001, 0.999), st.floats(1e-3, 1e5))
-@settings(max_examples=300)
-def test_the_two_queries_together_have_the_planned_multiplier(share: float, sigma: float) -> None:
-    on_sum, on_count = one_round(adapt=ClippingQuantile(budget_share=share)).multipliers(sigma)
-    together = Fraction(on_sum) ** -2 + Fraction(on_count) ** -2
-    assert together <= Fraction(sigma) ** -2
-    assert float(together * Fraction(sigma) ** 2) == pytest.approx(1, abs=1e-12)
-    assert (sigma / on_count) ** 2 == pytest.approx(share)
-
-
-def test_control_shares_without_rounding_up_credit_noise_that_is_not_there() -> None:
-    short = 0
-    for sigma in np.linspace(0.5, 2, 200):
-        on_sum, on_count = sigma / math.sqrt(0.95), sigma / math.sqrt(0.05)
-        short += Fraction(on_sum) ** -2 + Fraction(on_count) ** -2 > Fraction(sigma) ** -2
-    assert short > 20
-
-
-# ---- the interface ---------------------------------------------------------------------------------------
-
-
-def test_a_release_uses_its_permit_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    permit, release = Permit(1, 0.7), one_round().start(draws(), 0.7)
-    release.token(shifted(1, 0.1), PUBLIC, permit)
-    monkeypatch.delattr(_core, "sum_of_probabilities")
-    with pytest.raises(BudgetExceeded):
-        release.token(shifted(1, 0.1), PUBLIC, permit)
-    with pytest.raises(BudgetExceeded):
-        release.token(shifted(1, 0.1), PUBLIC, Permit(1, 0.8))
-
-
 @pytest.mark.parametrize(
     ("setting", "name"),
     [
@@ -267,14 +218,6 @@ def test_settings_outside_their_ranges_are_refused(setting, name: str) -> None:
     one_round(top_k=WIDTH, adapt=ClippingQuantile()).check(WIDTH)
 
 
-def test_the_event_is_one_gaussian_a_draw() -> None:
-    event = one_round(adapt=ClippingQuantile()).event(draws(tokens_per_draw=4), 1.0)
-    assert isinstance(event, PoissonGaussian)
-    assert event.noise_multiplier == pytest.approx(0.5)
-    fixed = Draws(0.1, 3, 1, 10, RowChange.REPLACED, FixedSize(10, 100))
-    assert isinstance(one_round().event(fixed, 1.0), FixedSizeGaussian)
-
-
 @changes
 def test_noise_on_the_mean_is_in_proportion_to_the_norm(row_change: RowChange) -> None:
     moved = 1 if row_change is RowChange.ADDED else 2
@@ -284,5 +227,70 @@ def test_noise_on_the_mean_is_in_proportion_to_the_norm(row_change: RowChange) -
     assert adaptive.noise_on_mean(plan, 0.8) == pytest.approx(0.01 * moved / 0.9)
 
 
-def test_support_is_the_likeliest_public_tokens() -> None:
-    assert one_round(top_k=2).start(draws(), 1.0).support(PUBLIC, frozenset({0})) == [1, 2]
+@given(st.integers(0, 4), st.floats(1e-3, 1e5), st.one_of(st.none(), st.floats(0.001, 0.999)))
+@settings(max_examples=300)
+def test_all_queries_of_a_token_together_have_the_planned_multiplier(
+    rounds: int, sigma: float, share: float | None
+) -> None:
+    adapt = None if share is None else ClippingQuantile(budget_share=share)
+    on_sum, on_count = PublicCentred(refinements=(0.3,) * rounds, adapt=adapt).multipliers(sigma)
+    together = (rounds + 1) * Fraction(on_sum) ** -2 + (Fraction(on_count) ** -2 if adapt else 0)
+    assert together <= Fraction(sigma) ** -2
+    assert float(together * Fraction(sigma) ** 2) == pytest.approx(1, abs=1e-12)
+    assert share is None or (sigma / on_count) ** 2 == pytest.approx(share)
+
+
+# ---- the norm that adapts ----------------------------------------------------------------------------------
+
+
+def norms_after(rows: Matrix, tokens: int, adapt: ClippingQuantile, sigma: float = TINY) -> list[float]:
+    release = one_round(clip=0.4, adapt=adapt).start(draws(len(rows)), sigma)
+    permit = Permit(tokens, sigma)
+    found = []
+    for _ in range(tokens):
+        release.token(rows, PUBLIC, permit)
+        found.append(release.clip)
+    return found
+
+
+def test_the_norm_is_updated_geometrically() -> None:
+    within, beyond = shifted(10, 0.1), np.tile(logs(0, 0, 0, 0, 0, 1), (10, 1))
+    adapt = ClippingQuantile(quantile=0.7, learning_rate=0.2)
+    assert norms_after(within, 2, adapt) == pytest.approx(
+        [0.4 * math.exp(-0.06), 0.4 * math.exp(-0.12)], rel=1e-4
+    )
+    assert norms_after(beyond, 2, adapt) == pytest.approx(
+        [0.4 * math.exp(0.14), 0.4 * math.exp(0.28)], rel=1e-4
+    )
+
+
+def test_the_norm_finds_the_quantile_of_the_norms() -> None:
+    """Norms 0.01·√2 to 0.40·√2: C settles at their median, or at their 0.8-quantile."""
+    rows = np.concatenate([shifted(1, 0.01 * i) for i in range(1, 41)])
+    for quantile, wanted in ((0.5, 0.2), (0.8, 0.32)):
+        settled = norms_after(rows, 300, ClippingQuantile(quantile, 0.1))[-1]
+        assert settled == pytest.approx(wanted * math.sqrt(2), abs=0.03)
+
+
+def test_an_absent_row_counts_a_half() -> None:
+    nobody = np.full((10, WIDTH), np.nan, dtype=np.float32)
+    assert norms_after(nobody, 1, ClippingQuantile(0.7, 1.0))[0] == pytest.approx(
+        0.4 * math.exp(0.2), rel=1e-4
+    )
+    some = np.concatenate([shifted(4, 0.1), nobody[:6]])
+    assert norms_after(some, 1, ClippingQuantile(0.7, 1.0))[0] == pytest.approx(0.4, rel=1e-4)
+
+
+def test_the_norm_stays_within_its_bounds_whatever_the_noise() -> None:
+    adapt = ClippingQuantile(0.5, 10.0, 0.001)
+    found = norms_after(shifted(10, 0.1), 200, adapt, sigma=100.0)
+    assert all(LEAST_CLIP <= clip <= MOST_CLIP for clip in found)
+    assert {LEAST_CLIP, MOST_CLIP} <= set(found)
+
+
+def test_a_demonstration_starts_with_the_planned_norm() -> None:
+    mechanism = one_round(clip=0.4, adapt=ClippingQuantile())
+    first = mechanism.start(draws(), 0.7)
+    first.token(shifted(5, 0.1), PUBLIC, Permit(1, 0.7))
+    assert first.clip != 0.4
+    assert mechanism.start(draws(), 0.7).clip == 0.4

@@ -1,5 +1,7 @@
 """Softmax choice: the chance that it finds a leader, beside Gaussian noise at equal (ε, δ)."""
 
+from __future__ import annotations
+
 import math
 
 import numpy as np
@@ -9,8 +11,7 @@ from scipy.stats import norm
 
 from dpfewshot.accounting import PoissonBoundedRange, PoissonProduct, Tightest, ZeroConcentrated, calibrate
 from dpfewshot.budget.permit import Permit
-from dpfewshot.errors import InvalidPlan
-from dpfewshot.mechanisms import Draws, FixedSize, Gaussian, Mechanism, RowChange, SoftmaxChoice, by_name
+from dpfewshot.mechanisms import Draws, Gaussian, Mechanism, RowChange, SoftmaxChoice
 
 CANDIDATES = 100
 OTHERS = CANDIDATES - 1
@@ -97,18 +98,3 @@ def test_tokens_on_one_draw_are_a_product() -> None:
         (PoissonProduct(0.05, (PoissonBoundedRange(1.0, 1.0, 4),), 10), ZeroConcentrated(0.125, 40))
     )
     assert calibrated(SoftmaxChoice(), draws, 1.0) == pytest.approx(2 / 0.795, rel=2e-3)
-
-
-@pytest.mark.parametrize(
-    ("setting", "says"),
-    [({"temperature": 1.0}, "the budget decides"), ({"top_p": 0.9}, "the draw from the softmax")],
-)
-def test_how_sharp_the_draw_is_cannot_be_set(setting: dict[str, float], says: str) -> None:
-    with pytest.raises(InvalidPlan, match=says):
-        by_name("softmax-choice", **setting)
-
-
-def test_draws_of_fixed_size_are_refused_by_name() -> None:
-    fixed = Draws(0.05, 10, 1, 20, RowChange.REPLACED, FixedSize(10, 200))
-    with pytest.raises(InvalidPlan, match="softmax-choice needs Poisson draws"):
-        SoftmaxChoice().event(fixed, 1.0)

@@ -1,8 +1,7 @@
 """What a window, a grid's top and the transform leave out is counted, whatever their sizes.
 
 Sizes are heuristics: they decide how tight a bound is, never whether it holds. So they are made bad on
-purpose here, until what is left out is as large as δ; the bound must still be above the exact curve.
-"""
+purpose here, until what is left out is as large as δ; the bound must still be above the exact curve."""
 
 from __future__ import annotations
 
@@ -11,10 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from dpfewshot.accounting.pld import direction, tilting, window
 from scipy.stats import binom
 
-from dpfewshot.accounting import PoissonGaussian, PoissonRandomizedResponse, delta
+from dpfewshot.accounting import PoissonGaussian, PoissonRandomizedResponse, bounds, delta, tilting
 from dpfewshot.accounting.bounds import epsilon_upper
 from dpfewshot.accounting.compose import ComposedCurve, _Composed, _least_bound, compose
 from dpfewshot.accounting.pairs import dominating_pairs
@@ -35,12 +33,12 @@ def exact_delta(event: PoissonGaussian, at: float) -> float:
 
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("share", [0.01, 0.5, 100.0])
-@pytest.mark.parametrize("where", [window, tilting])
+@pytest.mark.parametrize("where", ["BEYOND_WINDOW", "ABOVE_GRID"])
 def test_mass_beyond_the_window_and_at_infinity_counts(
-    event: PoissonGaussian, share: float, where: object, monkeypatch: pytest.MonkeyPatch
+    event: PoissonGaussian, share: float, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So much of δ may lie above the window (window), or above the grid of a step (tilting)."""
-    monkeypatch.setattr(where, "NEGLIGIBLE", share)
+    """So much of δ may lie above the window, or above the grid of a step."""
+    monkeypatch.setattr(tilting, where, share)
     found = epsilon_upper(event, DELTA)
     assert found == math.inf or exact_delta(event, found) <= DELTA * (1 + 1e-9)
     at = min(found, 1.0)
@@ -48,9 +46,9 @@ def test_mass_beyond_the_window_and_at_infinity_counts(
 
 
 def test_the_check_catches_mass_that_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tilting, "NEGLIGIBLE", 0.5)
-    monkeypatch.setattr(direction, "compose", lambda tilt: replace(compose(tilt), missing=0.0))
-    monkeypatch.setattr(direction, "renyi_epsilon", lambda *_: math.inf)
+    monkeypatch.setattr(tilting, "ABOVE_GRID", 0.5)
+    monkeypatch.setattr(bounds, "compose", lambda tilt: replace(compose(tilt), missing=0.0))
+    monkeypatch.setattr(bounds, "renyi_epsilon", lambda *_: math.inf)
     found = [epsilon_upper(event, DELTA) for event in EVENTS]
     exact = [exact_delta(event, at) for event, at in zip(EVENTS, found, strict=True)]
     assert max(exact) > DELTA * (1 + 1e-9)
@@ -84,8 +82,6 @@ def shortened(whole: Tilt, length: int) -> Tilt:
     )
     return replace(whole, length=length, mass_above=math.exp(min(above, 0.0)))
 
-
-# ---- round-off of the transform -------------------------------------------------------------------------
 
 RESPONSE = PoissonRandomizedResponse(0.3, 0.8, 60)
 ROOM = 1e-12
@@ -136,9 +132,6 @@ def test_the_stated_round_off_is_no_less_than_what_is_seen() -> None:
     assert np.all(seen <= stated)
 
 
-# ---- exponents ------------------------------------------------------------------------------------------
-
-
 def test_mass_that_wraps_round_is_given_up_however_large_its_exponents_are() -> None:
     """Most of the mass lies above this window; K(s) - sε and the exponent of its wrapping both exceed 700."""
     event = PoissonRandomizedResponse(0.3, 100.0, 200)
@@ -156,7 +149,7 @@ def test_a_window_of_any_wanted_length_is_made() -> None:
     """Valid events were refused: their windows were to have 10¹⁸ points, and no transform has."""
     planned = response_curve(1.0).tilt
     made = fit_window(planned.cumulants, planned.saddle, 1.0, 1e-9, answer=-1e20)
-    assert made.length == window.LONGEST_WINDOW
+    assert made.length == tilting.LONGEST_WINDOW
     assert made.crowding > 1
 
 

@@ -126,9 +126,6 @@ def test_no_softmax_of_bounded_range_diverges_more(
     assert bound <= renyi_divergence(PoissonRandomizedResponse(rate, epsilon, 1), order) * (1 + 1e-3) + 1e-9
 
 
-# ---- both directions, and several queries on one draw ---------------------------------------------------
-
-
 def self_reverse(losses: Sequence[float]) -> tuple[list[float], list[float]]:
     """The logarithms of A and B: outcomes in pairs with losses ±l, so that exchanging them swaps A and B."""
     masses = np.asarray([half for loss in losses for half in (loss / 2, -loss / 2)])

@@ -1,3 +1,7 @@
+"""The Gaussian mechanism, and what all mechanisms with Gaussian noise share: scale, event, decoding."""
+
+from __future__ import annotations
+
 import dataclasses
 import math
 from fractions import Fraction
@@ -12,7 +16,17 @@ from dpfewshot import _core
 from dpfewshot.accounting.events import FixedSizeGaussian, PoissonGaussian
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
-from dpfewshot.mechanisms import Draws, FixedSize, Gaussian, Noiseless, RowChange
+from dpfewshot.mechanisms import (
+    AdaDPSyn,
+    ClippingQuantile,
+    Draws,
+    FixedSize,
+    Gaussian,
+    Mechanism,
+    Noiseless,
+    PublicCentred,
+    RowChange,
+)
 from dpfewshot.mechanisms.base import likeliest
 from dpfewshot.mechanisms.gaussian import Decoding, noise_scale
 
@@ -52,37 +66,9 @@ def test_support_is_the_same_among_equals_and_with_nan() -> None:
     assert likeliest(np.array([np.nan, 0, -1], dtype=np.float32), frozenset(), 2) == [1, 2]
 
 
-@pytest.mark.parametrize("top_k", [0, -1, 6])
-def test_top_k_outside_the_vocabulary_is_refused(top_k: int) -> None:
-    with pytest.raises(InvalidPlan, match="top_k"):
-        Gaussian(top_k=top_k).check(5)
-
-
-def test_a_block_is_one_draw_with_less_noise() -> None:
-    event = Gaussian().event(dataclasses.replace(DRAWS, tokens_per_draw=9), 3.0)
-    assert isinstance(event, PoissonGaussian)
-    assert event.steps == 2
-    assert event.noise_multiplier == pytest.approx(1.0, rel=1e-15)
-    assert Fraction(event.noise_multiplier) ** 2 * 9 <= Fraction(3) ** 2, "no noise may be credited"
-
-
-def test_draws_of_fixed_size_are_accounted_as_such() -> None:
-    event = Gaussian().event(dataclasses.replace(GROUPED, fixed_size=FixedSize(40, 400)), 3.0)
-    assert event == FixedSizeGaussian(40, 400, 3.0, 2)
-
-
 def test_noise_on_the_mean() -> None:
     assert Gaussian().noise_on_mean(DRAWS, 0.8) == pytest.approx(0.02)
     assert Gaussian().noise_on_mean(GROUPED, 0.8) == pytest.approx(0.02 * math.sqrt(2))
-
-
-def test_a_release_uses_its_permit_before_anything_else() -> None:
-    permit = Permit(1, noise_multiplier=1.0)
-    rows = np.zeros((3, 5), dtype=np.float32)
-    release = Gaussian().start(DRAWS, 1.0)
-    release.token(rows, PUBLIC, permit)
-    with pytest.raises(BudgetExceeded):
-        release.token(rows, PUBLIC, permit)
 
 
 def test_less_noise_than_was_charged_for_is_refused() -> None:
@@ -119,7 +105,19 @@ def test_grouped_prompts_get_root_two_more_noise(monkeypatch: pytest.MonkeyPatch
     assert scales[1] / scales[0] == pytest.approx(math.sqrt(2), rel=1e-7)
 
 
-# ---- decoding: post-processing of the noisy vector ------------------------------------------------------
+@pytest.mark.parametrize("mechanism", [Gaussian(), AdaDPSyn(), PublicCentred(adapt=ClippingQuantile())])
+def test_a_block_is_one_gaussian_draw_with_less_noise(mechanism: Mechanism) -> None:
+    event = mechanism.event(dataclasses.replace(DRAWS, tokens_per_draw=9), 3.0)
+    assert isinstance(event, PoissonGaussian)
+    assert (event.sampling_rate, event.steps) == (0.1, 2)
+    assert event.noise_multiplier == pytest.approx(1.0, rel=1e-15)
+    assert Fraction(event.noise_multiplier) ** 2 * 9 <= Fraction(3) ** 2, "no noise may be credited"
+    fixed = dataclasses.replace(GROUPED, fixed_size=FixedSize(40, 400))
+    assert mechanism.event(fixed, 3.0) == FixedSizeGaussian(40, 400, 3.0, 2)
+
+
+# ---- decoding: post-processing of the noisy vector ---------------------------------------------------------
+
 
 NOISY = np.array([40, 30, 20, 10, -50], dtype=np.int64)
 

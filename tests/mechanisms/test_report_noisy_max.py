@@ -1,3 +1,7 @@
+"""Report noisy max: its events, and the rate of its noise."""
+
+from __future__ import annotations
+
 import math
 from fractions import Fraction
 

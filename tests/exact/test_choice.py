@@ -1,7 +1,8 @@
 """Exact choices: enclosures, the same choices as the twin's from the same words, and lazy digits."""
 
+from __future__ import annotations
+
 import itertools
-import random
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -15,31 +16,12 @@ from dpfewshot import _core
 from dpfewshot.exact import choice as exact_choice
 from dpfewshot.exact.choice import below_exponential, fixed_point
 from dpfewshot.exact.normal import Uniform, exponential_of_minus
+from tests.support.words import Recording, no_more_digits
 
 WORD = 2**64
 REFILL = 512
 rates = st.tuples(st.integers(1, 2**80), st.integers(1, 2**90))
 gaps = st.one_of(st.integers(0, 50), st.integers(0, 2**45), st.integers(0, 2**64 - 1))
-
-
-class Recording:
-    """Seeded bytes that remember what was handed out."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-        self.served = b""
-
-    def __call__(self, count: int) -> bytes:
-        data = self._random.randbytes(count)
-        self.served += data
-        return data
-
-    def words(self) -> Iterator[int]:
-        return iter(np.frombuffer(self.served, dtype="<u8").tolist())
-
-
-def no_more_digits(_count: int) -> bytes:
-    raise AssertionError("64 digits should decide")
 
 
 def uniform_of(words: Iterator[int], bound: int) -> int:

@@ -1,3 +1,7 @@
+"""AdaDPSyn: a step beside its meaning, its noisy queries, and the presets."""
+
+from __future__ import annotations
+
 import math
 import random
 from dataclasses import replace
@@ -10,17 +14,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dpfewshot import _core
-from dpfewshot.accounting import PoissonGaussian, adadpsyn_multiplier
-from dpfewshot.budget.permit import Permit
-from dpfewshot.errors import BudgetExceeded, InvalidPlan
+from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import AdaDPSyn, Draws, RowChange
-from dpfewshot.mechanisms.adadpsyn import EPSILONS, LARGEST_RADIUS, published
+from dpfewshot.mechanisms.adadpsyn import EPSILONS, LARGEST_RADIUS, RADIUS_QUERIES, TASKS, published
 from dpfewshot.mechanisms.gaussian import nearest_distribution, noise_scale
 from tests.support import inside, twins
 from tests.support.adadpsyn import (
     COUNT_GRID,
     GRID,
-    PUBLIC,
     TINY,
     WIDTH,
     Matrix,
@@ -30,8 +31,6 @@ from tests.support.adadpsyn import (
     draws,
     token,
 )
-
-# ---- one step beside its meaning -------------------------------------------------------------------------
 
 
 def step(rows: Matrix, mechanism: AdaDPSyn, plan: Draws, source) -> NDArray[np.int64]:
@@ -88,9 +87,6 @@ def test_a_step_is_what_the_algorithm_says(row_change, seed: int, sigma: float, 
     assert token(mechanism, rows, sigma, plan, random.Random(seed).randbytes) == int(np.argmax(mean))
     release = mechanism.start(plan, sigma, random.Random(seed).randbytes)
     assert (inside.refined_mean(release, rows, inside.good_radius(release, rows)) == mean).all()
-
-
-# ---- GoodRadius and the rounds, nearly without noise -----------------------------------------------------
 
 
 @pytest.fixture
@@ -153,36 +149,11 @@ def test_the_token_of_a_cluster_wins_and_with_much_noise_anyone_does() -> None:
     assert {token(AdaDPSyn(), rows, 100.0, source=source) for _ in range(200)} == set(range(WIDTH))
 
 
-def test_no_prompt_at_all_still_releases_noise() -> None:
-    nobody = np.empty((0, WIDTH), dtype=np.float32)
-    source = random.Random(3).randbytes
-    assert {token(AdaDPSyn(), nobody, 0.5, source=source) for _ in range(200)} == set(range(WIDTH))
-
-
-def test_one_candidate_is_released() -> None:
-    release = AdaDPSyn().start(draws(), 1.0)
-    assert release.token(np.zeros((3, 1), dtype=np.float32), PUBLIC[:1], Permit(1, 1.0)) == 0
-
-
 def test_a_temperature_draws_from_the_whole_noisy_vector() -> None:
     rows = certain(*[0] * 5, *[1] * 5)
     warm = AdaDPSyn(temperature=1.0, coverage_share=1.0)
     source = random.Random(4).randbytes
     assert {token(warm, rows, TINY, source=source) for _ in range(50)} == {0, 1}
-
-
-# ---- the interface ---------------------------------------------------------------------------------------
-
-
-def test_a_release_uses_its_permit_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    permit, release = Permit(1, 0.7), AdaDPSyn().start(draws(), 0.7)
-    release.token(certain(0), PUBLIC, permit)
-    for name in ("Distances", "noisy_sum_of_probabilities"):
-        monkeypatch.delattr(_core, name)
-    with pytest.raises(BudgetExceeded):
-        release.token(certain(0), PUBLIC, permit)
-    with pytest.raises(BudgetExceeded):
-        release.token(certain(0), PUBLIC, Permit(1, 0.8))
 
 
 @pytest.mark.parametrize(
@@ -213,13 +184,6 @@ def test_settings_outside_their_ranges_are_refused(setting) -> None:
     AdaDPSyn(top_k=WIDTH).check(WIDTH)
 
 
-def test_the_event_is_one_gaussian_a_draw() -> None:
-    event = AdaDPSyn().event(draws(tokens_per_draw=4), 1.0)
-    assert isinstance(event, PoissonGaussian)
-    assert (event.sampling_rate, event.steps) == (0.1, 3)
-    assert event.noise_multiplier == pytest.approx(0.5)
-
-
 @changes
 def test_noise_on_the_mean_is_that_of_the_first(row_change: RowChange) -> None:
     used = AdaDPSyn().scaled(0.8).mean_multiplier
@@ -227,32 +191,152 @@ def test_noise_on_the_mean_is_that_of_the_first(row_change: RowChange) -> None:
     assert AdaDPSyn().noise_on_mean(draws(40, row_change), 0.8) == pytest.approx(wanted)
 
 
-def test_support_is_the_likeliest_public_tokens() -> None:
-    public = np.log(np.array([0.1, 0.4, 0.05, 0.25, 0.2], dtype=np.float32))
-    assert AdaDPSyn(top_k=3).start(draws(), 1.0).support(public, frozenset({1})) == [0, 3, 4]
+# ---- the noisy queries: how many there are, and the noise of each ------------------------------------------
 
 
-# ---- presets ---------------------------------------------------------------------------------------------
+multipliers = st.floats(0.05, 50)
+
+
+@given(multipliers, multipliers, multipliers, st.integers(1, 6), st.floats(1e-3, 1e5))
+@settings(max_examples=200)
+def test_the_scaled_multipliers_make_the_planned_one(
+    radius: float, mean: float, coverage: float, rounds: int, sigma: float
+) -> None:
+    """Exactly: (6/σ₀² + T̂/σ₂² + (T̂+1)/σ₁²)^-½ ≥ σ_eff, and by no more than rounding."""
+    asked = AdaDPSyn(radius, mean, coverage, rounds)
+    scaled = asked.scaled(sigma)
+    squares = [
+        Fraction(scaled.radius_multiplier) ** -2 * 6,
+        Fraction(scaled.coverage_multiplier) ** -2 * rounds,
+        Fraction(scaled.mean_multiplier) ** -2 * (rounds + 1),
+    ]
+    assert sum(squares) <= Fraction(sigma) ** -2
+    assert float(sum(squares) * Fraction(sigma) ** 2) == pytest.approx(1, abs=1e-12)
+    assert scaled.radius_multiplier / scaled.mean_multiplier == pytest.approx(radius / mean)
+    assert scaled.coverage_multiplier / scaled.mean_multiplier == pytest.approx(coverage / mean)
+
+
+def test_control_scaling_without_rounding_up_credits_noise_that_is_not_there() -> None:
+    short = 0
+    for sigma in np.linspace(0.5, 2, 200):
+        factor = sigma / (6 / 10**2 + 1 / 5**2 + 2 / 1.15**2) ** -0.5
+        squares = (6 / Fraction(factor * 10) ** 2, 1 / Fraction(factor * 5) ** 2)
+        short += sum(squares) + 2 / Fraction(factor * 1.15) ** 2 > 1 / Fraction(sigma) ** 2
+    assert short > 20
+
+
+class Recorder:
+    """Stands for the core's noisy queries and writes down each with its noise scale."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self.balls: list[float] = []
+        for name in ("noisy_sum_of_probabilities", "noisy_sum_around", "noisy_count_within"):
+            monkeypatch.setattr(_core, name, self.standing_for(name, getattr(_core, name)))
+        recorder, genuine = self, _core.Distances
+
+        class Distances:
+            def __init__(self, rows: Matrix) -> None:
+                self.rows = genuine(rows)
+
+            def noisy_scores(self, radii, size: int, scale: int, source) -> list[int]:
+                recorder.asked += [(f"score of {size}", scale)] * len(radii)
+                return self.rows.noisy_scores(radii, size, 8, source)
+
+        monkeypatch.setattr(_core, "Distances", Distances)
+
+    def standing_for(self, name: str, genuine):
+        def ask(*arguments):
+            *query, scale, source = arguments
+            self.asked.append((name, scale))
+            if name == "noisy_sum_around":
+                self.balls.append(query[2])
+            return genuine(*query, 8, source)
+
+        return ask
+
+
+@changes
+def test_every_query_has_its_noise(monkeypatch: pytest.MonkeyPatch, row_change: RowChange) -> None:
+    recorder = Recorder(monkeypatch)
+    mechanism = AdaDPSyn(rounds=2, noise_margin=0.01)
+    release = mechanism.start(draws(20, row_change), 0.7)
+    inside.good_radius(release, around(3, 20))
+    inside.refined_mean(release, around(3, 20), 0.1)
+    used = mechanism.scaled(0.7)
+    moved = 1 if row_change is RowChange.ADDED else 2
+    scores, first, *rounds = recorder.asked[:6], *recorder.asked[6:]
+    assert scores == [("score of 16", noise_scale(used.radius_multiplier, 32**2, COUNT_GRID))] * 6
+    assert first == ("noisy_sum_of_probabilities", noise_scale(used.mean_multiplier, moved, GRID))
+    assert [name for name, _ in rounds] == ["noisy_count_within", "noisy_sum_around"] * 2
+    for (_, count), (_, around_), ball in zip(rounds[::2], rounds[1::2], recorder.balls, strict=True):
+        assert count == noise_scale(used.coverage_multiplier, 1, COUNT_GRID)
+        bound = math.floor(Fraction(ball) * GRID)
+        wanted = Fraction(used.mean_multiplier) ** 2 * (moved * bound) ** 2
+        assert around_**2 >= wanted > (around_ - 8) ** 2
+    assert recorder.balls[1] < recorder.balls[0] < 0.2, "less noise, so a smaller ball"
+
+
+def test_there_are_never_more_queries_than_are_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for rows in (around(3, 20), certain(*range(8), *range(8)), np.empty((0, WIDTH), dtype=np.float32)):
+        recorder = Recorder(monkeypatch)
+        token(AdaDPSyn(rounds=3), rows, 0.7, draws(20))
+        names = [name for name, _ in recorder.asked]
+        assert names.count("score of 16") == 6
+        assert names.count("noisy_count_within") <= 3
+        assert len(names) - 6 <= 3 + 4
+
+
+@pytest.mark.parametrize(
+    ("share", "prompts", "size"), [(0.8, 20, 16), (0.8, 10, 8), (0.55, 100, 55), (0.81, 10, 9)]
+)
+def test_the_size_of_the_cluster_is_the_decimal_product_rounded_up(
+    monkeypatch: pytest.MonkeyPatch, share: float, prompts: int, size: int
+) -> None:
+    """As floats 0.55 · 100 is above 55, and ⌈…⌉ would be 56."""
+    recorder = Recorder(monkeypatch)
+    inside.good_radius(AdaDPSyn(cluster_share=share).start(draws(prompts), 1.0), certain(0))
+    assert recorder.asked[0][0] == f"score of {size}"
+
+
+def test_a_ball_that_holds_too_few_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    for tokens, rounds in (([0] * 4 + [1] * 3 + [2] * 3, 0), ([0] * 10, 1)):
+        recorder = Recorder(monkeypatch)
+        release = AdaDPSyn(noise_margin=0).start(draws(), TINY)
+        inside.refined_mean(release, certain(*tokens), 0.3)
+        assert len(recorder.balls) == rounds
+
+
+def test_a_radius_that_noise_makes_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(monkeypatch)
+    inside.refined_mean(AdaDPSyn().start(draws(), 100.0), certain(*[0] * 10), 0.3)
+    assert [name for name, _ in recorder.asked] == ["noisy_sum_of_probabilities"]
+
+
+def test_a_step_asks_as_often_as_the_paper_counts() -> None:
+    asked = AdaDPSyn(radius_multiplier=10, mean_multiplier=1, coverage_multiplier=3, rounds=2)
+    assert [asked.queries.count(multiplier) for multiplier in (10, 3, 1)] == [RADIUS_QUERIES, 2, 3]
+    assert asked.step_multiplier == pytest.approx((6 / 10**2 + 2 / 3**2 + 3) ** -0.5)
+    assert AdaDPSyn(10, 1.23, 3, 1).step_multiplier == pytest.approx(0.81839, abs=5e-6)
+
+
+# ---- presets -----------------------------------------------------------------------------------------------
 
 
 def test_presets_are_the_papers_rows() -> None:
     assert AdaDPSyn.preset("trec", epsilon=4) == AdaDPSyn()
-    found = AdaDPSyn.preset("MIT_D", epsilon=1)
-    assert (found.mean_multiplier, found.rounds) == (2.57, 1)
-    assert (found.radius_multiplier, found.coverage_multiplier) == (17.5, 6)
-    assert found.noise_margin == 0.15
-    for task in ("agnews", "dbpedia", "trec", "mit-g", "mit-d"):
+    assert AdaDPSyn.preset("MIT_D", epsilon=1) == AdaDPSyn(17.5, 2.57, 6, 1, 0.15)
+    for task, size in zip(TASKS, [(10, 2), (10, 2), (20, 2), (40, 1), (40, 1)], strict=True):
         for epsilon in EPSILONS:
-            AdaDPSyn.preset(task, epsilon=epsilon).check(1000)
+            preset = published(task, epsilon=epsilon)
+            preset.mechanism.check(1000)
+            assert (preset.prompts, preset.records_per_prompt) == size
 
 
-@pytest.mark.parametrize(
-    ("task", "prompts", "records"),
-    [("agnews", 10, 2), ("dbpedia", 10, 2), ("trec", 20, 2), ("mit-g", 40, 1), ("mit-d", 40, 1)],
-)
-def test_presets_tell_how_many_prompts_and_records(task: str, prompts: int, records: int) -> None:
-    preset = published(task, epsilon=8)
-    assert (preset.prompts, preset.records_per_prompt) == (prompts, records)
+def test_a_preset_keeps_its_multiplier_at_the_papers_own_scale() -> None:
+    """Scaled to what the paper's three σ make together, they stay as printed."""
+    printed = AdaDPSyn.preset("trec", epsilon=8)
+    assert printed.scaled(printed.step_multiplier).mean_multiplier == pytest.approx(1.09, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -261,12 +345,3 @@ def test_presets_tell_how_many_prompts_and_records(task: str, prompts: int, reco
 def test_an_unknown_preset_is_refused_and_says_what_there_is(task: str, epsilon: float) -> None:
     with pytest.raises(InvalidPlan, match=r"agnews, dbpedia, trec, mit-g, mit-d, each at epsilon=1, 2, 4, 8"):
         AdaDPSyn.preset(task, epsilon=epsilon)
-
-
-def test_a_preset_keeps_its_multiplier_at_the_papers_own_scale() -> None:
-    """Scaled to what the paper's three σ make together, they stay as printed."""
-    printed = AdaDPSyn.preset("trec", epsilon=8)
-    together = adadpsyn_multiplier(
-        radius_multiplier=15, mean_multiplier=1.09, coverage_multiplier=5, rounds=2
-    )
-    assert printed.scaled(together).mean_multiplier == pytest.approx(1.09, rel=1e-12)
