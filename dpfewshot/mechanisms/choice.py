@@ -115,7 +115,7 @@ def solved_temperature(noise_multiplier: float, clip: float, prompts: int, row_c
 
 
 def solved_clip(noise_multiplier: float, temperature: float, prompts: int, row_change: RowChange) -> float:
-    """The clip c at which s rows at temperature τ have noise multiplier σ, rounded down; at most 1000 nats."""
+    """The clip c ≤ 1000 nats at which s rows at temperature τ have noise multiplier σ, rounded down."""
     clip = Fraction(temperature) * prompts / (row_change.rows * Fraction(noise_multiplier))
     return min(rounded_down(clip), _core.LARGEST_LOGIT_CLIP)
 
