@@ -19,7 +19,7 @@ from dpfewshot.backends.protocol import LogprobBackend, closing_block
 from dpfewshot.generation.experiments import unaccounted
 from dpfewshot.generation.generation import Generation
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.mechanisms.vocabulary import likeliest
+from dpfewshot.mechanisms.base import likeliest
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.records.units import units
 from dpfewshot.values import Record

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal, localcontext
 from typing import Final
 
-from dpfewshot.exact.decimals import own_context, to_digits
+from dpfewshot.exact.rounding import own_context, to_digits
 from dpfewshot.planning.guidance import believed
 from dpfewshot.values import UNNAMED_UNIT, Relation
 
