@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
+from dpfewshot.report.palette import LIGHT
+
 from bench.scale_fit import RAW, Fleet, Series, fit, recorded, series
 from dpfewshot.planning.settings import Settings
 from dpfewshot.planning.speed import Lengths, Speed
-from dpfewshot.report.palette import LIGHT
 from dpfewshot.report.svg import HEIGHT, WIDTH, Plot, dash_of, series_class
 from dpfewshot.runtime.files import write_whole
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from dpfewshot.evaluation.scoring import score
 from numpy.typing import NDArray
 
 import dpfewshot as dpf
@@ -25,7 +26,6 @@ from bench.utility import backend
 from bench.utility_data import ALL_SETS, DataSet
 from bench.utility_pool import Candidate, Writer, compared, held_out, pool
 from dpfewshot.demonstrations import Demonstrations
-from dpfewshot.evaluation.scoring import score
 from dpfewshot.icl import Classifier
 
 CHUNK = 100

@@ -39,7 +39,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """The outcome of one audit.
 
     Attributes:
@@ -77,22 +77,11 @@ class Finding:
         Raises:
             KeyError: no figure has it.
         """
-        for figure in self.figures:
-            if figure.name == name:
-                return figure
-        raise KeyError(name)
+        return {figure.name: figure for figure in self.figures}[name]
 
     def as_dict(self) -> dict[str, object]:
         """Return JSON values, which `from_dict` reads."""
-        return {
-            "kind": self.kind,
-            "title": self.title,
-            "statement": self.statement,
-            "verdict": self.verdict,
-            "private": self.confidential,
-            "figures": [asdict(figure) for figure in self.figures],
-            "details": dict(self.details),
-        }
+        return asdict(self) | {"figures": [asdict(figure) for figure in self.figures]}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:
@@ -101,15 +90,14 @@ class Finding:
         Raises:
             KeyError, TypeError, ValueError: the mapping is not a finding.
         """
-        fields = dict(document)
-        figures = tuple(Figure(**figure) for figure in fields.pop("figures"))
-        return cls(confidential=fields.pop("private"), figures=figures, **fields)
+        figures = tuple(Figure(**figure) for figure in document["figures"])
+        return cls(**{**document, "figures": figures})
 
 
-def as_document(findings: Iterable[Finding]) -> dict[str, object]:
-    """Return what `dpfewshot audit --json` prints; "private" is true if any finding is confidential."""
+def as_document(findings: Iterable[AuditFinding]) -> dict[str, object]:
+    """Return what `dpfewshot audit --json` prints. It is confidential if any finding is."""
     listed = list(findings)
     return {
         "findings": [finding.as_dict() for finding in listed],
-        "private": any(finding.confidential for finding in listed),
+        "confidential": any(finding.confidential for finding in listed),
     }

@@ -24,7 +24,7 @@ from scipy.special import log_softmax
 
 from dpfewshot.accounting import ZeroConcentrated
 from dpfewshot.accounting import epsilon as certified_epsilon
-from dpfewshot.audit.findings import Figure, Finding
+from dpfewshot.audit.findings import AuditFinding, Figure
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BackendError, InvalidPlan
@@ -58,19 +58,14 @@ def token_losses(
     Returns:
         Shape (rows, candidates), in nats.
     """
-    exponents = clipped_logits(rows, clip) / (prompts * temperature)
+    logits = rows.astype(np.float64)
+    largest = logits.max(axis=1, keepdims=True)
+    absent = ~np.isfinite(largest)
+    clipped = np.maximum(-clip, np.where(absent, 0.0, logits) - np.where(absent, 0.0, largest) + clip)
+    exponents = np.where(absent, 0.0, clipped) / (prompts * temperature)
     total = exponents.sum(axis=0)
     with_record = log_softmax(total)
     return np.stack([with_record - log_softmax(total - row) for row in exponents])
-
-
-def clipped_logits(rows: NDArray[np.float32], clip: float) -> NDArray[np.float64]:
-    """Return max(-c, z - max z + c) for each row, and zeros for an absent prompt."""
-    logits = rows.astype(np.float64)
-    absent = ~np.isfinite(logits.max(axis=1, keepdims=True))
-    kept = np.where(absent, 0.0, logits)
-    clipped = np.maximum(-clip, kept - kept.max(axis=1, keepdims=True) + clip)
-    return np.where(absent, 0.0, clipped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +157,9 @@ def prediction_losses(
     return PredictionLosses(np.array(watched.worst), np.sum(watched.said, axis=0))
 
 
-def private_prediction_audit(runs: Sequence[PredictionLosses], setting: Setting, *, delta: float) -> Finding:
+def private_prediction_audit(
+    runs: Sequence[PredictionLosses], setting: Setting, *, delta: float
+) -> AuditFinding:
     """Compare measured losses with the claims of the setting's event.
 
     A token's claim is the range ε₀ = √(8ρ). A run's, for T tokens, is the lesser of T·ε₀ and the certified ε
@@ -190,7 +187,7 @@ def private_prediction_audit(runs: Sequence[PredictionLosses], setting: Setting,
     token_loss = max(float(run.worst.max()) for run in runs)
     run_loss = max(float(np.abs(run.of_run).max()) for run in runs)
     kept = token_loss <= of_token * (1 + _ROUNDING) and run_loss <= of_run * (1 + _ROUNDING)
-    return Finding(
+    return AuditFinding(
         kind="private-prediction",
         title="Private prediction: measured privacy loss",
         statement=(
