@@ -238,7 +238,7 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/audit/certified.py",
-        'yield from _others(lines, ledgered.released.get(row["id"], Counter()))',
+        'yield from _others(lines, account.released.get(row["id"], Counter()))',
         "yield from ()",
         "a text that the ledger did not release does not verify",
         RELEASED,

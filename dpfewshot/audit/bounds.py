@@ -55,9 +55,7 @@ class Rate:
     """The observed frequency of an event, with Clopper-Pearson bounds on its probability.
 
     Attributes:
-        seen: the number of plays in which it happened.
         plays: the number of plays, at least 1.
-        beta: the probability that a bound is wrong, for each bound by itself.
     """
 
     seen: int

@@ -27,9 +27,6 @@ class CheckedEntry:
     """What a ledger says of the demonstrations that name one of its entries.
 
     Attributes:
-        dataset: the account that they name.
-        reservation: the identifier of the entry that they name.
-        demonstrations: how many name it.
         entry: the ledger's number for it; None if the ledger has no such entry, as are the next two.
         state: "reserved", "charged", "settled" or "cancelled".
         cost: the entry's (ε, δ), as the ledger has it.
@@ -52,8 +49,6 @@ class CheckedAccount:
     """What an account says of all entries that demonstrations name.
 
     Attributes:
-        dataset: its name.
-        chain_tip: the hash of its last event.
         together: what these entries cost together by the account's composition, at most.
         problems: why the account cannot be trusted; empty if it agrees with its history.
     """
@@ -69,11 +64,8 @@ class CheckedDemonstrations:
     """Whether a ledger agrees with demonstrations' certificates.
 
     Attributes:
-        demonstrations: how many there are.
         without_certificate: how many have none, such as those of baselines.
         without_ledger: how many have a certificate that names no ledger.
-        accounts: the accounts that the others name and the ledger has.
-        entries: the entries that they name.
     """
 
     demonstrations: int

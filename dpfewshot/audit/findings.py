@@ -16,8 +16,6 @@ class Figure:
     """One measured number.
 
     Attributes:
-        name: the measured quantity.
-        value: the estimate.
         low: lower end of its interval, or lower bound, if any.
         high: upper end, or upper bound, if any.
         reference: the theoretical or published value to compare with.
@@ -43,12 +41,9 @@ class AuditFinding:
     """The outcome of one audit.
 
     Attributes:
-        kind: the audit.
-        title: a heading for people.
         statement: the outcome in one sentence.
         verdict: "passed" or "failed" if the audit tests a claim; "informative" if it only measures.
         confidential: whether it was computed from private records, and so is for the operator alone.
-        figures: the measured numbers.
         details: further facts, as JSON values.
 
     Raises:

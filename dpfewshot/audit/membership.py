@@ -29,6 +29,7 @@ from dpfewshot.baselines import verbatim
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.icl import Classifier
 from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
+from dpfewshot.icl.label_tree import LabelTree
 from dpfewshot.prompts.few_shot import PromptFormat, prompt_format
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
@@ -37,9 +38,6 @@ from dpfewshot.values import Demonstration, PrivacySpend, Record
 Loss = Literal["label", "record"]
 
 _Labelled = TypeVar("_Labelled", Demonstration, Record)
-
-_TOGETHER = 30
-"""Candidates evaluated together: two groups of parallel streams."""
 
 _CONFIDENCE = 0.95
 
@@ -229,6 +227,9 @@ def losses(
 
     The loss of a label is relative to all labels, if there are any, without calibration: an attacker could
     undo it.
+
+    Raises:
+        BackendError: the model failed, or cannot evaluate a candidate: the message has its position alone.
     """
     if loss == "label" and words.labels is not None:
         columns = [words.words.index(words.word(record.label)) for record in candidates]
@@ -238,49 +239,26 @@ def losses(
             relative: list[float] = (-np.log(probabilities[range(len(columns)), columns])).tolist()
         return relative
     prompt = FewShotPrompt(words, backend, [shown])
-    questions = [prompt.question(one.text) for one in candidates]
-    labels = [prompt.label(words.word(one.label)) for one in candidates]
-    if loss == "label":
-        return _negative_log_likelihoods(prompt, questions, labels)
-    whole = [[*question, *label] for question, label in zip(questions, labels, strict=True)]
-    return _negative_log_likelihoods(prompt, [[] for _ in whole], whole)
-
-
-def _negative_log_likelihoods(
-    prompt: FewShotPrompt, given: Sequence[list[int]], written: Sequence[list[int]]
-) -> list[float]:
-    """-log p(written | prefix, given) of each candidate, in nats, token by token.
-
-    Raises:
-        BackendError: a candidate exceeds the context, or has no answer. The message names its position alone:
-            a backend's own error could reveal lengths or name others.
-    """
-    context = getattr(prompt.backend, "context_tokens", None)
-    together = len(prompt.prefix) + max(map(len, given)) + max(map(len, written))
-    if context is not None and together >= context:  # the backend may prepend a token
-        raise no_answer(max(range(len(written)), key=lambda place: len(given[place]) + len(written[place])))
-    found: list[float] = []
-    for start in range(0, len(written), _TOGETHER):
-        some = slice(start, start + _TOGETHER)
-        found += _summed(prompt, given[some], written[some])
+    given = [prompt.question(one.text) for one in candidates]
+    written = [prompt.label(words.word(one.label)) for one in candidates]
+    if loss == "record":
+        given, written = (
+            [[]] * len(given),
+            [[*text, *label] for text, label in zip(given, written, strict=True)],
+        )
+    # A backend's own error could reveal lengths, or name another candidate. It may prepend a token.
+    lengths = [
+        len(prompt.prefix) + len(text) + len(label) for text, label in zip(given, written, strict=True)
+    ]
+    context = getattr(backend, "context_tokens", None)
+    if context is not None and max(lengths) >= context:
+        raise no_answer(lengths.index(max(lengths)))
+    trees = [LabelTree([label], backend.vocabulary_size) for label in written]
+    found = [
+        -float(prompt.label_logprobs(tree, [text])[0, 0]) for tree, text in zip(trees, given, strict=True)
+    ]
     if np.isnan(found).any():
         raise no_answer(int(np.isnan(found).argmax()))
-    return found
-
-
-def _summed(prompt: FewShotPrompt, given: Sequence[list[int]], written: Sequence[list[int]]) -> list[float]:
-    """Evaluate some candidates in parallel; one that has ended repeats its last token."""
-    longest = max(map(len, written))
-    found = [0.0] * len(written)
-    with prompt.block(given, longest) as block:
-        for place in range(longest):
-            if place > 0:
-                block.append_each([tokens[min(place, len(tokens)) - 1] for tokens in written])
-            asked = sorted({tokens[place] for tokens in written if place < len(tokens)})
-            rows = prompt.answers(block, len(written), asked)
-            for candidate, tokens in enumerate(written):
-                if place < len(tokens):
-                    found[candidate] -= float(rows[candidate, asked.index(tokens[place])])
     return found
 
 

@@ -39,6 +39,9 @@ from dpfewshot.sampling import PoissonSampler
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
+_TOKEN_CAP = 100
+"""The most tokens of a record's text in a prompt, as in plans."""
+
 _ROUNDING = 1e-6
 """Relative tolerance: losses come from float32 rows, and claims are rounded up."""
 
@@ -119,19 +122,11 @@ def prediction_losses(
     *,
     max_tokens: int,
     top_k: int | None = 100,
-    record_token_cap: int = 100,
 ) -> PredictionLosses:
-    """Release tokens from one batch of records, one in each prompt, and measure their losses.
+    """Release tokens of a label from one batch of records, one in each prompt, and measure their losses.
 
-    Args:
-        task: the demonstrations' task.
-        records: the private batch, 1 to s records.
-        backend: a trusted language model.
-        label: the label to generate.
-        setting: c, τ and s.
-        max_tokens: the most tokens of the run; an end token stops it earlier.
-        top_k: the number of likeliest public tokens that are candidates; None is all.
-        record_token_cap: the most tokens of a record's text in a prompt.
+    The batch has 1 to s records; an end token stops the run before `max_tokens`. `top_k` is the number of
+    likeliest public tokens that are candidates; None is all.
 
     Raises:
         InvalidPlan: there is no record, or more than s.
@@ -141,7 +136,7 @@ def prediction_losses(
         raise InvalidPlan(
             f"a batch must have 1 to {setting.prompts} records, as many as the setting has prompts"
         )
-    writer = PromptWriter(task, backend, record_token_cap)
+    writer = PromptWriter(task, backend, _TOKEN_CAP)
     noise_multiplier = setting.prompts * setting.temperature / setting.clip
     draws = Draws(1.0, 1, max_tokens, setting.prompts, RowChange.ADDED)
     mechanism = PrivatePrediction(top_k=top_k, clip=setting.clip)

@@ -41,9 +41,6 @@ class Request:
     """A request for demonstrations.
 
     Attributes:
-        task: the demonstrations' task.
-        records: the private records.
-        backend: the language model that writes.
         labels: the public label of each demonstration, in order. Repeat a label to request several.
         epsilon: ε of all demonstrations together; None is no privacy.
         delta: δ of all demonstrations together.
@@ -138,8 +135,6 @@ class Synthetic:
     """What a `Synthesizer` releases; without a budget, that is without noise (σ = 0).
 
     Args:
-        name: its name in results.
-        mechanism: the mechanism.
         prompts_per_draw: M, reduced to what the smallest label's number of units allows; None: the planner
             decides.
         records_per_prompt: N.

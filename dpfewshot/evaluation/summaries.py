@@ -45,9 +45,6 @@ class Summary:
         delta, relation: the largest δ of the cells and their relation; None without privacy.
         certified: whether ε bounds what was released in every repetition, and is not only the noise's.
         accuracy: the mean over repetitions and items, in 0..1.
-        low: lower end of the 95 % bootstrap interval.
-        high: its upper end.
-        repetitions: their number.
         calibration: of the classifications; None for extraction.
     """
 

@@ -46,19 +46,15 @@ class Cell:
     """One measurement: one set of demonstrations, used on the test items.
 
     Attributes:
-        task: the task's name.
         model: the name of the model that used the demonstrations.
         writer: the name of the model that wrote them.
-        condition: the name of the condition.
         description: the condition's public parameters; they distinguish cells.
         epsilon_asked: the budget's ε; 0 for baselines that read no record, None without privacy.
         epsilon: certified upper bound for all demonstrations together, at most the budget's; None without
             privacy.
-        delta: the same for δ.
         relation: the neighbouring relation of (ε, δ); None without privacy.
         shots: the number of demonstrations in the prompt.
         repetition: from 0; each has its own draws, noise and labels.
-        items: the number of test items.
         outcomes: one character per item, "1" if it was right and "0" if not.
         uncalibrated: the same without calibration; None for extraction.
         batch_calibrated: the same with calibration by the test texts; None for extraction.
@@ -195,7 +191,6 @@ class Trial:
     """A measurement to make.
 
     Attributes:
-        condition: the source of the demonstrations.
         epsilon: the budget's ε; 0 for a baseline that reads no record, None without privacy.
         shots: the number of demonstrations; 0 for zero-shot.
         repetition: from 0; each has its own labels, draws and noise.
@@ -212,14 +207,10 @@ class Experiment:
     """What all trials have in common.
 
     Args:
-        task: the demonstrations' task.
         records: private records, or those of a public benchmark.
         test: test items, texts with their labels.
-        writer: the language model that writes demonstrations.
-        writer_name: its name in results.
         delta: δ of every budget.
         user: the model that uses the demonstrations; None is the writer.
-        user_name: its name in results.
         labels: public labels to generate; by default, the task's own.
         confidential: whether records or test items are private.
 
@@ -375,15 +366,9 @@ class Score:
 def score(
     task: Task, backend: LogprobBackend, demonstrations: Demonstrations, test: Sequence[Record]
 ) -> Score:
-    """Label every test text, and compare with its label.
+    """Label every test text, or extract its label if the task's are free, and compare with its own label.
 
     Extracted labels are compared up to case and white space.
-
-    Args:
-        task: its labels are classified, or extracted if they are free.
-        backend: the language model that uses the demonstrations.
-        demonstrations: in prompt order.
-        test: texts with their labels.
     """
     texts = [record.text for record in test]
     if task.labels is None:

@@ -25,12 +25,7 @@ _DAY: Final = 86_400.0
 
 
 def budget_chart(spending: Spending, *, dates: bool) -> Drawing:
-    """Draw the ε spent after each plan, and the budget.
-
-    Args:
-        spending: an account's spending.
-        dates: whether the axis is time, not the order of plans.
-    """
+    """Draw the ε spent after each plan, and the budget; over time if `dates`, else by the order of plans."""
     moments = thinned(spending.moments)
     places = [moment.at.timestamp() if dates else float(moment.plans) for moment in moments]
     first, last = places[0], max(places[-1], places[0] + 1)
@@ -158,12 +153,7 @@ def _epsilon_order(summary: Summary) -> float:
 
 
 def accuracy_chart(panel: Panel, name: str) -> Drawing:
-    """Draw accuracy against ε with 95 % intervals, one series per condition.
-
-    Args:
-        panel: the conditions to draw.
-        name: the drawing's id.
-    """
+    """Draw accuracy against ε with 95 % intervals, one series per condition."""
     summaries = panel.summaries
     epsilons = sorted(set(map(_epsilon_order, summaries)))
     best = max(summaries, key=lambda each: each.accuracy)
@@ -213,12 +203,7 @@ def epsilon_mark(epsilon: float | None) -> str:
 
 
 def interval_chart(figure: Figure, name: str) -> Drawing:
-    """Draw one figure of an audit: value, interval and reference.
-
-    Args:
-        figure: the figure to draw.
-        name: the drawing's id.
-    """
+    """Draw one figure of an audit: value, interval and reference."""
     numbers = [n for n in (figure.value, figure.low, figure.high, figure.reference) if n is not None]
     low, high = min(numbers), max(numbers)
     if low >= 0 and high <= 1:

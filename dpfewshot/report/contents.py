@@ -119,10 +119,6 @@ class Sources:
 
     Attributes:
         demonstrations: the released demonstrations. Those without a guarantee are confidential.
-        snapshot: the stored state of a ledger account.
-        plan: the plan, with its demonstrations if known.
-        cells: an evaluation's cells.
-        findings: the findings of audits.
         choice: which demonstrations were chosen, and their accuracy. One without a guarantee is confidential.
     """
 
@@ -150,14 +146,8 @@ class Contents:
     Attributes:
         confidential: whether it may show what is for the trusted side alone.
         promise: (ε, δ) of everything released; None if there is no such bound.
-        spending: the ledger account's spending.
-        demonstrations: the demonstrations to show.
-        plan: as `dpfewshot plan --json` prints it.
         panels: accuracies, one chart each.
         confidential_cells: the number of cells measured on private data.
-        findings: the findings to show.
-        choice: the choice to show.
-        left_out: the number of inputs not shown.
     """
 
     confidential: bool
@@ -191,11 +181,7 @@ class Contents:
 
 
 def select(sources: Sources, *, confidential: bool) -> Contents:
-    """Select what the report shows.
-
-    Args:
-        sources: the inputs.
-        confidential: whether to show what was computed from private records outside the budget too.
+    """Select released facts; with `confidential`, also what was computed from private records unpaid.
 
     Raises:
         LedgerError: the account does not agree with its history.

@@ -40,7 +40,6 @@ class Promise:
     Attributes:
         epsilon: ε ≥ 0, an upper bound.
         delta: 0 ≤ δ ≤ 1, an upper bound.
-        relation: the neighbouring relation.
         covers: the covered releases, in words.
     """
 

@@ -36,10 +36,8 @@ class ReservedPlan:
     Attributes:
         number: its position in order of reservation, from 1.
         scope: the stratum of the data set that it draws from; None for all of it.
-        spend: its whole cost.
         divergence: its Rényi divergence at the account's order; None if it counts by (ε, δ).
         details: its public settings: mechanism, σ, q, steps.
-        at: the time of reservation.
         state: "reserved", "charged", "settled" or "cancelled".
     """
 
@@ -67,8 +65,6 @@ class StratumTotal:
     """All plans over one stratum of the data set; over all of it, if the scope is None.
 
     Attributes:
-        scope: the stratum.
-        plans: their number.
         spend: the sum of their costs.
         divergence: the sum of their Rényi divergences, and of ε for plans that have none.
     """
@@ -84,8 +80,6 @@ class Spending:
     """An account as a report shows it.
 
     Attributes:
-        dataset: the account's name.
-        relation: the neighbouring relation of every plan.
         unit: the column that names a record's unit; None if every record is a unit.
         parallel: whether plans over different strata compose in parallel.
         order: α, if the account counts by Rényi divergences; None if it counts by sums of (ε, δ) alone.
@@ -93,8 +87,6 @@ class Spending:
         provenances: what wrote the demonstrations of these plans: each model, tokenizer and prompt once.
         moments: the running totals; the last is now.
         strata: the totals that count towards the amount spent, the largest first.
-        versions: the versions of dpfewshot that wrote the history.
-        chain_tip: the hash of the last event.
         released: the hashes of the demonstrations that its plans released.
     """
 
