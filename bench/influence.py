@@ -79,9 +79,7 @@ def measured_loss(backend: LlamaCpp, data: Path, epsilon: float, fixed: dict[str
     setting = solve(epsilon=epsilon, delta=DELTA, tokens=TABLE_TOKENS, **fixed)
     records = [r for r in dpf.read_records(data / "trec.train.jsonl.gz") if r.label == LABEL]
     batch = random.Random(0).sample(records, setting.prompts)
-    losses = prediction_losses(
-        TASK, batch, backend, LABEL, setting, max_tokens=TOKENS, top_k=100, record_token_cap=30
-    )
+    losses = prediction_losses(TASK, batch, backend, LABEL, setting, max_tokens=TOKENS, top_k=100)
     return private_prediction_audit([losses], setting, delta=DELTA).as_dict()
 
 

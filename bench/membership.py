@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import dpfewshot as dpf
-from dpfewshot.audit.membership import Loss, Trial, membership_inference, trials_of_records
+from dpfewshot.audit.membership import Loss, MembershipTrial, membership_inference, trials_of_records
 from dpfewshot.backends import LlamaCpp, packaged_model_path
 from dpfewshot.runtime.files import write_whole
 
@@ -75,11 +75,11 @@ def shown_in(setting: str, setup: Setup, split: Split, backend: LlamaCpp) -> dpf
     return synthetic(setting, setup, split.members, backend)
 
 
-def trial_of(loss: Loss, setting: str, shown: dpf.Demonstration, split: Split) -> Trial:
+def trial_of(loss: Loss, setting: str, shown: dpf.Demonstration, split: Split) -> MembershipTrial:
     """One trial of one attack. A record in the prompt is the only member."""
     asked = CANDIDATES[loss]
     inside = split.members[: 1 if setting == RECORDS else asked]
-    return Trial(shown, tuple(inside), tuple(split.non_members[:asked]))
+    return MembershipTrial(shown, tuple(inside), tuple(split.non_members[:asked]))
 
 
 def synthetic(setting: str, setup: Setup, members: list[dpf.Record], backend: LlamaCpp) -> dpf.Demonstration:

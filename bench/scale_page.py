@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from dpfewshot.report.palette import LIGHT
 
 from bench.scale_fit import RAW, Fleet, Series, fit, recorded, series
 from dpfewshot.planning.settings import PlanSettings
@@ -19,6 +18,14 @@ from dpfewshot.runtime.files import write_whole
 
 PICTURE = RAW.parents[1] / "scale.svg"
 COLUMNS = 3
+LIGHT = {
+    "axis": "#6b7684",
+    "grid": "#dde2e8",
+    "ground": "#ffffff",
+    "ink": "#16191d",
+    "series-1": "#0067b5",
+    "series-2": "#c85000",
+}
 ALONE, BESIDE = "one process, one thread", "two processes, a thread each"
 MOST_TICKS = 6
 THOUSAND = 1000

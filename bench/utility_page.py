@@ -23,7 +23,6 @@ from bench.utility_tables import (
 )
 from bench.utility_writers import by_population, certified
 from dpfewshot.evaluation import Results
-from dpfewshot.evaluation.conditions import title_of
 
 
 def main() -> None:
@@ -117,7 +116,7 @@ def biases() -> str:
         return f"**{accuracy:.1f}** ({share:.0f})"
 
     rows = "\n".join(
-        f"| {task} | {title_of(condition)} | {level(epsilon)} | {len(runs)} | "
+        f"| {task} | {condition} | {level(epsilon)} | {len(runs)} | "
         + " | ".join(mean(runs, kind) for kind in ("none", "contextual", "batch"))
         + " |"
         for (task, condition, epsilon), runs in groups.items()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from dpfewshot.evaluation.scoring import score
+from dpfewshot.evaluation import score
 from numpy.typing import NDArray
 
 import dpfewshot as dpf

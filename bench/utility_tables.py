@@ -156,7 +156,7 @@ def calibrations(cells: Sequence[Cell]) -> str:
     by_kind = [summarise(classified, calibration=kind) for kind in CALIBRATIONS]
     together = sorted(zip(*by_kind, strict=True), key=lambda kinds: list(DATA_SETS).index(kinds[0].task))
     rows = [
-        f"| {kinds[0].task} | {kinds[0].title} | {level(kinds[0].epsilon)} | {' | '.join(map(shown, kinds))} |"
+        f"| {kinds[0].task} | {kinds[0].condition} | {level(kinds[0].epsilon)} | {' | '.join(map(shown, kinds))} |"
         for kinds in together
     ]
     if not rows:
@@ -186,7 +186,7 @@ def by_mechanism(cells: Sequence[Cell]) -> str:
         "|---|---|---|",
     ]
     found = summarise(of_one_draw, calibration=CALIBRATION[WRITER])
-    lines += [f"| {one.task} | {one.title} | {shown(one)} |" for one in found]
+    lines += [f"| {one.task} | {one.condition} | {shown(one)} |" for one in found]
     return "\n".join(lines) + "\n"
 
 
