@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-
 from bench.scale_fit import RAW, Fleet, Series, fit, recorded, series
 from dpfewshot.planning.settings import PlanSettings
 from dpfewshot.planning.speed import Lengths, Speed

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from dpfewshot.evaluation import score
 from numpy.typing import NDArray
 
 import dpfewshot as dpf
@@ -26,6 +25,7 @@ from bench.utility import backend
 from bench.utility_data import ALL_SETS, DataSet
 from bench.utility_pool import Candidate, Writer, compared, held_out, pool
 from dpfewshot.demonstrations import Demonstrations
+from dpfewshot.evaluation import score
 from dpfewshot.icl import Classifier
 
 CHUNK = 100
