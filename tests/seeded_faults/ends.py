@@ -52,7 +52,7 @@ ENDS = (
         "odds = math.exp(min(epsilon, _LARGEST_EXPONENT)) * prior",
         "odds = math.exp(min(epsilon, 9.0)) * prior",
         "a plan's odds bound what a reader may learn",
-        "tests/unit/test_guidance.py tests/unit/test_report_promise.py",
+        "tests/unit/test_guidance.py tests/report/test_promise.py",
     ),
     Fault(
         "dpfewshot/backends/servers/llama_server.py",
@@ -238,7 +238,7 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/audit/certified.py",
-        'yield from _others(lines, ledgered.released.get(row["id"], Counter()))',
+        'yield from _others(lines, account.released.get(row["id"], Counter()))',
         "yield from ()",
         "a text that the ledger did not release does not verify",
         RELEASED,

@@ -21,6 +21,7 @@ from dpfewshot.evaluation import (
     ZeroShot,
     difference,
     evaluate,
+    read_cells,
     score,
     summarise,
 )
@@ -205,19 +206,44 @@ def test_units_are_counted_and_not_their_records() -> None:
     assert plan.settings.prompts_per_draw == 10
 
 
-@pytest.mark.parametrize("line", ["{}", "[]", "1", '{"task": "mood"}', "not json"])
-def test_a_line_that_is_no_cell_is_named(tmp_path: Path, line: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{}", "a cell has no 'task'"),
+        ("[]", "a cell is not an object"),
+        ("not json", "is not a cell"),
+        (json.dumps(cell("01").as_dict() | {"shots": "4"}), "a cell has a 'shots' of the wrong type"),
+        (json.dumps(cell("01").as_dict() | {"items": 3}), "outcomes that do not fit its items"),
+    ],
+)
+def test_a_line_that_is_no_cell_is_named(tmp_path: Path, line: str, says: str) -> None:
     path = tmp_path / "results.jsonl"
-    path.write_text(json.dumps(cell("01").as_dict()) + "\n" + line + "\n")
-    with pytest.raises(dpf.InvalidRecords, match="line 2: is not a cell"):
-        Results(path)
+    path.write_text(json.dumps(cell("01").as_dict()) + "\n\n" + line + "\n")
+    for reader in (Results, read_cells):
+        with pytest.raises(dpf.InvalidRecords, match=f"line 3: .*{says}"):
+            reader(path)
 
 
-def test_outcomes_must_fit_the_items(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(dpf.InvalidRecords, match="cannot be read"):
+        read_cells(tmp_path / "nothing.jsonl")
+    (tmp_path / "latin").write_bytes(b"\xff")
+    with pytest.raises(dpf.InvalidRecords, match="UTF-8"):
+        read_cells(tmp_path / "latin")
+
+
+def test_an_evaluation_that_is_still_being_written_is_read_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    path.write_text(json.dumps(cell("01").as_dict() | {"items": 3}) + "\n")
-    with pytest.raises(dpf.InvalidRecords, match="line 1"):
-        Results(path)
+    whole = json.dumps(cell("01").as_dict())
+    path.write_text(f"{whole}\n{whole[:50]}")
+    assert read_cells(path) == [cell("01")]
+    assert path.read_text().endswith(whole[:50])
+
+
+def test_a_cell_that_does_not_say_is_confidential() -> None:
+    line = cell("01", confidential=False).as_dict()
+    del line["confidential"]
+    assert Cell.from_dict(line).confidential
 
 
 def test_a_folder_that_is_not_there_costs_one_clear_error(tmp_path: Path) -> None:
@@ -239,25 +265,9 @@ def test_summaries_are_of_cells_that_differ_in_their_repetition_alone() -> None:
     cells = [cell("1100"), cell("1110", 1), cell("0000", epsilon_asked=None, epsilon=None, delta=None)]
     first, second = summarise(cells)
     assert (first.accuracy, first.repetitions, first.epsilon) == (0.625, 2, 1.0)
-    assert first.title == first.condition == first.as_dict()["setting"] == "gaussian"
+    assert first.condition == first.as_dict()["condition"] == "gaussian"
     assert first.low <= first.accuracy <= first.high
     assert (second.accuracy, second.low, second.high, second.epsilon) == (0.0, 0.0, 0.0, None)
-
-
-def test_two_baselines_have_titles_beside_their_stored_names() -> None:
-    cells = [
-        cell("1", condition=name)
-        for name in (
-            InstructionOnly().name,
-            f"{InstructionOnly().name}, public examples",
-            NonPrivateSample().name,
-        )
-    ]
-    assert [(one.as_dict()["setting"], one.title) for one in summarise(cells)] == [
-        ("zero-private", "instruction-only"),
-        ("zero-private, public examples", "instruction-only, public examples"),
-        ("random-private", "non-private sample"),
-    ]
 
 
 def test_without_calibration_the_other_outcomes_count() -> None:

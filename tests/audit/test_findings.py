@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from dpfewshot.audit import Figure, Finding, as_document
+from dpfewshot.audit import AuditFinding, Figure, as_document
 
 
 def _finding(*, confidential=True):
-    return Finding(
+    return AuditFinding(
         kind="membership",
         title="Membership inference",
         statement="An attacker tells members from others no better than by chance.",
@@ -20,12 +20,12 @@ def _finding(*, confidential=True):
 
 
 def test_a_finding_survives_json():
-    assert Finding.from_dict(json.loads(json.dumps(_finding().as_dict()))) == _finding()
+    assert AuditFinding.from_dict(json.loads(json.dumps(_finding().as_dict()))) == _finding()
 
 
 def test_a_document_is_confidential_as_soon_as_one_finding_is():
-    assert as_document([_finding(), _finding(confidential=False)])["private"] is True
-    assert as_document([_finding(confidential=False)])["private"] is False
+    assert as_document([_finding(), _finding(confidential=False)])["confidential"] is True
+    assert as_document([_finding(confidential=False)])["confidential"] is False
 
 
 def test_a_figure_is_found_by_name():
@@ -43,4 +43,4 @@ def test_a_figure_is_finite(number):
 @pytest.mark.parametrize(("field", "value"), [("kind", "guess"), ("verdict", "fine")])
 def test_kinds_and_verdicts_are_known(field, value):
     with pytest.raises(ValueError, match=field):
-        Finding.from_dict(_finding().as_dict() | {field: value})
+        AuditFinding.from_dict(_finding().as_dict() | {field: value})

@@ -57,7 +57,7 @@ def test_everything_at_once(command: Command, tmp_path: Path) -> None:
     assert status == 0
     assert json.loads(out) == {
         "output": "private.html",
-        "private": True,
+        "confidential": True,
         "epsilon": 2.0,
         "delta": pytest.approx(1e-6 / 3),
         "relation": "zero-out",

@@ -21,14 +21,11 @@ from dpfewshot.report import (
     Sources,
     page,
     read_choice,
-    read_evaluation,
     read_findings,
     read_plan,
-    read_snapshot,
     select,
 )
-from dpfewshot.report.accuracy import panels
-from dpfewshot.report.charts import budget_chart, thinned
+from dpfewshot.report.charts import budget_chart, panels, thinned
 from dpfewshot.report.spending import spending_of
 from dpfewshot.values import PrivacySpend
 from tests.support.factory import demonstration
@@ -158,7 +155,7 @@ def test_a_sum_of_deltas_beyond_one_is_one() -> None:
 
 
 def test_released_spending_has_plans_that_count_in_their_order(tmp_path: Path) -> None:
-    spent, snapshot = (made := account(tmp_path)).spent, read_snapshot(made)
+    spent, snapshot = (made := account(tmp_path)).spent, made.snapshot()
     released, private = (spending_of(snapshot, confidential=private) for private in (False, True))
     assert [plan.number for plan in released.plans] == [1, 2, 3, 4, 5, 6]
     assert (len(private.plans), private.given_back, released.given_back) == (7, 1, 0)
@@ -170,7 +167,7 @@ def test_released_spending_has_plans_that_count_in_their_order(tmp_path: Path) -
 
 
 def test_an_account_that_somebody_changed_is_not_reported(tmp_path: Path) -> None:
-    snapshot = read_snapshot(account(tmp_path))
+    snapshot = account(tmp_path).snapshot()
     snapshot.entries[0]["epsilon"] -= 1
     with pytest.raises(LedgerError, match="ledger verify"):
         spending_of(snapshot, confidential=False)
@@ -227,10 +224,8 @@ def test_panels_have_the_settings_of_a_task_and_the_baselines() -> None:
     found = panels([cell for cell in cells() if not cell.confidential])
     assert [(panel.task, panel.shots) for panel in found] == [("trec", 4), ("mit-d", 4)]
     assert list(found[0].series) == ["zero-shot", "gaussian", "adadpsyn", "best", "no-noise"]
-    [row] = found[0].series["zero-shot"]
-    assert (row.summary.accuracy, row.summary.repetitions) == (pytest.approx(84 / 200), 3)
-    assert row.uncalibrated == pytest.approx(84 / 200)
-    assert found[1].series["best"][0].uncalibrated is None  # extraction
+    [one] = found[0].series["zero-shot"]
+    assert (one.accuracy, one.repetitions) == (pytest.approx(84 / 200), 3)
 
 
 @pytest.mark.parametrize(
@@ -253,10 +248,6 @@ def test_panels_have_the_settings_of_a_task_and_the_baselines() -> None:
             json.dumps(choice() | {"accuracy": {"value": 2, "low": 0, "high": 3}}),
             "an estimate has",
         ),
-        (read_evaluation, "{}\n", "line 1 has no 'task'"),
-        (read_evaluation, "\n\nno\n", "line 3: is not a cell"),
-        (read_evaluation, json.dumps(cells()[0].as_dict() | {"items": 199}) + "\n", "line 1: is not a cell"),
-        (read_evaluation, json.dumps(cells()[0].as_dict() | {"shots": "4"}) + "\n", "'shots'"),
         (read_findings, "{}", "audit --json"),
         (read_findings, '{"findings": [{"kind": "leak"}]}', "audit --json"),
         (read_findings, json.dumps({"findings": [findings()["findings"][0] | {"title": 3}]}), "audit --json"),
@@ -270,7 +261,7 @@ def test_a_file_that_is_something_else(tmp_path: Path, reader, text, says) -> No
     assert says in str(raised.value)
 
 
-@pytest.mark.parametrize("reader", [read_choice, read_plan, read_evaluation, read_findings])
+@pytest.mark.parametrize("reader", [read_choice, read_plan, read_findings])
 def test_a_file_that_cannot_be_read(tmp_path: Path, reader) -> None:
     with pytest.raises(InvalidReport, match="cannot be read"):
         reader(tmp_path / "nothing.json")
@@ -279,20 +270,12 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, reader) -> None:
         reader(tmp_path / "latin")
 
 
-def test_an_evaluation_that_is_still_being_written(tmp_path: Path) -> None:
-    whole = json.dumps(cells()[0].as_dict())
-    path = tmp_path / "results.jsonl"
-    path.write_text(f"{whole}\n{whole[:50]}", encoding="utf-8")
-    assert read_evaluation(path) == cells()[:1]
-    assert path.read_text(encoding="utf-8").endswith(whole[:50])
-
-
 def test_several_writers_are_told_apart() -> None:
     ours = cells()[3:9]
     both = [*ours, *(dataclasses.replace(cell, writer="qwen") for cell in ours)]
     [panel] = panels(both)
     assert list(panel.series) == ["gaussian by gemma-270m", "gaussian by qwen"]
-    assert [row.summary.epsilon for row in panel.series["gaussian by qwen"]] == [1.0, 4.0]
+    assert [one.epsilon for one in panel.series["gaussian by qwen"]] == [1.0, 4.0]
 
 
 def test_an_epsilon_that_was_only_asked_for_is_not_called_a_bound() -> None:
@@ -310,6 +293,6 @@ def test_an_epsilon_that_was_only_asked_for_is_not_called_a_bound() -> None:
 def test_a_finding_that_does_not_say_is_private(tmp_path: Path) -> None:
     document = findings()
     for finding in document["findings"]:
-        del finding["private"]
+        del finding["confidential"]
     (tmp_path / "findings.json").write_text(json.dumps(document), encoding="utf-8")
     assert all(finding.confidential for finding in read_findings(tmp_path / "findings.json"))

@@ -69,9 +69,7 @@ def test_the_finding_averages_over_prompts_and_positions() -> None:
     low, high = finding.figure("mean influence").low, finding.figure("mean influence").high
     assert low == 0  # no influence is negative
     assert high == pytest.approx(1.5 + 12.7062 * 0.5)  # t of one degree of freedom; a standard error of 1/2
-    alone = influence_finding([np.array([[1.0]])], confidential=False)
-    assert alone.figure("mean influence").low is None
-    assert not alone.confidential
+    assert influence_finding([np.array([[1.0]])]).figure("mean influence").low is None
 
 
 def test_what_has_no_influence_to_measure_is_refused() -> None:

@@ -19,8 +19,8 @@ from dpfewshot.budget.tally import pure_cost
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import MissingExtra
 from dpfewshot.ledger import BudgetLedger
-from dpfewshot.report import Sources, page, read_snapshot, select
-from dpfewshot.report.text import visible
+from dpfewshot.report import Sources, page, select
+from dpfewshot.report.svg import visible
 from dpfewshot.values import PrivacyBudget, PrivacySpend, epsilon_text
 from tests.support.report_samples import SECRET, account, demonstrations, sources
 
@@ -89,7 +89,7 @@ def hostile(given: Sources, tmp_path_factory: pytest.TempPathFactory) -> Sources
     ]
     return Sources(
         demonstrations=Demonstrations(ones),
-        snapshot=read_snapshot(account(folder, suffix=POISON.replace(":", ""))),
+        snapshot=account(folder, suffix=POISON.replace(":", "")).snapshot(),
         plan=dataclasses.replace(clean.plan, plan=poisoned(clean.plan.plan)),
         cells=[
             dataclasses.replace(cell, **{name: poisoned(getattr(cell, name)) for name in CELL_TEXTS})
@@ -214,7 +214,7 @@ def test_headings_charts_and_their_words(given: Sources) -> None:
 
 
 def test_figures_are_printed_rounded_up(tmp_path: Path) -> None:
-    text = rendered(Sources(snapshot=read_snapshot(account(tmp_path, 7))))
+    text = rendered(Sources(snapshot=account(tmp_path, 7).snapshot()))
     assert "<dd>2.5715</dd>" in text  # three plans of 6/7
     assert "<dd>4.29e-07</dd>" in text
 
@@ -228,7 +228,7 @@ def test_an_account_that_counts_divergences_says_so_and_shows_them(tmp_path: Pat
         for _ in range(60):
             made.reserve(None, pure_cost(Amount.of_cost(cost)), {"mechanism": "gaussian"})
         made.reserve(None, cost, {"mechanism": "by hand"})
-        contents = select(Sources(snapshot=read_snapshot(made)), confidential=False)
+        contents = select(Sources(snapshot=made.snapshot()), confidential=False)
         assert contents.spending is not None
         spending, spent = contents.spending, made.spent
     text = page(contents, title="Tickets", made=date(2026, 1, 31))
@@ -256,7 +256,7 @@ def test_an_account_that_counts_divergences_says_so_and_shows_them(tmp_path: Pat
 )
 def test_whom_it_protects(tmp_path: Path, given_unit, words) -> None:
     ledger = BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db")
-    snapshot = read_snapshot(ledger.create("tickets", PrivacyBudget(1.0, 1e-5), unit=given_unit))
+    snapshot = ledger.create("tickets", PrivacyBudget(1.0, 1e-5), unit=given_unit).snapshot()
     assert words in rendered(Sources(snapshot=snapshot))
     [one, *_] = demonstrations()
     assert "one unit if the records had" in rendered(Sources(demonstrations=Demonstrations([one])))

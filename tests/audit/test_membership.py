@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from dpfewshot.audit.membership import (
-    Trial,
+    MembershipTrial,
+    losses,
     membership_inference,
     trials_of_demonstrations,
     trials_of_records,
@@ -56,23 +57,22 @@ def test_the_whole_record_tells_where_its_label_does_not() -> None:
 
 
 def test_the_loss_is_the_negative_log_likelihood_by_hand() -> None:
-    from dpfewshot.audit.membership import _free_label_losses, _label_losses, _record_losses
-
     backend = Reader(memorises, remembered=0.5)
     shown, candidates = demonstration(0), [note(0), note(1), note(1, "Sad")]
     of_labels = [-math.log(0.9), -math.log(0.6), -math.log(0.4)]
-    assert _label_losses(FORMAT, backend, shown, candidates) == pytest.approx(of_labels)
+    assert losses(FORMAT, backend, shown, candidates, "label") == pytest.approx(of_labels)
     free = dataclasses.replace(FORMAT, labels=None)
-    assert _free_label_losses(free, backend, shown, candidates) == pytest.approx(of_labels)
+    assert losses(free, backend, shown, candidates, "label") == pytest.approx(of_labels)
     expected = [0.5 / NOTES + 0.5, 0.5 / NOTES, 0.5 / NOTES]
     of_records = [loss - math.log(p) for loss, p in zip(of_labels, expected, strict=True)]
-    assert _record_losses(FORMAT, backend, shown, candidates) == pytest.approx(of_records, rel=1e-6)
+    assert losses(FORMAT, backend, shown, candidates, "record") == pytest.approx(of_records, rel=1e-6)
 
 
-def synthetic(epsilon: float | None) -> list[Trial]:
+def synthetic(epsilon: float | None) -> list[MembershipTrial]:
     """The demonstration is its first member's own text: not what its ε says."""
     return [
-        Trial(demonstration(i, epsilon=epsilon), (note(i),), (note(59 - i), note(58 - i))) for i in range(29)
+        MembershipTrial(demonstration(i, epsilon=epsilon), (note(i),), (note(59 - i), note(58 - i)))
+        for i in range(29)
     ]
 
 
@@ -137,7 +137,7 @@ def test_what_cannot_be_attacked_is_refused() -> None:
         membership_inference(FORMAT, Reader(memorises), trials, loss="text")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least two"):
         membership_inference(FORMAT, Reader(memorises), trials[:1])
-    stranger = Trial(demonstration(0), (note(0, "secret mood"),), (note(1),))
+    stranger = MembershipTrial(demonstration(0), (note(0, "secret mood"),), (note(1),))
     with pytest.raises(InvalidTask) as caught:
         membership_inference(FORMAT, Reader(memorises), [stranger, stranger])
     assert "secret" not in str(caught.value)
@@ -160,7 +160,7 @@ def test_a_candidate_too_long_for_the_context_is_named_by_its_place_and_not_by_i
     backend = Reader(memorises)
     backend.context_tokens = 40  # type: ignore[attr-defined] # what a model in this process has
     long = dataclasses.replace(INSIDE[1], text=" ".join([INSIDE[1].text] * 31))
-    trials = [Trial(demonstration(0), (INSIDE[0], long), tuple(OUTSIDE[:2]))] * 2
+    trials = [MembershipTrial(demonstration(0), (INSIDE[0], long), tuple(OUTSIDE[:2]))] * 2
     with pytest.raises(BackendError, match=r"texts\[1\]") as caught:
         membership_inference(FORMAT, backend, trials, loss="record")
     assert "31" not in str(caught.value)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dpfewshot.audit import leak_check
-from dpfewshot.audit.patterns import found_in
+from dpfewshot.audit.leak import found_in
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.values import Record
 from tests.support.factory import demonstration
@@ -106,4 +106,4 @@ def test_nothing_released_is_refused():
     ],
 )
 def test_shapes(text, kinds):
-    assert [kind for kind, _ in found_in(text)] == kinds
+    assert [one.kind for one in found_in(text)] == kinds

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import re
+from importlib import resources
 
 import pytest
 
-from dpfewshot.report.palette import DARK, LIGHT, SERIES, css_variables
+from dpfewshot.report.svg import SERIES
+
+SHEET = (resources.files("dpfewshot.report") / "templates" / "report.css").read_text("utf-8")
+LIGHT, DARK = (
+    dict(re.findall(r"--([\w-]+):(#\w{6});", theme))
+    for theme in re.findall(r":root\{color-scheme:\w+;([^}]*)\}", SHEET)
+)
 
 GROUNDS = ("ground", "panel")
 TEXTS = ("ink", "quiet", "link", "good", "bad")
@@ -48,8 +56,7 @@ def test_series_differ_for_all_kinds_of_colour_vision(colours) -> None:
 
 def test_both_themes_have_the_same_names() -> None:
     assert set(LIGHT) == set(DARK)
-    assert all(f"--{name}:{LIGHT[name]};" in css_variables() for name in LIGHT)
-    assert "@media screen and (prefers-color-scheme:dark)" in css_variables()  # never on paper
+    assert "@media screen and (prefers-color-scheme:dark){:root{color-scheme:dark;" in SHEET  # never on paper
 
 
 def linear(colour: str) -> list[float]:
