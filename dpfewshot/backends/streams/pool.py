@@ -1,17 +1,20 @@
-"""A pool of key-value streams: which prompt is evaluated in which stream, and in which calls."""
+"""Pools of key-value streams: which prompt is evaluated in which stream, and in which calls."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import Any, Protocol, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from dpfewshot.backends.protocol import Tokens
+from dpfewshot.errors import BackendError
 
-    from dpfewshot.backends.protocol import Tokens
-    from dpfewshot.backends.streams.protocol import Logits, StreamsOpener
+Logits: TypeAlias = Any
+"""Unnormalised log-probabilities of the next token, shape (V,): an array or a tensor, which may be a view
+that the next call overwrites."""
 
 EMPTY = 0
 """A stream that is never written to: a copy of it is an empty cache of zeros."""
@@ -24,6 +27,76 @@ FULL_DUMMY = 5
 
 RESERVED = 6
 """The number of streams before the first group."""
+
+
+class TokenCounts:
+    """Tokens evaluated so far. They reveal the lengths of private texts: for the operator alone."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.dummies = 0
+        self._lock = Lock()
+
+    def add(self, *, tokens: int = 0, dummies: int = 0) -> None:
+        """Count evaluated tokens; lanes count at the same time."""
+        with self._lock:
+            self.tokens += tokens
+            self.dummies += dummies
+
+    def clear(self) -> None:
+        """Begin at zero."""
+        self.tokens = self.dummies = 0
+
+
+class Streams(Protocol):
+    """One key-value stream for each of many sequences."""
+
+    cells: int
+    """Tokens that a stream holds."""
+
+    failed: bool
+    """Whether an evaluation failed. The caches are then in doubt: nothing may be read from them."""
+
+    def copy(self, source: int, target: int) -> None:
+        """Make the stream `target` a complete copy of the stream `source`."""
+        ...
+
+    def rewind(self, stream: int, length: int) -> None:
+        """Drop the tokens after the first `length` of a stream."""
+        ...
+
+    def extend(self, stream: int, start: int, tokens: Tokens, *, dummies: bool = False) -> Logits:
+        """Evaluate tokens of one stream in a call of their own, and return the logits after the last.
+
+        Args:
+            stream: the stream.
+            start: the position of the first token: how many tokens the stream holds.
+            tokens: at least one.
+            dummies: whether they count as dummies.
+        """
+        ...
+
+    def step(self, first: int, tokens: Sequence[int], positions: Sequence[int], active: int) -> list[Logits]:
+        """Evaluate one token in each of the streams `first`, `first` + 1, ... in one call of a fixed shape.
+
+        Args:
+            first: the first stream.
+            tokens: a token for each stream.
+            positions: each token's position in its stream.
+            active: how many streams, from the first, hold prompts; the rest hold dummies.
+
+        Returns:
+            The logits of the active streams.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free the memory."""
+        ...
+
+
+StreamsOpener: TypeAlias = Callable[[int], Streams]
+"""Returns this many streams, all empty."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +181,7 @@ class StreamPool:
         self.groups = kept
         self._prefixes: dict[tuple[int, ...], Prefix] = {}
         self._has_full_dummy = False
-        self._streams = open_streams(streams=spare.first + (groups + 1) * group_size)
+        self._streams = open_streams(spare.first + (groups + 1) * group_size)
 
     @property
     def failed(self) -> bool:
@@ -193,9 +266,8 @@ class StreamPool:
     def _step(self, group: StreamGroup, following: list[int], positions: list[int]) -> list[Logits]:
         """Evaluate one token in every stream of a group, dummies included."""
         active, dummies = len(positions), group.size - len(positions)
-        last = self._streams.cells - 1
         tokens = following + [self._filler] * dummies
-        where = positions + [last] * dummies
+        where = positions + [self._streams.cells - 1] * dummies
         for index, position in enumerate(where):
             self._streams.rewind(group.first + index, position)
         return self._streams.step(group.first, tokens, where, active)
@@ -225,3 +297,70 @@ class StreamPool:
             known = Prefix(stream, len(tokens), logits)
         self._prefixes[tokens] = known
         return known
+
+
+Place: TypeAlias = tuple[StreamPool, StreamGroup]
+"""A group of streams and the pool it belongs to."""
+
+
+class StreamPools:
+    """Pools of equal size, so that a prompt has the same bits in each: lanes, or more streams than one holds.
+
+    Args:
+        open_streams: makes the streams of a pool.
+        groups: the least number of groups that keep prompts.
+        group_size: streams of a group.
+        groups_of_a_pool: the most groups that a pool can have.
+        filler: the token of dummies.
+        lanes: how many pools evaluate prompts that have no place.
+
+    Attributes:
+        lanes: the pools whose spare groups evaluate prompts that have no place, at the same time.
+        free: the places that no block holds.
+
+    Raises:
+        BackendError: the streams cannot be made.
+    """
+
+    def __init__(
+        self,
+        open_streams: StreamsOpener,
+        *,
+        groups: int,
+        group_size: int,
+        groups_of_a_pool: int,
+        filler: int,
+        lanes: int = 1,
+    ) -> None:
+        count = max(lanes, -(-groups // groups_of_a_pool))
+        own = -(-groups // count)
+        self._pools: list[StreamPool] = []
+        try:
+            for _ in range(count):
+                self._pools.append(StreamPool(open_streams, groups=own, group_size=group_size, filler=filler))
+        except BackendError:
+            self.close()
+            raise
+        self.lanes = self._pools[:lanes]
+        self.free: deque[Place] = deque((pool, group) for pool in self._pools for group in pool.groups)
+
+    @property
+    def failed(self) -> bool:
+        """Whether caches are lost and the pools must be replaced."""
+        return any(pool.failed for pool in self._pools)
+
+    def take(self, wanted: int, places: list[Place]) -> None:
+        """Move up to `wanted` of the free places to a list."""
+        for _ in range(min(wanted, len(self.free))):
+            places.append(self.free.popleft())  # noqa: PERF401 - one by one: an interrupt loses none
+
+    def close(self) -> None:
+        """Free the memory."""
+        for pool in self._pools:
+            with pool.in_use:
+                pool.close()
+
+
+def groups_within(streams: int, group_size: int) -> int:
+    """Return how many groups fit beside the reserved streams and the spare group; below 1 if none does."""
+    return (streams - RESERVED) // group_size - 1
