@@ -90,7 +90,7 @@ class TimedLlamaCpp(LlamaCpp):
     def open_block(  # type: ignore[override]  # the block is timed
         self, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
     ) -> TimedBlock:
-        """See `BlockBackend.open_block`. A block of several tokens allocates its streams at the first."""
+        """See `LogprobBackend.open_block`. A block of several tokens allocates its streams at the first."""
         with self.clock.running():
             block = super().open_block(prefix, suffixes, tokens, public=public)
         return TimedBlock(block, self.clock)

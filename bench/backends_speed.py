@@ -14,8 +14,7 @@ from tempfile import TemporaryDirectory
 from bench.backends_inputs import DATA_SETS, LONG, PROMPTS, SHORT, Inputs, Options, loaded
 from bench.backends_ways import InProcess, Server, Step
 from dpfewshot.backends import packaged_model_path
-from dpfewshot.backends.llama_cpp.model import load_library
-from dpfewshot.backends.llama_cpp.weights import converted
+from dpfewshot.backends.llama_cpp.model import converted, load_library
 
 POSITIONS = {SHORT: (7,), LONG: (7, 32)}
 """The tokens that are measured for a demonstration of T. A step's work grows linearly with its position,

@@ -18,7 +18,7 @@ import dpfewshot as dpf
 from bench.backends_memory import largest_resident_set
 from bench.records import write
 from dpfewshot.backends.llama_cpp.streams import LogSoftmax
-from dpfewshot.backends.protocol import Logprobs, Tokens
+from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
 from dpfewshot.mechanisms import Gaussian
 
 LABELS = (10, 32, 100, 316, 1000)
@@ -28,7 +28,7 @@ RECORDS = (10_000, 100_000, 1_000_000, 10_000_000)
 TOKENS, PROMPTS = 4, 20
 
 
-class Instant:
+class Instant(LogprobBackend):
     """Answers at once with one fixed distribution; each row takes the log-softmax of an in-process backend."""
 
     batch_invariant = True

@@ -16,7 +16,7 @@ from typing import Any
 
 import dpfewshot as dpf
 from dpfewshot.backends import LlamaCpp, LogprobBackend, packaged_model_path
-from dpfewshot.backends.end_tokens import ending_tokens
+from dpfewshot.backends.text import ending_tokens
 from dpfewshot.backends.token_automaton import TokenAutomaton
 from dpfewshot.mechanisms import Gaussian
 

@@ -18,7 +18,7 @@ from typing import Any
 import dpfewshot as dpf
 from dpfewshot.backends import LlamaCpp, packaged_model_path
 from dpfewshot.backends.protocol import Tokens
-from dpfewshot.backends.streams.block import StreamBlock
+from dpfewshot.backends.streams.backend import StreamBlock
 from dpfewshot.values import delta_text, epsilon_text
 
 EPSILON = 4.0

@@ -151,7 +151,7 @@ class Synthesizer:
             accounting=accounting,
             holdout=holdout,
         )
-        work = WorkLimit(prompt_token_limit, getattr(backend, "kept_prompts", None) or None)
+        work = WorkLimit(prompt_token_limit, backend.kept_prompts or None)
         relation = relation_of(sampling, population)
         records = as_records(records, unit=unit)
         planned = planned_labels(task, labels)
@@ -163,7 +163,7 @@ class Synthesizer:
         )
         writer = PromptWriter(task, backend, record_token_cap)
         undecided = Planner(writer, settings, limit, strata, relation)
-        undecided.check_lengths(getattr(backend, "context_tokens", None))
+        undecided.check_lengths(backend.context_tokens)
         decided = decide(undecided, choices, work, vocabulary_size=backend.vocabulary_size)
         self._planner = decided.planner
         plan = self._planner.plan(decided.mechanism, decided.reasons)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bench.peers.embedding import Embedder
 from dpfewshot.accounting import PoissonGaussian, calibrate
-from dpfewshot.backends.protocol import LogprobBackend, open_block
+from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.evaluation.conditions import Request
 from dpfewshot.exact import normal
@@ -79,7 +79,7 @@ class Author:
         suffixes = [[*self._prompts.public_suffix, *start] for start in starts]
         going = [True] * len(texts)
         steps = self._most - min(map(len, starts))
-        with closing(open_block(self._backend, self._prompts.prefix, suffixes, steps, public=True)) as block:
+        with closing(self._backend.open_block(self._prompts.prefix, suffixes, steps, public=True)) as block:
             for _ in range(steps):
                 rows = block.next_token_logprobs(None)
                 drawn = [self._draw(row) if alive else 0 for row, alive in zip(rows, going, strict=True)]

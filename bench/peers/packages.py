@@ -15,7 +15,7 @@ from bench.peers.legacy import Legacy
 from bench.peers.raw import Line, versions
 from bench.utility import MODELS
 from dpfewshot.accounting import FixedSizeGaussian, epsilon
-from dpfewshot.backends.processors import usable_processors
+from dpfewshot.backends.machine import usable_processors
 
 FOLDER = Path(__file__).parents[2]
 MODEL = FOLDER / f"{MODELS['gemma'][1]}.gguf"

@@ -31,7 +31,7 @@ from bench.utility import DELTA, MODELS
 from bench.utility_data import DATA_SETS, DataSet
 from dpfewshot.accounting import PoissonGaussian, calibrate
 from dpfewshot.backends import LlamaCpp
-from dpfewshot.backends.processors import usable_processors
+from dpfewshot.backends.machine import usable_processors
 from dpfewshot.evaluation.conditions import Request
 from dpfewshot.mechanisms.adadpsyn_presets import published
 

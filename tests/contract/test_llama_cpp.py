@@ -8,10 +8,10 @@ import threading
 import numpy as np
 import pytest
 
-from dpfewshot.backends import BlockBackend, LlamaCpp, conformance, packaged_model_path
+from dpfewshot.backends import LlamaCpp, conformance, packaged_model_path
 from dpfewshot.backends.llama_cpp.model import load_library
 from dpfewshot.backends.llama_cpp.streams import KVStreams
-from dpfewshot.backends.streams.protocol import Tally
+from dpfewshot.backends.streams.pool import TokenCounts
 from dpfewshot.errors import BackendError
 from tests.support import inside, llama_prompts
 from tests.support.blocks import answers, same_bits
@@ -75,7 +75,7 @@ def test_a_step_has_the_bits_of_llama_cpp_on_its_own(backend, prefix, suffixes):
     released = backend.tokenize(" What is the")
     found = answers(backend, prefix, suffixes[:2], released)[-1][0]
     whole = [*prefix, *suffixes[0]]
-    streams = KVStreams(inside.model(backend), streams=1, cells=256, threads=1, tally=Tally())
+    streams = KVStreams(inside.model(backend), streams=1, cells=256, threads=1, counts=TokenCounts())
     try:
         streams.extend(0, 0, whole)
         for index, token in enumerate(released):
@@ -202,8 +202,7 @@ def test_text_that_is_no_unicode_is_tokenized_all_the_same(backend):
     assert "\ufffd" in backend.detokenize(backend.tokenize("\U0001f30d")[:1])
 
 
-def test_it_is_a_block_backend_that_counts_its_work(backend, prefix, suffixes):
-    assert isinstance(backend, BlockBackend)
+def test_it_counts_its_work(backend, prefix, suffixes):
     assert backend.batch_invariant
     before = backend.tokens_evaluated, backend.dummy_tokens_evaluated
     answers(backend, prefix, suffixes[:2], [5])
@@ -335,7 +334,7 @@ def test_a_forked_child_is_refused(backend):
 
 def test_a_copy_takes_nothing_of_the_stream_with_it(backend):
     """A stream that an earlier prompt left is overwritten whole, beyond the new prompt's tokens too."""
-    streams = KVStreams(inside.model(backend), streams=3, cells=256, threads=1, tally=Tally())
+    streams = KVStreams(inside.model(backend), streams=3, cells=256, threads=1, counts=TokenCounts())
     try:
         streams.extend(1, 0, [1, 2, 3])
         streams.copy(1, 2)

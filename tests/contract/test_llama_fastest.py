@@ -11,7 +11,7 @@ from dpfewshot.backends import LlamaCpp, packaged_model_path
 from dpfewshot.backends.factory import making_for_worker
 from dpfewshot.backends.llama_cpp import backend as llama_cpp
 from dpfewshot.backends.llama_cpp import fastest
-from dpfewshot.backends.llama_cpp.weights import FILE, FILE_TYPES
+from dpfewshot.backends.llama_cpp.model import FILE, FILE_TYPES
 from dpfewshot.errors import BackendError
 
 WEIGHTS = 1000

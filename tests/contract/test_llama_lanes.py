@@ -11,7 +11,7 @@ import pytest
 
 from dpfewshot.backends import LlamaCpp, conformance, packaged_model_path
 from dpfewshot.backends.llama_cpp.streams import KVStreams
-from dpfewshot.backends.streams import block
+from dpfewshot.backends.streams import backend as streams
 from dpfewshot.errors import BackendError
 from tests.support import inside
 from tests.support.blocks import answers, same_bits
@@ -90,7 +90,7 @@ def test_a_lane_that_works_on_after_an_interrupt_is_waited_for(lanes, suffixes, 
 
     monkeypatch.setattr(KVStreams, "extend", slow)
     with monkeypatch.context() as patch:
-        patch.setattr(block, "side_by_side", escape)
+        patch.setattr(streams, "side_by_side", escape)
         with pytest.raises(KeyboardInterrupt):
             lanes.next_token_logprobs(suffixes)
     assert same_bits(lanes.next_token_logprobs(suffixes), expected)

@@ -11,7 +11,7 @@ pytest.importorskip("llama_cpp", exc_type=ImportError)
 
 import dpfewshot as dpf
 from dpfewshot.backends import LlamaCpp
-from dpfewshot.backends.characters import BROKEN
+from dpfewshot.backends.text import BROKEN
 from dpfewshot.mechanisms import Gaussian
 from dpfewshot.prompts.writer import PromptWriter
 from tests.support import inside

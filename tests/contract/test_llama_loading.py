@@ -8,7 +8,6 @@ from contextlib import nullcontext
 import pytest
 
 from dpfewshot.backends import LlamaCpp, conformance, packaged_model_path
-from dpfewshot.backends.llama_cpp import checks
 from dpfewshot.backends.llama_cpp.model import load_library
 from dpfewshot.errors import BackendError
 from tests.support import inside
@@ -86,7 +85,6 @@ def test_on_a_gpu_the_suite_decides_what_the_backend_claims(monkeypatch, holds):
     found = conformance.Finding("block invariance", passed=holds, detail="", about_invariance=True)
     if not holds:
         monkeypatch.setattr(conformance, "check_block_invariance", lambda *_, **__: found)
-        monkeypatch.setattr(checks, "check_block_invariance", lambda *_, **__: found)
     settings = {"context_tokens": 256, "kept_prompts": 7, "decode_batch": 8, "gpu_layers": -1}
     expected = nullcontext() if holds else pytest.warns(RuntimeWarning, match="one by one")
     with expected, LlamaCpp(packaged_model_path(), **settings) as loaded:

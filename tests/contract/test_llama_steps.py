@@ -12,9 +12,8 @@ from tests.support import inside
 pytest.importorskip("llama_cpp", exc_type=ImportError)
 
 from dpfewshot.backends import LlamaCpp, conformance, packaged_model_path
-from dpfewshot.backends.llama_cpp import backend as module
 from dpfewshot.backends.llama_cpp.streams import KVStreams
-from dpfewshot.backends.verdicts import digest_of, keep_verdict, kept_verdict, steering_variables
+from dpfewshot.backends.machine import digest_of, keep_verdict, kept_verdict, steering_variables
 from dpfewshot.cli.application import run
 
 SETTINGS = {"context_tokens": 128, "kept_prompts": 7, "decode_batch": 8, "threads": 1, "weights": "file"}
@@ -32,9 +31,11 @@ def cache(tmp_path, monkeypatch):
 def trials(monkeypatch):
     """How often steps were tried."""
     seen = []
-    check = module.check_steps
+    check = conformance.check_block_invariance
     monkeypatch.setattr(
-        module, "check_steps", lambda *given, **named: seen.append(1) or check(*given, **named)
+        conformance,
+        "check_block_invariance",
+        lambda *given, **named: seen.append(1) or check(*given, **named),
     )
     return seen
 
@@ -151,7 +152,7 @@ def test_without_a_home_nothing_is_kept(monkeypatch):
         raise RuntimeError("no home")
 
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    monkeypatch.setattr("dpfewshot.backends.verdicts.Path.home", homeless)
+    monkeypatch.setattr("dpfewshot.backends.machine.Path.home", homeless)
     keep_verdict(FACTS, True)
     assert kept_verdict(FACTS, bool) is None
 
@@ -171,7 +172,7 @@ def test_a_digest_tells_files_apart(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("cache")
 def test_the_digest_of_a_large_file_is_computed_once_until_the_file_changes(tmp_path, monkeypatch):
-    monkeypatch.setattr("dpfewshot.backends.verdicts._LARGE", 1)
+    monkeypatch.setattr("dpfewshot.backends.machine._LARGE", 1)
     file, read = tmp_path / "one", []
     digest = hashlib.file_digest
     monkeypatch.setattr(hashlib, "file_digest", lambda *given: read.append(given) or digest(*given))

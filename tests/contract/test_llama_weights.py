@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from dpfewshot.backends import LlamaCpp, packaged_model_path
-from dpfewshot.backends.llama_cpp import weights
-from dpfewshot.backends.llama_cpp.weights import FILE_TYPES, converted
+from dpfewshot.backends.llama_cpp import model
+from dpfewshot.backends.llama_cpp.model import FILE_TYPES, converted
 from dpfewshot.errors import BackendError
 
 PROMPTS = ["The capital of France is", "Rome", "What country did Ponce de Leon come from ?"]
@@ -84,7 +84,7 @@ def test_a_process_that_is_killed_leaves_no_converted_file(temporary):
 
 
 def test_where_open_files_have_no_names_a_folder_is_deleted(temporary, monkeypatch):
-    monkeypatch.setattr(weights, "OPEN_FILES", temporary / "nowhere")
+    monkeypatch.setattr(model, "OPEN_FILES", temporary / "nowhere")
     with converted(library_that_writes(b"whole"), Path("m.gguf"), "f16") as file:
         assert file.read_bytes() == b"whole"
     assert list(temporary.iterdir()) == []

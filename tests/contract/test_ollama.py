@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.backends.llama_cpp.hub import local_file
+from dpfewshot.backends.llama_cpp.files import local_file
 
 MODEL = "application/vnd.ollama.image.model"
 DIGEST = hashlib.sha256(b"a model").hexdigest()

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from dpfewshot import PrivacyBudget
-from dpfewshot.backends.servers import transport
-from dpfewshot.backends.servers.connection import Connection
+from dpfewshot.backends.servers import client
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
+from dpfewshot.backends.servers.server import Server
 from dpfewshot.errors import BackendError
 from dpfewshot.generation.request import GenerationRequest
 from tests.support import factory, inside, servers
 from tests.support.crash_reporter import collected
-from tests.support.scripted_servers import VLLM, LlamaServer, SGLang
+from tests.support.scripted_servers import VLLM, LlamaServer
 from tests.support.scripts import Sentence
 from tests.support.servers import Answers, scripted
 
@@ -31,8 +31,8 @@ KEY = "sk-of-the-tests"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(transport, "FIRST_DELAY", 0.001)
-    monkeypatch.setattr(transport, "ATTEMPTS", 2)
+    monkeypatch.setattr(client, "FIRST_DELAY", 0.001)
+    monkeypatch.setattr(client, "ATTEMPTS", 2)
 
 
 def connected(server, **options):
@@ -169,7 +169,7 @@ def test_no_key_is_in_an_attribute():
 
 
 def test_what_is_half_made_can_be_shown():
-    for kind in (OpenAICompatible, Connection, GenerationRequest):
+    for kind in (OpenAICompatible, Server, GenerationRequest):
         assert kind.__name__ in repr(kind.__new__(kind))
 
 
@@ -191,8 +191,6 @@ def test_no_setting_of_logging_lets_requests_through(setting, caplog, monkeypatc
         (VLLM, "/v1/models", {"data": [{"id": ["served"], "owned_by": "vllm"}]}),
         (VLLM, "/v1/models", {"data": 5}),
         (VLLM, "/v1/models", {"data": [{"id": "served", "owned_by": "vllm", "max_model_len": "512"}]}),
-        (SGLang, "/v1/models", {"data": [{"owned_by": "sglang", "max_model_len": [512]}]}),
-        (SGLang, "/v1/models", [{"owned_by": "sglang"}]),
         (LlamaServer, "/props", [1]),
         (LlamaServer, "/props", {"total_slots": "4"}),
         (LlamaServer, "/props", {"total_slots": True}),

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from dpfewshot.backends import conformance
-from dpfewshot.backends.servers import asker, transport
+from dpfewshot.backends.servers import client, server
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError, MissingExtra
 from dpfewshot.prompts.chat import chat_turns
-from tests.support.scripted_servers import END, PADDED, VLLM, VOCABULARY, LlamaServer, SGLang, weights
+from tests.support.scripted_servers import END, PADDED, VLLM, VOCABULARY, LlamaServer, weights
 from tests.support.servers import scripted
 
 
 @pytest.fixture
 def connect(monkeypatch):
     """Connects to a script; what was opened is closed."""
-    monkeypatch.setattr(transport, "FIRST_DELAY", 0.001)
+    monkeypatch.setattr(client, "FIRST_DELAY", 0.001)
     opened = []
 
     def connected(script, **options):
@@ -37,7 +37,7 @@ def connect(monkeypatch):
 
 @pytest.mark.parametrize(
     ("script", "trouble"),
-    [(VLLM, "vllm gives no"), (SGLang, "sglang gives no"), (LlamaServer, "has no page /apply-template")],
+    [(VLLM, "vllm gives no"), (LlamaServer, "has no page /apply-template")],
 )
 def test_a_server_without_a_template_says_so(connect, script, trouble):
     """The scripted llama-server lacks the page, as an old one does."""
@@ -89,7 +89,7 @@ def test_a_long_prompt_that_moves_is_found(connect):
 @pytest.mark.parametrize("kind", [Full, VLLM])
 def test_a_server_that_answers_no_long_prompt_is_refused(connect, monkeypatch, kind):
     """Two prompts without an answer are alike, and would pass as the same bits."""
-    monkeypatch.setattr(transport, "ATTEMPTS", 2)
+    monkeypatch.setattr(client, "ATTEMPTS", 2)
 
     class Short(kind):
         def logprobs(self, prompt, settings):
@@ -102,12 +102,11 @@ def test_a_server_that_answers_no_long_prompt_is_refused(connect, monkeypatch, k
         connect(Short())
 
 
-@pytest.mark.parametrize("script", [VLLM, SGLang])
-def test_a_dialect_is_recognised_and_conforms(connect, script):
-    backend = connect(script())
-    assert backend.describe().startswith(f"{script.owner} at 127.0.0.1")
+def test_vllm_is_recognised_and_conforms(connect):
+    backend = connect(VLLM())
+    assert backend.describe().startswith("vllm at 127.0.0.1")
     assert backend.batch_invariant
-    assert backend.vocabulary_size == (PADDED if script is VLLM else len(VOCABULARY))
+    assert backend.vocabulary_size == PADDED
     assert backend.end_token_ids == {VOCABULARY.index(END)}
     assert backend.context_tokens == 512
     prompts = [backend.tokenize(f"{'ab' * length}") for length in (1, 9)]
@@ -162,7 +161,7 @@ def test_a_text_that_the_server_never_tokenises_is_at_fault_by_itself(connect):
 
 
 def test_wrong_numbers_of_choices_are_not_believed(connect, monkeypatch):
-    monkeypatch.setattr(transport, "ATTEMPTS", 2)
+    monkeypatch.setattr(client, "ATTEMPTS", 2)
     script = VLLM()
     backend = connect(script)
     complete = script.completions
@@ -198,9 +197,8 @@ def test_a_server_that_refuses_ids_is_asked_for_everything_at_once(connect):
     assert time.monotonic() - start < 60  # half of the timeout: the refusal is not tried again
 
 
-@pytest.mark.parametrize("script", [VLLM, SGLang])
-def test_values_from_after_sampling_are_refused(connect, script):
-    sampled = script()
+def test_values_from_after_sampling_are_refused(connect):
+    sampled = VLLM()
     sampled.raw = False
     with pytest.raises(BackendError, match="after sampling"):
         connect(sampled)
@@ -283,7 +281,7 @@ def test_answers_that_move_from_request_to_request_are_seen(connect):
 def test_a_canary_that_moves_by_one_unit_in_the_last_place_ends_everything(connect, monkeypatch, support):
     backend = connect(script := Drifting(lambda *_: False))
     backend.next_token_logprobs([[1]], support)
-    monkeypatch.setattr(asker, "CANARY_SECONDS", 0.0)
+    monkeypatch.setattr(server, "CANARY_SECONDS", 0.0)
     script.drifts = lambda *_: True
     with pytest.raises(BackendError, match="differently than before"):
         backend.next_token_logprobs([[1]], support)
@@ -337,7 +335,7 @@ def test_a_plain_server_that_tokenises_and_tells_ids_is_taken_where_allowed(conn
 
 
 def test_tokens_named_by_text_are_never_taken_for_ids(connect, monkeypatch):
-    monkeypatch.setattr(transport, "ATTEMPTS", 1)
+    monkeypatch.setattr(client, "ATTEMPTS", 1)
 
     class ByText(VLLM):
         def top(self, prompt, body):
@@ -354,11 +352,7 @@ def test_tokens_named_by_text_are_never_taken_for_ids(connect, monkeypatch):
     [
         (
             {"dialect": "gopher"},
-            r"^unknown dialect 'gopher'; choose 'auto', 'llama-server', 'vllm', 'sglang', 'openai'$",
-        ),
-        (
-            {"dialect": "llama-cpp-python"},
-            r"^dialect 'llama-cpp-python' was removed; LlamaCpp\(.*choose 'auto', 'll",
+            r"^unknown dialect 'gopher'; choose 'auto', 'llama-server', 'vllm', 'openai'$",
         ),
         ({"concurrency": 0}, "concurrency=0"),
         ({"timeout": 0.0}, "timeout=0"),
@@ -371,7 +365,7 @@ def test_settings_that_cannot_be_honoured_are_refused(options, message):
 
 
 def test_nobody_at_the_address_is_retryable(monkeypatch):
-    monkeypatch.setattr(transport, "FIRST_DELAY", 0.001)
+    monkeypatch.setattr(client, "FIRST_DELAY", 0.001)
     with pytest.raises(BackendError, match="the connection failed") as raised:
         OpenAICompatible("http://127.0.0.1:1/v1", "served")
     assert raised.value.retryable

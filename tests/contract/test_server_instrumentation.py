@@ -7,7 +7,7 @@ import contextvars
 import pytest
 
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
-from dpfewshot.backends.servers.worker import Worker
+from dpfewshot.backends.servers.replicas import PrivateLoop
 from tests.support.scripted_servers import LlamaServer
 from tests.support.servers import scripted
 
@@ -75,7 +75,7 @@ def test_spans_and_metrics_are_the_same_whatever_was_drawn(telemetry):
 def test_private_work_has_no_context_of_its_caller_and_tells_instrumentations_to_be_silent(telemetry):
     """Instrumentations of other libraries than httpx that honour these keys, or the context, see nothing."""
     tracer, _, _ = telemetry
-    worker = Worker()
+    worker = PrivateLoop()
 
     async def found():
         span = trace.get_current_span().get_span_context()

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from dpfewshot.backends.servers import transport
+from dpfewshot.backends.servers import client
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError
 from tests.support import inside
@@ -27,8 +27,8 @@ SUPPORT = [5, 6, 7]
 @pytest.fixture
 def connect(monkeypatch):
     """Connects to a script without verifying it."""
-    monkeypatch.setattr(transport, "FIRST_DELAY", 0.001)
-    monkeypatch.setattr(transport, "ATTEMPTS", 2)
+    monkeypatch.setattr(client, "FIRST_DELAY", 0.001)
+    monkeypatch.setattr(client, "ATTEMPTS", 2)
     opened = []
 
     def connected(script, timeout=30.0, **options):

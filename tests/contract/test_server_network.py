@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dpfewshot.backends.servers import transport
+from dpfewshot.backends.servers import client
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError
 from tests.support.scripted_servers import VLLM, LlamaServer
@@ -22,8 +22,8 @@ PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(transport, "FIRST_DELAY", 0.001)
-    monkeypatch.setattr(transport, "ATTEMPTS", 2)
+    monkeypatch.setattr(client, "FIRST_DELAY", 0.001)
+    monkeypatch.setattr(client, "ATTEMPTS", 2)
 
 
 @pytest.fixture

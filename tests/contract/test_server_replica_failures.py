@@ -10,7 +10,7 @@ import pytest
 
 from dpfewshot import BudgetLedger, PrivacyBudget, Record, Task
 from dpfewshot.backends import OpenAICompatible
-from dpfewshot.backends.servers import transport
+from dpfewshot.backends.servers import client
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from tests.support import factory, inside
 from tests.support.processes import true_in_child
@@ -23,8 +23,8 @@ RECORDS = [Record(f"private {number}", "A") for number in range(40)]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(transport, "FIRST_DELAY", 0.001)
-    monkeypatch.setattr(transport, "ATTEMPTS", 2)
+    monkeypatch.setattr(client, "FIRST_DELAY", 0.001)
+    monkeypatch.setattr(client, "ATTEMPTS", 2)
 
 
 def dead(*_):

@@ -8,18 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpfewshot.backends import OpenAICompatible, conformance
-from dpfewshot.backends.servers import transport
+from dpfewshot.backends.servers import client
 from dpfewshot.backends.servers.replicas import replica_of
 from dpfewshot.errors import BackendError
 from tests.support.replicas import PROMPTS, SUPPORT, connected
-from tests.support.scripted_servers import VLLM, LlamaServer, SGLang
+from tests.support.scripted_servers import VLLM, LlamaServer
 from tests.support.servers import scripted
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(transport, "FIRST_DELAY", 0.001)
-    monkeypatch.setattr(transport, "ATTEMPTS", 2)
+    monkeypatch.setattr(client, "FIRST_DELAY", 0.001)
+    monkeypatch.setattr(client, "ATTEMPTS", 2)
 
 
 class Rounding(VLLM):
@@ -95,7 +95,7 @@ def test_the_order_of_equal_replicas_moves_no_bit():
     assert len({answer.tobytes() for answer in answers}) == 1
 
 
-@pytest.mark.parametrize("script", [LlamaServer, VLLM, SGLang])
+@pytest.mark.parametrize("script", [LlamaServer, VLLM])
 def test_replicas_conform(script):
     with connected(script(), script()) as (backend, _):
         assert backend.batch_invariant
@@ -142,7 +142,7 @@ class Unnormalised(VLLM):
         (OtherName, "differs from the one at .* in its model"),
         (OtherContext, "differs from the one at .* in its context"),
         (OtherValues, "differs from the one at .* in its log-probabilities"),
-        (SGLang, "differs from the one at .* in its kind of server"),
+        (LlamaServer, "differs from the one at .* in its kind of server"),
         (Unnormalised, "probabilities sum to 0.6"),
         (OtherVocabulary, "differs from the one at .* in its vocabulary"),
     ],

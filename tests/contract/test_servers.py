@@ -15,7 +15,7 @@ import pytest
 
 from dpfewshot import PrivacyBudget, Record, Synthesizer, Task, icl
 from dpfewshot.backends import LlamaCpp, LogprobBackend, conformance, packaged_model_path
-from dpfewshot.backends.servers import asker, transport
+from dpfewshot.backends.servers import client, server
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError
 from dpfewshot.prompts.chat import chat_turns
@@ -116,7 +116,7 @@ def test_a_slow_neighbour_and_a_full_queue_in_front_of_a_real_server_change_no_r
     proxy, prompts, backend, faults, monkeypatch
 ):
     """The queue refuses whatever comes beside another request; the long prompt takes all of the time."""
-    monkeypatch.setattr(transport, "ATTEMPTS", 2)
+    monkeypatch.setattr(client, "ATTEMPTS", 2)
     expected = backend.next_token_logprobs(prompts[1:], [5, 6])
     under_way = []
 
@@ -251,7 +251,7 @@ def test_what_passes_is_retried_and_changes_nothing(through_proxy, prompts, faul
     ],
 )
 def test_what_one_prompt_causes_is_its_row_of_nan(through_proxy, prompts, faults, fault, monkeypatch):
-    monkeypatch.setattr(transport, "ATTEMPTS", 2)
+    monkeypatch.setattr(client, "ATTEMPTS", 2)
     faults(lambda body, real: fault(real) if body["prompt"] == prompts[0] else real())
     found = through_proxy.next_token_logprobs(prompts[:2])
     assert np.isnan(found[0]).all()
@@ -293,7 +293,7 @@ def test_another_model_is_refused(through_proxy, prompts, faults, monkeypatch):
     faults(lambda _, real: changed(real(), lambda found: found.update(model="another")))
     with pytest.raises(BackendError, match="serves a different model"):
         through_proxy.next_token_logprobs(prompts[:1], [5])
-    monkeypatch.setattr(asker, "CANARY_SECONDS", 0.0)
+    monkeypatch.setattr(server, "CANARY_SECONDS", 0.0)
     faults(lambda _, real: changed(real(), swap))
     with pytest.raises(BackendError, match="differently than before"):
         through_proxy.next_token_logprobs(prompts[:1], [5])

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from dpfewshot.backends.llama_cpp.hub import local_file
+from dpfewshot.backends.llama_cpp.files import local_file
 from dpfewshot.errors import MissingExtra
 
 NAME = "org/repository/small.Q4_1.gguf"
 CONTENT = b"GGUF and the rest of a model"
 FETCH = f"""
-from dpfewshot.backends.llama_cpp.hub import local_file
+from dpfewshot.backends.llama_cpp.files import local_file
 from dpfewshot.errors import BackendError
 print(local_file({NAME!r}).read_bytes() == {CONTENT!r})
 try:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dpfewshot.backends.characters import first_tokens
-from dpfewshot.backends.end_tokens import ending_tokens, text_of
+from dpfewshot.backends.text import ending_tokens, first_tokens, text_of
 from dpfewshot.generation.draft import Draft
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.values import Record

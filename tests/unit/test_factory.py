@@ -70,7 +70,7 @@ def test_a_function_or_a_class_of_the_working_folder(name: str) -> None:
         ("factories:nothing", "has no 'nothing'"),
         ("factories:NUMBER", "'NUMBER' of module 'factories' is not callable"),
         ("factories:fail", "factories:fail raised RuntimeError"),
-        ("factories:Half", "Half, which is not a LogprobBackend: it lacks end_token_ids, batch_invariant"),
+        ("factories:Half", "Half, which is not a LogprobBackend: derive it from dpfewshot.backends.Logp"),
     ],
 )
 def test_the_error_says_what_is_wrong(target: str, says: str) -> None:

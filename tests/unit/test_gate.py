@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from dpfewshot.backends.servers.gate import Gate
+from dpfewshot.backends.servers.client import Gate
 from tests.support import inside
 
 

@@ -9,8 +9,7 @@ from collections import Counter
 
 import pytest
 
-from dpfewshot.backends.streams import lanes
-from dpfewshot.backends.streams.lanes import lanes_of, side_by_side
+from dpfewshot.backends.streams.threads import lanes_of, side_by_side
 
 LANES = ("first", "second", "third")
 
@@ -105,7 +104,7 @@ def test_without_threads_the_caller_does_everything(monkeypatch: pytest.MonkeyPa
         def start(self) -> None:
             raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(lanes, "Thread", Refused)
+    monkeypatch.setattr(threading, "Thread", Refused)
     done: list[tuple[str, int]] = []
     side_by_side(LANES, range(4), lambda lane, item: done.append((lane, item)))
     assert done == [(LANES[0], item) for item in range(4)]

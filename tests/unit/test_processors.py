@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dpfewshot.backends import processors
+from dpfewshot.backends import machine
 from dpfewshot.cli import workers
 from dpfewshot.cli.backends import LLAMA_CPP
 
@@ -30,9 +30,9 @@ def test_the_smaller_of_both_counts(
     quota = tmp_path / "cpu.max"
     if content is not None:
         quota.write_text(content)
-    monkeypatch.setattr(processors, "QUOTA", quota)
+    monkeypatch.setattr(machine, "QUOTA", quota)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    assert processors.usable_processors() == usable
+    assert machine.usable_processors() == usable
 
 
 @pytest.mark.parametrize(("usable", "threads"), [(5, 2), (2, 1), (1, 1)])
@@ -60,5 +60,5 @@ def test_threads_of_llama_cpp_sleep_early_unless_the_user_says_otherwise(own: st
     )
     if "GOMP_SPINCOUNT" not in ran.stderr:
         pytest.skip("this build has no libgomp")
-    assert f"GOMP_SPINCOUNT = '{own or processors.SPINS}'" in ran.stderr
+    assert f"GOMP_SPINCOUNT = '{own or machine.SPINS}'" in ran.stderr
     assert ran.stdout.strip() == str(own)

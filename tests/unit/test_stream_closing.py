@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfewshot.backends.streams import block
+from dpfewshot.backends.streams import backend as streams
 from dpfewshot.errors import BackendError
 from tests.support.processes import true_in_child
 from tests.support.streams import Toy
@@ -45,7 +45,7 @@ def test_a_lane_left_behind_evaluates_nothing_once_the_backend_is_closed(
         left.append(lambda: work(pools[1], batches[0]))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(block, "side_by_side", escape)
+    monkeypatch.setattr(streams, "side_by_side", escape)
     with pytest.raises(KeyboardInterrupt):
         toy.next_token_logprobs(PROMPTS)
     toy.close()

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dpfewshot.backends.streams import turns
-from dpfewshot.backends.streams.turns import Turns
+from dpfewshot.backends.streams import threads as turns
+from dpfewshot.backends.streams.threads import Turns
 from dpfewshot.errors import BackendError
 from tests.support import inside
 from tests.support.processes import true_in_child
@@ -132,7 +132,7 @@ def test_a_block_that_computes_is_not_overtaken(monkeypatch: pytest.MonkeyPatch)
 class Full(Toy):
     """Has memory for no stream."""
 
-    def _open_streams(self, *, streams: int, lanes: int) -> Streams:
+    def _open_streams(self, streams: int, lanes: int) -> Streams:
         del streams, lanes
         raise BackendError("no memory")
 

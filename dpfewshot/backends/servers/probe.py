@@ -1,4 +1,4 @@
-"""Checks at connection: a server's values are the model's own, independent of neighbours, and of the replica."""
+"""Checks at connection: a server's values are the model's own, whatever the neighbours and the replica."""
 
 from __future__ import annotations
 
