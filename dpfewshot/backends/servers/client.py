@@ -19,12 +19,11 @@ import json
 import secrets
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable, KeysView
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from dpfewshot.errors import BackendError, MissingExtra
@@ -219,30 +218,13 @@ class Gate:
 # ---- requests --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Failure:
+class _Failure(NamedTuple):
     """A failed attempt: the cause in our own words, and what its status and server say."""
 
     cause: str
     status: int = 0
     message: str = ""
     delay: float = 0.0
-
-
-class Withheld:
-    """Keys and passwords by name, which no representation shows. Can be unpacked with `**`."""
-
-    __slots__ = ("_values",)
-
-    def __init__(self, **values: Any) -> None:
-        self._values = values
-
-    def keys(self) -> KeysView[str]:
-        """The names."""
-        return self._values.keys()
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
 
 
 class Client:
@@ -306,8 +288,14 @@ class Client:
             max_connections=None,
             max_keepalive_connections=0,
         )
-        self._withheld = Withheld(pool=pool, headers=headers)
         self._failures = (httpcore2.NetworkError, httpcore2.ProtocolError)
+
+        async def send(method: str, url: str, content: bytes | None) -> httpcore2.Response:
+            content_type = [] if content is None else [(b"Content-Type", b"application/json")]
+            return await pool.request(method, url, headers=[*headers, *content_type], content=content)
+
+        # No attribute holds the key or a password, so that no representation shows them.
+        self._send, self.close = send, pool.aclose
 
     async def get(self, url: str) -> Any:
         """Return the JSON at a URL; None if there is no such page. Otherwise like `post`."""
@@ -338,10 +326,6 @@ class Client:
             Fault: there is no answer.
         """
         return await self._ask("POST", url, body, read, public=public, kind=kind)
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._withheld["pool"].aclose()
 
     async def _ask(
         self,
@@ -378,11 +362,9 @@ class Client:
         self, method: str, url: str, content: bytes | None, read: Callable[[Any], Result], seconds: float
     ) -> Result | _Failure:
         """Send once. A failure is returned, since an exception would carry the request along."""
-        content_type = [] if content is None else [(b"Content-Type", b"application/json")]
-        headers = [*self._withheld["headers"], *content_type]
         try:
             async with asyncio.timeout(seconds):
-                found = await self._withheld["pool"].request(method, url, headers=headers, content=content)
+                found = await self._send(method, url, content)
             return read(json.loads(found.content)) if found.status == OK else _failure_of(found)
         except TimeoutError:
             return _Failure("timeout")

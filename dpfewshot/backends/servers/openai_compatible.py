@@ -10,7 +10,6 @@ import numpy as np
 
 from dpfewshot.backends.conformance import SAMPLE_PREFIX
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
-from dpfewshot.backends.servers.client import Withheld
 from dpfewshot.backends.servers.probe import verify as verify_all
 from dpfewshot.backends.servers.replicas import Replicas
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
@@ -77,17 +76,23 @@ class OpenAICompatible(LogprobBackend):
     ) -> None:
         if type(concurrency) is not int or concurrency < 1 or not timeout > 0:
             raise BackendError(f"concurrency={concurrency}: at least 1; timeout={timeout}: above 0")
-        self._settings = Withheld(
-            base_urls=list(base_url) if isinstance(base_url, list | tuple) else [base_url],
-            model=model,
-            api_key=api_key,
-            dialect=dialect,
-            concurrency=concurrency,
-            timeout=timeout,
-            proxy=proxy,
-            ca_bundle=ca_bundle,
-            allow_truncated=allow_truncated,
-        )
+        base_urls = list(base_url) if isinstance(base_url, list | tuple) else [base_url]
+
+        def replicas() -> Replicas:
+            return Replicas(
+                base_urls,
+                model=model,
+                api_key=api_key,
+                dialect=dialect,
+                concurrency=concurrency,
+                timeout=timeout,
+                proxy=proxy,
+                ca_bundle=ca_bundle,
+                allow_truncated=allow_truncated,
+            )
+
+        self._replicas_of_a_process = replicas  # no attribute holds the key: no representation shows it
+        self._model = model
         self._verify = verify
         self._closed = False
         self._must_be_invariant = False
@@ -198,7 +203,7 @@ class OpenAICompatible(LogprobBackend):
             BackendNotBatchInvariant: the server was batch-invariant for the parent and no longer is.
             BackendError: the server does not answer, or this backend was closed meanwhile.
         """
-        replicas = Replicas(**self._settings)
+        replicas = self._replicas_of_a_process()
         disconnect = weakref.finalize(self, replicas.close)
         try:
             replicas.open(SAMPLE_PREFIX)
@@ -222,7 +227,7 @@ class OpenAICompatible(LogprobBackend):
         bos = replicas.first.dialect.bos
         self._bos = [] if bos is None else [bos]
         told = [str(part) for part in replicas.first.identity or () if part]
-        named = ", ".join(told) or str(self._settings["model"])
+        named = ", ".join(told) or self._model
         self.model_identity = f"claimed:{named.rpartition('/')[2] if named.startswith('/') else named}"
         self._replicas = replicas  # last: threads that see it use the rest
 

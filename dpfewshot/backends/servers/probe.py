@@ -75,7 +75,7 @@ def _probe(replicas: Replicas, server: Server, prompts: Sequence[Tokens]) -> boo
     dialect = server.dialect
 
     def ask(prompts: Sequence[Tokens], support: Tokens | None, distorted: bool = False) -> Logprobs:
-        settings = dialect.distorted if distorted else None
+        settings = dialect.distorted if distorted else {}
         return replicas.run(server.rows(prompts, support, settings))
 
     whole = ask(prompts[:1], None)[0]
@@ -157,8 +157,8 @@ def _check_alike(replicas: Replicas, prompts: Sequence[Tokens]) -> None:
     first, *others = replicas.servers
     if not others:
         return
-    expected = np.exp(replicas.run(first.rows(prompts, None)))
+    expected = np.exp(replicas.run(first.rows(prompts, None, {})))
     for server in others:
-        found = np.exp(replicas.run(server.rows(prompts, None)))
+        found = np.exp(replicas.run(server.rows(prompts, None, {})))
         if not (np.abs(found - expected).sum(axis=1) / 2 <= APART).all():
             raise replicas.different(server, "log-probabilities")

@@ -127,26 +127,28 @@ class Replicas:
         places: list[list[int]] = [[] for _ in self.servers]
         for place, prompt in enumerate(prompts):
             places[replica_of(prompt, len(places))].append(place)
-        outcomes = await asyncio.gather(
-            *(
-                _outcome(server.rows([prompts[place] for place in own], support))
-                for server, own in zip(self.servers, places, strict=True)
-            )
-        )
+        own_rows = [
+            server.rows([prompts[place] for place in own], support, {})
+            for server, own in zip(self.servers, places, strict=True)
+        ]
+        found = await asyncio.gather(*own_rows, return_exceptions=True)
+        if len(self.servers) > 1:  # once all rows are there
 
-        async def failure(server: Server, outcome: Logprobs | BackendError) -> BackendError | None:
-            """Return a replica's failure: of its rows, or of a public prompt after all rows."""
-            if isinstance(outcome, BackendError):
-                return outcome
-            return await _outcome(server.look_at_canary(support)) if len(outcomes) > 1 else None
+            async def checked(server: Server, rows: Logprobs | BaseException) -> Logprobs:
+                if isinstance(rows, BaseException):
+                    raise rows
+                await server.look_at_canary(support)
+                return rows
 
-        for failed in await asyncio.gather(*map(failure, self.servers, outcomes)):
-            if failed is not None:
-                raise failed
-        found = [outcome for outcome in outcomes if not isinstance(outcome, BackendError)]
-        rows = np.empty((len(prompts), found[0].shape[1]), dtype=np.float32)
-        for own, own_rows in zip(places, found, strict=True):
-            rows[own] = own_rows
+            found = await asyncio.gather(*map(checked, self.servers, found), return_exceptions=True)
+        answers = []
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+            answers.append(each)
+        rows = np.empty((len(prompts), answers[0].shape[1]), dtype=np.float32)
+        for own, answer in zip(places, answers, strict=True):
+            rows[own] = answer
         return rows
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -235,14 +237,6 @@ class PrivateLoop:
 
     def _is_elsewhere(self, _record: logging.LogRecord) -> bool:
         return threading.get_ident() != self._thread.ident
-
-
-async def _outcome(work: Coroutine[Any, Any, Result]) -> Result | BackendError:
-    """Return a coroutine's result, or its error."""
-    try:
-        return await work
-    except BackendError as error:
-        return error
 
 
 async def _cancel_others() -> None:

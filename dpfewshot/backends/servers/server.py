@@ -6,9 +6,10 @@ A row is independent of the other prompts: a prompt at fault gives a row of NaN,
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -33,7 +34,31 @@ DIALECTS: Final[Mapping[str, type[Dialect]]] = {
 OWNERS: Final[Mapping[str, type[Dialect]]] = {"llamacpp": LlamaServer, "vllm": VLLM}
 """Dialects by the owner of a model in `/v1/models`."""
 
+Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+
+
+def _understands(
+    ask: Callable[Concatenate[Server, Parameters], Awaitable[Result]],
+) -> Callable[Concatenate[Server, Parameters], Awaitable[Result]]:
+    """Let a coroutine raise nothing but this package's errors.
+
+    The fields of a server's answers may have any type, such as a list in place of a name.
+    """
+
+    @wraps(ask)
+    async def understood(server: Server, *given: Parameters.args, **named: Parameters.kwargs) -> Result:
+        try:
+            return await ask(server, *given, **named)
+        except DPFewShotError:
+            raise
+        except Fault as fault:
+            raise fault.error(server.name) from None
+        except Exception as error:  # noqa: BLE001 - the message may quote the server
+            failed = type(error).__name__
+        raise BackendError(f"{server.name} answers in an undocumented form ({failed})")
+
+    return understood
 
 
 class Server:
@@ -80,20 +105,19 @@ class Server:
         self._asked: dict[str, float] = {}
 
     @property
-    def _name(self) -> str:
+    def name(self) -> str:
+        """The server in messages."""
         return f"the server at {self.client.host}"
 
     # ---- connecting --------------------------------------------------------------------------------------
 
+    @_understands
     async def open(self, canary: str) -> None:
         """Find the dialect, connect, and use a public text as the canary.
 
         Raises:
             BackendError: the server does not answer, or cannot serve as a backend.
         """
-        await self._understood(self._open(canary))
-
-    async def _open(self, canary: str) -> None:
         kind = DIALECTS.get(self._dialect_name) or await self._detected()
         self.dialect = kind(self.client, self._model, allow_truncated=self._allow_truncated)
         await self.dialect.connect()
@@ -102,7 +126,7 @@ class Server:
             self.client.gate.limit = min(self.client.gate.limit, self.dialect.slots)
         self._public_text = canary
         self._canary = await self.dialect.tokenize(canary)
-        await self._look_at_canary()
+        await self.look_at_canary()
 
     async def _detected(self) -> type[Dialect]:
         listed = await self.client.get(f"{self.client.base}/models")
@@ -124,20 +148,16 @@ class Server:
 
     # ---- rows --------------------------------------------------------------------------------------------
 
+    @_understands
     async def rows(
-        self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any] | None = None
+        self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any]
     ) -> Logprobs:
         """Return float32 of shape (prompts, support or V). Requests hold a public number of whole prompts.
 
         Raises:
             BackendError: the server is at fault, or its model changed.
         """
-        return await self._understood(self._rows(prompts, support, settings or {}))
-
-    async def _rows(
-        self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any]
-    ) -> Logprobs:
-        await self._look_at_canary(support, CANARY_SECONDS)
+        await self.look_at_canary(support, CANARY_SECONDS)
         size = self.dialect.prompts_per_request
         batches = [prompts[start : start + size] for start in range(0, len(prompts), size)]
         try:
@@ -173,14 +193,14 @@ class Server:
             BackendError: the server is at fault.
         """
         async with self.client.gate.alone(everywhere=True):
-            await self._look_at_canary(support)
+            await self.look_at_canary(support)
             try:
                 (row,) = await self._answer([prompt], support, settings)
             except Overloaded:
                 raise _overloaded(f"{self.dialect.name} at {self.client.host}") from None
             except Fault as fault:
                 if not isinstance(fault, Refused):
-                    await self._look_at_canary(support)
+                    await self.look_at_canary(support)
                 return np.full(self._width(support), np.nan, dtype=np.float32)
             return row
 
@@ -208,18 +228,14 @@ class Server:
     def _width(self, support: Tokens | None) -> int:
         return self.dialect.vocabulary_size if support is None else len(support)
 
-    async def look_at_canary(self, support: Tokens | None) -> None:
-        """Ask the canary, and compare.
-
-        Raises:
-            BackendError: the canary gets no answer, or a different one than before.
-        """
-        await self._understood(self._look_at_canary(support))
-
-    async def _look_at_canary(self, support: Tokens | None = None, seconds: float = 0.0) -> None:
+    @_understands
+    async def look_at_canary(self, support: Tokens | None = None, seconds: float = 0.0) -> None:
         """Ask the canary unless its answer is newer than `seconds`, and compare.
 
         The request is of the kind that this support needs: requests of two kinds are never mixed.
+
+        Raises:
+            BackendError: the canary gets no answer, or a different one than before.
         """
         kind, name = self.dialect.kind_of(support), f"{self.dialect.name} at {self.client.host}"
         if self._is_fresh(kind, seconds):
@@ -248,6 +264,7 @@ class Server:
 
     # ---- tokens ------------------------------------------------------------------------------------------
 
+    @_understands
     async def tokenize(self, text: str) -> list[int]:
         """Return the token ids of a text; see `Dialect.tokenize`.
 
@@ -256,9 +273,6 @@ class Server:
         Raises:
             BackendError: retryable if the server is gone, not retryable if the text is at fault.
         """
-        return await self._understood(self._tokens_of(text))
-
-    async def _tokens_of(self, text: str) -> list[int]:
         with suppress(Fault):
             return await self.dialect.tokenize(text)
         async with self.client.gate.alone(everywhere=True):
@@ -266,10 +280,10 @@ class Server:
             try:
                 return await self.dialect.tokenize(text)
             except Overloaded:
-                raise _overloaded(self._name) from None
+                raise _overloaded(self.name) from None
             except Fault:
                 await self._look_at_text()
-        raise BackendError(f"{self._name} does not tokenise a text")
+        raise BackendError(f"{self.name} does not tokenise a text")
 
     async def _look_at_text(self) -> None:
         """Tokenise a public text, once the server has finished abandoned requests."""
@@ -278,35 +292,22 @@ class Server:
                 await self.dialect.tokenize(self._public_text)
         except Fault as fault:
             # retryable whatever the fault: no private text caused it
-            raise BackendError(str(fault.error(self._name)), retryable=True) from None
+            raise BackendError(str(fault.error(self.name)), retryable=True) from None
 
+    @_understands
     async def detokenize(self, tokens: Tokens) -> str:
         """Return the text of tokens; see `Dialect.detokenize`."""
-        return await self._understood(self.dialect.detokenize(tokens))
+        return await self.dialect.detokenize(tokens)
 
+    @_understands
     async def chat_text(self, contents: Sequence[str]) -> str:
         """Return a conversation of public texts in the model's template; see `LogprobBackend.chat_text`."""
-        return await self._understood(self.dialect.chat_text(contents))
+        return await self.dialect.chat_text(contents)
 
+    @_understands
     async def chat_tokens(self, text: str) -> list[int]:
         """Return the token ids of a public text; see `LogprobBackend.chat_tokens`."""
-        return await self._understood(self.dialect.chat_tokens(text))
-
-    async def _understood(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine on answers whose fields may have any type, such as a list in place of a name.
-
-        Raises:
-            BackendError: the server is at fault, or its answers have an undocumented form.
-        """
-        try:
-            return await work
-        except DPFewShotError:
-            raise
-        except Fault as fault:
-            raise fault.error(self._name) from None
-        except Exception as error:  # noqa: BLE001 - the message may quote the server
-            failed = type(error).__name__
-        raise BackendError(f"{self._name} answers in an undocumented form ({failed})")
+        return await self.dialect.chat_tokens(text)
 
 
 def _overloaded(server: str) -> BackendError:

@@ -19,7 +19,6 @@ from dpfewshot.backends.streams.pool import (
     Logits,
     Place,
     PromptBatch,
-    StreamGroup,
     StreamPool,
     StreamPools,
     Streams,
@@ -294,10 +293,7 @@ class StreamBlock:
         guard: entered by every call: holds the backend's lock, and refuses a closed backend.
         log_softmax: turns logits into log-probabilities.
         vocabulary_size: V.
-        prefix: public token ids that every prompt begins with.
-        suffixes: the rest of each prompt; None for a prompt that cannot be evaluated.
-        tokens: how many next tokens may be asked for; with one, no stream is kept.
-        public: whether the prompts are public, so that one may continue another.
+        prefix, suffixes, tokens, public: as of `open_block`; None for a prompt that cannot be evaluated.
         turn: the block's turn, which ends with it; None if it waited for none.
     """
 
@@ -324,21 +320,16 @@ class StreamBlock:
         self._released: list[list[int]] = []
         usable = [(row, suffix) for row, suffix in enumerate(suffixes) if suffix is not None]
         sequential = public and tokens == 1
-        capacity = max(1, len(usable)) if sequential else pools.lanes[0].spare.capacity
+        capacity = max(1, len(usable)) if sequential else pools.lanes[0].capacity
         chunks = [usable[start : start + capacity] for start in range(0, len(usable), capacity)]
         places: list[Place] = []
         self._turn = turn
         self._close = weakref.finalize(self, _give_back, pools, places, turn)
         if tokens > 1:
             pools.take(len(chunks), places)  # which the finalizer owns: an interrupt loses none
-
-        def batch(chunk: Sequence[tuple[int, Tokens]], group: StreamGroup | None) -> PromptBatch:
-            rows, prompts = [row for row, _ in chunk], [suffix for _, suffix in chunk]
-            return PromptBatch(rows, prompts, group, sequential=sequential)
-
         kept = zip(places, chunks[: len(places)], strict=True)
-        self._kept = [(pool, batch(chunk, group)) for (pool, group), chunk in kept]
-        self._waves = [batch(chunk, None) for chunk in chunks[len(places) :]]
+        self._kept = [(pool, PromptBatch(chunk, group)) for (pool, group), chunk in kept]
+        self._waves = [PromptBatch(each, None, sequential=sequential) for each in chunks[len(places) :]]
 
     def next_token_logprobs(self, support: Tokens | None = None) -> Logprobs:
         """Return the log-probabilities of each prompt's next token; see `LogprobBackend`.

@@ -6,7 +6,7 @@ import contextvars
 
 import pytest
 
-from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
+from dpfewshot.backends import OpenAICompatible
 from dpfewshot.backends.servers.replicas import PrivateLoop
 from tests.support.scripted_servers import LlamaServer
 from tests.support.servers import scripted

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dpfewshot import PrivacyBudget
+from dpfewshot.backends import OpenAICompatible
 from dpfewshot.backends.servers import client
-from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.backends.servers.server import Server
 from dpfewshot.errors import BackendError
 from dpfewshot.generation.request import GenerationRequest

@@ -1,4 +1,4 @@
-"""Every backend, held to the same suite."""
+"""The base class of backends and `Scripted`: what a backend has without doing anything."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ import time
 import numpy as np
 import pytest
 
+from dpfewshot.backends import OpenAICompatible
 from dpfewshot.backends.servers import client
-from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError
 from tests.support import inside
 from tests.support.scripted_servers import VLLM, LlamaServer

@@ -9,14 +9,14 @@ import re
 import threading
 import time
 import traceback
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 
 from dpfewshot import PrivacyBudget, Record, Synthesizer, Task, icl
-from dpfewshot.backends import LlamaCpp, LogprobBackend, conformance, packaged_model_path
+from dpfewshot.backends import LlamaCpp, LogprobBackend, OpenAICompatible, conformance, packaged_model_path
 from dpfewshot.backends.servers import client, server
-from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError
 from dpfewshot.prompts.chat import chat_turns
 from tests.support import colours, inside
@@ -333,3 +333,54 @@ def test_a_closed_backend_refuses(base_url):
     closed.close()
     with pytest.raises(BackendError, match="closed"):
         closed.tokenize("a")
+
+
+def test_a_float32_model_has_the_probabilities_of_the_same_model_in_process(tmp_path):
+    """Quantised kernels differ by 0.04 to 0.09 from build to build; in float32 only rounding is left."""
+    import llama_cpp
+
+    path = tmp_path / "float32.gguf"
+    parameters = llama_cpp.llama_model_quantize_default_params()
+    parameters.ftype, parameters.allow_requantize, parameters.nthread = 0, True, 2
+    assert (
+        llama_cpp.llama_model_quantize(str(packaged_model_path()).encode(), str(path).encode(), parameters)
+        == 0
+    )
+    with LlamaCpp(path, threads=1) as local, llama_server(path) as url:
+        prompts = [local.tokenize(text) for text in ("The capital of France is", PROMPT)]
+        with OpenAICompatible(url, "smollm2", verify=False) as served:
+            difference = np.exp(served.next_token_logprobs(prompts)) - np.exp(
+                local.next_token_logprobs(prompts)
+            )
+    assert np.abs(difference).max() < 1e-3
+
+
+TEXTS = ["Name: Zanzibar", "Where", "My parcel is late", "Refund me"]
+
+
+def test_two_llama_servers_answer_as_one_until_one_is_killed():
+    with ExitStack() as stack, llama_server(packaged_model_path()) as kept:
+        urls = [kept, stack.enter_context(llama_server(packaged_model_path()))]
+        with OpenAICompatible(urls, "smollm2", verify=False) as backend:
+            prompts = [backend.tokenize(text) for text in TEXTS]
+            found = backend.next_token_logprobs(prompts)
+            with OpenAICompatible(kept, "smollm2", verify=False) as single:
+                assert found.tobytes() == single.next_token_logprobs(prompts).tobytes()
+            stack.close()
+            inside.hurry(backend, 0.5)
+            for prompt in prompts:  # wherever it is sent
+                with pytest.raises(BackendError, match="does not answer"):
+                    backend.next_token_logprobs([prompt])
+
+
+@pytest.mark.soak
+def test_two_llama_servers_conform():
+    model = packaged_model_path()
+    with (
+        llama_server(model) as one,
+        llama_server(model) as two,
+        OpenAICompatible([one, two], "smollm2") as backend,
+    ):
+        assert backend.describe().startswith("2 replicas of llama-server at 127.0.0.1:")
+        assert backend.batch_invariant
+        conformance.require(conformance.examine(backend))

@@ -1,4 +1,4 @@
-"""vLLM, SGLang and others, by scripts that answer as they are documented; `make vllm` runs a real vLLM."""
+"""vLLM and others, by scripts that answer as they are documented; `make vllm` runs a real vLLM."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from dpfewshot.backends import conformance
+from dpfewshot.backends import OpenAICompatible, conformance
 from dpfewshot.backends.servers import client, server
-from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError, MissingExtra
 from dpfewshot.prompts.chat import chat_turns
 from tests.support.scripted_servers import END, PADDED, VLLM, VOCABULARY, LlamaServer, weights
