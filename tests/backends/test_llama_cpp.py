@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import threading
 from contextlib import nullcontext
 
 import numpy as np
@@ -95,113 +93,11 @@ def test_a_block_has_the_same_bits_kept_and_in_waves_in_any_company(backend, pre
     assert finding.passed, finding.detail
 
 
-def test_an_answer_may_be_asked_for_again(backend, prefix, suffixes):
-    block = backend.open_block(prefix, suffixes[:2], 3)
-    first = block.next_token_logprobs()
-    assert same_bits(first, block.next_token_logprobs())
-    block.append(5)
-    block.append(6)
-    after = block.next_token_logprobs()
-    assert same_bits(after, block.next_token_logprobs())
-    assert same_bits(after, answers(backend, prefix, suffixes[:2], [5, 6])[-1])
-    assert same_bits(after[:, [7, 3]], block.next_token_logprobs([7, 3]))
-    block.close()
-
-
-def test_a_public_block_stays_open_while_private_ones_come_and_go(backend, prefix, suffixes):
-    expected = answers(backend, prefix, [[]], [5, 6], public=True)
-    public = backend.open_block(prefix, [[]], 3, public=True)
-    found = []
-    for token in (5, 6, None):
-        found.append(public.next_token_logprobs())
-        answers(backend, prefix, suffixes[:2], [1])
-        backend.next_token_logprobs(suffixes[:1])
-        if token is not None:
-            public.append(token)
-    public.close()
-    assert all(map(same_bits, expected, found))
-
-
-def test_more_public_prompts_than_are_kept_have_the_same_bits(backend, prefix, short_prompts):
-    together = answers(backend, prefix, short_prompts[:6], [9], public=True)
-    single = answers(backend, prefix, short_prompts[5:6], [9], public=True)
-    assert all(same_bits(many[5:], one) for many, one in zip(together, single, strict=True))
-
-
-def test_public_prompts_of_one_token_continue_one_another(backend, prefix, suffixes):
-    """Each by itself has the bits that it has alone; what continues it is evaluated from there."""
-    first, other = suffixes[1], suffixes[3]
-    prompts = [first, [*first, 5], [*first, 5, 6], [], [*first, 7], other, first]
-    whole = answers(backend, prefix, prompts, [])[0]
-    before = backend.tokens_evaluated
-    turns = answers(backend, prefix, prompts, [], public=True)[0]
-    assert backend.tokens_evaluated - before == 2 * len(first) + len(other) + 1 + 2 + 1
-    for row in (0, 3, 5, 6):
-        assert same_bits(turns[row], whole[row])
-    assert same_bits(turns[1:2], answers(backend, prefix, [other, *prompts[:2]], [], public=True)[0][2:])
-    assert np.abs(np.exp(turns) - np.exp(whole)).max() < 0.1  # about the same: see check_block_agreement
-    before = backend.tokens_evaluated
-    answers(backend, prefix, prompts[:3], [])
-    assert backend.tokens_evaluated - before == 3 * len(first) + 3  # private prompts never do
-
-
 def test_an_empty_suffix_is_the_prefix_alone(backend, prefix, suffixes):
     block = answers(backend, prefix, [suffixes[0], [], suffixes[1]], [11])
     whole = backend.next_token_logprobs([prefix, [*prefix, 11]])
     assert np.abs(np.exp(block[0][1]) - np.exp(whole[0])).max() < 1e-2
     assert np.abs(np.exp(block[1][1]) - np.exp(whole[1])).max() < 0.1
-
-
-def test_prompts_that_cannot_be_evaluated_are_rows_of_nan(backend):
-    good, size = [1, 2, 3], backend.vocabulary_size
-    bad = [[], [7] * 257, [3, size], [-1]]
-    found = backend.next_token_logprobs([bad[0], good, *bad[1:]], [5, 6])
-    assert np.isnan(found[[0, 2, 3, 4]]).all()
-    assert same_bits(found[1:2], backend.next_token_logprobs([good], [5, 6]))
-    assert np.isfinite(backend.next_token_logprobs([[7] * 256], [5])).all()
-
-
-def test_room_for_a_block_counts_the_tokens_to_come(backend):
-    fits, does_not = [7] * (256 - 10 - 2), [7] * (256 - 10 - 1)
-    for found in answers(backend, [3] * 10, [fits, does_not], [5, 5]):
-        assert np.isfinite(found[0]).all()
-        assert np.isnan(found[1]).all()
-
-
-def test_logits_that_are_not_finite_are_a_row_of_nan(backend, monkeypatch):
-    """Only the row concerned: `extend` is what evaluates one prompt."""
-    evaluate = KVStreams.extend
-
-    def broken(self, stream, start, tokens, **options):
-        logits = evaluate(self, stream, start, tokens, **options).copy()
-        if tokens[0] == 9:
-            logits[100] = np.inf if len(tokens) > 1 else np.nan
-        return logits
-
-    good = backend.next_token_logprobs([[8]])
-    monkeypatch.setattr(KVStreams, "extend", broken)
-    found = backend.next_token_logprobs([[9], [8], [9, 9]])
-    assert np.isnan(found[[0, 2]]).all()
-    assert same_bits(found[1:2], good)
-
-
-def test_no_prompts_at_all(backend, prefix):
-    assert backend.next_token_logprobs([]).shape == (0, backend.vocabulary_size)
-    assert [found.shape for found in answers(backend, prefix, [], [5])] == [(0, backend.vocabulary_size)] * 2
-
-
-def test_special_tokens_in_text_stay_text(backend):
-    assert backend.detokenize([min(backend.end_token_ids)]).startswith("<|")
-    for text in ("<|im_end|>", "a<|endoftext|>b", "<|im_start|>user"):
-        tokens = backend.tokenize(text)
-        assert len(tokens) > 1
-        assert not backend.end_token_ids & set(tokens)
-        assert backend.detokenize(tokens) == text
-
-
-def test_text_that_is_no_unicode_is_tokenized_all_the_same(backend):
-    assert backend.detokenize(backend.tokenize("a\ud800b")) == "a?b"
-    assert "\ufffd" in backend.detokenize(backend.tokenize("\U0001f30d")[:1])
 
 
 def test_it_counts_its_work(backend, prefix, suffixes):
@@ -212,58 +108,6 @@ def test_it_counts_its_work(backend, prefix, suffixes):
     least = sum(map(len, suffixes[:2])) + 2
     assert least <= spent <= least + len(prefix)
     assert backend.dummy_tokens_evaluated - before[1] == 14
-
-
-def test_threads_take_turns(backend, prefix, suffixes):
-    expected = answers(backend, prefix, suffixes[:2], [5])
-    found = {}
-
-    def work(name):
-        found[name] = answers(backend, prefix, suffixes[:2], [5])
-
-    threads = [threading.Thread(target=work, args=[name]) for name in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(all(map(same_bits, expected, answer)) for answer in found.values())
-    assert len(found) == 3
-
-
-def test_a_failed_decode_speaks_of_no_prompt_and_can_be_tried_again(backend, prefix, suffixes, monkeypatch):
-    expected = answers(backend, prefix, suffixes[:2], [5])
-    block = backend.open_block(prefix, suffixes[:2], 2)
-    with monkeypatch.context() as patch:
-        patch.setattr(inside.model(backend).library, "llama_decode", lambda *_: -3)
-        with pytest.raises(BackendError, match="llama_decode failed with status -3") as raised:
-            block.next_token_logprobs()
-    assert raised.value.retryable
-    with pytest.raises(BackendError, match="caches are lost"):
-        block.next_token_logprobs()
-    block.close()
-    assert all(map(same_bits, expected, answers(backend, prefix, suffixes[:2], [5])))
-
-
-def test_what_the_caller_gets_wrong_is_an_error(backend, prefix):
-    with pytest.raises(BackendError, match="at least one token"):
-        backend.open_block(prefix, [[1]], 0)
-    with pytest.raises(BackendError, match="leave no room"):
-        backend.open_block([1] * 256, [[1]], 1)
-    with pytest.raises(BackendError, match="support"):
-        backend.next_token_logprobs([[1]], [-1])
-    with pytest.raises(BackendError, match="not in 0 to"):
-        backend.detokenize([backend.vocabulary_size])
-    block = backend.open_block(prefix, [[1]], 2)
-    with pytest.raises(BackendError, match="not in 0 to"):
-        block.append(-1)
-    block.append(1)
-    block.append(1)  # the token after the last is not looked at
-    with pytest.raises(BackendError, match="opened for 2 tokens"):
-        block.next_token_logprobs()
-    block.close()
-    block.close()
-    with pytest.raises(BackendError, match="block is closed"):
-        block.next_token_logprobs()
 
 
 def test_steps_one_by_one_need_no_dummies(prefix, suffixes):
@@ -320,18 +164,6 @@ def test_a_context_that_cannot_be_made_frees_the_ones_before(prefix, monkeypatch
 def test_it_describes_itself(backend):
     form = "" if backend.weights == "file" else f" with {backend.weights} weights"
     assert backend.describe() == f"llama.cpp on the CPU, 1 thread, {packaged_model_path().name}{form}"
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_child_is_refused(backend):
-    child = os.fork()
-    if child == 0:
-        try:
-            backend.next_token_logprobs([[1]])
-        except BackendError as error:
-            os._exit(17 if "another process" in str(error) else 1)
-        os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
 
 
 def test_a_copy_takes_nothing_of_the_stream_with_it(backend):
@@ -422,13 +254,3 @@ def test_on_a_gpu_the_suite_decides_what_the_backend_claims(monkeypatch, holds):
         assert loaded.batch_invariant is holds
         assert inside.decode_batch(loaded) == (8 if holds else 1)
         assert "GPU" in loaded.describe()
-
-
-def test_a_closed_backend_refuses():
-    loaded = LlamaCpp(packaged_model_path())
-    block = loaded.open_block([1], [[2]], 2)
-    assert conformance.check_closing(loaded, [[1]]).passed
-    block.close()
-    for use in (lambda: loaded.tokenize("a"), block.next_token_logprobs, lambda: block.append(1)):
-        with pytest.raises(BackendError, match="closed"):
-            use()
