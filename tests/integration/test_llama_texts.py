@@ -34,13 +34,12 @@ def fresh():
 
 def synthesizer(backend, task, records, max_tokens, **settings):
     """M = the records, so that each is in every draw; without noise unless a budget is given."""
-    defaults = {
-        "budget": dpf.NO_PRIVACY,
-        "mechanism": Gaussian(top_k=20),
-        "prompts_per_draw": len(records),
-        "tokens_per_draw": max_tokens,
-    }
-    return dpf.Synthesizer(task, records, backend, max_tokens=max_tokens, **(defaults | settings))
+    given = {"budget": dpf.NO_PRIVACY, "mechanism": Gaussian(top_k=20)}
+    given |= {name: settings.pop(name) for name in [*settings] if name in given}
+    numbers = {"prompts_per_draw": len(records), "tokens_per_draw": max_tokens} | settings
+    return dpf.Synthesizer(
+        task, records, backend, max_tokens=max_tokens, settings=dpf.Settings(**numbers), **given
+    )
 
 
 # ---- chat ------------------------------------------------------------------------------------------------
