@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.backends.protocol import LogprobBackend, not_a_backend
 from dpfewshot.errors import BackendError
 
 _CONVERSATIONS: Final = (
@@ -30,7 +30,7 @@ _CONVERSATIONS: Final = (
 )
 """Public words that a template does not hold: each time others, and more; the last ones are long and odd."""
 
-_TURNS: WeakKeyDictionary[LogprobBackend, ChatTurns] = WeakKeyDictionary()
+_TURNS: WeakKeyDictionary[object, ChatTurns] = WeakKeyDictionary()
 """Cached by backend, where it is hashable: all its prompts have the same turns, whatever the clock says."""
 
 
@@ -53,7 +53,7 @@ class ChatTurns:
         return hashlib.sha256(repr((self.head, self.answer, self.following)).encode()).hexdigest()
 
 
-def chat_turns(backend: LogprobBackend) -> ChatTurns:
+def chat_turns(backend: object) -> ChatTurns:
     """Return the turns of a backend's model.
 
     Raises:
@@ -62,6 +62,8 @@ def chat_turns(backend: LogprobBackend) -> ChatTurns:
     """
     with suppress(KeyError, TypeError):  # a custom backend may be unhashable
         return _TURNS[backend]
+    if not isinstance(backend, LogprobBackend):
+        raise not_a_backend("the backend", backend)
     found = _turns(backend)
     with suppress(TypeError):
         _TURNS[backend] = found

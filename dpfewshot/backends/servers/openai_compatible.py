@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -76,7 +77,7 @@ class OpenAICompatible(LogprobBackend):
     ) -> None:
         if type(concurrency) is not int or concurrency < 1 or not timeout > 0:
             raise BackendError(f"concurrency={concurrency}: at least 1; timeout={timeout}: above 0")
-        base_urls = list(base_url) if isinstance(base_url, list | tuple) else [base_url]
+        base_urls: list[Any] = [*base_url] if isinstance(base_url, list | tuple) else [base_url]
 
         def replicas() -> Replicas:
             return Replicas(

@@ -6,7 +6,7 @@ A row is independent of the other prompts: a prompt at fault gives a row of NaN,
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
@@ -39,15 +39,15 @@ Result = TypeVar("Result")
 
 
 def _understands(
-    ask: Callable[Concatenate[Server, Parameters], Awaitable[Result]],
-) -> Callable[Concatenate[Server, Parameters], Awaitable[Result]]:
+    ask: Callable[Concatenate[Server, Parameters], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Server, Parameters], Coroutine[Any, Any, Result]]:
     """Let a coroutine raise nothing but this package's errors.
 
     The fields of a server's answers may have any type, such as a list in place of a name.
     """
 
     @wraps(ask)
-    async def understood(server: Server, *given: Parameters.args, **named: Parameters.kwargs) -> Result:
+    async def understood(server: Server, /, *given: Parameters.args, **named: Parameters.kwargs) -> Result:
         try:
             return await ask(server, *given, **named)
         except DPFewShotError:
