@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 import dpfewshot as dpf
 from dpfewshot import icl
-from dpfewshot.backends import LlamaCpp, packaged_model_path
+from dpfewshot.backends import LlamaCpp, LogprobBackend, packaged_model_path
+from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.icl.classifier import CONTENT_FREE
 from dpfewshot.icl.few_shot import FewShotPrompt
 
@@ -36,7 +37,7 @@ AGNEWS, TREC, DIRECTOR, GENRE = (
 Scores = NDArray[np.float64]
 
 
-class WholePrompts:
+class WholePrompts(LogprobBackend):
     """The same model without blocks: every token sends the whole prompt."""
 
     def __init__(self, backend: LlamaCpp) -> None:
@@ -44,9 +45,18 @@ class WholePrompts:
         self.vocabulary_size = backend.vocabulary_size
         self.end_token_ids = backend.end_token_ids
         self.batch_invariant = backend.batch_invariant
-        self.tokenize = backend.tokenize
-        self.detokenize = backend.detokenize
-        self.next_token_logprobs = backend.next_token_logprobs
+
+    def tokenize(self, text: str) -> list[int]:
+        """The model's tokens."""
+        return self._backend.tokenize(text)
+
+    def detokenize(self, tokens: Tokens) -> str:
+        """The model's text."""
+        return self._backend.detokenize(tokens)
+
+    def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
+        """The model's answers."""
+        return self._backend.next_token_logprobs(prompts, support)
 
 
 @dataclass(frozen=True)

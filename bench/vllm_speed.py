@@ -58,7 +58,7 @@ def main() -> None:
         }
         for name, url in (server.split("=", 1) for server in given.server):
             backends[name] = OpenAICompatible(url, "smollm2", timeout=600)
-            print(name, backends[name].describe(), flush=True)  # type: ignore[attr-defined]
+            print(name, backends[name].describe(), flush=True)
         asks: dict[str, Ask] = {name: _asking(backend) for name, backend in backends.items()}
         for python in given.inside:
             asks["vLLM's LLM class, one sequence"] = stack.enter_context(_inside(python, given.folder))

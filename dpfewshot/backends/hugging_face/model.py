@@ -38,16 +38,12 @@ class HuggingFaceModel:
     """A model in the memory of its device.
 
     Args:
-        model: a folder, a name on the hub, or a GGUF file.
-        device: PyTorch's name; None for the GPU if there is one, else the CPU.
-        dtype: one of `DTYPES`; None for bfloat16 on a GPU and float32 elsewhere.
-        attention: one of `ATTENTIONS`.
+        model, device, dtype, attention: see `HuggingFace`.
 
     Attributes:
         torch: the `torch` module.
         network: the `transformers` model.
-        device: the `torch.device`.
-        dtype: the `torch.dtype`.
+        device, dtype: PyTorch's own.
         layers: the shapes of the keys and of the values that each layer caches for a token.
         vocabulary_size: V: the token ids that the tokenizer knows and the model scores. Rows that only pad
             the model's matrices are dropped before probabilities are normalised.

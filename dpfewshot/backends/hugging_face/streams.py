@@ -29,16 +29,6 @@ class HuggingFaceStreams:
     - `step` evaluates one token in each of several streams. Each attends to all cells of its stream, with
       later ones masked: the shapes are the same whatever the streams hold.
 
-    Args:
-        model: the model.
-        streams: the number of streams.
-        cells: tokens that a stream holds.
-        counts: counts the evaluated tokens.
-
-    Attributes:
-        cells: the argument.
-        failed: whether an evaluation failed. The caches are then in doubt: nothing may be read from them.
-
     Raises:
         BackendError: the device lacks the memory.
     """

@@ -129,7 +129,8 @@ class LlamaCpp(StreamBackend):
             loaded = load_fastest(path, self._threads, facts)
         else:
             loaded = LlamaModel(path, gpu_layers, FILE if weights is None or weights == AUTO else weights)
-        self._loaded, self.weights = loaded, loaded.weights
+        self._loaded = loaded
+        self.weights: str = loaded.weights
         self.model_identity = f"sha256:{facts['model']}"
         self.tokenizer_identity = f"sha256:{loaded.vocabulary_hash()}"
         super().__init__(

@@ -39,15 +39,10 @@ _ROUNDS = 5
 
 
 def load_fastest(path: Path, threads: int, facts: Facts) -> LlamaModel:
-    """Load a model with the fastest form of its weights, or with the caller's in a worker.
+    """Load a model with the form that `fastest_weights` returns, or in a worker with the caller's.
 
     If the weights cannot be converted now, they stay as in the file, with a warning. A worker's must be the
     caller's.
-
-    Args:
-        path: the GGUF file.
-        threads: as in `fastest_weights`.
-        facts: as in `fastest_weights`.
 
     Raises:
         BackendError: the file holds no usable model, or cannot be converted to the caller's form.
@@ -76,9 +71,6 @@ def fastest_weights(path: Path, threads: int, facts: Facts) -> str:
         path: the GGUF file.
         threads: worker threads, at least 1.
         facts: what a verdict depends on beside the threads, as `backend.build_facts` returns it.
-
-    Returns:
-        "bf16", "f16", "q8_0", or "file".
 
     Raises:
         BackendError: the file holds no usable model.

@@ -71,8 +71,6 @@ class LlamaModel:
         weights: the form to convert the weights to, see `converted`.
 
     Attributes:
-        path: the argument.
-        weights: the argument.
         library: the `llama_cpp` module.
         handle: the `llama_model` pointer; None once closed.
         vocabulary_size: V.

@@ -55,15 +55,7 @@ class KVStreams:
     depends on the shape of the call, on its tokens and on their streams.
 
     Args:
-        model: the model.
-        streams: the number of streams.
         cells: tokens that a stream holds, a multiple of `CELL_BLOCK`.
-        threads: worker threads.
-        counts: counts the evaluated tokens.
-
-    Attributes:
-        cells: the argument.
-        failed: whether a decode call failed. The caches are then in doubt: nothing may be read from them.
 
     Raises:
         BackendError: llama.cpp cannot make the context, usually for lack of memory.

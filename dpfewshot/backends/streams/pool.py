@@ -68,25 +68,14 @@ class Streams(Protocol):
     def extend(self, stream: int, start: int, tokens: Tokens, *, dummies: bool = False) -> Logits:
         """Evaluate tokens of one stream in a call of their own, and return the logits after the last.
 
-        Args:
-            stream: the stream.
-            start: the position of the first token: how many tokens the stream holds.
-            tokens: at least one.
-            dummies: whether they count as dummies.
+        `start` is the position of the first token: how many tokens the stream holds. There is at least one.
         """
         ...
 
     def step(self, first: int, tokens: Sequence[int], positions: Sequence[int], active: int) -> list[Logits]:
         """Evaluate one token in each of the streams `first`, `first` + 1, ... in one call of a fixed shape.
 
-        Args:
-            first: the first stream.
-            tokens: a token for each stream.
-            positions: each token's position in its stream.
-            active: how many streams, from the first, hold prompts; the rest hold dummies.
-
-        Returns:
-            The logits of the active streams.
+        The first `active` streams hold prompts, and the rest dummies. Return the logits of the active ones.
         """
         ...
 
@@ -188,8 +177,7 @@ class StreamPool:
 
         Args:
             prefix: public token ids that the prompts begin with.
-            batch: at most as many prompts as its group holds, or any number of sequential ones. Each has at
-                least one token and fits a stream.
+            batch: at most `capacity` prompts, or any number of sequential ones. Each fits a stream.
             released: for each step, the token id that follows each prompt, by row.
 
         Yields:
