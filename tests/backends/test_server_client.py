@@ -17,6 +17,7 @@ from dpfewshot.backends.servers import client
 from dpfewshot.backends.servers.client import Gate
 from dpfewshot.errors import BackendError
 from tests.support import inside
+from tests.support.crash_reporter import collected
 from tests.support.scripted_servers import VLLM, LlamaServer
 from tests.support.servers import forward, scripted
 
@@ -225,21 +226,6 @@ def test_the_environment_names_no_authority(encrypted, certificate, monkeypatch)
         ask(encrypted)
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"base_url": "http://user:secret@host/v1"}, "api_key"),
-        ({"base_url": "http://host:port/v1"}, "base_url"),
-        ({"proxy": "socks5://user:secret@host:1080"}, "proxy is not an http or https address"),
-        ({"base_url": "https://host/v1", "ca_bundle": "/nowhere"}, "ca_bundle"),
-    ],
-)
-def test_addresses_that_cannot_be_used_are_refused_and_not_quoted(options, says):
-    with pytest.raises(BackendError, match=says) as raised:
-        ask(**{"url": options.pop("base_url", "http://127.0.0.1:1/v1"), **options})
-    assert "secret" not in str(raised.value)
-
-
 def test_llama_server_is_told_to_cache_no_prompt(server):
     """Its cache is on unless a request says otherwise, and moves the bits of prompts that begin alike."""
     with OpenAICompatible(server.base_url, "served") as backend:
@@ -279,3 +265,43 @@ def test_logs_at_every_level_are_the_same_whatever_was_drawn(server, caplog):
             backend.next_token_logprobs(drawn, [5])
         told.append([(record.name, record.getMessage()) for record in caplog.records])
     assert told[0] == told[1]
+
+
+URL = "http://127.0.0.1:1/v1"
+SECRET_URL = f"http://me:{KEY}@host/v1"
+TWICE = r"holds 127\.0\.0\.1:1 twice"
+NO_ADDRESS = "base_url is an address, or a list of at least one"
+
+
+@pytest.mark.parametrize(
+    ("base_url", "options", "says"),
+    [
+        (URL, {}, "the connection failed"),
+        (URL, {"proxy": f"http://me:{KEY}@127.0.0.1:1"}, "the connection failed"),
+        (URL, {"proxy": f"socks5://me:{KEY}@host:1"}, "proxy is not an http or https address"),
+        (
+            URL,
+            {"dialect": "none"},
+            "^unknown dialect 'none'; choose 'auto', 'llama-server', 'vllm', 'openai'$",
+        ),
+        (URL, {"concurrency": 0}, "concurrency=0"),
+        (URL, {"timeout": 0.0}, "timeout=0"),
+        ("https://host/v1", {"ca_bundle": "none.pem"}, "ca_bundle"),
+        *[
+            (URL, {"api_key": key}, "api_key is empty, or holds")
+            for key in (f"{KEY}\n", f"{KEY}\u00e9", f"{KEY} \x00", "")
+        ],
+        (SECRET_URL, {}, "base_url holds a user or password: pass a key as api_key"),
+        ("http://host:port/v1", {}, "base_url is not an http"),
+        ("localhost:8000", {}, "base_url is not an http"),
+        ([SECRET_URL, "http://b/v1"], {}, "base_url"),
+        (["http://a/v1", "http://A:80/v1/"], {}, "holds A:80 twice"),
+        *[([URL, "http://127.0.0.1:1" + end], {}, TWICE) for end in ("", "/", "/v1", "//v1/", "/v1/")],
+        *[(no_address, {}, NO_ADDRESS) for no_address in (None, [], [None], 7)],
+    ],
+)
+def test_what_the_constructor_refuses_it_explains_and_quotes_no_key(base_url, options, says):
+    with pytest.raises(BackendError, match=says) as raised:
+        OpenAICompatible(base_url, "served", **{"api_key": KEY, **options})
+    assert KEY not in collected(raised.value)
+    assert raised.value.retryable == (says == "the connection failed")

@@ -346,30 +346,6 @@ def test_tokens_named_by_text_are_never_taken_for_ids(connect, monkeypatch):
         connect(ByText())
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"dialect": "gopher"},
-            r"^unknown dialect 'gopher'; choose 'auto', 'llama-server', 'vllm', 'openai'$",
-        ),
-        ({"concurrency": 0}, "concurrency=0"),
-        ({"timeout": 0.0}, "timeout=0"),
-        ({"base_url": "localhost:8000"}, "base_url"),
-    ],
-)
-def test_settings_that_cannot_be_honoured_are_refused(options, message):
-    with pytest.raises(BackendError, match=message):
-        OpenAICompatible(**{"base_url": "http://127.0.0.1:1/v1", "model": "served", **options})
-
-
-def test_nobody_at_the_address_is_retryable(monkeypatch):
-    monkeypatch.setattr(client, "FIRST_DELAY", 0.001)
-    with pytest.raises(BackendError, match="the connection failed") as raised:
-        OpenAICompatible("http://127.0.0.1:1/v1", "served")
-    assert raised.value.retryable
-
-
 def test_another_name_than_the_servers_is_refused():
     script = VLLM()
     with (

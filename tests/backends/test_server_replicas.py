@@ -175,15 +175,6 @@ def test_a_replica_whose_answers_depend_on_others_is_named():
         assert f"not batch-invariant at {host}: start vLLM" in backend.describe()
 
 
-@pytest.mark.parametrize(
-    "urls", [[], ["http://a/v1", "http://A:80/v1/"], ["http://user:secret@a/v1", "http://b/v1"], [None]]
-)
-def test_addresses_that_cannot_be_replicas_are_refused(urls):
-    with pytest.raises(BackendError, match="base_url") as raised:
-        OpenAICompatible(urls, "served")
-    assert "secret" not in str(raised.value)
-
-
 TASK = Task("tickets", "Do it.", "Kind", "Text", ("A",))
 RECORDS = [Record(f"private {number}", "A") for number in range(40)]
 
@@ -332,16 +323,3 @@ def test_closing_closes_every_connection():
             backend.next_token_logprobs(PROMPTS, SUPPORT)
         opened = set(threading.enumerate()) - before
         assert not any(thread.name == "dpfewshot-server" for thread in opened)
-
-
-@pytest.mark.parametrize("other", ["", "/", "/v1", "//v1/", "/v1/"])
-def test_one_server_is_not_two_replicas(other):
-    url = "http://127.0.0.1:9"
-    with pytest.raises(BackendError, match=r"holds 127\.0\.0\.1:9 twice"):
-        OpenAICompatible([f"{url}/v1", url + other], "served")
-
-
-@pytest.mark.parametrize("addresses", [None, [], [None], 7])
-def test_what_is_no_address_is_refused(addresses):
-    with pytest.raises(BackendError, match="base_url is an address, or a list of at least one"):
-        OpenAICompatible(addresses, "served")
