@@ -45,7 +45,7 @@ ENDS = (
         "f\"the first line has {counted(len(header), 'column')}, separated",
         "f\"the first line has {', '.join(header)}, separated",
         "a CSV file without a header keeps its first record to itself",
-        "tests/unit/test_records.py",
+        "tests/records/test_reading.py",
     ),
     Fault(
         "dpfewshot/planning/guidance.py",
@@ -185,21 +185,21 @@ ENDS = (
         "if len(found) > 1:",
         "if len(found) > 9:",
         "records of two label columns are not one partition",
-        "tests/unit/test_columns.py",
+        "tests/records/test_columns.py",
     ),
     Fault(
         "dpfewshot/records/checks.py",
         "        columns=columns,\n",
         "",
         "a filtered list keeps its label column",
-        "tests/unit/test_columns.py tests/integration/test_account_kinds.py",
+        "tests/records/test_columns.py tests/integration/test_account_kinds.py",
     ),
     Fault(
         "dpfewshot/records/files.py",
         'raise InvalidRecords(f"{where}: is not JSON; put one object on each line") from None',
         'raise InvalidRecords(f"{where}: {line!r} is not JSON; put one object on each line") from None',
         "no message quotes a record",
-        "tests/unit/test_records.py tests/integration/test_cli.py",
+        "tests/records/test_reading.py tests/integration/test_cli.py",
     ),
     Fault(
         "dpfewshot/generation/telemetry.py",

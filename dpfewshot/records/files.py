@@ -5,19 +5,25 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final, TypeAlias
 
-from dpfewshot.errors import InvalidRecords
+from dpfewshot.errors import InvalidRecords, MissingExtra
 from dpfewshot.records.checks import columns_to_read
-from dpfewshot.records.tables import Table, tables_of
 from dpfewshot.values import Columns, counted
 
-BOM: Final = b"\xef\xbb\xbf"
+_BOM: Final = b"\xef\xbb\xbf"
+_MAGIC: Final = b"ARROW1"
+"""How an Arrow file begins, and no Arrow stream."""
+
+_BATCH: Final = 1024
+"""Rows of a Parquet file that are read at once."""
+
 _LONGEST_FIELD: Final = 2**31 - 1  # characters; the largest C long on every platform
 _DEEPEST: Final = 50
 """Levels of one row's JSON: far fewer than make reading it depend on the depth of the caller's stack."""
@@ -28,56 +34,87 @@ SEPARATORS: Final = ",;\t|"
 Rows = Iterator[tuple[str, object]]
 """Each row with its position: ("line 3", {"text": ..., "label": ...})."""
 
+_Reader: TypeAlias = Callable[[Sequence[BinaryIO], Columns], Rows]
 
-def rows_of_file(path: Path, columns: Columns) -> Rows:
-    """The rows of the file, or of the folder that `datasets` saved."""
-    if path.is_dir():
-        return _table_rows(path, columns)
+
+def files_of(path: Path) -> list[Path]:
+    """The file that a path names, or those of a data set that `datasets` saved, in its own order.
+
+    Raises:
+        InvalidRecords: there is none.
+    """
     if not path.exists():
         raise InvalidRecords("no such file")
+    if not path.is_dir():
+        return [path]
+    try:
+        state = json.loads((path / "state.json").read_bytes())
+        return [path / str(one["filename"]) for one in state["_data_files"]]
+    except (OSError, ValueError, TypeError, KeyError):
+        raise InvalidRecords(
+            "is a directory, and none that datasets.Dataset.save_to_disk wrote; give one file"
+        ) from None
+
+
+def rows_of(path: Path, files: Sequence[BinaryIO], columns: Columns) -> Rows:
+    """The rows of files.
+
+    Args:
+        path: it tells what the files are.
+        files: those of `files_of`, open.
+        columns: that are read.
+
+    Raises:
+        InvalidRecords: a file cannot be used, or its kind is unknown.
+        MissingExtra: pyarrow is not installed.
+    """
+    name = "x.arrow" if path.is_dir() else path.name.lower()
     for suffix, rows in _READERS.items():
-        if path.name.lower().endswith(suffix):
-            return rows(path, columns)
+        if name.endswith(suffix):
+            return rows(files, columns)
     raise InvalidRecords(f"unknown suffix; known are {', '.join(_READERS)}")
 
 
-def _lines(path: Path) -> Iterator[str]:
-    """The lines of a text file. Only a line feed ends one: texts may contain other separators."""
-    with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as file:
-        try:
-            for number, line in enumerate(file, start=1):
-                yield decoded(line.removeprefix(BOM) if number == 1 else line, number)
-        except (gzip.BadGzipFile, EOFError, zlib.error):
-            raise InvalidRecords("is damaged or truncated: not a complete gzip file") from None
-
-
-def decoded(line: bytes, number: int) -> str:
-    """The text of a line in UTF-8; its number is for the message."""
+@contextmanager
+def errors_of(path: Path) -> Iterator[None]:
+    """Name the file in what goes wrong with it, on one line."""
+    shown = str(path) if str(path).isprintable() else ascii(str(path))
     try:
-        return line.decode()
+        yield
+    except InvalidRecords as error:
+        raise InvalidRecords(f"{shown}: {error}") from None
+    except OSError as error:
+        # A library's OSError may carry any text, or none, where the system's reason stands.
+        reason = os.strerror(error.errno) if error.errno else type(error).__name__
+        raise InvalidRecords(f"{shown}: cannot be read: {reason}") from None
+
+
+def _unpacked(rows: _Reader) -> _Reader:
+    """The reader of a file that gzip packed."""
+    return lambda files, columns: rows([gzip.open(file) for file in files], columns)
+
+
+def _lines(file: BinaryIO) -> Iterator[str]:
+    """The lines of a text file in UTF-8. Only a line feed ends one: texts may contain other separators."""
+    number = 0
+    try:
+        for number, line in enumerate(file, start=1):
+            yield (line.removeprefix(_BOM) if number == 1 else line).decode()
     except UnicodeDecodeError:
         raise InvalidRecords(f"line {number}: is not UTF-8; convert the file") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise InvalidRecords("is damaged or truncated: not a complete gzip file") from None
 
 
-def _jsonl_rows(path: Path, _columns: Columns) -> Rows:
-    for number, line in enumerate(_lines(path), start=1):
+def _jsonl_rows(files: Sequence[BinaryIO], _columns: Columns) -> Rows:
+    for number, line in enumerate(_lines(files[0]), start=1):
         if line.strip():
-            yield f"line {number}", json_object(line, number)
+            yield f"line {number}", _json_object(line, f"line {number}")
 
 
-def json_object(line: str | bytes, number: int) -> dict[str, object]:
-    """The object of one line.
-
-    Args:
-        line: text, or UTF-8.
-        number: of the line, for the message.
-
-    Raises:
-        InvalidRecords: it is not one.
-    """
-    where, text = f"line {number}", line if isinstance(line, str) else decoded(line, number)
+def _json_object(line: str, where: str) -> dict[str, object]:
     try:
-        row = json.loads(text)
+        row = json.loads(line)
     except (ValueError, RecursionError):  # a number of thousands of digits raises ValueError too
         raise InvalidRecords(f"{where}: is not JSON; put one object on each line") from None
     if not isinstance(row, dict):
@@ -98,10 +135,10 @@ def _levels(row: dict[str, object]) -> int:
     return _DEEPEST + 1
 
 
-def _csv_rows(path: Path, columns: Columns) -> Rows:
+def _csv_rows(files: Sequence[BinaryIO], columns: Columns) -> Rows:
     # The limit (131,072 characters by default) is global. Restoring it would break a thread that reads now.
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
-    lines = _lines(path)
+    lines = _lines(files[0])
     first = next(lines, "")
     separator = _separator(first, columns)
     # Without `strict`, an unclosed quote would swallow the rest of the file into one record.
@@ -151,15 +188,37 @@ def _next_csv_row(reader: Any) -> tuple[str, list[str] | None]:
         raise InvalidRecords(f"{where}: {trouble}") from None
 
 
-def _table_rows(path: Path, columns: Columns) -> Rows:
-    return numbered(rows_of_tables(tables_of(path, columns)[1]))
+def _parquet_rows(file: BinaryIO, columns: Columns) -> Iterator[object]:
+    pyarrow_for("reading Parquet files")
+    from pyarrow import parquet
+
+    with refused_if_damaged("is damaged, or not a Parquet file"):
+        reader = parquet.ParquetFile(file, pre_buffer=False)
+        names = columns_to_read(columns, list(reader.schema_arrow.names))
+        for batch in reader.iter_batches(_BATCH, columns=names, use_threads=False):
+            yield from _batch_rows(batch, names)
 
 
-def rows_of_tables(tables: Iterable[Table]) -> Iterator[dict[str, object]]:
-    """The rows of tables, group by group."""
-    for table in tables:
-        for group in range(len(table.sizes)):
-            yield from zipped(table.names, table.read(group))
+def _arrow_rows(file: BinaryIO, columns: Columns) -> Iterator[object]:
+    """The rows of an Arrow file or stream."""
+    arrow = pyarrow_for("reading Arrow files")
+    with refused_if_damaged("is damaged, or not an Arrow file"):
+        magic = file.read(len(_MAGIC))
+        file.seek(0)
+        if magic == _MAGIC:
+            reader = arrow.ipc.open_file(file)
+            batches = map(reader.get_batch, range(reader.num_record_batches))
+        else:
+            reader = batches = arrow.ipc.open_stream(file)
+        names = columns_to_read(columns, list(reader.schema.names))
+        for each in batches:
+            batch = each.select(names)
+            batch.validate(full=True)  # Arrow follows an offset beyond its buffer, and ends the process
+            yield from _batch_rows(batch, names)
+
+
+def _batch_rows(batch: Any, names: Sequence[str]) -> Iterator[object]:
+    return zipped(names, [[value.as_py() for value in batch.column(name)] for name in names])
 
 
 def zipped(names: Sequence[str], values: list[list[object]]) -> Iterator[dict[str, object]]:
@@ -174,12 +233,48 @@ def numbered(rows: Iterable[object]) -> Rows:
         yield f"record {number}", row
 
 
-_READERS: Final[Mapping[str, Callable[[Path, Columns], Rows]]] = {
+def _table_rows(rows: Callable[[BinaryIO, Columns], Iterator[object]]) -> _Reader:
+    return lambda files, columns: numbered(row for file in files for row in rows(file, columns))
+
+
+def pyarrow_for(what: str) -> Any:
+    """The package pyarrow.
+
+    Args:
+        what: is done with it, for the message.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.ipc
+    except ImportError:
+        raise MissingExtra(what, "parquet") from None
+    return pa
+
+
+@contextmanager
+def refused_if_damaged(what: str) -> Iterator[None]:
+    """Refuse a file that Arrow cannot read, in these words."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (InvalidRecords, MemoryError):  # some are a ValueError, or an ArrowException, too
+        raise
+    except OverflowError:
+        raise InvalidRecords("has a number or time beyond Python's range; convert it to a string") from None
+    except (pa.ArrowException, OSError, EOFError, ValueError):
+        raise InvalidRecords(what) from None
+
+
+_READERS: Final[Mapping[str, _Reader]] = {
     ".jsonl": _jsonl_rows,
-    ".jsonl.gz": _jsonl_rows,
+    ".jsonl.gz": _unpacked(_jsonl_rows),
     ".csv": _csv_rows,
-    ".csv.gz": _csv_rows,
-    ".parquet": _table_rows,
-    ".arrow": _table_rows,
-    ".feather": _table_rows,
+    ".csv.gz": _unpacked(_csv_rows),
+    ".parquet": _table_rows(_parquet_rows),
+    ".arrow": _table_rows(_arrow_rows),
+    ".feather": _table_rows(_arrow_rows),
 }

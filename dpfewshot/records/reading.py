@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, overload
 
 from dpfewshot.errors import InvalidRecords
-from dpfewshot.records.checks import TextColumns, columns_for, columns_to_read, record_of
-from dpfewshot.records.files import Rows, numbered, rows_of_file, zipped
+from dpfewshot.records.checks import TextColumns, columns_for, columns_to_read, records_of
+from dpfewshot.records.files import Rows, errors_of, files_of, numbered, rows_of, zipped
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import (
     LABEL_COLUMN,
@@ -66,8 +66,9 @@ def read_records(
         >>> read_records("tickets.jsonl.gz", text="body", label="topic", unit="customer")  # doctest: +SKIP
     """
     path, columns = Path(path), columns_for(text, label, unit)
-    with errors_of(path):
-        return _collect(rows_of_file(path, columns), columns)
+    with errors_of(path), ExitStack() as opened:
+        files = [opened.enter_context(one.open("rb")) for one in files_of(path)]
+        return Records(records_of(rows_of(path, files, columns), columns))
 
 
 @overload
@@ -113,7 +114,7 @@ def as_records(
     if isinstance(source, StoredRecords):
         _check_names(source.columns, given)
         return source
-    records = _collect(_rows_in_memory(source, given), given)
+    records = Records(records_of(_rows_in_memory(source, given), given))
     columns = columns_of(records)
     _check_names(columns, given)
     if columns.unit is None and len({record.unit is None for record in records}) > 1:
@@ -136,20 +137,6 @@ def _check_names(remembered: Columns, given: Columns) -> None:
 
 def _text_named(columns: Columns) -> str | dict[str, str]:
     return dict(columns.fields) or columns.text
-
-
-@contextmanager
-def errors_of(path: Path) -> Iterator[None]:
-    """Name the file in what goes wrong with it, on one line."""
-    shown = str(path) if str(path).isprintable() else ascii(str(path))
-    try:
-        yield
-    except InvalidRecords as error:
-        raise InvalidRecords(f"{shown}: {error}") from None
-    except OSError as error:
-        # A library's OSError may carry any text, or none, where the system's reason stands.
-        reason = os.strerror(error.errno) if error.errno else type(error).__name__
-        raise InvalidRecords(f"{shown}: cannot be read: {reason}") from None
 
 
 def _rows_in_memory(source: Any, columns: Columns) -> Rows:
@@ -178,15 +165,3 @@ def _columns_of_frame(frame: Any, names: Sequence[str]) -> list[list[object]]:
 @redacts_errors(InvalidRecords, "loading")
 def _rows_of_dataset(dataset: Any) -> Iterator[object]:
     yield from dataset
-
-
-def _collect(rows: Rows, columns: Columns) -> Records:
-    records = Records()
-    for where, row in rows:
-        try:
-            records.append(record_of(row, columns))
-        except InvalidRecords as error:
-            raise InvalidRecords(f"{where}: {error}") from None
-    if not records:
-        raise InvalidRecords("there are no records")
-    return records
