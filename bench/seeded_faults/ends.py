@@ -41,7 +41,7 @@ ENDS = (
         "tests/contract/test_server_dialects.py",
     ),
     Fault(
-        "dpfewshot/records/files.py",
+        "dpfewshot/records/reading.py",
         "f\"the first line has {counted(len(header), 'column')}, separated",
         "f\"the first line has {', '.join(header)}, separated",
         "a CSV file without a header keeps its first record to itself",
@@ -143,14 +143,14 @@ ENDS = (
         "if not is_failure(error) or may_pass(error):",
         "if not is_failure(error) or isinstance(error, BackendError):",
         "a record that cannot be tokenised is a null and no error",
-        "tests/unit/test_prompts.py tests/integration/test_synthesizer_failures.py",
+        "tests/prompts/test_writer.py tests/integration/test_synthesizer_failures.py",
     ),
     Fault(
         "dpfewshot/prompts/writer.py",
         "first_tokens(self.tokenizer, value, length)",
         "first_tokens(self.tokenizer, value, len(value))",
         "a record has a cap of its own",
-        "tests/unit/test_prompts.py",
+        "tests/prompts/test_writer.py",
     ),
     Fault(
         "dpfewshot/tasks/layout.py",
@@ -195,7 +195,7 @@ ENDS = (
         "tests/records/test_columns.py tests/integration/test_account_kinds.py",
     ),
     Fault(
-        "dpfewshot/records/files.py",
+        "dpfewshot/records/reading.py",
         'raise InvalidRecords(f"{where}: is not JSON; put one object on each line") from None',
         'raise InvalidRecords(f"{where}: {line!r} is not JSON; put one object on each line") from None',
         "no message quotes a record",
@@ -220,7 +220,7 @@ ENDS = (
         "plan = (one.certificate and one.certificate.reservation) or number",
         'plan = (one.certificate and one.certificate.reservation) or ""',
         "lines that do not state one plan cost their sum",
-        "tests/unit/test_demonstrations.py",
+        "tests/demonstrations/test_collection.py",
     ),
     Fault(
         "dpfewshot/audit/certified.py",

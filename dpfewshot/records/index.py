@@ -23,7 +23,7 @@ import numpy as np
 
 from dpfewshot.errors import InvalidRecords
 from dpfewshot.records.checks import TextColumns, columns_for, records_of
-from dpfewshot.records.files import errors_of, files_of, pyarrow_for, refused_if_damaged, rows_of
+from dpfewshot.records.reading import errors_of, files_of, pyarrow_for, refused_if_damaged, rows_of
 from dpfewshot.records.units import Integers, first_equal, first_rows
 from dpfewshot.runtime.files import replaced, write_errors
 from dpfewshot.runtime.redaction import none_if_it_fails, redacts_errors

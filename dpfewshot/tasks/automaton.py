@@ -164,7 +164,7 @@ class _Places:
         return self._reached[place]
 
     def kinds(self) -> tuple[list[int], list[range]]:
-        """Bytes that all places read alike are of one kind: the first of each, and the kinds of each place."""
+        """The first byte of each kind, and the kinds that a place reads. Every place reads a kind alike."""
         read = [(first, last + 1) for first, last in filter(None, self.reads)]
         borders = sorted({0, *(end for ends in read for end in ends if end < _BYTES)})
         spans = (ends or (0, -1) for ends in self.reads)

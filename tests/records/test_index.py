@@ -311,7 +311,6 @@ def test_what_has_no_records_is_refused(name: str, words: str, tmp_path: Path) -
         (f'{{"{PRIVATE}": "a", "label": "x"}}\n', "line 1: has no 'text'"),
         ("\n \n", "there are no records"),
         (f'{{"text": "{PRIVATE}", "label": "x"}}\n{{"text": "\udce9"}}', "line 2: is not UTF-8"),
-        (f'{{"text": "{PRIVATE}", "label": "x", "z": {"[" * 60}{"]" * 60}}}', "line 1: is nested more than"),
     ],
 )
 def test_a_refusal_names_the_line_and_leaves_no_index(content: str, words: str, tmp_path: Path) -> None:

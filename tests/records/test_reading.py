@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from dpfewshot.errors import BackendError, DPFewShotError, InvalidRecords, MissingExtra
 from dpfewshot.records import as_records, read_records
-from dpfewshot.records.files import SEPARATORS
+from dpfewshot.records.reading import SEPARATORS
 from dpfewshot.values import Record
 from tests.support.refusals import GOOD, PRIVATE, everything_said, jsonl, refusal, refused_file
 
