@@ -28,31 +28,26 @@ _LETTER: Final = rf'(?:{letters_of_strings()}|\\["\\/bfnrt])'
 _FRACTION: Final = r"(?:\.[0-9]{1,6})?"
 _TIME: Final = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z"
 _DATE: Final = (
-    r"[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    r"[12][0-9]{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
     r"|02-(?:0[1-9]|1[0-9]|2[0-8]))"
 )
-"""A date of the calendar. 29 February is left out, whatever the year."""
+"""A date of the calendar from the year 1000. 29 February is left out, whatever the year."""
 
 _FORMATS: Final = {
-    "date": _DATE.replace("[0-9]{4}", "[12][0-9]{3}", 1),
+    "date": _DATE,
     "time": _TIME,
-    "date-time": f"{_DATE.replace('[0-9]{4}', '[12][0-9]{3}', 1)}T{_TIME}",
+    "date-time": f"{_DATE}T{_TIME}",
     "uuid": "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
 }
 
 _IDENTIFIERS: Final = frozenset({"$id", "$schema"})
 """Keywords that restrict nothing at the root. Below it they change what `$ref` and other keywords mean."""
 
-_NOTES: Final[Mapping[str, type]] = {
-    **dict.fromkeys((*sorted(_IDENTIFIERS), "$comment", "description", "title"), str),
-    **dict.fromkeys(("deprecated", "readOnly", "writeOnly"), bool),
-    **dict.fromkeys(("$defs", "definitions"), dict),
-    "default": object,
-    "examples": list,
+_NOTES: Final = _IDENTIFIERS | {
+    *("$comment", "$defs", "default", "definitions", "deprecated"),
+    *("description", "examples", "readOnly", "title", "writeOnly"),
 }
-"""Keywords that restrict nothing, with the values that a validator allows there."""
-
-_WORDS: Final = {str: "a string", bool: "true or false", dict: "an object", list: "a list"}
+"""Keywords that restrict nothing."""
 
 _KEYWORDS: Final[Mapping[str, frozenset[str]]] = {
     "string": frozenset({"minLength", "maxLength", "pattern", "format"}),
@@ -166,7 +161,6 @@ class _Translation:
         if not isinstance(schema, dict):
             raise _wrong(place, "is not a JSON object; a schema says its type, enum, const, anyOf or $ref")
         self._check_identifiers(schema, place)
-        _check_notes(schema, place)
         expression = self._of(schema, place, within)
         self._written += len(expression)
         if len(expression) > LONGEST or self._written > _MOST_WRITTEN:
@@ -174,7 +168,7 @@ class _Translation:
         return expression
 
     def _of(self, schema: Mapping[str, Any], place: str, within: tuple[str, ...]) -> str:
-        used = schema.keys() - _NOTES.keys()
+        used = schema.keys() - _NOTES
         if "$ref" in used:
             _check_alone(used, "$ref", place)
             return self._referenced(schema["$ref"], place, within)
@@ -280,12 +274,6 @@ class _Translation:
     def _check_identifiers(self, schema: Mapping[str, Any], place: str) -> None:
         if schema is not self._root and (found := sorted(schema.keys() & _IDENTIFIERS)):
             raise _wrong(place, f"has {found[0]!r} below the root: put its definitions into the root's $defs")
-
-
-def _check_notes(schema: Mapping[str, Any], place: str) -> None:
-    for name in sorted(schema.keys() & _NOTES.keys()):
-        if not isinstance(schema[name], _NOTES[name]):
-            raise _wrong(place, f"needs {_WORDS[_NOTES[name]]} as {name!r}")
 
 
 def _pattern(pattern: object, place: str) -> str:

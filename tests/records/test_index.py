@@ -107,6 +107,7 @@ def test_they_are_the_records_that_a_list_would_hold(make: Make, tmp_path: Path)
     assert list(indexed) == listed
     assert (indexed[3], indexed[-1], indexed[90:4:-9]) == (listed[3], listed[-1], listed[90:4:-9])
     assert indexed.take([99, 0, 50, 0]) == [listed[99], listed[0], listed[50], listed[0]]
+    assert indexed.labels == {row: ROWS[row]["label"] for row in range(3)}
     assert columns_of(indexed) == columns_of(listed)
     assert unit_of(indexed) == "who"
     assert as_records(indexed, unit="who") is indexed
