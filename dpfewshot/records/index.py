@@ -6,7 +6,6 @@ record with its label, and of the first with its unit.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import json
@@ -15,9 +14,11 @@ import os
 import secrets
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from io import BufferedReader
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 
@@ -92,8 +93,9 @@ def index_records(
     return records
 
 
-class _Place(NamedTuple):
-    """Where records lie.
+@dataclass(frozen=True, slots=True, repr=False)
+class _Place:
+    """Where records lie. Its repr does not show the digest.
 
     Attributes:
         path: of their file, absolute.
@@ -163,8 +165,9 @@ class IndexedRecords(StoredRecords):
     def take(self, rows: Sequence[int]) -> list[Record | None]:
         """See `StoredRecords.take`."""
         index = self._opened()
+        index.check()  # a truncated map would end the process
         found = [none_if_it_fails(functools.partial(index.record, row)) for row in rows]
-        self.check()  # only what an unchanged file does not yield is missing
+        index.check()  # only what an unchanged file does not yield is missing
         return found
 
     @redacts_errors(InvalidRecords, "reading")
@@ -219,7 +222,7 @@ class _Pinned:
         for descriptor in self._descriptors:
             os.close(descriptor)
 
-    def streams(self) -> list[BinaryIO]:
+    def streams(self) -> list[BufferedReader]:
         """The content of each file from its start. All streams of a file share one position."""
         for descriptor in self._descriptors:
             os.lseek(descriptor, 0, os.SEEK_SET)
@@ -309,7 +312,7 @@ def _opened(place: _Place, source: _Pinned) -> _Index:
             _write(file, place, source)
     with errors_of(place.index):
         kept = _Pinned(place.index, [place.index])
-        return _Index(*kept.streams(), place, source, kept)
+        return _Index(kept.streams()[0], place, source, kept)
 
 
 def _write(file: BinaryIO, place: _Place, source: _Pinned) -> None:
@@ -359,7 +362,7 @@ def _digest(name: str, key: bytes) -> bytes:
 def _schema(place: _Place) -> Any:
     """The columns of an index: texts, names, and a digest for each name."""
     arrow = pyarrow_for("index_records")
-    columns = dataclasses.asdict(place.columns)
+    columns = asdict(place.columns)
     del columns["fields"]  # the text column's name tells them
     del columns["masked"]  # a file's texts are as they are
     told = {

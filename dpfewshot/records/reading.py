@@ -16,9 +16,10 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedIOBase
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeAlias, overload
+from typing import Any, Final, TypeAlias, overload
 
 from dpfewshot.errors import InvalidRecords, MissingExtra
 from dpfewshot.records.checks import TextColumns, columns_for, columns_to_read, records_of
@@ -47,7 +48,7 @@ SEPARATORS: Final = ",;\t|"
 Rows = Iterator[tuple[str, object]]
 """Each row with its position: ("line 3", {"text": ..., "label": ...})."""
 
-_Reader: TypeAlias = Callable[[Sequence[BinaryIO], Columns], Rows]
+_Reader: TypeAlias = Callable[[Sequence[BufferedIOBase], Columns], Rows]
 
 
 @redacts_errors(InvalidRecords, "loading")
@@ -210,7 +211,7 @@ def files_of(path: Path) -> list[Path]:
         ) from None
 
 
-def rows_of(path: Path, files: Sequence[BinaryIO], columns: Columns) -> Rows:
+def rows_of(path: Path, files: Sequence[BufferedIOBase], columns: Columns) -> Rows:
     """The rows of files.
 
     Args:
@@ -248,7 +249,7 @@ def _unpacked(rows: _Reader) -> _Reader:
     return lambda files, columns: rows([gzip.open(file) for file in files], columns)
 
 
-def _lines(file: BinaryIO) -> Iterator[str]:
+def _lines(file: BufferedIOBase) -> Iterator[str]:
     """The lines of a text file in UTF-8. Only a line feed ends one: texts may contain other separators."""
     number = 0
     try:
@@ -260,7 +261,7 @@ def _lines(file: BinaryIO) -> Iterator[str]:
         raise InvalidRecords("is damaged or truncated: not a complete gzip file") from None
 
 
-def _jsonl_rows(files: Sequence[BinaryIO], _columns: Columns) -> Rows:
+def _jsonl_rows(files: Sequence[BufferedIOBase], _columns: Columns) -> Rows:
     for number, line in enumerate(_lines(files[0]), start=1):
         if line.strip():
             yield f"line {number}", _json_object(line, f"line {number}")
@@ -276,7 +277,7 @@ def _json_object(line: str, where: str) -> dict[str, object]:
     return row
 
 
-def _csv_rows(files: Sequence[BinaryIO], columns: Columns) -> Rows:
+def _csv_rows(files: Sequence[BufferedIOBase], columns: Columns) -> Rows:
     # The limit (131,072 characters by default) is global. Restoring it would break a thread that reads now.
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
     lines = _lines(files[0])
@@ -329,7 +330,7 @@ def _next_csv_row(reader: Any) -> tuple[str, list[str] | None]:
         raise InvalidRecords(f"{where}: {trouble}") from None
 
 
-def _parquet_rows(file: BinaryIO, columns: Columns) -> Iterator[object]:
+def _parquet_rows(file: BufferedIOBase, columns: Columns) -> Iterator[object]:
     pyarrow_for("reading Parquet files")
     from pyarrow import parquet
 
@@ -340,7 +341,7 @@ def _parquet_rows(file: BinaryIO, columns: Columns) -> Iterator[object]:
             yield from _batch_rows(batch, names)
 
 
-def _arrow_rows(file: BinaryIO, columns: Columns) -> Iterator[object]:
+def _arrow_rows(file: BufferedIOBase, columns: Columns) -> Iterator[object]:
     """The rows of an Arrow file or stream."""
     arrow = pyarrow_for("reading Arrow files")
     with refused_if_damaged("is damaged, or not an Arrow file"):
@@ -374,7 +375,7 @@ def numbered(rows: Iterable[object]) -> Rows:
         yield f"record {number}", row
 
 
-def _table_rows(rows: Callable[[BinaryIO, Columns], Iterator[object]]) -> _Reader:
+def _table_rows(rows: Callable[[BufferedIOBase, Columns], Iterator[object]]) -> _Reader:
     return lambda files, columns: numbered(row for file in files for row in rows(file, columns))
 
 
