@@ -1,6 +1,7 @@
 """The text of demonstrations in prompts."""
 
 import dataclasses
+import hashlib
 
 import pytest
 
@@ -16,34 +17,13 @@ def shown(text: str, label: str) -> dpf.Demonstration:
     return demonstration(text, label, spent=free, relation="add-remove", mechanism="instruction-only")
 
 
-INSTRUCTIONS = {
-    "agnews": "Classify the news articles into the categories of World, Sports, Business, "
-    "and Technology.\n\n",
-    "dbpedia": "Classify the documents based on whether they are about a Company, School, Artist, Athlete, "
-    "Politician, Transportation, Building, Nature, Village, Animal, Plant, Album, Film, or Book.\n\n",
-    "trec": "Classify the questions based on whether their answer type is a Number, Location, Person, "
-    "Description, Entity, or Abbreviation.\n\n",
-    "mit-g": "",
-    "mit-d": "",
-}
-
-
-@pytest.mark.parametrize(
-    ("task", "fields"),
-    [
-        (AGNEWS, "Article: x\nAnswer:"),
-        (DBPEDIA, "Article: x\nAnswer:"),
-        (TREC, "Question: x\nAnswer Type:"),
-        (MIT_G, "Sentence: x\nGenre:"),
-        (MIT_D, "Sentence: x\nDirector:"),
-    ],
-    ids=lambda value: getattr(value, "name", ""),
-)
-def test_the_papers_wording(task: dpf.Task, fields: str) -> None:
-    words = prompt_format(task)
-    assert words.labels == task.labels
-    assert words.prompt([], "x") == INSTRUCTIONS[task.name] + fields
-    assert dpf.Demonstrations().to_prompt(task, "x") == INSTRUCTIONS[task.name] + fields
+def test_the_papers_wording() -> None:
+    tasks = [AGNEWS, DBPEDIA, TREC, MIT_G, MIT_D]
+    prompts = [prompt_format(task).prompt([], "x") for task in tasks]
+    assert hashlib.sha256("\n\n\n".join(prompts).encode()).hexdigest()[:16] == "471880606bdec194"
+    assert prompts[3:] == ["Sentence: x\nGenre:", "Sentence: x\nDirector:"]
+    assert [dpf.Demonstrations().to_prompt(task, "x") for task in tasks] == prompts
+    assert [prompt_format(task).labels for task in tasks] == [task.labels for task in tasks]
 
 
 def test_a_task_of_ones_own_has_its_own_words_whatever_its_name() -> None:

@@ -1,4 +1,4 @@
-"""Records: bit for bit in, and errors that say where and nothing of what."""
+"""Records of text files and of memory: bit for bit in, and errors that say where and nothing of what."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from dpfewshot.errors import BackendError, DPFewShotError, InvalidRecords, MissingExtra
 from dpfewshot.records import as_records, read_records
-from dpfewshot.records.files import SEPARATORS
+from dpfewshot.records.reading import SEPARATORS
 from dpfewshot.values import Record
 from tests.support.refusals import GOOD, PRIVATE, everything_said, jsonl, refusal, refused_file
 
@@ -142,7 +142,7 @@ def test_a_librarys_os_error_is_not_quoted(
     def quoting(*_: object) -> None:
         raise OSError(*shown)
 
-    monkeypatch.setattr("dpfewshot.records.reading.record_of", quoting)
+    monkeypatch.setattr("dpfewshot.records.checks.record_of", quoting)
     message = refused_file(tmp_path / "r.jsonl", jsonl(GOOD))
     assert "cannot be read: " in message
     assert "None" not in message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -24,41 +25,12 @@ MOOD: dict[str, Any] = {
 }
 
 
-FILM = "generate a description accordingly and make sure to include the given"
-WORDING = {
-    "agnews": (
-        "Given a label of news type, generate the chosen type of news accordingly.",
-        "News Type",
-        "Text",
-    ),
-    "dbpedia": (
-        "Given a label of document type, generate the chosen type of document accordingly.",
-        "Document Type",
-        "Text",
-    ),
-    "trec": (
-        "Given a label of answer type, generate a question based on the given answer type accordingly.",
-        "Answer Type",
-        "Text",
-    ),
-    "mit-g": (f"Given a genre for the film, {FILM} genre in the description.", "Genre", "Sentence"),
-    "mit-d": (f"Given a director for the film, {FILM} director in the description.", "Director", "Sentence"),
-}
-LABELS = {
-    "agnews": "World Sports Business Technology",
-    "dbpedia": (
-        "Company School Artist Athlete Politician Transportation Building "
-        "Nature Village Animal Plant Album Film Book"
-    ),
-    "trec": "Number Location Person Description Entity Abbreviation",
-}
-
-
-@pytest.mark.parametrize("task", BUILT_IN, ids=lambda task: task.name)
-def test_the_built_in_tasks_have_the_papers_wording(task: Task) -> None:
-    # Results compare with the paper's, and with each other, only while a prompt is the same to the letter.
-    assert (task.instruction, task.label_field, task.text_field) == WORDING[task.name]
-    assert task.labels == (tuple(LABELS[task.name].split()) if task.name in LABELS else None)
+def test_the_built_in_tasks_have_the_papers_wording() -> None:
+    """Results compare with the papers only while a prompt is the same to the letter."""
+    words = "\n".join(
+        repr((task.instruction, task.label_field, task.text_field, task.labels)) for task in BUILT_IN
+    )
+    assert hashlib.sha256(words.encode()).hexdigest()[:16] == "77920d469278c147"
 
 
 @pytest.mark.parametrize("task", BUILT_IN, ids=lambda task: task.name)
