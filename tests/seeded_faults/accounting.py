@@ -256,7 +256,7 @@ ACCOUNTING_AND_LEDGER = (
         "tests/statistical/test_poisoned.py",
     ),
     Fault(
-        "dpfewshot/audit/plays.py",
+        "dpfewshot/audit/game.py",
         "stages = without, stage([canary.record] * canaries)",
         "stages = without, stage([])",
         "released texts are those of data sets with canaries",
