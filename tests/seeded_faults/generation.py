@@ -165,7 +165,7 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/worker_backend.py",
-        "_check_weights(weights_of(made), self.weights)",
+        "_check_weights(made.weights, self.weights)",
         "None",
         "a worker draws with the caller's form of the weights",
         "tests/integration/test_worker_backends.py",
