@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.backends.text import BROKEN
 from dpfewshot.errors import BackendError, InvalidPlan
-from dpfewshot.tasks.automaton import DEAD, Automaton
-from dpfewshot.tasks.forced import ForcedTexts
+from dpfewshot.tasks.automaton import DEAD, Automaton, ForcedTexts
 from dpfewshot.tasks.schema import automaton
 
 _LONGEST: Final = 64
