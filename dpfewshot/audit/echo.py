@@ -17,7 +17,7 @@ import numpy as np
 
 from dpfewshot.backends.protocol import LogprobBackend, closing_block
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.mechanisms.vocabulary import likeliest
+from dpfewshot.mechanisms.base import likeliest
 from dpfewshot.values import Record
 
 

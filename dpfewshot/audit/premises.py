@@ -18,7 +18,7 @@ from dpfewshot.audit.bounds import Rate
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens, closing_block
 from dpfewshot.errors import BackendError
 from dpfewshot.mechanisms import Draws
-from dpfewshot.mechanisms.vocabulary import likeliest
+from dpfewshot.mechanisms.base import likeliest
 from dpfewshot.prompts.writer import LabelPrompts
 
 _LONGEST_BLOCK = 3

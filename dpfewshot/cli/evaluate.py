@@ -180,7 +180,7 @@ def _model_name(model: str) -> str:
 
 def _trials(options: Mapping[str, Any]) -> Iterator[Trial]:
     from dpfewshot.evaluation import InstructionOnly, NonPrivateSample, Synthetic, Trial, ZeroShot
-    from dpfewshot.mechanisms.by_name import by_name
+    from dpfewshot.mechanisms import by_name
 
     top_k = top_k_of(options["top_k"])
     conditions = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dpfewshot.exact.decimals import to_digits
+from dpfewshot.exact.rounding import to_digits
 from dpfewshot.runtime.files import write_errors, write_whole
 
 if TYPE_CHECKING:

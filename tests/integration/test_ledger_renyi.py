@@ -17,7 +17,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.accounting import PoissonRandomizedResponse, epsilon
-from dpfewshot.accounting.divergence import renyi_divergence
+from dpfewshot.accounting.renyi import renyi_divergence
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.tally import EventCost, pure_cost
 from dpfewshot.cli.application import run
