@@ -174,7 +174,7 @@ def _published(prompts: int, population: int, steps: int, epsilon: float) -> flo
     """The paper's σ; NaN if no noise reaches ε, since its bound does not fall to 0."""
     try:
         return published_multiplier(
-            PublishedAccounting.FIXED_SIZE_RENYI, prompts, population, steps, epsilon=epsilon, delta=DELTA
+            PublishedAccounting.RENYI, prompts, population, steps, epsilon=epsilon, delta=DELTA
         )
     except InvalidPlan:
         return math.nan
