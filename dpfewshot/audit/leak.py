@@ -142,7 +142,7 @@ def _overlaps(texts: Sequence[str], records: Sequence[Record], cut: Callable[[st
     overlaps = []
     for text, pieces, mine in zip(texts, written, runs_of, strict=True):
         shared = [run for run in mine if run in holders]
-        found = list(found_in(text))
+        data = list(found_in(text))
         overlaps.append(
             Overlap(
                 longest_run=max(map(len, shared), default=0),
@@ -150,9 +150,9 @@ def _overlaps(texts: Sequence[str], records: Sequence[Record], cut: Callable[[st
                     (len(run) for run in shared if len(holders[run]) == 1), default=0
                 ),
                 exact_duplicate=pieces in whole,
-                personal_data=dict(Counter(kind for kind, _ in found)),
+                personal_data=dict(Counter(kind for kind, _ in data)),
                 personal_data_of_one_unit=dict(
-                    Counter(one[0] for one in found if len(personal.get(one, ())) == 1)
+                    Counter(one[0] for one in data if len(personal.get(one, ())) == 1)
                 ),
             )
         )
