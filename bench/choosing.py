@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dpfewshot import _core
 from dpfewshot.budget.permit import Permit
 from dpfewshot.releases import scores
-from dpfewshot.releases.estimates import Estimate, Noise, estimate
+from dpfewshot.releases.selection import Estimate, Noise, estimate
 from dpfewshot.releases.selection import Measurement, Selection, amplified, scale_of
 
 DRAWS = 400

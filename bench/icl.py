@@ -23,7 +23,7 @@ import dpfewshot as dpf
 from dpfewshot import icl
 from dpfewshot.backends import LlamaCpp, packaged_model_path
 from dpfewshot.icl.classifier import CONTENT_FREE
-from dpfewshot.icl.few_shot import FewShotPrompt
+from dpfewshot.icl.prompt import FewShotPrompt
 
 ROUNDS = 3
 TEXTS = 3

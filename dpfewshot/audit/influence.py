@@ -22,7 +22,7 @@ from dpfewshot.audit.intervals import student_t_reach
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.icl import Classifier
-from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
+from dpfewshot.icl.prompt import FewShotPrompt, no_answer
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.runtime.deprecation import renamed_arguments
 from dpfewshot.runtime.redaction import redacts_errors

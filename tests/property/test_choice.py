@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfewshot.releases.scores import GRID, Outcomes, cells_of, scores_of, weights_of
+from dpfewshot.releases.selection import GRID, Outcomes, cells_of, scores_of, weights_of
 from dpfewshot.releases.selection import amplified
 from dpfewshot.values import Record
 

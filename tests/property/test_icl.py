@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpfewshot import icl
-from dpfewshot.icl.label_tree import LabelTree
+from dpfewshot.icl.prompt import LabelTree
 from tests.support.colours import COLOURS, Colours
 
 V = 5

@@ -10,8 +10,8 @@ from scipy import stats
 
 import dpfewshot as dpf
 from dpfewshot.budget.permit import Permit
-from dpfewshot.releases.estimates import Noise, estimate
-from dpfewshot.releases.scores import GRID
+from dpfewshot.releases.selection import Noise, estimate
+from dpfewshot.releases.selection import GRID
 from dpfewshot.releases.selection import Measurement, Selection
 
 IMPOSSIBLE = 1e-9

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpfewshot.releases.estimates import Estimate, Noise, estimate
+from dpfewshot.releases.selection import Estimate, Noise, estimate
 
 
 def test_estimates_in_words() -> None:

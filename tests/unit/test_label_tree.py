@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.icl.label_tree import LabelTree
+from dpfewshot.icl.prompt import LabelTree
 
 A, B, C, D = 4, 7, 2, 9
 

@@ -11,7 +11,7 @@ import dpfewshot as dpf
 from dpfewshot.backends import Scripted
 from dpfewshot.backends.protocol import Logprobs, ReplayedBlock, Tokens
 from dpfewshot.icl import Classifier, Extractor
-from dpfewshot.icl.few_shot import FewShotPrompt
+from dpfewshot.icl.prompt import FewShotPrompt
 from dpfewshot.prompts.few_shot import prompt_format
 from dpfewshot.releases.scoring import ExtractionScorer, LabelScorer
 from dpfewshot.values import Record
