@@ -11,21 +11,21 @@ CHOICES = (
         "tests/unit/test_exact_choice.py",
     ),
     Fault(
-        "dpfewshot/releases/scores.py",
+        "dpfewshot/releases/selection.py",
         "totals // (np.array(sizes, dtype=np.int64) * steps.shape[1])",
         "totals // steps.shape[1]",
         "a unit of many records has a score of at most 1",
         "tests/property/test_choice.py",
     ),
     Fault(
-        "dpfewshot/releases/scores.py",
+        "dpfewshot/releases/selection.py",
         "np.where(answered & (cell == number), weights[:, None], 0)",
         "np.where(cell == number, weights[:, None], 0)",
         "a record without an answer is in no cell",
         "tests/property/test_choice.py",
     ),
     Fault(
-        "dpfewshot/releases/scores.py",
+        "dpfewshot/releases/selection.py",
         "outcomes.likelihood.clip(0, 1) * GRID",
         "outcomes.likelihood * GRID * 2",
         "a record's score is at most 1",
@@ -75,7 +75,7 @@ CHOICES = (
     ),
     Fault(
         "dpfewshot/releases/scoring.py",
-        "return [*first_tokens(self._prompt.backend, whole, self._cap), *self._ending]",
+        "return [*first_tokens(self._prompt.backend, whole, self._cap), *ending]",
         "return whole",
         "a record's text is cut by a cap of its own",
         "tests/unit/test_scoring.py",
@@ -95,7 +95,7 @@ CHOICES = (
         "tests/unit/test_choice.py tests/integration/test_calibration.py",
     ),
     Fault(
-        "dpfewshot/releases/scores.py",
+        "dpfewshot/releases/selection.py",
         "min(max(each, 0), GRID) for each in steps",
         "each for each in steps",
         "a label weighs 1 at most, and 0 at least",
@@ -103,7 +103,7 @@ CHOICES = (
     ),
     Fault(
         "dpfewshot/releases/scoring.py",
-        "        require_batch_invariance(self._prompt.backend)\n",
+        "        _require_batch_invariance(self._prompt.backend)\n",
         "        _ = self._prompt.backend.batch_invariant\n",
         "a backend that found itself batch-variant while it scored is not certified",
         "tests/unit/test_choice.py tests/integration/test_calibration.py",

@@ -139,7 +139,7 @@ LOOP_AND_PARTS = (
         "dpfewshot/synthesizer.py",
         "sound = states_invariance(backend) and self._random_source is None and accounting == CERTIFIED",
         "sound = states_invariance(backend) and accounting == CERTIFIED",
-        "what was made with a seed says private=False",
+        "what was made with a seed says certified=False",
         "tests/integration/test_synthesizer.py",
     ),
     Fault(

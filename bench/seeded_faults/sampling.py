@@ -132,8 +132,8 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/releases/scoring.py",
-        "return [None if record is None else self._question(record.text) for record in records]",
-        'return [self._question("" if record is None else record.text) for record in records]',
+        "[None if record is None else self._question(record.text) for record in batch]",
+        '[self._question("" if record is None else record.text) for record in batch]',
         "a record that cannot be read has no answer",
         "tests/unit/test_scoring.py",
     ),

@@ -239,9 +239,7 @@ class PlanSettings:
         "The mechanism, M, N and R of a paper, where you give none; tang takes a fresh draw for each token.",
         type=click.Choice(["tang", "adadpsyn"]),
     )
-    prompts_per_draw: int | None = option(
-        None, f"Prompts of a draw. {_PLANNED}", "--prompts-per-draw", "-M"
-    )
+    prompts_per_draw: int | None = option(None, f"Prompts of a draw. {_PLANNED}", "--prompts-per-draw", "-M")
     records_per_prompt: int | None = option(
         None, "Records in a prompt. Default: 1.", "--records-per-prompt", "-N"
     )
@@ -347,7 +345,7 @@ class Project:
         budget = self.budget.of(records)
         scopes = self._checked_scopes(task, records, budget, mechanism)
         if budget is NO_PRIVACY and account.ledger is not None:
-            raise InvalidPlan("a run without a guarantee is refused a ledger account")
+            raise InvalidPlan("a run without a guarantee (certified=False) is refused a ledger account")
         run = relation_of(settings.sampling, self.budget.population), unit_of(records)
         with account.opened(*run) as opened:
             if opened is not None and isinstance(budget, PrivacyBudget) and not resuming:

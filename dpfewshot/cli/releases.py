@@ -124,6 +124,7 @@ def choose(
             score=score,
             balanced=balanced,
             proxy=proxy_choice,
+            on_progress=on_progress,
             **settings,
         )
     named = f"{choice.candidate.name}: " if choice.ingredients else ""
@@ -174,7 +175,9 @@ def calibrate(*, project: Project, scored_units: int, demonstrations: str | None
         records, settings = _inputs(project, project.task, scored_units)
         model = _model(project)
         stages()("measuring the bias")
-        released = release_calibration(project.task, records, model, shown, **settings)
+        released = release_calibration(
+            project.task, records, model, shown, on_progress=on_progress, **settings
+        )
     told = json.dumps(released.as_dict()) if as_json else f"{path}: {_in_words(released)}"
     publish(told, path, released.to_json)
 

@@ -18,7 +18,6 @@ from dpfewshot.runtime.redaction import is_failure, may_pass
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
-
 _NEVER_NOTHING = np.finfo(np.float64).tiny
 
 

@@ -1,4 +1,4 @@
-"""What may be chosen, prompts made of public parts, and what a choice releases: one of them, and accuracies."""
+"""What may be chosen, prompts of public parts, and what a choice releases: one of them, and accuracies."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ _MEMBERS: Final[Mapping[str, tuple[type, ...]]] = {
     **document.SPEND,
     "total": (Mapping, type(None)),
     "relation": (str,),
-    "private": (bool,),
+    "certified": (bool,),
     "proxy": (bool,),
 }
 _FORMAT: Final[Mapping[str, tuple[type, ...]]] = {
@@ -133,10 +133,10 @@ class Choice:
         accuracy: of the chosen prompt, on other units than those that chose it.
         baseline: without demonstrations, on the same units as `accuracy`.
         balanced: whether both are balanced accuracies: every label counts alike.
-        spent: (ε, 0) of the choice; None if `private` is false.
+        spent: (ε, 0) of the choice; None if not certified.
         total: what its account has spent in all, after the choice; None without `ledger=`.
         relation: the neighbouring relation, "add-remove" or "zero-out".
-        private: whether (ε, δ) holds. False for seeded runs.
+        certified: whether (ε, δ) holds. False for seeded runs.
         proxy: whether other models scored than the one that will use the demonstrations.
     """
 
@@ -146,7 +146,7 @@ class Choice:
     baseline: Estimate
     spent: PrivacySpend | None
     relation: str
-    private: bool
+    certified: bool
     total: PrivacySpend | None = None
     balanced: bool = False
     proxy: bool = field(default=False)
@@ -183,7 +183,7 @@ class Choice:
     @property
     def unprotected(self) -> bool:
         """Whether a chosen demonstration, or the prompt's calibration, has no guarantee of its own."""
-        return not all(one.private for one in self.ingredients)
+        return not all(one.certified for one in self.ingredients)
 
     @property
     def covers_all(self) -> bool:
@@ -227,7 +227,7 @@ class Choice:
             "delta": self.spent.delta if self.spent else None,
             "total": dataclasses.asdict(self.total) if self.total else None,
             "relation": self.relation,
-            "private": self.private,
+            "certified": self.certified,
             "proxy": self.proxy,
             "statement": self.statement,
         }
@@ -248,9 +248,9 @@ class Choice:
             candidate=_candidate(told),
             accuracy=Estimate.from_dict(told["accuracy"]),
             baseline=Estimate.from_dict(told["baseline"]),
-            spent=document.spend(where, told, private=told["private"]),
+            spent=document.spend(where, told, certified=told["certified"]),
             relation=document.relation(where, told["relation"]),
-            private=told["private"],
+            certified=told["certified"],
             total=None if told["total"] is None else _total(told["total"]),
             balanced=told["balanced"],
             proxy=told["proxy"],
@@ -259,7 +259,7 @@ class Choice:
 
 def _total(told: object) -> PrivacySpend | None:
     where = "the choice's 'total'"
-    return document.spend(where, document.check(where, told, document.SPEND), private=True)
+    return document.spend(where, document.check(where, told, document.SPEND), certified=True)
 
 
 def _candidate(told: Mapping[str, Any]) -> Candidate:

@@ -110,7 +110,7 @@ def choose(
         proxy: whether the choice is for another model; so it always is with several.
         record_token_cap: the most tokens of a record's text in a prompt.
         on_progress: called with the steps done and all steps; an interrupt before the last spends nothing.
-        random_source: n to n uniform bytes, for tests alone: the choice says `private=False`.
+        random_source: n to n uniform bytes, for tests alone: the choice says `certified=False`.
 
     Raises:
         InvalidPlan: an argument is outside its range, a prompt may exceed a backend's context, or a
@@ -182,7 +182,7 @@ def choose(
         baseline=accuracies[-1],
         spent=cost.as_spend() if certified else None,
         relation=payment.relation,
-        private=certified,
+        certified=certified,
         total=payment.total if certified and ledger is not None else None,
         balanced=balanced,
         proxy=proxy or len(models) > 1,
