@@ -17,8 +17,15 @@ from numpy.typing import NDArray
 from dpfewshot import _core
 from dpfewshot.budget.permit import Permit
 from dpfewshot.releases import scores
-from dpfewshot.releases.selection import Estimate, Noise, estimate
-from dpfewshot.releases.selection import Measurement, Selection, amplified, scale_of
+from dpfewshot.releases.selection import (
+    Estimate,
+    Measurement,
+    Noise,
+    Selection,
+    amplified,
+    estimate,
+    scale_of,
+)
 
 DRAWS = 400
 """Choices with fresh noise and fresh halves, by pool."""

@@ -464,26 +464,29 @@ def refusals(account: LedgerAccount, asked: PrivacySpend | None, *, by_stratum: 
     except BudgetExceeded as refusal:
         if refusal.asked is None or refusal.remaining is None:
             raise
-        needed = refusal.asked if asked is None else (asked.epsilon, asked.delta)
+        epsilon, delta = refusal.asked
+        needed = PrivacySpend(epsilon, delta) if asked is None else asked
+        left = PrivacySpend(*refusal.remaining)
         short = [
-            word
-            for word, least, left in zip(("epsilon", "delta"), refusal.asked, refusal.remaining, strict=True)
-            if least > left
+            name
+            for name, lacks in (("epsilon", epsilon > left.epsilon), ("delta", delta > left.delta))
+            if lacks
         ]
         message = (
             f"this does not fit the budget of the account {account.dataset!r}: "
-            f"{' and '.join(short) or 'the account by its Rényi rule'} is short. Needed: {_words(needed)}; "
-            f"left: {_words(refusal.remaining)}"
+            f"{' and '.join(short) or 'room under its Rényi rule'} is short. It needs {_words(needed)}, and "
+            f"{_words(left)} is left"
         )
-        if by_stratum:
-            strata = {scope: left for scope, left in (refusal.remaining_by_scope or {}).items() if scope}
-            message += "".join(f"; left of {scope_text(one)}: {_words(left)}" for one, left in strata.items())
-        raise refusal.saying(message) from None
+        strata = [
+            scope_text(scope)
+            for scope, (some, rest) in (refusal.remaining_by_scope or {}).items()
+            if by_stratum and scope is not None and (epsilon > some or delta > rest)
+        ]
+        raise refusal.saying(message + (f", for {'; '.join(strata)}" if strata else "")) from None
 
 
-def _words(amount: tuple[float, float]) -> str:
-    epsilon, delta = map(amount_text, amount)
-    return f"epsilon={epsilon}, delta={delta}"
+def _words(amount: PrivacySpend) -> str:
+    return f"epsilon={amount_text(amount.epsilon)}, delta={amount_text(amount.delta)}"
 
 
 # ---- options ---------------------------------------------------------------------------------------------
@@ -536,9 +539,10 @@ def takes(
             one = _FIELDS[name]
             flags = one.metadata["flags"] or ("--" + name.replace("_", "-"),)
             attributes = {"type": _TYPES.get(str(one.type)), **one.metadata["option"]}
-            if name in required:
-                attributes |= {"required": True, "default": None}
             attributes |= changed.get(name, {})
+            if name in required:
+                attributes["required"] = True
+                del attributes["default"]
             with_project = click.option(*flags, name, **attributes)(with_project)
         return with_project
 

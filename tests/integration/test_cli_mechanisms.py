@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dpfewshot.cli.application import run
-from dpfewshot.cli.options import MECHANISM_NAMES
+from dpfewshot.cli.project import MECHANISM_NAMES
 
 SECRET = "swordfish"
 

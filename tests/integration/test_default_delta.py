@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dpfewshot.cli.application import run
-from dpfewshot.cli.demo import demo_synthesizer
+from dpfewshot.cli.doctor import demo_synthesizer
 from dpfewshot.planning.population import default_delta
 from dpfewshot.values import Record
 from tests.support.neighbours import LABELS, Certain, Row, write

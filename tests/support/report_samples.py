@@ -12,8 +12,7 @@ from dpfewshot.certificates import line_hash
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.evaluation import Cell
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
-from dpfewshot.releases.choice import Candidate
-from dpfewshot.releases.choice import Choice
+from dpfewshot.releases.choice import Candidate, Choice
 from dpfewshot.releases.selection import Estimate
 from dpfewshot.report import (
     Sources,

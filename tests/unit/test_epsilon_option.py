@@ -6,7 +6,7 @@ import click
 import pytest
 
 from dpfewshot.cli.application import run
-from dpfewshot.cli.options import finite_or_inf
+from dpfewshot.cli.project import finite_or_inf
 
 
 @pytest.mark.parametrize(

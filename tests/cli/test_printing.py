@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 
 from dpfewshot.backends import Scripted
 from dpfewshot.cli.generate import generate
-from dpfewshot.cli.options import describe
-from dpfewshot.cli.plan import _comparison
-from dpfewshot.cli.tables import aligned
-from dpfewshot.cli.wording import in_options
+from dpfewshot.cli.plan import comparison, describe
+from dpfewshot.cli.printing import aligned, in_options
 from dpfewshot.planning.compare import Compared
 from dpfewshot.planning.guidance import believed
 from dpfewshot.values import percent_text
@@ -124,7 +122,7 @@ def test_every_row_of_a_plan_has_as_many_cells_as_its_header(sigma: float) -> No
     start = next(number for number, line in enumerate(lines) if "stratum" in line)
     assert [len(re.split(" {2,}", line.strip())) for line in lines[start : start + 3]] == [8] * 3
     rows = [Compared(made, meets_target=True, cheapest=cheapest) for cheapest in (True, False)]
-    compared = list(_comparison(rows, 0.01))[1:4]
+    compared = list(comparison(rows, 0.01))[1:4]
     assert [len(re.split(" {2,}", line[2:].strip())) for line in compared] == [7] * 3
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dpfewshot.cli import options
+from dpfewshot.cli import project
 from dpfewshot.cli.application import run
 from dpfewshot.ledger.ledger_account import LedgerAccount
 from tests.support.scripts import Sentence, tickets
@@ -51,7 +51,7 @@ def arguments(tmp_path: Path) -> list[str]:
 
 
 def generate(monkeypatch: pytest.MonkeyPatch, arguments: list[str], answers: int = 1000) -> int:
-    monkeypatch.setattr(options, "open_backend", lambda *_, **__: Dying(answers))
+    monkeypatch.setattr(project, "open_backend", lambda *_, **__: Dying(answers))
     return run(arguments)
 
 

@@ -11,8 +11,9 @@ import click
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.cli import options, releases
+from dpfewshot.cli import project
 from dpfewshot.cli.application import cli
+from dpfewshot.cli.project import Budget, Data, PlanSettings, Project
 from dpfewshot.sampling import Holdout, partition_of_units
 from tests.support.commands import Run
 from tests.support.factory import demonstration
@@ -45,8 +46,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def loaded(*_: object, **__: object) -> NoReturn:
         pytest.fail("the model was loaded")
 
-    for module in (options, releases):
-        monkeypatch.setattr(module, "open_backend", loaded)
+    monkeypatch.setattr(project, "open_backend", loaded)
 
 
 GENERATE = ("generate", *PLAN)
@@ -111,7 +111,8 @@ def test_no_label_generates_if_another_has_no_budget(command: Run, here: dpf.Led
     here.charge(here.reserve(scope, dpf.PrivacySpend(3.0, 0.0), {}))
     status, out, err = command(*GENERATE, *ACCOUNT)
     assert (status, out) == (3, "")
-    assert "Exhausted for this plan: 'generates: delivery'" in err
+    assert "epsilon is short. It needs epsilon=2, delta=1e-06, and epsilon=1, delta=1e-05 is left" in err
+    assert err.endswith("generates: delivery\n")  # and not the other label
     assert command(*GENERATE, *ACCOUNT, "--label", "refund", "--quiet")[0] == 0
 
 
@@ -162,27 +163,26 @@ def test_the_plan_says_what_the_holdout_buys(command: Run) -> None:
 @pytest.mark.parametrize(
     ("given", "holdout"),
     [
-        ({}, 0.2),
-        ({"holdout": 0.0}, 0.0),
-        ({"holdout": 0.3, "preset": "tang"}, 0.3),
-        ({"sampling": "fixed-size"}, 0.0),
-        ({"preset": "tang"}, 0.0),
-        ({"epsilon": float("inf")}, 0.0),
-        ({"mask_identifiers": "en"}, 0.0),
-        ({"mask_identifiers": "en", "unit": "customer"}, 0.2),
+        (Project(), 0.2),
+        (Project(settings=PlanSettings(holdout=0.0)), 0.0),
+        (Project(settings=PlanSettings(holdout=0.3, preset="tang")), 0.3),
+        (Project(settings=PlanSettings(sampling="fixed-size")), 0.0),
+        (Project(settings=PlanSettings(preset="tang")), 0.0),
+        (Project(budget=Budget(epsilon=float("inf"))), 0.0),
+        (Project(data=Data(mask_identifiers="en")), 0.0),
+        (Project(data=Data(mask_identifiers="en", unit="customer")), 0.2),
     ],
 )
-def test_there_is_no_holdout_by_default_where_there_can_be_none(
-    given: dict[str, object], holdout: float
-) -> None:
-    nothing = dict.fromkeys(("holdout", "preset", "mask_identifiers", "unit"))
-    assert options.holdout_of({**nothing, "sampling": "poisson", "epsilon": 4.0, **given}) == holdout
+def test_there_is_no_holdout_by_default_where_there_can_be_none(given: Project, holdout: float) -> None:
+    assert given.holdout == holdout
 
 
 # ---- stages ------------------------------------------------------------------------------------------------
 
 
-def test_a_pipe_reads_a_line_for_each_stage_and_nothing_with_quiet(command: Run) -> None:
+def test_a_pipe_reads_a_line_for_each_stage_and_nothing_with_quiet(
+    command: Run, here: dpf.LedgerAccount
+) -> None:
     status, out, err = command(*GENERATE, *ACCOUNT, "--output", "new.jsonl")
     stages = [line for line in err.splitlines() if not line.startswith(("plan: ", " ", "warning: "))]
     assert (status, out) == (0, "")
@@ -193,6 +193,7 @@ def test_a_pipe_reads_a_line_for_each_stage_and_nothing_with_quiet(command: Run)
         "generated 1 of 2: refund",
         "generated 2 of 2: delivery",
         "done",
+        f"account tickets: chain tip {here.chain_tip}",
     ]
     status, out, err = command(*GENERATE, *ACCOUNT, "--output", "new.jsonl", "--quiet")
     assert (status, out, [line for line in err.splitlines() if not line.startswith("warning: ")]) == (

@@ -17,8 +17,8 @@ from dpfewshot.planning.population import MOST_UNITS
 from dpfewshot.records.units import each_a_unit
 from dpfewshot.releases.choosing import _Mechanism
 from dpfewshot.values import PrivacySpend
+from tests.releases.test_scoring import FREE, SECRET, TASK, Shop
 from tests.support.factory import demonstration
-from tests.unit.test_scoring import FREE, SECRET, TASK, Shop
 
 BUDGET = dpf.PrivacyBudget(2.0, 1e-6)
 HELPFUL = [demonstration("money", "refund", spent=PrivacySpend(1.0, 0.0))]

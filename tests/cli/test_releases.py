@@ -13,9 +13,9 @@ import dpfewshot as dpf
 from dpfewshot.backends import packaged_model_path
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from dpfewshot.values import PrivacySpend
+from tests.releases.test_scoring import SECRET, Shop
 from tests.support.commands import Run
 from tests.support.factory import demonstration
-from tests.unit.test_scoring import SECRET, Shop
 
 FREE_OF_COST = PrivacySpend(0.0, 0.0)
 RECORDS = 1000
@@ -56,7 +56,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-DATA = "--task tickets.toml --records tickets.jsonl --backend tests.integration.test_cli_choose:Helped"
+DATA = "--task tickets.toml --records tickets.jsonl --backend tests.cli.test_releases:Helped"
 
 
 def choose(*further: str) -> list[str]:

@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfewshot.releases.selection import GRID, Outcomes, cells_of, scores_of, weights_of
-from dpfewshot.releases.selection import amplified
+from dpfewshot.releases.selection import GRID, Outcomes, amplified, cells_of, scores_of, weights_of
 from dpfewshot.values import Record
 
 probabilities = st.floats(0, 1) | st.sampled_from([0.0, 1.0, 1 - 2**-53, 1 + 1e-9])

@@ -9,7 +9,7 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.backends import Scripted
 from dpfewshot.cli.application import run
-from dpfewshot.cli.demo import demo_synthesizer
+from dpfewshot.cli.doctor import demo_synthesizer
 from dpfewshot.sample_data import SUPPORT_TICKETS, secrets, support_tickets
 
 ALPHABET = [*string.printable[:95], "\n", *(f"<{i}>" for i in range(10))]

@@ -8,7 +8,7 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.icl import Calibration
 from dpfewshot.values import PrivacySpend
-from tests.unit.test_choice import HELPFUL, Follower, choose, private_records
+from tests.releases.test_choosing import HELPFUL, Follower, choose, private_records
 
 FORMAT = {
     "instruction": "Sort.",

@@ -13,7 +13,9 @@ import pytest
 from dpfewshot.backends import Scripted
 from dpfewshot.backends.conformance import CHECKS
 from dpfewshot.cli.application import run
-from dpfewshot.cli.backends import backend_options, open_backend
+from dpfewshot.cli.doctor import remedy
+from dpfewshot.cli.models import Model, open_backend
+from dpfewshot.cli.project import Project, takes
 from dpfewshot.errors import BackendError, MissingExtra
 
 SECRET = "swordfish"
@@ -73,12 +75,18 @@ Chosen = Callable[..., object]
 def choose() -> Chosen:
     """The backend that a command line names."""
 
-    @click.command()
-    @backend_options
-    def command(**options: Any) -> object:
-        return open_backend(options, prompts=25)
+    made: list[object] = []
 
-    return lambda *arguments: command.main(arguments, standalone_mode=False)
+    @click.command()
+    @takes(Model)
+    def command(*, project: Project) -> None:
+        made.append(open_backend(project.model, prompts=25))
+
+    def call(*arguments: str) -> object:
+        command.main(arguments, standalone_mode=False)
+        return made[-1]
+
+    return call
 
 
 def test_a_server(choose: Chosen, made: dict[str, dict[str, Any]]) -> None:
@@ -217,12 +225,9 @@ def test_every_command_with_a_model_has_the_options(name: str, capfd: pytest.Cap
 
 
 def test_remedies_are_for_the_backend_that_failed() -> None:
-    from dpfewshot.cli.remedies import remedy
-
     leak = {"about_invariance": True}
     assert "--decode-batch 1" in remedy("llama-cpp", "llama.cpp", "block invariance", **leak)
     assert "--parallel 1 --no-cache-prompt" in remedy("openai", "llama-server", "batch invariance", **leak)
-    assert "deterministic" in remedy("openai", "SGLang", "batch invariance", **leak)
     assert "--decode-batch 1" in remedy("hugging-face", "cuda", "claim", **leak)
     assert "no epsilon holds" in remedy("a:b", "Own", "batch invariance", **leak)
     for check in CHECKS:
