@@ -1,120 +1,82 @@
 """`dpfewshot evaluate`: a table for people, JSON for programs, results that a later run resumes from."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from dpfewshot.cli.application import run
-
-MODULE = """
 import dpfewshot as dpf
+from tests.support.commands import Run
 
-WORDS = ["sun", "rain", "glad", "sad", "\\n"]
+WORDS = ["sun", "rain", "glad", "sad", "\n", *(f"<{number}>" for number in range(100))]
 
 
-def make():
-    def next_token(prompt):
-        if prompt[-1] in (0, 1):
-            return [0.1, 0.1, 0.1, 0.1, 0.6]
+def weather() -> dpf.backends.Scripted:
+    """A model that calls a note with rain in it sad, and one with sun glad."""
+
+    def next_token(prompt: list[int]) -> list[float]:
         last = next((token for token in reversed(prompt) if token in (0, 1)), None)
-        return {0: [0.1, 0.1, 0.6, 0.1, 0.1], 1: [0.1, 0.1, 0.1, 0.6, 0.1]}.get(last, [0.2] * 5)
+        likeliest = 4 if prompt[-1] in (0, 1) else 2 if last == 0 else 3
+        return [0.6 if token == likeliest else 0.4 / (len(WORDS) - 1) for token in range(len(WORDS))]
 
     return dpf.backends.Scripted(vocabulary=WORDS, next_token=next_token)
-"""
-TASK = """
-name = "mood"
-instruction = "Write a note."
-label_field = "Mood"
-text_field = "Note"
-labels = ["glad", "sad"]
-"""
 
 
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    (tmp_path / "weather_model.py").write_text(MODULE)
-    (tmp_path / "mood.toml").write_text(TASK)
-    rows = [{"text": "sun", "label": "glad"}, {"text": "rain", "label": "sad"}]
-    (tmp_path / "records.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 20))
-    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 3))
-    monkeypatch.syspath_prepend(tmp_path)
+EVALUATE = (
+    *("evaluate", "--task", "mood.toml", "--records", "records.jsonl", "--test", "test.jsonl"),
+    *("--backend", f"{__name__}:weather", "--mechanism", "gaussian", "-M", "5", "--max-tokens", "2"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    sys.modules.pop("weather_model", None)
-    shared = ["evaluate", "--task", "mood.toml", "--records", "records.jsonl", "--test", "test.jsonl"]
-    sizes = [
-        "--mechanism",
-        "gaussian",
-        "--repetitions",
-        "2",
-        "-M",
-        "5",
-        "--max-tokens",
-        "2",
-        "--top-k",
-        "all",
-    ]
-    return [*shared, "--backend", "weather_model:make", *sizes]
+    Path("mood.toml").write_text(
+        'name = "mood"\ninstruction = "Write a note."\nlabel_field = "Mood"\ntext_field = "Note"\n'
+        'labels = ["glad", "sad"]\n'
+    )
+    rows = [{"text": "sun", "label": "glad"}, {"text": "rain", "label": "sad"}]
+    Path("records.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 20))
+    Path("test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_a_table_with_every_baseline_says_that_it_is_private(
-    command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run([*command, "--epsilon", "1", "--shots", "2"]) == 0
-    told = capsys.readouterr()
-    names = [line[:20].strip() for line in told.out.splitlines()[1:]]
+def test_a_table_with_every_baseline_says_that_it_is_confidential(command: Run) -> None:
+    status, out, err = command(*EVALUATE, "--epsilon", "1", "--shots", "2")
+    assert status == 0
+    names = [line[:20].strip() for line in out.splitlines()[1:]]
     assert names == ["zero-shot", "instruction-only", "non-private sample", "gaussian", "gaussian"]
-    assert "100.0%" in told.out
-    assert "do not publish" in told.err
+    assert "100.0%" in out
+    assert "do not publish" in err
 
 
-def test_json_carries_intervals_and_whether_it_is_private(
-    command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = ["--epsilon", "1", "--epsilon", "inf", "--shots", "1", "--shots", "2", "--no-baselines", "--json"]
-    assert run([*command, *asked, "--public-data", "--quiet"]) == 0
-    told = capsys.readouterr()
-    document = json.loads(told.out)
-    assert told.err == ""
-    assert document["private"] is False
-    found = [(one["epsilon"], one["shots"], one["repetitions"]) for one in document["summaries"]]
-    assert found == [(1.0, 1, 2), (None, 1, 2), (1.0, 2, 2), (None, 2, 2)]
+def test_json_says_whether_it_is_confidential_and_a_second_run_repeats_nothing(command: Run) -> None:
+    kept = (*EVALUATE, "--output", "results.jsonl", "--json", "--public-data", "--quiet", "--shots", "1")
+    status, out, err = command(*kept, "--epsilon", "1")
+    document, first = json.loads(out), Path("results.jsonl").read_text()
+    assert (status, err, document["confidential"]) == (0, "", False)
+    ours = [one for one in document["summaries"] if one["title"] == "gaussian"]
+    assert [(one["epsilon"], one["shots"], one["repetitions"]) for one in ours] == [(1.0, 1, 3), (None, 1, 3)]
     assert all(0 <= one["low"] <= one["accuracy"] <= one["high"] <= 1 for one in document["summaries"])
-
-
-def test_a_second_run_adds_what_is_new_and_repeats_nothing(
-    command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    kept = [*command, "--no-baselines", "--output", "results.jsonl"]
-    assert run([*kept, "--epsilon", "1"]) == 0
-    first = Path("results.jsonl").read_text()
-    assert run([*kept, "--epsilon", "1", "--epsilon", "4"]) == 0
+    assert command(*kept, "--epsilon", "1", "--epsilon", "4")[0] == 0
     second = Path("results.jsonl").read_text()
     assert second.startswith(first)
-    assert len(second.splitlines()) == 2 * len(first.splitlines()) == 4
+    assert len(second.splitlines()) == len(first.splitlines()) + 3
     assert "rain" not in second
-    capsys.readouterr()
 
 
 @pytest.mark.parametrize(
     ("extra", "complaint"),
     [
-        (["--shots", "0"], "the baselines include zero-shot"),
-        (["--items", "0"], "--items must be at least 1"),
-        (["--repetitions", "0"], "--repetitions must be at least 1"),
-        (["--user-model", "other.gguf"], "--user-model needs --backend llama-cpp"),
-        (["--epsilon", "0"], "epsilon must be a positive number"),
-        (["--epsilon", "nan"], "neither a finite number nor the word inf"),
-        (["--label", "private-label"], "no such label"),
-        (["--test", "nowhere.jsonl"], "nowhere.jsonl"),
+        (("--shots", "0"), "--shots"),
+        (("--user-model", "other.gguf"), "--user-model needs --backend llama-cpp"),
+        (("--epsilon", "0"), "epsilon must be a positive number"),
+        (("--epsilon", "nan"), "neither a finite number nor the word inf"),
+        (("--test", "nowhere.jsonl"), "nowhere.jsonl"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_status_2(
-    command: list[str], capsys: pytest.CaptureFixture[str], extra: list[str], complaint: str
+    command: Run, extra: tuple[str, ...], complaint: str
 ) -> None:
-    assert run([*command, *extra]) == 2
-    told = capsys.readouterr()
-    assert complaint in told.err
-    assert told.err.count("\n") == 1
-    assert told.out == ""
+    status, out, err = command(*EVALUATE, *extra)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert complaint in err

@@ -1,8 +1,8 @@
-"""What needs no model is refused before it is loaded; the holdout's default; a line for each stage."""
+"""The project that options describe: what is refused before a model is loaded, defaults, and stages."""
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -12,12 +12,20 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.cli import project
-from dpfewshot.cli.application import cli
-from dpfewshot.cli.project import Budget, Data, PlanSettings, Project
+from dpfewshot.cli.models import Model
+from dpfewshot.cli.project import (
+    AccountName,
+    Budget,
+    Data,
+    PlanSettings,
+    Project,
+    finite_or_inf,
+    takes,
+)
 from dpfewshot.sampling import Holdout, partition_of_units
 from tests.support.commands import Run
 from tests.support.factory import demonstration
-from tests.support.scripts import TASK, tickets
+from tests.support.scripts import TASK
 
 DATA = ("--task", "task.toml", "--records", "records.jsonl", "--backend", "tests.support.scripts:Sentence")
 PLAN = (*DATA, "--epsilon", "2", "--delta", "1e-6", "--max-tokens", "5", "--top-k", "8")
@@ -25,15 +33,9 @@ ACCOUNT = ("--ledger", "sqlite:///budget.db", "--dataset", "tickets")
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dpf.LedgerAccount]:
+def here(desk: Path) -> Iterator[dpf.LedgerAccount]:
     """A task, records, demonstrations, and an account of ε = 4."""
-    monkeypatch.chdir(tmp_path)
-    Path("task.toml").write_text(
-        'name = "tickets"\ninstruction = "Write a ticket."\nlabel_field = "Kind"\ntext_field = "Ticket"\n'
-        'labels = ["refund", "delivery"]\n'
-    )
-    rows = [{"text": one.text, "label": one.label} for one in tickets()]
-    Path("records.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert desk.exists()
     dpf.Demonstrations([demonstration(relation="add-remove")]).to_jsonl("demos.jsonl")
     with dpf.BudgetLedger.open("sqlite:///budget.db") as ledger:
         yield ledger.create("tickets", dpf.PrivacyBudget(4.0, 1e-5))
@@ -122,18 +124,6 @@ def test_a_failed_run_creates_no_account(command: Run, here: dpf.LedgerAccount) 
         assert ledger.datasets() == [here.dataset]
 
 
-def test_no_command_has_an_option_twice() -> None:
-    def leaves(group: click.Group) -> Iterator[click.Command]:
-        for name in group.list_commands(click.Context(group)):
-            command = group.get_command(click.Context(group), name)
-            assert command is not None
-            yield from leaves(command) if isinstance(command, click.Group) else (command,)
-
-    for command in leaves(cli):
-        names = [name for one in command.params for name in one.opts]
-        assert len(set(names)) == len(names), command.name
-
-
 # ---- the holdout -------------------------------------------------------------------------------------------
 
 
@@ -216,3 +206,54 @@ def test_a_missing_ledger_is_named(command: Run, words: str, monkeypatch: pytest
     status, out, err = command(*words.split())
     assert (status, out) == (2, "")
     assert "Missing option '--ledger'" in err
+
+
+# ---- values ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["1e309", "-1e309", "nan", "-inf", "+inf", "Infinity", "INF", " inf", "four"]
+)
+def test_what_is_neither_finite_nor_the_word_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="word inf"):
+        finite_or_inf(text)
+
+
+def test_numbers_and_the_word_are_taken() -> None:
+    assert finite_or_inf("inf") == math.inf
+    assert [finite_or_inf(text) for text in ("4", "0.5", "1e-3", 4.0)] == [4.0, 0.5, 1e-3, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--population refund", "LABEL=N"),
+        ("--text Ticket=a --text Ticket=b", "the field 'Ticket' is there twice"),
+        ("--top-k some", "whole number or 'all'"),
+        ("--preset tang", "--top-k with --preset needs --mechanism"),
+    ],
+)
+def test_values_that_cannot_be_read_are_refused(command: Run, words: str, says: str) -> None:
+    status, _, err = command(*GENERATE, *words.split())
+    assert (status, says in err) == (2, True)
+
+
+def test_options_become_a_project() -> None:
+    made: list[Project] = []
+
+    @click.command()
+    @takes(Data, Model, Budget, PlanSettings, AccountName, "output")
+    def any_command(*, project: Project) -> None:
+        made.append(project)
+
+    words = "--task t --text Ticket=a --text Name --population x=3 --label x -M 4 --output o --threads 2"
+    for given in ((), words.split()):
+        any_command.main(given, standalone_mode=False)
+    assert made[0] == Project()
+    assert made[1] == Project(
+        data=Data(task="t", text={"Ticket": "a", "Name": "Name"}),
+        budget=Budget(population={"x": 3}),
+        model=Model(threads=2),
+        settings=PlanSettings(labels=("x",), prompts_per_draw=4),
+        output="o",
+    )
