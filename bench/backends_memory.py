@@ -59,11 +59,11 @@ def main(setting: Setting) -> None:
             records,
             backend,
             budget=dpf.PrivacyBudget(epsilon=4, delta=1e-5),
-            prompts_per_draw=setting.prompts,
             max_tokens=4,
-            tokens_per_draw=4,
             labels=["Location"],
-            record_token_cap=BODY_TOKENS,
+            settings=dpf.Settings(
+                prompts_per_draw=setting.prompts, tokens_per_draw=4, record_token_cap=BODY_TOKENS
+            ),
         )
         synthesizer.generate("Location")
     print(largest_resident_set())

@@ -125,12 +125,11 @@ def generate(backend: LlamaCpp, records: list[dpf.Record], prompts: int, tokens:
             records,
             backend,
             budget=dpf.PrivacyBudget(epsilon=4, delta=1e-5),
-            prompts_per_draw=prompts,
             max_tokens=tokens,
-            tokens_per_draw=every,
             labels=["Location"],
             ledger=url,
             dataset="trec",
+            settings=dpf.Settings(prompts_per_draw=prompts, tokens_per_draw=every),
         )
         return synthesizer.generate("Location").token_count
 

@@ -115,11 +115,9 @@ def _generate(labels: Sequence[str], calls: int, tokens: int, every: int) -> int
         _records,
         _backend,
         budget=dpf.PrivacyBudget(epsilon=4, delta=1e-5),
-        prompts_per_draw=PROMPTS,
         max_tokens=tokens,
-        tokens_per_draw=every,
-        labels=list(labels),
-        sampling="fixed-size",  # a draw of more prompts than are kept is read again for every token
+        labels=list(labels),  # a draw of more prompts than are kept is read again for every token
+        settings=dpf.Settings(prompts_per_draw=PROMPTS, tokens_per_draw=every, sampling="fixed-size"),
     )
     with ThreadPoolExecutor(calls) as threads:
         return sum(one.token_count for one in threads.map(synthesizer.generate, labels))

@@ -55,11 +55,11 @@ def written(
         records,
         backend,
         budget=BUDGET,
-        prompts_per_draw=PROMPTS,
         max_tokens=TOKENS[task.name],
-        tokens_per_draw=TOKENS[task.name],
         labels=labels,
-        record_token_cap=40,
+        settings=dpf.Settings(
+            prompts_per_draw=PROMPTS, tokens_per_draw=TOKENS[task.name], record_token_cap=40
+        ),
     ) as synthesizer:
         return synthesizer.generate_all()
 

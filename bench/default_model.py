@@ -41,7 +41,12 @@ def main() -> None:
             )
             started = time.perf_counter()
             with dpf.Synthesizer(
-                task, records, backend, budget=BUDGET, max_tokens=TOKENS, prompt_token_limit=6_000
+                task,
+                records,
+                backend,
+                budget=BUDGET,
+                max_tokens=TOKENS,
+                settings=dpf.Settings(prompt_token_limit=6_000),
             ) as synthesizer:
                 sets[f"{name}, epsilon=4"] = list(synthesizer.generate_all())
             print(json.dumps({"seconds": time.perf_counter() - started, "writer": name, "task": task.name}))

@@ -73,12 +73,10 @@ def section(
         backend,
         budget=budget,
         mechanism=mechanism,
-        prompts_per_draw=80,
         max_tokens=15,
-        tokens_per_draw=15,
         labels=LABELS,
         population=dict.fromkeys(LABELS, POPULATION) if parts > 1 else None,
-        disjoint_parts=parts,
+        settings=dpf.Settings(prompts_per_draw=80, tokens_per_draw=15, disjoint_parts=parts),
     )
     plan = synthesizer.plan
     yield f"## {name}\n"

@@ -34,7 +34,7 @@ from dpfewshot.mechanisms import Draws, Gaussian, Mechanism, PublicCentred, Rele
 from dpfewshot.planning.defaults import QUIET
 from dpfewshot.planning.plan import Stratum
 from dpfewshot.planning.planner import plan_stratum
-from dpfewshot.planning.settings import Settings
+from dpfewshot.planning.settings import PlanSettings
 
 RAW = Path(__file__).parents[1] / "docs" / "results" / "raw" / "long.jsonl"
 
@@ -169,7 +169,7 @@ def plans() -> None:
     for records, tokens, epsilon, limit in itertools.product(POPULATIONS, LENGTHS, EPSILONS, LIMITS):
         for share in SHARES if records == NOTES_PER_LABEL else SHARES[:1]:
             every = -(-tokens // share)
-            one = Settings(1, 1, tokens, 1, every, CAP)
+            one = PlanSettings(1, 1, tokens, 1, every, CAP)
             draws = one.draws_per_demonstration
             prompts = min(limit // (draws * (PROMPT + tokens) + tokens - draws), records)
             if prompts >= FEWEST_PROMPTS:
@@ -187,7 +187,7 @@ def plans() -> None:
                 )
 
 
-def _least_noise(settings: Settings, records: int, epsilon: float) -> tuple[str, float]:
+def _least_noise(settings: PlanSettings, records: int, epsilon: float) -> tuple[str, float]:
     """The mechanism that the planner takes, and its noise on the mean."""
     stratum, budget = Stratum(LABEL, (LABEL,), records), dpf.PrivacyBudget(epsilon, DELTA)
     noises = {}

@@ -84,10 +84,9 @@ def planned(
         backend,
         budget=budget,
         mechanism=mechanism,
-        prompts_per_draw=PROMPTS,
         max_tokens=TOKENS,
-        tokens_per_draw=TOKENS,
         shots_per_label=ROUNDS + 1,
+        settings=dpf.Settings(prompts_per_draw=PROMPTS, tokens_per_draw=TOKENS),
     )
     return lambda: synthesizer.generate("Refund")
 

@@ -65,10 +65,9 @@ def synthesizer(
         [dpf.Record(text, "refund") for text in texts],
         Obedient(agree=agree),
         budget=dpf.NO_PRIVACY if epsilon is None else dpf.PrivacyBudget(epsilon, DELTA),
-        mechanism=mechanism or Gaussian(top_k=len(WORDS) - 1),  # the attacker's instruction is no candidate
-        prompts_per_draw=prompts,
+        mechanism=mechanism or Gaussian(top_k=len(WORDS) - 1),
         max_tokens=tokens,
-        tokens_per_draw=tokens,
+        settings=dpf.Settings(prompts_per_draw=prompts, tokens_per_draw=tokens),
     )
 
 

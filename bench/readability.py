@@ -99,9 +99,8 @@ def _texts(
                 model,
                 budget=dpf.NO_PRIVACY if epsilon is None else dpf.PrivacyBudget(epsilon, 1e-5),
                 mechanism=MECHANISMS[name],
-                prompts_per_draw=PROMPTS,
                 max_tokens=TOKENS,
-                tokens_per_draw=TOKENS,
+                settings=dpf.Settings(prompts_per_draw=PROMPTS, tokens_per_draw=TOKENS),
             )
             for one in synthesizer.generate_all():
                 yield synthesizer.plan.stratum_of(one.label).noise_on_mean, one.text

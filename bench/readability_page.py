@@ -10,10 +10,10 @@ from statistics import mean
 from typing import Any
 
 from dpfewshot.mechanisms import PublicCentred, SoftmaxChoice
-from dpfewshot.planning.defaults import PROMPT_TOKEN_LIMIT, QUIET, prompts_within
+from dpfewshot.planning.defaults import QUIET, prompts_within
 from dpfewshot.planning.plan import Stratum
 from dpfewshot.planning.planner import plan_stratum
-from dpfewshot.planning.settings import Settings
+from dpfewshot.planning.settings import PROMPT_TOKEN_LIMIT, PlanSettings
 from dpfewshot.values import PrivacyBudget
 
 HEAD = """# How much noise text bears
@@ -90,7 +90,7 @@ def _planned() -> Iterator[str]:
 
 def _noise(tokens: int, records: int, epsilon: float) -> float:
     work = PROMPT_TOKEN_LIMIT // (PROMPT + 2 * tokens - 1)
-    settings = Settings(min(records, work, prompts_within(KEPT)), 1, tokens, 1, tokens, 100)
+    settings = PlanSettings(min(records, work, prompts_within(KEPT)), 1, tokens, 1, tokens, 100)
     stratum = Stratum("label", ("label",), records)
     noises = (
         plan_stratum(mechanism, settings, PrivacyBudget(epsilon, 1e-5), stratum).noise_on_mean or 0.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpfewshot.planning.settings import Settings
+from dpfewshot.planning.settings import PlanSettings
 from dpfewshot.planning.speed import Lengths, Speed
 
 RAW = Path(__file__).parents[1] / "docs/results/raw/scale.json"
@@ -102,7 +102,7 @@ class Fleet:
     speed: Speed
     share: float
 
-    def hours(self, lengths: Lengths, settings: Settings, labels: int) -> float:
+    def hours(self, lengths: Lengths, settings: PlanSettings, labels: int) -> float:
         """Hours of the language model for `shots_per_label` demonstrations of each label.
 
         A label's demonstrations are made one after another, on one worker at a time.

@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from bench.scale_fit import RAW, Fleet, Series, fit, recorded, series
-from dpfewshot.planning.settings import Settings
+from dpfewshot.planning.settings import PlanSettings
 from dpfewshot.planning.speed import Lengths, Speed
 from dpfewshot.report.palette import LIGHT
 from dpfewshot.report.svg import HEIGHT, WIDTH, Plot, dash_of, series_class
@@ -116,7 +116,7 @@ def replicas(raw: dict[str, Any]) -> Iterator[str]:
 def costs(raw: dict[str, Any]) -> Iterator[str]:
     """1,000 labels and 10 million records."""
     speed = Speed(**raw["cost"]["speed"])
-    settings, lengths = Settings(**raw["cost"]["settings"]), Lengths(**raw["cost"]["lengths"])
+    settings, lengths = PlanSettings(**raw["cost"]["settings"]), Lengths(**raw["cost"]["lengths"])
     labels, n = 1000, 10_000_000
     index, group = (fit(series(name).medians)(n) for name in ("index", "group"))
     own = fit(series("labels, SQLite").medians)(labels)

@@ -88,9 +88,9 @@ def taken(backend: dpf.backends.LlamaCpp, **options: Any) -> Taken:
     with tempfile.TemporaryDirectory() as folder:
         made = dpf.Synthesizer(
             SUPPORT_TICKETS, support_tickets(), backend, budget=dpf.PrivacyBudget(4, 1e-5), mechanism=Gaussian(),
-            labels=["Refund", "Delivery"], shots_per_label=1, sampling="fixed-size", prompts_per_draw=20,
-            max_tokens=8, tokens_per_draw=4, record_token_cap=32,
-            ledger=f"sqlite:///{folder}/budget.db", dataset="tickets", create=True,
+            labels=["Refund", "Delivery"], shots_per_label=1,
+            max_tokens=8,
+            ledger=f"sqlite:///{folder}/budget.db", dataset="tickets", create=True, settings=dpf.Settings(sampling="fixed-size", prompts_per_draw=20, tokens_per_draw=4, record_token_cap=32),
         )  # fmt: skip
         with made:
             started, before = time.perf_counter(), processor_seconds()

@@ -83,9 +83,8 @@ def share(backend: LogprobBackend, every: int, clock: Clock) -> dict[str, object
         backend,
         budget=dpf.PrivacyBudget(4, 1e-5),
         mechanism=Gaussian(),
-        prompts_per_draw=PROMPTS,
         max_tokens=TOKENS,
-        tokens_per_draw=every,
+        settings=dpf.Settings(prompts_per_draw=PROMPTS, tokens_per_draw=every),
     )
     clock.seconds, begun = 0.0, time.perf_counter()
     one = synthesizer.generate("Payments")

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from dpfewshot import PrivacyBudget, Record, Synthesizer, Task
+from dpfewshot import PrivacyBudget, Record, Settings, Synthesizer, Task
 from dpfewshot.backends import HuggingFace, LlamaCpp, LogprobBackend, OpenAICompatible, packaged_model_path
 from dpfewshot.backends.conformance import SAMPLE_TEXT
 
@@ -96,10 +96,8 @@ def _demonstrations(backends: dict[str, LogprobBackend], prompts: int, rounds: i
                 records,
                 backend,
                 budget=PrivacyBudget(epsilon=8, delta=1e-3),
-                prompts_per_draw=prompts,
                 max_tokens=3,
-                tokens_per_draw=1,
-                allow_batch_variance=True,
+                settings=Settings(prompts_per_draw=prompts, tokens_per_draw=1, allow_batch_variance=True),
             )
             start = time.perf_counter()
             made = synthesizer.generate("place")

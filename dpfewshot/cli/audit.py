@@ -11,7 +11,7 @@ import click
 
 from dpfewshot.cli.models import Model, open_backend
 from dpfewshot.cli.printing import FAILED, Decorator, json_option, quiet_option, stages
-from dpfewshot.cli.project import COLUMNS, Budget, Data, PlanSettings, Project, takes
+from dpfewshot.cli.project import COLUMNS, Budget, Data, PlanOptions, Project, takes
 from dpfewshot.exact.decimals import to_digits
 from dpfewshot.runtime.files import write_errors, write_whole
 
@@ -56,7 +56,7 @@ def audit() -> None:
 
 
 @audit.command()
-@_takes(Data, Model, Budget, PlanSettings, required=("task", "records", "epsilon"))
+@_takes(Data, Model, Budget, PlanOptions, required=("task", "records", "epsilon"))
 @click.option("--plays", default=1000, help="Plays of each game, with canaries and again without.")
 @click.option("--beta", default=1e-3, help="Probability that a sound set-up fails by chance.")
 @click.option("--texts-only", is_flag=True, help="Play with your model and records; look at texts alone.")

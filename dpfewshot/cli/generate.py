@@ -19,7 +19,7 @@ import click
 from dpfewshot.cli.models import Model, worker_options, workers_of
 from dpfewshot.cli.plan import describe
 from dpfewshot.cli.printing import json_option, quiet_option, stages, warn
-from dpfewshot.cli.project import AccountName, Budget, Data, PlanSettings, Project, takes
+from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project, takes
 from dpfewshot.demonstrations import Demonstrations, json_line
 from dpfewshot.errors import BudgetExceeded, DPFewShotError
 from dpfewshot.generation.checkpointed import Progress
@@ -34,7 +34,7 @@ CHECKPOINT = ".checkpoint"
 
 @click.command()
 @takes(
-    *(Data, Model, Budget, PlanSettings, AccountName, "output"),
+    *(Data, Model, Budget, PlanOptions, AccountName, "output"),
     required=("task", "records", "epsilon"),
     output={"help": "A .jsonl file to append to. Default: standard output."},
 )

@@ -25,6 +25,7 @@ from dpfewshot.values import (
     PrivacyBudget,
     PrivacySpend,
     Records,
+    Relation,
     StoredRecords,
     amount_text,
     unit_of,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from dpfewshot.ledger import LedgerAccount
     from dpfewshot.mechanisms import Mechanism
     from dpfewshot.planning.population import Population
+    from dpfewshot.planning.settings import Settings
     from dpfewshot.synthesizer import Synthesizer
 
 MECHANISM_NAMES: Final = (
@@ -218,16 +220,14 @@ class AccountName:
             if self.create and not known:
                 yield None
                 return
-            if relation is None:
-                yield ledger.account(self.dataset)
-                return
-            account = ledger.account(self.dataset, relation=relation, unit=unit)
-            bound(account, frozenset({relation}), unit)
+            account = ledger.account(self.dataset, relation=relation or Relation.ZERO_OUT, unit=unit)
+            if relation is not None:
+                bound(account, frozenset({relation}), unit)
             yield account
 
 
 @dataclass(frozen=True)
-class PlanSettings:
+class PlanOptions:
     """What is generated, and how. None leaves a setting to the planner or to a preset."""
 
     labels: tuple[str, ...] = option(
@@ -307,7 +307,7 @@ class Project:
     budget: Budget = field(default_factory=Budget)
     account: AccountName = field(default_factory=AccountName)
     model: Model = field(default_factory=Model)
-    settings: PlanSettings = field(default_factory=PlanSettings)
+    settings: PlanOptions = field(default_factory=PlanOptions)
     output: str | None = option(None, "The file to write.")
 
     @property
@@ -325,6 +325,15 @@ class Project:
         of_a_paper = settings.sampling != "poisson" or settings.preset is not None
         return 0.0 if of_a_paper or by_masked_text or self.budget.epsilon == math.inf else HOLDOUT
 
+    def expert_settings(self) -> Settings:
+        """What only experts set."""
+        from dpfewshot.planning.settings import Settings
+
+        same = {one.name for one in fields(Settings)} & {one.name for one in fields(PlanOptions)} - {
+            "holdout"
+        }
+        return Settings(holdout=self.holdout, **{name: getattr(self.settings, name) for name in same})
+
     def synthesizer(self, *, resuming: bool = False) -> Synthesizer:
         """Read the records, load the model and plan. Spends nothing.
 
@@ -339,18 +348,18 @@ class Project:
         """
         from dpfewshot.planning.population import relation_of
 
-        tell, settings, account = stages(), self.settings, self.account
+        tell, options, account, settings = stages(), self.settings, self.account, self.expert_settings()
         account.check()
-        task, mechanism, records = self.task, settings.made_mechanism(), self.data.read()
+        task, mechanism, records = self.task, options.made_mechanism(), self.data.read()
         budget = self.budget.of(records)
-        scopes = self._checked_scopes(task, records, budget, mechanism)
+        scopes = self._checked_scopes(task, records, budget, settings)
         if budget is NO_PRIVACY and account.ledger is not None:
             raise InvalidPlan("a run without a guarantee (certified=False) is refused a ledger account")
-        run = relation_of(settings.sampling, self.budget.population), unit_of(records)
+        run = relation_of(options.sampling, self.budget.population), unit_of(records)
         with account.opened(*run) as opened:
             if opened is not None and isinstance(budget, PrivacyBudget) and not resuming:
                 check_budget(opened, scopes, PrivacySpend(budget.epsilon, budget.delta))
-        backend = open_backend(self.model, prompts=settings.prompts_per_draw, tell=tell)
+        backend = open_backend(self.model, prompts=options.prompts_per_draw, tell=tell)
         from dpfewshot.synthesizer import Synthesizer
 
         tell("planning")
@@ -360,23 +369,14 @@ class Project:
             backend,
             budget=budget,
             mechanism=mechanism,
-            prompts_per_draw=settings.prompts_per_draw,
-            records_per_prompt=settings.records_per_prompt,
-            max_tokens=settings.max_tokens,
-            shots_per_label=settings.shots,
-            tokens_per_draw=settings.tokens_per_draw,
-            preset=settings.preset,
-            prompt_token_limit=settings.prompt_token_limit,
+            max_tokens=options.max_tokens,
+            shots_per_label=options.shots,
             population=self.budget.population,
-            labels=settings.labels or None,
-            sampling=settings.sampling,
-            accounting=settings.accounting,
-            holdout=self.holdout,
-            disjoint_parts=settings.disjoint_parts,
+            labels=options.labels or None,
             ledger=account.ledger,
             dataset=account.dataset,
             create=account.create,
-            record_token_cap=settings.record_token_cap,
+            settings=settings,
         )
         for warning in synthesizer.plan.warnings:
             warn(in_options(warning))
@@ -391,42 +391,32 @@ class Project:
         task: Task,
         records: Records | StoredRecords,
         budget: PrivacyBudget | NoPrivacy,
-        mechanism: Mechanism | None,
+        settings: Settings,
     ) -> list[str | None]:
-        """Check what needs no model; return the scopes that the plan draws from.
-
-        Raises:
-            InvalidTask, InvalidRecords, InvalidPlan: as `Synthesizer`.
-        """
+        """Check what needs no model, as `Synthesizer` does; return the scopes that the plan draws from."""
         from dpfewshot.generation.units import labels_of, planned_labels, units_by_scope
-        from dpfewshot.planning.choices import TANG, TOP_K, Choices, preset
         from dpfewshot.planning.planner import rate_of
         from dpfewshot.planning.population import public_stratum
+        from dpfewshot.planning.presets import TANG, TOP_K, preset
         from dpfewshot.records.checks import check_fields
         from dpfewshot.sampling import partition_of_units
 
-        given = self.settings
-        labels = planned_labels(task, given.labels or None)
-        choices = Choices(mechanism, given.prompts_per_draw, given.records_per_prompt, given.tokens_per_draw)
-        paper = given.preset or (TANG if given.accounting == "published" else None)
+        options, population = self.settings, self.budget.population
+        labels = planned_labels(task, options.labels or None)
+        paper = options.preset or (TANG if options.accounting == "published" else None)
         if paper is not None:
             limit = budget if isinstance(budget, PrivacyBudget) else None
-            choices = choices.filled(preset(paper, task, limit, TOP_K))
-        same = ("max_tokens", "record_token_cap", "sampling", "disjoint_parts", "accounting")
-        settings = choices.settings(
-            shots_per_label=given.shots, holdout=self.holdout, **{name: getattr(given, name) for name in same}
-        )
+            settings = settings.filled(preset(paper, task, limit, TOP_K)[1])
+        planned = settings.decided(max_tokens=options.max_tokens, shots_per_label=options.shots)
         check_fields(task, records)
         units = units_by_scope(task, records, labels)
         strata = [
-            public_stratum(
-                settings.sampling, self.budget.population, scope, labels_of(scope, labels), len(members)
-            )
+            public_stratum(planned.sampling, population, scope, labels_of(scope, labels), len(members))
             for scope, members in units.items()
         ]
         for stratum in sorted(strata, key=lambda each: each.population):  # what fits the smallest fits all
-            rate_of(settings, stratum)
-        partition = partition_of_units(task, records, settings.division)
+            rate_of(planned, stratum)
+        partition = partition_of_units(task, records, planned.division)
         return [partition.generating(scope) for scope in units]
 
 
@@ -496,7 +486,7 @@ _SECTIONS: Final[Mapping[str, type]] = {
     "budget": Budget,
     "account": AccountName,
     "model": Model,
-    "settings": PlanSettings,
+    "settings": PlanOptions,
 }
 
 

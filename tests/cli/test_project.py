@@ -17,7 +17,7 @@ from dpfewshot.cli.project import (
     AccountName,
     Budget,
     Data,
-    PlanSettings,
+    PlanOptions,
     Project,
     finite_or_inf,
     takes,
@@ -154,10 +154,10 @@ def test_the_plan_says_what_the_holdout_buys(command: Run) -> None:
     ("given", "holdout"),
     [
         (Project(), 0.2),
-        (Project(settings=PlanSettings(holdout=0.0)), 0.0),
-        (Project(settings=PlanSettings(holdout=0.3, preset="tang")), 0.3),
-        (Project(settings=PlanSettings(sampling="fixed-size")), 0.0),
-        (Project(settings=PlanSettings(preset="tang")), 0.0),
+        (Project(settings=PlanOptions(holdout=0.0)), 0.0),
+        (Project(settings=PlanOptions(holdout=0.3, preset="tang")), 0.3),
+        (Project(settings=PlanOptions(sampling="fixed-size")), 0.0),
+        (Project(settings=PlanOptions(preset="tang")), 0.0),
         (Project(budget=Budget(epsilon=float("inf"))), 0.0),
         (Project(data=Data(mask_identifiers="en")), 0.0),
         (Project(data=Data(mask_identifiers="en", unit="customer")), 0.2),
@@ -242,7 +242,7 @@ def test_options_become_a_project() -> None:
     made: list[Project] = []
 
     @click.command()
-    @takes(Data, Model, Budget, PlanSettings, AccountName, "output")
+    @takes(Data, Model, Budget, PlanOptions, AccountName, "output")
     def any_command(*, project: Project) -> None:
         made.append(project)
 
@@ -254,6 +254,6 @@ def test_options_become_a_project() -> None:
         data=Data(task="t", text={"Ticket": "a", "Name": "Name"}),
         budget=Budget(population={"x": 3}),
         model=Model(threads=2),
-        settings=PlanSettings(labels=("x",), prompts_per_draw=4),
+        settings=PlanOptions(labels=("x",), prompts_per_draw=4),
         output="o",
     )
