@@ -41,7 +41,7 @@ Differences in points, on the same items:
 What is chosen, in per cent of the draws:
 
 {picks(lines, "held-out")}
-The published accuracy, with its 95 % interval (`releases/estimates.py`), and what it is an estimate of. "Interval holds records'": in per cent of {DRAWS} draws of as many records with replacement from the scored ones, whose accuracies are
+The published accuracy, with its 95 % interval (`releases/selection.py`), and what it is an estimate of. "Interval holds records'": in per cent of {DRAWS} draws of as many records with replacement from the scored ones, whose accuracies are
 thereby known, the interval holds the chosen prompt's. "Holds test's": the same for the test items, which differ from the records: for most fixed prompts too, such as `ours`, which nothing chose. "Labels moved" is one reason: the per cent of test items that would need another label for
 both to have the same label frequencies (total variation). A statement, and a choice, are for texts like the records.
 

@@ -16,6 +16,9 @@ FORMAT = {
     "label_field": "Kind",
     "labels": None,
     "label_words": None,
+    "text_fields": [],
+    "multiline": False,
+    "chat": False,
 }
 HUGE = 10**400
 """A whole number that no float holds."""
