@@ -21,7 +21,7 @@ from dpfewshot.cli.plan import describe
 from dpfewshot.cli.printing import json_option, quiet_option, stages, warn
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project, takes
 from dpfewshot.demonstrations import Demonstrations, json_line
-from dpfewshot.errors import BudgetExceeded, DPFewShotError
+from dpfewshot.errors import BudgetExceeded, DPFewShotError, LedgerError
 from dpfewshot.generation.checkpointed import Progress
 from dpfewshot.values import Demonstration, counted, on_one_line
 
@@ -60,7 +60,6 @@ def generate(*, project: Project, resume: bool, ray: str | None, workers: int | 
     if resume and output is None:
         raise click.UsageError("--resume needs --output: its checkpoint is kept beside that file")
     checkpoint = _checkpoint_of(output, ledger, resume=resume)
-    tip = None
     with (
         _Lines(output, held=as_json and output is None) as lines,  # opened before anything is spent
         workers_of(project.model, prompts=prompts, ray=ray, workers=workers, ledger=ledger) as work,
@@ -75,13 +74,13 @@ def generate(*, project: Project, resume: bool, ray: str | None, workers: int | 
         with _kept(checkpoint, always=resume):
             demonstrations = _release(synthesizer, lines, checkpoint, work, ledger=ledger)
             synthesizer.close()
-    with project.account.opened() as account:
+    document = {"plan": synthesizer.plan.as_dict(), "demonstrations": demonstrations.to_lines()}
+    with suppress(LedgerError), project.account.opened() as account:  # nothing that is paid for is lost
         if account is not None:
-            tip = account.chain_tip
-            stages()(f"account {on_one_line(account.dataset)}: chain tip {tip}")
+            document["chain_tip"] = account.chain_tip
+            stages()(f"account {on_one_line(account.dataset)}: chain tip {account.chain_tip}")
     if as_json:
-        document = {"plan": synthesizer.plan.as_dict(), "demonstrations": demonstrations.to_lines()}
-        click.echo(json.dumps(document | ({} if tip is None else {"chain_tip": tip})))
+        click.echo(json.dumps(document))
 
 
 def _release(

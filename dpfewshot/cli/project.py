@@ -457,14 +457,11 @@ def refusals(account: LedgerAccount, asked: PrivacySpend | None, *, by_stratum: 
         epsilon, delta = refusal.asked
         needed = PrivacySpend(epsilon, delta) if asked is None else asked
         left = PrivacySpend(*refusal.remaining)
-        short = [
-            name
-            for name, lacks in (("epsilon", epsilon > left.epsilon), ("delta", delta > left.delta))
-            if lacks
-        ]
+        lacking = (("epsilon", epsilon > left.epsilon), ("delta", delta > left.delta))
+        short = [f"{name} is short" for name, lacks in lacking if lacks]
         message = (
             f"this does not fit the budget of the account {account.dataset!r}: "
-            f"{' and '.join(short) or 'room under its Rényi rule'} is short. It needs {_words(needed)}, and "
+            f"{' and '.join(short) or 'its Rényi rule has no room'}. It needs {_words(needed)}, and "
             f"{_words(left)} is left"
         )
         strata = [

@@ -235,9 +235,10 @@ def _inputs(
                 check_budget(account, [scope], cost, by_stratum=False)
             except BudgetExceeded as refusal:
                 raise explained(refusal, scope) from None
-    payer = f"the account {project.account.dataset!r}" if project.account.ledger else "no account"
+    name = project.account.dataset
     stages()(
-        f"this may spend epsilon {epsilon_text(cost.epsilon)}, delta {delta_text(cost.delta)} of {payer}; "
+        f"this may spend epsilon {epsilon_text(cost.epsilon)}, delta {delta_text(cost.delta)}"
+        f"{' without a ledger that counts it' if name is None else f' of the account {name!r}'}; "
         "interrupted before it is done, it spends nothing"
     )
     return records, {

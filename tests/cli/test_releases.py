@@ -93,7 +93,9 @@ def test_json_is_the_choice_and_a_pipe_reads_the_price_and_the_progress(command:
     status, out, err = command(*CHOOSE, *GOOD, "--json", "--proxy-choice", "--balanced")
     assert status == 0
     price, loading, scoring, *steps = err.splitlines()
-    assert price.startswith("this may spend epsilon 2.0000, delta 0 of no account; interrupted before")
+    assert price.startswith(
+        "this may spend epsilon 2.0000, delta 0 without a ledger that counts it; interrupted"
+    )
     assert (loading, scoring) == ("loading the model", "scoring the candidates")
     assert steps == [f"scoring: {percent} % done" for percent in range(10, 101, 10)]
     document = json.loads(out)
@@ -275,7 +277,7 @@ def test_a_calibration_in_json_is_what_the_file_holds(command: Run) -> None:
 def test_an_account_pays_for_a_calibration_and_refuses_the_next(command: Run) -> None:
     assert command(*CALIBRATE, *ACCOUNT, "--create")[0] == 0
     told = command(*CALIBRATE, *ACCOUNT, "--output", "second.json")
-    assert_bad_input(told, "epsilon and delta is short", status=3)
+    assert_bad_input(told, "epsilon is short and delta is short", status=3)
     assert not Path("second.json").exists()
 
 
