@@ -16,14 +16,14 @@ import numpy as np
 from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, open_block
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BackendError, InvalidPlan
+from dpfewshot.exact import RandomSource
 from dpfewshot.exact.choice import uniform_below
-from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.generation.draft import Draft
 from dpfewshot.generation.shaped_draft import ShapedDraft
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import check_record_labels, planned_labels
-from dpfewshot.mechanisms.decoding import Decoding
-from dpfewshot.mechanisms.vocabulary import likeliest
+from dpfewshot.mechanisms.base import likeliest
+from dpfewshot.mechanisms.gaussian import Decoding
 from dpfewshot.prompts.writer import LabelPrompts, PromptWriter
 from dpfewshot.records import as_records
 from dpfewshot.records.checks import check_fields

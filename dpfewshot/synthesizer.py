@@ -15,7 +15,7 @@ from dpfewshot.backends.protocol import LogprobBackend, check_invariance, states
 from dpfewshot.budget.reservation import Accountant
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.exact import RandomSource
 from dpfewshot.generation.cancellation import StopSignal
 from dpfewshot.generation.generation import Generation
 from dpfewshot.generation.request import GenerationRequest

@@ -12,11 +12,11 @@ import click
 from dpfewshot.cli.models import Model, open_backend
 from dpfewshot.cli.printing import FAILED, Decorator, json_option, quiet_option, stages
 from dpfewshot.cli.project import COLUMNS, Budget, Data, PlanOptions, Project, takes
-from dpfewshot.exact.decimals import to_digits
+from dpfewshot.exact.rounding import to_digits
 from dpfewshot.runtime.files import write_errors, write_whole
 
 if TYPE_CHECKING:
-    from dpfewshot.audit import Figure, Finding
+    from dpfewshot.audit import AuditFinding, Figure
 
 CONFIDENTIAL: Final = (
     "CONFIDENTIAL: computed from private records, outside every budget. Keep it on the trusted side."
@@ -167,7 +167,7 @@ def influence(*, project: Project, demonstrations: str, texts: str, items: int, 
     conclude(influence_finding([measured]), project, as_json=as_json)
 
 
-def conclude(finding: Finding, project: Project, *, as_json: bool) -> None:
+def conclude(finding: AuditFinding, project: Project, *, as_json: bool) -> None:
     """Write and print a finding; exit with 1 if it failed."""
     from dpfewshot.audit import as_document
 
@@ -180,7 +180,7 @@ def conclude(finding: Finding, project: Project, *, as_json: bool) -> None:
         raise click.exceptions.Exit(FAILED)
 
 
-def _in_words(finding: Finding) -> Iterator[str]:
+def _in_words(finding: AuditFinding) -> Iterator[str]:
     if finding.confidential:
         yield CONFIDENTIAL
     yield f"{finding.title}: {finding.verdict}"

@@ -153,7 +153,7 @@ def _trials(
     project: Project, epsilons: Sequence[float], shots: Sequence[int], mechanisms: Sequence[str]
 ) -> Iterator[Trial]:
     from dpfewshot.evaluation import InstructionOnly, NonPrivateSample, Synthetic, Trial, ZeroShot
-    from dpfewshot.mechanisms.by_name import by_name
+    from dpfewshot.mechanisms import by_name
 
     settings = project.settings
     conditions = [
@@ -181,7 +181,7 @@ def _table(summaries: Sequence[Summary]) -> str:
     columns = ("condition", "epsilon", "shots", "accuracy", "95 % interval", "runs", "items")
     rows = [
         (
-            one.title,
+            one.condition,
             "none" if one.epsilon is None else f"{one.epsilon:g}",
             str(one.shots),
             f"{one.accuracy:.1%}",

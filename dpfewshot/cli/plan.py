@@ -46,7 +46,7 @@ def plan(
       dpfewshot plan ... --preset tang
     """
     if cross_check:
-        from dpfewshot.accounting.reference.cross_check import require
+        from dpfewshot.accounting.cross_check import require
 
         require()  # before the model is loaded
     synthesizer, tell = project.synthesizer(), stages()
@@ -82,7 +82,7 @@ def plan(
 
 def _cross_checks(plan: GenerationPlan) -> Iterator[tuple[str | None, float, float | None]]:
     """Each stratum's scope, its certified ε, and what the other accountant says."""
-    from dpfewshot.accounting.reference.cross_check import cross_check
+    from dpfewshot.accounting.cross_check import cross_check
 
     for stratum in plan.strata:
         if stratum.event is not None and stratum.spend is not None:

@@ -47,7 +47,7 @@ MECHANISM_NAMES: Final = (
     "private-prediction",
     "invisible-ink",
 )
-"""A copy of `mechanisms.by_name.MECHANISMS`: --help must not import NumPy. A test compares the two."""
+"""A copy of the names in `mechanisms.MECHANISMS`: --help must not import NumPy. A test compares the two."""
 
 HOLDOUT: Final = 0.2
 """The default of --holdout: `generate` comes before `choose`."""
@@ -285,7 +285,7 @@ class PlanOptions:
         """
         from dataclasses import replace
 
-        from dpfewshot.mechanisms.by_name import by_name as mechanism_by_name
+        from dpfewshot.mechanisms import by_name as mechanism_by_name
 
         settings = {name: getattr(self, name) for name in ("clip", "temperature", "top_p")}
         given = [name for name in ("top_k", *settings) if getattr(self, name) is not None]

@@ -55,6 +55,7 @@ def report(
     """
     from dpfewshot import report as reports
     from dpfewshot.demonstrations import Demonstrations
+    from dpfewshot.evaluation import read_cells
 
     account, output = project.account, str(project.output)
     if account.dataset is None and account.ledger == os.environ.get(LEDGER_VARIABLE):
@@ -66,13 +67,13 @@ def report(
             "or --audit"
         )
     with account.opened() as opened:
-        snapshot = None if opened is None else reports.read_snapshot(opened)
+        snapshot = None if opened is None else opened.snapshot()
     sources = reports.Sources(
         demonstrations=None if demonstrations is None else Demonstrations.from_jsonl(demonstrations),
         snapshot=snapshot,
         choice=None if choice is None else reports.read_choice(choice),
         plan=None if plan is None else reports.read_plan(plan),
-        cells=() if evaluation is None else reports.read_evaluation(evaluation),
+        cells=() if evaluation is None else read_cells(evaluation),
         findings=[finding for path in audits for finding in reports.read_findings(path)],
     )
     contents = reports.select(sources, confidential=confidential)
@@ -92,7 +93,7 @@ def _document(contents: Contents, output: str) -> dict[str, object]:
         "choice": contents.choice.statement if contents.choice else None,
         "demonstrations": len(contents.demonstrations),
         "findings": len(contents.findings),
-        "left_out": contents.left_out.as_dict(),
+        "left_out": contents.left_out._asdict(),
     }
 
 
@@ -109,7 +110,7 @@ def _in_words(contents: Contents, output: str) -> str:
         lines.append(contents.choice.statement)
     if contents.confidential:
         lines.append("CONFIDENTIAL: this report is for the trusted side alone")
-    elif left_out.any:
+    elif any(left_out):
         lines.append(
             "left out because they are confidential: "
             f"{counted(left_out.demonstrations, 'demonstration')} without a guarantee, "

@@ -17,13 +17,13 @@ from dpfewshot.budget.scopes import Partition
 from dpfewshot.budget.tally import EventCost
 from dpfewshot.certificates import Provenance
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
-from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.exact import RandomSource
 from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import labels_of, units_by_scope
 from dpfewshot.mechanisms import FixedSize, Mechanism, Release
-from dpfewshot.mechanisms.noiseless import start_release
+from dpfewshot.mechanisms.gaussian import start_release
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import FIXED_SIZE
 from dpfewshot.prompts.chat import chat_turns

@@ -21,7 +21,7 @@ from dpfewshot.budget.account import Details
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import DPFewShotError, InvalidPlan
-from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.exact import RandomSource
 from dpfewshot.planning.population import Population
 from dpfewshot.records import as_records
 from dpfewshot.records.units import UnitSequence

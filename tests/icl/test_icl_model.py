@@ -48,7 +48,7 @@ def classifier(backend: LlamaCpp) -> icl.Classifier:
 def test_pieces_have_the_tokens_of_the_whole_prompt(backend: LlamaCpp, task: dpf.Task) -> None:
     labels = task.labels or ("steven spielberg", "McG")
     demonstrations = [shown(text, label) for text, label in zip(ODD, labels, strict=False)]
-    prompt = icl.few_shot.FewShotPrompt(task, backend, demonstrations)
+    prompt = icl.prompt.FewShotPrompt(task, backend, demonstrations)
     for text in (*QUESTIONS, *ODD, *CONTENT_FREE):
         for label in labels:
             whole = backend.tokenize(f"{prompt.format.prompt(demonstrations, text)} {label}")

@@ -93,8 +93,8 @@ def planned(name: str, *arguments: str, status: int = 0) -> Verb:
 def private_finding(told: Outputs) -> Outputs:
     """That there is a finding, of what kind, and that it is private."""
     document = json.loads(told["stdout"])
-    assert document["private"] is True
-    kinds = [(each["kind"], each["title"], each["private"]) for each in document["findings"]]
+    assert document["confidential"] is True
+    kinds = [(each["kind"], each["title"], each["confidential"]) for each in document["findings"]]
     return {"findings": str(kinds), "stderr": told["stderr"], "warnings": told["warnings"]}
 
 

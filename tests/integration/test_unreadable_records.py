@@ -318,7 +318,7 @@ class Here:
 
     def audited(self) -> object:
         with self.synthesizer(population=None) as made:
-            return canary_game(made, plays=100, batches=1).kind
+            return canary_game(made, plays=100).kind
 
     def counted(self) -> object:
         return dpf.release_labels(self.records, count=2, epsilon=50, delta=1e-6, account=self.account)

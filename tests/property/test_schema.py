@@ -21,8 +21,8 @@ from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.token_loop import TokenLoop
+from dpfewshot.mechanisms import MECHANISMS as BY_NAME
 from dpfewshot.mechanisms import Draws, Gaussian, InvisibleInk, RowChange, SoftmaxChoice, SparseVector
-from dpfewshot.mechanisms.by_name import MECHANISMS as BY_NAME
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records.units import each_a_unit
 from dpfewshot.sampling import PoissonSampler
