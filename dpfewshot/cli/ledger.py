@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dpfewshot.budget.scopes import scope_text
-from dpfewshot.cli.printing import FAILED, Decorator, json_option
+from dpfewshot.cli.printing import FAILED, Decorator, json_option, warn
 from dpfewshot.cli.project import Project, takes
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, amount_text, counted, on_one_line
@@ -33,10 +33,7 @@ def _takes(*wanted: str, **changed: Mapping[str, Any]) -> Decorator:
     return takes("ledger", "dataset", *wanted, required=required, **changed)
 
 
-_BUDGET: Final[Mapping[str, Mapping[str, Any]]] = {
-    "epsilon": {"help": "Epsilon of the budget."},
-    "delta": {"help": "Delta of the budget."},
-}
+_DELTA: Final = {"help": "Delta of the budget."}
 
 
 @click.group()
@@ -54,7 +51,7 @@ def ledger() -> None:
     "epsilon",
     "delta",
     "unit",
-    **_BUDGET,
+    delta=_DELTA,
     unit={"help": "The column that names whom a record belongs to, in every plan. Default: one record."},
 )
 @click.option("--relation", type=click.Choice(["zero-out", "add-remove", "replace-one"]), default="zero-out")
@@ -195,7 +192,7 @@ def export(*, project: Project, as_json: bool) -> None:  # noqa: ARG001 - JSON i
 
 
 @ledger.command("change-budget")
-@_takes("epsilon", "delta", **_BUDGET)
+@_takes("epsilon", "delta", delta=_DELTA)
 @json_option
 def change_budget(*, project: Project, as_json: bool) -> None:
     """Replace an account's budget, which its history records. A larger one weakens the promise.
@@ -208,11 +205,10 @@ def change_budget(*, project: Project, as_json: bool) -> None:
         account.change_budget(_budget(project))
         budget, spent = account.budget, account.spent
         if spent.epsilon > budget.epsilon or spent.delta > budget.delta:
-            click.echo(
-                f"warning: the account of {account.dataset!r} is overdrawn: epsilon={spent.epsilon}, "
+            warn(
+                f"the account of {account.dataset!r} is overdrawn: epsilon={spent.epsilon}, "
                 f"delta={spent.delta} is spent of epsilon={budget.epsilon}, delta={budget.delta}; no further "
-                "plan fits",
-                err=True,
+                "plan fits"
             )
         _print_summary(account, as_json=as_json)
 
