@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, open_block
+from dpfewshot.backends.protocol import LogprobBackend, PromptBlock
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.exact import RandomSource
@@ -181,7 +181,7 @@ class _Continuation:
         draft = self._loop.draft(further=prompts.further)
         suffixes, drawn = [[*prompts.public_suffix, *draft.context]], 0
         longest = self._max_tokens + draft.written_left(self._max_tokens)
-        with closing(open_block(self._loop.backend, prompts.prefix, suffixes, longest, public=True)) as block:
+        with closing(self._loop.backend.open_block(prompts.prefix, suffixes, longest, public=True)) as block:
             while drawn < self._max_tokens and not draft.finished:
                 left = self._max_tokens - drawn
                 drawn += 1

@@ -249,7 +249,7 @@ def losses(
     lengths = [
         len(prompt.prefix) + len(text) + len(label) for text, label in zip(given, written, strict=True)
     ]
-    context = getattr(backend, "context_tokens", None)
+    context = backend.context_tokens
     if context is not None and max(lengths) >= context:
         raise no_answer(lengths.index(max(lengths)))
     trees = [LabelTree([label], backend.vocabulary_size) for label in written]

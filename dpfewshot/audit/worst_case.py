@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpfewshot.audit.premises import Watch
-from dpfewshot.backends.protocol import Logprobs, Tokens
+from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
 
 MARK, OTHER_MARK = 0, 1
 """The token that a canary makes certain, and the one that a decoy does."""
@@ -32,8 +32,8 @@ def telling(text: str) -> int:
     return text.count("m") + text.count("h")
 
 
-class WorstCaseModel:
-    """A `BlockBackend` that knows a canary.
+class WorstCaseModel(LogprobBackend):
+    """A backend that knows a canary.
 
     Args:
         candidates: the number of tokens that the public prompt considers equally likely.
@@ -44,7 +44,7 @@ class WorstCaseModel:
 
     def __init__(self, candidates: int, hints: int, canaries: int, *, decoys: bool = False) -> None:
         self.vocabulary_size = candidates + hints
-        self.end_token_ids: frozenset[int] = frozenset()
+        self.end_token_ids = frozenset()
         self.batch_invariant = True
         self.watch = Watch()
         self._candidates = candidates

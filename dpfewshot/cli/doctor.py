@@ -80,7 +80,7 @@ def _examine(model: Model) -> Iterator[Check]:
     from dpfewshot.backends.conformance import CHECKS, examine
     from dpfewshot.backends.protocol import states_invariance
 
-    described = _description(backend)
+    described = backend.describe()
     yield Check("model", well=True, says=f"{described}, {backend.vocabulary_size} tokens")
     if states_invariance(backend):
         yield Check("claim", well=True, says="states that it is batch-invariant")
@@ -91,12 +91,6 @@ def _examine(model: Model) -> Iterator[Check]:
     for found in examine(backend):
         advice = remedy(model.backend, described, found.check, about_invariance=found.about_invariance)
         yield Check(found.check, found.passed, found.detail, None if found.passed else advice)
-
-
-def _description(backend: LogprobBackend) -> str:
-    """Return the backend's own description, or its class."""
-    describe_itself: Callable[[], str] | None = getattr(backend, "describe", None)
-    return type(backend).__name__ if describe_itself is None else describe_itself()
 
 
 def _check(name: str, check: Callable[[], str]) -> Check:

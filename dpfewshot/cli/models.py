@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dpfewshot.backends.processors import usable_processors
+from dpfewshot.backends.machine import usable_processors
 from dpfewshot.errors import BackendError
 
 if TYPE_CHECKING:

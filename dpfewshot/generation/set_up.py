@@ -10,7 +10,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from dpfewshot.accounting import epsilon
-from dpfewshot.backends.protocol import LogprobBackend, identity_of, states_invariance
+from dpfewshot.backends.protocol import LogprobBackend, states_invariance
 from dpfewshot.budget.account import Details
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.scopes import Partition
@@ -108,7 +108,9 @@ class SetUp:
         turns = chat_turns(self.backend).fingerprint() if self.task.chat else None
         prompt = json.dumps({"task": self.task.identity(), "chat": turns}, sort_keys=True)
         return Provenance(
-            *identity_of(self.backend), prompt=f"sha256:{hashlib.sha256(prompt.encode()).hexdigest()}"
+            self.backend.model_identity,
+            self.backend.tokenizer_identity,
+            prompt=f"sha256:{hashlib.sha256(prompt.encode()).hexdigest()}",
         )
 
     def generating(self, stratum: StratumPlan) -> UnitSequence:

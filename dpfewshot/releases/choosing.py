@@ -202,7 +202,7 @@ def _models(backend: LogprobBackend | Sequence[LogprobBackend]) -> tuple[Logprob
     if not models:
         raise InvalidPlan("there is no backend to score with")
     for model in models:
-        if not hasattr(model, "next_token_logprobs"):
+        if not isinstance(model, LogprobBackend):
             raise InvalidPlan(f"backend must be a LogprobBackend, or several, not {type(model).__name__}")
     return models
 

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from dpfewshot.backends.characters import first_tokens
-from dpfewshot.backends.end_tokens import ending_tokens, text_of
 from dpfewshot.backends.protocol import LogprobBackend, failing_as_backend, states_invariance
+from dpfewshot.backends.text import ending_tokens, first_tokens, text_of
 from dpfewshot.budget.permit import Permit
 from dpfewshot.budget.reservation import Reservation
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
@@ -125,7 +124,7 @@ class Scorer(ABC):
         prefix, ending = self._prompt.prefix, self._prompt.ending
         self._prompt.backend.detokenize(ending[-1:])  # a server's vocabulary is read now, for no record
         longest = len(prefix) + self._cap + len(ending) + label_tokens
-        context = getattr(self._prompt.backend, "context_tokens", None)
+        context = self._prompt.backend.context_tokens
         if context is not None and longest > context:
             raise InvalidPlan(
                 f"a prompt takes up to {longest} tokens: {len(prefix)} of instruction and demonstrations, "
