@@ -1,11 +1,11 @@
-"""docs/decisions/calibration.md has the tables of its raw figures."""
+"""docs/results/calibration.md has the tables of its raw figures."""
 
 import json
 from pathlib import Path
 
 from bench.released_calibration import RAW, tables
 
-PAGE = Path(__file__).parents[2] / "docs/decisions/calibration.md"
+PAGE = Path(__file__).parents[2] / "docs/results/calibration.md"
 
 
 def test_the_page_has_the_tables_of_the_raw_file() -> None:
