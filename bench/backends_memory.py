@@ -59,9 +59,9 @@ def main(setting: Setting) -> None:
             records,
             backend,
             budget=dpf.PrivacyBudget(epsilon=4, delta=1e-5),
-            prompts_per_token=setting.prompts,
+            prompts_per_draw=setting.prompts,
             max_tokens=4,
-            resample_every=4,
+            tokens_per_draw=4,
             labels=["Location"],
             record_token_cap=BODY_TOKENS,
         )

@@ -115,9 +115,9 @@ def _generate(labels: Sequence[str], calls: int, tokens: int, every: int) -> int
         _records,
         _backend,
         budget=dpf.PrivacyBudget(epsilon=4, delta=1e-5),
-        prompts_per_token=PROMPTS,
+        prompts_per_draw=PROMPTS,
         max_tokens=tokens,
-        resample_every=every,
+        tokens_per_draw=every,
         labels=list(labels),
         sampling="fixed-size",  # a draw of more prompts than are kept is read again for every token
     )

@@ -3,7 +3,7 @@
     python -m bench.certified DATA STORE MODEL.gguf [--task NAME ...] [--repetitions 1]
     python -m bench.certified DATA STORE MODEL.gguf --task agnews --records 300
 
-A certified run evaluates each prompt by itself and says `private=True`. Everything else is as in bench/utility.py: the
+A certified run evaluates each prompt by itself and says `certified=True`. Everything else is as in bench/utility.py: the
 plan, the first test items, and the model that uses the demonstrations. Cells are added to docs/results/raw/utility.jsonl.
 """
 

@@ -55,9 +55,9 @@ def written(
         records,
         backend,
         budget=BUDGET,
-        prompts_per_token=PROMPTS,
+        prompts_per_draw=PROMPTS,
         max_tokens=TOKENS[task.name],
-        resample_every=TOKENS[task.name],
+        tokens_per_draw=TOKENS[task.name],
         labels=labels,
         record_token_cap=40,
     ) as synthesizer:

@@ -67,10 +67,10 @@ def as_demonstration(record: dpf.Record) -> dpf.Demonstration:
         text=record.text,
         label=record.label,
         token_count=0,
-        private=False,
+        certified=False,
         spent=None,
         relation="add-remove",
-        mechanism="random-private",
+        mechanism="non-private-sample",
     )
 
 

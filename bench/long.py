@@ -173,7 +173,7 @@ def plans() -> None:
             draws = one.draws_per_demonstration
             prompts = min(limit // (draws * (PROMPT + tokens) + tokens - draws), records)
             if prompts >= FEWEST_PROMPTS:
-                settings = replace(one, prompts_per_token=prompts)
+                settings = replace(one, prompts_per_draw=prompts)
                 name, noise = _least_noise(settings, records, epsilon)
                 line = {
                     "kind": "plan",
@@ -247,8 +247,8 @@ def _written(
         "limit": cell.limit,
         "form": cell.form,
         "ngram": cell.ngram,
-        "prompts": plan.settings.prompts_per_token,
-        "every": plan.settings.resample_every,
+        "prompts": plan.settings.prompts_per_draw,
+        "every": plan.settings.tokens_per_draw,
         "mechanism": plan.mechanism,
         "noise": round(plan.noise_on_mean or 0.0, 4),
         "planned_tokens": plan.prompt_tokens,

@@ -92,9 +92,9 @@ def synthetic(setting: str, setup: Setup, members: list[dpf.Record], backend: Ll
         budget=budget,
         labels=[members[0].label],
         mechanism=dpf.mechanisms.Gaussian(),
-        prompts_per_token=PROMPTS,
+        prompts_per_draw=PROMPTS,
         max_tokens=setup.max_tokens,
-        resample_every=setup.max_tokens,
+        tokens_per_draw=setup.max_tokens,
         record_token_cap=setup.record_tokens,
     )
     return synthesizer.generate(members[0].label)

@@ -84,9 +84,9 @@ def planned(
         backend,
         budget=budget,
         mechanism=mechanism,
-        prompts_per_token=PROMPTS,
+        prompts_per_draw=PROMPTS,
         max_tokens=TOKENS,
-        resample_every=TOKENS,
+        tokens_per_draw=TOKENS,
         shots_per_label=ROUNDS + 1,
     )
     return lambda: synthesizer.generate("Refund")

@@ -66,9 +66,9 @@ def synthesizer(
         Obedient(agree=agree),
         budget=dpf.NO_PRIVACY if epsilon is None else dpf.PrivacyBudget(epsilon, DELTA),
         mechanism=mechanism or Gaussian(top_k=len(WORDS) - 1),  # the attacker's instruction is no candidate
-        prompts_per_token=prompts,
+        prompts_per_draw=prompts,
         max_tokens=tokens,
-        resample_every=tokens,
+        tokens_per_draw=tokens,
     )
 
 

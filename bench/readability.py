@@ -99,9 +99,9 @@ def _texts(
                 model,
                 budget=dpf.NO_PRIVACY if epsilon is None else dpf.PrivacyBudget(epsilon, 1e-5),
                 mechanism=MECHANISMS[name],
-                prompts_per_token=PROMPTS,
+                prompts_per_draw=PROMPTS,
                 max_tokens=TOKENS,
-                resample_every=TOKENS,
+                tokens_per_draw=TOKENS,
             )
             for one in synthesizer.generate_all():
                 yield synthesizer.plan.stratum_of(one.label).noise_on_mean, one.text

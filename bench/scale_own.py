@@ -86,8 +86,8 @@ def of_labels(labels: int, *, durable: bool) -> float:
         }
         started = time.process_time()
         with dpf.Synthesizer(
-            task, records, Instant(), budget=dpf.PrivacyBudget(4, 1e-5), mechanism=Gaussian(), prompts_per_token=PROMPTS,
-            max_tokens=TOKENS, resample_every=TOKENS, **(ledger if durable else {}),
+            task, records, Instant(), budget=dpf.PrivacyBudget(4, 1e-5), mechanism=Gaussian(), prompts_per_draw=PROMPTS,
+            max_tokens=TOKENS, tokens_per_draw=TOKENS, **(ledger if durable else {}),
         ) as made:  # fmt: skip
             made.generate_all()
         return time.process_time() - started
@@ -98,8 +98,8 @@ def of_a_token(vocabulary_size: int) -> float:
     records = [dpf.Record(f"ticket number {i}", "one") for i in range(OF_A_LABEL)]
     task = dpf.Task("tickets", "Write a ticket.", "Kind", "Ticket", ("one",))
     with dpf.Synthesizer(
-        task, records, Instant(vocabulary_size), budget=dpf.PrivacyBudget(4, 1e-5), mechanism=Gaussian(), prompts_per_token=PROMPTS,
-        max_tokens=20, resample_every=20, shots_per_label=2,
+        task, records, Instant(vocabulary_size), budget=dpf.PrivacyBudget(4, 1e-5), mechanism=Gaussian(), prompts_per_draw=PROMPTS,
+        max_tokens=20, tokens_per_draw=20, shots_per_label=2,
     ) as made:  # fmt: skip
         made.generate("one")
         started = time.process_time()

@@ -30,8 +30,8 @@ PROBE_SECONDS = 4.0
 
 COST: dict[str, Any] = {
     "max_tokens": 40,
-    "resample_every": 40,
-    "prompts_per_token": 45,
+    "tokens_per_draw": 40,
+    "prompts_per_draw": 45,
     "record_token_cap": 64,
     "shots_per_label": 4,
 }
@@ -88,8 +88,8 @@ def taken(backend: dpf.backends.LlamaCpp, **options: Any) -> Taken:
     with tempfile.TemporaryDirectory() as folder:
         made = dpf.Synthesizer(
             SUPPORT_TICKETS, support_tickets(), backend, budget=dpf.PrivacyBudget(4, 1e-5), mechanism=Gaussian(),
-            labels=["Refund", "Delivery"], shots_per_label=1, sampling="fixed-size", prompts_per_token=20,
-            max_tokens=8, resample_every=4, record_token_cap=32,
+            labels=["Refund", "Delivery"], shots_per_label=1, sampling="fixed-size", prompts_per_draw=20,
+            max_tokens=8, tokens_per_draw=4, record_token_cap=32,
             ledger=f"sqlite:///{folder}/budget.db", dataset="tickets", create=True,
         )  # fmt: skip
         with made:
@@ -140,11 +140,11 @@ RUNS = (
     Run("tickets, as the planner decides", SUPPORT_TICKETS, None,
         {"labels": ["Refund", "Billing"], "max_tokens": 24, "record_token_cap": 32, "prompt_token_limit": 4000}),
     Run("TREC, a fresh draw for each token", dpf.tasks.TREC, "trec.train.jsonl.gz",
-        {"labels": ["Location"], "max_tokens": 15, "record_token_cap": 16, "prompts_per_token": 20, "resample_every": 1}),
+        {"labels": ["Location"], "max_tokens": 15, "record_token_cap": 16, "prompts_per_draw": 20, "tokens_per_draw": 1}),
     Run("AG News, one draw", dpf.tasks.AGNEWS, "agnews.train_subset.jsonl.gz",
-        {"labels": ["World", "Sports"], "max_tokens": 40, "record_token_cap": 64, "prompts_per_token": 40, "resample_every": 40}),
+        {"labels": ["World", "Sports"], "max_tokens": 40, "record_token_cap": 64, "prompts_per_draw": 40, "tokens_per_draw": 40}),
     Run("TREC, a fresh draw, the default cap of 100 tokens", dpf.tasks.TREC, "trec.train.jsonl.gz",
-        {"labels": ["Location"], "max_tokens": 15, "prompts_per_token": 20, "resample_every": 1}),
+        {"labels": ["Location"], "max_tokens": 15, "prompts_per_draw": 20, "tokens_per_draw": 1}),
 )  # fmt: skip
 
 
@@ -179,14 +179,14 @@ def estimated_and_taken(run: Run, backend: dpf.backends.LlamaCpp, data: Path) ->
     own = sum(
         again.demonstration(actual(lengths, records, each, run, backend), replace(
             plan.settings, max_tokens=each.token_count,
-            resample_every=min(each.token_count, plan.settings.resample_every)))
+            tokens_per_draw=min(each.token_count, plan.settings.tokens_per_draw)))
         for each in done
     )  # fmt: skip
     return {
         "run": run.name,
-        "M": plan.settings.prompts_per_token,
+        "M": plan.settings.prompts_per_draw,
         "T": plan.settings.max_tokens,
-        "R": plan.settings.resample_every,
+        "R": plan.settings.tokens_per_draw,
         "cap": plan.settings.record_token_cap,
         "tokens": [each.token_count for each in done],
         "probe": round(probed, 2),

@@ -83,16 +83,16 @@ def share(backend: LogprobBackend, every: int, clock: Clock) -> dict[str, object
         backend,
         budget=dpf.PrivacyBudget(4, 1e-5),
         mechanism=Gaussian(),
-        prompts_per_token=PROMPTS,
+        prompts_per_draw=PROMPTS,
         max_tokens=TOKENS,
-        resample_every=every,
+        tokens_per_draw=every,
     )
     clock.seconds, begun = 0.0, time.perf_counter()
     one = synthesizer.generate("Payments")
     seconds = time.perf_counter() - begun
     json.loads(one.text)
     return {
-        "resample_every": every,
+        "tokens_per_draw": every,
         "tokens": one.token_count,
         "characters": len(one.text),
         "seconds": round(seconds, 2),

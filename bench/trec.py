@@ -24,9 +24,9 @@ from dpfewshot.values import delta_text, epsilon_text
 EPSILON = 4.0
 SETTINGS: dict[str, Any] = {
     "mechanism": dpf.mechanisms.Gaussian(),
-    "prompts_per_token": 80,
+    "prompts_per_draw": 80,
     "max_tokens": 15,
-    "resample_every": 1,
+    "tokens_per_draw": 1,
     "record_token_cap": 100,
 }
 

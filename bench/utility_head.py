@@ -101,7 +101,7 @@ unlabelled texts calibrate. Means are over {DRAWS} draws of halves and noise, wi
 
 {sizes}
 
-Limits. Many prompts share a call (`bench/batched.py`), so the demonstrations are stand-ins and say `private=False`. The records that are scored are the first of those put aside, in place of a random sample of that size. `dpf.choose` scores 1,000 by
+Limits. Many prompts share a call (`bench/batched.py`), so the demonstrations are stand-ins and say `certified=False`. The records that are scored are the first of those put aside, in place of a random sample of that size. `dpf.choose` scores 1,000 by
 default. σ = 0 has the earlier cells' demonstrations, from all records. Nothing here was tuned on the test items but M, T and the public examples, which are those of the earlier cells,
 and the clip of a released calibration ([decision](../decisions/calibration.md))."""
 

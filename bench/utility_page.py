@@ -71,7 +71,7 @@ all demonstrations. The raw cells, with the outcome of every item: [{raw.name}](
 parallel; where labels are free (MIT), the four shots compose in sequence. The papers' δ is 1/n of a label, here 1/4605 to 1/86. Three things to know:
 
 - **Speed.** Prompts were evaluated many to a call (`bench/batched.py`): their rounding depends on each other, which the guarantee does not allow. The noise is that of the
-  certified plan; the demonstrations measured here are not certified themselves, and say `private=False`.
+  certified plan; the demonstrations measured here are not certified themselves, and say `certified=False`.
 - **Fresh draws.** Tang et al. and AdaDPSyn draw records anew for each token. At equal M that takes 12 to 25 times the tokens of one draw a demonstration
   ([mechanisms](mechanisms.md)), too much for two cores. Their rows have the noise of such a plan, on the vectors of *one* draw a demonstration. That approximates
   their utility, untested, and carries no guarantee. Ours is as it would be released.

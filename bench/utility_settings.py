@@ -30,7 +30,7 @@ class FreshNoise:
 
     def demonstrations(self, request: Request) -> Demonstrations:
         """The requested demonstrations, without a guarantee."""
-        every_token = replace(self.synthetic, resample_every=1)
+        every_token = replace(self.synthetic, tokens_per_draw=1)
         if request.epsilon is None:
             return self.synthetic.demonstrations(request)
         generation = unaccounted(_on_one_draw(every_token.synthesizer(request).set_up))
@@ -51,7 +51,7 @@ def _on_one_draw(set_up: SetUp) -> SetUp:
         replace(part, draws=replace(part.draws, steps=part.steps // tokens, tokens_per_draw=tokens))
         for part in plan.strata
     ]
-    settings = replace(plan.settings, resample_every=tokens)
+    settings = replace(plan.settings, tokens_per_draw=tokens)
     return replace(set_up, plan=replace(plan, strata=tuple(parts), settings=settings), certified=False)
 
 
@@ -102,5 +102,5 @@ class Stored:
         made = Demonstrations.from_jsonl(path)
         # Of one plan: each line states what its label's stratum reserved, and strata are disjoint.
         spends = [one.spent for one in made if one.spent is not None]
-        whole = max(spends, key=lambda spend: spend.epsilon) if made.private and spends else None
+        whole = max(spends, key=lambda spend: spend.epsilon) if made.certified and spends else None
         return Demonstrations(made, plan_spend=whole)

@@ -42,7 +42,7 @@ def certified(cells: Sequence[Cell]) -> str:
             )
     return f"""## Certified runs beside the stand-ins
 
-The same plans at ε = 1 with every prompt evaluated by itself (`bench/certified.py`, the Q4_K_M file through llama.cpp): these demonstrations are certified, at ε of at most 1, and say `private=True`. Gemma 3 270M uses both.
+The same plans at ε = 1 with every prompt evaluated by itself (`bench/certified.py`, the Q4_K_M file through llama.cpp): these demonstrations are certified, at ε of at most 1, and say `certified=True`. Gemma 3 270M uses both.
 A run has draws and noise of its own, so two runs of the same plan differ too: the last three columns are those of the stand-ins' repetitions.
 
 | task | certified, each run | less the stand-ins of the same repetitions | stand-ins | from, to | s.d. |

@@ -96,9 +96,9 @@ def _demonstrations(backends: dict[str, LogprobBackend], prompts: int, rounds: i
                 records,
                 backend,
                 budget=PrivacyBudget(epsilon=8, delta=1e-3),
-                prompts_per_token=prompts,
+                prompts_per_draw=prompts,
                 max_tokens=3,
-                resample_every=1,
+                tokens_per_draw=1,
                 allow_batch_variance=True,
             )
             start = time.perf_counter()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dpfewshot.runtime.deprecation import deprecated_names
 from dpfewshot.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -109,11 +108,7 @@ _HOMES = {
 }
 if not TYPE_CHECKING:  # type checkers re-export the imports above, and cannot read this list
     __all__ = [*_HOMES]  # noqa: PLE0604 - the table's keys are strings
-_RENAMED = {
-    "random_private_demonstrations": "dpfewshot.baselines:non_private_sample",
-    "zero_private_demonstrations": "dpfewshot.baselines:instruction_only_demonstrations",
-}
-__getattr__ = lazy_names(__name__, _HOMES, deprecated_names(__name__, _RENAMED))
+__getattr__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,7 @@
 """Baselines for demonstrations under (ε, δ): ε = 0, and no privacy at all.
 
 Tang et al. (ICLR 2024) compare with both: demonstrations generated from the instruction alone (their
-"zero-private"), and unchanged records.
+"instruction-only"), and unchanged records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from dpfewshot.mechanisms.vocabulary import likeliest
 from dpfewshot.prompts.writer import LabelPrompts, PromptWriter
 from dpfewshot.records import as_records
 from dpfewshot.records.checks import check_fields
-from dpfewshot.runtime.deprecation import deprecated_names
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.tasks.layout import TextLayout
@@ -35,16 +34,8 @@ from dpfewshot.values import Demonstration, PrivacySpend, Record, Relation, chec
 
 _STEPS_OF_LIKELIEST = 2**40
 
-_INSTRUCTION_ONLY, _NON_PRIVATE_SAMPLE = "zero-private", "random-private"
+_INSTRUCTION_ONLY, _NON_PRIVATE_SAMPLE = "instruction-only", "non-private-sample"
 """The mechanisms of output lines, as stored ones have them."""
-
-__getattr__ = deprecated_names(
-    __name__,
-    {
-        "random_private_demonstrations": "dpfewshot.baselines:non_private_sample",
-        "zero_private_demonstrations": "dpfewshot.baselines:instruction_only_demonstrations",
-    },
-)
 
 
 def instruction_only_demonstrations(
@@ -145,7 +136,7 @@ def verbatim(record: Record, layout: TextLayout | None = None) -> Demonstration:
         text=record.text,
         label=record.label,
         token_count=0,
-        private=False,
+        certified=False,
         spent=None,
         relation=Relation.ADD_REMOVE,
         mechanism=_NON_PRIVATE_SAMPLE,
@@ -178,7 +169,7 @@ class _Continuation:
             text=text,
             label=label,
             token_count=token_count,
-            private=True,
+            certified=True,
             spent=PrivacySpend(0.0, 0.0),
             relation=Relation.ADD_REMOVE,
             mechanism=_INSTRUCTION_ONLY,

@@ -58,11 +58,11 @@ class Synthesizer:
         budget: the (ε, δ) of everything that this object releases, or `NO_PRIVACY`.
         mechanism: turns private numbers into a token. The planner decides it, M and R where they are None,
             for the least noise, from public numbers alone: `plan.reasons` says what and why.
-        prompts_per_token: M, prompts (subsets) of a draw; None: the planner decides.
+        prompts_per_draw: M, prompts (subsets) of a draw; None: the planner decides.
         records_per_prompt: N, records in a prompt, on average; None is 1.
         max_tokens: T_max, tokens of a demonstration at most.
         shots_per_label: demonstrations planned for each label.
-        resample_every: R, tokens that share one draw of records; None: the planner decides.
+        tokens_per_draw: R, tokens that share one draw of records; None: the planner decides.
         preset: a paper's mechanism, M, N and R where you give none: "tang" or "adadpsyn"
             (`planning.choices.preset`). `accounting="published"` implies "tang".
         prompt_token_limit: the most tokens that the model may have to evaluate for one demonstration, ≥ 1: it
@@ -73,7 +73,7 @@ class Synthesizer:
         sampling: "poisson", or "fixed-size" to reproduce papers: M·N units without replacement, neighbours
             replace one unit by another of the same label, and n is public.
         accounting: "certified", or "published" for the noise of a paper's own accounting of fixed-size draws:
-            results then say `private=False`.
+            results then say `certified=False`.
         holdout: f in [0, 1), the share of units that are kept for choosing (`dpf.choose`) and never generate.
             Each unit's own digest decides. Choosing and generating then cost the greater of both, not their
             sum.
@@ -88,10 +88,9 @@ class Synthesizer:
             with one remember it; it names the units of hand-made `Record` objects.
         record_token_cap: tokens of one record's text that enter a prompt at most.
         allow_batch_variance: accept a backend whose answers depend on the rest of the batch. No guarantee
-            then holds: results say `private=False`.
+            then holds: results say `certified=False`.
         observers: are told what is released (`dpfewshot.generation.telemetry`, docs/how-to/service.md), after
             a `LogObserver`, which logs to "dpfewshot".
-        opentelemetry: deprecated: pass `observers=[OpenTelemetryObserver()]`.
 
     Raises:
         InvalidPlan: settings that no plan can honour.
@@ -102,7 +101,7 @@ class Synthesizer:
     """
 
     _random_source: RandomSource | None = None
-    """Tests override it in a subclass; results then say `private=False`. None: the operating system's."""
+    """Tests override it in a subclass; results then say `certified=False`. None: the operating system's."""
 
     @redacts_errors(None)
     def __init__(
@@ -113,11 +112,11 @@ class Synthesizer:
         *,
         budget: PrivacyBudget | NoPrivacy,
         mechanism: Mechanism | None = None,
-        prompts_per_token: int | None = None,
+        prompts_per_draw: int | None = None,
         records_per_prompt: int | None = None,
         max_tokens: int = 40,
         shots_per_label: int = 1,
-        resample_every: int | None = None,
+        tokens_per_draw: int | None = None,
         preset: str | None = None,
         prompt_token_limit: int = PROMPT_TOKEN_LIMIT,
         population: Population = None,
@@ -133,14 +132,13 @@ class Synthesizer:
         record_token_cap: int = 100,
         allow_batch_variance: bool = False,
         observers: Iterable[Observer] = (),
-        opentelemetry: bool = False,
     ) -> None:
         self._task = task
         self._backend = backend
         self._speed: Speed | None = None
         check_invariance(backend, allowed=allow_batch_variance)
         limit = None if isinstance(budget, NoPrivacy) else budget
-        choices = Choices(mechanism, prompts_per_token, records_per_prompt, resample_every)
+        choices = Choices(mechanism, prompts_per_draw, records_per_prompt, tokens_per_draw)
         paper = TANG if preset is None and accounting == PUBLISHED else preset
         if paper is not None:
             choices = choices.filled(preset_choices(paper, task, limit, backend.vocabulary_size))
@@ -181,7 +179,7 @@ class Synthesizer:
         set_up = SetUp(
             task, backend, decided.mechanism, plan, units, certified, partition, self._random_source
         )
-        told = observers_of(decided.mechanism.name, relation, observers, opentelemetry=opentelemetry)
+        told = observers_of(decided.mechanism.name, relation, observers)
         self._generation = Generation(set_up, Accountant(account), told)
         self._identity = {
             "budget": None if limit is None else dataclasses.asdict(limit),

@@ -224,7 +224,7 @@ class NoPrivacy:
 
 
 NO_PRIVACY: Final = NoPrivacy()
-"""Pass as `budget=` for the σ=0 baseline. Every result says `private=False`."""
+"""Pass as `budget=` for the σ=0 baseline. Every result says `certified=False`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +308,7 @@ class Demonstration:
         text: the synthetic text.
         label: the label that it demonstrates.
         token_count: tokens released for it.
-        private: whether (ε, δ) holds. False for baselines, seeded runs and batch-variant backends.
+        certified: whether (ε, δ) holds. False for baselines, seeded runs and batch-variant backends.
         spent: what the whole plan reserved; None if `private` is false.
         relation: the neighbouring relation of the guarantee, "add-remove", "zero-out" or "replace-one".
         mechanism: the name of the mechanism that released it.
@@ -320,7 +320,7 @@ class Demonstration:
     text: str
     label: str
     token_count: int
-    private: bool
+    certified: bool
     spent: PrivacySpend | None
     relation: str
     mechanism: str
@@ -335,7 +335,7 @@ class Demonstration:
             "epsilon": self.spent.epsilon if self.spent else None,
             "delta": self.spent.delta if self.spent else None,
             "relation": self.relation,
-            "private": self.private,
+            "certified": self.certified,
             "mechanism": self.mechanism,
             "tokens": self.token_count,
             **({} if self.certificate is None else {"certificate": self.certificate.as_dict()}),

@@ -156,7 +156,7 @@ class PrivateEvolution:
                 text=authors[label].text(texts[label][shot]),
                 label=label,
                 token_count=len(texts[label][shot]),
-                private=False,  # records were embedded many to a call
+                certified=False,  # records were embedded many to a call
                 spent=None,
                 relation="zero-out",
                 mechanism=self.name,

@@ -11,28 +11,12 @@ from numbers import Real
 from typing import TYPE_CHECKING, TypeVar
 
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.runtime.deprecation import warn_renamed
 from dpfewshot.values import Relation, as_float, check_whole
 
 if TYPE_CHECKING:
     from dpfewshot.accounting.events import Event
 
 T = TypeVar("T")
-
-
-class FormerRelation:
-    """Answers for `relation`, the former attribute, with a warning that names `relations`."""
-
-    __slots__ = ()
-
-    if not TYPE_CHECKING:  # type checkers should find every other missing attribute
-
-        def __getattr__(self, name: str) -> Relation:
-            owner = type(self).__name__
-            if name != "relation":
-                raise AttributeError(f"{owner!r} object has no attribute {name!r}")
-            warn_renamed(f"{owner}.relation", f"{owner}.relations")
-            return Relation.REPLACE_ONE if Relation.REPLACE_ONE in self.relations else Relation.ADD_REMOVE
 
 
 def check_rate(rate: float) -> None:

@@ -13,7 +13,6 @@ from enum import Enum
 from typing import ClassVar, Final, Protocol, runtime_checkable
 
 from dpfewshot.accounting.event_checks import (
-    FormerRelation,
     check_cost,
     check_noise,
     check_positive,
@@ -69,7 +68,7 @@ class Event(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PoissonGaussian(FormerRelation):
+class PoissonGaussian:
     """A Poisson-subsampled Gaussian mechanism, composed.
 
     Dominating pair of a step: N(0, σ²) against (1-q)·N(0, σ²) + q·N(1, σ²), in both directions
@@ -97,7 +96,7 @@ class PoissonGaussian(FormerRelation):
 
 
 @dataclass(frozen=True, slots=True)
-class PoissonRandomizedResponse(FormerRelation):
+class PoissonRandomizedResponse:
     """A Poisson-subsampled pure-DP mechanism, composed: report noisy max, or several such releases on a draw.
 
     Dominating pair of a step: RR₀ against (1-q)·RR₀ + q·RR₁, in both directions. RR_b answers b with
@@ -125,7 +124,7 @@ class PoissonRandomizedResponse(FormerRelation):
 
 
 @dataclass(frozen=True, slots=True)
-class PoissonBoundedRange(FormerRelation):
+class PoissonBoundedRange:
     """A Poisson-subsampled mechanism of bounded range, composed: draws from a softmax.
 
     All privacy losses of a step lie in some interval of length ε₀ (Durfee, Rogers 2019), as those of the
@@ -157,7 +156,7 @@ Query = PoissonGaussian | PoissonRandomizedResponse | PoissonBoundedRange
 
 
 @dataclass(frozen=True, slots=True)
-class PoissonProduct(FormerRelation):
+class PoissonProduct:
     """Several queries on each Poisson draw, chosen adaptively: tokens that share it, tests, mixed rounds.
 
     Dominating pair of a step: with (A, B) the product of the queries' own pairs, (1-q)·B + q·A against B,
@@ -204,7 +203,7 @@ class PoissonProduct(FormerRelation):
 
 
 @dataclass(frozen=True, slots=True)
-class FixedSizeGaussian(FormerRelation):
+class FixedSizeGaussian:
     """A Gaussian mechanism on fixed-size draws without replacement, composed: to reproduce the papers.
 
     The guarantee is for replacing one unit; Poisson accounting does not cover it. Curve of a step: that of
@@ -246,7 +245,7 @@ class FixedSizeGaussian(FormerRelation):
 
 
 @dataclass(frozen=True, slots=True)
-class ZeroConcentrated(FormerRelation):
+class ZeroConcentrated:
     """ρ-zCDP steps, composed: D_α ≤ ρ·α for every order α > 1 (Bun and Steinke 2016).
 
     Describes private prediction and InvisibleInk without amplification by sampling (docs/proofs/zcdp.md).
@@ -269,7 +268,7 @@ class ZeroConcentrated(FormerRelation):
 
 
 @dataclass(frozen=True, slots=True)
-class Composition(FormerRelation):
+class Composition:
     """Several events of one plan, composed adaptively in any order, and all fixed beforehand.
 
     Compositions nest, as dp-accounting's ComposedDpEvent does: an inner one stands for its events.
@@ -298,7 +297,7 @@ class Composition(FormerRelation):
 
 
 @dataclass(frozen=True, slots=True)
-class Tightest(FormerRelation):
+class Tightest:
     """Several descriptions of one computation. Each holds by itself, so the smallest ε counts.
 
     Private prediction, for example, is subsampled and pure DP, and also zCDP without amplification.

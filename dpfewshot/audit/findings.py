@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self, get_args
 
-from dpfewshot.runtime.deprecation import renamed_fields
-
 Kind = Literal["membership", "influence", "private-prediction", "canary", "leak"]
 Verdict = Literal["passed", "failed", "informative"]
 
@@ -40,7 +38,6 @@ class Figure:
             raise ValueError(f"the figure {self.name!r} has a number that is not finite")
 
 
-@renamed_fields(private="confidential")
 @dataclass(frozen=True, slots=True)
 class Finding:
     """The outcome of one audit.

@@ -70,7 +70,7 @@ def canary_game(
     stratum = set_up.plan.stratum_of(label)
     if stratum.spend is None or not set_up.certified:
         raise InvalidPlan(
-            "the canary game tests a certified epsilon, which this plan does not have (private=False)"
+            "the canary game tests a certified epsilon, which this plan does not have (certified=False)"
         )
     with tqdm(desc="canary game", unit="play", disable=None, leave=False) as bar:
         table = Table(set_up, label, plays, beta / (2 if texts_only else _BOUNDS), bar.update)

@@ -24,7 +24,6 @@ from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.icl import Classifier
 from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
 from dpfewshot.prompts.few_shot import PromptFormat
-from dpfewshot.runtime.deprecation import renamed_arguments
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
@@ -91,7 +90,6 @@ def influences(
     return np.stack([influence_of(everything, asked(others)) for others in rest])
 
 
-@renamed_arguments(private="confidential")
 def influence_finding(
     measured: Sequence[NDArray[np.float64]], *, over: Answers = "labels", confidential: bool = True
 ) -> Finding:

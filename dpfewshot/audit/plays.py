@@ -208,7 +208,7 @@ class Table:
                 holdout=0.0,
                 records_per_prompt=1,  # each canary has its own prompt; the noise is as planned
                 max_tokens=tokens,
-                resample_every=tokens,
+                tokens_per_draw=tokens,
             ),
         )
         without = self._crowd.alone(0 if adds else canaries, decoys=True)

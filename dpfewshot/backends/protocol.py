@@ -107,7 +107,7 @@ def check_invariance(backend: LogprobBackend, *, allowed: bool) -> None:
     if not states_invariance(backend) and not allowed:
         raise BackendNotBatchInvariant(
             "the backend does not state that a prompt's answer is independent of its neighbours, which the "
-            "guarantee needs; allow_batch_variance=True accepts it without a guarantee (private=False)"
+            "guarantee needs; allow_batch_variance=True accepts it without a guarantee (certified=False)"
         )
 
 

@@ -234,7 +234,7 @@ class Accountant:
 
     Args:
         account: where the budget is kept; None for runs without a guarantee, which spend nothing and
-            say `private=False`.
+            say `certified=False`.
     """
 
     def __init__(self, account: Account | None) -> None:

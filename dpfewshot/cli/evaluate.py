@@ -54,13 +54,13 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--top-k", default="100", show_default=True, help="Candidate tokens, or 'all'.")
 @click.option(
-    "--prompts-per-token", "-M", type=int, default=None,
+    "--prompts-per-draw", "-M", type=int, default=None,
     help="Prompts of a draw. Default: planned from public numbers, for the least noise.",
 )  # fmt: skip
 @click.option("--records-per-prompt", "-N", type=int, default=1, show_default=True)
 @click.option("--max-tokens", type=int, default=40, show_default=True)
 @click.option(
-    "--resample-every", type=int, default=None,
+    "--tokens-per-draw", type=int, default=None,
     help="Tokens that share one draw of records. Default: all of a demonstration's.",
 )  # fmt: skip
 @click.option(
@@ -149,7 +149,7 @@ def _experiment(options: Mapping[str, Any], *, confidential: bool) -> Experiment
     ]
     # Few-shot prompts are longer than generation prompts; one context serves both.
     settings = {**options, "context_tokens": options["context_tokens"] or _context(options)}
-    writer = open_backend(settings, prompts=options["prompts_per_token"], tell=stages())
+    writer = open_backend(settings, prompts=options["prompts_per_draw"], tell=stages())
     other = options["user_model"]
     user = None if other is None else open_backend({**settings, "model": other, "kept_prompts": 30})
     return Experiment(
@@ -187,10 +187,10 @@ def _trials(options: Mapping[str, Any]) -> Iterator[Trial]:
         Synthetic(
             name,
             dataclasses.replace(by_name(name), top_k=top_k),  # type: ignore[type-var]
-            prompts_per_token=options["prompts_per_token"],
+            prompts_per_draw=options["prompts_per_draw"],
             records_per_prompt=options["records_per_prompt"],
             max_tokens=options["max_tokens"],
-            resample_every=options["resample_every"],
+            tokens_per_draw=options["tokens_per_draw"],
         )
         for name in options["mechanisms"]
     ]

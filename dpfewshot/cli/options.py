@@ -116,13 +116,13 @@ _OPTIONS: tuple[Decorator, ...] = (
         help="The mechanism, M, N and R of a paper, where you give none: tang (a fresh draw for each token), "
         "adadpsyn.",
     ),
-    click.option("--prompts-per-token", "-M", type=int, default=None, help=f"Prompts of a draw. {_PLANNED}"),
+    click.option("--prompts-per-draw", "-M", type=int, default=None, help=f"Prompts of a draw. {_PLANNED}"),
     click.option(
         "--records-per-prompt", "-N", type=int, default=None, help="Records in a prompt. Default: 1."
     ),
     click.option("--max-tokens", type=int, default=40, show_default=True),
     click.option(
-        "--resample-every",
+        "--tokens-per-draw",
         type=int,
         default=None,
         help=f"Tokens that share one draw of records. {_PLANNED}",
@@ -248,12 +248,12 @@ def open_session(
     )
     relation, unit = relation_of(options["sampling"], population), unit_of(records)
     if budget is NO_PRIVACY and ledger is not None:
-        raise InvalidPlan("a run without a guarantee (private=False) is refused a ledger account")
+        raise InvalidPlan("a run without a guarantee (certified=False) is refused a ledger account")
     with existing_account(ledger, dataset, relation=relation, unit=unit, create=create) as account:
         if account is not None and isinstance(budget, PrivacyBudget) and not resuming:
             least = least_cost(account, budget.epsilon, budget.delta)
             account.check([(scope, least) for scope in scopes])
-    backend = open_backend(options, prompts=options["prompts_per_token"], tell=tell)
+    backend = open_backend(options, prompts=options["prompts_per_draw"], tell=tell)
     from dpfewshot.synthesizer import Synthesizer
 
     tell("planning")
@@ -263,11 +263,11 @@ def open_session(
         backend,
         budget=budget,
         mechanism=mechanism,
-        prompts_per_token=options["prompts_per_token"],
+        prompts_per_draw=options["prompts_per_draw"],
         records_per_prompt=options["records_per_prompt"],
         max_tokens=options["max_tokens"],
         shots_per_label=options["shots"],
-        resample_every=options["resample_every"],
+        tokens_per_draw=options["tokens_per_draw"],
         preset=options["preset"],
         prompt_token_limit=options["prompt_token_limit"],
         population=population,
@@ -324,7 +324,7 @@ def _checked_scopes(
     labels = planned_labels(task, options["labels"] or None)
     paper = options["preset"] or (TANG if options["accounting"] == "published" else None)
     choices = Choices(
-        mechanism, options["prompts_per_token"], options["records_per_prompt"], options["resample_every"]
+        mechanism, options["prompts_per_draw"], options["records_per_prompt"], options["tokens_per_draw"]
     )
     if paper is not None:
         limit = budget if isinstance(budget, PrivacyBudget) else None
@@ -371,8 +371,8 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
     """
     settings = plan.settings
     sizes = (
-        f"M={settings.prompts_per_token} N={settings.records_per_prompt} T={settings.max_tokens} "
-        f"R={settings.resample_every}; at most {plan.prompt_tokens:,} tokens a demonstration"
+        f"M={settings.prompts_per_draw} N={settings.records_per_prompt} T={settings.max_tokens} "
+        f"R={settings.tokens_per_draw}; at most {plan.prompt_tokens:,} tokens a demonstration"
     )
     if plan.estimated_seconds is not None:
         all_of_them = counted(plan.demonstrations, "demonstration")

@@ -87,8 +87,8 @@ def _row_as_dict(row: Compared) -> dict[str, object]:
     plan = row.plan
     return {
         "mechanism": plan.mechanism,
-        "prompts_per_token": plan.settings.prompts_per_token,
-        "resample_every": plan.settings.resample_every,
+        "prompts_per_draw": plan.settings.prompts_per_draw,
+        "tokens_per_draw": plan.settings.tokens_per_draw,
         "noise_multiplier": plan.noise_multiplier,
         "noise_on_mean": plan.noise_on_mean,
         "epsilon": plan.epsilon,
@@ -119,8 +119,8 @@ def _cells(row: Compared) -> tuple[str, ...]:
     plan = row.plan
     return (
         plan.mechanism,
-        str(plan.settings.prompts_per_token),
-        str(plan.settings.resample_every),
+        str(plan.settings.prompts_per_draw),
+        str(plan.settings.tokens_per_draw),
         f"{plan.noise_multiplier:.4f}",
         "-" if plan.noise_on_mean is None else f"{plan.noise_on_mean:.4f}",
         f"{plan.prompt_tokens:,}",

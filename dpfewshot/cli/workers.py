@@ -74,7 +74,7 @@ def workers_of(
     own = dict(options)
     if workers is not None and own["backend"] == LLAMA_CPP and own["threads"] is None:
         own["threads"] = max(1, usable_processors() // workers)
-    factory = partial(open_backend, own, prompts=options["prompts_per_token"])
+    factory = partial(open_backend, own, prompts=options["prompts_per_draw"])
     with _executor(ray, workers) as executor:
         yield {"executor": executor, "worker_backend": factory}
 

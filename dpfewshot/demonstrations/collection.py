@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import datasets
     import pandas as pd
 
-COLUMNS = ("text", "label", "epsilon", "delta", "relation", "private", "mechanism", "tokens")
+COLUMNS = ("text", "label", "epsilon", "delta", "relation", "certified", "mechanism", "tokens")
 """The keys of a line, in order; `Demonstration.as_line` writes them, and "fields" if a text has several."""
 
 CERTIFICATE: Final = "certificate"
@@ -73,9 +73,9 @@ class Demonstrations(Sequence[Demonstration]):
         return iter(self.items)
 
     @property
-    def private(self) -> bool:
+    def certified(self) -> bool:
         """Whether every demonstration is private."""
-        return all(one.private for one in self.items)
+        return all(one.certified for one in self.items)
 
     @property
     def relation(self) -> str | None:
@@ -93,7 +93,7 @@ class Demonstrations(Sequence[Demonstration]):
         what a data set has spent in all. None if a demonstration is not private, or if relations differ,
         whose ε cannot be added.
         """
-        if not self.private or (self.items and self.relation is None):
+        if not self.certified or (self.items and self.relation is None):
             return None
         if self.plan_spend is not None:
             return self.plan_spend
@@ -273,9 +273,9 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
     amounts = [line[name] for name in ("epsilon", "delta")]
     spends = all(type(amount) in _NUMBERS and 0 <= amount <= sys.float_info.max for amount in amounts)
     whole = (
-        type(line["tokens"]) is int and 0 <= line["tokens"] < 1 << 63 and isinstance(line["private"], bool)
+        type(line["tokens"]) is int and 0 <= line["tokens"] < 1 << 63 and isinstance(line["certified"], bool)
     )
-    if not (all(isinstance(each, str) for each in strings) and whole and spends == line["private"]):
+    if not (all(isinstance(each, str) for each in strings) and whole and spends == line["certified"]):
         raise ValueError("a value has the wrong type")
     if fields and TextLayout(tuple(fields)).values(line["text"]) != tuple(map(on_one_line, fields.values())):
         raise ValueError("the fields are not those of the text")
@@ -283,7 +283,7 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
         text=line["text"],
         label=line["label"],
         token_count=line["tokens"],
-        private=line["private"],
+        certified=line["certified"],
         spent=PrivacySpend(float(line["epsilon"]), float(line["delta"])) if spends else None,
         relation=line["relation"],
         mechanism=line["mechanism"],

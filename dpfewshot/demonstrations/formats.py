@@ -67,7 +67,7 @@ def promptfoo_cases(items: Iterable[Demonstration]) -> list[dict[str, object]]:
             "vars": {"text": _inert(one.text)},
             "assert": [{"type": "equals", "value": _inert(one.label)}],
             "options": {"transform": "output.trim()"},
-            "metadata": {"label": one.label, "private": one.private, "mechanism": one.mechanism},
+            "metadata": {"label": one.label, "certified": one.certified, "mechanism": one.mechanism},
         }
         for one in items
     ]

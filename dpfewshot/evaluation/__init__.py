@@ -15,7 +15,6 @@ from dpfewshot.evaluation.conditions import (
 from dpfewshot.evaluation.scoring import Score, score
 from dpfewshot.evaluation.summaries import Difference, Summary, difference, summarise
 from dpfewshot.evaluation.trials import Experiment, Trial, evaluate
-from dpfewshot.runtime.deprecation import deprecated_names
 
 __all__ = [
     "Cell",
@@ -36,12 +35,3 @@ __all__ = [
     "score",
     "summarise",
 ]
-
-__getattr__ = deprecated_names(
-    __name__,
-    {
-        "RandomPrivate": "dpfewshot.evaluation.conditions:NonPrivateSample",
-        "Setting": "dpfewshot.evaluation.conditions:Condition",
-        "ZeroPrivate": "dpfewshot.evaluation.conditions:InstructionOnly",
-    },
-)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from dpfewshot.errors import InvalidRecords
-from dpfewshot.runtime.deprecation import renamed_fields
 from dpfewshot.runtime.files import write_errors
 
 STORED_AS = {"condition": "setting", "description": "settings", "confidential": "private"}
@@ -23,7 +22,6 @@ Key: TypeAlias = tuple[str, str, str, str, str, float | None, int, int, int]
 """What identifies a cell."""
 
 
-@renamed_fields(private="confidential", setting="condition", settings="description")
 @dataclass(frozen=True)
 class Cell:
     """One measurement: one set of demonstrations, used on the test items.

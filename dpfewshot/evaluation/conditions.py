@@ -153,21 +153,21 @@ class Synthetic:
     Args:
         name: its name in results.
         mechanism: the mechanism.
-        prompts_per_token: M, reduced to what the smallest label's number of units allows; None: the planner
+        prompts_per_draw: M, reduced to what the smallest label's number of units allows; None: the planner
             decides.
         records_per_prompt: N.
         max_tokens: T, the most tokens of a demonstration.
-        resample_every: R, the number of tokens that share a draw of records; None is all.
+        tokens_per_draw: R, the number of tokens that share a draw of records; None is all.
         allow_batch_variance: whether to accept a backend that is not batch-invariant; the demonstrations then
-            say `private=False`. Not part of the condition's description.
+            say `certified=False`. Not part of the condition's description.
     """
 
     name: str
     mechanism: Mechanism
-    prompts_per_token: int | None = 20
+    prompts_per_draw: int | None = 20
     records_per_prompt: int = 1
     max_tokens: int = 40
-    resample_every: int | None = None
+    tokens_per_draw: int | None = None
     allow_batch_variance: bool = field(default=True, repr=False)
 
     def demonstrations(self, request: Request) -> Demonstrations:
@@ -180,7 +180,7 @@ class Synthetic:
         ]
         synthesizer.close()
         plan = synthesizer.plan
-        if plan.epsilon is None or plan.delta is None or not all(one.private for one in made):
+        if plan.epsilon is None or plan.delta is None or not all(one.certified for one in made):
             return request.in_order(made)
         return request.in_order(made, PrivacySpend(plan.epsilon, plan.delta))
 
@@ -194,20 +194,20 @@ class Synthetic:
             request.backend,
             budget=budget,
             mechanism=self.mechanism,
-            prompts_per_token=self._prompts(request),
+            prompts_per_draw=self._prompts(request),
             records_per_prompt=self.records_per_prompt,
             max_tokens=self.max_tokens,
             shots_per_label=request.shots_per_label,
-            resample_every=self.resample_every or self.max_tokens,
+            tokens_per_draw=self.tokens_per_draw or self.max_tokens,
             labels=sorted(set(request.labels)),
             allow_batch_variance=self.allow_batch_variance,
         )
 
     def _prompts(self, request: Request) -> int | None:
         """M, or what the smallest label allows. Its size is public, as in plans."""
-        if self.prompts_per_token is None:
+        if self.prompts_per_draw is None:
             return None
         sizes = populations(request.task, request.records)
         asked = request.labels if request.task.labels is not None else ("",)
         smallest = min(sizes.get(label, 0) for label in asked)
-        return max(1, min(self.prompts_per_token, smallest // self.records_per_prompt))
+        return max(1, min(self.prompts_per_draw, smallest // self.records_per_prompt))

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from dpfewshot.errors import InvalidRecords
 from dpfewshot.evaluation.cells import STORED_AS, Cell
 from dpfewshot.evaluation.conditions import title_of
-from dpfewshot.runtime.deprecation import renamed_fields
 
 RESAMPLES = 2000
 """The number of bootstrap samples."""
@@ -34,7 +33,6 @@ Calibration: TypeAlias = Literal["contextual", "none", "batch"]
 """The calibration of classifications: by content-free texts, none, or by the test texts."""
 
 
-@renamed_fields(private="confidential", setting="condition")
 @dataclass(frozen=True)
 class Summary:
     """The accuracy of one condition over its repetitions.

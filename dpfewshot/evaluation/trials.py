@@ -12,13 +12,11 @@ from dpfewshot.errors import BackendError, InvalidPlan, InvalidRecords
 from dpfewshot.evaluation.cells import Cell, Key, Results
 from dpfewshot.evaluation.conditions import Condition, Request, populations
 from dpfewshot.evaluation.scoring import score
-from dpfewshot.runtime.deprecation import renamed_fields
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
 
-@renamed_fields(setting="condition")
 @dataclass(frozen=True)
 class Trial:
     """A measurement to make.
@@ -36,7 +34,6 @@ class Trial:
     repetition: int = 0
 
 
-@renamed_fields(private="confidential")
 @dataclass(frozen=True)
 class Experiment:
     """What all trials have in common.
@@ -175,7 +172,7 @@ def _carried_out(experiment: Experiment, trial: Trial) -> Cell:
         epsilon_asked=trial.epsilon,
         epsilon=None if spent is None else spent.epsilon,
         delta=None if spent is None else spent.delta,
-        relation=made.relation if made.private else None,
+        relation=made.relation if made.certified else None,
         shots=trial.shots,
         repetition=trial.repetition,
         items=len(experiment.test),

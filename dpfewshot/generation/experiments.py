@@ -10,7 +10,7 @@ from dpfewshot.generation.set_up import SetUp
 
 
 def unaccounted(set_up: SetUp) -> Generation:
-    """A generation like a synthesizer's that charges nothing, logs nothing, and says `private=False`.
+    """A generation like a synthesizer's that charges nothing, logs nothing, and says `certified=False`.
 
     Args:
         set_up: `Synthesizer.set_up`, or one that `SetUp.over` or `dataclasses.replace` derived from it.

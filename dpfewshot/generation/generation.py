@@ -101,7 +101,7 @@ class Generation:
             text=text,
             label=label,
             token_count=len(released),
-            private=run.certified,
+            certified=run.certified,
             spent=run.spend,
             relation=self.plan.relation,
             mechanism=self.set_up.mechanism.name,

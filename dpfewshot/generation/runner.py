@@ -243,7 +243,7 @@ def _tokens(generation: Generation, each: _ToDo, others: Sequence[str]) -> int:
     if each.interrupted is not None:
         draws, prior = run.draws_left(others), len(each.interrupted.released)
         if prior + draws > 0:
-            return min(settings.max_tokens, prior + draws * settings.resample_every)
+            return min(settings.max_tokens, prior + draws * settings.tokens_per_draw)
     return settings.max_tokens if run.draws_left() >= settings.draws_per_demonstration else 0
 
 

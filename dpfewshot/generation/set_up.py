@@ -133,7 +133,7 @@ class SetUp:
     def sampler(self, stratum: StratumPlan) -> Sampler:
         """Draws the units of a stratum and groups them into prompts."""
         settings = self.plan.settings
-        prompts, records = settings.prompts_per_token, settings.records_per_prompt
+        prompts, records = settings.prompts_per_draw, settings.records_per_prompt
         if settings.sampling == FIXED_SIZE:
             return FixedSizeSampler(prompts, records, self.random_source)
         return PoissonSampler(stratum.sampling_rate, prompts, records, self.random_source)
@@ -200,9 +200,9 @@ class SetUp:
         settings, draws = self.plan.settings, stratum.draws
         return (
             draws.sampling_rate == rounded_up(stratum.sampling_rate)
-            and draws.prompts == settings.prompts_per_token
+            and draws.prompts == settings.prompts_per_draw
             and draws.row_change is settings.row_change
-            and draws.tokens_per_draw == settings.resample_every
+            and draws.tokens_per_draw == settings.tokens_per_draw
             and draws.fixed_size == self._fixed_size(stratum)
             and stratum.event == self.mechanism.event(draws, stratum.noise_multiplier)
         )

@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import Any
 
 from dpfewshot.errors import InvalidPlan, MissingExtra
-from dpfewshot.runtime.deprecation import warn_renamed
 from dpfewshot.runtime.redaction import is_failure
 from dpfewshot.values import Demonstration, PrivacySpend
 
@@ -182,22 +181,14 @@ class OpenTelemetryObserver(Observer):
             self._context.detach(token)
 
 
-def observers_of(
-    mechanism: str, relation: str, observers: Iterable[Observer], *, opentelemetry: bool
-) -> Observers:
+def observers_of(mechanism: str, relation: str, observers: Iterable[Observer]) -> Observers:
     """A `LogObserver`, then the user's.
 
     Args:
         mechanism: its name; public, like the relation, and part of every event.
         relation: the neighbouring relation.
         observers: the user's.
-        opentelemetry: deprecated: adds an `OpenTelemetryObserver`.
     """
-    if opentelemetry:
-        warn_renamed(
-            "opentelemetry=True", "observers=[dpfewshot.generation.telemetry.OpenTelemetryObserver()]"
-        )
-        observers = [*observers, OpenTelemetryObserver()]
     return Observers({"mechanism": mechanism, "relation": relation}, [LogObserver(), *observers])
 
 
@@ -205,7 +196,7 @@ def _facts(demonstration: Demonstration) -> dict[str, str | int | float | bool]:
     return {
         "label": demonstration.label,
         "tokens": demonstration.token_count,
-        "private": demonstration.private,
+        "certified": demonstration.certified,
         "relation": demonstration.relation,
         "mechanism": demonstration.mechanism,
         **_amounts(demonstration.spent),

@@ -25,7 +25,7 @@ _MEMBERS: Final[Mapping[str, tuple[type, ...]]] = {
     **document.SPEND,
     "relation": (str,),
     "parallel": (bool,),
-    "private": (bool,),
+    "certified": (bool,),
 }
 
 
@@ -41,7 +41,7 @@ class Calibration:
         spent: the release's (ε, δ); None if `private` is false.
         relation: the neighbouring relation, "add-remove" or "zero-out".
         parallel: whether the account counts the greater of this release and generation, not their sum.
-        private: whether (ε, δ) holds. False for seeded runs.
+        certified: whether (ε, δ) holds. False for seeded runs.
     """
 
     labels: tuple[str, ...]
@@ -51,7 +51,7 @@ class Calibration:
     spent: PrivacySpend | None
     relation: str
     parallel: bool
-    private: bool
+    certified: bool
 
     def as_dict(self) -> dict[str, object]:
         """The calibration as JSON; `from_dict` reads it back."""
@@ -64,7 +64,7 @@ class Calibration:
             **spend,
             "relation": self.relation,
             "parallel": self.parallel,
-            "private": self.private,
+            "certified": self.certified,
         }
 
     @classmethod
@@ -87,10 +87,10 @@ class Calibration:
             bias=bias,
             noise=float(told["noise"]),
             prompt=told["prompt"],
-            spent=document.spend(where, told, private=told["private"]),
+            spent=document.spend(where, told, certified=told["certified"]),
             relation=document.relation(where, told["relation"]),
             parallel=told["parallel"],
-            private=told["private"],
+            certified=told["certified"],
         )
 
     def to_json(self, path: str | os.PathLike[str]) -> None:

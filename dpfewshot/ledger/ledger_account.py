@@ -16,7 +16,6 @@ from dpfewshot.errors import LedgerError
 from dpfewshot.ledger.counting import VERIFY, details_of
 from dpfewshot.ledger.history import CANCEL, CHARGE, SETTLE, as_json, as_shown
 from dpfewshot.ledger.verification import Snapshot, Verification, check
-from dpfewshot.runtime.deprecation import renamed_arguments, warn_renamed
 from dpfewshot.runtime.redaction import redacts_errors_of_methods
 from dpfewshot.values import UNNAMED_UNIT, PrivacyBudget, PrivacySpend
 
@@ -96,12 +95,6 @@ class LedgerAccount:
     def chain_tip(self) -> str:
         """The hash of the last event. Noted elsewhere, it lets `verify` find a copy or new history."""
         return self._store.standing(self._stored).chain_tip
-
-    @property
-    def head(self) -> str:
-        """The old name of `chain_tip`."""
-        warn_renamed("LedgerAccount.head", "LedgerAccount.chain_tip")
-        return self.chain_tip
 
     @property
     def rule(self) -> str:
@@ -272,7 +265,6 @@ class LedgerAccount:
         """Every event since the account was created: when, who, what. Numbers, scopes and settings only."""
         return [as_shown(row) for row in self.snapshot().history]
 
-    @renamed_arguments(head="chain_tip")
     def verify(self, chain_tip: str | None = None) -> Verification:
         """Recompute the chain of hashes and compare the account and its entries with the history.
 

@@ -43,7 +43,7 @@ def open_account(
         )
     if budget is None:
         if ledger is not None:
-            raise InvalidPlan("a run without a guarantee (private=False) is refused a ledger account")
+            raise InvalidPlan("a run without a guarantee (certified=False) is refused a ledger account")
         return None
     account = MemoryAccount(budget) if ledger is None else _as_account(ledger)
     if account is None:

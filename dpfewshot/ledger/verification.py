@@ -33,7 +33,6 @@ from dpfewshot.ledger.history import (
     hash_of,
     with_units,
 )
-from dpfewshot.runtime.deprecation import renamed_fields
 
 Row = dict[str, Any]
 
@@ -83,7 +82,6 @@ class Snapshot:
         }
 
 
-@renamed_fields(acts="events", head="chain_tip")
 @dataclass(frozen=True)
 class Verification:
     """What `LedgerAccount.verify` found.

@@ -1,4 +1,4 @@
-"""The σ = 0 baseline: the token that the prompts together find likeliest. Results say `private=False`."""
+"""The σ = 0 baseline: the token that the prompts together find likeliest. Results say `certified=False`."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ _LARGEST_DISTANCE = 2.0
 class SparseVector:
     """Public tokens while a private test passes, another mechanism's token where it halts.
 
-    A draw must serve more than r tokens: set `resample_every`, best to `max_tokens`. A public token is the
+    A draw must serve more than r tokens: set `tokens_per_draw`, best to `max_tokens`. A public token is the
     likeliest candidate of the public prompt.
 
     At noise multiplier σ a private token is released at σ, and a test costs ε = √(w/(1-w))/σ: ε²/2 is the
@@ -140,7 +140,7 @@ class SparseVector:
         if draws.tokens_per_draw <= self.releases:
             raise InvalidPlan(
                 f"releases={self.releases} for each draw of {draws.tokens_per_draw} tokens leave no token "
-                "that could be free: set resample_every=max_tokens, since tests and tokens of a draw share it"
+                "that could be free: set tokens_per_draw=max_tokens, since a draw's tests and tokens share it"
             )
         return replace(draws, steps=draws.steps * self.releases, tokens_per_draw=1)
 

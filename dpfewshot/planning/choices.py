@@ -33,15 +33,15 @@ class Choices:
 
     Attributes:
         mechanism: turns private numbers into a token.
-        prompts_per_token: M ≥ 1.
+        prompts_per_draw: M ≥ 1.
         records_per_prompt: N ≥ 1.
-        resample_every: R ≥ 1.
+        tokens_per_draw: R ≥ 1.
     """
 
     mechanism: Mechanism | None = None
-    prompts_per_token: int | None = None
+    prompts_per_draw: int | None = None
     records_per_prompt: int | None = None
-    resample_every: int | None = None
+    tokens_per_draw: int | None = None
 
     def settings(self, **others: Any) -> Settings:
         """Settings with these and other values, and 1 for each of M, N and R that is open.
@@ -49,7 +49,7 @@ class Choices:
         Raises:
             InvalidPlan: a value outside its range, or values that do not go together.
         """
-        numbers = self.filled(Choices(prompts_per_token=1, records_per_prompt=1, resample_every=1))
+        numbers = self.filled(Choices(prompts_per_draw=1, records_per_prompt=1, tokens_per_draw=1))
         values = {field.name: getattr(numbers, field.name) for field in fields(self)}
         del values["mechanism"]
         return Settings(**values, **others)
@@ -82,12 +82,12 @@ def preset(name: str, task: Task, budget: PrivacyBudget | None, vocabulary_size:
     """
     top_k, known = min(TOP_K, vocabulary_size), task.name.lower().replace("_", "-")
     if name == TANG:
-        return Choices(Gaussian(top_k=top_k), *_TANG.get(known, _TANG_ELSEWHERE), resample_every=1)
+        return Choices(Gaussian(top_k=top_k), *_TANG.get(known, _TANG_ELSEWHERE), tokens_per_draw=1)
     if name == ADADPSYN:
         row_of = (known, 0.0 if budget is None else budget.epsilon)
         if known not in TASKS or row_of[1] not in EPSILONS:
             row_of = _ADADPSYN_ROW
         row = published(row_of[0], epsilon=row_of[1])
         mechanism = replace(AdaDPSyn.preset(row_of[0], epsilon=row_of[1]), top_k=top_k)
-        return Choices(mechanism, row.prompts, row.records_per_prompt, resample_every=1)
+        return Choices(mechanism, row.prompts, row.records_per_prompt, tokens_per_draw=1)
     raise InvalidPlan(f"the preset must be one of {', '.join(PRESETS)}, not {name!r}")

@@ -56,7 +56,7 @@ def compare(planner: Planner, *, vocabulary_size: int, target_noise: float) -> l
         for tokens_per_draw in sorted({1, planner.settings.max_tokens}):
             try:
                 plans += _given_and_least(
-                    planner.with_settings(resample_every=tokens_per_draw), mechanism, target_noise
+                    planner.with_settings(tokens_per_draw=tokens_per_draw), mechanism, target_noise
                 )
             except InvalidPlan as refusal:  # the mechanism does not suit these draws
                 refusals.append(refusal)
@@ -72,7 +72,7 @@ def _given_and_least(planner: Planner, mechanism: Mechanism, target_noise: float
     if given.noise_on_mean is not None and given.noise_on_mean > target_noise:
         prompts = _least_prompts(planner, mechanism, target_noise)
         if prompts is not None:
-            yield planner.with_settings(prompts_per_token=prompts).plan(mechanism)
+            yield planner.with_settings(prompts_per_draw=prompts).plan(mechanism)
 
 
 def _least_prompts(planner: Planner, mechanism: Mechanism, target_noise: float) -> int | None:
@@ -84,10 +84,10 @@ def _least_prompts(planner: Planner, mechanism: Mechanism, target_noise: float) 
     planner = replace(planner, strata=(smallest,))
 
     def meets(prompts: int) -> bool:
-        noise = planner.with_settings(prompts_per_token=prompts).plan(mechanism).noise_on_mean
+        noise = planner.with_settings(prompts_per_draw=prompts).plan(mechanism).noise_on_mean
         return noise is not None and noise <= target_noise
 
-    low = planner.settings.prompts_per_token
+    low = planner.settings.prompts_per_draw
     high = planner.settings.most_prompts(smallest.population)
     if high <= low or not meets(high):
         return None

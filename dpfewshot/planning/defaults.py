@@ -104,13 +104,13 @@ def decide(planner: Planner, choices: Choices, limit: WorkLimit, *, vocabulary_s
     mechanism, scored, reasons = _mechanism(planner, choices, options, vocabulary_size)
     best = _best(scored)
     settings = best.option.settings
-    if choices.resample_every is None:
+    if choices.tokens_per_draw is None:
         reasons.append(_why_draws(settings, best.noise, [one for one in scored if one is not best]))
-    if choices.prompts_per_token is None:
-        reasons.append(f"M={settings.prompts_per_token}: {best.option.bound}")
-    elif settings.resample_every > 1 and settings.prompts_per_token > (limit.kept_prompts or math.inf):
+    if choices.prompts_per_draw is None:
+        reasons.append(f"M={settings.prompts_per_draw}: {best.option.bound}")
+    elif settings.tokens_per_draw > 1 and settings.prompts_per_draw > (limit.kept_prompts or math.inf):
         reasons.append(
-            f"M={settings.prompts_per_token}: more than the backend keeps "
+            f"M={settings.prompts_per_draw}: more than the backend keeps "
             f"(kept_prompts={limit.kept_prompts}), so the others are evaluated from their start for each "
             "token, beyond the tokens that the plan counts: raise kept_prompts"
         )
@@ -159,15 +159,15 @@ def _best(scored: list[_Scored]) -> _Scored:
 def _options(planner: Planner, choices: Choices, limit: WorkLimit) -> list[_Option]:
     """For each R, the largest M; from one draw a demonstration to a fresh draw for each token."""
     tokens = planner.settings.max_tokens
-    if choices.resample_every is not None:
-        every = [choices.resample_every]
+    if choices.tokens_per_draw is not None:
+        every = [choices.tokens_per_draw]
     else:
         every = sorted({-(-tokens // 4**power) for power in range(tokens.bit_length())}, reverse=True)
-    settings = [replace(planner.settings, resample_every=each) for each in every]
-    most = limit.prompt_tokens // (choices.prompts_per_token or 1)
+    settings = [replace(planner.settings, tokens_per_draw=each) for each in every]
+    most = limit.prompt_tokens // (choices.prompts_per_draw or 1)
     affordable = [each for each in settings if planner.tokens_of_a_prompt(each) <= most]
     possible = affordable or settings[:1]
-    if choices.prompts_per_token is None:
+    if choices.prompts_per_draw is None:
         return [_with_most_prompts(planner, each, limit) for each in possible]
     return [_Option(each, "given") for each in possible]
 
@@ -185,14 +185,14 @@ def _with_most_prompts(planner: Planner, settings: Settings, limit: WorkLimit) -
             settings.most_prompts(smallest.population)
         ),
     }
-    if limit.kept_prompts is not None and settings.resample_every > 1:
+    if limit.kept_prompts is not None and settings.tokens_per_draw > 1:
         kept = f"as many as the backend keeps, with room for larger draws (kept_prompts={limit.kept_prompts})"
         bounds[kept] = prompts_within(limit.kept_prompts)
     bound = min(bounds, key=lambda each: bounds[each])
     if work > limit.prompt_tokens:
         too_much = f"the least, which takes {work:,} tokens of the language model a demonstration"
         return _Option(settings, f"{too_much}: more than prompt_token_limit={limit.prompt_tokens}")
-    return _Option(replace(settings, prompts_per_token=max(1, bounds[bound])), bound)
+    return _Option(replace(settings, prompts_per_draw=max(1, bounds[bound])), bound)
 
 
 def _scored(planner: Planner, mechanism: Mechanism, options: list[_Option]) -> list[_Scored]:
@@ -207,7 +207,7 @@ def _scored(planner: Planner, mechanism: Mechanism, options: list[_Option]) -> l
     for option in options:
         try:
             planned = plan_stratum(mechanism, option.settings, planner.budget, smallest)
-            noise = planned.noise_multiplier / option.settings.prompts_per_token
+            noise = planned.noise_multiplier / option.settings.prompts_per_draw
             scored.append(_Scored(option, noise, planned.noise_on_mean or 0.0))
         except InvalidPlan as refusal:  # the mechanism does not suit these draws
             refusals.append(refusal)
@@ -218,16 +218,16 @@ def _scored(planner: Planner, mechanism: Mechanism, options: list[_Option]) -> l
 
 def _why_draws(settings: Settings, noise: float, others: list[_Scored]) -> str:
     """R in words, beside the option that is furthest from it."""
-    every = settings.resample_every
+    every = settings.tokens_per_draw
     words = "one draw for each demonstration" if every == settings.max_tokens else "tokens that share a draw"
     words = f"R={every}: {'a fresh draw for each token' if every == 1 else words}"
     if not noise or not others:
         return words
-    other = max(others, key=lambda one: abs(one.option.settings.resample_every - every))
+    other = max(others, key=lambda one: abs(one.option.settings.tokens_per_draw - every))
     if abs(other.noise / noise - 1) < _WORTH_SAYING:
         return words
     given = other.option.settings
-    numbers = f"R={given.resample_every}, M={given.prompts_per_token}"
+    numbers = f"R={given.tokens_per_draw}, M={given.prompts_per_draw}"
     return f"{words}; {numbers} would have {other.noise / noise:.1f} times the noise"
 
 

@@ -22,11 +22,11 @@ PLAN: Final[Mapping[str, tuple[type, ...]]] = {
     "relation": (str,),
     "epsilon": MAYBE_NUMBER,
     "delta": MAYBE_NUMBER,
-    "prompts_per_token": (int,),
+    "prompts_per_draw": (int,),
     "records_per_prompt": (int,),
     "max_tokens": (int,),
     "shots_per_label": (int,),
-    "resample_every": (int,),
+    "tokens_per_draw": (int,),
     "sampling": (str,),
     "prompt_tokens": (int,),
     "estimated_seconds": MAYBE_NUMBER,
@@ -115,25 +115,25 @@ def relation(where: str, value: str) -> Relation:
     return Relation(value)
 
 
-def spend(where: str, told: Mapping[str, Any], *, private: bool) -> PrivacySpend | None:
+def spend(where: str, told: Mapping[str, Any], *, certified: bool) -> PrivacySpend | None:
     """What a release states that it spent; None if it is not private.
 
     Args:
         where: names the release.
         told: states "epsilon" and "delta", numbers or None (`SPEND`).
-        private: whether the release states a guarantee.
+        certified: whether the release states a guarantee.
 
     Raises:
         InvalidPlan: it states one without the other, ε < 0, or δ outside [0, 1).
     """
     match told["epsilon"], told["delta"]:
-        case None, None if not private:
+        case None, None if not certified:
             return None
-        case ((int() | float() as epsilon), (int() | float() as delta)) if private:
+        case ((int() | float() as epsilon), (int() | float() as delta)) if certified:
             if epsilon >= 0 and 0 <= delta < 1:
                 return PrivacySpend(float(epsilon), float(delta))
     raise InvalidPlan(
-        f"{where} has an 'epsilon' and a 'delta' that are no cost of a release with private={private}"
+        f"{where} has an 'epsilon' and a 'delta' that are no cost of a release with certified={certified}"
     )
 
 

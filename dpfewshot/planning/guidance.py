@@ -120,18 +120,18 @@ def _remedies(plan: GenerationPlan, worst: StratumPlan, bearable: float) -> list
     if settings.shots_per_label > 1:
         remedies.append("fewer shots")
     remedies.append("a smaller max_tokens")
-    if settings.prompts_per_token < settings.most_prompts(worst.population):
+    if settings.prompts_per_draw < settings.most_prompts(worst.population):
         remedies.append(_more_prompts(plan, worst, bearable))
-        if settings.resample_every > 1:
-            remedies.append(f"a resample_every below {settings.resample_every}, with as many prompts")
+        if settings.tokens_per_draw > 1:
+            remedies.append(f"a tokens_per_draw below {settings.tokens_per_draw}, with as many prompts")
     return remedies
 
 
 def _more_prompts(plan: GenerationPlan, worst: StratumPlan, bearable: float) -> str:
     """How many prompts it takes at least: σ does not fall with M, so the noise falls as 1/M at most."""
-    prompts = plan.settings.prompts_per_token
+    prompts = plan.settings.prompts_per_draw
     wanted = math.ceil(prompts * (worst.noise_on_mean or 0.0) / bearable)
     if wanted > plan.settings.most_prompts(worst.population):
-        return "more prompts_per_token"
+        return "more prompts_per_draw"
     work = plan.prompt_tokens // prompts * wanted
-    return f"prompts_per_token={wanted} or more (prompt_token_limit={work} where the planner decides)"
+    return f"prompts_per_draw={wanted} or more (prompt_token_limit={work} where the planner decides)"

@@ -165,8 +165,8 @@ def draws_at(settings: Settings, stratum: Stratum, sampling_rate: Fraction) -> D
     return Draws(
         sampling_rate=rounded_up(sampling_rate),
         steps=each * settings.draws_per_demonstration,
-        tokens_per_draw=settings.resample_every,
-        prompts=settings.prompts_per_token,
+        tokens_per_draw=settings.tokens_per_draw,
+        prompts=settings.prompts_per_draw,
         row_change=settings.row_change,
         fixed_size=FixedSize(settings.units_per_draw, stratum.population) if fixed else None,
     )

@@ -62,7 +62,7 @@ class Planner:
             relation=self.relation,
             settings=settings,
             strata=plan_strata(mechanism, settings, self.budget, strata),
-            prompt_tokens=settings.prompts_per_token * self.tokens_of_a_prompt(settings),
+            prompt_tokens=settings.prompts_per_draw * self.tokens_of_a_prompt(settings),
             reasons=reasons,
         )
 
@@ -248,7 +248,7 @@ def rate_of(settings: Settings, stratum: Stratum) -> Fraction:
     if wanted > generating:
         parts = " x disjoint_parts" if settings.disjoint_parts > 1 else ""
         raise InvalidPlan(
-            f"prompts_per_token x records_per_prompt{parts} = {wanted} is above the population "
+            f"prompts_per_draw x records_per_prompt{parts} = {wanted} is above the population "
             f"{int(generating)} of {where}{share}: {_that_fits(settings, stratum.population)} would fit"
         )
     return drawable(wanted / generating)
@@ -257,7 +257,7 @@ def rate_of(settings: Settings, stratum: Stratum) -> Fraction:
 def _that_fits(settings: Settings, population: int) -> str:
     generating = int(settings.division.generating_share * population)
     if prompts := settings.most_prompts(population):
-        return f"prompts_per_token={prompts}"
+        return f"prompts_per_draw={prompts}"
     if records := generating // settings.disjoint_parts:
         return f"records_per_prompt={records}"
     return f"disjoint_parts={generating}"

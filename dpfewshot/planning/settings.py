@@ -25,11 +25,11 @@ class Settings:
     """What the user chose: public, and the same for every stratum of a plan.
 
     Attributes:
-        prompts_per_token: M ≥ 1.
+        prompts_per_draw: M ≥ 1.
         records_per_prompt: N ≥ 1.
         max_tokens: T_max ≥ 1, the most tokens of one demonstration.
         shots_per_label: demonstrations of each label, ≥ 1.
-        resample_every: R in 1..T_max, tokens that share one draw.
+        tokens_per_draw: R in 1..T_max, tokens that share one draw.
         record_token_cap: ≥ 1, the most tokens of one record that enter a prompt.
         sampling: "poisson" or "fixed-size".
         disjoint_parts: P ≥ 1, disjoint parts of each stratum's units, each serving its own demonstrations.
@@ -40,11 +40,11 @@ class Settings:
         InvalidPlan: a value outside its range, or values that do not go together.
     """
 
-    prompts_per_token: int
+    prompts_per_draw: int
     records_per_prompt: int
     max_tokens: int
     shots_per_label: int
-    resample_every: int
+    tokens_per_draw: int
     record_token_cap: int
     sampling: str = POISSON
     disjoint_parts: int = 1
@@ -58,9 +58,9 @@ class Settings:
             check_whole(name, getattr(self, name))
         object.__setattr__(self, "holdout", as_float("holdout", self.holdout))
         held_out = self.division.fraction > 0  # checks its range
-        if self.resample_every > self.max_tokens:
+        if self.tokens_per_draw > self.max_tokens:
             raise InvalidPlan(
-                f"resample_every={self.resample_every} is more than max_tokens={self.max_tokens}: "
+                f"tokens_per_draw={self.tokens_per_draw} is more than max_tokens={self.max_tokens}: "
                 "a draw serves the tokens of one demonstration at most"
             )
         if self.sampling == FIXED_SIZE and self.disjoint_parts > 1:
@@ -69,9 +69,9 @@ class Settings:
             )
         if self.sampling == FIXED_SIZE and held_out:
             raise InvalidPlan("holdout needs Poisson draws: the number of units that generate is private")
-        if self.accounting == PUBLISHED and (self.sampling != FIXED_SIZE or self.resample_every > 1):
+        if self.accounting == PUBLISHED and (self.sampling != FIXED_SIZE or self.tokens_per_draw > 1):
             raise InvalidPlan(
-                "accounting='published' reproduces papers: it needs sampling='fixed-size', resample_every=1"
+                "accounting='published' reproduces papers: it needs sampling='fixed-size', tokens_per_draw=1"
             )
 
     @property
@@ -82,12 +82,12 @@ class Settings:
     @property
     def draws_per_demonstration(self) -> int:
         """⌈T/R⌉, the draws of one demonstration."""
-        return -(-self.max_tokens // self.resample_every)
+        return -(-self.max_tokens // self.tokens_per_draw)
 
     @property
     def units_per_draw(self) -> int:
         """M·N, the units in one draw, on average if draws are Poisson."""
-        return self.prompts_per_token * self.records_per_prompt
+        return self.prompts_per_draw * self.records_per_prompt
 
     @property
     def units_wanted(self) -> int:

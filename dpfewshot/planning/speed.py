@@ -45,7 +45,7 @@ class Lengths:
 
     def at_draws(self, settings: Settings) -> float:
         """The mean length of a private prompt after the prefix when its records are drawn."""
-        return self.suffix + settings.resample_every * (settings.draws_per_demonstration - 1) / 2
+        return self.suffix + settings.tokens_per_draw * (settings.draws_per_demonstration - 1) / 2
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ class Speed:
     def demonstration(self, lengths: Lengths, settings: Settings) -> float:
         """Seconds for one demonstration of `max_tokens` tokens whose records fill their caps."""
         tokens, draws, prompts = (
-            settings.max_tokens, settings.draws_per_demonstration, settings.prompts_per_token,
+            settings.max_tokens, settings.draws_per_demonstration, settings.prompts_per_draw,
         )  # fmt: skip
         drawn = lengths.at_draws(settings)
-        afresh = self.first(drawn + settings.resample_every / 2)
+        afresh = self.first(drawn + settings.tokens_per_draw / 2)
         if self.step is None or self.public_step is None:
             public, step = tokens * self.first(lengths.opening + tokens / 2), afresh
         else:
@@ -106,7 +106,7 @@ class SpeedProbe:
 
     def measure(self, seconds: float) -> Speed:
         """Return the speed, measured for about so many seconds, and at least once."""
-        prompts, each = self.settings.prompts_per_token, seconds / 4
+        prompts, each = self.settings.prompts_per_draw, seconds / 4
         short = max(1, self.lengths.opening)
         long = max(short + 1, round(self.lengths.at_draws(self.settings)))
         self._first_answers(short, 1)  # evaluates the prefix, and allocates memory
@@ -131,7 +131,7 @@ class SpeedProbe:
     def _first_answers(self, length: int, number: int) -> float:
         """Seconds for the first answers to so many prompts of this length."""
         started = time.perf_counter()
-        with self._block(length, number, self.settings.resample_every) as block:
+        with self._block(length, number, self.settings.tokens_per_draw) as block:
             block.next_token_logprobs(self._support)
         return time.perf_counter() - started
 

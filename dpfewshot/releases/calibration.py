@@ -95,7 +95,7 @@ def release_calibration(
             and more noise.
         prompt_format: the prompt's wording; by default the task's.
         record_token_cap: as in `Synthesizer`.
-        random_source: n to n uniform bytes, for tests alone: the release says `private=False`.
+        random_source: n to n uniform bytes, for tests alone: the release says `certified=False`.
 
     Raises:
         InvalidPlan: an argument is outside its range, or no noise meets the budget.
@@ -147,7 +147,7 @@ def release_calibration(
         spent=mean.cost.as_spend() if random_source is None else None,
         relation=payment.relation,
         parallel=payment.parallel,
-        private=random_source is None,
+        certified=random_source is None,
     )
 
 

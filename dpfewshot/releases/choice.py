@@ -39,7 +39,7 @@ _MEMBERS: Final[Mapping[str, tuple[type, ...]]] = {
     **document.SPEND,
     "total": (Mapping, type(None)),
     "relation": (str,),
-    "private": (bool,),
+    "certified": (bool,),
     "proxy": (bool,),
 }
 _FORMAT: Final[Mapping[str, tuple[type, ...]]] = {
@@ -69,7 +69,7 @@ class Choice:
         spent: (ε, 0) of the choice; None if `private` is false.
         total: what its account has spent in all, after the choice; None without `ledger=`.
         relation: the neighbouring relation, "add-remove" or "zero-out".
-        private: whether (ε, δ) holds. False for seeded runs.
+        certified: whether (ε, δ) holds. False for seeded runs.
         proxy: whether other models scored than the one that will use the demonstrations.
     """
 
@@ -79,7 +79,7 @@ class Choice:
     baseline: Estimate
     spent: PrivacySpend | None
     relation: str
-    private: bool
+    certified: bool
     total: PrivacySpend | None = None
     balanced: bool = False
     proxy: bool = field(default=False)
@@ -116,7 +116,7 @@ class Choice:
     @property
     def unprotected(self) -> bool:
         """Whether a chosen demonstration, or the prompt's calibration, has no guarantee of its own."""
-        return not all(one.private for one in self.ingredients)
+        return not all(one.certified for one in self.ingredients)
 
     @property
     def covers_all(self) -> bool:
@@ -160,7 +160,7 @@ class Choice:
             "delta": self.spent.delta if self.spent else None,
             "total": dataclasses.asdict(self.total) if self.total else None,
             "relation": self.relation,
-            "private": self.private,
+            "certified": self.certified,
             "proxy": self.proxy,
             "statement": self.statement,
         }
@@ -181,9 +181,9 @@ class Choice:
             candidate=_candidate(told),
             accuracy=Estimate.from_dict(told["accuracy"]),
             baseline=Estimate.from_dict(told["baseline"]),
-            spent=document.spend(where, told, private=told["private"]),
+            spent=document.spend(where, told, certified=told["certified"]),
             relation=document.relation(where, told["relation"]),
-            private=told["private"],
+            certified=told["certified"],
             total=None if told["total"] is None else _total(told["total"]),
             balanced=told["balanced"],
             proxy=told["proxy"],
@@ -192,7 +192,7 @@ class Choice:
 
 def _total(told: object) -> PrivacySpend | None:
     where = "the choice's 'total'"
-    return document.spend(where, document.check(where, told, document.SPEND), private=True)
+    return document.spend(where, document.check(where, told, document.SPEND), certified=True)
 
 
 def _candidate(told: Mapping[str, Any]) -> Candidate:

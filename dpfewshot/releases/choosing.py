@@ -93,7 +93,7 @@ def choose(
             unit has most of its records has no number, and each of its records weighs 1.
         proxy: whether the choice is for another model; so it always is with several.
         record_token_cap: the most tokens of a record's text in a prompt.
-        random_source: n to n uniform bytes, for tests alone: the choice says `private=False`.
+        random_source: n to n uniform bytes, for tests alone: the choice says `certified=False`.
 
     Raises:
         InvalidPlan: an argument is outside its range, a prompt may exceed a backend's context, or a
@@ -157,7 +157,7 @@ def choose(
         baseline=released.baseline,
         spent=cost.as_spend() if certified else None,
         relation=payment.relation,
-        private=certified,
+        certified=certified,
         total=payment.total if certified and ledger is not None else None,
         balanced=balanced,
         proxy=proxy or len(models) > 1,

@@ -51,13 +51,13 @@ class LabelRelease:
         labels: in the order of their release; without candidates there may be fewer than requested.
         spent: the release's (ε, δ); None if `private` is false.
         relation: the neighbouring relation, "add-remove" or "zero-out".
-        private: whether (ε, δ) holds. False for seeded runs.
+        certified: whether (ε, δ) holds. False for seeded runs.
     """
 
     labels: tuple[str, ...]
     spent: PrivacySpend | None
     relation: str
-    private: bool
+    certified: bool
 
     def as_dict(self) -> dict[str, object]:
         """The object that `dpfewshot labels --json` prints."""
@@ -66,7 +66,7 @@ class LabelRelease:
             "epsilon": self.spent.epsilon if self.spent else None,
             "delta": self.spent.delta if self.spent else None,
             "relation": self.relation,
-            "private": self.private,
+            "certified": self.certified,
         }
 
 
@@ -96,7 +96,7 @@ def release_labels(
         account: is charged, for the whole data set, before anything is drawn.
         unit: the column that says whom a record belongs to, as in `as_records`. Records that `read_records`
             read with one remember it.
-        random_source: n to n uniform bytes, for tests alone: the release says `private=False`.
+        random_source: n to n uniform bytes, for tests alone: the release says `certified=False`.
 
     Raises:
         InvalidPlan: an argument is outside its range.
@@ -107,7 +107,7 @@ def release_labels(
     """
     mechanism = _mechanism(count, as_float("epsilon", epsilon), as_float("delta", delta), candidates)
     if random_source is not None and account is not None:
-        raise InvalidPlan("a release without a guarantee (private=False) cannot be charged to an account")
+        raise InvalidPlan("a release without a guarantee (certified=False) cannot be charged to an account")
     checked = as_records(records, unit=unit)
     relation = _relation(account, checked)
     votes = votes_of(checked)
@@ -116,7 +116,7 @@ def release_labels(
         labels=tuple(mechanism.release(votes, permit, random_source)),
         spent=mechanism.cost.as_spend() if random_source is None else None,
         relation=relation,
-        private=random_source is None,
+        certified=random_source is None,
     )
 
 

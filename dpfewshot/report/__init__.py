@@ -8,7 +8,6 @@ from dpfewshot.report.contents import Contents, Sources, select
 from dpfewshot.report.page import page
 from dpfewshot.report.sources import PlanDocument, read_choice, read_evaluation, read_findings, read_plan
 from dpfewshot.report.spending import read_snapshot
-from dpfewshot.runtime.deprecation import deprecated_names
 
 __all__ = [
     "Contents",
@@ -22,5 +21,3 @@ __all__ = [
     "read_snapshot",
     "select",
 ]
-
-__getattr__ = deprecated_names(__name__, {"read_book": "dpfewshot.report.spending:read_snapshot"})

@@ -15,14 +15,12 @@ from dpfewshot.report.accuracy import Panel, panels
 from dpfewshot.report.promise import Promise
 from dpfewshot.report.sources import PlanDocument
 from dpfewshot.report.spending import Spending, spending_of
-from dpfewshot.runtime.deprecation import renamed_arguments, renamed_fields
 from dpfewshot.values import PrivacySpend
 
 if TYPE_CHECKING:
     from dpfewshot.evaluation import Cell
 
 
-@renamed_fields(book="snapshot")
 @dataclass(frozen=True)
 class Sources:
     """The inputs of a report; each may be missing.
@@ -63,7 +61,6 @@ class LeftOut:
         return asdict(self)
 
 
-@renamed_fields(private="confidential", private_cells="confidential_cells")
 @dataclass(frozen=True)
 class Contents:
     """The contents of a report.
@@ -101,14 +98,14 @@ class Contents:
     @property
     def unprotected(self) -> int:
         """The number of demonstrations without a guarantee."""
-        return sum(not one.private for one in self.demonstrations)
+        return sum(not one.certified for one in self.demonstrations)
 
     @property
     def unpaid(self) -> int:
         """The number of demonstrations with a guarantee that no plan of the account covers."""
         if self.spending is None:
             return 0
-        return sum(one.private and not self.spending.has_paid_for(one) for one in self.demonstrations)
+        return sum(one.certified and not self.spending.has_paid_for(one) for one in self.demonstrations)
 
     @property
     def most_series(self) -> int:
@@ -116,7 +113,6 @@ class Contents:
         return max([2, *(len(panel.series) for panel in self.panels)])
 
 
-@renamed_arguments(private="confidential")
 def select(sources: Sources, *, confidential: bool) -> Contents:
     """Select what the report shows.
 
@@ -128,11 +124,13 @@ def select(sources: Sources, *, confidential: bool) -> Contents:
         LedgerError: the account does not agree with its history.
     """
     given = _released(sources)
-    shown = Demonstrations((one for one in given if confidential or one.private), plan_spend=given.plan_spend)
+    shown = Demonstrations(
+        (one for one in given if confidential or one.certified), plan_spend=given.plan_spend
+    )
     public = [cell for cell in sources.cells if cell.confidential is False]
     cells = sources.cells if confidential else public
     findings = [finding for finding in sources.findings if confidential or finding.confidential is False]
-    choice = sources.choice if confidential or (sources.choice and sources.choice.private) else None
+    choice = sources.choice if confidential or (sources.choice and sources.choice.certified) else None
     spending = None if sources.snapshot is None else spending_of(sources.snapshot, confidential=confidential)
     return Contents(
         confidential=confidential,
@@ -168,7 +166,7 @@ def _promise(
     if spending is not None:
         covers = f"everything released on the account of {spending.dataset}"
         return _of(spending.spent, spending.relation, covers)
-    shows = any(one.private for one in shown)
+    shows = any(one.certified for one in shown)
     found = _promise_of(shown, plan)
     if choice is None or choice.spent is None or (shows and found is None):
         return found
@@ -197,7 +195,7 @@ def _sum(one: PrivacySpend, other: PrivacySpend) -> PrivacySpend:
 
 def _promise_of(shown: Demonstrations, plan: PlanDocument | None) -> Promise | None:
     """The demonstrations' bound, or else the plan's."""
-    released = Demonstrations((one for one in shown if one.private), plan_spend=shown.plan_spend)
+    released = Demonstrations((one for one in shown if one.certified), plan_spend=shown.plan_spend)
     if len(released):
         return _of(released.spent, released.relation, "all demonstrations of this report together")
     if plan is None or plan.plan["epsilon"] is None:

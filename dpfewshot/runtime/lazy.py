@@ -7,22 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def lazy_names(
-    package: str, homes: Mapping[str, str], renamed: Callable[[str], Any] | None = None
-) -> Callable[[str], Any]:
+def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Return a `__getattr__` that imports a package's public names on first use.
 
     Args:
         package: the package's `__name__`.
         homes: each name with the module that has it, as in `from module import name`.
-        renamed: the `__getattr__` of `deprecated_names`, asked for all other names.
     """
 
     def find(name: str) -> Any:
         if name in homes:
             return imported(homes[name], name)
-        if renamed is not None:
-            return renamed(name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return find

@@ -27,7 +27,7 @@ from tests.support.servers import scripted
 
 TOKENS, SHOTS = 5, 2
 PLANNED = 8 * SHOTS
-OPTIONS: dict[str, Any] = {"prompts_per_token": 100, "shots_per_label": SHOTS, "dataset": "tickets"}
+OPTIONS: dict[str, Any] = {"prompts_per_draw": 100, "shots_per_label": SHOTS, "dataset": "tickets"}
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,7 @@ def test_a_cancelled_run_drops_what_ray_has_not_begun(ray: Executor, tmp_path: P
 def test_ray_refuses_what_it_cannot_pickle_without_printing_it(
     ray: Executor, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    made = factory.synthesizer(fleet.sure(), prompts_per_token=100)
+    made = factory.synthesizer(fleet.sure(), prompts_per_draw=100)
     with pytest.raises(dpf.LedgerError, match="ledger="):
         made.generate_all(executor=ray, worker_backend=fleet.sure)
     assert made.accountant.spent.epsilon == 0
@@ -232,7 +232,7 @@ def test_the_command_line_refuses_workers_without_a_ledger(
 
 def test_ctrl_c_leaves_the_workers_of_the_command_line_alive() -> None:
     with workers_of(
-        {"backend": "tests.support.fleet:sure", "prompts_per_token": 1},
+        {"backend": "tests.support.fleet:sure", "prompts_per_draw": 1},
         ray=None,
         workers=1,
         ledger="sqlite://",
@@ -244,7 +244,7 @@ def test_ctrl_c_leaves_the_workers_of_the_command_line_alive() -> None:
 
 def server_arguments(folder: Path, url: str) -> list[str]:
     arguments = generate_arguments(folder, "--backend", "openai", "--base-url", url, "--model", "served")
-    for option, value in (("--max-tokens", "1"), ("--prompts-per-token", "10")):
+    for option, value in (("--max-tokens", "1"), ("--prompts-per-draw", "10")):
         arguments[arguments.index(option) + 1] = value
     return arguments
 
@@ -259,7 +259,7 @@ def test_the_command_line_sends_all_requests_to_a_server_through_one_client(tmp_
 
 
 def test_the_workers_of_a_server_are_threads_that_share_its_client() -> None:
-    options = {"backend": "openai", "threads": None, "prompts_per_token": 1}
+    options = {"backend": "openai", "threads": None, "prompts_per_draw": 1}
     with workers_of(options, ray=None, workers=2, ledger="sqlite://") as work:
         assert isinstance(work["executor"], ThreadPoolExecutor)
         assert "worker_backend" not in work
@@ -284,7 +284,7 @@ def generate_arguments(folder: Path, *further: str) -> list[str]:
     )
     return [
         "generate", "--task", str(task), "--records", str(records), "--epsilon", "4", "--delta", "1e-5",
-        "--mechanism", "gaussian", "--prompts-per-token", "100", "--resample-every", "1", "--max-tokens", "8",
+        "--mechanism", "gaussian", "--prompts-per-draw", "100", "--tokens-per-draw", "1", "--max-tokens", "8",
         "--top-k", "all", "--output", str(folder / "demos.jsonl"),
         "--ledger", f"sqlite:///{folder / 'budget.db'}", "--dataset", "tickets", "--create", *further,
     ]  # fmt: skip

@@ -22,16 +22,16 @@ def backend():
         yield loaded
 
 
-def generated(backend, resample_every):
+def generated(backend, tokens_per_draw):
     """The released tokens of a demonstration whose draws hold every record, so that costs are known."""
     synthesizer = dpf.Synthesizer(
         TASK,
         RECORDS,
         backend,
         budget=dpf.PrivacyBudget(epsilon=1000, delta=1e-5),
-        prompts_per_token=len(RECORDS),
+        prompts_per_draw=len(RECORDS),
         max_tokens=TOKENS,
-        resample_every=resample_every,
+        tokens_per_draw=tokens_per_draw,
     )
     return synthesizer.generate("Colour").token_count
 

@@ -42,9 +42,9 @@ def test_a_text_is_read_and_written_in_whole_characters(backend: LlamaCpp, langu
         backend,
         budget=dpf.NO_PRIVACY,
         mechanism=Gaussian(top_k=None),  # an English instruction makes no other script likely
-        prompts_per_token=len(mails),
+        prompts_per_draw=len(mails),
         max_tokens=12,
-        resample_every=12,
+        tokens_per_draw=12,
         record_token_cap=30,
     )
     cuts = inside.beginnings(synthesizer, "delivery", 12)

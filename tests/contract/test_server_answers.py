@@ -131,8 +131,8 @@ def test_a_value_of_a_backends_own_beyond_float32_is_told_to_nobody(way):
             rows = super().next_token_logprobs(prompts, support).astype(np.float64)
             return np.where(np.arange(rows.shape[1]) == 1, -1e300, rows) if private else rows
 
-    made = factory.synthesizer(Doubles(), budget=PrivacyBudget(8, 1e-5), max_tokens=4, prompts_per_token=40)
-    assert made.generate("refund").private
+    made = factory.synthesizer(Doubles(), budget=PrivacyBudget(8, 1e-5), max_tokens=4, prompts_per_draw=40)
+    assert made.generate("refund").certified
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ class Slow(VLLM):
 
 synthesizer = partial(
     factory.synthesizer, records=RECORDS, task=TASK, budget=BUDGET, mechanism=None,
-    prompts_per_token=4, max_tokens=3, shots_per_label=2,
+    prompts_per_draw=4, max_tokens=3, shots_per_label=2,
 )  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def test_a_server_that_turned_is_refused_in_the_child(tmp_path):
 
         assert true_in_child(is_refused)
         server.varies = False
-        assert true_in_child(lambda: made.generate("A").private)
+        assert true_in_child(lambda: made.generate("A").certified)
 
 
 def test_nothing_is_drawn_once_a_backend_is_not_batch_invariant():
@@ -85,7 +85,7 @@ def test_nothing_is_drawn_once_a_backend_is_not_batch_invariant():
         made.generate("A")
     assert account.spent.epsilon == 0
     backend.batch_invariant = True
-    assert made.generate("A").private
+    assert made.generate("A").certified
 
 
 def test_a_backend_that_turns_in_the_middle_ends_the_demonstration():
@@ -99,7 +99,7 @@ def test_a_backend_that_turns_in_the_middle_ends_the_demonstration():
 
     backend = Turning([" I", " would", " like"], lambda _: [1 / 3] * 3)
     with pytest.raises(BackendNotBatchInvariant):  # M = n: no draw is empty
-        synthesizer(backend, prompts_per_token=20).generate("A")
+        synthesizer(backend, prompts_per_draw=20).generate("A")
     assert backend.asked == 2
 
 

@@ -145,12 +145,12 @@ def test_a_demonstration_is_made_through_a_server(backend):
         [Record("Where is my money ?", "Refund"), Record("The shoes do not fit .", "Refund")],
         backend,
         budget=PrivacyBudget(epsilon=8, delta=1e-3),
-        prompts_per_token=2,
+        prompts_per_draw=2,
         max_tokens=2,
-        resample_every=2,
+        tokens_per_draw=2,
     )
     demonstration = synthesizer.generate("Refund")
-    assert demonstration.private
+    assert demonstration.certified
     assert 1 <= demonstration.token_count <= 2
 
 

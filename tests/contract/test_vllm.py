@@ -105,10 +105,10 @@ def test_a_prompt_that_vllm_refuses_is_a_row_of_nan(base_url, backend, prompts):
 def test_a_demonstration_is_generated_and_its_ledger_verifies(backend, tmp_path):
     with BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
         account = ledger.create("tickets", BUDGET)
-        settings = {"prompts_per_token": 4, "max_tokens": 3, "resample_every": 1}
+        settings = {"prompts_per_draw": 4, "max_tokens": 3, "tokens_per_draw": 1}
         with Synthesizer(TASK, RECORDS, backend, budget=BUDGET, ledger=account, **settings) as synthesizer:
             demonstration = synthesizer.generate("Refund")
-        assert demonstration.private
+        assert demonstration.certified
         assert 1 <= demonstration.token_count <= 3
         assert 0 < account.spent.epsilon <= BUDGET.epsilon
         assert account.verify().ok

@@ -38,7 +38,7 @@ def test_the_page_runs(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         output += done.stdout
     released = (tmp_path / "demos.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["private"] for line in released] == [True, True]
+    assert [json.loads(line)["certified"] for line in released] == [True, True]
     assert " events agree, chain tip " in output
     assert (tmp_path / "budget.db").stat().st_mode & 0o777 == 0o600
     (plan,) = blocks("text")

@@ -216,7 +216,7 @@ def test_without_a_ledger_nothing_is_released(path: Path, fault: Callable[[Path]
     assert released == []
     if undo is not None:
         undo()
-        assert made.generate("refund").private
+        assert made.generate("refund").certified
 
 
 def test_nothing_is_drawn_while_the_ledger_is_locked(path: Path) -> None:
@@ -236,7 +236,7 @@ def test_nothing_is_drawn_while_the_ledger_is_locked(path: Path) -> None:
 
 def test_a_ledger_that_locks_after_the_last_draw_loses_no_demonstration(path: Path) -> None:
     account = opened(f"sqlite:///{path}?timeout=0.2")
-    made = synthesizer(account, resample_every=40)
+    made = synthesizer(account, tokens_per_draw=40)
     undo: list[Callable[[], None]] = []
     with (
         before_each_token(lambda released: released == 1 and undo.append(lock(path))) as released,

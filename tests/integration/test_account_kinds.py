@@ -37,7 +37,7 @@ def make_account(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any
 
 
 def synthesizer(account: object, records: object = None, **options: Any) -> dpf.Synthesizer:
-    settings = {"budget": PLAN, "prompts_per_token": 10, "max_tokens": 3} | options
+    settings = {"budget": PLAN, "prompts_per_draw": 10, "max_tokens": 3} | options
     return factory.synthesizer(records=records, ledger=account, **settings)
 
 

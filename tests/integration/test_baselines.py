@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot import baselines
 from dpfewshot.backends import Scripted
 from dpfewshot.backends.end_tokens import ending_tokens, text_of
 from dpfewshot.backends.protocol import Logprobs, ReplayedBlock, Tokens
@@ -37,8 +36,8 @@ def test_a_demonstration_of_each_label_says_what_it_is() -> None:
             "epsilon": 0.0,
             "delta": 0.0,
             "relation": "add-remove",
-            "private": True,
-            "mechanism": "zero-private",
+            "certified": True,
+            "mechanism": "instruction-only",
             "tokens": 5,
         }
 
@@ -83,7 +82,7 @@ def test_an_injected_source_repeats_it_and_no_guarantee_is_lost() -> None:
         instruction_only(Sentence(sure=0.2), shots=4, random_source=random.Random(3).randbytes) for _ in "ab"
     ]
     assert made[0] == made[1]
-    assert all(one.private for one in made[0])
+    assert all(one.certified for one in made[0])
 
 
 def test_free_labels_are_public_input() -> None:
@@ -205,24 +204,10 @@ def test_records_as_they_stand() -> None:
             "epsilon": None,
             "delta": None,
             "relation": "add-remove",
-            "private": False,
-            "mechanism": "random-private",
+            "certified": False,
+            "mechanism": "non-private-sample",
             "tokens": 0,
         }
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("random_private_demonstrations", "non_private_sample"),
-        ("zero_private_demonstrations", "instruction_only_demonstrations"),
-    ],
-)
-def test_the_old_names_warn(old: str, new: str) -> None:
-    for module in (dpf, baselines):
-        with pytest.warns(DeprecationWarning, match=new):
-            assert getattr(module, old) is getattr(dpf, new)
-    assert old not in dpf.__all__
 
 
 def test_none_is_drawn_twice() -> None:
@@ -264,4 +249,4 @@ def test_both_baselines_are_collections_that_can_be_written(tmp_path: Path) -> N
     ):
         made.to_jsonl(tmp_path / "made.jsonl")
         assert dpf.Demonstrations.from_jsonl(tmp_path / "made.jsonl").items == made.items
-    assert not made.private
+    assert not made.certified

@@ -50,7 +50,7 @@ def released(records: Any = None, backend: Any = None, demonstrations: Any = (RO
 
 def test_a_classifier_divides_by_the_released_bias() -> None:
     found = released(holdout=None, scored_units=3_000)
-    assert (found.private, found.relation, found.parallel) == (True, "zero-out", False)
+    assert (found.certified, found.relation, found.parallel) == (True, "zero-out", False)
     assert 0.9 < found.spent.epsilon <= 1.0
     assert found.spent.delta == 1e-6
     plain = icl.Classifier(COLOURS, Colours(), [ROSE], calibrated=False)
@@ -136,7 +136,7 @@ def test_a_model_without_an_answer_leaves_noise_alone() -> None:
 def test_seeded_releases_have_no_guarantee_and_no_account() -> None:
     one, other = (released(random_source=random.Random(7).randbytes) for _ in range(2))
     assert one == other
-    assert (one.private, one.spent) == (False, None)
+    assert (one.certified, one.spent) == (False, None)
     with pytest.raises(dpf.InvalidPlan, match="without a guarantee"):
         released(random_source=random.Random(7).randbytes, ledger=dpf.MemoryAccount(BUDGET))
 

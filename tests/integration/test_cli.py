@@ -38,7 +38,7 @@ def generate(records: Path, *further: object) -> list[object]:
         "--delta",
         "1e-3",
     ]
-    return ["generate", *plan, "--prompts-per-token", "5", "--max-tokens", "4", *further]
+    return ["generate", *plan, "--prompts-per-draw", "5", "--max-tokens", "4", *further]
 
 
 def one_line(status: int, out: str, err: str, *stages: str) -> str:
@@ -133,8 +133,8 @@ def test_output_that_cannot_be_written_is_found_before_anything_is_spent(command
 @pytest.mark.parametrize(
     ("further", "says"),
     [
-        (["--prompts-per-token", "21", "--holdout", "0"], "--prompts-per-token 20 would fit"),
-        (["--prompts-per-token", "20"], "holdout of 0.2 (0 uses all): --prompts-per-token 16 would fit"),
+        (["--prompts-per-draw", "21", "--holdout", "0"], "--prompts-per-draw 20 would fit"),
+        (["--prompts-per-draw", "20"], "holdout of 0.2 (0 uses all): --prompts-per-draw 16 would fit"),
         (["--max-tokens", "0"], "--max-tokens"),
         (["--label", "Colour"], "label"),
         (["--label", "Entity"], "Entity"),
@@ -174,7 +174,7 @@ def test_generate_appends_lines_and_says_what_they_cost(command: Run, records: P
             "epsilon",
             "delta",
             "relation",
-            "private",
+            "certified",
             "mechanism",
             "tokens",
             "certificate",
@@ -182,7 +182,7 @@ def test_generate_appends_lines_and_says_what_they_cost(command: Run, records: P
         assert line["label"] == "Location"
         assert 3.5 < line["epsilon"] <= 4
         assert line["delta"] == 1e-3
-        assert line["private"] is True
+        assert line["certified"] is True
         assert 1 <= line["tokens"] <= 4
 
 
@@ -192,7 +192,7 @@ def test_generate_json_and_no_privacy(command: Run, records: Path) -> None:
     document = json.loads(out)
     assert status == 0
     assert "nothing adds up" not in err
-    assert document["demonstrations"][0]["private"] is False
+    assert document["demonstrations"][0]["certified"] is False
     assert document["demonstrations"][0]["epsilon"] is None
     assert document["plan"]["epsilon"] is None
 
@@ -223,7 +223,7 @@ def test_a_spent_ledger_is_refused_with_status_3_and_nothing_is_generated(
 @pytest.mark.model
 def test_plan_spends_nothing_and_shows_everything(command: Run, records: Path) -> None:
     arguments = ["--task", "trec", "--records", records, "--epsilon", "4", "--label", "Location"]
-    size = ["--prompts-per-token", "5", "--max-tokens", "4", "--probe-seconds", "0.2"]
+    size = ["--prompts-per-draw", "5", "--max-tokens", "4", "--probe-seconds", "0.2"]
     status, out, _ = command("plan", *arguments, *size, "--json")
     plan = json.loads(out)
     assert status == 0

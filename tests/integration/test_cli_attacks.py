@@ -40,7 +40,7 @@ def test_members_in_the_prompt_are_told_apart(written, tmp_path, capfd):
 
 
 def test_the_influence_of_demonstrations_is_measured(written, tmp_path, capfd):
-    line = {"epsilon": 1.0, "delta": 1e-5, "relation": "zero-out", "private": True}
+    line = {"epsilon": 1.0, "delta": 1e-5, "relation": "zero-out", "certified": True}
     shown = written("shown", range(2), **line, mechanism="gaussian", tokens=1)
     files = ["--demonstrations", shown, "--texts", written("asked", [0])]
     figures = document(capfd, tmp_path, "influence", *files)

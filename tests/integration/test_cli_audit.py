@@ -18,7 +18,7 @@ def records(tmp_path):
 
 def game(records, backend, *further):
     plan = ["--task", "trec", "--records", str(records), "--label", "Location", "--epsilon", "4"]
-    size = ["--prompts-per-token", "10", "--max-tokens", "2", "--plays", "100", "--backend", backend]
+    size = ["--prompts-per-draw", "10", "--max-tokens", "2", "--plays", "100", "--backend", backend]
     return ["audit", *further, *plan, *size]
 
 
@@ -55,7 +55,7 @@ def test_the_game_on_texts_alone_says_nothing_of_a_record(records, capfd):
 def test_leaks_are_found_and_not_quoted(records, tmp_path, capfd):
     demonstrations = tmp_path / "demos.jsonl"
     line = {"text": f"The {SECRET} of town number 7 lies in the valley", "label": "Location", "epsilon": 1.0}
-    line |= {"delta": 1e-5, "relation": "zero-out", "private": True, "mechanism": "gaussian", "tokens": 9}
+    line |= {"delta": 1e-5, "relation": "zero-out", "certified": True, "mechanism": "gaussian", "tokens": 9}
     demonstrations.write_text(json.dumps(line) + "\n")
     leak = ["audit", "leak", "--demonstrations", str(demonstrations), "--records", str(records)]
     assert run(leak) == 1

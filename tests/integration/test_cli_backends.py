@@ -204,7 +204,7 @@ def test_generate_uses_a_backend_of_ones_own(tmp_path: Path, capfd: pytest.Captu
     records = tmp_path / "records.jsonl"
     records.write_text("".join(f'{{"text": "town {i}", "label": "Location"}}\n' for i in range(40)))
     plan = ["--task", "trec", "--records", str(records), "--label", "Location", "--epsilon", "4"]
-    size = ["--delta", "1e-3", "--prompts-per-token", "5", "--max-tokens", "3", "--top-k", "90"]
+    size = ["--delta", "1e-3", "--prompts-per-draw", "5", "--max-tokens", "3", "--top-k", "90"]
     assert run(["generate", *plan, *size, "--backend", "own_backends:Sound"]) == 0
     assert json.loads(capfd.readouterr().out)["epsilon"] <= 4
 

@@ -52,7 +52,7 @@ def test_the_file_beside_the_demonstrations_calibrates_a_classifier(command: Run
     assert out.startswith("demos.calibration.json: in nats, with noise of 0.0")
     assert "neighbours zero-out)" in out
     released = icl.Calibration.from_json("demos.calibration.json")
-    assert released.private
+    assert released.certified
     task, made = dpf.Task.from_file("task.toml"), dpf.Demonstrations.from_jsonl("demos.jsonl")
     classifier = icl.Classifier(task, Colours(), made, calibration=released)
     assert classifier.predict(list(THINGS)) == list(THINGS.values())

@@ -66,7 +66,7 @@ NOBODY = ("--ledger", "sqlite:///budget.db", "--dataset", "nobody")
         ((*GENERATE, "-M", "1000"), "1000 is above the population"),
         (("plan", *PLAN, "-M", "161"), "161 is above the population 160"),
         ((*GENERATE, "--holdout", "1"), "holdout must be"),
-        ((*GENERATE, "--resample-every", "9"), "--resample-every 9 is more than --max-tokens 5"),
+        ((*GENERATE, "--tokens-per-draw", "9"), "--tokens-per-draw 9 is more than --max-tokens 5"),
         ((*CHOOSE, "--holdout", "1"), "holdout must be"),
         ((*CHOOSE, "--scored-units", "0"), "--scored-units"),
         ((*CALIBRATE, "--population", "refund=1"), "population"),
@@ -206,7 +206,7 @@ def test_a_pipe_reads_a_line_for_each_stage_and_nothing_with_quiet(command: Run)
 def test_advice_on_prompts_fits_the_smallest_label(command: Run) -> None:
     sizes = ("--population", "refund=200", "--population", "delivery=50")
     _, _, err = command(*GENERATE, *sizes, "-M", "1000")
-    assert "--prompts-per-token 40 would fit" in err
+    assert "--prompts-per-draw 40 would fit" in err
 
 
 @pytest.mark.parametrize("words", ["verify demos.jsonl", "ledger show --dataset tickets"])

@@ -81,7 +81,7 @@ def test_json_is_the_choice(command: Run) -> None:
     document = json.loads(out)
     choice = dpf.Choice.from_dict(document)
     assert choice.as_dict() == document
-    assert (choice.index, choice.proxy, choice.balanced, choice.private) == (1, True, True, True)
+    assert (choice.index, choice.proxy, choice.balanced, choice.certified) == (1, True, True, True)
     assert choice.accuracy.low > choice.baseline.high
     assert document["statement"] == choice.statement
     assert SECRET.upper() not in out
@@ -116,7 +116,7 @@ def test_what_the_model_writes_without_records_may_be_a_candidate(
 @pytest.mark.usefixtures("here")
 def test_generating_and_choosing_on_one_ledger_cost_the_greater(command: Run) -> None:
     account = ["--ledger", "sqlite:///budget.db", "--dataset", "tickets"]
-    made = "--delta 1e-6 --max-tokens 2 --resample-every 2 --prompts-per-token 20 --top-k 8"
+    made = "--delta 1e-6 --max-tokens 2 --tokens-per-draw 2 --prompts-per-draw 20 --top-k 8"
     generate = ["generate", *shlex.split(f"{DATA} {made}"), "--epsilon", "2", *account, "--create"]
     assert command(*generate, "--output", "demos.jsonl")[0] == 0
     further = ["--candidates", "demos.jsonl", *GOOD, *account]
@@ -145,7 +145,7 @@ def test_generating_and_choosing_on_one_ledger_cost_the_greater(command: Run) ->
 def test_without_a_holdout_both_add(command: Run) -> None:
     account = ["--ledger", "sqlite:///budget.db", "--dataset", "tickets"]
     assert command("ledger", "create", *account, "--epsilon", 4, "--delta", 1e-5)[0] == 0
-    made = "--delta 1e-6 --max-tokens 1 --prompts-per-token 20 --top-k 8 --epsilon 2 --holdout 0"
+    made = "--delta 1e-6 --max-tokens 1 --prompts-per-draw 20 --top-k 8 --epsilon 2 --holdout 0"
     assert command("generate", *shlex.split(f"{DATA} {made}"), *account)[0] == 0
     status, out, _ = command(*choose(*GOOD, *account, "--json"))
     assert status == 0

@@ -52,7 +52,7 @@ def test_json(command: Run, records: Path) -> None:
         "epsilon": 1.0,
         "delta": 1e-6,
         "relation": "add-remove",
-        "private": True,
+        "certified": True,
     }
 
 

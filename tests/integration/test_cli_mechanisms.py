@@ -22,7 +22,7 @@ def records(tmp_path: Path) -> Path:
 
 def arguments(records: Path, *further: str) -> list[str]:
     plan = ["--task", "trec", "--records", str(records), "--label", "Location", "--epsilon", "4"]
-    size = ["--prompts-per-token", "5", "--max-tokens", "3", "--record-token-cap", "12"]
+    size = ["--prompts-per-draw", "5", "--max-tokens", "3", "--record-token-cap", "12"]
     return [*plan, "--delta", "1e-3", *size, *further]
 
 
@@ -33,7 +33,7 @@ def test_every_mechanism_generates(records: Path, capfd: pytest.CaptureFixture[s
     captured = capfd.readouterr()
     line = json.loads(captured.out)
     assert line["mechanism"] == mechanism
-    assert line["private"] is True
+    assert line["certified"] is True
     assert 0 < line["epsilon"] <= 4
     assert SECRET not in captured.err
 
@@ -44,7 +44,7 @@ def test_every_mechanism_generates(records: Path, capfd: pytest.CaptureFixture[s
     [
         (["--sampling", "fixed-size"], "replace-one", True),
         (["--sampling", "fixed-size", "--accounting", "published"], "replace-one", False),
-        (["--disjoint-parts", "6", "--shots", "6", "--resample-every", "3"], "zero-out", True),
+        (["--disjoint-parts", "6", "--shots", "6", "--tokens-per-draw", "3"], "zero-out", True),
         (["--temperature", "1", "--top-p", "0.9"], "zero-out", True),
     ],
 )
@@ -55,7 +55,7 @@ def test_draws_and_decoding(
     lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert len(lines) == (6 if "--shots" in further else 1)
     for line in lines:
-        assert (line["relation"], line["private"]) == (relation, private)
+        assert (line["relation"], line["certified"]) == (relation, private)
         assert (line["epsilon"] is None) is not private
 
 
@@ -79,13 +79,13 @@ def test_plan_compares_every_mechanism_and_marks_one(
     assert run(["plan", *compare, "--json"]) == 0
     rows = json.loads(capfd.readouterr().out)["comparison"]
     assert {row["mechanism"] for row in rows} == set(MECHANISM_NAMES)
-    assert {row["resample_every"] for row in rows} == {1, 3}
+    assert {row["tokens_per_draw"] for row in rows} == {1, 3}
     assert all(row["epsilon"] <= 4 and row["delta"] == 1e-3 for row in rows)
     (cheapest,) = (row for row in rows if row["cheapest"])
     meeting = [row for row in rows if row["meets_target"]]
     assert cheapest["prompt_tokens"] == min(row["prompt_tokens"] for row in meeting)
     assert all(row["noise_on_mean"] <= 0.2 for row in meeting)
-    assert any(row["prompts_per_token"] > 5 for row in meeting), "M was raised somewhere"
+    assert any(row["prompts_per_draw"] > 5 for row in meeting), "M was raised somewhere"
     assert run(["plan", *compare]) == 0
     assert "\n* " in capfd.readouterr().out
 

@@ -44,7 +44,7 @@ def arguments(tmp_path: Path) -> list[str]:
     task.write_text(TASK)
     return [
         "generate", "--task", str(task), "--records", str(records), "--epsilon", "4", "--delta", "1e-5",
-        "--mechanism", "gaussian", "--prompts-per-token", "100", "--resample-every", "1", "--max-tokens", "8",
+        "--mechanism", "gaussian", "--prompts-per-draw", "100", "--tokens-per-draw", "1", "--max-tokens", "8",
         "--top-k", "all",
         "--ledger", f"sqlite:///{tmp_path / 'budget.db'}", "--dataset", "tickets", "--create",
     ]  # fmt: skip

@@ -107,7 +107,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "less delta": (lambda line: line.update(delta=1e-9), "less than the entry's"),
     "relation": (lambda line: line.update(relation="add-remove"), "relation 'add-remove', the account"),
     "mechanism": (lambda line: line.update(mechanism="other"), "mechanism 'other', the plan 'gaussian'"),
-    "baseline": (lambda line: line.update(private=False, epsilon=None, delta=None), "states no epsilon"),
+    "baseline": (lambda line: line.update(certified=False, epsilon=None, delta=None), "states no epsilon"),
     "tokens": (lambda line: line.update(tokens=1000), "but the entry paid for"),
     "unit": (lambda line: line["certificate"].update(unit="customer"), "unit 'customer', the account None"),
     "plan": (lambda line: line["certificate"].update(plan="ab" * 32), "has the plan abababababab"),

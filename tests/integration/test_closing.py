@@ -85,7 +85,7 @@ def test_a_child_is_closed_with_its_parent_before_the_fork_and_alone_after_it(tm
     durable = {"ledger": f"sqlite:///{tmp_path}/budget.db", "dataset": "tickets", "create": True}
     made = synthesizer(**durable, budget=dpf.PrivacyBudget(1.0, 1e-6))
     assert exit_status_in_child(lambda: (made.close(), made.generate("refund"))) == 3
-    assert made.generate("refund").private
+    assert made.generate("refund").certified
     made.close()
     assert exit_status_in_child(lambda: made.generate("delivery")) == 3
 

@@ -58,9 +58,9 @@ def test_control_without_privacy_it_leaks() -> None:
         TICKETS[:5],
         Leaker(),
         budget=dpf.NO_PRIVACY,
-        prompts_per_token=1,
+        prompts_per_draw=1,
         max_tokens=40,
-        resample_every=40,
+        tokens_per_draw=40,
     )
     assert leaked("\n".join(one.text for one in synthesizer.generate_all()))
 
@@ -73,6 +73,6 @@ def test_the_demo_with_the_packaged_model(capfd: pytest.CaptureFixture[str], tmp
     document = json.loads(output.out)
     assert leaked(output.out + output.err) == []
     assert [one["label"] for one in document["demonstrations"]] == list(SUPPORT_TICKETS.labels or ())
-    assert all(one["text"] and one["private"] for one in document["demonstrations"])
+    assert all(one["text"] and one["certified"] for one in document["demonstrations"])
     assert 3.9 < document["spent"]["epsilon"] <= 4
     assert dpf.read_records(saved) == TICKETS

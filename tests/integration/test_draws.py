@@ -22,11 +22,11 @@ BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
 
 
 def test_many_demonstrations_from_disjoint_parts_cost_as_much_as_one() -> None:
-    made = synthesizer(disjoint_parts=10, shots_per_label=20, resample_every=8)
+    made = synthesizer(disjoint_parts=10, shots_per_label=20, tokens_per_draw=8)
     demonstrations = made.generate_all()
     assert len(demonstrations) == 40
     assert made.accountant.spent.epsilon <= 4.0
-    assert all(one.private and one.spent == made.plan.stratum_of("refund").spend for one in demonstrations)
+    assert all(one.certified and one.spent == made.plan.stratum_of("refund").spend for one in demonstrations)
     with pytest.raises(dpf.BudgetExceeded):
         made.generate("refund")
 
@@ -40,7 +40,7 @@ def test_a_part_pays_for_its_own_demonstrations_alone() -> None:
 
 
 def test_parts_that_use_everybody_are_persistent_batches() -> None:
-    made = synthesizer(disjoint_parts=10, resample_every=8)
+    made = synthesizer(disjoint_parts=10, tokens_per_draw=8)
     assert made.plan.sampling_rate == 1.0
     event = made.plan.stratum_of("refund").event
     assert isinstance(event, PoissonGaussian)
@@ -48,7 +48,7 @@ def test_parts_that_use_everybody_are_persistent_batches() -> None:
 
 
 def test_a_record_never_serves_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = synthesizer(disjoint_parts=10, shots_per_label=10, resample_every=8)
+    made = synthesizer(disjoint_parts=10, shots_per_label=10, tokens_per_draw=8)
     used: list[set[int]] = []
     release = TokenLoop.release
 
@@ -64,10 +64,10 @@ def test_a_record_never_serves_two_parts(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_too_many_parts_are_refused_with_what_would_fit() -> None:
-    with pytest.raises(dpf.InvalidPlan, match=r"disjoint_parts = 220 .*prompts_per_token=18 would fit"):
+    with pytest.raises(dpf.InvalidPlan, match=r"disjoint_parts = 220 .*prompts_per_draw=18 would fit"):
         synthesizer(disjoint_parts=11)
     with pytest.raises(dpf.InvalidPlan, match="disjoint_parts=200 would fit"):
-        synthesizer(disjoint_parts=201, prompts_per_token=1)
+        synthesizer(disjoint_parts=201, prompts_per_draw=1)
 
 
 # ---- draws of fixed size --------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def test_fixed_size_says_replace_one_and_is_accounted_as_such() -> None:
     made = synthesizer(sampling="fixed-size")
     demonstration = made.generate("refund")
     assert demonstration.relation == "replace-one"
-    assert demonstration.private
+    assert demonstration.certified
     event = made.plan.stratum_of("refund").event
     assert isinstance(event, FixedSizeGaussian)
     assert event.relations == {Relation.REPLACE_ONE}
@@ -131,12 +131,12 @@ def test_draws_that_cannot_be_are_refused(options: dict[str, Any], says: str) ->
 def test_every_mechanism_generates_and_without_privacy_says_what_the_prompts_say(name: str) -> None:
     mechanism = by_name(name, top_k=8)
     private = synthesizer(mechanism=mechanism).generate("refund")
-    assert private.private
+    assert private.certified
     assert private.mechanism == name
     baseline = synthesizer(mechanism=mechanism, budget=dpf.NO_PRIVACY)
     assert baseline.plan.noise_on_mean == 0.0
     noiseless = baseline.generate("refund")
-    assert not noiseless.private
+    assert not noiseless.certified
     assert noiseless.text == "my parcel is late"
 
 
@@ -191,13 +191,13 @@ def test_a_comparison_leaves_out_what_the_draws_are_not_for(
 ) -> None:
     rows = synthesizer(**options).compare(target_noise=10.0)
     assert {row.plan.mechanism for row in rows} == mechanisms
-    assert {row.plan.settings.resample_every for row in rows} == tokens_per_draw
+    assert {row.plan.settings.tokens_per_draw for row in rows} == tokens_per_draw
 
 
 @pytest.mark.slow
 def test_a_comparison_raises_the_number_of_prompts_only_as_far_as_it_must() -> None:
-    rows = synthesizer(prompts_per_token=5).compare(target_noise=0.1)
-    raised = [row for row in rows if row.plan.settings.prompts_per_token > 5]
+    rows = synthesizer(prompts_per_draw=5).compare(target_noise=0.1)
+    raised = [row for row in rows if row.plan.settings.prompts_per_draw > 5]
     assert raised
     for row in raised:
         assert row.meets_target

@@ -21,7 +21,7 @@ from tests.support.resuming import draws_in
 from tests.support.scripts import Sentence
 
 TOKENS, PLANNED = 5, 8
-OPTIONS: dict[str, Any] = {"prompts_per_token": 100, "labels": ["refund", "delivery"]}
+OPTIONS: dict[str, Any] = {"prompts_per_draw": 100, "labels": ["refund", "delivery"]}
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_demonstration_whose_draws_died_is_shorter_and_leaves_the_others_their
 
 
 def test_with_disjoint_parts_a_death_costs_one_draw_of_its_part(account: dict[str, Any]) -> None:
-    options: dict[str, Any] = {"labels": ["refund"], "disjoint_parts": 2, "prompts_per_token": 50}
+    options: dict[str, Any] = {"labels": ["refund"], "disjoint_parts": 2, "prompts_per_draw": 50}
     with synthesizer(**account, **options, shots_per_label=2) as made:
         made.generate_all(executor=fleet.Mortal({2: True}))
         assert inside.draws_left(made) == [(2, 3)]

@@ -18,7 +18,7 @@ from tests.support.resuming import draws_in
 from tests.support.scripts import Sentence
 
 TOKENS, PLANNED = 5, 8
-OPTIONS: dict[str, Any] = {"prompts_per_token": 20, "labels": ["refund"]}
+OPTIONS: dict[str, Any] = {"prompts_per_draw": 20, "labels": ["refund"]}
 
 
 def synthesizer(**options: Any) -> dpf.Synthesizer:
@@ -54,7 +54,7 @@ class LastOfTwo(ThreadPoolExecutor):
 def test_what_a_worker_released_is_kept_when_the_run_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, options = tmp_path / "run.jsonl", {"labels": ["refund", "delivery"], "resample_every": PLANNED}
+    path, options = tmp_path / "run.jsonl", {"labels": ["refund", "delivery"], "tokens_per_draw": PLANNED}
     cancel = Workers.cancel
 
     class Interrupted(Exception):
@@ -88,7 +88,7 @@ def test_a_death_shortens_its_own_demonstration_alone(tmp_path: Path, shots: int
 
 def test_a_demonstration_without_a_token_goes_on_in_another_part(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    made = endless(shots_per_label=2, disjoint_parts=2, resample_every=PLANNED)
+    made = endless(shots_per_label=2, disjoint_parts=2, tokens_per_draw=PLANNED)
     with made, pytest.raises(dpf.BudgetExceeded, match="1 of 'refund' cannot be made"):
         made.generate_all(executor=fleet.Mortal({0: True}), checkpoint=path)
     assert [one.token_count for one in dpf.Demonstrations.from_jsonl(path)] == [PLANNED]
@@ -96,7 +96,7 @@ def test_a_demonstration_without_a_token_goes_on_in_another_part(tmp_path: Path)
 
 def test_a_label_whose_draws_died_leaves_the_other_labels_running(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    made = endless(labels=["refund", "delivery"], resample_every=PLANNED)
+    made = endless(labels=["refund", "delivery"], tokens_per_draw=PLANNED)
     with made, pytest.raises(dpf.BudgetExceeded, match=r"1 of '\w+' cannot be made"):
         made.generate_all(executor=fleet.Mortal({0: True}), checkpoint=path)
     assert len(dpf.Demonstrations.from_jsonl(path)) == 1

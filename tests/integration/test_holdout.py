@@ -55,18 +55,18 @@ def spend(one: Payment, epsilon: float) -> None:
 def test_a_holdout_of_many_digits_can_be_drawn() -> None:
     """Its exact sampling rate has a denominator above 2⁶⁴, which the sampler does not take."""
     records = [dpf.Record(f"ticket {number}", "refund") for number in range(4001)]
-    made = synthesizer(records=records, labels=["refund"], holdout=1 / 3, prompts_per_token=20)
+    made = synthesizer(records=records, labels=["refund"], holdout=1 / 3, prompts_per_draw=20)
     [stratum] = made.plan.strata
     exact = Fraction(20) / (4001 * (1 - Fraction(repr(1 / 3))))
     assert exact.denominator >= 1 << 64
     assert 0 <= exact - stratum.sampling_rate < Fraction(1, 1 << 63)
-    assert made.generate("refund").private
+    assert made.generate("refund").certified
 
 
 @pytest.mark.parametrize("free", [False, True])
 def test_a_unit_that_chooses_never_enters_a_prompt(free: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     task, labels = (FREE, ["refund", "delivery"]) if free else (TASK, None)
-    made = synthesizer(task=task, labels=labels, prompts_per_token=160, resample_every=8)
+    made = synthesizer(task=task, labels=labels, prompts_per_draw=160, tokens_per_draw=8)
     used: list[Any] = []
     release = TokenLoop.release
 
@@ -93,14 +93,14 @@ def test_the_rate_counts_the_units_that_generate() -> None:
 
 
 def test_more_prompts_than_units_that_generate_are_refused() -> None:
-    assert synthesizer(prompts_per_token=160).plan.sampling_rate == 1.0
+    assert synthesizer(prompts_per_draw=160).plan.sampling_rate == 1.0
     with pytest.raises(
         dpf.InvalidPlan, match=r"161 is above the population 160 .* holdout of 0.2.*=160 would"
     ):
-        synthesizer(prompts_per_token=161)
+        synthesizer(prompts_per_draw=161)
     with pytest.raises(dpf.InvalidPlan, match="no units to sample from"):
         synthesizer(
-            records=tickets(2), holdout=0.5, prompts_per_token=1, population={"refund": 1, "delivery": 1}
+            records=tickets(2), holdout=0.5, prompts_per_draw=1, population={"refund": 1, "delivery": 1}
         )
 
 

@@ -73,7 +73,7 @@ def test_they_are_drawn_as_a_list_is(path: Path, settings: dict[str, Any]) -> No
 
 def test_only_drawn_records_are_tokenised(path: Path) -> None:
     backend = Noting()
-    made = synthesizer(backend, dpf.index_records(path), prompts_per_token=2, resample_every=8)
+    made = synthesizer(backend, dpf.index_records(path), prompts_per_draw=2, tokens_per_draw=8)
     before = len(backend.written)
     made.generate("refund")
     drawn = {text for text in backend.written[before:] if "ticket number" in text}

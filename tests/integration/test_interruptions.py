@@ -37,7 +37,7 @@ def test_a_failed_call_costs_one_draw_of_one_demonstration_and_no_other(
     make: Any, path: Path, at: int
 ) -> None:
     """Where a demonstration is one block, the label's last one is lost; all others are made."""
-    options: dict[str, Any] = {"resample_every": 8, "shots_per_label": 3, "labels": ["refund", "delivery"]}
+    options: dict[str, Any] = {"tokens_per_draw": 8, "shots_per_label": 3, "labels": ["refund", "delivery"]}
     made = make(fails_at(at), **options)
     with pytest.raises(dpf.BackendError):
         made.generate_all(checkpoint=path)
@@ -56,7 +56,7 @@ def test_a_failed_call_costs_one_draw_of_one_demonstration_and_no_other(
 
 
 def test_one_that_has_tokens_ends_with_them_and_all_are_there(make: Any, path: Path) -> None:
-    options: dict[str, Any] = {"resample_every": 8, "shots_per_label": 3}
+    options: dict[str, Any] = {"tokens_per_draw": 8, "shots_per_label": 3}
     made = make(fails_at(3), **options)
     with pytest.raises(dpf.BackendError):
         made.generate_all(checkpoint=path)
@@ -67,7 +67,7 @@ def test_one_that_has_tokens_ends_with_them_and_all_are_there(make: Any, path: P
 
 def test_the_interrupted_demonstration_resumes_first(make: Any, path: Path) -> None:
     """One label has lost a demonstration, and another one is interrupted in the middle."""
-    options: dict[str, Any] = {"resample_every": 8, "shots_per_label": 1, "labels": ["refund", "delivery"]}
+    options: dict[str, Any] = {"tokens_per_draw": 8, "shots_per_label": 1, "labels": ["refund", "delivery"]}
     for backend in (fails_at(1), fails_at(3)):
         with pytest.raises(dpf.BackendError):
             make(backend, **options).generate_all(checkpoint=path)

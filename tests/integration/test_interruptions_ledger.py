@@ -60,13 +60,13 @@ def test_a_ledger_that_is_locked_at_the_first_draw_costs_nothing(make: Any, tmp_
     assert acts(tmp_path) == ["create", "reserve", "charge", "release", "settle"]
 
 
-@pytest.mark.parametrize("resample_every", [1, 8])
-def test_nor_does_it_with_a_checkpoint(make: Any, path: Path, resample_every: int) -> None:
+@pytest.mark.parametrize("tokens_per_draw", [1, 8])
+def test_nor_does_it_with_a_checkpoint(make: Any, path: Path, tokens_per_draw: int) -> None:
     backend = LocksFirst(path.parent)
     with pytest.raises(dpf.LedgerError, match="held it for too long"):
-        make(backend, resample_every=resample_every).generate_all(checkpoint=path)
+        make(backend, tokens_per_draw=tokens_per_draw).generate_all(checkpoint=path)
     backend.locked[0].unlock()
-    assert [one.text for one in make(resample_every=resample_every).generate_all(checkpoint=path)] == [
+    assert [one.text for one in make(tokens_per_draw=tokens_per_draw).generate_all(checkpoint=path)] == [
         "my parcel is late"
     ]
     assert acts(path.parent) == ["create", "reserve", "resume", "release", "settle"]

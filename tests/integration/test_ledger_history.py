@@ -178,16 +178,3 @@ def test_a_clock_that_goes_back_changes_nothing(ledger_url: str, monkeypatch: py
     assert account.history()[-1]["at"] == "1999-12-31T23:59:59.000000+00:00"
     assert account.verify().ok
     assert account.spent == PrivacySpend(1.0, 1e-6)
-
-
-def test_the_old_names_of_the_chain_tip_warn(tmp_path: Path) -> None:
-    with BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
-        account = ledger.create("tickets", BUDGET)
-        with pytest.warns(DeprecationWarning, match="chain_tip"):
-            noted = account.head
-        with pytest.warns(DeprecationWarning, match="chain_tip"):
-            found = account.verify(head=noted)  # type: ignore[call-arg]
-        with pytest.warns(DeprecationWarning, match="events"):
-            assert found.acts == 1  # type: ignore[attr-defined]
-        with pytest.warns(DeprecationWarning, match="chain_tip"):
-            assert found.head == noted == account.chain_tip  # type: ignore[attr-defined]

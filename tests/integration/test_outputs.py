@@ -38,7 +38,7 @@ from tests.support.outputs import Outputs, differences, outputs, planned_once
 BACKEND = ("--backend", "tests.support.neighbours:Certain")
 SET_UP = (
     *("--task", "task.toml", "--records", "records.jsonl", *BACKEND, "--epsilon", str(EPSILON)),
-    *("--prompts-per-token", str(PROMPTS), "--max-tokens", "4", "--top-k", "all"),
+    *("--prompts-per-draw", str(PROMPTS), "--max-tokens", "4", "--top-k", "all"),
 )
 ACCOUNT = ("--ledger", "sqlite:///budget.db", "--dataset", "tickets")
 LABELS = ("--records", "records.jsonl", "--count", "2", "--epsilon", "5")
@@ -129,7 +129,7 @@ FURTHER = (
     planned("generate", *ACCOUNT, "--output", "demos.jsonl", "--resume"),  # all of it from the checkpoint
     planned("generate", *ACCOUNT, "--output", "more.jsonl", "--json", status=3),  # no budget is left
     planned("generate", "--json", "--delta", "0.5"),  # with a warning
-    planned("generate", "--prompts-per-token", "61", status=2),  # more than the population
+    planned("generate", "--prompts-per-draw", "61", status=2),  # more than the population
     *(Verb(f"ledger {name}", ACCOUNT) for name in ("show", "history", "verify")),
     *(Verb(f"ledger {name}", (*ACCOUNT, "--json")) for name in ("show", "history", "verify")),
     Verb("labels", (*LABELS, "--candidates", "labels.txt", "--json"), ("unit",)),
@@ -159,7 +159,7 @@ TEXTS = (audit("canary", *PLAYED, "--texts-only", takes=("options", "unit")),)
 OTHER_SETTINGS = (
     *(planned("generate", "--mechanism", name) for name in MECHANISM_NAMES),
     planned("generate", "--mechanism", "gaussian", "--temperature", "0.01", "--top-p", "0.9"),
-    planned("generate", "--records-per-prompt", "2", "-M", "18", "--resample-every", "4"),
+    planned("generate", "--records-per-prompt", "2", "-M", "18", "--tokens-per-draw", "4"),
     planned("generate", "--disjoint-parts", "2", "--holdout", "0", "-M", "20", "--shots", "2"),
     planned("generate", "--top-k", "20", "--record-token-cap", "5", "--label", "refund"),
 )

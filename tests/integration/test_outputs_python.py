@@ -61,7 +61,7 @@ class Here:
             task=TASK,
             budget=BUDGET,
             mechanism=dpf.mechanisms.Gaussian(top_k=None),
-            prompts_per_token=PROMPTS,
+            prompts_per_draw=PROMPTS,
             max_tokens=4,
             population=UNITS if self.relation.name == Relation.ADD_REMOVE else None,
             sampling="fixed-size" if self.relation.name == Relation.REPLACE_ONE else "poisson",
@@ -143,7 +143,7 @@ OPERATOR_ALONE = {
     "index_records": "likewise",
     "mask_identifiers": "likewise: a record that cannot be masked is named by its number",
     "read_records": "likewise",
-    "non_private_sample": "they are private records as they stand, and say private=False",
+    "non_private_sample": "they are private records as they stand, and say certified=False",
 }
 """The functions of the package that take private records and promise nothing."""
 

@@ -16,7 +16,7 @@ BAR = """
 from tests.support.factory import synthesizer
 from tests.support.scripts import Sentence
 
-synthesizer(Sentence(sure=0.999999), prompts_per_token=100).generate_all()
+synthesizer(Sentence(sure=0.999999), prompts_per_draw=100).generate_all()
 print("done")
 """
 

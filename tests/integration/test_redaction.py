@@ -81,12 +81,12 @@ CALLS: dict[str, Callable[[dpf.Synthesizer], object]] = {
 }
 
 
-@pytest.mark.parametrize("resample_every", [1, 4])
+@pytest.mark.parametrize("tokens_per_draw", [1, 4])
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("call", CALLS)
-def test_a_failing_backend_says_nothing(call: str, failure: str, resample_every: int) -> None:
+def test_a_failing_backend_says_nothing(call: str, failure: str, tokens_per_draw: int) -> None:
     fail, kind = FAILURES[failure]
-    made = synthesizer(Failing(fail), resample_every=resample_every)
+    made = synthesizer(Failing(fail), tokens_per_draw=tokens_per_draw)
     error = raised_by(lambda: CALLS[call](made))
     assert type(error) is kind
     assert_says_nothing(error)
@@ -229,8 +229,8 @@ def test_a_record_that_makes_a_library_panic_is_a_null() -> None:
             return super().next_token_logprobs(prompts, support)
 
     records = [Record(f"{SECRET} {i % 9}", "refund") for i in range(400)] + RECORDS
-    made = synthesizer(Panicking(), records=records, labels=["refund"], prompts_per_token=100)
-    assert made.generate("refund").private
+    made = synthesizer(Panicking(), records=records, labels=["refund"], prompts_per_draw=100)
+    assert made.generate("refund").certified
 
 
 @pytest.mark.parametrize(

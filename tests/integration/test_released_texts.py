@@ -65,7 +65,7 @@ def nights(folder: Path, cancelled: int) -> str:
 def _sure(ledger: dict[str, Any]) -> dpf.Synthesizer:
     from tests.support import factory
 
-    return factory.synthesizer(Failing(), prompts_per_token=100, labels=["refund"], **ledger)
+    return factory.synthesizer(Failing(), prompts_per_draw=100, labels=["refund"], **ledger)
 
 
 def test_published_lines_tell_nothing_of_cancelled_plans_or_times(tmp_path: Path) -> None:

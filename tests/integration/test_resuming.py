@@ -79,17 +79,17 @@ def test_a_budget_in_memory_counts_what_the_checkpoint_says(path: Path) -> None:
 
 def test_an_interrupted_draw_is_lost_and_its_tokens_are_not(path: Path) -> None:
     with pytest.raises(dpf.BackendError):
-        synthesizer(Dying(2), resample_every=8).generate_all(checkpoint=path)
-    demonstrations = synthesizer(resample_every=8).generate_all(checkpoint=path)
+        synthesizer(Dying(2), tokens_per_draw=8).generate_all(checkpoint=path)
+    demonstrations = synthesizer(tokens_per_draw=8).generate_all(checkpoint=path)
     assert [one.text for one in demonstrations] == ["my parcel", "my parcel is late"]
     assert draws_in(path) == {0: 1, 1: 1}
 
 
 def test_a_draw_that_released_nothing_is_not_repeated(path: Path) -> None:
     with pytest.raises(dpf.BackendError):
-        synthesizer(Dying(0), resample_every=8).generate_all(checkpoint=path)
+        synthesizer(Dying(0), tokens_per_draw=8).generate_all(checkpoint=path)
     with pytest.raises(dpf.BudgetExceeded, match=r"1 of 'refund' cannot be made.*interrupted"):
-        synthesizer(resample_every=8).generate_all(checkpoint=path)
+        synthesizer(tokens_per_draw=8).generate_all(checkpoint=path)
     assert draws_in(path) == {0: 1, 1: 1}  # the other label has its own
 
 
@@ -126,7 +126,7 @@ def test_draws_of_others_are_counted(path: Path) -> None:
 
 def test_with_disjoint_parts_all_count_as_far_as_the_furthest(path: Path) -> None:
     options: dict[str, Any] = {
-        "disjoint_parts": 4, "shots_per_label": 12, "prompts_per_token": 25, "labels": ["refund"]
+        "disjoint_parts": 4, "shots_per_label": 12, "prompts_per_draw": 25, "labels": ["refund"]
     }  # fmt: skip
     with pytest.raises(dpf.BackendError):
         synthesizer(Dying(23), **options).generate_all(checkpoint=path)
@@ -147,12 +147,12 @@ def test_with_disjoint_parts_all_count_as_far_as_the_furthest(path: Path) -> Non
 @settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     stops=st.lists(st.tuples(st.integers(0, 12), st.booleans()), max_size=6),
-    resample_every=st.sampled_from([1, 3, 8]),
+    tokens_per_draw=st.sampled_from([1, 3, 8]),
     shots=st.integers(1, 3),
 )
 def test_any_interruptions_draw_no_more_than_was_planned(
     stops: list[tuple[int, bool]],
-    resample_every: int,
+    tokens_per_draw: int,
     shots: int,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
@@ -169,7 +169,7 @@ def test_any_interruptions_draw_no_more_than_was_planned(
         return permit
 
     draw = Reservation.draw
-    options = {"resample_every": resample_every, "shots_per_label": shots, **account}
+    options = {"tokens_per_draw": tokens_per_draw, "shots_per_label": shots, **account}
     finished: list[dpf.Demonstration] = []
     with monkeypatch.context() as patch:
         patch.setattr(Reservation, "draw", counted)

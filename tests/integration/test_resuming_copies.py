@@ -79,7 +79,7 @@ def test_a_copy_without_draws_left_pays_for_nothing_more(
     path: Path, elsewhere: Path, shared: dict[str, Any]
 ) -> None:
     """One draw a demonstration: the interrupted one has no block left, the other label has no entry yet."""
-    plan: dict[str, Any] = {"resample_every": 8, "max_tokens": 8, **shared}
+    plan: dict[str, Any] = {"tokens_per_draw": 8, "max_tokens": 8, **shared}
     interrupted(path, 3, **plan)
     copy = seems_original(Path(shutil.copy(path, elsewhere / "run.jsonl")))
     finished = synthesizer(**plan).generate_all(checkpoint=path)

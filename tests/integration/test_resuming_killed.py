@@ -69,7 +69,7 @@ def run_with_boundaries(folder: Path, dies_at: int | None, *, forgets: Sequence[
         watched(LedgerAccount, name)
     watched(Reservation, "draw")
     account = {"ledger": url(folder), "dataset": "tickets", "create": True}
-    plan: dict[str, Any] = {"labels": ["refund"], "shots_per_label": 2, "max_tokens": 4, "resample_every": 2}
+    plan: dict[str, Any] = {"labels": ["refund"], "shots_per_label": 2, "max_tokens": 4, "tokens_per_draw": 2}
     synthesizer(**plan, **account).generate_all(checkpoint=folder / "run.jsonl")
     (folder / "passed").write_text(str(passed))
 

@@ -52,24 +52,24 @@ ALL += [SparseVector(Gaussian(), threshold=0.5, releases=2)]
 @pytest.mark.parametrize("mechanism", ALL, ids=lambda mechanism: mechanism.name)
 def test_every_mechanism_writes_what_the_schema_asks_for(mechanism: Mechanism) -> None:
     with_tests = isinstance(mechanism, SparseVector)
-    made = shaped(mechanism=mechanism, resample_every=14 if with_tests else 2)
+    made = shaped(mechanism=mechanism, tokens_per_draw=14 if with_tests else 2)
     one = made.generate("refund")
     check(one.text)
     assert one.token_count <= 14
-    assert one.private
+    assert one.certified
     assert made.accountant.spent.epsilon <= 4
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_forced_is_the_same_whatever_shares_a_draw(seed: int) -> None:
     settings = {"records": ALIKE, "budget": dpf.NO_PRIVACY}
-    texts = {shaped(seed, **settings, resample_every=every).generate("refund").text for every in (1, 3, 14)}
+    texts = {shaped(seed, **settings, tokens_per_draw=every).generate("refund").text for every in (1, 3, 14)}
     assert len(texts) == 1
     check(texts.pop())
 
 
 def test_workers_write_the_same() -> None:
-    settings = {"records": ALIKE, "budget": dpf.NO_PRIVACY, "resample_every": 3}
+    settings = {"records": ALIKE, "budget": dpf.NO_PRIVACY, "tokens_per_draw": 3}
     with ThreadPoolExecutor(2) as executor:
         made = shaped(**settings).generate_all(executor=executor)
     alone = shaped(**settings).generate_all()
@@ -86,7 +86,7 @@ class Swapped(Moody):
 
 
 def test_a_worker_with_other_tokens_is_refused_before_it_costs() -> None:
-    made = shaped(resample_every=3)
+    made = shaped(tokens_per_draw=3)
     with (
         ThreadPoolExecutor(1) as executor,
         pytest.raises(InvalidPlan, match="other tokens for the task's schema"),

@@ -48,7 +48,7 @@ def reached(thing: object, path: str, seen: set[int]) -> Iterator[tuple[str, obj
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_no_public_name_can_be_set(mechanism: str) -> None:
-    made = synthesizer(mechanism=by_name(mechanism, top_k=8), resample_every=8, prompts_per_token=200)
+    made = synthesizer(mechanism=by_name(mechanism, top_k=8), tokens_per_draw=8, prompts_per_draw=200)
     found = list(reached(made, "synthesizer", set()))
     classes = {type(thing).__name__ for _, thing, _ in found}
     assert {
@@ -83,9 +83,9 @@ def changed(set_up: SetUp, change: str) -> dict[str, Any]:
     plan = set_up.plan
     part = plan.strata[0]
     settings = {
-        "tokens of a draw": {"resample_every": 8},
+        "tokens of a draw": {"tokens_per_draw": 8},
         "records of a prompt": {"records_per_prompt": 2},
-        "prompts": {"prompts_per_token": 40},
+        "prompts": {"prompts_per_draw": 40},
         "draws of fixed size": {"sampling": "fixed-size"},
     }
     parts = {
@@ -169,7 +169,7 @@ def test_an_experiment_says_that_it_is_not_private(caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.DEBUG, "dpfewshot"):
         for set_up in (made.set_up, altered):
             one = unaccounted(set_up).release(GenerationRequest("refund", 8))
-            assert not one.private
+            assert not one.certified
             assert one.spent is None
     assert made.accountant.spent.epsilon == 0
     assert not caplog.records
@@ -187,7 +187,7 @@ def test_no_argument_sets_the_random_source() -> None:
 def test_what_no_account_pays_for_is_not_private() -> None:
     generation = Generation(synthesizer().set_up, Accountant(None))
     assert generation.set_up.certified
-    assert not generation.release(GenerationRequest("refund", 8)).private
+    assert not generation.release(GenerationRequest("refund", 8)).certified
 
 
 def test_a_set_up_is_frozen() -> None:

@@ -108,7 +108,7 @@ def test_a_timeout_is_a_cancellation() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await made.agenerate("refund")
-        assert (await made.agenerate("refund")).private
+        assert (await made.agenerate("refund")).certified
 
     asyncio.run(scenario())
 

@@ -51,7 +51,7 @@ def synthesizer(backend: SlowForLongRecords, *, long: bool, shots: int = 4, **le
     """Everybody is in every draw; one record is long, or is not."""
     texts = [*["a ticket"] * (UNITS - 1), "late " * 60 if long else "a ticket"]
     records = [dpf.Record(text, "refund") for text in texts]
-    settings = {"labels": ["refund"], "prompts_per_token": UNITS, "max_tokens": 1, "shots_per_label": shots}
+    settings = {"labels": ["refund"], "prompts_per_draw": UNITS, "max_tokens": 1, "shots_per_label": shots}
     return factory.synthesizer(backend, records, **settings, **ledger)
 
 

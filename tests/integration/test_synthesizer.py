@@ -21,12 +21,12 @@ BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
 
 
 def test_a_demonstration_says_what_it_is() -> None:
-    made = synthesizer(prompts_per_token=40)
+    made = synthesizer(prompts_per_draw=40)
     demonstration = made.generate("refund")
     assert demonstration.text == "my parcel is late"
     assert demonstration.label == "refund"
     assert demonstration.token_count == 5
-    assert demonstration.private
+    assert demonstration.certified
     assert demonstration.relation == "zero-out"
     assert demonstration.mechanism == "gaussian"
     assert demonstration.spent == dpf.PrivacySpend(made.plan.epsilon, 1e-5)
@@ -36,11 +36,11 @@ def test_a_demonstration_says_what_it_is() -> None:
 def test_the_default_mechanism_serves_a_small_vocabulary() -> None:
     backend = Scripted(vocabulary=["a", "b", "\n"], next_token=lambda _prompt: [0.6, 0.3, 0.1])
     made = synthesizer(backend, mechanism=None, max_tokens=3)
-    assert made.generate("refund").private
+    assert made.generate("refund").certified
 
 
 def test_labels_compose_in_parallel() -> None:
-    made = synthesizer(prompts_per_token=40)
+    made = synthesizer(prompts_per_draw=40)
     demonstrations = made.generate_all()
     assert [one.label for one in demonstrations] == ["refund", "delivery"]
     assert made.accountant.spent.epsilon <= 4.0
@@ -55,14 +55,14 @@ def test_nothing_is_spent_before_the_first_draw() -> None:
 
 
 def test_population_makes_the_relation_add_remove_and_fixes_the_rate() -> None:
-    made = synthesizer(population={"refund": 1000, "delivery": 500}, prompts_per_token=20)
+    made = synthesizer(population={"refund": 1000, "delivery": 500}, prompts_per_draw=20)
     assert made.plan.relation == "add-remove"
     assert made.plan.stratum_of("refund").sampling_rate == pytest.approx(0.02)
     assert made.plan.sampling_rate == pytest.approx(0.04)
 
 
 def test_leftover_draws_serve_further_shots_and_no_more() -> None:
-    made = synthesizer(Sentence(sure=0.999999), prompts_per_token=100)
+    made = synthesizer(Sentence(sure=0.999999), prompts_per_draw=100)
     assert made.generate("refund").token_count == 5
     with pytest.raises(dpf.BudgetExceeded, match="max_tokens=3"):
         made.generate("refund")
@@ -73,7 +73,7 @@ def test_leftover_draws_serve_further_shots_and_no_more() -> None:
 
 
 def test_the_rest_of_a_draw_is_forfeited() -> None:
-    made = synthesizer(Sentence(sure=0.999999), prompts_per_token=100, resample_every=4)
+    made = synthesizer(Sentence(sure=0.999999), prompts_per_draw=100, tokens_per_draw=4)
     assert made.plan.steps == 2
     made.generate("refund")  # five tokens: the second block has three left that nobody may use
     with pytest.raises(dpf.BudgetExceeded):
@@ -91,14 +91,12 @@ def test_every_draw_has_its_own_records_and_noise() -> None:
             return super().next_token_logprobs(prompts, support)
 
     numbered = [Record(" my" * (i % 20 + 1) + " parcel" * (i // 20), "refund") for i in range(200)]
-    synthesizer(Watching(sure=0.999999), numbered, labels=["refund"], prompts_per_token=100).generate(
-        "refund"
-    )
+    synthesizer(Watching(sure=0.999999), numbered, labels=["refund"], prompts_per_draw=100).generate("refund")
     assert len(drawn) == 5
     # the prompts of token k end in the k tokens before it: without them they are the records' alone
     records = [frozenset(prompt[: len(prompt) - k] for prompt in one) for k, one in enumerate(drawn)]
     assert all(one and one != other for one, other in itertools.combinations(records, 2))
-    texts = {synthesizer(Sentence(sure=0.2), prompts_per_token=1).generate("refund").text for _ in range(8)}
+    texts = {synthesizer(Sentence(sure=0.2), prompts_per_draw=1).generate("refund").text for _ in range(8)}
     assert len(texts) > 1
 
 
@@ -111,7 +109,7 @@ def test_all_tokens_of_a_draw_share_their_records() -> None:
                 counts.append(len(prompts))
             return super().next_token_logprobs(prompts, support)
 
-    synthesizer(Watching(sure=0.999999), prompts_per_token=100, resample_every=8).generate("refund")
+    synthesizer(Watching(sure=0.999999), prompts_per_draw=100, tokens_per_draw=8).generate("refund")
     assert len(counts) == 5
     assert len(set(counts)) == 1
 
@@ -120,7 +118,7 @@ def test_extraction_tasks_share_one_budget_over_all_labels() -> None:
     task = dpf.Task(name="film", instruction="Write.", label_field="Kind", text_field="Ticket")
     records = [Record(f"film {i}", f"genre {i}") for i in range(400)]
     made = synthesizer(
-        Sentence(sure=0.999999), records, task=task, labels=["drama", "comedy"], prompts_per_token=40
+        Sentence(sure=0.999999), records, task=task, labels=["drama", "comedy"], prompts_per_draw=40
     )
     assert made.plan.steps == 16
     assert made.plan.strata[0].scope is None
@@ -130,16 +128,16 @@ def test_extraction_tasks_share_one_budget_over_all_labels() -> None:
 
 def test_units_with_many_records_count_once() -> None:
     records = [Record(f"t{i}", "refund", f"customer {i % 50}") for i in range(500)]
-    made = synthesizer(records=records, labels=["refund"], prompts_per_token=25)
+    made = synthesizer(records=records, labels=["refund"], prompts_per_draw=25)
     assert made.plan.strata[0].population == 50
-    assert made.generate("refund").private
+    assert made.generate("refund").certified
 
 
 def test_no_privacy_says_so_and_is_refused_a_ledger() -> None:
     made = synthesizer(budget=dpf.NO_PRIVACY)
     demonstration = made.generate("refund")
     assert demonstration.text == "my parcel is late"
-    assert not demonstration.private
+    assert not demonstration.certified
     assert demonstration.as_line()["epsilon"] is None
     assert made.plan.epsilon is None
     with pytest.raises(dpf.InvalidPlan, match="ledger"):
@@ -149,7 +147,7 @@ def test_no_privacy_says_so_and_is_refused_a_ledger() -> None:
 def test_a_seed_says_private_false() -> None:
     one, other = (synthesizer(random_source=random.Random(3).randbytes).generate("refund") for _ in "ab")
     assert one == other
-    assert not one.private
+    assert not one.certified
     assert one.spent is None
 
 
@@ -159,7 +157,7 @@ def test_a_batch_variant_backend_is_refused_unless_told(stated: Any) -> None:
     with pytest.raises(dpf.BackendNotBatchInvariant):
         synthesizer(variant)
     demonstration = synthesizer(variant, allow_batch_variance=True).generate("refund")
-    assert not demonstration.private
+    assert not demonstration.certified
     assert demonstration.as_line()["epsilon"] is None
 
 
@@ -172,13 +170,13 @@ def test_records_of_unknown_labels_are_refused_without_quoting_them() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"prompts_per_token": 201}, "prompts_per_token=200 would fit"),
-        ({"prompts_per_token": 60, "records_per_prompt": 4}, "prompts_per_token=50 would fit"),
+        ({"prompts_per_draw": 201}, "prompts_per_draw=200 would fit"),
+        ({"prompts_per_draw": 60, "records_per_prompt": 4}, "prompts_per_draw=50 would fit"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"shots_per_label": 0}, "shots_per_label"),
-        ({"resample_every": 9}, "resample_every"),
+        ({"tokens_per_draw": 9}, "tokens_per_draw"),
         ({"records_per_prompt": 0}, "records_per_prompt"),
-        ({"prompts_per_token": 2.5}, "prompts_per_token"),
+        ({"prompts_per_draw": 2.5}, "prompts_per_draw"),
         ({"mechanism": dpf.mechanisms.Gaussian(top_k=9)}, "top_k"),
         ({"population": {"refund": 200}}, "delivery"),
         ({"population": {"refund": 0, "delivery": 1}}, "refund"),
@@ -209,7 +207,7 @@ def test_unknown_labels() -> None:
 
 @pytest.mark.parametrize("n", [835, 896, 1162, 1223, 1250, 86])
 def test_a_delta_with_endless_digits_can_be_spent(n: int) -> None:
-    made = synthesizer(budget=dpf.PrivacyBudget(4, 1 / n), prompts_per_token=20)
+    made = synthesizer(budget=dpf.PrivacyBudget(4, 1 / n), prompts_per_draw=20)
     spent = made.generate("refund").spent
     assert spent is not None
     assert spent.delta <= 1 / n
@@ -224,7 +222,7 @@ def test_delta_of_one_over_n_warns() -> None:
 
 
 def test_threads_share_one_plan_and_never_overspend() -> None:
-    made = synthesizer(Sentence(sure=0.999999), prompts_per_token=20, shots_per_label=3)
+    made = synthesizer(Sentence(sure=0.999999), prompts_per_draw=20, shots_per_label=3)
     done: list[str] = []
     refused: list[Exception] = []
 
@@ -246,7 +244,7 @@ def test_threads_share_one_plan_and_never_overspend() -> None:
 
 def test_asyncio() -> None:
     async def both() -> list[dpf.Demonstration]:
-        made = synthesizer(prompts_per_token=20)
+        made = synthesizer(prompts_per_draw=20)
         return list(await asyncio.gather(made.agenerate("refund"), made.agenerate("delivery")))
 
     assert [one.label for one in asyncio.run(both())] == ["refund", "delivery"]

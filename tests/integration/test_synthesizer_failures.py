@@ -28,9 +28,9 @@ class Poisoned(Sentence):
 
 
 def test_a_record_that_crashes_the_backend_is_a_zero_vector() -> None:
-    made = synthesizer(Poisoned(), [POISON] * 20 + tickets(), prompts_per_token=200, population=None)
+    made = synthesizer(Poisoned(), [POISON] * 20 + tickets(), prompts_per_draw=200, population=None)
     demonstration = made.generate("refund")
-    assert demonstration.private
+    assert demonstration.certified
     assert demonstration.text
 
 
@@ -44,8 +44,8 @@ class Fussy(Sentence):
 
 
 def test_an_empty_draw_never_reaches_the_backend() -> None:
-    made = synthesizer(Fussy(), population={"refund": 10**9, "delivery": 10**9}, prompts_per_token=1)
-    assert made.generate("refund").private
+    made = synthesizer(Fussy(), population={"refund": 10**9, "delivery": 10**9}, prompts_per_draw=1)
+    assert made.generate("refund").certified
 
 
 class Dead(Sentence):
@@ -68,7 +68,7 @@ class Dying(Sentence):
 @pytest.mark.parametrize("backend", [Dead(), Dying()])
 def test_a_dead_backend_fails_the_demonstration_with_its_charge_standing(backend: Sentence) -> None:
     made = synthesizer(
-        backend, [Record("my secret is swordfish", "refund")] * 200, labels=["refund"], prompts_per_token=50
+        backend, [Record("my secret is swordfish", "refund")] * 200, labels=["refund"], prompts_per_draw=50
     )
     with pytest.raises(dpf.BackendError) as caught:
         made.generate("refund")
@@ -86,11 +86,11 @@ def test_a_server_that_is_dead_from_the_start_costs_nothing(tmp_path: Path) -> N
     with pytest.raises(dpf.BackendError):
         made.generate("refund")
     assert made.accountant.spent == dpf.PrivacySpend(0.0, 0.0)
-    assert synthesizer(ledger=ledger, dataset="tickets").generate("refund").private
+    assert synthesizer(ledger=ledger, dataset="tickets").generate("refund").certified
 
 
 def test_a_backend_that_fails_after_a_draw_keeps_the_charge() -> None:
-    made = synthesizer(Dying(), prompts_per_token=50)
+    made = synthesizer(Dying(), prompts_per_draw=50)
     with pytest.raises(dpf.BackendError):
         made.generate("refund")
     assert made.accountant.spent.epsilon > 3.9
@@ -114,7 +114,7 @@ def test_nan_and_truncated_logprobs_are_zero_vectors_or_zero_coordinates() -> No
                 rows[1::3, 0] = -np.inf
             return rows
 
-    assert synthesizer(Broken(), prompts_per_token=100).generate("refund").private
+    assert synthesizer(Broken(), prompts_per_draw=100).generate("refund").certified
 
 
 def test_reprs_hold_no_private_text() -> None:

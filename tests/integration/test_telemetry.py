@@ -19,7 +19,7 @@ from tests.support.scripts import Sentence
 from tests.support.service import SECRET, Gated, synthesizer
 
 LABELS = {"refund", "delivery"}
-PUBLIC = {"mechanism": {"gaussian"}, "relation": {"zero-out"}, "label": LABELS, "private": {True}}
+PUBLIC = {"mechanism": {"gaussian"}, "relation": {"zero-out"}, "label": LABELS, "certified": {True}}
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def test_log_records_are_released_facts(caplog: pytest.LogCaptureFixture) -> Non
     epsilons = {part.spend.epsilon for part in made.plan.strata if part.spend}
     assert [fields for message, fields in told if "was released" in message] == [
         {
-            "label": one.label, "tokens": one.token_count, "private": True, "relation": "zero-out",
+            "label": one.label, "tokens": one.token_count, "certified": True, "relation": "zero-out",
             "mechanism": "gaussian", "epsilon": one.spent.epsilon, "delta": one.spent.delta,
         }
         for one in demonstrations if one.spent is not None
@@ -95,7 +95,7 @@ def test_a_logger_that_fails_loses_no_demonstration_and_no_error(
         handler.handle = _buggy  # type: ignore[method-assign]
         monkeypatch.setattr(LOGGER, "handlers", [handler])
     made = synthesizer()
-    assert made.generate("refund").private
+    assert made.generate("refund").certified
     with pytest.raises(dpf.BudgetExceeded):
         made.generate("refund")
 
@@ -135,7 +135,7 @@ def test_telemetry_that_fails_loses_no_demonstration(
         raise LookupError(SECRET)
 
     monkeypatch.setattr(SimpleSpanProcessor if place == "on_end" else Counter, place, fails)
-    assert synthesizer(observers=[OpenTelemetryObserver()]).generate("refund").private
+    assert synthesizer(observers=[OpenTelemetryObserver()]).generate("refund").certified
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_spans_and_metrics_are_functions_of_released_facts(telemetry: tuple[Any,
     spans = exporter.get_finished_spans()
     assert [dict(span.attributes) for span in spans] == [
         {
-            "dpfewshot.label": one.label, "dpfewshot.tokens": one.token_count, "dpfewshot.private": True,
+            "dpfewshot.label": one.label, "dpfewshot.tokens": one.token_count, "dpfewshot.certified": True,
             "dpfewshot.relation": "zero-out", "dpfewshot.mechanism": "gaussian",
             "dpfewshot.epsilon": one.spent.epsilon, "dpfewshot.delta": one.spent.delta,
         }
@@ -215,14 +215,6 @@ def test_telemetry_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         OpenTelemetryObserver()
 
 
-def test_the_old_way_to_ask_for_telemetry_warns(telemetry: tuple[Any, Any]) -> None:
-    exporter, _ = telemetry
-    with pytest.warns(DeprecationWarning, match="OpenTelemetryObserver"):
-        made = synthesizer(opentelemetry=True)
-    made.generate("refund")
-    assert exporter.get_finished_spans()
-
-
 class Recording(Observer):
     """Keeps what it is told, and the exception that was being handled meanwhile."""
 
@@ -262,7 +254,7 @@ def test_an_observer_is_told_public_facts_alone() -> None:
     assert seen.told == [
         ("started", {**RUN, "label": "refund"}),
         ("reserved", {**RUN, "scope": "refund", "blocks": 8, **spent}),
-        ("released", {**RUN, "label": "refund", "tokens": 5, "private": True, **spent}),
+        ("released", {**RUN, "label": "refund", "tokens": 5, "certified": True, **spent}),
     ]
 
 
@@ -292,7 +284,7 @@ def test_an_observer_that_fails_loses_its_own_record_alone() -> None:
             raise LookupError(SECRET)
 
     failing, sound = Failing(), Recording()
-    assert synthesizer(observers=[failing, sound]).generate("refund").private
+    assert synthesizer(observers=[failing, sound]).generate("refund").certified
     assert sound.told == failing.told
     assert len(sound.told) == 3
 

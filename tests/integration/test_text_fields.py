@@ -34,10 +34,10 @@ def fielded(backend: Any = None, **settings: Any) -> dpf.Synthesizer:
     return synthesizer(Writer(WRITER) if backend is None else backend, **(defaults | settings))
 
 
-@pytest.mark.parametrize("resample_every", [1, 4, 30])
-def test_a_demonstration_has_the_tasks_fields(resample_every: int) -> None:
+@pytest.mark.parametrize("tokens_per_draw", [1, 4, 30])
+def test_a_demonstration_has_the_tasks_fields(tokens_per_draw: int) -> None:
     """The names of the fields cost no token: they are written, whatever R is, and never drawn."""
-    one = fielded(budget=dpf.NO_PRIVACY, resample_every=resample_every).generate("refund")
+    one = fielded(budget=dpf.NO_PRIVACY, tokens_per_draw=tokens_per_draw).generate("refund")
     assert one.fields == LATE
     assert one.text == "Subject: Late\n\nBody: Where is it?"
     assert one.token_count == len(" Late\n Where is it?\n")
@@ -53,12 +53,12 @@ class Room(Writer):
         return ReplayedBlock(self, prefix, suffixes, public=public)
 
 
-@pytest.mark.parametrize("resample_every", [1, 4, 20])
-def test_no_block_asks_for_more_room_than_the_plan_checked(resample_every: int) -> None:
+@pytest.mark.parametrize("tokens_per_draw", [1, 4, 20])
+def test_no_block_asks_for_more_room_than_the_plan_checked(tokens_per_draw: int) -> None:
     """A record at its cap would not fit, and count for nothing."""
     backend = Room(WRITER)
     settings: dict[str, Any] = {"budget": dpf.NO_PRIVACY, "record_token_cap": 12, "max_tokens": 20}
-    fielded(backend, resample_every=resample_every, **settings).generate("refund")
+    fielded(backend, tokens_per_draw=tokens_per_draw, **settings).generate("refund")
     writer = PromptWriter(TASK, backend, 12)
     planned = len(writer.for_label("refund").prefix) + writer.longest_suffix("refund", 1, 20)
     assert planned - 3 <= backend.longest <= planned
@@ -67,7 +67,7 @@ def test_no_block_asks_for_more_room_than_the_plan_checked(resample_every: int) 
 def test_a_demonstration_under_a_budget_has_all_fields() -> None:
     one = fielded().generate("refund")
     assert list(one.fields) == ["Subject", "Body"]
-    assert one.private
+    assert one.certified
     assert TASK.layout.text(one.fields) == one.text
 
 
@@ -117,7 +117,7 @@ def test_threads_make_the_same_fields() -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(2) as executor:
-        made = fielded(budget=dpf.NO_PRIVACY, resample_every=3).generate_all(executor=executor)
+        made = fielded(budget=dpf.NO_PRIVACY, tokens_per_draw=3).generate_all(executor=executor)
     assert [one.fields for one in made] == [LATE, LATE]
 
 
@@ -226,7 +226,7 @@ def test_a_chosen_format_is_read_again(later: Any) -> None:
     """That of one field, on one line, is written as before."""
     words = icl.PromptFormat("Which?", **({"text_field": "Text"} | later), label_field="Kind")
     none = Estimate(0.5, 0.0, 1.0)
-    choice = dpf.Choice(0, Candidate([], format=words), none, none, None, "zero-out", private=False)
+    choice = dpf.Choice(0, Candidate([], format=words), none, none, None, "zero-out", certified=False)
     told = choice.as_dict()
     assert dpf.Choice.from_dict(json.loads(json.dumps(told))) == choice
     first = {"instruction": "Which?", "text_field": "Text", "label_field": "Kind"}
@@ -237,11 +237,11 @@ def test_a_holdout_by_texts_is_bound_to_the_names_of_the_fields(tmp_path: Path) 
     """The names are part of the text, so other names divide the records in another way."""
     settings: dict[str, Any] = {"ledger": f"sqlite:///{tmp_path / 'budget.db'}", "dataset": "mails"}
     settings |= {"create": True, "holdout": 0.5, "budget": dpf.PrivacyBudget(1.0, 1e-6)}
-    fielded(prompts_per_token=10, **settings).generate("refund")
+    fielded(prompts_per_draw=10, **settings).generate("refund")
     renamed = dataclasses.replace(TASK, text_fields=("Title", "Body"))
     other = dpf.as_records(rows(), text={"Title": "mail.subject", "Body": "mail.text"})
     with pytest.raises(dpf.LedgerError, match="divides the data set in another way"):
-        fielded(task=renamed, records=other, prompts_per_token=10, **settings).generate("refund")
+        fielded(task=renamed, records=other, prompts_per_draw=10, **settings).generate("refund")
 
 
 def test_records_of_other_fields_are_refused_and_cost_nothing(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_the_command_line_reads_fields(command: Run, tmp_path: Path) -> None:
     given = ["--text", "Subject=mail.subject", "--text", "Body=mail.text"]
     common = ["--task", task, "--records", mails, "--backend", "tests.support.fields:backend"]
     status, out, error = command(
-        "generate", *common, *given, "--label", "refund", "--epsilon", "4", "--prompts-per-token", "20",
+        "generate", *common, *given, "--label", "refund", "--epsilon", "4", "--prompts-per-draw", "20",
         "--mechanism", "gaussian", "--max-tokens", "30", "--output", tmp_path / "demos.jsonl",
     )  # fmt: skip
     assert status == 0, error

@@ -282,7 +282,7 @@ class Here:
                 {
                     "budget": replace(BUDGET, epsilon=40.0),
                     "mechanism": dpf.mechanisms.Gaussian(top_k=None),
-                    "prompts_per_token": prompts,
+                    "prompts_per_draw": prompts,
                     "max_tokens": 3,
                     "population": POPULATION,
                     **self.paid,
@@ -299,7 +299,7 @@ class Here:
         options = {"holdout": 0, "population": POPULATION, "budget": BUDGET} | self.paid | options
         prompts = [dpf.Candidate(calibrated=False, format=None if task is FREE else words())]
         choice = dpf.choose(task, self.records, Model(), prompts, **options)
-        return choice.index, round(choice.accuracy.value, 2), choice.spent, choice.private
+        return choice.index, round(choice.accuracy.value, 2), choice.spent, choice.certified
 
     def calibrated(self, **options: Any) -> object:
         options = {"holdout": None, "population": POPULATION, "budget": BUDGET} | self.paid | options

@@ -120,11 +120,11 @@ def test_support_centre_and_charge_are_the_same_whatever_the_records_are(
     units: Any, others: Any, sizes: tuple[int, int], free: bool, data: st.DataObject
 ) -> None:
     """On neighbours (a unit less), and on data replaced altogether."""
-    records_per_prompt, resample_every = sizes
+    records_per_prompt, tokens_per_draw = sizes
     options: dict[str, Any] = {
         "records_per_prompt": records_per_prompt,
-        "resample_every": resample_every,
-        "prompts_per_token": 10 // records_per_prompt,
+        "tokens_per_draw": tokens_per_draw,
+        "prompts_per_draw": 10 // records_per_prompt,
         "population": 12 if free else {"refund": 12, "delivery": 20},
         "task": FREE if free else TASK,
         "labels": ["refund", "delivery"] if free else None,
@@ -155,35 +155,35 @@ def test_the_witness_says_other_things_with_records_than_without() -> None:
 
 
 @pytest.mark.parametrize("records_per_prompt", [1, 2])
-@pytest.mark.parametrize("resample_every", [1, 2, 6])
+@pytest.mark.parametrize("tokens_per_draw", [1, 2, 6])
 def test_tokens_share_their_draw_within_r_and_never_beyond(
-    records_per_prompt: int, resample_every: int
+    records_per_prompt: int, tokens_per_draw: int
 ) -> None:
     """At q = 1/2 two independent draws of 64 units are equal with a probability of 2^-64."""
     seen = generated(
         both_labels(64, 64),
-        prompts_per_token=32 // records_per_prompt,
+        prompts_per_draw=32 // records_per_prompt,
         records_per_prompt=records_per_prompt,
-        resample_every=resample_every,
+        tokens_per_draw=tokens_per_draw,
         shots=2,
     )
     draws = []
     for steps in seen.demonstrations:
-        for start in range(0, TOKENS, resample_every):
-            block = steps[start : start + resample_every]
+        for start in range(0, TOKENS, tokens_per_draw):
+            block = steps[start : start + tokens_per_draw]
             assert all(step == block[0] for step in block), "the tokens of a draw have the same prompts"
             draws.append(frozenset(itertools.chain(*block[0])))
-    assert len(draws) == 4 * TOKENS // resample_every
+    assert len(draws) == 4 * TOKENS // tokens_per_draw
     assert len(set(draws)) == len(draws)
     permits = {id(entry.permit): entry.permit for entry in seen.all(Released)}
     assert len(permits) == len(draws), "every draw is charged for"
-    assert {permit.tokens for permit in permits.values()} == {resample_every}
+    assert {permit.tokens for permit in permits.values()} == {tokens_per_draw}
 
 
 def test_draws_are_independent() -> None:
     """A unit is in two draws with probability q², one after the other or not."""
     seen = generated(
-        [record(i, "refund") for i in range(400)], labels=["refund"], prompts_per_token=200, shots=2
+        [record(i, "refund") for i in range(400)], labels=["refund"], prompts_per_draw=200, shots=2
     )
     draws = [frozenset(itertools.chain(*step)) for steps in seen.demonstrations for step in steps]
     for one, other in itertools.pairwise(draws):
@@ -197,7 +197,7 @@ def test_each_label_is_drawn_at_the_rate_that_its_entry_states(records_per_promp
     counted = {"refund": 150, "delivery": 480}
     seen = generated(
         both_labels(*counted.values()),
-        prompts_per_token=20,
+        prompts_per_draw=20,
         records_per_prompt=records_per_prompt,
         population={"refund": 200, "delivery": 800},
         shots=3,
@@ -225,7 +225,7 @@ def test_a_unit_counts_once_and_shows_one_of_its_records(task: dpf.Task) -> None
     """However many it has. 40 customers have five records each, 40 have one."""
     records = [record(10 * i + k, "refund", f"c{i}") for i in range(80) for k in range(5 if i < 40 else 1)]
     records += [record(900, "delivery", "another")] if task is TASK else []  # every label has units
-    seen = generated(records, task=task, labels=["refund"], prompts_per_token=40, shots=4)
+    seen = generated(records, task=task, labels=["refund"], prompts_per_draw=40, shots=4)
     [part] = seen.synthesizer.plan.strata
     assert part.population == 80
     assert Fraction(seen.entries["refund"]["sampling_rate"]) == Fraction(1, 2)
@@ -245,9 +245,9 @@ def test_a_unit_counts_once_and_shows_one_of_its_records(task: dpf.Task) -> None
 
 
 @pytest.mark.parametrize("records_per_prompt", [1, 2])
-@pytest.mark.parametrize("resample_every", [1, 4])
+@pytest.mark.parametrize("tokens_per_draw", [1, 4])
 def test_the_noise_of_every_token_is_what_its_entry_states(
-    records_per_prompt: int, resample_every: int, monkeypatch: pytest.MonkeyPatch
+    records_per_prompt: int, tokens_per_draw: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """σ times the sensitivity: 1 where a unit adds a row, √2 where it changes one into another."""
     scales: list[int] = []
@@ -261,9 +261,9 @@ def test_the_noise_of_every_token_is_what_its_entry_states(
     monkeypatch.setattr(_core, "noisy_argmax_of_probabilities", spy)
     seen = generated(
         both_labels(60, 120),
-        prompts_per_token=10,
+        prompts_per_draw=10,
         records_per_prompt=records_per_prompt,
-        resample_every=resample_every,
+        tokens_per_draw=tokens_per_draw,
     )
     rows = 1 if records_per_prompt == 1 else 2
     assert len(scales) == 2 * TOKENS
@@ -272,13 +272,13 @@ def test_the_noise_of_every_token_is_what_its_entry_states(
         started = seen.all(Started)[number]
         assert started == Started(part.draws, entry["noise_multiplier"], None)
         assert started.draws.row_change is (RowChange.ADDED if rows == 1 else RowChange.REPLACED)
-        assert (entry["steps"], entry["tokens_per_step"]) == (-(-TOKENS // resample_every), resample_every)
+        assert (entry["steps"], entry["tokens_per_step"]) == (-(-TOKENS // tokens_per_draw), tokens_per_draw)
         needed = Fraction(entry["noise_multiplier"]) ** 2 * rows * _core.grid**2
         for scale in scales[number * TOKENS : (number + 1) * TOKENS]:
             assert needed <= scale**2 <= needed * Fraction(1001, 1000)
         smallest = min(scales[number * TOKENS : (number + 1) * TOKENS]) / _core.grid / rows**0.5
         event = PoissonGaussian(
-            float(Fraction(entry["sampling_rate"])), smallest / resample_every**0.5, entry["steps"]
+            float(Fraction(entry["sampling_rate"])), smallest / tokens_per_draw**0.5, entry["steps"]
         )
         assert entry["cost"] == part.cost
         assert part.spend.epsilon == pytest.approx(epsilon(event, BUDGET.delta).upper, rel=1e-3)
@@ -291,7 +291,7 @@ def test_the_noise_of_every_token_is_what_its_entry_states(
 
 
 def test_a_plan_is_reserved_and_charged_before_its_first_records_are_read() -> None:
-    seen = generated(both_labels(60, 60), prompts_per_token=30)
+    seen = generated(both_labels(60, 60), prompts_per_draw=30)
     for label, start in zip(seen.labels, (0, len(seen.journal) // 2), strict=True):
         del label
         acts = [

@@ -19,7 +19,7 @@ from tests.support.scripts import Sentence
 from tests.support.servers import scripted
 
 TOKENS = 5
-OPTIONS: dict[str, Any] = {"prompts_per_token": 100, "labels": ["refund", "delivery"]}
+OPTIONS: dict[str, Any] = {"prompts_per_draw": 100, "labels": ["refund", "delivery"]}
 KEY = "sk-hunter2"
 
 

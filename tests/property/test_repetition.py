@@ -83,7 +83,7 @@ def test_each_field_counts_alone() -> None:
 def test_a_model_that_goes_round_is_stopped_by_the_rule_alone(mechanism: Mechanism, every: int) -> None:
     def text(size: int) -> list[str]:
         task = dataclasses.replace(TASK, no_repeat_ngram_size=size)
-        settings = {"max_tokens": 24, "resample_every": every, "prompts_per_token": 100}
+        settings = {"max_tokens": 24, "tokens_per_draw": every, "prompts_per_draw": 100}
         made = synthesizer(GoesRound(), task=task, mechanism=mechanism, **settings)
         return made.generate("refund").text.split()
 

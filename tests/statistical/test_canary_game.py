@@ -53,7 +53,7 @@ def played(synthesizer, plays=PLAYS, **settings):
         (None, {**GROUPED, "units": 40}),
         (None, {**GROUPED, "sampling": "fixed-size"}),
         (ReportNoisyMax(), {}),
-        (SparseVector(Gaussian(), threshold=1.0, releases=1), {"max_tokens": 3, "resample_every": 3}),
+        (SparseVector(Gaussian(), threshold=1.0, releases=1), {"max_tokens": 3, "tokens_per_draw": 3}),
     ],
 )
 def test_a_sound_set_up_passes(mechanism, settings):
@@ -130,7 +130,7 @@ def test_a_mechanism_that_forgets_how_many_tokens_share_a_draw_is_caught(setting
 
     With 500 plays, the rehearsal of the sampled set-up chose a blind threshold in one game of eight.
     """
-    blocks = {**settings, "max_tokens": 10, "resample_every": 10}
+    blocks = {**settings, "max_tokens": 10, "tokens_per_draw": 10}
     assert played(set_up(**blocks)).verdict == "passed"
     finding = played(set_up(ForgetsBlocks(), **blocks), plays=plays)
     assert finding.verdict == "failed"
@@ -141,7 +141,7 @@ def test_a_mechanism_that_forgets_how_many_tokens_share_a_draw_is_caught(setting
 
 @pytest.mark.parametrize("backend", [Mixing(), MixingSupports()])
 def test_a_backend_that_mixes_batches_is_caught(backend):
-    finding = played(set_up(backend=backend, max_tokens=2, resample_every=2), plays=100)
+    finding = played(set_up(backend=backend, max_tokens=2, tokens_per_draw=2), plays=100)
     assert finding.verdict == "failed"
     assert finding.figure("answers changed by other prompts").value > 0
 
@@ -150,7 +150,7 @@ def test_the_game_spends_nothing_and_says_nothing_of_a_record():
     synthesizer = set_up()
     finding = played(synthesizer, plays=100)
     assert synthesizer.accountant.spent.epsilon == 0
-    assert synthesizer.generate("refund").private
+    assert synthesizer.generate("refund").certified
     assert finding.confidential
     assert SECRET not in json.dumps(finding.as_dict())
 
@@ -221,7 +221,7 @@ def played_on_texts(synthesizer, **settings):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"shots_per_label": 3, "epsilon": 4.0}, {"sampling": "fixed-size"}, {"resample_every": 1}],
+    [{}, {"shots_per_label": 3, "epsilon": 4.0}, {"sampling": "fixed-size"}, {"tokens_per_draw": 1}],
 )
 def test_texts_of_a_sound_set_up_bound_epsilon_below_the_certified_one(settings):
     finding = played_on_texts(set_up_of_echoes(WHOLE, **settings))

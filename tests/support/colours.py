@@ -26,7 +26,7 @@ THINGS = {
 def shown(text: str, label: str) -> dpf.Demonstration:
     """A demonstration that costs nothing."""
     free = dpf.PrivacySpend(0.0, 0.0)
-    return demonstration(text, label, spent=free, relation="add-remove", mechanism="zero-private")
+    return demonstration(text, label, spent=free, relation="add-remove", mechanism="instruction-only")
 
 
 class Colours(Scripted):

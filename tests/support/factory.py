@@ -17,11 +17,11 @@ from tests.support.scripts import TASK, Sentence, tickets
 BUDGET = PrivacyBudget(epsilon=4.0, delta=1e-5)
 SPENT = PrivacySpend(4.0, 1e-5)
 SETTINGS = Settings(
-    prompts_per_token=20,
+    prompts_per_draw=20,
     records_per_prompt=1,
     max_tokens=8,
     shots_per_label=1,
-    resample_every=1,
+    tokens_per_draw=1,
     record_token_cap=100,
 )
 
@@ -36,14 +36,14 @@ def synthesizer(
 ) -> dpf.Synthesizer:
     """A synthesizer of `Sentence` for 400 tickets: Gaussian, M = 20, R = 1 and T = 8, whatever is planned.
 
-    Given a random source, it draws from that: its results say `private=False`.
+    Given a random source, it draws from that: its results say `certified=False`.
     """
     defaults: dict[str, Any] = {
         "budget": BUDGET,
         "mechanism": Gaussian(top_k=8),
-        "prompts_per_token": 20,
+        "prompts_per_draw": 20,
         "max_tokens": 8,
-        "resample_every": 1,
+        "tokens_per_draw": 1,
     }
     kind = dpf.Synthesizer
     if random_source is not None:
@@ -81,7 +81,7 @@ def demonstration(
             "text": text,
             "label": label,
             "token_count": len(text.split()),
-            "private": spent is not None,
+            "certified": spent is not None,
             "spent": spent,
             "relation": "zero-out",
             "mechanism": "gaussian",

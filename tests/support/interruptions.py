@@ -42,7 +42,7 @@ def fails_at(*numbers: int) -> Failing:
 def make(tmp_path: Path) -> Callable[..., dpf.Synthesizer]:
     def made(backend: Any = None, **options: Any) -> dpf.Synthesizer:
         settings: dict[str, Any] = {
-            "prompts_per_token": 100,
+            "prompts_per_draw": 100,
             "labels": ["refund"],
             "ledger": f"sqlite:///{tmp_path}/budget.db?timeout=0.2",
             "dataset": "tickets",

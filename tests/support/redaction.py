@@ -93,7 +93,7 @@ FAILURES: dict[str, tuple[Callable[[str], BaseException | None], type[BaseExcept
     "an end": (Killed, Killed),
     "a panic": (PanicException, dpf.BackendError),
 }
-synthesizer = partial(factory.synthesizer, records=RECORDS, prompts_per_token=30)
+synthesizer = partial(factory.synthesizer, records=RECORDS, prompts_per_draw=30)
 
 
 def raised_by(call: Callable[[], object]) -> BaseException:

@@ -76,13 +76,13 @@ def plan_document() -> dict[str, object]:
         }
         for label in LABELS
     ]
-    settings = {"prompts_per_token": 20, "records_per_prompt": 1, "max_tokens": 40, "shots_per_label": 2}
+    settings = {"prompts_per_draw": 20, "records_per_prompt": 1, "max_tokens": 40, "shots_per_label": 2}
     return settings | {
         "mechanism": "gaussian",
         "relation": "zero-out",
         "epsilon": 1.25,
         "delta": 1e-6,
-        "resample_every": 10,
+        "tokens_per_draw": 10,
         "sampling": "poisson",
         "prompt_tokens": 12_345,
         "estimated_seconds": 95.0,
@@ -142,7 +142,7 @@ def choice() -> dict[str, object]:
         baseline=Estimate(0.71, 0.692, 0.728),
         spent=PrivacySpend(0.2, 0.0),
         relation="zero-out",
-        private=True,
+        certified=True,
     ).as_dict()
 
 

@@ -37,7 +37,7 @@ class Dying(Sentence):
 
 
 def synthesizer(backend: Any = None, **options: Any) -> dpf.Synthesizer:
-    return factory.synthesizer(backend or Dying(), **({"prompts_per_token": 100} | options))
+    return factory.synthesizer(backend or Dying(), **({"prompts_per_draw": 100} | options))
 
 
 @pytest.fixture

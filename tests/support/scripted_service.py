@@ -17,7 +17,7 @@ def open_synthesizer() -> dpf.Synthesizer:
     return synthesizer(
         Sentence(sure=0.999999),
         budget=dpf.PrivacyBudget(epsilon=2, delta=1e-6),
-        prompts_per_token=200,
+        prompts_per_draw=200,
         ledger=os.environ["LEDGER"],
         dataset="tickets",
     )

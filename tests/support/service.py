@@ -40,7 +40,7 @@ class Gated(Sentence):
 
 def synthesizer(backend: Any = None, **options: Any) -> dpf.Synthesizer:
     records = [dpf.Record(f"{SECRET} {i}", one.label) for i, one in enumerate(tickets())]
-    settings = {"prompts_per_token": 100} | options
+    settings = {"prompts_per_draw": 100} | options
     return factory.synthesizer(backend or Sentence(sure=0.999999), records, **settings)
 
 

@@ -113,7 +113,7 @@ def set_up_of_customers(**settings):
         task=Task(name="films", instruction="Write a film.", label_field="Kind", text_field="Film"),
         mechanism=None,
         labels=["refund", "delivery"],
-        prompts_per_token=10,
+        prompts_per_draw=10,
         max_tokens=2,
         **settings,
     )
@@ -122,7 +122,7 @@ def set_up_of_customers(**settings):
 def set_up_of_unequal_labels():
     """A synthesizer for 20 units of the first label and 200 of the second."""
     records = [Record(f"{SECRET} {i}", TASK.labels[i >= 20]) for i in range(220)]
-    return factory.synthesizer(Indifferent(), records, mechanism=None, prompts_per_token=10, max_tokens=2)
+    return factory.synthesizer(Indifferent(), records, mechanism=None, prompts_per_draw=10, max_tokens=2)
 
 
 def set_up(mechanism=None, *, units=10, prompts=10, backend=None, max_tokens=1, epsilon=4.0, **settings):
@@ -133,7 +133,7 @@ def set_up(mechanism=None, *, units=10, prompts=10, backend=None, max_tokens=1, 
         records,
         budget=PrivacyBudget(epsilon, 1e-5),
         mechanism=mechanism or Gaussian(),
-        prompts_per_token=prompts,
+        prompts_per_draw=prompts,
         max_tokens=max_tokens,
         **settings,
     )
@@ -227,7 +227,7 @@ def set_up_of_echoes(mechanism=None, *, epsilon=1.0, max_tokens=4, **settings):
         [Record(text, label) for text in texts for label in TASK.labels],
         budget=PrivacyBudget(epsilon, 1e-5),
         mechanism=mechanism or Gaussian(),
-        prompts_per_token=10,
+        prompts_per_draw=10,
         max_tokens=max_tokens,
-        **({"resample_every": max_tokens} | settings),
+        **({"tokens_per_draw": max_tokens} | settings),
     )

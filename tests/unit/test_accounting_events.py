@@ -277,16 +277,6 @@ def test_mixtures_with_zcdp(other: Event) -> None:
     assert delta(event, together.upper).upper == pytest.approx(1e-5, rel=0.02)
 
 
-def test_the_former_attribute_names_the_present_one() -> None:
-    for event, relation in [
-        (GAUSSIAN, Relation.ADD_REMOVE),
-        (FixedSizeGaussian(10, 100, 1.0, 5), Relation.REPLACE_ONE),
-        (Composition((GAUSSIAN, CONCENTRATED)), Relation.ADD_REMOVE),
-    ]:
-        with pytest.warns(DeprecationWarning, match=r"\.relation is deprecated; use .*\.relations"):
-            assert event.relation is relation
-
-
 def test_relations_do_not_mix() -> None:
     fixed = FixedSizeGaussian(10, 100, 1.0, 5)
     assert fixed.relations == {Relation.REPLACE_ONE}

@@ -67,7 +67,7 @@ def test_the_best_prompt_is_chosen_and_measured_beside_none() -> None:
     assert abs(choice.baseline.value - 0.5) < 0.2  # a 95 % interval would miss in one run of 20
     assert choice.spent == PrivacySpend(2.0, 0.0)
     assert choice.relation == "zero-out"
-    assert (choice.private, choice.proxy, choice.total) == (True, False, None)
+    assert (choice.certified, choice.proxy, choice.total) == (True, False, None)
     assert choice.statement.startswith("with these demonstrations ")
     assert choice.statement.endswith("(ε = 2 for the choice, δ = 0, neighbours zero-out)")
 
@@ -179,7 +179,7 @@ def test_in_all_is_said_only_of_what_one_account_can_have_paid_for() -> None:
         PrivacySpend(3.0, 0.0),
         "zero-out",
         parallel=False,
-        private=True,
+        certified=True,
     )
     calibrated = dpf.Candidate(HELPFUL, calibration=dear_calibration)
     assert "ε = 2 for the choice" in replace(made, candidate=calibrated).statement
@@ -194,7 +194,7 @@ def test_demonstrations_without_a_guarantee_are_called_so() -> None:
 
 def test_a_seeded_choice_has_no_guarantee() -> None:
     choice = choose([[], HELPFUL], random_source=random.Random(1).randbytes)
-    assert (choice.private, choice.spent) == (False, None)
+    assert (choice.certified, choice.spent) == (False, None)
     assert "no guarantee" in choice.statement
 
 
@@ -284,7 +284,7 @@ def test_a_ledger_that_is_gone_after_the_charge_loses_no_choice(
 
     monkeypatch.setattr(LedgerAccount, "draw", last_draw)
     choice = choose([[], HELPFUL], ledger=f"sqlite:///{file}", dataset="tickets", create=True)
-    assert choice.private
+    assert choice.certified
     assert choice.total is None
     assert "ε = 2 for the choice" in choice.statement
 

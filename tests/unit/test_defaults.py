@@ -27,7 +27,7 @@ BUDGET = PrivacyBudget(epsilon=1.0, delta=1e-5)
 def planner(population: int = 400, **settings: Any) -> Planner:
     backend = Sentence()
     template = Settings(**{"max_tokens": 40, "shots_per_label": 1, "record_token_cap": 100} | {
-        "prompts_per_token": 1, "records_per_prompt": 1, "resample_every": 1
+        "prompts_per_draw": 1, "records_per_prompt": 1, "tokens_per_draw": 1
     } | settings)  # fmt: skip
     strata = (Stratum("refund", ("refund",), population), Stratum("delivery", ("delivery",), 2 * population))
     return Planner(PromptWriter(TASK, backend, 100), template, BUDGET, strata, Relation.ZERO_OUT)
@@ -38,7 +38,7 @@ def synthesizer(**settings: Any) -> dpf.Synthesizer:
 
 
 def decided(choices: Choices, limit: WorkLimit, population: int = 400) -> GenerationPlan:
-    open_numbers = Choices(prompts_per_token=1, records_per_prompt=1, resample_every=1)
+    open_numbers = Choices(prompts_per_draw=1, records_per_prompt=1, tokens_per_draw=1)
     numbers = dataclasses.asdict(dataclasses.replace(choices.filled(open_numbers), mechanism=None))
     del numbers["mechanism"]
     decision = decide(planner(population, **numbers), choices, limit, vocabulary_size=8)
@@ -52,11 +52,11 @@ def test_no_other_settings_within_the_work_have_less_noise(population: int, toke
     assert found.prompt_tokens <= tokens
     assert found.noise_on_mean is not None
     for every in (1, 2, 5, 13, 20, 40):
-        some = planner(population, resample_every=every)
+        some = planner(population, tokens_per_draw=every)
         most = min(population, tokens // some.tokens_of_a_prompt(some.settings))
         for prompts in {max(1, most), max(1, most // 2)}:
             for mechanism in (SoftmaxChoice(top_k=8), PublicCentred(top_k=8)):
-                other = some.with_settings(prompts_per_token=prompts).plan(mechanism)
+                other = some.with_settings(prompts_per_draw=prompts).plan(mechanism)
                 assert other.noise_on_mean is not None
                 if found.mechanism == mechanism.name or found.noise_on_mean > QUIET:
                     assert found.noise_on_mean <= 1.011 * other.noise_on_mean
@@ -76,36 +76,36 @@ def test_where_noise_shows_the_mechanism_with_less_is_taken() -> None:
 
 
 def test_draws_of_fixed_size_take_the_mechanism_that_allows_them() -> None:
-    plan = synthesizer(sampling="fixed-size", prompts_per_token=20, resample_every=1).plan
+    plan = synthesizer(sampling="fixed-size", prompts_per_draw=20, tokens_per_draw=1).plan
     assert plan.mechanism == "public-centred"
     assert "softmax-choice does not allow these draws" in plan.reasons[0]
 
 
 def test_what_is_given_stays() -> None:
     given_all = Choices(Gaussian(top_k=3), 7, 2, 5)
-    decision = decide(planner(records_per_prompt=2, resample_every=5, prompts_per_token=7), given_all,
+    decision = decide(planner(records_per_prompt=2, tokens_per_draw=5, prompts_per_draw=7), given_all,
                       WorkLimit(1), vocabulary_size=8)  # fmt: skip
     assert decision.mechanism == Gaussian(top_k=3)
-    assert decision.planner.settings.prompts_per_token == 7
-    assert decision.planner.settings.resample_every == 5
+    assert decision.planner.settings.prompts_per_draw == 7
+    assert decision.planner.settings.tokens_per_draw == 5
     assert decision.reasons == ()
 
 
 def test_given_prompts_take_as_many_draws_as_the_work_allows() -> None:
     limit = WorkLimit(20_000)
-    found = decided(Choices(prompts_per_token=20), limit)
-    assert found.settings.prompts_per_token == 20
+    found = decided(Choices(prompts_per_draw=20), limit)
+    assert found.settings.prompts_per_draw == 20
     assert found.prompt_tokens <= limit.prompt_tokens
-    assert 1 < found.settings.resample_every < 40
-    assert decided(Choices(prompts_per_token=20), WorkLimit(10**6)).settings.resample_every == 1
-    assert decided(Choices(prompts_per_token=300), limit).settings.resample_every == 40
+    assert 1 < found.settings.tokens_per_draw < 40
+    assert decided(Choices(prompts_per_draw=20), WorkLimit(10**6)).settings.tokens_per_draw == 1
+    assert decided(Choices(prompts_per_draw=300), limit).settings.tokens_per_draw == 40
 
 
 def test_the_smallest_stratum_and_the_backend_limit_the_prompts() -> None:
-    assert decided(Choices(), WorkLimit(10**6), 30).settings.prompts_per_token == 30
+    assert decided(Choices(), WorkLimit(10**6), 30).settings.prompts_per_draw == 30
     few_kept = WorkLimit(10**6, kept_prompts=75)
-    assert decided(Choices(resample_every=40), few_kept).settings.prompts_per_token == 47
-    assert decided(Choices(resample_every=1), few_kept).settings.prompts_per_token > 47
+    assert decided(Choices(tokens_per_draw=40), few_kept).settings.prompts_per_draw == 47
+    assert decided(Choices(tokens_per_draw=1), few_kept).settings.prompts_per_draw > 47
 
 
 @pytest.mark.parametrize(("every", "prompts", "said"), [(40, 76, True), (40, 75, False), (1, 76, False)])
@@ -113,7 +113,7 @@ def test_given_prompts_that_the_backend_does_not_keep_are_named(
     every: int, prompts: int, *, said: bool
 ) -> None:
     limit = WorkLimit(10**6, kept_prompts=75)
-    reasons = decided(Choices(prompts_per_token=prompts, resample_every=every), limit).reasons
+    reasons = decided(Choices(prompts_per_draw=prompts, tokens_per_draw=every), limit).reasons
     assert any("more than the backend keeps (kept_prompts=75)" in each for each in reasons) is said
 
 
@@ -127,7 +127,7 @@ def test_a_draw_fits_up_to_four_deviations(kept: int) -> None:
 def test_a_mechanism_without_noise_on_probabilities_is_planned_too() -> None:
     found = decided(Choices(ReportNoisyMax(top_k=8)), WorkLimit())
     assert found.noise_on_mean is None
-    assert found.settings.prompts_per_token > 1
+    assert found.settings.prompts_per_draw > 1
 
 
 def test_impossible_settings_say_why() -> None:
@@ -135,8 +135,8 @@ def test_impossible_settings_say_why() -> None:
         decided(Choices(dpf.mechanisms.SparseVector(Gaussian(top_k=8), 0.5, 40)), WorkLimit())
     with pytest.raises(InvalidPlan, match="prompt_token_limit"):
         synthesizer(prompt_token_limit=0)
-    with pytest.raises(InvalidPlan, match="prompts_per_token"):
-        synthesizer(prompts_per_token=0)
+    with pytest.raises(InvalidPlan, match="prompts_per_draw"):
+        synthesizer(prompts_per_draw=0)
 
 
 def test_the_decision_depends_on_public_numbers_alone() -> None:
@@ -163,13 +163,13 @@ def test_reasons_are_in_the_document_and_old_documents_have_none() -> None:
 
 def test_a_plan_without_privacy_takes_one_draw() -> None:
     plan = synthesizer(budget=NO_PRIVACY).plan
-    assert (plan.mechanism, plan.settings.resample_every) == ("gaussian", 40)
-    assert not synthesizer(budget=NO_PRIVACY).generate("refund").private
+    assert (plan.mechanism, plan.settings.tokens_per_draw) == ("gaussian", 40)
+    assert not synthesizer(budget=NO_PRIVACY).generate("refund").certified
 
 
 def test_the_decided_plan_generates_under_its_budget() -> None:
     made = synthesizer().generate_all()
-    assert all(one.private for one in made)
+    assert all(one.certified for one in made)
     assert made.plan_spend is not None
     assert made.plan_spend.epsilon <= BUDGET.epsilon
 
@@ -189,15 +189,15 @@ def test_presets_are_the_papers_settings() -> None:
 
 
 def test_what_is_given_overrides_a_preset() -> None:
-    plan = synthesizer(preset="tang", prompts_per_token=30).plan
+    plan = synthesizer(preset="tang", prompts_per_draw=30).plan
     settings = plan.settings
-    assert (plan.mechanism, settings.prompts_per_token, settings.resample_every) == ("gaussian", 30, 1)
+    assert (plan.mechanism, settings.prompts_per_draw, settings.tokens_per_draw) == ("gaussian", 30, 1)
     assert plan.reasons == ()
 
 
 def test_published_accounting_takes_the_papers_settings() -> None:
     plan = synthesizer(sampling="fixed-size", accounting="published").plan
-    assert (plan.mechanism, plan.settings.prompts_per_token) == ("gaussian", 20)
+    assert (plan.mechanism, plan.settings.prompts_per_draw) == ("gaussian", 20)
 
 
 def test_a_plan_warns_of_noise_that_no_text_bears() -> None:
@@ -209,13 +209,13 @@ def test_a_plan_warns_of_noise_that_no_text_bears() -> None:
     assert warned.figures()["warnings"] == []  # checkpoints of older versions have no such warning
     assert synthesizer(budget=PrivacyBudget(8.0, 1e-5), max_tokens=10).plan.warnings == ()
     (softer,) = synthesizer(
-        prompts_per_token=60, budget=PrivacyBudget(0.45, 1e-5), max_tokens=20
+        prompts_per_draw=60, budget=PrivacyBudget(0.45, 1e-5), max_tokens=20
     ).plan.warnings
     assert softer.startswith("expect words out of place for ")
     assert synthesizer(budget=NO_PRIVACY).plan.warnings == ()
 
 
 def test_a_holdout_leaves_fewer_prompts() -> None:
-    whole, held = (synthesizer(prompt_token_limit=10**6, resample_every=40, holdout=f) for f in (0.0, 0.5))
-    assert whole.plan.settings.prompts_per_token == 200
-    assert held.plan.settings.prompts_per_token == 100
+    whole, held = (synthesizer(prompt_token_limit=10**6, tokens_per_draw=40, holdout=f) for f in (0.0, 0.5))
+    assert whole.plan.settings.prompts_per_draw == 200
+    assert held.plan.settings.prompts_per_draw == 100

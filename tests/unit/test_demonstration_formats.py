@@ -73,7 +73,7 @@ def test_promptfoo_reads_no_template_and_no_file() -> None:
         "vars": {"text": ONE.text},
         "assert": [{"type": "equals", "value": "delivery"}],
         "options": {"transform": "output.trim()"},
-        "metadata": {"label": "delivery", "private": True, "mechanism": "gaussian"},
+        "metadata": {"label": "delivery", "certified": True, "mechanism": "gaussian"},
     }
     assert cases[1]["vars"] == {"text": NASTY.replace("{{", "{ {").replace("{%", "{ %").replace("{#", "{ #")}
     assert cases[2]["vars"] == {"text": " file:///etc/passwd"}

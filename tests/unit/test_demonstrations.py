@@ -21,7 +21,7 @@ PAID = Certificate(
     "ab" * 32, None, "0.1.0", "tickets", "cd" * 16, "claimed:model", None, "sha256:" + "ef" * 8
 )
 CERTIFIED = dataclasses.replace(ONE, certificate=PAID)
-BASELINE = dataclasses.replace(ONE, private=False, spent=None)
+BASELINE = dataclasses.replace(ONE, certified=False, spent=None)
 
 
 def test_it_is_a_sequence_that_cannot_be_changed() -> None:
@@ -76,7 +76,7 @@ def test_jsonl_there_and_back(tmp_path: Path) -> None:
             ("epsilon", -1),
             ("delta", None),
             ("tokens", 1.5),
-            ("private", False),
+            ("certified", False),
         ]
     ],
 )

@@ -82,7 +82,7 @@ def cell(outcomes: str, repetition: int = 0, **changes: object) -> Cell:
 
 
 def synthetic(**changes: object) -> Synthetic:
-    settings = {"mechanism": Gaussian(top_k=None), "prompts_per_token": 5, "max_tokens": 3}
+    settings = {"mechanism": Gaussian(top_k=None), "prompts_per_draw": 5, "max_tokens": 3}
     return Synthetic("gaussian", **{**settings, **changes})
 
 
@@ -161,7 +161,7 @@ def test_non_private_samples_are_records_with_their_own_labels() -> None:
 def test_prompts_are_no_more_than_the_smallest_label_allows() -> None:
     records = [*RECORDS, *[dpf.Record("sun", "sad")] * 5][-7:]  # one glad, six sad
     request = experiment(records=records).request(Trial(synthetic(), 1.0, 2))
-    assert synthetic(prompts_per_token=50).synthesizer(request).plan.settings.prompts_per_token == 1
+    assert synthetic(prompts_per_draw=50).synthesizer(request).plan.settings.prompts_per_draw == 1
 
 
 def test_an_interrupted_evaluation_resumes_and_asks_for_nothing_twice(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_an_interrupted_evaluation_resumes_and_asks_for_nothing_twice(tmp_path: 
 def test_other_settings_are_measured_anew_and_never_taken_for_the_old_ones(tmp_path: Path) -> None:
     results = Results(tmp_path / "results.jsonl")
     made: list[Cell] = []
-    for changes in ({}, {}, {"prompts_per_token": 6}, {"max_tokens": 2}, {"mechanism": Gaussian(top_k=6)}):
+    for changes in ({}, {}, {"prompts_per_draw": 6}, {"max_tokens": 2}, {"mechanism": Gaussian(top_k=6)}):
         evaluate(experiment(), [Trial(synthetic(**changes), 1.0, 2)], results, on_cell=made.append)
     assert len(made) == 4
     evaluate(experiment(delta=1e-6), [Trial(synthetic(), 1.0, 2)], results, on_cell=made.append)
@@ -199,10 +199,10 @@ def test_units_are_counted_and_not_their_records() -> None:
     ]
     results = Results()
     run = experiment(records=records)
-    evaluate(run, [Trial(synthetic(prompts_per_token=50), 1.0, 2)], results)
+    evaluate(run, [Trial(synthetic(prompts_per_draw=50), 1.0, 2)], results)
     assert results.cells[0].population == {"glad": 10, "sad": 10}
-    plan = synthetic(prompts_per_token=50).synthesizer(run.request(Trial(synthetic(), 1.0, 2))).plan
-    assert plan.settings.prompts_per_token == 10
+    plan = synthetic(prompts_per_draw=50).synthesizer(run.request(Trial(synthetic(), 1.0, 2))).plan
+    assert plan.settings.prompts_per_draw == 10
 
 
 @pytest.mark.parametrize("line", ["{}", "[]", "1", '{"task": "mood"}', "not json"])

@@ -13,7 +13,7 @@ from tests.support.scripts import TASK
 
 def shown(text: str, label: str) -> dpf.Demonstration:
     free = dpf.PrivacySpend(0.0, 0.0)
-    return demonstration(text, label, spent=free, relation="add-remove", mechanism="zero-private")
+    return demonstration(text, label, spent=free, relation="add-remove", mechanism="instruction-only")
 
 
 INSTRUCTIONS = {

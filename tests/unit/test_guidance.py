@@ -22,15 +22,15 @@ def planned(tokens: int, prompts: int, *, every: int | None = None) -> Generatio
     """The plan of texts of so many tokens at ε = 4, for 200 units a label."""
     return synthesizer(
         mechanism=PublicCentred(8),
-        prompts_per_token=prompts,
+        prompts_per_draw=prompts,
         max_tokens=tokens,
-        resample_every=every or tokens,
+        tokens_per_draw=every or tokens,
     ).plan
 
 
 def test_the_prompts_that_a_warning_names_are_the_fewest_that_may_do() -> None:
     (warning,) = planned(60, 20).warnings
-    named = re.search(r"prompts_per_token=(\d+) or more \(prompt_token_limit=(\d+)", warning)
+    named = re.search(r"prompts_per_draw=(\d+) or more \(prompt_token_limit=(\d+)", warning)
     assert named is not None
     prompts, work = map(int, named.groups())
     bearable, _ = READABLE_NOISE["public-centred"]
@@ -41,11 +41,11 @@ def test_the_prompts_that_a_warning_names_are_the_fewest_that_may_do() -> None:
 
 def test_a_warning_names_no_more_prompts_than_there_are_units() -> None:
     (warning,) = planned(9000, 10).warnings
-    assert "more prompts_per_token, a resample_every below 9000" in warning
-    assert "prompts_per_token=" not in warning
+    assert "more prompts_per_draw, a tokens_per_draw below 9000" in warning
+    assert "prompts_per_draw=" not in warning
     (warning,) = planned(9000, 200).warnings
-    assert "prompts_per_token" not in warning
-    assert "resample_every" not in warning  # a fresh draw would take every unit again
+    assert "prompts_per_draw" not in warning
+    assert "tokens_per_draw" not in warning  # a fresh draw would take every unit again
 
 
 @pytest.mark.parametrize("prompts", [20, 40])

@@ -252,17 +252,17 @@ def test_an_injected_source_has_no_guarantee_and_no_account() -> None:
     release = dpf.release_labels(
         MANY, count=1, epsilon=2.0, delta=1e-6, random_source=random.Random(1).randbytes
     )
-    assert not release.private
+    assert not release.certified
     assert release.spent is None
     assert release.as_dict() == {
         "labels": ["drama"],
         "epsilon": None,
         "delta": None,
         "relation": "add-remove",
-        "private": False,
+        "certified": False,
     }
     account = Watched()
-    with pytest.raises(dpf.InvalidPlan, match="private=False"):
+    with pytest.raises(dpf.InvalidPlan, match="certified=False"):
         dpf.release_labels(
             MANY, count=1, epsilon=2.0, delta=1e-6, account=account, random_source=random.Random(1).randbytes
         )

@@ -53,7 +53,7 @@ def test_a_plan_states_the_greatest_of_its_parts(reverse: bool) -> None:
 def test_a_plan_states_what_the_account_is_charged_when_labels_differ() -> None:
     """Populations a hundred times apart: their certified ε differ, and the account holds the greater one."""
     made = factory.synthesizer(
-        Sentence(sure=0.999999), prompts_per_token=40, population={"refund": 50, "delivery": 5000}
+        Sentence(sure=0.999999), prompts_per_draw=40, population={"refund": 50, "delivery": 5000}
     )
     spends = {part.scope: part.spend for part in made.plan.strata}
     assert spends["refund"] != spends["delivery"]
@@ -90,11 +90,11 @@ NESTED = st.recursive(
 )
 SOME_SETTINGS = st.builds(
     Settings,
-    prompts_per_token=st.integers(1, 9),
+    prompts_per_draw=st.integers(1, 9),
     records_per_prompt=st.integers(1, 3),
     max_tokens=st.integers(5, 9),
     shots_per_label=st.integers(1, 3),
-    resample_every=st.integers(1, 5),
+    tokens_per_draw=st.integers(1, 5),
     record_token_cap=st.integers(1, 200),
     disjoint_parts=st.integers(1, 3),
     holdout=st.sampled_from([0.0, 0.2, 0.5]),

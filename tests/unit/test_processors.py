@@ -40,7 +40,7 @@ def test_worker_processes_share_what_is_usable(
     usable: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "usable_processors", lambda: usable)
-    options = {"backend": LLAMA_CPP, "threads": None, "prompts_per_token": 5}
+    options = {"backend": LLAMA_CPP, "threads": None, "prompts_per_draw": 5}
     with workers.workers_of(options, ray=None, workers=2, ledger="sqlite:///budget.db") as found:
         assert found["worker_backend"].args[0]["threads"] == threads
 

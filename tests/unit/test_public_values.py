@@ -57,15 +57,15 @@ def test_a_number_that_can_change_is_kept_as_it_was() -> None:
         PublicCentred(clip=np.array(0.5))  # type: ignore[arg-type]
 
 
-synthesizer = partial(factory.synthesizer, records=tickets(80), prompts_per_token=5, max_tokens=4)
+synthesizer = partial(factory.synthesizer, records=tickets(80), prompts_per_draw=5, max_tokens=4)
 
 
 WHOLE: dict[str, Callable[[Any], object]] = {
     "releases": lambda number: SparseVector(Gaussian(), threshold=1.0, releases=number),
     "rounds": lambda number: AdaDPSyn(rounds=number, top_k=2).check(8),
     "top_k": lambda number: Gaussian(top_k=number).check(8),
-    "resample_every": lambda number: Settings(1, 1, 5, 1, number, 1),
-    "prompts_per_token": lambda number: synthesizer(prompts_per_token=number),
+    "tokens_per_draw": lambda number: Settings(1, 1, 5, 1, number, 1),
+    "prompts_per_draw": lambda number: synthesizer(prompts_per_draw=number),
     "population": lambda number: synthesizer(population=dict.fromkeys(TASK.labels or (), number)),
     "max_tokens": lambda number: synthesizer().generate("refund", max_tokens=number),
     "count": lambda number: dpf.release_labels(tickets(8), count=number, epsilon=1, candidates=LABELS),

@@ -20,7 +20,14 @@ FORMAT = {
 HUGE = 10**400
 """A whole number that no float holds."""
 CALIBRATION = Calibration(
-    ("a", "b"), (0.5, -0.5), 0.1, "0" * 64, PrivacySpend(0.5, 1e-6), "zero-out", parallel=False, private=True
+    ("a", "b"),
+    (0.5, -0.5),
+    0.1,
+    "0" * 64,
+    PrivacySpend(0.5, 1e-6),
+    "zero-out",
+    parallel=False,
+    certified=True,
 )
 
 
@@ -36,9 +43,9 @@ def test_a_choice_survives_json() -> None:
         ({"index": 1.9}, "'index'"),
         ({"index": HUGE}, "'index'"),
         ({"balanced": "yes"}, "'balanced'"),
-        ({"private": 1}, "'private'"),
-        ({"private": False}, "private=False"),
-        ({"epsilon": None}, "private=True"),
+        ({"certified": 1}, "'certified'"),
+        ({"certified": False}, "certified=False"),
+        ({"epsilon": None}, "certified=True"),
         ({"epsilon": -1}, "'epsilon'"),
         ({"epsilon": HUGE}, "'epsilon'"),
         ({"epsilon": float("nan")}, "'epsilon'"),
@@ -85,9 +92,9 @@ def test_a_calibration_survives_json() -> None:
         {"epsilon": float("nan")},
         {"epsilon": None},
         {"delta": 7.0},
-        {"private": None},
-        {"private": 1},
-        {"private": False},
+        {"certified": None},
+        {"certified": 1},
+        {"certified": False},
         {"parallel": -1},
     ],
 )

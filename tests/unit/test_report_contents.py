@@ -131,11 +131,11 @@ def test_the_calibration_of_a_choice_adds_too() -> None:
 
     assert bound() == (pytest.approx(3.7), pytest.approx(1.5e-6), "zero-out")
     assert bound(relation="add-remove") is None
-    assert bound(private=False, spent=None) is None
+    assert bound(certified=False, spent=None) is None
 
 
 def test_a_choice_without_a_guarantee_is_confidential() -> None:
-    seeded = dataclasses.replace(Choice.from_dict(choice()), private=False, spent=None)
+    seeded = dataclasses.replace(Choice.from_dict(choice()), certified=False, spent=None)
     for confidential in (False, True):
         contents = select(Sources(choice=seeded), confidential=confidential)
         assert contents.left_out.choices == (not confidential)

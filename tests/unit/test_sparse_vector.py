@@ -200,8 +200,8 @@ def test_few_releases_take_less_noise_than_all_tokens(mechanism) -> None:
     ("draws", "message"),
     [
         (replace(DRAWS, fixed_size=FixedSize(5, 5)), "needs Poisson draws"),
-        (replace(DRAWS, tokens_per_draw=2), "resample_every=max_tokens"),
-        (replace(DRAWS, tokens_per_draw=1), "resample_every=max_tokens"),
+        (replace(DRAWS, tokens_per_draw=2), "tokens_per_draw=max_tokens"),
+        (replace(DRAWS, tokens_per_draw=1), "tokens_per_draw=max_tokens"),
     ],
 )
 def test_draws_for_which_nothing_is_proved_are_refused(draws: Draws, message: str) -> None:

@@ -71,12 +71,12 @@ def records():
     return [dpf.Record(" my" * (CAP + 3), label) for label in TASK.labels for _ in range(60)]
 
 
-@pytest.mark.parametrize("resample_every", [1, 4, 10])
+@pytest.mark.parametrize("tokens_per_draw", [1, 4, 10])
 @pytest.mark.parametrize(
     "backend", [Clocked, Keeping, lambda: Keeping(8)], ids=["replayed", "kept", "some kept"]
 )
 def test_the_estimate_is_the_time_of_a_run_whose_draws_have_the_planned_size(
-    backend, resample_every, records, monkeypatch
+    backend, tokens_per_draw, records, monkeypatch
 ) -> None:
     model = backend()
     monkeypatch.setattr(time, "perf_counter", lambda: model.now)
@@ -86,9 +86,9 @@ def test_the_estimate_is_the_time_of_a_run_whose_draws_have_the_planned_size(
         mechanism=Gaussian(top_k=4),
         budget=dpf.NO_PRIVACY,
         sampling="fixed-size",
-        prompts_per_token=20,
+        prompts_per_draw=20,
         max_tokens=10,
-        resample_every=resample_every,
+        tokens_per_draw=tokens_per_draw,
         record_token_cap=CAP,
     )
     plan = made.probe(5.0)
@@ -117,10 +117,10 @@ def test_time_grows_with_each_part_of_the_work() -> None:
     speed = Speed(0.05, 0.002, step=0.01, public_step=0.01, kept_prompts=30)
     lengths = Lengths(prefix=40, opening=5, suffix=30)
     least = speed.demonstration(lengths, SETTINGS)
-    for change in ({"prompts_per_token": 40}, {"max_tokens": 16}):
+    for change in ({"prompts_per_draw": 40}, {"max_tokens": 16}):
         assert speed.demonstration(lengths, replace(SETTINGS, **change)) > least
     assert speed.demonstration(replace(lengths, suffix=60), SETTINGS) > least
-    shared = replace(SETTINGS, resample_every=8)
+    shared = replace(SETTINGS, tokens_per_draw=8)
     assert speed.demonstration(lengths, shared) < least
     assert replace(speed, kept_prompts=5).demonstration(lengths, shared) > speed.demonstration(
         lengths, shared

@@ -21,7 +21,7 @@ from tests.unit.test_choice import choose, private_records
 
 
 def fixed_size(records: Any) -> dpf.Synthesizer:
-    return factory.synthesizer(records=records, sampling="fixed-size", prompts_per_token=5)
+    return factory.synthesizer(records=records, sampling="fixed-size", prompts_per_draw=5)
 
 
 def test_a_plan_for_another_population_is_refused() -> None:

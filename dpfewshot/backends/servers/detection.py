@@ -17,11 +17,6 @@ DIALECTS: dict[str, type[Dialect]] = {
 }
 """Every dialect by name."""
 
-REMOVED = {
-    "llama-cpp-python": "LlamaCpp(model=...) runs the same library in process, on the whole vocabulary; "
-}
-"""What replaces each dialect of an earlier release."""
-
 OWNERS: dict[str, type[Dialect]] = {"llamacpp": LlamaServer, "vllm": VLLM, "sglang": SGLang}
 """Dialects by the owner of a model in `/v1/models`."""
 
@@ -34,9 +29,7 @@ def dialect_named(name: str) -> type[Dialect]:
     """
     if name in DIALECTS:
         return DIALECTS[name]
-    reason = f"dialect {name!r} was removed" if name in REMOVED else f"unknown dialect {name!r}"
-    remedy = REMOVED.get(name, "")
-    raise BackendError(f"{reason}; {remedy}choose 'auto', {', '.join(map(repr, DIALECTS))}")
+    raise BackendError(f"unknown dialect {name!r}; choose 'auto', {', '.join(map(repr, DIALECTS))}")
 
 
 async def detect(transport: Transport) -> type[Dialect]:
