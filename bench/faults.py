@@ -1,6 +1,6 @@
 """Puts faults into a copy of the project, one at a time: some test must fail for each.
 
-    make soak                          # all of bench/seeded_faults, and more
+    make soak                          # all of tests/seeded_faults, and more
     python -m bench.faults             # some minutes
     python -m bench.faults labels.py   # faults whose file or property contains a word
 
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.seeded_faults import FAULTS, Fault
+from tests.seeded_faults import FAULTS, Fault
 
 ROOT = Path(__file__).parents[1]
 COPIED = (
