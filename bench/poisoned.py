@@ -1,7 +1,7 @@
 """What poisoned records achieve, into bench/results/poisoned.json: `python -m bench.poisoned`.
 
 The worst case: a model that obeys every record. A prompt that holds a poisoned record answers with the planted
-word, at probability 1. The page docs/how-to/poisoned-records.md shows the tables.
+word, at probability 1. The page docs/results/poisoned.md shows the tables.
 """
 
 from __future__ import annotations
