@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dpfewshot as dpf
+from bench.vectors import DATA_SETS
 from dpfewshot.backends import LlamaCpp
 from dpfewshot.backends.protocol import PromptBlock
 from dpfewshot.budget.permit import Permit
@@ -37,61 +38,38 @@ SIGMA = 0.9
 Subsets = Sequence[Sequence[Body]]
 
 
-@dataclass(frozen=True)
-class DataSet:
-    """A data set of the bench, and the label that is asked for.
-
-    Attributes:
-        name: as it is printed.
-        task: its task.
-        train: the file of the records, "private" here.
-        test: the file of the texts that are released.
-        label: one of the task's.
-    """
-
-    name: str
-    task: dpf.Task
-    train: str
-    test: str
-    label: str
-
-
-DATA_SETS = (
-    DataSet("TREC", dpf.tasks.TREC, "trec.train.jsonl.gz", "trec.test.jsonl.gz", "Location"),
-    DataSet("AG News", dpf.tasks.AGNEWS, "agnews.train_subset.jsonl.gz", "agnews.test.jsonl.gz", "World"),
-)
+LABELS = {"TREC": "Location", "AG News": "World"}
+"""The data sets of bench/vectors.py that are asked about, and a label of each."""
 
 
 class Inputs:
     """One data set as tokens.
 
     Args:
+        name: of `LABELS`.
         folder: the folder with its files.
         backend: the model whose tokens they are.
         tokens: released tokens, at most T.
 
     Attributes:
-        data_set: as given.
+        name: as given.
         prompts: the pieces of the label's prompts.
         released: tokens of held-out texts. Every way of asking releases them, so that all evaluate
             the same prompts.
     """
 
-    def __init__(self, data_set: DataSet, folder: Path, backend: LlamaCpp, tokens: int) -> None:
-        self.data_set = data_set
-        writer = PromptWriter(data_set.task, backend, record_token_cap=100)
-        self.prompts = writer.for_label(data_set.label)
-        self._bodies: list[Body] = [
-            writer.body(record)
-            for record in dpf.read_records(folder / data_set.train)
-            if record.label == data_set.label
-        ]
-        held_out = (
-            backend.tokenize(f" {record.text}")
-            for record in dpf.read_records(folder / data_set.test)
-            if record.label == data_set.label
+    def __init__(self, name: str, folder: Path, backend: LlamaCpp, tokens: int) -> None:
+        self.name = name
+        chosen, label = DATA_SETS[name], LABELS[name]
+        writer = PromptWriter(chosen.task, backend, record_token_cap=100)
+        self.prompts = writer.for_label(label)
+        records, held_out = (
+            [record for record in dpf.read_records(folder / file) if record.label == label]
+            for file in (chosen.train, chosen.test)
         )
-        self.released = list(itertools.islice(itertools.chain.from_iterable(held_out), tokens))
+        self._bodies: list[Body] = [writer.body(record) for record in records]
+        texts = (backend.tokenize(f" {record.text}") for record in held_out)
+        self.released = list(itertools.islice(itertools.chain.from_iterable(texts), tokens))
 
     @property
     def population(self) -> int:

@@ -21,15 +21,12 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from shutil import copyfile
 from threading import Lock
 from typing import Any
 
 import dpfewshot as dpf
-from bench.asking import DATA_SETS, InProcess, Inputs, Server, Step
+from bench.asking import LABELS, InProcess, Inputs, Server, Step
 from dpfewshot.backends import LlamaCpp, PromptBlock, packaged_model_path
-from dpfewshot.backends.llama_cpp.model import load_library
-from dpfewshot.backends.llama_cpp.weights import converted
 from dpfewshot.backends.protocol import Logprobs, Tokens
 
 SHORT, LONG = 15, 40
@@ -40,15 +37,6 @@ PROMPTS = 20
 
 REST_TARGET = 0.02
 MEMORY_TARGET = 1.5
-
-
-@dataclass(frozen=True)
-class Options:
-    """The options of the command line."""
-
-    data: Path
-    rounds: int
-    threads: int
 
 
 # Against one request a prompt and a token
@@ -62,13 +50,12 @@ FRESH_TARGET = 2.0
 BLOCK_TARGETS = {SHORT: 6.0, LONG: 10.0}
 
 PUBLISHED = "llama-server, four slots, prompt cache"
-CONVERTED = f"{PUBLISHED}, our weights"
 INVARIANT = "llama-server, one slot, no prompt cache"
 REPEATED = f"{PUBLISHED}, one draw (R = T)"
 FRESH = "in process, a fresh draw every token"
 BLOCK = "in process, one draw (R = T)"
 
-SERVERS = (PUBLISHED, CONVERTED, INVARIANT)
+SERVERS = (PUBLISHED, INVARIANT)
 
 
 def verdict(holds: bool) -> str:
@@ -81,7 +68,7 @@ def spread(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
-def speed(options: Options) -> Iterator[str]:
+def speed(options: argparse.Namespace) -> Iterator[str]:
     """In process against one request a prompt and a token."""
     if find_spec("xllamacpp") is None:
         raise SystemExit("llama-server is not installed: pip install '.[bench]'")
@@ -90,21 +77,14 @@ def speed(options: Options) -> Iterator[str]:
         backend = stack.enter_context(
             LlamaCpp(model, context_tokens=256, threads=options.threads, kept_prompts=75)
         )
-        converted_model = Path(stack.enter_context(tempfile.TemporaryDirectory())) / model.name
-        with converted(load_library(), model, backend.weights) as open_here:  # no other process can open it
-            copyfile(open_here, converted_model)
         yield f"In process: {backend.describe()}.\n"
         ways: Ways = {
-            name: stack.enter_context(closing(Server(file, slots, options.threads, cache_prompt=cached)))
-            for name, file, slots, cached in (
-                (PUBLISHED, model, 4, True),
-                (CONVERTED, converted_model, 4, True),
-                (INVARIANT, model, 1, False),
-            )
+            PUBLISHED: stack.enter_context(closing(Server(model, 4, options.threads, cache_prompt=True))),
+            INVARIANT: stack.enter_context(closing(Server(model, 1, options.threads, cache_prompt=False))),
         }
         ways[FRESH] = InProcess(backend)
-        for data_set in DATA_SETS:
-            yield from compared(Inputs(data_set, options.data, backend, LONG), ways, options.rounds)
+        for name in LABELS:
+            yield from compared(Inputs(name, options.data, backend, LONG), ways, options.rounds)
 
 
 Ways = dict[str, Server | InProcess]
@@ -117,7 +97,7 @@ def compared(inputs: Inputs, ways: Ways, rounds: int) -> Iterator[str]:
     """One data set: a table of all ways of asking, and the targets."""
     apart = warmed(inputs, ways)
     measured = [one_round(inputs, ways, number) for number in range(rounds)]
-    yield f"### {inputs.data_set.name}, M = {PROMPTS}, N = 1\n"
+    yield f"### {inputs.name}, M = {PROMPTS}, N = 1\n"
     for tokens in (SHORT, LONG):
         yield f"| T = {tokens}, asked | seconds | tokens evaluated | times a fresh draw in process | times one draw in process |"
         yield "|---|---|---|---|---|"
@@ -135,7 +115,7 @@ def compared(inputs: Inputs, ways: Ways, rounds: int) -> Iterator[str]:
 
 
 def targets(measured: Sequence[Round]) -> Iterator[str]:
-    """The targets, against the server as it comes, on our weights, and with batch-invariant settings."""
+    """The targets, against the server as it comes, and with batch-invariant settings."""
     yield f"| as fast as one request a prompt | T | target | {' | | '.join(SERVERS)} | |"
     yield f"|---|---|---|{'---|---|' * len(SERVERS)}"
     for tokens in (SHORT, LONG):
@@ -179,7 +159,7 @@ def one_round(inputs: Inputs, ways: Ways, number: int) -> Round:
     assert isinstance(way, InProcess)  # noqa: S101 - for mypy
     of_block = way.block(inputs, draws[POSITIONS[LONG][0]], LONG)
     found |= {(BLOCK, tokens): _sum(of_block[:tokens]) for tokens in POSITIONS}
-    print(f"{inputs.data_set.name}, round {number}", file=sys.stderr)
+    print(f"{inputs.name}, round {number}", file=sys.stderr)
     return found
 
 
@@ -309,9 +289,8 @@ def generate(backend: LlamaCpp, records: list[dpf.Record], prompts: int, tokens:
             records,
             backend,
             budget=dpf.PrivacyBudget(epsilon=4, delta=1e-5),
-            prompts_per_draw=prompts,
+            settings=dpf.Settings(prompts_per_draw=prompts, tokens_per_draw=every),
             max_tokens=tokens,
-            tokens_per_draw=every,
             labels=["Location"],
             ledger=url,
             dataset="trec",
@@ -378,11 +357,11 @@ def use(setting: Setting) -> None:
             records,
             backend,
             budget=dpf.PrivacyBudget(epsilon=4, delta=1e-5),
-            prompts_per_draw=setting.prompts,
             max_tokens=4,
-            tokens_per_draw=4,
             labels=["Location"],
-            record_token_cap=BODY_TOKENS,
+            settings=dpf.Settings(
+                prompts_per_draw=setting.prompts, tokens_per_draw=4, record_token_cap=BODY_TOKENS
+            ),
         )
         synthesizer.generate("Location")
     print(largest_resident_set())
@@ -404,7 +383,7 @@ def gigabytes(setting: Setting) -> float:
 # Sections
 
 
-def rest(options: Options) -> Iterator[str]:
+def rest(options: argparse.Namespace) -> Iterator[str]:
     """The time that a real run spends outside of the language model."""
     yield "| M | R | tokens | seconds | llama.cpp | backend beside it | all the rest | target | |"
     yield "|---|---|---|---|---|---|---|---|---|"
@@ -420,7 +399,7 @@ def rest(options: Options) -> Iterator[str]:
     yield ""
 
 
-def memory(_: Options) -> Iterator[str]:
+def memory(_: argparse.Namespace) -> Iterator[str]:
     """The largest resident set of a generation."""
     yield "| context_tokens | kept_prompts | weights | M, prompts of 200 tokens | largest resident set, GiB | target | |"
     yield "|---|---|---|---|---|---|---|"
@@ -446,7 +425,7 @@ def main() -> int:
     chosen = parser.parse_args()
     missed = False
     for name in chosen.only or SECTIONS:
-        for line in SECTIONS[name](Options(chosen.data, chosen.rounds, chosen.threads)):
+        for line in SECTIONS[name](chosen):
             print(line, flush=True)
             missed |= "MISSED" in line
     return int(missed)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -73,7 +74,8 @@ def tried(copy: Path, fault: Fault) -> str:
     start = time.monotonic()
     with seeded(copy, fault):
         status = tested(copy, fault.tests.split())
-    verdict = {PASSED: "SURVIVED", FAILED: CAUGHT}.get(status, f"NOT RUN {status}")
+    died = status < 0 and -status != signal.SIGKILL  # native code may abort; a kill is the machine's
+    verdict = CAUGHT if died else {PASSED: "SURVIVED", FAILED: CAUGHT}.get(status, f"NOT RUN {status}")
     show("")
     print(f"{verdict:<10} {time.monotonic() - start:5.0f} s  {fault.breaks} ({fault.file})", flush=True)
     return verdict

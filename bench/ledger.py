@@ -264,7 +264,8 @@ def share_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
             setattr(account, act, timed(getattr(account, act), took))
         made = dpf.Synthesizer(
             SUPPORT_TICKETS, support_tickets(), backend, budget=dpf.PrivacyBudget(4.0, 1e-5), ledger=account,
-            max_tokens=MAX_TOKENS, prompt_token_limit=PROMPT_TOKENS, record_token_cap=32,
+            max_tokens=MAX_TOKENS,
+            settings=dpf.Settings(prompt_token_limit=PROMPT_TOKENS, record_token_cap=32),
         )  # fmt: skip
         start = time.perf_counter()
         made.generate_all()

@@ -13,23 +13,6 @@ from functools import cache
 
 from bench.pages import CALIBRATION, NOTHING_READ, OURS, USER, WRITER, Lines, Table, cells, table, write
 from bench.peers import page as comparison
-from bench.peers.page import (
-    ADADPSYN_WAY,
-    AMIN,
-    EPSILONS,
-    EVOLUTION_WAY,
-    INK,
-    INK_WAY,
-    PACK_WAY,
-    PEERS,
-    SAME_NOISE_WAY,
-    TANG_WAY,
-    TASKS,
-    Line,
-    ahead,
-    ratios,
-    rounded_up,
-)
 from bench.utility import CERTIFIED, ROOT, SHOTS, ZERO_SHOT
 from dpfewshot.evaluation import Cell, difference, summarise
 from dpfewshot.evaluation.conditions import NON_PRIVATE_SAMPLE
@@ -83,39 +66,39 @@ OTHERS = (
         "its default seed is 0: who knows it knows which records were drawn",
         "Tang et al.",
         "gaussian",
-        TANG_WAY,
+        comparison.TANG_WAY,
     ),
     Peer(
         "AdaDPSyn",
         "by default seed 0 for every token: who knows it can subtract the noise",
         "AdaDPSyn",
         "adadpsyn",
-        ADADPSYN_WAY,
+        comparison.ADADPSYN_WAY,
     ),
     Peer(
         "LlamaIndex pack",
         "no import with the newest core; no text from llama-server",
         "LlamaIndex pack",
-        way=PACK_WAY,
+        way=comparison.PACK_WAY,
     ),
     Peer(
         "`invink`",
         "a syntax error on Python 3.11; one default seed for all calls; 7 records a text",
         "InvisibleInk (invink)",
-        way=INK_WAY,
+        way=comparison.INK_WAY,
     ),
-    Peer("InvisibleInk's mechanism, by ours", "needs many records or a large ε", condition=INK),
+    Peer("InvisibleInk's mechanism, by ours", "needs many records or a large ε", condition=comparison.INK),
     Peer(
         "Amin et al.",
         "a paper without code",
         "Amin et al.",
-        AMIN,
+        comparison.AMIN,
     ),
     Peer(
         "Private Evolution",
         "in one run its TREC texts were no questions",
         condition="private-evolution",
-        way=EVOLUTION_WAY,
+        way=comparison.EVOLUTION_WAY,
     ),
 )
 
@@ -210,7 +193,7 @@ def peers() -> Lines:
         [
             "**dpfewshot**",
             "1",
-            rounded_up(ours),
+            comparison.rounded_up(ours),
             "",
             "1 / 1",
             "needs next-token probabilities, so a model of your own",
@@ -221,7 +204,7 @@ def peers() -> Lines:
         ),
     ]
     leading, behind, measured = comparison.leads()
-    whole = len(TASKS) * len(PEERS) * len(EPSILONS)
+    whole = len(comparison.TASKS) * len(comparison.PEERS) * len(comparison.EPSILONS)
     missing = f" ({whole - measured} are not measured yet)" if measured < whole else ""
     return [
         *table("| ε stated | ε as it runs | accuracy | seconds | what fails", rows),
@@ -229,7 +212,7 @@ def peers() -> Lines:
         (
             f"At equal ε, 1 and 4, of {measured} comparisons of accuracy on these tasks{missing} ours won {behind} and lost {len(leading) or 'none'}; the others show no significant "
             f"(95 %) difference. On MIT-G, which is not among them, Tang et al. are 8 to 10 points ahead [from ε = 2](docs/results/utility.md). At equal noise Tang et al. "
-            f"take {seconds(TANG_WAY, SAME_NOISE_WAY)} times our seconds."
+            f"take {seconds(comparison.TANG_WAY, comparison.SAME_NOISE_WAY)} times our seconds."
         ),
     ]
 
@@ -238,26 +221,29 @@ def seconds(way: str, ours: str = comparison.OURS_WAY) -> str:
     """The median of a peer's seconds a demonstration, in those of ours."""
     if way not in {line["peer"] for line in comparison.lines("speed")}:
         return "–"
-    return " / ".join(f"{ratios(task, way, ours).median:.1f}" for task in TIMED)
+    return " / ".join(f"{comparison.ratios(task, way, ours).median:.1f}" for task in TIMED)
 
 
-def stated(claim: Line | None) -> list[str]:
+def stated(claim: comparison.Line | None) -> list[str]:
     """The ε that a peer states, and the certified one of what runs."""
     if claim is None:
         return ["–", "–"]
-    return [f"{claim['stated']:.3g}", "none" if claim["as_run"] is None else rounded_up(claim["as_run"])]
+    return [
+        f"{claim['stated']:.3g}",
+        "none" if claim["as_run"] is None else comparison.rounded_up(claim["as_run"]),
+    ]
 
 
 def points(condition: str) -> str:
     """Its accuracy less ours at ε = 1; bold if the difference is significant, of several runs."""
     shown = []
-    for task in TASKS:
+    for task in comparison.TASKS:
         one = comparison.less_ours(task, condition, 1.0)
         if one is None:
             shown.append("–")
             continue
         several = len(comparison.group(task, condition, 1.0)) >= REPEATED
-        bold = "**" * (several and (ahead(one) or one.high < 0))
+        bold = "**" * (several and (comparison.ahead(one) or one.high < 0))
         shown.append(f"{bold}{100 * one.mean:+.1f}{bold}")
     return " / ".join(shown)
 

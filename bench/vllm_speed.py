@@ -10,14 +10,14 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
-from dpfewshot import PrivacyBudget, Record, Synthesizer, Task
+from bench.backends import spread
+from dpfewshot import PrivacyBudget, Record, Settings, Synthesizer, Task
 from dpfewshot.backends import HuggingFace, LlamaCpp, LogprobBackend, OpenAICompatible, packaged_model_path
 from dpfewshot.backends.conformance import SAMPLE_TEXT
 
@@ -88,10 +88,8 @@ def _demonstrations(backends: dict[str, LogprobBackend], prompts: int, rounds: i
                 records,
                 backend,
                 budget=PrivacyBudget(epsilon=8, delta=1e-3),
-                prompts_per_draw=prompts,
                 max_tokens=3,
-                tokens_per_draw=1,
-                allow_batch_variance=True,
+                settings=Settings(prompts_per_draw=prompts, tokens_per_draw=1, allow_batch_variance=True),
             )
             start = time.perf_counter()
             made = synthesizer.generate("place")
@@ -106,11 +104,7 @@ def _table(seconds: dict[str, list[float]], unit: str, shown: Callable[[float], 
     print(f"| | {unit} | times as long as the first |\n|---|---|---|")
     for name, found in seconds.items():
         ratios = [each / first for each, first in zip(found, base, strict=True)]
-        print(f"| {name} | {_spread([shown(each) for each in found])} | {_spread(ratios)} |")
-
-
-def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
+        print(f"| {name} | {spread([shown(each) for each in found])} | {spread(ratios)} |")
 
 
 if __name__ == "__main__":

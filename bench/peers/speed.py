@@ -13,8 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeAlias
 
-from bench.asking import DATA_SETS as INPUTS
-from bench.asking import InProcess, Inputs, Server
+from bench.asking import LABELS, InProcess, Inputs, Server
 from bench.peers.page import ADADPSYN_WAY, AGREEING_WAY, OURS_WAY, SAME_NOISE_WAY, TANG_WAY, Line
 from bench.utility import DATA_SETS, DELTA, MODELS, ROOT, DataSet
 from dpfewshot.accounting import PoissonGaussian, calibrate
@@ -47,9 +46,9 @@ def measure(data: Path, _: Path) -> Iterator[Line]:
         LlamaCpp(MODEL, context_tokens=CONTEXT, threads=threads, kept_prompts=KEPT_PROMPTS) as process,
         closing(Server(MODEL, SLOTS, threads, cache_prompt=True)) as server,
     ):
-        for task, inputs in zip(("trec", "agnews"), INPUTS, strict=True):
+        for task, name in zip(("trec", "agnews"), LABELS, strict=True):
             ways = ways_of(
-                DATA_SETS[task], Inputs(inputs, data, process, DATA_SETS[task].max_tokens), process, server
+                DATA_SETS[task], Inputs(name, data, process, DATA_SETS[task].max_tokens), process, server
             )
             for way in (TANG_WAY, OURS_WAY):
                 ways[way][1](ROUNDS)

@@ -34,7 +34,7 @@ from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import Draws, Mechanism, RowChange
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
-from dpfewshot.planning.settings import POISSON, Settings
+from dpfewshot.planning.settings import POISSON, PlanSettings
 from dpfewshot.values import Record
 
 _CLAIMED = 0.9
@@ -285,7 +285,7 @@ class Table:
         """The upper bound on the rate of an outcome that happens once in `many` plays."""
         return Rate(self.plays // many, self.plays, self.beta).high
 
-    def _with(self, stratum: StratumPlan, settings: Settings) -> GenerationPlan:
+    def _with(self, stratum: StratumPlan, settings: PlanSettings) -> GenerationPlan:
         """The plan with other settings, and with a stratum whose draws last for all plays."""
         plan = self.set_up.plan
         steps = self.ticks * plan.settings.max_tokens * plan.settings.shots_per_label

@@ -20,6 +20,7 @@ from dpfewshot.baselines import (
 )
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.mechanisms import Mechanism
+from dpfewshot.planning.settings import Settings
 from dpfewshot.records.units import units, units_by_label
 from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.tasks import Task
@@ -194,13 +195,15 @@ class Synthetic:
             request.backend,
             budget=budget,
             mechanism=self.mechanism,
-            prompts_per_draw=self._prompts(request),
-            records_per_prompt=self.records_per_prompt,
             max_tokens=self.max_tokens,
             shots_per_label=request.shots_per_label,
-            tokens_per_draw=self.tokens_per_draw or self.max_tokens,
             labels=sorted(set(request.labels)),
-            allow_batch_variance=self.allow_batch_variance,
+            settings=Settings(
+                prompts_per_draw=self._prompts(request),
+                records_per_prompt=self.records_per_prompt,
+                tokens_per_draw=self.tokens_per_draw or self.max_tokens,
+                allow_batch_variance=self.allow_batch_variance,
+            ),
         )
 
     def _prompts(self, request: Request) -> int | None:

@@ -54,10 +54,8 @@ def test_the_model_writes_and_ends_in_its_template(backend: LlamaCpp) -> None:
         backend,
         budget=dpf.NO_PRIVACY,
         mechanism=Gaussian(top_k=20),
-        prompts_per_draw=4,
         max_tokens=12,
-        tokens_per_draw=12,
-        record_token_cap=20,
+        settings=dpf.Settings(prompts_per_draw=4, tokens_per_draw=12, record_token_cap=20),
     ) as synthesizer:
         demonstration = synthesizer.generate("delivery")
     assert demonstration.text

@@ -29,9 +29,8 @@ def generated(backend, tokens_per_draw):
         RECORDS,
         backend,
         budget=dpf.PrivacyBudget(epsilon=1000, delta=1e-5),
-        prompts_per_draw=len(RECORDS),
         max_tokens=TOKENS,
-        tokens_per_draw=tokens_per_draw,
+        settings=dpf.Settings(prompts_per_draw=len(RECORDS), tokens_per_draw=tokens_per_draw),
     )
     return synthesizer.generate("Colour").token_count
 

@@ -37,9 +37,8 @@ def test_a_draw_of_several_tokens_writes_the_fields_of_single_draws() -> None:
                 backend,
                 budget=dpf.NO_PRIVACY,
                 mechanism=Gaussian(top_k=20),
-                prompts_per_draw=4,
                 max_tokens=14,
-                tokens_per_draw=every,
+                settings=dpf.Settings(prompts_per_draw=4, tokens_per_draw=every),
             ).generate("delivery")
             for every in (1, 14)
         ]

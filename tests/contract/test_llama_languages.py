@@ -41,11 +41,9 @@ def test_a_text_is_read_and_written_in_whole_characters(backend: LlamaCpp, langu
         dpf.as_records({"text": text, "label": "delivery"} for text in mails),
         backend,
         budget=dpf.NO_PRIVACY,
-        mechanism=Gaussian(top_k=None),  # an English instruction makes no other script likely
-        prompts_per_draw=len(mails),
+        mechanism=Gaussian(top_k=None),
         max_tokens=12,
-        tokens_per_draw=12,
-        record_token_cap=30,
+        settings=dpf.Settings(prompts_per_draw=len(mails), tokens_per_draw=12, record_token_cap=30),
     )
     cuts = inside.beginnings(synthesizer, "delivery", 12)
     whole = cuts[-1][1]

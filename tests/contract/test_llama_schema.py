@@ -54,9 +54,8 @@ def test_json_from_the_packaged_model() -> None:
             RECORDS,
             backend,
             budget=dpf.PrivacyBudget(4, 1e-5),
-            prompts_per_draw=4,
             max_tokens=max_tokens,
-            tokens_per_draw=max_tokens,
+            settings=dpf.Settings(prompts_per_draw=4, tokens_per_draw=max_tokens),
         )
         made = [synthesizer.generate("Payments")]
     for one in made:

@@ -13,7 +13,7 @@ import traceback
 import numpy as np
 import pytest
 
-from dpfewshot import PrivacyBudget, Record, Synthesizer, Task, icl
+from dpfewshot import PrivacyBudget, Record, Settings, Synthesizer, Task, icl
 from dpfewshot.backends import LlamaCpp, LogprobBackend, conformance, packaged_model_path
 from dpfewshot.backends.servers import asker, transport
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
@@ -145,9 +145,8 @@ def test_a_demonstration_is_made_through_a_server(backend):
         [Record("Where is my money ?", "Refund"), Record("The shoes do not fit .", "Refund")],
         backend,
         budget=PrivacyBudget(epsilon=8, delta=1e-3),
-        prompts_per_draw=2,
         max_tokens=2,
-        tokens_per_draw=2,
+        settings=Settings(prompts_per_draw=2, tokens_per_draw=2),
     )
     demonstration = synthesizer.generate("Refund")
     assert demonstration.certified

@@ -1,9 +1,9 @@
-"""The settings that a user may leave open, and the papers' by name."""
+"""The papers' mechanisms and settings by name."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import AdaDPSyn, Gaussian, Mechanism
@@ -27,44 +27,9 @@ _ADADPSYN_ROW: Final = ("trec", 4.0)
 """The row of Gao et al. (ICLR 2025) for a task or an ε that the paper does not have."""
 
 
-@dataclass(frozen=True)
-class Choices:
-    """Settings that a user may leave open: None leaves one to the planner.
-
-    Attributes:
-        mechanism: turns private numbers into a token.
-        prompts_per_draw: M ≥ 1.
-        records_per_prompt: N ≥ 1.
-        tokens_per_draw: R ≥ 1.
-    """
-
-    mechanism: Mechanism | None = None
-    prompts_per_draw: int | None = None
-    records_per_prompt: int | None = None
-    tokens_per_draw: int | None = None
-
-    def settings(self, **others: Any) -> Settings:
-        """Settings with these and other values, and 1 for each of M, N and R that is open.
-
-        Raises:
-            InvalidPlan: a value outside its range, or values that do not go together.
-        """
-        numbers = self.filled(Choices(prompts_per_draw=1, records_per_prompt=1, tokens_per_draw=1))
-        values = {field.name: getattr(numbers, field.name) for field in fields(self)}
-        del values["mechanism"]
-        return Settings(**values, **others)
-
-    def filled(self, others: Choices) -> Choices:
-        """These choices, and the others where these are open."""
-        missing = {
-            field.name: getattr(others, field.name)
-            for field in fields(self)
-            if getattr(self, field.name) is None
-        }
-        return replace(self, **missing)
-
-
-def preset(name: str, task: Task, budget: PrivacyBudget | None, vocabulary_size: int) -> Choices:
+def preset(
+    name: str, task: Task, budget: PrivacyBudget | None, vocabulary_size: int
+) -> tuple[Mechanism, Settings]:
     """A paper's mechanism, M, N and R = 1.
 
     "tang" is Algorithm 1 with Gaussian noise on the 100 likeliest public tokens; M and N follow Table 9, or
@@ -82,12 +47,18 @@ def preset(name: str, task: Task, budget: PrivacyBudget | None, vocabulary_size:
     """
     top_k, known = min(TOP_K, vocabulary_size), task.name.lower().replace("_", "-")
     if name == TANG:
-        return Choices(Gaussian(top_k=top_k), *_TANG.get(known, _TANG_ELSEWHERE), tokens_per_draw=1)
+        prompts, records = _TANG.get(known, _TANG_ELSEWHERE)
+        return Gaussian(top_k=top_k), _fresh_draws(prompts, records)
     if name == ADADPSYN:
         row_of = (known, 0.0 if budget is None else budget.epsilon)
         if known not in TASKS or row_of[1] not in EPSILONS:
             row_of = _ADADPSYN_ROW
         row = published(row_of[0], epsilon=row_of[1])
         mechanism = replace(AdaDPSyn.preset(row_of[0], epsilon=row_of[1]), top_k=top_k)
-        return Choices(mechanism, row.prompts, row.records_per_prompt, tokens_per_draw=1)
+        return mechanism, _fresh_draws(row.prompts, row.records_per_prompt)
     raise InvalidPlan(f"the preset must be one of {', '.join(PRESETS)}, not {name!r}")
+
+
+def _fresh_draws(prompts: int, records: int) -> Settings:
+    """M and N, with a fresh draw for each token."""
+    return Settings(prompts_per_draw=prompts, records_per_prompt=records, tokens_per_draw=1)
