@@ -106,9 +106,6 @@ def test_the_bounds_on_poisoned_records_follow_from_their_rows() -> None:
     assert tuple(held[name] for name in ("plays", "units", "prompts", "tokens", "delta")) == setting
     for cell in held["cells"]:
         assert cell["allowed"] == pytest.approx(poisoned.allowed(cell["epsilon"], cell["seen"]["0"]))
-    page = (ROOT / "docs/results/poisoned.md").read_text(encoding="utf-8").splitlines()
-    made = [*poisoned.table(), *poisoned.table_of_agreement()]
-    assert [line for line in page if line.startswith("|")] == made
 
 
 def test_accuracies_of_chats_are_those_of_their_page() -> None:
