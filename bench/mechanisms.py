@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from bench.vectors import DATA_SETS, DataSet, Text, collect_all, collected
 from dpfewshot import _core
 from dpfewshot.accounting import calibrate
-from dpfewshot.accounting.reference.published import fixed_size_renyi_multiplier
+from dpfewshot.accounting.events import PublishedAccounting
+from dpfewshot.accounting.published import published_multiplier
 from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import (
@@ -39,7 +40,7 @@ from dpfewshot.mechanisms import (
     ReportNoisyMax,
     RowChange,
 )
-from dpfewshot.mechanisms.vocabulary import likeliest
+from dpfewshot.mechanisms.base import likeliest
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-5
@@ -172,7 +173,9 @@ def _planned(setting: Setting, data_set: DataSet, epsilon: float, population: in
 def _published(prompts: int, population: int, steps: int, epsilon: float) -> float:
     """The paper's σ; NaN if no noise reaches ε, since its bound does not fall to 0."""
     try:
-        return fixed_size_renyi_multiplier(prompts, population, steps, epsilon=epsilon, delta=DELTA)
+        return published_multiplier(
+            PublishedAccounting.RENYI, prompts, population, steps, epsilon=epsilon, delta=DELTA
+        )
     except InvalidPlan:
         return math.nan
 

@@ -209,7 +209,7 @@ def by_calibration(model: str) -> Lines:
     ]
     kinds = zip(*(summarise(chosen, calibration=kind) for kind in CALIBRATIONS), strict=True)
     ordered = sorted(kinds, key=lambda each: list(DATA_SETS).index(each[0].task))
-    made = ([each[0].task, each[0].title, level(each[0].epsilon), *map(shown, each)] for each in ordered)
+    made = ([each[0].task, each[0].condition, level(each[0].epsilon), *map(shown, each)] for each in ordered)
     return table("task | setting | ε | none | contextual | batch", made)
 
 
@@ -217,7 +217,7 @@ def by_mechanism() -> Lines:
     """Ours on one draw a demonstration, by mechanism."""
     found = summaries(WRITER, CALIBRATION[WRITER])
     made = [
-        [task, one.title, shown(one)]
+        [task, one.condition, shown(one)]
         for (task, condition, epsilon), one in found.items()
         if epsilon == 1.0 and ("one draw" in condition or condition == OURS[task])
     ]

@@ -22,11 +22,10 @@ from dpfewshot.accounting import (
     PoissonRandomizedResponse,
     Tightest,
     ZeroConcentrated,
-    adadpsyn_multiplier,
     calibrate,
     epsilon,
 )
-from dpfewshot.accounting.reference.published import fixed_size_renyi_epsilon, integer_order_epsilon
+from dpfewshot.accounting.published import fixed_size_renyi_epsilon, integer_order_epsilon
 from dpfewshot.mechanisms import (
     Draws,
     Gaussian,
@@ -36,7 +35,7 @@ from dpfewshot.mechanisms import (
     RowChange,
     SparseVector,
 )
-from dpfewshot.mechanisms.adadpsyn_presets import EPSILONS, published
+from dpfewshot.mechanisms.adadpsyn import EPSILONS, AdaDPSyn, published
 from dpfewshot.runtime.files import write_whole
 
 PAGE = Path(__file__).parents[1] / "docs/results/accounting.md"
@@ -176,7 +175,7 @@ def adadpsyn_settings() -> Iterator[tuple[object, Task, float, float, int, float
     """Each row's table and task, and the printed ε, σ₁, T̂, σ₀, σ₂."""
     for table, (name, task) in enumerate(PRESETS.items(), start=13):
         for target in EPSILONS:
-            p = published(name, epsilon=target)
+            p = published(name, epsilon=target).mechanism
             yield table, task, target, p.mean_multiplier, p.rounds, p.radius_multiplier, p.coverage_multiplier
     for task, printed in ABLATION.items():
         yield "ablation", task, *printed
@@ -184,9 +183,7 @@ def adadpsyn_settings() -> Iterator[tuple[object, Task, float, float, int, float
 
 def adadpsyn_event(task: Task, rounds: int, radius: float, coverage: float, mean: float) -> FixedSizeGaussian:
     """A plan of AdaDPSyn as one event."""
-    sigma = adadpsyn_multiplier(
-        radius_multiplier=radius, mean_multiplier=mean, coverage_multiplier=coverage, rounds=rounds
-    )
+    sigma = AdaDPSyn(radius, mean, coverage, rounds).step_multiplier
     return FixedSizeGaussian(task.sample, task.population, sigma, task.steps)
 
 

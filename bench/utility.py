@@ -41,7 +41,7 @@ from dpfewshot.generation.experiments import unaccounted
 from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import AdaDPSyn, Gaussian, Mechanism, PublicCentred, ReportNoisyMax, SoftmaxChoice
-from dpfewshot.mechanisms.adadpsyn_presets import published
+from dpfewshot.mechanisms.adadpsyn import published
 
 ROOT = Path(__file__).parents[1]
 RAW = ROOT / "bench/results/utility.jsonl"

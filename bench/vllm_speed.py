@@ -52,7 +52,7 @@ def main() -> None:
     }
     for name, url in (server.split("=", 1) for server in given.server):
         backends[name] = OpenAICompatible(url, "smollm2", timeout=600)
-        print(name, backends[name].describe(), flush=True)  # type: ignore[attr-defined]
+        print(name, backends[name].describe(), flush=True)
     asks: dict[str, Ask] = {name: _asking(backend) for name, backend in backends.items()}
     _draws(asks, next(iter(backends.values())), given.prompts, given.tokens, given.rounds)
     _demonstrations(backends, given.prompts, given.rounds)

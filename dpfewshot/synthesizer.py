@@ -15,7 +15,7 @@ from dpfewshot.backends.protocol import LogprobBackend, check_invariance, states
 from dpfewshot.budget.reservation import Accountant
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.exact import RandomSource
 from dpfewshot.generation.cancellation import StopSignal
 from dpfewshot.generation.generation import Generation
 from dpfewshot.generation.request import GenerationRequest
@@ -114,7 +114,7 @@ class Synthesizer:
             mechanism, settings = mechanism or of_paper, settings.filled(numbers)
         open_settings = settings.decided(max_tokens=max_tokens, shots_per_label=shots_per_label)
         sampling = settings.sampling
-        work = WorkLimit(settings.prompt_token_limit, getattr(backend, "kept_prompts", None) or None)
+        work = WorkLimit(settings.prompt_token_limit, backend.kept_prompts or None)
         relation = relation_of(sampling, population)
         records = as_records(records)
         planned = planned_labels(task, labels)
@@ -126,7 +126,7 @@ class Synthesizer:
         )
         writer = PromptWriter(task, backend, settings.record_token_cap)
         undecided = Planner(writer, open_settings, limit, strata, relation)
-        undecided.check_lengths(getattr(backend, "context_tokens", None))
+        undecided.check_lengths(backend.context_tokens)
         decided = decide(undecided, mechanism, settings, work, vocabulary_size=backend.vocabulary_size)
         self._planner = decided.planner
         plan = self._planner.plan(decided.mechanism, decided.reasons)

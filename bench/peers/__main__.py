@@ -35,10 +35,10 @@ from bench.utility import (
 )
 from dpfewshot import _core
 from dpfewshot.accounting import FixedSizeGaussian, PoissonGaussian, ZeroConcentrated, epsilon
-from dpfewshot.accounting.reference.published import fixed_size_renyi_epsilon, integer_order_epsilon
+from dpfewshot.accounting.published import fixed_size_renyi_epsilon, integer_order_epsilon
 from dpfewshot.evaluation import Condition, Results, Trial, evaluate
 from dpfewshot.mechanisms import InvisibleInk, PrivatePrediction
-from dpfewshot.mechanisms.adadpsyn_presets import published
+from dpfewshot.mechanisms.adadpsyn import published
 
 OURS = ("llama-cpp-python", "numpy", "xllamacpp", "torch", "transformers")
 ACCOUNTANTS = ("autodp==0.2.3.1", "dp-accounting==0.6.0", "opendp==0.16.0", "prv-accountant==0.2.0")
@@ -90,7 +90,7 @@ def adadpsyn() -> Iterator[Line]:
     """Table 15, TREC: Rényi accounting of fixed-size draws."""
     task = PRESETS["trec"]
     for target in map(int, EPSILONS):
-        p = published("trec", epsilon=target)
+        p = published("trec", epsilon=target).mechanism
         event = functools.partial(adadpsyn_event, task, p.rounds, p.radius_multiplier, p.coverage_multiplier)
         yield {
             "peer": "AdaDPSyn",

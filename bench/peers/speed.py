@@ -18,8 +18,8 @@ from bench.peers.page import ADADPSYN_WAY, AGREEING_WAY, OURS_WAY, SAME_NOISE_WA
 from bench.utility import DATA_SETS, DELTA, MODELS, ROOT, DataSet
 from dpfewshot.accounting import PoissonGaussian, calibrate
 from dpfewshot.backends import LlamaCpp
-from dpfewshot.backends.processors import usable_processors
-from dpfewshot.mechanisms.adadpsyn_presets import published
+from dpfewshot.backends.machine import usable_processors
+from dpfewshot.mechanisms.adadpsyn import published
 
 ROUNDS = 2
 EPSILON = 1.0

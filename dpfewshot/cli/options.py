@@ -50,7 +50,7 @@ MECHANISM_NAMES = (
     "private-prediction",
     "invisible-ink",
 )
-"""A copy of `mechanisms.by_name.MECHANISMS`: --help must not import NumPy. A test compares the two."""
+"""A copy of the names in `mechanisms.MECHANISMS`: --help must not import NumPy. A test compares the two."""
 
 
 def finite_or_inf(text: object) -> float:
@@ -342,7 +342,7 @@ def _checked_scopes(
 
 def _mechanism(options: Mapping[str, Any]) -> Mechanism | None:
     """The mechanism that the options name or describe; None leaves it to the planner or the preset."""
-    from dpfewshot.mechanisms.by_name import by_name as mechanism_by_name
+    from dpfewshot.mechanisms import by_name as mechanism_by_name
 
     settings = {name: options[name] for name in ("clip", "temperature", "top_p")}
     given = [name for name in ("top_k", *settings) if options[name] is not None]

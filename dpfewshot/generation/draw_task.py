@@ -12,7 +12,7 @@ from dpfewshot.budget.delegation import DelegatedDraw
 from dpfewshot.budget.permit import Permit
 from dpfewshot.budget.scopes import Partition
 from dpfewshot.errors import BackendError, InvalidPlan
-from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.exact import RandomSource
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.worker_backend import WorkerBackend

@@ -9,7 +9,6 @@ from contextlib import ExitStack, closing, contextmanager
 from dpfewshot.errors import InvalidPlan, LedgerError
 from dpfewshot.generation.checkpoint import NO_CHECKPOINT, Checkpoint
 from dpfewshot.generation.generation import Generation
-from dpfewshot.generation.worker_backend import weights_of
 
 
 @contextmanager
@@ -31,7 +30,7 @@ def checkpointed(
         LedgerError: the checkpoint is stale or of another account, or cannot be read or written.
     """
     generation.check_open()
-    books, weights = generation.books, weights_of(generation.set_up.backend)
+    books, weights = generation.books, generation.set_up.backend.weights
     with closing(Checkpoint(path, identity, weights=weights, copies=books.accountant.durable)) as checkpoint:
         with generation.no_draws():
             generation.check_open()

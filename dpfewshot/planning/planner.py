@@ -10,9 +10,9 @@ from typing import Any
 
 from dpfewshot.accounting import Event, calibrate, epsilon
 from dpfewshot.accounting.events import PublishedAccounting
-from dpfewshot.accounting.reference.published import published_multiplier
-from dpfewshot.backends.end_tokens import ending_tokens
+from dpfewshot.accounting.published import published_multiplier
 from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.backends.text import ending_tokens
 from dpfewshot.backends.token_automaton import TokenAutomaton, token_automaton
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.errors import InvalidPlan

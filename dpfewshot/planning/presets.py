@@ -7,7 +7,7 @@ from typing import Final
 
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import AdaDPSyn, Gaussian, Mechanism
-from dpfewshot.mechanisms.adadpsyn_presets import EPSILONS, TASKS, published
+from dpfewshot.mechanisms.adadpsyn import EPSILONS, TASKS, published
 from dpfewshot.planning.settings import Settings
 from dpfewshot.tasks import Task
 from dpfewshot.values import PrivacyBudget

@@ -114,9 +114,9 @@ class SpeedProbe:
         at_long = _of_one(lambda number: self._first_answers(long, number), prompts, each)
         token = max(0.0, (at_long - at_short) / (long - short))
         prompt = max(0.0, at_long - token * long)
-        if self.settings.max_tokens == 1 or getattr(self.backend, "open_block", None) is None:
+        if self.settings.max_tokens == 1 or self.backend.kept_prompts == 0:
             return Speed(prompt, token)
-        kept = getattr(self.backend, "kept_prompts", None) or None
+        kept = self.backend.kept_prompts
         affordable = max(_FEWEST_STEPPING, int(each / max(at_short, 1e-9)))
         together = min(prompts, affordable, prompts if kept is None else kept)
         self._steps(1, 0.0)  # allocates memory, and evaluates dummies

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from dpfewshot.backends.characters import first_tokens
-from dpfewshot.backends.end_tokens import ending_tokens, text_of
 from dpfewshot.backends.protocol import LogprobBackend, failing_as_backend, states_invariance
+from dpfewshot.backends.text import ending_tokens, first_tokens, text_of
 from dpfewshot.budget.permit import Permit
 from dpfewshot.budget.reservation import Reservation
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
@@ -138,7 +137,7 @@ class _RecordPrompts:
         self._ending = prompt.ending
         prompt.backend.detokenize(self._ending[-1:])  # a server's vocabulary is read now, for no record
         longest = len(prompt.prefix) + record_token_cap + len(self._ending) + label_tokens
-        context = getattr(prompt.backend, "context_tokens", None)
+        context = prompt.backend.context_tokens
         if context is not None and longest > context:
             raise InvalidPlan(
                 f"a prompt takes up to {longest} tokens: {len(prompt.prefix)} of instruction and "

@@ -17,9 +17,9 @@ from dpfewshot import _core
 from dpfewshot.budget.amounts import Amount
 from dpfewshot.budget.permit import Permit
 from dpfewshot.budget.tally import EventCost
-from dpfewshot.exact.laplace import discrete_laplace
+from dpfewshot.exact import RandomSource
+from dpfewshot.exact.choice import discrete_laplace
 from dpfewshot.exact.normal import exponential_of_minus
-from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.exact.rounding import rounded_down, rounded_up
 from dpfewshot.releases.scores import GRID, Integers
 

@@ -8,7 +8,7 @@ CHOICES = (
         "min((high >> spare) + 1, 1 << digits)",
         "(high >> spare) + 1",
         "the twin draws the best candidate no more often than its weight",
-        "tests/unit/test_exact_choice.py",
+        "tests/exact/test_choice.py",
     ),
     Fault(
         "dpfewshot/releases/scores.py",

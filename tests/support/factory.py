@@ -7,7 +7,7 @@ from typing import Any
 
 import dpfewshot as dpf
 from dpfewshot.backends import LogprobBackend
-from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.exact import RandomSource
 from dpfewshot.mechanisms import Gaussian
 from dpfewshot.planning.plan import GenerationPlan, Stratum, StratumPlan
 from dpfewshot.planning.planner import plan_stratum

@@ -12,7 +12,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot import icl
-from dpfewshot.backends.chat_templates import conversation
+from dpfewshot.backends.text import conversation
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidTask
 from dpfewshot.generation.draw_task import public_prompt
 from dpfewshot.icl.few_shot import FewShotPrompt

@@ -21,7 +21,7 @@ from dpfewshot.accounting import (
     ZeroConcentrated,
     epsilon,
 )
-from dpfewshot.accounting.reference.cross_check import cross_check
+from dpfewshot.accounting.cross_check import cross_check
 from dpfewshot.budget.amounts import EPSILON_SCALE, Amount
 from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.budget.rule import Rule, counted
