@@ -19,7 +19,7 @@ RAW = ROOT / "bench" / "results"
 TABLES = {
     "README.md": readme.TABLES,
     "docs/comparison.md": comparison.TABLES,
-    "docs/how-to/poisoned-records.md": poisoned.TABLES,
+    "docs/results/poisoned.md": poisoned.TABLES,
     **pages.PAGES,
 }
 
@@ -103,7 +103,7 @@ def test_the_bounds_on_poisoned_records_follow_from_their_rows() -> None:
 
 
 def test_accuracies_of_chats_are_those_of_their_page() -> None:
-    page = (ROOT / "docs/decisions/chat.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/decisions/prompts.md").read_text(encoding="utf-8")
     for line in rows("chat.jsonl"):
         kept = line["calibrated"] if line["task"] == "trec" else line["outcomes"]
         assert f" {int(100 * kept.count('1') / len(kept) + 0.5)} (" in page
