@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.backends_inputs import Inputs
+from dpfewshot.account.permit import Permit
 from dpfewshot.backends import LlamaCpp
 from dpfewshot.backends.protocol import PromptBlock
-from dpfewshot.budget.permit import Permit
 from dpfewshot.mechanisms import Draws, Gaussian, Release, RowChange
 from dpfewshot.prompts.writer import Body
 

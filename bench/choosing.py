@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot import _core
-from dpfewshot.budget.permit import Permit
+from dpfewshot.account.permit import Permit
 from dpfewshot.releases import scores
 from dpfewshot.releases.estimates import Estimate, Noise, estimate
 from dpfewshot.releases.selection import Measurement, Selection, amplified, scale_of

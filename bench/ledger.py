@@ -24,7 +24,7 @@ from typing import Any
 import dpfewshot as dpf
 from bench.ledger_load import accounts_lines, ahead_lines, large_lines
 from bench.ledger_rounds import BOUNDARIES, in_a_child, kill_rounds, new_ledgers, race
-from dpfewshot.budget.draws import DrawCounts
+from dpfewshot.account.draws import DrawCounts
 from dpfewshot.values import PrivacySpend
 
 PROCESSES = (1, 8, 32)
@@ -91,7 +91,7 @@ def draw_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
     for name, make in ledgers.items():
         account = dpf.BudgetLedger.open(make()).create(DATASET, dpf.PrivacyBudget(1.0, 1e-5))
         took: Timed = []
-        entry = account.reserve(None, PrivacySpend(0.5, 1e-6), {}, DrawCounts((DRAWS,), "bench"))
+        entry = account.reserve(None, PrivacySpend(0.5, 1e-6), {}, DrawCounts((DRAWS,), "bench")).entry
         draw = timed(account.draw, took)
         for _ in range(DRAWS):
             draw(entry, "bench", 0)
@@ -106,7 +106,9 @@ def cycles(url: str, seconds: float, dataset: str = DATASET) -> dict[str, Any]:
     locked, begun = 0, time.perf_counter()
     while (start := time.perf_counter()) - begun < seconds:
         try:
-            entry = account.reserve(None, PrivacySpend(1e-6, 1e-15), {"mechanism": "gaussian", "steps": 15})
+            entry = account.reserve(
+                None, PrivacySpend(1e-6, 1e-15), {"mechanism": "gaussian", "steps": 15}
+            ).entry
             account.charge(entry)
             account.settle(entry)
         except dpf.LedgerError:

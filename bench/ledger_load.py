@@ -11,12 +11,12 @@ from typing import Any
 from sqlalchemy import insert
 
 import dpfewshot as dpf
-from dpfewshot.budget.amounts import Amount
-from dpfewshot.budget.reservation import Accountant
-from dpfewshot.budget.tally import Tally
-from dpfewshot.ledger.database import Database
-from dpfewshot.ledger.history import CHARGE, NOTHING_BEFORE, RESERVE, SETTLE, chained, event_now
-from dpfewshot.ledger.tables import entries, history
+from dpfewshot.account.amounts import Amount
+from dpfewshot.account.database import Database
+from dpfewshot.account.history import CHARGE, NOTHING_BEFORE, RESERVE, SETTLE, chained, event_now
+from dpfewshot.account.reservation import Reservation, Terms
+from dpfewshot.account.rule import Tally
+from dpfewshot.account.tables import entries, history
 from dpfewshot.values import PrivacySpend
 
 COST = PrivacySpend(1e-6, 1e-15)
@@ -33,10 +33,7 @@ def ahead_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
     for name, make in ledgers.items():
         for at_once in (1, 8):
             account = dpf.BudgetLedger.open(make()).create("tickets", dpf.PrivacyBudget(1e6, 0.5))
-            run = Accountant(account).reserve(
-                COST, scope=None, draws=DRAWS, tokens_per_draw=1, noise_multiplier=1.0, details={},
-                draws_at_once=at_once,
-            )  # fmt: skip
+            run = Reservation.make(account, Terms(COST, None, DRAWS, 1, 1.0, {}, draws_at_once=at_once))
             begun = time.perf_counter()
             for _ in range(DRAWS):
                 run.draw()

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 import dpfewshot as dpf
 from bench.notes import FORMED_NOTES, NOTES, NOTES_PER_LABEL, PATIENT_NUMBER, notes
+from dpfewshot.account.permit import Permit
 from dpfewshot.accounting.events import Event
-from dpfewshot.budget.permit import Permit
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.mechanisms import Draws, Gaussian, Mechanism, PublicCentred, Release, RowChange, SoftmaxChoice
 from dpfewshot.planning.defaults import QUIET

@@ -36,7 +36,7 @@ from bench.mechanism_settings import (
 )
 from bench.vectors import DATA_SETS, Text, collect_all, collected
 from dpfewshot import _core
-from dpfewshot.budget.permit import Permit
+from dpfewshot.account.permit import Permit
 from dpfewshot.mechanisms.vocabulary import likeliest
 
 REPEATS = 12

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from bench.batched import Batched
 from bench.utility import backend, experiment
 from bench.utility_data import DATA_SETS, DataSet
-from dpfewshot.budget.permit import Permit
+from dpfewshot.account.permit import Permit
 from dpfewshot.evaluation import Trial, ZeroShot
 from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.token_loop import TokenLoop

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.choosing import DRAWS, Items, Sample, halves, selected
+from dpfewshot.account.amounts import Amount
+from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import PoissonGaussian, calibrate
-from dpfewshot.budget.amounts import Amount
-from dpfewshot.budget.permit import Permit
 from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.releases.calibration import NoisyMean
 from dpfewshot.values import PrivacyBudget

@@ -26,8 +26,8 @@ from bench.utility_choice import Answers
 from bench.utility_data import ALL_SETS
 from bench.utility_scores import Items, Scores
 from dpfewshot import _core
+from dpfewshot.account.amounts import NOTHING
 from dpfewshot.accounting import PoissonGaussian, calibrate
-from dpfewshot.budget.amounts import NOTHING
 from dpfewshot.releases.calibration import GRID, NoisyMean, Weights, integers_of
 from dpfewshot.runtime.files import write_whole
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from dpfewshot.account.amounts import Amount, EventCost
+from dpfewshot.account.rule import Rule
 from dpfewshot.accounting import (
     Event,
     PoissonBoundedRange,
@@ -16,9 +18,6 @@ from dpfewshot.accounting import (
     calibrate,
     epsilon,
 )
-from dpfewshot.budget.amounts import Amount
-from dpfewshot.budget.rule import Rule
-from dpfewshot.budget.tally import EventCost
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.values import PrivacyBudget
 

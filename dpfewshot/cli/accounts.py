@@ -12,8 +12,8 @@ from dpfewshot.cli.backends import Decorator
 from dpfewshot.errors import InvalidPlan
 
 if TYPE_CHECKING:
-    from dpfewshot.budget.amounts import Amount
-    from dpfewshot.ledger import LedgerAccount
+    from dpfewshot.account.account import Account
+    from dpfewshot.account.amounts import Amount
 
 LEDGER_VARIABLE = "DPFEWSHOT_LEDGER"
 """Stands for --ledger: a password need not stand in the arguments, which other users can list."""
@@ -48,7 +48,7 @@ def account_options(command: Callable[..., None]) -> Callable[..., None]:
 @contextmanager
 def existing_account(
     ledger: str | None, dataset: str | None, *, relation: str, unit: str | None, create: bool = False
-) -> Iterator[LedgerAccount | None]:
+) -> Iterator[Account | None]:
     """The account that a run names, bound to its relation and unit; None without one. Creates nothing.
 
     Args:
@@ -67,27 +67,26 @@ def existing_account(
         return
     if not dataset:
         raise InvalidPlan("--ledger needs --dataset, the name of the account")
-    from dpfewshot.budget.account import bound
-    from dpfewshot.ledger import BudgetLedger
-    from dpfewshot.ledger.names import dataset_name
+    from dpfewshot.account.ledger import BudgetLedger
+    from dpfewshot.account.names import dataset_name
 
     with BudgetLedger.open(ledger) as opened:
         if create and not {dataset, dataset_name(dataset)}.intersection(opened.datasets()):
             yield None
             return
         account = opened.account(dataset, relation=relation, unit=unit)
-        bound(account, frozenset({relation}), unit)
+        account.bind(frozenset({relation}), unit)
         yield account
 
 
-def least_cost(account: LedgerAccount, epsilon: float, delta: float) -> Amount:
+def least_cost(account: Account, epsilon: float, delta: float) -> Amount:
     """What a plan for a budget costs at least, before it is planned.
 
     By sums that is nearly the whole budget: calibration ends within a thousandth of ε. A Rényi rule may count
     far less, so that only an account with nothing left refuses.
     """
-    from dpfewshot.budget.amounts import Amount
-    from dpfewshot.budget.rule import Admission
+    from dpfewshot.account.amounts import Amount
+    from dpfewshot.account.rule import Admission
     from dpfewshot.values import PrivacySpend
 
     if account.rule == Admission.RENYI:

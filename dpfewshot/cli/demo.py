@@ -93,7 +93,7 @@ def demo_synthesizer(backend: LogprobBackend, *, epsilon: float = 4.0) -> Synthe
 
 
 def _document(synthesizer: Synthesizer, demonstrations: Demonstrations) -> dict[str, object]:
-    spent = synthesizer.accountant.spent
+    spent = synthesizer.spent
     return {
         "plan": synthesizer.plan.as_dict(),
         "demonstrations": [one.as_line() for one in demonstrations],
@@ -102,7 +102,7 @@ def _document(synthesizer: Synthesizer, demonstrations: Demonstrations) -> dict[
 
 
 def _closing(synthesizer: Synthesizer, seconds: float) -> str:
-    spent = synthesizer.accountant.spent
+    spent = synthesizer.spent
     relation = synthesizer.plan.relation
     return (
         f"spent: epsilon={epsilon_text(spent.epsilon)} delta={delta_text(spent.delta)}, certified, "

@@ -17,7 +17,7 @@ from dpfewshot.values import PrivacySpend, delta_text, epsilon_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dpfewshot.ledger import LedgerAccount
+    from dpfewshot.account.account import Account
 
 
 @click.command()
@@ -81,14 +81,14 @@ def labels(
 
 
 @contextmanager
-def _account(url: str | None, dataset: str | None) -> Iterator[LedgerAccount | None]:
+def _account(url: str | None, dataset: str | None) -> Iterator[Account | None]:
     """Open the account that pays, if one is named."""
     if url is None and dataset is None:
         yield None
         return
     if url is None or not dataset:
         raise InvalidPlan("--ledger and --dataset must be given together")
-    from dpfewshot.ledger import BudgetLedger
+    from dpfewshot.account.ledger import BudgetLedger
 
     with BudgetLedger.open(url) as opened:
         yield opened.account(dataset)

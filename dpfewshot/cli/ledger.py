@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dpfewshot.budget.scopes import scope_text
+from dpfewshot.account.scopes import scope_text
 from dpfewshot.cli.accounts import ledger_option
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, amount_text, counted, on_one_line
 
 if TYPE_CHECKING:
-    from dpfewshot.ledger import LedgerAccount
+    from dpfewshot.account.account import Account
 
 _LEDGER = ledger_option("url", text="As in sqlite:///budget.db.", required=True)
 _DATASET = click.option("--dataset", required=True, help="The account's name.")
@@ -89,7 +89,7 @@ def create(
       dpfewshot ledger create --ledger sqlite:///budget.db --dataset tickets --epsilon 8 --delta 1e-5
       dpfewshot ledger create --ledger sqlite:///year.db --dataset year --epsilon 4 --delta 1e-5 --rule renyi
     """
-    from dpfewshot.ledger import BudgetLedger
+    from dpfewshot.account.ledger import BudgetLedger
 
     with BudgetLedger.open(url) as opened:
         account = opened.create(
@@ -207,7 +207,7 @@ def change_budget(*, url: str, dataset: str, epsilon: float, delta: float, as_js
 
 def _words(row: dict[str, Any]) -> Iterator[object]:
     """The columns of an event, some of them empty."""
-    from dpfewshot.ledger.counting import draws_in
+    from dpfewshot.account.draws import draws_in
 
     yield from (row["at"], row["actor"], row["act"])
     yield f"entry {row['entry']}" if row["entry"] else ""
@@ -221,21 +221,21 @@ def _words(row: dict[str, Any]) -> Iterator[object]:
 
 
 @contextmanager
-def _account(url: str, dataset: str) -> Iterator[LedgerAccount]:
-    from dpfewshot.ledger import BudgetLedger
+def _account(url: str, dataset: str) -> Iterator[Account]:
+    from dpfewshot.account.ledger import BudgetLedger
 
     with BudgetLedger.open(url) as opened:
         yield opened.account(dataset)
 
 
-def _print_summary(account: LedgerAccount, *, as_json: bool) -> None:
+def _print_summary(account: Account, *, as_json: bool) -> None:
     summary: dict[str, Any] = account.summary()
     left = account.plans_left
     if as_json:
         click.echo(json.dumps({**summary, "rule": account.rule, "plans_left": left}))
         return
     click.echo(
-        f"{on_one_line(account.dataset)}: budget {_in_words(summary['budget'])}, "
+        f"{on_one_line(str(account.dataset))}: budget {_in_words(summary['budget'])}, "
         f"spent {_in_words(summary['spent'])}, {counted(summary['entries'], 'entry', 'entries')}, "
         f"relation {account.relation}, each {on_one_line(account.unit or 'record')} is one unit, "
         f"rule {account.rule}, chain tip {account.chain_tip}"

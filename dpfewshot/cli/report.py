@@ -71,8 +71,8 @@ def report(
 
 
 def _sources(options: dict[str, Any]) -> Sources:
+    from dpfewshot.account.ledger import BudgetLedger
     from dpfewshot.demonstrations import Demonstrations
-    from dpfewshot.ledger import BudgetLedger
     from dpfewshot.report import (
         Sources,
         read_choice,

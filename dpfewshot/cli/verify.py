@@ -43,9 +43,9 @@ def verify(*, file: str, ledger: str, as_json: bool) -> None:
       dpfewshot generate ... --output demos.jsonl --ledger sqlite:///budget.db --dataset tickets
       dpfewshot verify demos.jsonl --ledger sqlite:///budget.db
     """
+    from dpfewshot.account.ledger import BudgetLedger
     from dpfewshot.audit.certified import check_certificates
     from dpfewshot.demonstrations.collection import numbered_lines
-    from dpfewshot.ledger import BudgetLedger
 
     lines = dict(numbered_lines(file))
     with BudgetLedger.open(ledger) as opened:

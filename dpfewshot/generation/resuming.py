@@ -32,7 +32,11 @@ def checkpointed(
     """
     generation.check_open()
     books, weights = generation.books, weights_of(generation.set_up.backend)
-    with closing(Checkpoint(path, identity, weights=weights, copies=books.accountant.durable)) as checkpoint:
+    with closing(
+        Checkpoint(
+            path, identity, weights=weights, copies=books.account is not None and books.account.durable
+        )
+    ) as checkpoint:
         with generation.no_draws():
             generation.check_open()
             if isinstance(books.checkpoint, Checkpoint):

@@ -14,8 +14,8 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfewshot.account.permit import Permit
 from dpfewshot.accounting.events import Event, PublishedAccounting
-from dpfewshot.budget.permit import Permit
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.mechanisms.protocol import Draws, Release
 from dpfewshot.mechanisms.vocabulary import check_top_k, likeliest

@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfewshot.account.permit import Permit
 from dpfewshot.accounting.events import Event
-from dpfewshot.budget.permit import Permit
 from dpfewshot.exact.random_source import RandomSource
 
 

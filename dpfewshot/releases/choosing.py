@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot import _core
+from dpfewshot.account.amounts import Amount
+from dpfewshot.account.history import Details
+from dpfewshot.account.permit import Permit
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.budget.account import Details
-from dpfewshot.budget.amounts import Amount
-from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.planning.population import Population

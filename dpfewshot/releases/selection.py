@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot import _core
-from dpfewshot.budget.amounts import Amount
-from dpfewshot.budget.permit import Permit
-from dpfewshot.budget.tally import EventCost
+from dpfewshot.account.amounts import Amount, EventCost
+from dpfewshot.account.permit import Permit
 from dpfewshot.exact.laplace import discrete_laplace
 from dpfewshot.exact.normal import exponential_of_minus
 from dpfewshot.exact.random_source import RandomSource

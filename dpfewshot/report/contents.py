@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from dpfewshot.account.amounts import Amount
+from dpfewshot.account.verification import Snapshot
 from dpfewshot.audit import Finding
-from dpfewshot.budget.amounts import Amount
 from dpfewshot.demonstrations import Demonstrations
-from dpfewshot.ledger.verification import Snapshot
 from dpfewshot.releases.choice import Choice
 from dpfewshot.report.accuracy import Panel, panels
 from dpfewshot.report.promise import Promise

@@ -18,7 +18,7 @@ from typing import Final
 
 from dpfewshot.exact.decimals import own_context, to_digits
 from dpfewshot.planning.guidance import believed
-from dpfewshot.values import UNNAMED_UNIT, Relation
+from dpfewshot.values import Relation
 
 _LARGEST_EXPONENT: Final = 700.0
 _MANY: Final = 1_000_000_000
@@ -94,4 +94,4 @@ def unit_text(unit: str | None) -> str:
     """Describe the privacy unit; `unit` is as an account stores it."""
     if unit is None:
         return "one record"
-    return f"all records of one unit ({'a customer, say' if unit == UNNAMED_UNIT else f'the same {unit!r}'})"
+    return f"all records of one unit ({f'the same {unit!r}' if unit else 'a customer, say'})"

@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from dpfewshot.budget.amounts import NOTHING, Amount
-from dpfewshot.budget.rule import Rule
-from dpfewshot.budget.tally import EMPTY, Tally
+from dpfewshot.account.account import Account
+from dpfewshot.account.amounts import NOTHING, Amount
+from dpfewshot.account.history import CANCEL, CANCELLED, CHANGE_BUDGET, CREATE, RESERVE, plan_facts
+from dpfewshot.account.rule import EMPTY, Rule, Tally
+from dpfewshot.account.verification import Snapshot, check
 from dpfewshot.certificates import Provenance, line_hash
 from dpfewshot.errors import LedgerError
-from dpfewshot.ledger import LedgerAccount
-from dpfewshot.ledger.counting import plan_facts
-from dpfewshot.ledger.history import CANCEL, CANCELLED, CHANGE_BUDGET, CREATE, RESERVE
-from dpfewshot.ledger.verification import Snapshot, check
 from dpfewshot.values import Demonstration, PrivacySpend
 
 History = Sequence[Mapping[str, Any]]
@@ -140,7 +138,7 @@ class Spending:
         return found
 
 
-def read_snapshot(account: LedgerAccount) -> Snapshot:
+def read_snapshot(account: Account) -> Snapshot:
     """Read everything that is stored of an account, at one moment.
 
     Raises:

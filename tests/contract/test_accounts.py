@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dpfewshot.budget.account import Account
-from dpfewshot.budget.memory import MemoryAccount
+from dpfewshot.account.account import Account
+from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.errors import BudgetExceeded, LedgerError
-from dpfewshot.ledger import BudgetLedger, LedgerAccount
 from dpfewshot.values import PrivacyBudget, PrivacySpend
-from tests.support.accounts import make_account, outcome, spend
+from tests.support.accounts import entry_of, make_account, outcome, spend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +32,9 @@ def test_a_new_account_has_spent_nothing(make_account: MakeAccount) -> None:
 
 def test_what_is_reserved_counts_as_spent_and_charging_changes_nothing(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(4.0, 1e-5))
-    entry = account.reserve(None, spend(1.5, 1e-6), {"mechanism": "gaussian", "steps": 15, "sigma": 0.95})
+    entry = account.reserve(
+        None, spend(1.5, 1e-6), {"mechanism": "gaussian", "steps": 15, "sigma": 0.95}
+    ).entry
     assert account.spent == spend(1.5, 1e-6)
     account.charge(entry)
     assert account.spent == spend(1.5, 1e-6)
@@ -43,7 +44,7 @@ def test_what_is_reserved_counts_as_spent_and_charging_changes_nothing(make_acco
 def test_ten_tenths_fit_in_one_and_an_eleventh_does_not(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
     for _ in range(10):
-        account.charge(account.reserve(None, spend(0.1, 1e-6), {}))
+        account.charge(account.reserve(None, spend(0.1, 1e-6), {}).entry)
     with pytest.raises(BudgetExceeded, match=r"epsilon=0\.1"):
         account.reserve(None, spend(0.1, 1e-6), {})
     assert account.spent == spend(1.0, 1e-5)
@@ -138,7 +139,7 @@ def test_in_a_sequential_account_any_partition_may_spend_and_everything_adds(
 
 def test_what_is_settled_stays_spent_and_draws_no_more(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
-    entry = account.reserve(None, spend(0.5), {})
+    entry = account.reserve(None, spend(0.5), {}).entry
     with pytest.raises(LedgerError):
         account.settle(entry)  # it never drew: cancel is what it needs
     account.charge(entry)
@@ -152,7 +153,7 @@ def test_what_is_settled_stays_spent_and_draws_no_more(make_account: MakeAccount
 
 def test_what_is_cancelled_comes_back_whole(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
-    entry = account.reserve(None, spend(1.0, 1e-5), {})
+    entry = account.reserve(None, spend(1.0, 1e-5), {}).entry
     account.cancel(entry)
     assert account.spent == spend(0.0)
     account.cancel(entry)
@@ -161,7 +162,7 @@ def test_what_is_cancelled_comes_back_whole(make_account: MakeAccount) -> None:
 
 def test_what_was_drawn_does_not_come_back(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
-    entry = account.reserve(None, spend(1.0), {})
+    entry = account.reserve(None, spend(1.0), {}).entry
     account.charge(entry)
     account.charge(entry)
     account.cancel(entry)
@@ -170,7 +171,7 @@ def test_what_was_drawn_does_not_come_back(make_account: MakeAccount) -> None:
 
 def test_a_cancelled_or_unknown_entry_cannot_be_charged(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
-    entry = account.reserve(None, spend(0.5), {})
+    entry = account.reserve(None, spend(0.5), {}).entry
     account.cancel(entry)
     for number in (entry, entry + 1, 0, 2**70):
         with pytest.raises(LedgerError):
@@ -181,14 +182,14 @@ def test_a_cancelled_or_unknown_entry_cannot_be_charged(make_account: MakeAccoun
 
 def test_entries_are_numbered_apart(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
-    cancelled = account.reserve(None, spend(0.5), {})
+    cancelled = account.reserve(None, spend(0.5), {}).entry
     account.cancel(cancelled)
-    assert account.reserve(None, spend(0.5), {}) != cancelled
+    assert account.reserve(None, spend(0.5), {}).entry != cancelled
 
 
 def test_any_sequence_of_events_spends_what_memory_spends(make_account: MakeAccount) -> None:
     budget = PrivacyBudget(1.0, 1e-5)
-    account, reference = make_account(budget), MemoryAccount(budget)
+    account, reference = make_account(budget), Account.in_memory(budget)
     pairs: list[tuple[int, int]] = []
     generator = random.Random(7)
     for _ in range(60):
@@ -198,7 +199,7 @@ def test_any_sequence_of_events_spends_what_memory_spends(make_account: MakeAcco
         else:
             scope = generator.choice([None, "a", "b"])
             cost = spend(generator.uniform(0, 0.3), generator.uniform(0, 3e-6))
-            ours_, theirs_ = (outcome(each.reserve, scope, cost, {}) for each in (account, reference))
+            ours_, theirs_ = (outcome(entry_of, each, scope, cost) for each in (account, reference))
             assert ours_[0] == theirs_[0]
             if ours_[0] is None:
                 pairs.append((ours_[1], theirs_[1]))
@@ -226,7 +227,7 @@ def test_accounts_of_one_ledger_know_nothing_of_each_other(ledger_url: str) -> N
     with BudgetLedger.open(ledger_url) as ledger:
         tickets = ledger.create("tickets", PrivacyBudget(1.0, 1e-5))
         notes = ledger.create("notes", PrivacyBudget(2.0, 1e-6))
-        entry = tickets.reserve(None, spend(1.0), {})
+        entry = tickets.reserve(None, spend(1.0), {}).entry
         assert notes.spent == spend(0.0)
         with pytest.raises(LedgerError):
             notes.charge(entry)
@@ -238,11 +239,11 @@ def test_accounts_of_one_ledger_know_nothing_of_each_other(ledger_url: str) -> N
 def test_reopening_sees_the_same(ledger_url: str) -> None:
     with BudgetLedger.open(ledger_url) as ledger:
         account = ledger.create("tickets", PrivacyBudget(4.0, 1e-5), relation="add-remove", unit="customer")
-        account.charge(account.reserve("refund", spend(1.25, 1e-6), {"steps": 15}))
+        account.charge(account.reserve("refund", spend(1.25, 1e-6), {"steps": 15}).entry)
         account.reserve("invoice", spend(0.5), {})
-        account.cancel(account.reserve(None, spend(1.0), {}))
+        account.cancel(account.reserve(None, spend(1.0), {}).entry)
     with BudgetLedger.open(ledger_url) as ledger:
-        again: LedgerAccount = ledger.account("tickets")
+        again: Account = ledger.account("tickets")
         assert (again.dataset, again.relation, again.unit) == ("tickets", "add-remove", "customer")
         assert again.summary() == {
             "dataset": "tickets",

@@ -24,7 +24,7 @@ ACCOUNT = ("--ledger", "sqlite:///budget.db", "--dataset", "tickets")
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dpf.LedgerAccount]:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dpf.Account]:
     """A task, records, demonstrations, and an account of ε = 4."""
     monkeypatch.chdir(tmp_path)
     Path("task.toml").write_text(
@@ -88,7 +88,7 @@ def test_a_budget_that_is_gone_is_refused_before_the_model(
 ) -> None:
     with dpf.BudgetLedger.open("sqlite:///budget.db") as ledger:
         gone = ledger.create(rule, dpf.PrivacyBudget(4.0, 1e-5), rule=rule)
-        gone.charge(gone.reserve(None, dpf.PrivacySpend(2.5 if rule == "sum" else 4.0, 2.5e-6), {}))
+        gone.charge(gone.reserve(None, dpf.PrivacySpend(2.5 if rule == "sum" else 4.0, 2.5e-6), {}).entry)
     status, out, err = command(*words, "--ledger", "sqlite:///budget.db", "--dataset", rule)
     assert (status, out, err.count("\n")) == (3, "", 1)
     assert "does not fit" in err
@@ -101,21 +101,21 @@ def test_so_are_labels(command: Run) -> None:
     assert "no such file" in command(*labels, "--epsilon", "4")[2]
 
 
-def test_no_label_generates_if_another_has_no_budget(command: Run, here: dpf.LedgerAccount) -> None:
+def test_no_label_generates_if_another_has_no_budget(command: Run, here: dpf.Account) -> None:
     """By sums and by labels that a sequential account adds up, where each alone would fit."""
     with dpf.BudgetLedger.open("sqlite:///budget.db") as ledger:
         ledger.create("one", dpf.PrivacyBudget(3.0, 1e-5), parallel=False)
     status, out, _ = command(*GENERATE, "--ledger", "sqlite:///budget.db", "--dataset", "one")
     assert (status, out) == (3, "")
     scope = partition_of_units(TASK, dpf.read_records("records.jsonl"), Holdout(0.2)).generating("delivery")
-    here.charge(here.reserve(scope, dpf.PrivacySpend(3.0, 0.0), {}))
+    here.charge(here.reserve(scope, dpf.PrivacySpend(3.0, 0.0), {}).entry)
     status, out, err = command(*GENERATE, *ACCOUNT)
     assert (status, out) == (3, "")
     assert "Exhausted for this plan: 'generates: delivery'" in err
     assert command(*GENERATE, *ACCOUNT, "--label", "refund", "--quiet")[0] == 0
 
 
-def test_a_failed_run_creates_no_account(command: Run, here: dpf.LedgerAccount) -> None:
+def test_a_failed_run_creates_no_account(command: Run, here: dpf.Account) -> None:
     assert command(*GENERATE, *NOBODY, "--create", "--backend", "no.such:backend")[0] == 2
     with dpf.BudgetLedger.open("sqlite:///budget.db") as ledger:
         assert ledger.datasets() == [here.dataset]
@@ -137,7 +137,7 @@ def test_no_command_has_an_option_twice() -> None:
 
 
 def test_after_generating_with_the_defaults_choosing_costs_nothing_further(
-    command: Run, here: dpf.LedgerAccount
+    command: Run, here: dpf.Account
 ) -> None:
     generate = (*GENERATE[:-4], "--max-tokens", "5", "--top-k", "8", *ACCOUNT, "--quiet")
     assert command(*generate, "--epsilon", "4", "--delta", "1e-5", "--output", "new.jsonl")[0] == 0

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from dpfewshot.account.account import Account
 from dpfewshot.cli import options
 from dpfewshot.cli.application import run
-from dpfewshot.ledger.ledger_account import LedgerAccount
 from tests.support.scripts import Sentence, tickets
 
 TASK = """
@@ -144,17 +144,17 @@ def test_a_second_run_leaves_the_checkpoint_of_the_first_alone(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first waits for the ledger, so its checkpoint holds no reservation yet."""
-    reserve = LedgerAccount.reserve
+    reserve = Account.reserve
     statuses: list[int] = []
 
-    def waits(*given: Any) -> int:
+    def waits(*given: Any) -> Any:
         if not statuses:
             statuses.append(2)
             statuses.append(run(resumable))
         return reserve(*given)
 
     resumable = [*arguments, "--output", str(tmp_path / "demos.jsonl")]
-    monkeypatch.setattr(LedgerAccount, "reserve", waits)
+    monkeypatch.setattr(Account, "reserve", waits)
     assert generate(monkeypatch, resumable) == 0
     assert statuses == [2, 2]
     assert "another run holds this checkpoint" in capsys.readouterr().err

@@ -14,24 +14,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfewshot.budget.account import DrawsAhead
-from dpfewshot.budget.draws import DrawCounts, new_lease
-from dpfewshot.budget.reservation import Accountant, Reservation
+from dpfewshot.account.account import Account
+from dpfewshot.account.draws import DrawCounts, new_lease
+from dpfewshot.account.ledger import BudgetLedger
+from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.errors import BudgetExceeded, LedgerError
-from dpfewshot.ledger import BudgetLedger, LedgerAccount
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 
 COST = PrivacySpend(0.5, 1e-6)
 DRAWS, PARTS = 7, 2
+TERMS = Terms(COST, None, 8, 1, 1.0, {}, draws_at_once=4)
 
 
-class Unsure(LedgerAccount):
+class Unsure(Account):
     """Loses the answer to its next change: it was made, and the caller does not know."""
 
     loses = False
 
-    def draw_ahead(self, entry: int, lease: str, part: int, count: int) -> int:
-        return self._answered(super().draw_ahead(entry, lease, part, count))
+    def draw(self, entry: int, lease: str, part: int, count: int = 1) -> int:
+        return self._answered(super().draw(entry, lease, part, count))
 
     def give_back(self, entry: int, lease: str, part: int, count: int) -> None:
         self._answered(super().give_back(entry, lease, part, count))  # type: ignore[func-returns-value]
@@ -48,12 +49,9 @@ class Runs:
 
     def __init__(self, account: Unsure, at_once: int) -> None:
         self.account, self.at_once = account, at_once
-        self.words: dict[str, Any] = {
-            "scope": None, "tokens_per_draw": 1, "noise_multiplier": 1.0, "details": {},
-            "disjoint_parts": PARTS, "draws_at_once": at_once,
-        }  # fmt: skip
+        self.terms = Terms(COST, None, DRAWS, 1, 1.0, {}, disjoint_parts=PARTS, draws_at_once=at_once)
         self.made: list[Counter[int]] = [Counter()]
-        self.runs = [Accountant(account).reserve(COST, draws=DRAWS, **self.words)]
+        self.runs = [Reservation.make(account, self.terms)]
 
     def draw(self, run: int, part: int) -> None:
         """One draw by a run, which another may have replaced."""
@@ -64,9 +62,8 @@ class Runs:
     def resume(self, checkpoint: int) -> None:
         """A further run, which knows all draws that a checkpoint has."""
         last = self.runs[-1]
-        resumed = Accountant(self.account).resume(
-            last.entry, COST, draws=checkpoint, known=[last.lease], lease=new_lease(), **self.words
-        )
+        words: dict[str, Any] = {"known": [last.lease], "lease": new_lease()}
+        resumed = Reservation.resume(self.account, self.terms, last.entry, draws=checkpoint, **words)
         self.runs.append(resumed)
         self.made.append(Counter())
 
@@ -91,7 +88,7 @@ steps = st.lists(
 def test_no_unit_is_in_more_draws_than_were_reserved(at_once: int, steps: list[tuple[str, int]]) -> None:
     with tempfile.TemporaryDirectory() as folder, BudgetLedger.open(f"sqlite:///{folder}/a.db") as ledger:
         made = ledger.create("tickets", PrivacyBudget(4.0, 1e-5))
-        account = Unsure(made._store, made._stored)  # noqa: SLF001 - of another class
+        account = Unsure(made._store)  # noqa: SLF001 - of another class
         runs, surely = Runs(account, at_once), True
         for name, part in steps:
             match name:
@@ -121,34 +118,29 @@ def test_no_unit_is_in_more_draws_than_were_reserved(at_once: int, steps: list[t
 
 
 @pytest.fixture
-def account(ledger_url: str) -> LedgerAccount:
+def account(ledger_url: str) -> Account:
     return BudgetLedger.open(ledger_url).create("tickets", PrivacyBudget(4.0, 1e-5))
 
 
-def reserved(account: LedgerAccount) -> Reservation:
-    return Accountant(account).reserve(
-        COST, scope=None, draws=8, tokens_per_draw=1, noise_multiplier=1.0, details={}, draws_at_once=4
-    )
+def reserved(account: Account) -> Reservation:
+    return Reservation.make(account, TERMS)
 
 
-def resumed(account: LedgerAccount, run: Reservation, checkpoint: int) -> Reservation:
-    return Accountant(account).resume(
-        run.entry, COST, scope=None, draws=checkpoint, tokens_per_draw=1, noise_multiplier=1.0, details={},
-        known=[run.lease], lease=new_lease(),
-    )  # fmt: skip
+def resumed(account: Account, run: Reservation, checkpoint: int) -> Reservation:
+    words: dict[str, Any] = {"known": [run.lease], "lease": new_lease()}
+    return Reservation.resume(account, TERMS, run.entry, draws=checkpoint, **words)
 
 
 def test_one_commit_charges_several_draws_and_what_is_left_comes_back(
-    account: LedgerAccount, monkeypatch: pytest.MonkeyPatch
+    account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert isinstance(account, DrawsAhead)
-    commits, inner = [], account.draw_ahead
+    commits, inner = [], account.draw
 
-    def counting(entry: int, lease: str, part: int, count: int) -> int:
+    def counting(entry: int, lease: str, part: int, count: int = 1) -> int:
         commits.append(count)
         return inner(entry, lease, part, count)
 
-    monkeypatch.setattr(account, "draw_ahead", counting)
+    monkeypatch.setattr(account, "draw", counting)
     run = reserved(account)
     for _ in range(5):
         run.draw()
@@ -157,7 +149,7 @@ def test_one_commit_charges_several_draws_and_what_is_left_comes_back(
     assert resumed(account, run, checkpoint=8).draws_left == (3,)
 
 
-def test_what_a_killed_process_charged_ahead_counts_as_drawn(account: LedgerAccount) -> None:
+def test_what_a_killed_process_charged_ahead_counts_as_drawn(account: Account) -> None:
     run = reserved(account)
     child = os.fork()
     if child == 0:
@@ -167,7 +159,7 @@ def test_what_a_killed_process_charged_ahead_counts_as_drawn(account: LedgerAcco
     assert resumed(account, run, checkpoint=7).draws_left == (4,)
 
 
-def test_a_child_makes_no_draw_that_its_parent_charged(account: LedgerAccount) -> None:
+def test_a_child_makes_no_draw_that_its_parent_charged(account: Account) -> None:
     run = reserved(account)
     run.draw()
     child = os.fork()
@@ -183,7 +175,7 @@ def test_a_child_makes_no_draw_that_its_parent_charged(account: LedgerAccount) -
     assert made == 4
 
 
-def test_draws_of_a_replaced_lease_do_not_come_back(account: LedgerAccount) -> None:
+def test_draws_of_a_replaced_lease_do_not_come_back(account: Account) -> None:
     run = reserved(account)
     run.draw()
     later = resumed(account, run, checkpoint=8)
@@ -191,14 +183,14 @@ def test_draws_of_a_replaced_lease_do_not_come_back(account: LedgerAccount) -> N
     assert resumed(account, later, checkpoint=8).draws_left == (4,)
 
 
-def test_more_than_was_charged_does_not_come_back(account: LedgerAccount) -> None:
-    entry = account.reserve(None, COST, {}, DrawCounts((8,), "first"))
-    assert account.draw_ahead(entry, "first", 0, 5) == 5
+def test_more_than_was_charged_does_not_come_back(account: Account) -> None:
+    entry = account.reserve(None, COST, {}, DrawCounts((8,), "first")).entry
+    assert account.draw(entry, "first", 0, 5) == 5
     account.give_back(entry, "first", 0, 2)
     for count in (4, -1):
         with pytest.raises(LedgerError, match="more draws are given back"):
             account.give_back(entry, "first", 0, count)
-    assert account.draw_ahead(entry, "first", 0, 9) == 5
+    assert account.draw(entry, "first", 0, 9) == 5
     account.settle(entry, "first")
     with pytest.raises(LedgerError, match="settled"):
         account.give_back(entry, "first", 0, 1)

@@ -12,14 +12,16 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfewshot.budget.account import Cost
-from dpfewshot.budget.draws import DrawCounts
-from dpfewshot.budget.totals import Totals
+from dpfewshot.account import sql
+from dpfewshot.account.account import Account
+from dpfewshot.account.amounts import Cost
+from dpfewshot.account.database import Database
+from dpfewshot.account.draws import DrawCounts
+from dpfewshot.account.ledger import BudgetLedger
+from dpfewshot.account.rule import Totals
+from dpfewshot.account.sql import sealed_totals, totals_in_entries
+from dpfewshot.account.tables import accounts
 from dpfewshot.errors import BudgetExceeded, LedgerError
-from dpfewshot.ledger import BudgetLedger, LedgerAccount, tip
-from dpfewshot.ledger.database import Database
-from dpfewshot.ledger.rows import totals_in_entries
-from dpfewshot.ledger.totals import totals_of
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.contract.test_account_rules import WEEKLY
 
@@ -42,13 +44,14 @@ steps = st.lists(
 def stored(url: str) -> tuple[Totals | None, Totals]:
     """The running totals, and those of the entries."""
     with closing(Database(url)) as database, database.read() as connection:
-        return totals_of(connection, 1), totals_in_entries(connection, 1)
+        row = dict(connection.execute(accounts.select()).mappings().one())
+        return sealed_totals(row), totals_in_entries(connection, 1)
 
 
 @settings(max_examples=12, deadline=None)
 @given(st.sampled_from(["sum", "renyi"]), st.sampled_from(["zero-out", "add-remove"]), steps)
 def test_running_totals_are_the_sums_over_the_entries(rule: str, relation: str, steps: list[Any]) -> None:
-    with tempfile.TemporaryDirectory() as folder, patch.object(tip, "WHOLE", 0):
+    with tempfile.TemporaryDirectory() as folder, patch.object(sql, "WHOLE", 0):
         url = f"sqlite:///{folder}/budget.db"
         with BudgetLedger.open(url) as ledger:
             life = Life(ledger.create("tickets", BUDGET, relation=relation, rule=rule))
@@ -60,7 +63,7 @@ def test_running_totals_are_the_sums_over_the_entries(rule: str, relation: str, 
                         life.account.change_budget(PrivacyBudget(9.0, 1e-3))
                     elif name == "lose the totals":
                         with closing(sqlite3.connect(f"{folder}/budget.db")) as connection, connection:
-                            connection.execute("UPDATE dpfewshot_totals SET sums = '[]'")
+                            connection.execute("UPDATE dpfewshot_account SET sums = '[]'")
                     else:
                         life.act(name, what)
             life.reserve(None, PrivacySpend(0.0, 0.0))  # if the totals were lost, this adds them up again
@@ -73,11 +76,11 @@ def test_running_totals_are_the_sums_over_the_entries(rule: str, relation: str, 
 class Life:
     """An account, and what is known of its entries: scope, cost and lease."""
 
-    account: LedgerAccount
+    account: Account
     entries: dict[int, tuple[str | None, Cost, str]] = field(default_factory=dict)
 
     def reserve(self, scope: str | None, cost: Cost) -> None:
-        entry = self.account.reserve(scope, cost, {}, DrawCounts((3,), "first"))
+        entry = self.account.reserve(scope, cost, {}, DrawCounts((3,), "first")).entry
         self.entries[entry] = scope, cost, "first"
 
     def act(self, name: str, which: int) -> None:
@@ -88,7 +91,7 @@ class Life:
         scope, cost, lease = self.entries[entry]
         match name:
             case "draw":
-                self.account.draw_ahead(entry, lease, 0, 2)
+                self.account.draw(entry, lease, 0, 2)
             case "give back":
                 self.account.give_back(entry, lease, 0, 1)
             case "settle":

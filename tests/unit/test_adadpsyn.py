@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dpfewshot import _core
+from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import PoissonGaussian, adadpsyn_multiplier
-from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.mechanisms import AdaDPSyn, Draws, RowChange
 from dpfewshot.mechanisms.adadpsyn import LARGEST_RADIUS

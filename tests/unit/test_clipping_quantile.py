@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dpfewshot.budget.permit import Permit
+from dpfewshot.account.permit import Permit
 from dpfewshot.mechanisms import ClippingQuantile
 from dpfewshot.mechanisms.public_centred import LEAST_CLIP, MOST_CLIP
 from tests.support.public_centred import PUBLIC, TINY, WIDTH, Matrix, draws, logs, one_round, shifted

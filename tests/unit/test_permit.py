@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpfewshot.budget.permit import Permit
+from dpfewshot.account.permit import Permit
 from dpfewshot.errors import BudgetExceeded
 
 

@@ -12,6 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpfewshot.account.account import Account
+from dpfewshot.account.amounts import EPSILON_SCALE, Amount, EventCost
+from dpfewshot.account.rule import EMPTY, Rule, Tally, counted
+from dpfewshot.account.scopes import scope_name
 from dpfewshot.accounting import (
     Composition,
     Event,
@@ -22,11 +26,6 @@ from dpfewshot.accounting import (
     epsilon,
 )
 from dpfewshot.accounting.reference.cross_check import cross_check
-from dpfewshot.budget.amounts import EPSILON_SCALE, Amount
-from dpfewshot.budget.memory import MemoryAccount
-from dpfewshot.budget.rule import Rule, counted
-from dpfewshot.budget.scopes import scope_name
-from dpfewshot.budget.tally import EMPTY, EventCost, Tally
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.runtime.redaction import redacted
 from dpfewshot.values import PrivacyBudget, PrivacySpend
@@ -92,7 +91,7 @@ def test_divergences_are_converted_by_the_formula_and_rounded_up(
 )
 def test_a_rule_that_admits_nothing_is_refused(budget: PrivacyBudget, rule: str) -> None:
     with pytest.raises(InvalidPlan):
-        MemoryAccount(budget, rule=rule)
+        Account.in_memory(budget, rule=rule)
 
 
 @given(st.lists(st.tuples(st.integers(0, len(COSTS) - 1), st.integers(1, 60)), min_size=1, max_size=5))
@@ -143,7 +142,7 @@ def test_a_year_of_plans_fits_and_costs_what_another_library_says() -> None:
 
 
 def test_one_large_plan_fits_by_its_sum_and_the_smaller_figure_is_stated() -> None:
-    account = MemoryAccount(BUDGET, rule="renyi")
+    account = Account.in_memory(BUDGET, rule="renyi")
     account.reserve(None, PrivacySpend(3.9, 2.5e-6), {})
     assert account.spent == PrivacySpend(3.9, 2.5e-6)
     with pytest.raises(BudgetExceeded, match="no Rényi divergence"):
@@ -170,7 +169,7 @@ def test_each_half_of_the_rule_is_exact(tally: Tally, *, fits: bool) -> None:
 
 
 def test_a_plan_without_an_event_counts_by_its_sum_within_the_rule_too() -> None:
-    account = MemoryAccount(BUDGET, rule="renyi")
+    account = Account.in_memory(BUDGET, rule="renyi")
     for _ in range(100):
         account.reserve(None, NIGHTLY, {})
     before = account.spent.epsilon
@@ -281,7 +280,7 @@ def test_what_is_left_of_a_scope_is_the_most_that_still_fits(rule: Rule) -> None
 
 
 def test_a_refusal_names_strata_that_are_exhausted_and_those_that_are_not() -> None:
-    account = MemoryAccount(BUDGET)
+    account = Account.in_memory(BUDGET)
     account.reserve("t: a", PrivacySpend(3.99, 0.0), {})
     account.reserve("t: b", PrivacySpend(2.0, 0.0), {})
     with pytest.raises(BudgetExceeded) as caught:

@@ -7,8 +7,8 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
+from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import PoissonBoundedRange, PoissonProduct, Tightest, ZeroConcentrated, calibrate
-from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws, FixedSize, Gaussian, Mechanism, RowChange, SoftmaxChoice
 from dpfewshot.mechanisms.by_name import by_name

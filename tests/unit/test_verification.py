@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dpfewshot.budget.amounts import Amount
-from dpfewshot.ledger.history import NOTHING_BEFORE, HistoryEvent, chained, event_now
-from dpfewshot.ledger.verification import Snapshot, check
+from dpfewshot.account.amounts import Amount
+from dpfewshot.account.history import NOTHING_BEFORE, HistoryEvent, chained, event_now
+from dpfewshot.account.verification import Snapshot, check
 
 WORDS = {"dataset": "tickets", "relation": "zero-out", "unit": None, "parallel": True}
 CREATED = event_now("create", amount=Amount(10, 10), details=json.dumps(WORDS))
@@ -51,7 +51,7 @@ def on(act: str, entry: int) -> HistoryEvent:
 
 
 def kept(entry: int, epsilon: int, state: str) -> dict[str, Any]:
-    row = {"id": entry, "scope": None, "epsilon": epsilon, "delta": 0, "state": state}
+    row = {"id": entry, "scope": None, "epsilon": epsilon, "delta": 0, "state": state, "renyi": None}
     return row | {"blocks": None, "lease": None, "draws_hash": None}
 
 

@@ -5,7 +5,7 @@ rule that puts every unit in exactly one stratum: the task's name, and a fingerp
 column's name, the task's whole label set and the holdout's rule. Tasks of one name with different labels,
 label columns or holdouts divide the data set differently, so they are different partitions.
 With a holdout the strata are "…: generates: Location" for each label ("…: generates" if labels are free) and
-"…: chooses". Accounts older than the fingerprint have partitions without one.
+"…: chooses".
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dpfewshot.budget.amounts import NOTHING, Amount
+from dpfewshot.account.amounts import NOTHING, Amount
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import LABEL_COLUMN
 
 _ESCAPED: Final = {"%": "%25", ":": "%3A", "#": "%23"}
-_WITH_LABELS: Final = re.compile(r"([^:#]*)#[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -105,28 +104,14 @@ def scope_text(scope: str | None) -> str:
     )
 
 
-def partition_after(kept: str | None, scope: str) -> str:
-    """The partition that an account records once a plan over a scope is reserved.
-
-    The first one stays. One without a fingerprint is replaced by one with it for the task of the same name:
-    what was spent under the old one then adds to what is spent from now on.
-
-    Args:
-        kept: the recorded partition; None for none.
-        scope: of the plan.
-    """
-    new = partition_of(scope)
-    return new if kept is None or _came_before(kept, new) else kept
-
-
 def check_partition(kept: str | None, scope: str) -> None:
-    """Refuse a scope of another partition than the account's.
+    """Refuse a scope of another partition than the one that the account recorded; None for none.
 
     Raises:
         LedgerError: it divides the data set in another way.
     """
     new = partition_of(scope)
-    if partition_after(kept, scope) != new:
+    if kept not in (None, new):
         raise LedgerError(
             f"the account's plans compose in parallel over the strata of {kept!r}, a task and a fingerprint "
             f"of its label column, labels and holdout; {new!r} divides the data set in another way, so that "
@@ -134,17 +119,6 @@ def check_partition(kept: str | None, scope: str) -> None:
             "in an account where every plan counts for the whole data set "
             "(dpfewshot ledger create --sequential)"
         )
-
-
-def _came_before(kept: str, new: str) -> bool:
-    """Whether `kept` is the partition of the same task without a fingerprint."""
-    named = _WITH_LABELS.fullmatch(new)
-    if named is None or _WITH_LABELS.fullmatch(kept):
-        return False
-    name = named[1]
-    for character, escaped in reversed(_ESCAPED.items()):
-        name = name.replace(escaped, character)
-    return kept == name.replace(":", " ")  # the old spelling of names
 
 
 def total_over_scopes(costs: Mapping[str | None, Amount]) -> Amount:

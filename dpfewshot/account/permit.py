@@ -1,4 +1,4 @@
-"""The permit to release tokens: the accountant issues it after charging, and the mechanism uses it up."""
+"""The permit to release tokens: the account issues it after charging, and the mechanism uses it up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpfewshot.errors import BudgetExceeded
 class Permit:
     """Permission to release up to `tokens` tokens on one draw of records.
 
-    Only the accountant calls the constructor, after charging. A mechanism uses up one token of the permit
+    Only a reservation calls the constructor, after charging. A mechanism uses up one token of the permit
     before it reads a private number. So nothing is released without a charge, or with less noise than was
     charged for. `unpaid` is for audits; tests/unit/test_house.py checks who calls which.
 

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from importlib import metadata as installed
 from typing import Any, Final
 
-from dpfewshot.budget.amounts import Amount
+from dpfewshot.account.amounts import Amount
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import on_one_line
 
@@ -32,10 +32,21 @@ ACTOR_VARIABLE: Final = "DPFEWSHOT_LEDGER_ACTOR"
 
 LONGEST_ACTOR: Final = 200
 
-_ADDED: Final = ("renyi", "renyi_order")
-"""Columns that older forms of the tables lack."""
-
 _UNITS: Final = {"epsilon": "epsilon_in_1e-12", "delta": "delta_in_1e-18", "renyi": "renyi_in_1e-12"}
+
+Details = Mapping[str, str | int | float]
+"""Public facts about a plan, for the history: mechanism, σ, q, steps."""
+
+LEASE: Final = "lease"
+"""The member of an event's details that holds its draws."""
+
+RESERVATION: Final = "reservation"
+"""The member of a "reserve" event's details that identifies the entry outside of the ledger."""
+
+RELEASED: Final = "line_sha256"
+"""The member of a "release" event's details: `certificates.line_hash` of what was released."""
+
+VERIFY: Final = "run dpfewshot ledger verify, which says what was changed"
 
 CREATE: Final = "create"
 CHANGE_BUDGET: Final = "change-budget"
@@ -118,18 +129,13 @@ def event_now(
 
 def chained(event: HistoryEvent, number: int, previous: str) -> dict[str, Any]:
     """The row of an event: its fields, its number from 1 up, the previous hash and its own."""
-    row = {**told(asdict(event)), "number": number, "previous": previous}
+    row = {**asdict(event), "number": number, "previous": previous}
     return {**row, "hash": hash_of(row)}
 
 
 def told(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as it is hashed and exported: without its account's number, and without empty new columns.
-
-    So rows from before a column was added keep their hashes.
-    """
-    return {
-        name: row[name] for name in row if name != "account_id" and not (name in _ADDED and row[name] is None)
-    }
+    """A row as it is hashed and exported: without its account's number."""
+    return {name: row[name] for name in row if name != "account_id"}
 
 
 def with_units(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,6 +150,14 @@ def hash_of(row: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
+def hash_if_readable(row: Mapping[str, Any]) -> str | None:
+    """The hash of a row; None if a value has none, such as binary data."""
+    try:
+        return hash_of(row)
+    except TypeError:
+        return None
+
+
 def as_shown(row: Mapping[str, Any]) -> dict[str, object]:
     """A row for display: amounts as numbers, details as an object."""
     shown = dict(row)
@@ -151,7 +165,7 @@ def as_shown(row: Mapping[str, Any]) -> dict[str, object]:
         amount = Amount(row["epsilon"], row["delta"])
         budget = row["act"] in (CREATE, CHANGE_BUDGET)
         shown |= asdict(amount.as_remainder() if budget else amount.as_spend())
-    if "renyi" in row:
+    if row["renyi"] is not None:
         shown["renyi"] = Amount(row["renyi"], 0).as_spend().epsilon
     return shown | {"details": json.loads(row["details"])}
 
@@ -166,6 +180,11 @@ def as_json(details: Mapping[str, object]) -> str:
         return json.dumps(dict(details), sort_keys=True, allow_nan=False)
     except (TypeError, ValueError):
         raise LedgerError("an entry's details must be strings and finite numbers") from None
+
+
+def plan_facts(details: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan's public facts in a "reserve" event's details: without what the account added."""
+    return {name: value for name, value in details.items() if name not in (LEASE, RESERVATION)}
 
 
 def now() -> str:

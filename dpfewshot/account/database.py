@@ -7,6 +7,8 @@ transaction. Each process keeps one PostgreSQL connection, which a forked child 
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import sqlite3
 import threading
@@ -14,35 +16,29 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Pool, create_engine, event
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as NoConnection
 from sqlalchemy.pool import NullPool, QueuePool
 
-from dpfewshot.errors import LedgerError, MissingExtra
-from dpfewshot.ledger.faults import (
-    DAMAGED,
-    GONE,
-    LOCKED,
-    LOG_NEEDS_WRITING,
-    NOT_OPENED,
-    as_ledger_errors,
-    is_locked,
-)
-from dpfewshot.ledger.file_lock import check_names, locked
-from dpfewshot.ledger.urls import Place
+from dpfewshot.account.file_lock import check_names, locked
+from dpfewshot.account.history import VERIFY
+from dpfewshot.errors import DPFewShotError, LedgerError, MissingExtra
 
 BUSY_SECONDS: Final = 30.0
 """How long a call waits for other processes before it reports that the ledger is locked."""
 
-_SQLITE_READ = ("BEGIN",)
-_SQLITE_WRITE = ("BEGIN IMMEDIATE",)  # locks before the first read: sums cannot become stale
-_POSTGRESQL_READ = ("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",)
-_POSTGRESQL_WRITE = (
-    f"SET LOCAL lock_timeout = '{int(BUSY_SECONDS)}s'",
-    "SET LOCAL synchronous_commit = on",  # a server may be configured to lose its last commits
+_SQLITE_READ = "BEGIN"
+_SQLITE_WRITE = "BEGIN IMMEDIATE"  # locks before the first read: sums cannot become stale
+_POSTGRESQL_READ = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+_POSTGRESQL_WRITE = (  # a server may be configured to lose its last commits
+    f"SELECT set_config('lock_timeout', '{int(BUSY_SECONDS)}s', true), "
+    "set_config('synchronous_commit', 'on', true)"
 )
 
 _POSTGRESQL_CONNECTION: Final = {
@@ -60,6 +56,9 @@ os.register_at_fork(
     after_in_parent=_one_at_a_time.release,
     after_in_child=_one_at_a_time.release,
 )
+
+_PAGE_SIZE_AT: Final = 16
+"""Where the header of a SQLite file states the size of a page."""
 
 _pooled: weakref.WeakSet[Engine] = weakref.WeakSet()
 _left_alone: list[Pool] = []  # never closed in a child: that would end the parent's session
@@ -177,15 +176,13 @@ class Database:
         self._engine.dispose()  # a reader of SQLite pools nothing
 
     @contextmanager
-    def _transaction(self, engine: Engine, opening: tuple[str, ...], *, create: bool) -> Iterator[Connection]:
+    def _transaction(self, engine: Engine, opening: str, *, create: bool) -> Iterator[Connection]:
         self._check_open()
         if self._seen and self.is_missing:
             raise LedgerError(f"{self.place.name}: {GONE}")  # else SQLite would create an empty one
         with as_ledger_errors(self.place), self._turn(create=create), engine.begin() as connection:
-            for statement in opening:
-                connection.exec_driver_sql(statement)
-            if self.place.is_sqlite:
-                self._check_length(connection)
+            connection.exec_driver_sql(opening)
+            self._seen = True
             yield connection
 
     @contextmanager
@@ -202,21 +199,21 @@ class Database:
                 raise LedgerError(f"{self.place.name}: {error}") from None
             except OSError:
                 raise LedgerError(f"{self.place.name}: {NOT_OPENED}") from None
-            if not held:
+            if held is None:
                 raise LedgerError(f"{self.place.name}: {LOCKED}")
+            self._check_length(held)
             yield
 
     def _check_open(self) -> None:
         if self._closed:
             raise LedgerError(f"{self.place.name} was closed")
 
-    def _check_length(self, connection: Connection) -> None:
+    def _check_length(self, descriptor: int) -> None:
         """Refuse half a page, whose rest SQLite would read as empty; it detects missing pages itself."""
-        page = connection.exec_driver_sql("PRAGMA page_size").scalar_one()
-        file = connection.exec_driver_sql("PRAGMA database_list").one().file
-        if Path(file).stat().st_size % page:
+        page = int.from_bytes(os.pread(descriptor, 2, _PAGE_SIZE_AT), "big")
+        page = 65_536 if page == 1 else page  # SQLite's way to say so in two bytes
+        if page and os.fstat(descriptor).st_size % page:
             raise LedgerError(f"{self.place.name}: {DAMAGED}")
-        self._seen = True
 
 
 def _sqlite(place: Place, creator: Callable[[], sqlite3.Connection] | None = None) -> Engine:
@@ -256,3 +253,165 @@ def _postgresql(place: Place) -> Engine:
         raise MissingExtra("a ledger in PostgreSQL", "postgresql") from None
     _pooled.add(engine)
     return engine
+
+
+# ---- where a ledger is
+
+_DAY = 86_400
+
+_EXAMPLES = '"sqlite:///budget.db" or "postgresql+psycopg://user@host/database"'
+
+
+@dataclass(frozen=True)
+class Place:
+    """A database that can hold a ledger.
+
+    Attributes:
+        url: where it is, with its password.
+        name: its name in messages.
+        secrets: what no message may contain.
+    """
+
+    url: URL = field(repr=False)  # its repr hides the password, but not one in the query
+    name: str
+    secrets: frozenset[str] = field(repr=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """Read a ledger URL.
+
+        Raises:
+            LedgerError: it is not a URL, or names another kind of database, or one in memory.
+        """
+        try:
+            url = make_url(text)
+        except (ArgumentError, ValueError):
+            # SQLAlchemy's own message may quote the whole text
+            raise LedgerError(f"the ledger's URL cannot be read: write {_EXAMPLES}") from None
+        if url.drivername in ("sqlite", "sqlite+pysqlite"):
+            name = _name_of_file(url)
+            if set(url.query) - {"timeout"}:  # such as uri=true&mode=memory: another file, or none
+                raise LedgerError("a SQLite ledger's URL takes one option, ?timeout=SECONDS")
+            return cls(url, name, frozenset())
+        if url.drivername in ("postgresql", "postgresql+psycopg"):
+            url = url.set(drivername="postgresql+psycopg")
+            _check_parts(url)
+            return cls(url, f"the ledger {url.database!r} on {url.host or 'this host'}", _secrets(url))
+        raise LedgerError(f"a ledger cannot be kept in {url.drivername!r}: write {_EXAMPLES}")
+
+    @property
+    def address(self) -> str:
+        """The URL with its password, for other processes. It names a file by its absolute path."""
+        url = (
+            self.url.set(database=str(Path(self.url.database or "").absolute()))
+            if self.is_sqlite
+            else self.url
+        )
+        return url.render_as_string(hide_password=False)
+
+    def seconds(self, default: float) -> float:
+        """How long to wait for another process: `?timeout=` of the URL, in seconds.
+
+        Raises:
+            LedgerError: it is not a number from 0 to a day.
+        """
+        given = self.url.query.get("timeout", default)
+        try:
+            seconds = float(given) if not isinstance(given, tuple) else math.nan
+        except ValueError:
+            seconds = math.nan
+        if not 0 <= seconds <= _DAY:
+            raise LedgerError(f"the ledger's timeout must be a number of seconds from 0 to {_DAY}")
+        return seconds
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether it is a file on this host."""
+        return self.url.get_backend_name() == "sqlite"
+
+
+def _check_parts(url: URL) -> None:
+    """Messages show the host and the database, so these must not contain part of a password."""
+    if "@" in (url.host or "") or any(sign in (url.database or "") for sign in " =@"):
+        raise LedgerError(f"the ledger's URL cannot be read: write {_EXAMPLES}, %40 for @ in a password")
+
+
+def _name_of_file(url: URL) -> str:
+    path = url.database or ""
+    # a file: name may say mode=memory or nolock=1, which would void every guarantee here
+    if path in ("", ":memory:") or path.startswith("file:"):
+        raise LedgerError(f"a ledger must outlive its process: name a file, after three slashes, {_EXAMPLES}")
+    return f"the ledger {path!r}"
+
+
+def _secrets(url: URL) -> frozenset[str]:
+    named = (str(value) for key, value in url.query.items() if "pass" in key.lower())
+    return frozenset(secret for secret in (str(url.password or ""), *named) if secret)
+
+
+# ---- failures as one line that an operator can act on
+
+LOCKED = "another process held it for too long; nothing was changed, try again later"
+
+DAMAGED = "the file is damaged: restore it from a copy, and count what was spent since"
+NOT_OPENED = "the file cannot be opened: does its directory exist, and may it be written?"
+LOG_NEEDS_WRITING = (
+    "a log lies beside the file (-wal or -journal), which SQLite can read only where it may write: copy both "
+    "to a folder of your own"
+)
+GONE = "the file is gone: restore it from a copy, and count what was spent since"
+_BUSY_THREADS = "other threads of this process used it for too long; nothing was changed, try again later"
+
+_ADVICE = {
+    "SQLITE_BUSY": LOCKED,
+    "SQLITE_CANTOPEN": NOT_OPENED,
+    "SQLITE_CORRUPT": DAMAGED,
+    "SQLITE_FULL": "the disk is full",
+    "SQLITE_IOERR": "the file cannot be read or written: is the disk full, or a limit reached?",
+    "SQLITE_NOTADB": "the file is not a SQLite database",
+    "SQLITE_READONLY": "the file or its directory cannot be written",
+    "55P03": LOCKED,  # lock_not_available
+    "40P01": LOCKED,  # deadlock_detected
+    "42501": "this user lacks the privileges that a ledger needs",
+}
+
+_LONGEST = 300
+
+
+@contextmanager
+def as_ledger_errors(place: Place) -> Iterator[None]:
+    """Turn every failure of the database into one `LedgerError`.
+
+    It is raised `from None`: the drivers' errors may carry the URL and the statement's values.
+    """
+    try:
+        yield
+    except DPFewShotError:
+        raise
+    except (SQLAlchemyError, sqlite3.Error, OSError, ValueError, OverflowError) as error:
+        raise LedgerError(f"{place.name}: {_describe(error, place)}") from None
+
+
+def is_locked(error: DBAPIError) -> bool:
+    """Whether the database was busy, so that the same call may succeed later."""
+    return _advice(error.orig) == LOCKED
+
+
+def _describe(error: Exception, place: Place) -> str:
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    advice = _BUSY_THREADS if isinstance(cause, NoConnection) else _advice(cause)
+    if advice is not None:
+        return advice
+    if isinstance(cause, json.JSONDecodeError):
+        return f"a row cannot be read: {VERIFY}"
+    primary = getattr(getattr(cause, "diag", None), "message_primary", None)
+    line = " ".join(str(primary or cause).split())[:_LONGEST]
+    if any(secret in line for secret in place.secrets):
+        return type(cause).__name__
+    return line
+
+
+def _advice(cause: BaseException | None) -> str | None:
+    # extended names add words after the first two: SQLITE_BUSY_RECOVERY
+    name = "_".join((getattr(cause, "sqlite_errorname", None) or "").split("_")[:2])
+    return _ADVICE.get(name) or _ADVICE.get(getattr(cause, "sqlstate", None) or "")

@@ -108,8 +108,8 @@ os.register_at_fork(after_in_child=_open_afresh)
 
 
 @contextmanager
-def locked(file: Path, seconds: float, *, create: bool) -> Iterator[bool]:
-    """Hold the file, waiting for other processes; yields whether that succeeded.
+def locked(file: Path, seconds: float, *, create: bool) -> Iterator[int | None]:
+    """Hold the file, waiting for other processes; yields its descriptor, or None if it stayed held.
 
     Threads take turns before they call this. A thread may begin a transaction within another.
 
@@ -125,14 +125,14 @@ def locked(file: Path, seconds: float, *, create: bool) -> Iterator[bool]:
     while True:
         opened = _open(file, create=create)
         if not opened.depth and not _taken(opened, deadline):
-            yield False
+            yield None
             return
         if opened.depth or _open(file, create=create) is opened:  # else another file took its place
             break
         fcntl.flock(opened.descriptor, fcntl.LOCK_UN)
     opened.depth += 1
     try:
-        yield True
+        yield opened.descriptor
     finally:
         opened.depth -= 1
         if not opened.depth:

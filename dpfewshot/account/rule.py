@@ -15,18 +15,137 @@ from __future__ import annotations
 import decimal
 import functools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
-from typing import Final
+from typing import Final, NamedTuple
 
-from dpfewshot.budget.account import Cost, in_words
-from dpfewshot.budget.amounts import DELTA_SCALE, EPSILON_SCALE, LARGEST, NOTHING, Amount
-from dpfewshot.budget.scopes import are_apart, stratum_of, unspent_of
-from dpfewshot.budget.tally import EMPTY, EventCost, Tally
+from dpfewshot.account.amounts import (
+    DELTA_SCALE,
+    EPSILON_SCALE,
+    LARGEST,
+    NOTHING,
+    Amount,
+    Cost,
+    EventCost,
+    in_words,
+)
+from dpfewshot.account.scopes import are_apart, stratum_of, total_over_scopes, unspent_of
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.values import amount_text
+
+
+class Tally(NamedTuple):
+    """The cost of one entry, or of several together.
+
+    Attributes:
+        cost: the sum of all (ε, δ).
+        renyi: the sum of the entries' Rényi divergences at the account's order, in 10⁻¹², rounded up.
+        rest: the sum of (ε, δ) of the entries without such a bound.
+    """
+
+    cost: Amount
+    renyi: int
+    rest: Amount
+
+    @classmethod
+    def of(cls, cost: Amount, renyi: int | None) -> Tally:
+        """One entry; `renyi` is None or 0 if it has no bound."""
+        return cls(cost, renyi, NOTHING) if renyi else cls(cost, 0, cost)
+
+    @property
+    def stated(self) -> int | None:
+        """The bound of one entry; None if it has none."""
+        return self.renyi or None
+
+    def plus(self, other: Tally) -> Tally:
+        """The sum of each."""
+        return Tally(self.cost.plus(other.cost), self.renyi + other.renyi, self.rest.plus(other.rest))
+
+    def minus(self, other: Tally) -> Tally:
+        """What remains without the other, at least zero of each."""
+        return Tally(
+            self.cost.minus(other.cost), max(self.renyi - other.renyi, 0), self.rest.minus(other.rest)
+        )
+
+    def times(self, count: int) -> Tally:
+        """The cost of `count` such entries."""
+        return Tally(
+            Amount(count * self.cost.epsilon, count * self.cost.delta),
+            count * self.renyi,
+            Amount(count * self.rest.epsilon, count * self.rest.delta),
+        )
+
+    @classmethod
+    def over_scopes(cls, tallies: Mapping[str | None, Tally]) -> Tally:
+        """What all scopes cost together: `total_over_scopes` of each sum (docs/proofs/filter.md, 4)."""
+        return cls(
+            total_over_scopes({scope: tally.cost for scope, tally in tallies.items()}),
+            total_over_scopes({scope: Amount(tally.renyi, 0) for scope, tally in tallies.items()}).epsilon,
+            total_over_scopes({scope: tally.rest for scope, tally in tallies.items()}),
+        )
+
+
+EMPTY = Tally(NOTHING, 0, NOTHING)
+
+TotalsRow = tuple[str | None, int, int, int, int, int, int]
+"""A scope, its ε, δ, Rényi divergence, ε and δ of the entries without a divergence, and its entries."""
+
+
+@dataclass
+class Totals:
+    """What counts now; entries that were cancelled do not.
+
+    Attributes:
+        sums: of each scope that has an entry.
+        entries: the number of each scope's entries.
+    """
+
+    sums: defaultdict[str | None, Tally] = field(default_factory=lambda: defaultdict(lambda: EMPTY))
+    entries: defaultdict[str | None, int] = field(default_factory=lambda: defaultdict(int))
+
+    def add(self, scope: str | None, tally: Tally, entries: int = 1) -> None:
+        """Count one entry, or several that cost this together."""
+        self.sums[scope] = self.sums[scope].plus(tally)
+        self.entries[scope] += entries
+
+    def remove(self, scope: str | None, tally: Tally) -> None:
+        """Count an entry no more."""
+        self.sums[scope] = self.sums[scope].minus(tally)
+        self.entries[scope] -= 1
+        if not self.entries[scope]:
+            del self.sums[scope], self.entries[scope]
+
+    @property
+    def count(self) -> int:
+        """The number of entries."""
+        return sum(self.entries.values())
+
+    @property
+    def total(self) -> Tally:
+        """What all scopes cost together."""
+        return Tally.over_scopes(self.sums)
+
+    def rows(self) -> list[TotalsRow]:
+        """One row for each scope, the whole data set first."""
+        return [
+            (scope, *self.sums[scope].cost, self.sums[scope].renyi, *self.sums[scope].rest, count)
+            for scope, count in sorted(self.entries.items(), key=_order)
+        ]
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[TotalsRow]) -> Totals:
+        """The totals that gave these rows."""
+        totals = cls()
+        for scope, epsilon, delta, renyi, rest_epsilon, rest_delta, count in rows:
+            totals.add(scope, Tally(Amount(epsilon, delta), renyi, Amount(rest_epsilon, rest_delta)), count)
+        return totals
+
+
+def _order(item: tuple[str | None, int]) -> tuple[bool, str]:
+    return item[0] is not None, item[0] or ""
 
 
 class Admission(StrEnum):
@@ -298,3 +417,52 @@ def _best_order(limit: Amount) -> int:
         third = len(orders) // 3
         orders = orders[:-third] if room(orders[third]) >= room(orders[-1 - third]) else orders[third:]
     return max(orders, key=room)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """An account at one moment: its limit, its running totals, its newest entry, and its history's tip."""
+
+    rule: Rule
+    limit: Amount
+    totals: Totals
+    last: tuple[str | None, Tally] | None
+    partition: str | None
+    chain_tip: str
+
+    @property
+    def entries(self) -> int:
+        """The number of plans; cancelled ones do not count."""
+        return self.totals.count
+
+    @property
+    def spent(self) -> Amount:
+        """What counts as spent."""
+        return self.rule.spent(self.totals.total, self.limit)
+
+    @property
+    def spent_by_scope(self) -> dict[str | None, Amount]:
+        """What the plans of each scope have spent by themselves, the whole data set first."""
+        sums = self.totals.sums
+        ordered = sorted(sums, key=lambda scope: scope or "")
+        return {scope: self.rule.spent(sums[scope], self.limit) for scope in ordered}
+
+    @property
+    def left(self) -> Amount:
+        """What a plan over the whole data set may still cost."""
+        return self.rule.left(self.totals.sums, self.limit)
+
+    @property
+    def plans_left(self) -> int | None:
+        """How many more plans like the last one fit; None before the first plan."""
+        return None if self.last is None else self.plans_left_in(self.last[0])
+
+    def left_in(self, scope: str | None) -> Amount:
+        """What a plan over one scope may still cost."""
+        return self.rule.left(self.totals.sums, self.limit, scope)
+
+    def plans_left_in(self, scope: str | None) -> int | None:
+        """How many more plans over one scope that cost what the last one did fit; None before the first."""
+        if self.last is None:
+            return None
+        return self.rule.plans_left(self.totals.sums, (scope, self.last[1]), self.limit)

@@ -1,4 +1,7 @@
-"""Accounts that outlive their process and are shared by many processes."""
+"""Ledgers: accounts that outlive their process and are shared by many processes.
+
+Importing this needs no database library; opening a ledger does (the extra `ledger`).
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,15 @@ import shlex
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from dpfewshot.budget.rule import Admission, Rule
-from dpfewshot.errors import LedgerError, MissingExtra
-from dpfewshot.ledger.ledger_account import LedgerAccount, check_unit, limit_of
-from dpfewshot.ledger.names import dataset_name, same_spelling, similar
+from dpfewshot.account.account import Account, storable
+from dpfewshot.account.names import dataset_name, similar
+from dpfewshot.account.rule import Admission, Rule
+from dpfewshot.errors import InvalidPlan, LedgerError, MissingExtra
 from dpfewshot.runtime.redaction import redacts_errors_of_methods
-from dpfewshot.values import UNNAMED_UNIT, PrivacyBudget, Relation
+from dpfewshot.values import PrivacyBudget, Relation
 
 if TYPE_CHECKING:
-    from dpfewshot.ledger.store import Store
-    from dpfewshot.ledger.stored_account import StoredAccount
+    from dpfewshot.account.sql import SqlLedger
 
 _CREATE: Final = "dpfewshot ledger create --ledger URL --dataset NAME --epsilon E --delta D"
 
@@ -24,8 +26,8 @@ _CREATE: Final = "dpfewshot ledger create --ledger URL --dataset NAME --epsilon 
 class BudgetLedger:
     """The accounts of one database. Create it with `BudgetLedger.open`."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, ledger: SqlLedger) -> None:
+        self._ledger = ledger
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -41,12 +43,12 @@ class BudgetLedger:
             MissingExtra: SQLAlchemy, Alembic, or for PostgreSQL psycopg, is not installed.
         """
         try:
-            from dpfewshot.ledger.store import Store
+            from dpfewshot.account.sql import SqlLedger
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "sqlalchemy":
                 raise
             raise MissingExtra("the durable ledger", "ledger") from None
-        return cls(Store(url))
+        return cls(SqlLedger(url))
 
     def __enter__(self) -> Self:
         return self
@@ -58,15 +60,13 @@ class BudgetLedger:
 
     def close(self) -> None:
         """Refuse further calls, of its accounts too. Nothing is lost: every finished call is on disk."""
-        self._store.close()
+        self._ledger.database.close()
 
     def datasets(self) -> list[str]:
         """The data sets that have an account, sorted."""
-        return self._store.datasets()
+        return self._ledger.datasets()
 
-    def account(
-        self, dataset: str, *, relation: str = Relation.ZERO_OUT, unit: str | None = None
-    ) -> LedgerAccount:
+    def account(self, dataset: str, *, relation: str = Relation.ZERO_OUT, unit: str | None = None) -> Account:
         """The account of a data set, of any relation and unit.
 
         Args:
@@ -77,24 +77,20 @@ class BudgetLedger:
         Raises:
             LedgerError: the account does not exist. Names accounts with similar names.
         """
-        stored = self._find(dataset)
+        stored = self._ledger.find(dataset_name(dataset))
         if stored is None:
             raise LedgerError(
                 f"{self._unknown(dataset_name(dataset))}: compare the ledger's path and the name, since a "
                 f"new account is a new budget; only if none was ever made: {_create(relation, unit)}"
             )
-        return LedgerAccount(self._store, stored)
-
-    def _find(self, dataset: str) -> StoredAccount | None:
-        # the exact spelling first: accounts older than normalised names may have any
-        return self._store.find(dataset if dataset in self.datasets() else dataset_name(dataset))
+        return Account(stored)
 
     def _unknown(self, name: str) -> str:
-        if not self._store.is_there:
-            return f"{self._store.name} does not exist, so it has no account for the data set {name!r}"
+        if not self._ledger.is_there:
+            return f"{self._ledger.name} does not exist, so it has no account for the data set {name!r}"
         close = ", ".join(ascii(each) for each in similar(name, self.datasets()))
         meant = f" (did you mean {close}?)" if close else ""
-        return f"{self._store.name} has no account for the data set {name!r}{meant}"
+        return f"{self._ledger.name} has no account for the data set {name!r}{meant}"
 
     def create(
         self,
@@ -105,7 +101,7 @@ class BudgetLedger:
         unit: str | None = None,
         parallel: bool = True,
         rule: str = Admission.SUM,
-    ) -> LedgerAccount:
+    ) -> Account:
         """Create an account, or return the existing one if its settings match.
 
         Args:
@@ -128,7 +124,7 @@ class BudgetLedger:
             LedgerError: it exists with other settings, or the ledger cannot store these.
         """
         account = self._find_or_add(
-            dataset, budget, relation, unit, parallel=parallel, rule=Rule.of(rule, limit_of(budget))
+            dataset, budget, relation, unit, parallel=parallel, rule=Rule.of(rule, storable(budget))
         )
         if (account.parallel, account.rule) != (parallel, rule):
             raise LedgerError(
@@ -136,7 +132,7 @@ class BudgetLedger:
                 f"rule={str(account.rule)!r}"
             )
         there = account.budget
-        if there != limit_of(budget).as_budget():
+        if there != storable(budget).as_budget():
             raise LedgerError(
                 f"the data set {dataset!r} has an account already, with the budget epsilon={there.epsilon}, "
                 f"delta={there.delta}, not epsilon={budget.epsilon}, delta={budget.delta}: dpfewshot ledger "
@@ -151,16 +147,16 @@ class BudgetLedger:
         *,
         relation: str = Relation.ZERO_OUT,
         unit: str | None = None,
-    ) -> LedgerAccount:
+    ) -> Account:
         """The account of a data set, created if it does not exist. An existing one keeps its own budget.
 
         Raises:
             LedgerError: it exists with another relation or unit, or the ledger cannot store these.
         """
-        stored = self._find(dataset)
+        stored = self._ledger.find(dataset_name(dataset))
         if stored is None:
             return self._find_or_add(dataset, budget, relation, unit)
-        return _bound(LedgerAccount(self._store, stored), relation, unit)
+        return _bound(Account(stored), relation, unit)
 
     def _find_or_add(
         self,
@@ -171,29 +167,82 @@ class BudgetLedger:
         *,
         parallel: bool = True,
         rule: Rule = Rule(),  # noqa: B008 - a frozen value
-    ) -> LedgerAccount:
-        name = dataset_name(dataset)
-        for other in self.datasets():
-            if other != name and same_spelling(other, name):
-                raise LedgerError(
-                    f"the account {other!a} is another spelling of {name!r}: name it exactly so"
-                )
+    ) -> Account:
         if relation not in tuple(Relation):
             raise LedgerError(f"the relation must be one of {', '.join(Relation)}, not {relation!r}")
-        check_unit(unit)
-        stored = self._store.find_or_add(
-            name, limit_of(budget), str(relation), unit, parallel=parallel, rule=rule
+        if unit is not None and not unit.strip():
+            raise LedgerError("unit must be the name of a column, or None where a unit is one record")
+        stored = self._ledger.find_or_add(
+            dataset_name(dataset), storable(budget), str(relation), unit, parallel=parallel, rule=rule
         )
-        return _bound(LedgerAccount(self._store, stored), relation, unit)
+        return _bound(Account(stored), relation, unit)
+
+
+def account_of_run(
+    budget: PrivacyBudget | None,
+    ledger: object,
+    dataset: str | None,
+    *,
+    relation: str,
+    unit: str | None,
+    create: bool = False,
+) -> Account | None:
+    """The account that `ledger` names, bound to the run's relation and unit.
+
+    Args:
+        budget: of the run; None for a run without a guarantee, which has no account.
+        ledger: None, the URL of a ledger, a BudgetLedger, or an Account.
+        dataset: the account's name in a ledger.
+        relation: the neighbouring relation of the run.
+        unit: the column that names whom a record belongs to.
+        create: create the account with the run's budget if the ledger has none of that name.
+
+    Raises:
+        InvalidPlan: a run without a guarantee names a ledger, a ledger comes without a data set, a data set
+            or `create` without a ledger, an account with another data set, or `ledger` is something else.
+        LedgerError: there is no such account, it holds for another relation or unit, or the ledger cannot be
+            used.
+    """
+    if ledger is None and dataset is not None:
+        raise InvalidPlan(
+            "dataset= names an account of a ledger, but ledger= is None: give its URL, or leave dataset= out "
+            "for a budget that lives as long as this process"
+        )
+    if budget is None:
+        if ledger is not None:
+            raise InvalidPlan("a run without a guarantee (certified=False) is refused a ledger account")
+        return None
+    if isinstance(ledger, (str, BudgetLedger)):
+        if not dataset:
+            raise InvalidPlan("ledger= needs dataset=, the name of the account")
+        opened = ledger if isinstance(ledger, BudgetLedger) else BudgetLedger.open(ledger)
+        if create:
+            return opened.account_or_create(dataset, budget, relation=relation, unit=unit)
+        account = opened.account(dataset, relation=relation, unit=unit)
+    elif create:
+        raise InvalidPlan("create=True creates an account in a ledger: give ledger= its URL, and dataset=")
+    elif ledger is None:
+        account = Account.in_memory(budget)
+    elif not isinstance(ledger, Account):
+        raise InvalidPlan(
+            "ledger= takes the URL of a ledger, a BudgetLedger or an Account; "
+            f"{type(ledger).__name__} is none"
+        )
+    elif dataset not in (None, ledger.dataset):
+        raise InvalidPlan(f"ledger= is an account already, and not that of the data set {dataset!r}")
+    else:
+        account = ledger
+    account.bind(frozenset({relation}), unit)
+    return account
 
 
 def _create(relation: str, unit: str | None) -> str:
     """The command that creates an account for a run."""
     options = "" if relation == Relation.ZERO_OUT else f" --relation {relation}"
-    named = "" if unit in (None, UNNAMED_UNIT) else f" --unit {shlex.quote(str(unit))}"
+    named = f" --unit {shlex.quote(unit)}" if unit else ""
     return f"{_CREATE}{options}{named}"
 
 
-def _bound(account: LedgerAccount, relation: str, unit: str | None) -> LedgerAccount:
+def _bound(account: Account, relation: str, unit: str | None) -> Account:
     account.bind(frozenset({relation}), unit)
     return account

@@ -7,10 +7,11 @@ revision = "0001"
 down_revision = None
 
 _NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_ACCOUNT = "dpfewshot_account.id"
 
 
 def upgrade() -> None:
-    """Create the tables. What they hold: `dpfewshot.ledger.tables`."""
+    """Create the tables. What they hold: `dpfewshot.account.tables`."""
     op.create_table(
         "dpfewshot_account",
         sa.Column("id", _NUMBER, primary_key=True),
@@ -19,17 +20,19 @@ def upgrade() -> None:
         sa.Column("delta", sa.BigInteger, nullable=False),
         sa.Column("relation", sa.Text, nullable=False),
         sa.Column("unit", sa.Text),
-        sa.Column("created_at", sa.Text, nullable=False),
-        sa.Column("package_version", sa.Text, nullable=False),
         sa.Column("partition", sa.Text),
         sa.Column("parallel", sa.Boolean, nullable=False),
         sa.Column("renyi_order", sa.Integer),
+        sa.Column("sums", sa.Text, nullable=False),
+        sa.Column("events", sa.BigInteger, nullable=False),
+        sa.Column("chain_tip", sa.Text, nullable=False),
+        sa.Column("seal", sa.Text, nullable=False),
         sa.CheckConstraint("epsilon > 0 AND delta > 0", name="dpfewshot_account_amounts"),
     )
     op.create_table(
         "dpfewshot_entry",
         sa.Column("id", _NUMBER, primary_key=True),
-        sa.Column("account_id", _NUMBER, sa.ForeignKey("dpfewshot_account.id"), nullable=False),
+        sa.Column("account_id", _NUMBER, sa.ForeignKey(_ACCOUNT), nullable=False),
         sa.Column("scope", sa.Text),
         sa.Column("epsilon", sa.BigInteger, nullable=False),
         sa.Column("delta", sa.BigInteger, nullable=False),
@@ -46,7 +49,13 @@ def upgrade() -> None:
     op.create_index("dpfewshot_entry_by_account", "dpfewshot_entry", ["account_id"])
     op.create_table(
         "dpfewshot_history",
-        *_key_of_account(),
+        sa.Column(
+            "account_id",
+            _NUMBER,
+            sa.ForeignKey(_ACCOUNT),
+            primary_key=True,
+            autoincrement=False,
+        ),
         sa.Column("number", _NUMBER, primary_key=True, autoincrement=False),
         sa.Column("at", sa.Text, nullable=False),
         sa.Column("actor", sa.Text, nullable=False),
@@ -62,14 +71,3 @@ def upgrade() -> None:
         sa.Column("renyi", sa.BigInteger),
     )
     op.create_index("dpfewshot_history_by_entry", "dpfewshot_history", ["account_id", "entry"])
-    op.create_table(
-        "dpfewshot_totals",
-        *_key_of_account(),
-        sa.Column("sums", sa.Text, nullable=False),
-        sa.Column("seal", sa.Text, nullable=False),
-    )
-
-
-def _key_of_account() -> list[sa.Column[int]]:
-    account = sa.ForeignKey("dpfewshot_account.id")
-    return [sa.Column("account_id", _NUMBER, account, primary_key=True, autoincrement=False)]

@@ -18,12 +18,16 @@ computes with stands for its exact binary value.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from fractions import Fraction
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.exact.rounding import rounded_down
-from dpfewshot.values import PrivacyBudget, PrivacySpend, as_float
+from dpfewshot.exact.rounding import rounded_down, rounded_up
+from dpfewshot.values import PrivacyBudget, PrivacySpend, amount_text, as_float
+
+if TYPE_CHECKING:
+    from dpfewshot.accounting.events import Event
 
 EPSILON_SCALE: Final = 10**12
 """What an amount counts for ε = 1."""
@@ -120,6 +124,54 @@ class Amount(NamedTuple):
 
 
 NOTHING: Final = Amount(0, 0)
+
+Cost = Amount | PrivacySpend
+"""What a plan reserves. Runs of this package pass the exact `Amount`; a caller may pass floats."""
+
+
+def in_words(spend: PrivacySpend) -> str:
+    """An (ε, δ) as a message shows it."""
+    return f"epsilon={amount_text(spend.epsilon)}, delta={amount_text(spend.delta)}"
+
+
+class EventCost(Amount):
+    """A certified (ε, δ) with the event that it was computed for, which an account may bound otherwise.
+
+    Wherever the event does not matter, and in comparisons, it is the plain `Amount`. Copies keep the event;
+    `_replace` returns a plain `Amount`, since the event certifies these numbers alone.
+    """
+
+    event: Event
+
+    def __new__(cls, amount: Amount, event: Event) -> Self:
+        """An amount, and the event that costs at most that."""
+        cost = super().__new__(cls, *amount)
+        cost.event = event
+        return cost
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Amount, Event]]:
+        """Copies and pickles are made of the amount and the event."""
+        return type(self), (Amount(*self), self.event)
+
+    @classmethod
+    def _make(cls, iterable: Iterable[int]) -> Amount:  # type: ignore[override]
+        """A plain amount: other numbers lack the event."""
+        return Amount(*iterable)
+
+
+def pure_cost(cost: Amount, rounds: int = 1) -> Amount:
+    """A cost (ε, 0) that `rounds` releases share equally; randomised response dominates each of them.
+
+    Args:
+        cost: of all rounds, with δ = 0.
+        rounds: at least 1.
+    """
+    from dpfewshot.accounting.events import LARGEST_COST, PoissonRandomizedResponse  # loads SciPy
+
+    each = rounded_up(Fraction(cost.epsilon, rounds * EPSILON_SCALE))
+    if not 0 < each <= LARGEST_COST:
+        return cost
+    return EventCost(cost, PoissonRandomizedResponse(1.0, each, rounds))
 
 
 def _finite(name: str, number: object) -> Fraction:

@@ -1,11 +1,20 @@
-"""How many draws a reservation has left, and which run may make them (docs/proofs/resuming.md)."""
+"""How many draws an entry has left, and which run may make them (docs/proofs/resuming.md).
+
+A ledger stores an entry's draws, its lease and a hash over both. The history has them where they are granted
+("reserve", "resume") and where they end ("settle"). A draw changes the entry alone: a row for each draw would
+store the order in which plans drew, which depends on how many records they drew
+(docs/decisions/checkpoints.md).
+"""
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from dpfewshot.account.history import LEASE, VERIFY, hash_of
 from dpfewshot.errors import BudgetExceeded, LedgerError
 
 WHAT_TO_DO = (
@@ -112,3 +121,46 @@ def _whole(count: int) -> int:
 def new_lease() -> str:
     """A lease that no other run has."""
     return secrets.token_hex(16)
+
+
+def columns(draws: DrawCounts | None) -> dict[str, str | None]:
+    """The entry's columns for its draws; empty if it counts none."""
+    if draws is None:
+        return {"blocks": None, "lease": None, "draws_hash": None}
+    return {"blocks": json.dumps(draws.left), "lease": draws.lease, "draws_hash": hash_of(_named(draws))}
+
+
+def draws_of(row: Mapping[str, Any]) -> DrawCounts | None:
+    """The draws in an entry's columns; None if it counts none.
+
+    Raises:
+        LedgerError: the columns do not match their hash.
+    """
+    if row["blocks"] is None and row["lease"] is None:
+        return None
+    try:
+        draws = DrawCounts(tuple(json.loads(row["blocks"])), row["lease"])
+        agrees = hash_of(_named(draws)) == row["draws_hash"]
+    except (TypeError, ValueError):
+        agrees = False
+    if not agrees:
+        raise LedgerError(f"the draws of entry {row['id']} were changed behind the ledger's back: {VERIFY}")
+    return draws
+
+
+def granted(draws: DrawCounts | None) -> dict[str, object]:
+    """The details of an event that grants draws, or ends them."""
+    return {} if draws is None else {LEASE: _named(draws)}
+
+
+def draws_in(details: Mapping[str, Any]) -> DrawCounts | None:
+    """The draws in an event's details; None if there are none."""
+    match details.get(LEASE):
+        case {"id": str(lease), "blocks": [*blocks]} if all(isinstance(left, int) for left in blocks):
+            return DrawCounts(tuple(blocks), lease)
+        case _:
+            return None
+
+
+def _named(draws: DrawCounts) -> dict[str, object]:
+    return {"id": draws.lease, "blocks": list(draws.left)}

@@ -68,11 +68,6 @@ def dataset_name(text: str) -> str:
     return name
 
 
-def same_spelling(text: str, name: str) -> bool:
-    """Whether a stored name, which may be older than normalisation, is a spelling of the given one."""
-    return _normalised(text) == name
-
-
 def similar(text: str, names: Iterable[str]) -> list[str]:
     """Names similar to `text`, the most similar first."""
     loose = {name: _loose(name) for name in names}

@@ -8,15 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpfewshot.budget.amounts import DELTA_SCALE, EPSILON_SCALE, Amount
-from dpfewshot.budget.draws import DrawCounts
-from dpfewshot.budget.rule import Rule
-from dpfewshot.budget.scopes import partition_after
-from dpfewshot.budget.tally import Tally
-from dpfewshot.budget.totals import Totals
-from dpfewshot.errors import LedgerError
-from dpfewshot.ledger.counting import RELEASED, draws_in, draws_of
-from dpfewshot.ledger.history import (
+from dpfewshot.account.amounts import DELTA_SCALE, EPSILON_SCALE, Amount
+from dpfewshot.account.draws import DrawCounts, draws_in, draws_of
+from dpfewshot.account.history import (
     CANCELLED,
     CHANGE_BUDGET,
     CHARGED,
@@ -26,13 +20,17 @@ from dpfewshot.ledger.history import (
     OPEN,
     PAID,
     RELEASE,
+    RELEASED,
     RESERVE,
     RESERVED,
     RESUME,
     SETTLED,
-    hash_of,
+    hash_if_readable,
     with_units,
 )
+from dpfewshot.account.rule import Rule, Tally, Totals
+from dpfewshot.account.scopes import partition_of
+from dpfewshot.errors import LedgerError
 
 Row = dict[str, Any]
 
@@ -84,7 +82,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Verification:
-    """What `LedgerAccount.verify` found.
+    """What `Account.verify` found.
 
     Attributes:
         dataset: the account.
@@ -144,14 +142,6 @@ def _broken_links(snapshot: Snapshot) -> Iterator[str]:
         previous = row["hash"]
 
 
-def hash_if_readable(row: Mapping[str, Any]) -> str | None:
-    """The hash of a row; None if a value has none, such as binary data."""
-    try:
-        return hash_of(row)
-    except TypeError:
-        return None
-
-
 @dataclass
 class _Replay:
     """The account, its entries and the draws that were last granted, rebuilt from the history."""
@@ -193,12 +183,12 @@ class _Replay:
         self.entries[row["entry"]] = {
             "scope": scope,
             "state": RESERVED,
-            "renyi": row.get("renyi"),
+            "renyi": row["renyi"],
         } | _amounts(row)
         self.draws[row["entry"]] = draws_in(json.loads(row["details"]))
         self.reserved_by[row["entry"]] = row["hash"]
-        if scope is not None:
-            self.account["partition"] = partition_after(self.account["partition"], scope)
+        if scope is not None and self.account["partition"] is None:
+            self.account["partition"] = partition_of(scope)
         self.totals.add(scope, tally_of(row))
         rule = Rule(self.account["renyi_order"])
         if not rule.fits(self.totals.total, _amount(self.account)):
@@ -256,7 +246,7 @@ def _amount(row: Mapping[str, Any]) -> Amount:
 
 def tally_of(row: Mapping[str, Any]) -> Tally:
     """What an entry costs, or the plan that an event reserved."""
-    return Tally.of(_amount(row), row.get("renyi"))
+    return Tally.of(_amount(row), row["renyi"])
 
 
 def _amounts(row: Row) -> Row:
@@ -274,7 +264,7 @@ def _disagreements(snapshot: Snapshot, replay: _Replay) -> Iterator[str]:
             stored_value, told_value = _value(name, snapshot.account.get(name)), _value(name, told)
             yield f"the account's {name} is {stored_value}, its history says {told_value}"
     stored = {
-        row["id"]: {"renyi": None} | {name: row[name] for name in row if name not in _NOT_IN_HISTORY}
+        row["id"]: {name: row[name] for name in row if name not in _NOT_IN_HISTORY}
         for row in snapshot.entries
     }
     for entry in sorted(stored.keys() | replay.entries.keys()):
