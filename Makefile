@@ -38,7 +38,7 @@ bench: .venv/bench
 
 # The papers' privacy figures beside ours, into docs/results/accounting.md; takes some seconds.
 reproduce: .venv/dev
-	$(BIN)/python -m bench.reproduce > docs/results/accounting.md
+	$(BIN)/python -m bench.reproduce
 	cat docs/results/accounting.md
 
 # Slow tests that rarely fail; faults put into the code, each of which must fail a test; and processes that are
@@ -55,22 +55,17 @@ models: .venv/dev
 
 # Accuracy on the papers' five tasks, into docs/results/utility.md. Takes hours; an interrupted run resumes.
 # DATA=folder of the data sets; STORE=folder outside of the project for the demonstrations.
+WRITER := models/gemma-3-270m-q4_k_m.gguf
 utility: models
 	$(BIN)/python -m bench.utility $(DATA) $(STORE)
 	$(BIN)/python -m bench.utility $(DATA) $(STORE) --user qwen
-	$(BIN)/python -m bench.utility_scores $(DATA) $(STORE)/pools
-	$(BIN)/python -m bench.utility_scores $(DATA) $(STORE)/pools --user qwen
-	$(BIN)/python -m bench.released_calibration $(DATA) $(STORE)/pools
-	$(BIN)/python -m bench.certified $(DATA) $(STORE)/certified models/gemma-3-270m-q4_k_m.gguf
-	for n in 300 1000 5000; do $(BIN)/python -m bench.certified $(DATA) $(STORE)/certified \
-		models/gemma-3-270m-q4_k_m.gguf --task agnews --records $$n; done
-	$(BIN)/python -m bench.utility_choice $(DATA) $(STORE)/pools
-	$(BIN)/python -m bench.utility_jargon $(STORE)/pools
-	$(BIN)/python -m bench.utility_page > docs/results/utility.md
+	$(BIN)/python -m bench.utility $(DATA) $(STORE) --certified $(WRITER)
+	for n in 300 1000 5000; do $(BIN)/python -m bench.utility $(DATA) $(STORE) --task agnews --records $$n; done
+	$(BIN)/python -m bench.pages
 	$(BIN)/python -m bench.readme
 
-# Every peer beside dpfewshot, into docs/comparison.md. Takes about two hours on two idle cores; what was measured is kept.
-# DATA as above; STORE=folder outside of the project for the peers' environments (3 GB) and the demonstrations.
+# Peers beside dpfewshot, into docs/comparison.md. Takes about an hour on two idle cores; what was measured is kept.
+# DATA as above; STORE=folder outside of the project for the peers' environment and the demonstrations.
 peers: models .venv/bench
 	$(BIN)/python -m bench.peers $(DATA) $(STORE)
 	$(BIN)/python -m bench.readme

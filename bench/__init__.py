@@ -1,6 +1,20 @@
-"""Measurements that print pages of docs/results, run from the root: `python -m bench.core`.
+"""Measurements, run from the root: one module for each question that a page of docs/results answers.
 
-Three modules are read by the tests too: `reproduce` (the papers' figures), `seeded_faults` (faults that the
-tests must catch) and `ledger_rounds` with `postgresql` (processes that are killed and that race on a ledger).
-The package imports nothing of the tests.
+| question | module | page |
+|---|---|---|
+| how fast are the core and the accountant? | `core`, `accounting` | core.md |
+| what does a model in process cost, and servers? | `backends`, `replicas`, `vllm_speed` | backends.md |
+| what does the ledger cost, and what survives? | `ledger`, `ledger_rounds`, `postgresql` | ledger.md |
+| how much memory do many records take? | `records` | |
+| do the papers' figures hold? | `reproduce` | accounting.md |
+| how close does each mechanism stay to the noiseless token? | `mechanisms`, `vectors` | mechanisms.md |
+| how good are the demonstrations in use? | `utility`, `batched`, `models` | utility.md |
+| is a peer better? | `peers`, `asking` | comparison.md |
+| what can poisoned records achieve? | `poisoned` | how-to/poisoned-records.md |
+| do the tests notice faults? | `faults` | |
+| how much code does one demonstration pass through? | `walk` | |
+
+`pages` and `readme` make the tables of pages from the raw rows in bench/results. Experiments that are finished have
+their rows there and no module: their page names the commit that has it last. The package imports nothing of the tests,
+but for `faults`.
 """

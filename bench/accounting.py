@@ -18,17 +18,10 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
+from bench.reproduce import TANG, TARGETS, Task
 from dpfewshot.accounting import PoissonGaussian, calibrate
 from dpfewshot.accounting.bounds import epsilon_upper
 
-TABLE = {
-    "AGNews": (20 / 30000, 100, 1 / 30000),
-    "DBPedia": (80 / 40000, 100, 1 / 40000),
-    "TREC": (80 / 835, 15, 1 / 835),
-    "MIT-G": (80 / 2953, 80, 1 / 2953),
-    "MIT-D": (80 / 1561, 80, 1 / 1561),
-}
-TARGETS = (1, 2, 4, 8)
 ACCURACIES = (1e-3, 1e-4)
 GRIDS = (3e-2, 1e-2, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4, 1e-4, 5e-5, 2e-5, 1e-5)
 TOLERANCE_SHARE = 0.4
@@ -57,18 +50,21 @@ def best_time(work: Callable[[], object], runs: int) -> float:
     return 1000 * min(found)
 
 
+def least_noise(task: Task, target: float) -> float:
+    """σ of a row."""
+    q = task.sample / task.population
+    return calibrate(lambda s: PoissonGaussian(q, s, task.steps), epsilon=target, delta=task.delta)
+
+
 def calibrated() -> list[Row]:
     """Every row, with the time that its calibration took."""
     rows = []
-    for name, (q, steps, delta) in TABLE.items():
+    for task in TANG:
         for target in TARGETS:
-
-            def work(q: float = q, steps: int = steps, target: int = target, delta: float = delta) -> float:
-                return calibrate(lambda s: PoissonGaussian(q, s, steps), epsilon=target, delta=delta)
-
-            event = PoissonGaussian(q, work(), steps)
-            reference = epsilon_upper(event, delta, FINEST)
-            rows.append(Row(name, target, event, delta, best_time(work, 5), reference))
+            work = functools.partial(least_noise, task, target)
+            event = PoissonGaussian(task.sample / task.population, work(), task.steps)
+            reference = epsilon_upper(event, task.delta, FINEST)
+            rows.append(Row(task.name, target, event, task.delta, best_time(work, 5), reference))
     return rows
 
 
@@ -124,9 +120,9 @@ def main() -> None:
     """Prints the calibrations, then the comparison."""
     rows = calibrated()
     print("one calibration (ms)")
-    for name in TABLE:
-        times = [row.milliseconds for row in rows if row.name == name]
-        print(f"{name:9}" + "".join(f"{each:>8.1f}" for each in times))
+    for task in TANG:
+        times = [row.milliseconds for row in rows if row.name == task.name]
+        print(f"{task.name:9}" + "".join(f"{each:>8.1f}" for each in times))
     slowest = max(row.milliseconds for row in rows)
     print(
         f"slowest {slowest:.1f} ms: {'within' if slowest <= CALIBRATION_LIMIT else 'ABOVE'} {CALIBRATION_LIMIT:g} ms"

@@ -1,163 +1,438 @@
-"""The in-process backend's cost: the page docs/results/backends.md.
+"""The in-process backend's cost: prints the tables of docs/results/backends.md.
 
-    python -m bench.backends DATA > docs/results/backends.md
+    python -m bench.backends DATA [--only speed]
 
 DATA is a folder with `trec.train.jsonl.gz`, `trec.test.jsonl.gz`, `agnews.train_subset.jsonl.gz` and
 `agnews.test.jsonl.gz`. Needs the extra `bench` (llama-server comes from xllamacpp). Some ten minutes on two cores that
-are otherwise idle; progress goes to standard error. `--only speed` and the like measure one section.
+are otherwise idle; progress goes to standard error. The exit status is 1 if a target is missed.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
+import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 import dpfewshot as dpf
-from bench import backends_memory, backends_profile
-from bench.backends_inputs import DATA_SETS, LONG, PROMPTS, SHORT, Inputs, Options, loaded
-from bench.backends_speed import speed, verdict
-from bench.backends_together import together
-from bench.backends_ways import InProcess
-from bench.trec import prefix_tree_nodes
-from dpfewshot.backends import LlamaCpp
+from bench.asking import LABELS, InProcess, Inputs, Server, Step
+from dpfewshot.backends import LlamaCpp, PromptBlock, packaged_model_path
+from dpfewshot.backends.protocol import Logprobs, Tokens
 
-NODES_TARGET = 1.05
+SHORT, LONG = 15, 40
+"""T, released tokens of a demonstration."""
+
+PROMPTS = 20
+"""M, in sections that use a single one."""
+
 REST_TARGET = 0.02
 MEMORY_TARGET = 1.5
 
 
-def counts(options: Options) -> Iterator[str]:
-    """Tokens evaluated for one released token, beside the prefix trees of its prompts."""
-    yield "## Tokens evaluated for one released token, a fresh draw every token\n"
-    yield COUNTS
-    yield "| prompts | N | M | evaluated | tree of the step's prompts | ratio | target | | prefix once a demonstration | ratio | public tree | ratio |"
-    yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
-    with loaded(replace(options, threads=1)) as backend:  # each of several lanes evaluates the prefix
-        for data_set in DATA_SETS:
-            inputs = Inputs(data_set, options.data, backend, LONG)
-            for size in (1, 2):
-                for prompts in (PROMPTS, 80):
-                    yield counted(inputs, backend, prompts, size, measure=prompts == PROMPTS)
-    yield ""
+# Against one request a prompt and a token
 
 
-def counted(inputs: Inputs, backend: LlamaCpp, prompts: int, size: int, *, measure: bool) -> str:
-    """One row: the mean over T = 15 tokens, one of which is evaluated and must agree."""
-    rows = []
-    for position in range(SHORT):
-        subsets = inputs.draw(position, prompts, size)
-        released = inputs.released[:position]
-        suffixes = inputs.suffixes(subsets, released)
-        without_records = [*inputs.prompts.prefix, *inputs.prompts.public_suffix, *released]
-        whole = [[*inputs.prompts.prefix, *suffix] for suffix in suffixes]
-        evaluated = sum(map(len, suffixes)) + 1
-        rows.append(
-            (
-                evaluated,
-                prefix_tree_nodes([without_records, *whole]),
-                prefix_tree_nodes(suffixes) + 1,
-                len(without_records) + sum(map(len, suffixes)),
-            )
+POSITIONS = {SHORT: (7,), LONG: (7, 32)}
+"""The tokens that are measured for a demonstration of T. A step's work grows linearly with its position,
+and the mean of these positions is that of 0 to T-1."""
+
+FRESH_TARGET = 2.0
+BLOCK_TARGETS = {SHORT: 6.0, LONG: 10.0}
+
+PUBLISHED = "llama-server, four slots, prompt cache"
+INVARIANT = "llama-server, one slot, no prompt cache"
+REPEATED = f"{PUBLISHED}, one draw (R = T)"
+FRESH = "in process, a fresh draw every token"
+BLOCK = "in process, one draw (R = T)"
+
+SERVERS = (PUBLISHED, INVARIANT)
+
+
+def verdict(holds: bool) -> str:
+    """The word for it in the tables."""
+    return "holds" if holds else "MISSED"
+
+
+def spread(values: Sequence[float]) -> str:
+    """The median, with the minimum and the maximum."""
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def speed(options: argparse.Namespace) -> Iterator[str]:
+    """In process against one request a prompt and a token."""
+    if find_spec("xllamacpp") is None:
+        raise SystemExit("llama-server is not installed: pip install '.[bench]'")
+    with ExitStack() as stack:
+        model = packaged_model_path()
+        backend = stack.enter_context(
+            LlamaCpp(model, context_tokens=256, threads=options.threads, kept_prompts=75)
         )
-        if measure and position == SHORT // 2:
-            found = InProcess(backend).fresh(inputs, subsets, position).evaluated
-            if found != evaluated:
-                raise SystemExit(f"the backend evaluated {found} tokens, not {evaluated}")
-    evaluated, step, once, public = (statistics.mean(column) for column in zip(*rows, strict=True))
-    return (
-        f"| {inputs.data_set.name} | {size} | {prompts} | {evaluated:.0f} | {step:.0f} | {evaluated / step:.3f} "
-        f"| at most {NODES_TARGET} | {verdict(evaluated <= NODES_TARGET * step)} "
-        f"| {once:.0f} | {evaluated / once:.3f} | {public:.0f} | {evaluated / public:.3f} |"
+        yield f"In process: {backend.describe()}.\n"
+        ways: Ways = {
+            PUBLISHED: stack.enter_context(closing(Server(model, 4, options.threads, cache_prompt=True))),
+            INVARIANT: stack.enter_context(closing(Server(model, 1, options.threads, cache_prompt=False))),
+        }
+        ways[FRESH] = InProcess(backend)
+        for name in LABELS:
+            yield from compared(Inputs(name, options.data, backend, LONG), ways, options.rounds)
+
+
+Ways = dict[str, Server | InProcess]
+
+Round = dict[tuple[str, int], Step]
+"""Cost of a demonstration of T tokens, by way of asking and T."""
+
+
+def compared(inputs: Inputs, ways: Ways, rounds: int) -> Iterator[str]:
+    """One data set: a table of all ways of asking, and the targets."""
+    apart = warmed(inputs, ways)
+    measured = [one_round(inputs, ways, number) for number in range(rounds)]
+    yield f"### {inputs.name}, M = {PROMPTS}, N = 1\n"
+    for tokens in (SHORT, LONG):
+        yield f"| T = {tokens}, asked | seconds | tokens evaluated | times a fresh draw in process | times one draw in process |"
+        yield "|---|---|---|---|---|"
+        for name in (*ways, REPEATED, BLOCK):
+            steps = [one[name, tokens] for one in measured]
+            factors = " | ".join(spread(factor(measured, tokens, name, way)) for way in (FRESH, BLOCK))
+            evaluated = statistics.mean(step.evaluated for step in steps)
+            yield f"| {name} | {spread([step.seconds for step in steps])} | {evaluated:,.0f} | {factors} |"
+        yield ""
+    yield from targets(measured)
+    yield (
+        "By how much the mean probability of a token differs at most from that in process: "
+        f"{', '.join(f'{name} {most:.3f}' for name, most in apart.items())}.\n"
     )
 
 
-def rest(options: Options) -> Iterator[str]:
+def targets(measured: Sequence[Round]) -> Iterator[str]:
+    """The targets, against the server as it comes, and with batch-invariant settings."""
+    yield f"| as fast as one request a prompt | T | target | {' | | '.join(SERVERS)} | |"
+    yield f"|---|---|---|{'---|---|' * len(SERVERS)}"
+    for tokens in (SHORT, LONG):
+        for way in (FRESH, BLOCK):
+            target = FRESH_TARGET if way == FRESH else BLOCK_TARGETS[tokens]
+            found = [factor(measured, tokens, server, way) for server in SERVERS]
+            cells = (f"{spread(one)} | {verdict(statistics.median(one) >= target)}" for one in found)
+            yield f"| {way} | {tokens} | at least {target:g} | {' | '.join(cells)} |"
+    yield ""
+
+
+def factor(measured: Sequence[Round], tokens: int, name: str, way: str) -> list[float]:
+    """The ratio of two ways' times in each round."""
+    return [one[name, tokens].seconds / one[way, tokens].seconds for one in measured]
+
+
+def warmed(inputs: Inputs, ways: Ways) -> dict[str, float]:
+    """Runs every way of asking once, untimed, and returns the largest difference of a mean probability from ours."""
+    subsets = inputs.draw(-1, PROMPTS, 1)
+    means = {name: way.fresh(inputs, subsets, SHORT // 2).mean for name, way in ways.items()}
+    ours = means.pop(FRESH)
+    return {
+        name: max(abs(ours[token] - other[token]) for token in ours.keys() & other.keys())
+        for name, other in means.items()
+    }
+
+
+def one_round(inputs: Inputs, ways: Ways, number: int) -> Round:
+    """Runs every way of asking once on the same draws, in alternating order."""
+    draws = {position: inputs.draw(100 * number + position, PROMPTS, 1) for position in POSITIONS[LONG]}
+    found: Round = {}
+    names = list(ways) if number % 2 else list(reversed(ways))
+    for name in names:
+        steps = {position: ways[name].fresh(inputs, drawn, position) for position, drawn in draws.items()}
+        found |= _demonstrations(name, steps)
+    again = {
+        position: ways[PUBLISHED].fresh(inputs, drawn, position + 1) for position, drawn in draws.items()
+    }
+    found |= _demonstrations(REPEATED, again)
+    way = ways[FRESH]
+    assert isinstance(way, InProcess)  # noqa: S101 - for mypy
+    of_block = way.block(inputs, draws[POSITIONS[LONG][0]], LONG)
+    found |= {(BLOCK, tokens): _sum(of_block[:tokens]) for tokens in POSITIONS}
+    print(f"{inputs.name}, round {number}", file=sys.stderr)
+    return found
+
+
+def _demonstrations(name: str, steps: dict[int, Step]) -> Round:
+    """Extrapolates the steps at the measured positions to whole demonstrations."""
+    return {
+        (name, tokens): Step(
+            tokens * statistics.mean(steps[position].seconds for position in positions),
+            round(tokens * statistics.mean(steps[position].evaluated for position in positions)),
+            {},
+        )
+        for tokens, positions in POSITIONS.items()
+    }
+
+
+def _sum(steps: Sequence[Step]) -> Step:
+    return Step(sum(step.seconds for step in steps), sum(step.evaluated for step in steps), {})
+
+
+# The shares of a real run's time
+
+EVALUATION = {"llama_decode", "llama_get_logits_ith"}
+"""The functions of llama.cpp in which the language model is computed; the second waits for the first."""
+
+
+@dataclass
+class Clock:
+    """The seconds measured so far: those in which at least one thread was in a block of `running`."""
+
+    seconds: float = 0.0
+    _started: float = 0.0
+    _threads: int = 0
+    _lock: Lock = field(default_factory=Lock)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Let the clock run in the block."""
+        with self._lock:
+            if not self._threads:
+                self._started = time.perf_counter()
+            self._threads += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._threads -= 1
+                if not self._threads:
+                    self.seconds += time.perf_counter() - self._started
+
+
+class TimedLibrary:
+    """The `llama_cpp` module, with a clock on the functions that evaluate."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self.clock = Clock()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._library, name)
+        return self._timed(found) if name in EVALUATION else found
+
+    def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any) -> Any:
+            with self.clock.running():
+                return function(*arguments)
+
+        return timed
+
+
+class TimedBlock:
+    """A block with a clock on its answers."""
+
+    def __init__(self, block: PromptBlock, clock: Clock) -> None:
+        self._block = block
+        self._clock = clock
+        self.append, self.close = block.append, block.close
+
+    def next_token_logprobs(self, support: Tokens | None = None) -> Logprobs:
+        """See `PromptBlock.next_token_logprobs`."""
+        with self._clock.running():
+            return self._block.next_token_logprobs(support)
+
+
+class TimedLlamaCpp(LlamaCpp):
+    """llama.cpp with clocks on the library, on blocks and on opening them."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(packaged_model_path(), **settings)
+        self._loaded.library = self.library = TimedLibrary(self._loaded.library)
+        self.clock = Clock()
+
+    def open_block(  # type: ignore[override]  # the block is timed
+        self, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
+    ) -> TimedBlock:
+        """See `BlockBackend.open_block`. A block of several tokens allocates its streams at the first."""
+        with self.clock.running():
+            block = super().open_block(prefix, suffixes, tokens, public=public)
+        return TimedBlock(block, self.clock)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """One demonstration, from the constructor to its text, and the shares of its wall time.
+
+    Attributes:
+        tokens: released.
+        seconds: wall time.
+        model: share of llama.cpp.
+        backend: share of the rest of the backend: batches filled, logits into log-probabilities.
+        rest: share of all else: reading prompts into tokens, plan, accounting, ledger, draws, aggregation, noise.
+    """
+
+    tokens: int
+    seconds: float
+    model: float
+    backend: float
+    rest: float
+
+
+def generate(backend: LlamaCpp, records: list[dpf.Record], prompts: int, tokens: int, every: int) -> int:
+    """Generates a demonstration of TREC's Location with a ledger in a file, and returns its token count."""
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{Path(folder) / 'budget.db'}"
+        dpf.BudgetLedger.open(url).create("trec", dpf.PrivacyBudget(epsilon=4, delta=1e-5))
+        synthesizer = dpf.Synthesizer(
+            dpf.tasks.TREC,
+            records,
+            backend,
+            budget=dpf.PrivacyBudget(epsilon=4, delta=1e-5),
+            settings=dpf.Settings(prompts_per_draw=prompts, tokens_per_draw=every),
+            max_tokens=tokens,
+            labels=["Location"],
+            ledger=url,
+            dataset="trec",
+        )
+        return synthesizer.generate("Location").token_count
+
+
+def shares(
+    backend: TimedLlamaCpp, records: list[dpf.Record], prompts: int, tokens: int, every: int
+) -> Shares:
+    """The shares of one run."""
+    before = backend.library.clock.seconds, backend.clock.seconds
+    started = time.perf_counter()
+    released = generate(backend, records, prompts, tokens, every)
+    seconds = time.perf_counter() - started
+    model = backend.library.clock.seconds - before[0]
+    answering = backend.clock.seconds - before[1]
+    return Shares(released, seconds, model / seconds, (answering - model) / seconds, 1 - answering / seconds)
+
+
+# Memory
+
+BODY_TOKENS = 160
+"""Tokens of a record; the instruction, the label and the fields make it 200."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The loading of the model, and the prompts of a draw.
+
+    Attributes:
+        context_tokens: see `LlamaCpp`.
+        kept_prompts: see `LlamaCpp`.
+        weights: see `LlamaCpp`; None for the file's.
+        prompts: M.
+    """
+
+    context_tokens: int
+    kept_prompts: int
+    weights: str | None
+    prompts: int
+
+
+SETTINGS = (
+    Setting(context_tokens=256, kept_prompts=15, weights=None, prompts=15),
+    Setting(context_tokens=256, kept_prompts=90, weights=None, prompts=80),
+    Setting(context_tokens=256, kept_prompts=90, weights="bf16", prompts=80),
+    Setting(context_tokens=512, kept_prompts=75, weights=None, prompts=80),
+)
+
+
+def use(setting: Setting) -> None:
+    """Generates four tokens, and prints this program's peak."""
+    text = " ".join(f"word {number}" for number in range(BODY_TOKENS))
+    records = [dpf.Record(f"{number} {text}", "Location") for number in range(setting.prompts)]
+    with LlamaCpp(
+        packaged_model_path(),
+        context_tokens=setting.context_tokens,
+        kept_prompts=setting.kept_prompts,
+        weights=setting.weights,
+    ) as backend:
+        synthesizer = dpf.Synthesizer(
+            dpf.tasks.TREC,
+            records,
+            backend,
+            budget=dpf.PrivacyBudget(epsilon=4, delta=1e-5),
+            max_tokens=4,
+            labels=["Location"],
+            settings=dpf.Settings(
+                prompts_per_draw=setting.prompts, tokens_per_draw=4, record_token_cap=BODY_TOKENS
+            ),
+        )
+        synthesizer.generate("Location")
+    print(largest_resident_set())
+
+
+def largest_resident_set() -> float:
+    """This program's peak, GiB. `getrusage` would also count what the process was before exec."""
+    kilobytes = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert kilobytes  # noqa: S101 - Linux has it
+    return int(kilobytes[1]) / 2**20
+
+
+def gigabytes(setting: Setting) -> float:
+    """The peak of the setting's generation in a process of its own, GiB."""
+    arguments = [sys.executable, "-m", "bench.backends", "memory of", str(SETTINGS.index(setting))]
+    return float(subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True).stdout)  # noqa: S603
+
+
+# Sections
+
+
+def rest(options: argparse.Namespace) -> Iterator[str]:
     """The time that a real run spends outside of the language model."""
-    yield "## All that is not the language model\n"
-    yield REST
     yield "| M | R | tokens | seconds | llama.cpp | backend beside it | all the rest | target | |"
     yield "|---|---|---|---|---|---|---|---|---|"
     records = dpf.read_records(options.data / "trec.train.jsonl.gz")
-    with backends_profile.TimedLlamaCpp(context_tokens=256, threads=options.threads) as backend:
-        backends_profile.generate(backend, records, 1, 1, 1)  # imports are lazy
+    with TimedLlamaCpp(context_tokens=256, threads=options.threads) as backend:
+        generate(backend, records, 1, 1, 1)  # imports are lazy
         for prompts, tokens, every in ((20, SHORT, 1), (80, 5, 1), (80, SHORT, SHORT)):
-            found = backends_profile.shares(backend, records, prompts, tokens, every)
+            found = shares(backend, records, prompts, tokens, every)
             yield (
                 f"| {prompts} | {every} | {found.tokens} | {found.seconds:.1f} | {found.model:.2%} | {found.backend:.2%} "
                 f"| {found.rest:.2%} | at most {REST_TARGET:.0%} | {verdict(found.rest <= REST_TARGET)} |"
             )
-            print(f"rest: M = {prompts}", file=sys.stderr)
-        entries = backends_profile.heaviest(backend, records, 12)
-    yield "\n| beside the model's answers, by cProfile (M = 20, 5 tokens) | calls | milliseconds, with what it calls |"
-    yield "|---|---|---|"
-    yield from (f"| {name} | {calls} | {seconds * 1e3:.1f} |" for name, calls, seconds in entries)
     yield ""
 
 
-def memory(_: Options) -> Iterator[str]:
+def memory(_: argparse.Namespace) -> Iterator[str]:
     """The largest resident set of a generation."""
-    yield "## Memory\n"
-    yield MEMORY
     yield "| context_tokens | kept_prompts | weights | M, prompts of 200 tokens | largest resident set, GiB | target | |"
     yield "|---|---|---|---|---|---|---|"
-    for setting in backends_memory.SETTINGS:
-        found = backends_memory.gigabytes(setting)
+    for setting in SETTINGS:
+        found = gigabytes(setting)
         yield (
             f"| {setting.context_tokens} | {setting.kept_prompts} | {setting.weights or 'of the file'} | {setting.prompts} "
             f"| {found:.2f} | below {MEMORY_TARGET} | {verdict(found < MEMORY_TARGET)} |"
         )
-        print(f"memory: {setting}", file=sys.stderr)
     yield ""
 
 
-SECTIONS = {"counts": counts, "speed": speed, "together": together, "rest": rest, "memory": memory}
+SECTIONS = {"speed": speed, "rest": rest, "memory": memory}
 
 
 def main() -> int:
-    """Prints the page; the exit status is 1 if a target is missed."""
-    parser = argparse.ArgumentParser(description="The in-process backend's cost, as a page.")
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("data", type=Path, help="the folder with the data sets")
     parser.add_argument("--only", choices=SECTIONS, action="append", help="a section; may be repeated")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of all ways of asking")
     parser.add_argument("--threads", type=int, default=2, help="worker threads, of the server as well")
     chosen = parser.parse_args()
-    options = Options(chosen.data, chosen.rounds, chosen.threads)
-    print(HEADER)
     missed = False
     for name in chosen.only or SECTIONS:
-        for line in SECTIONS[name](options):
+        for line in SECTIONS[name](chosen):
             print(line, flush=True)
             missed |= "MISSED" in line
-    print("Which targets are missed, and why: [weights](../decisions/weights.md).")
     return int(missed)
 
 
-HEADER = """# The in-process backend's cost
-
-    python -m bench.backends DATA > docs/results/backends.md
-
-SmolLM2-135M-Instruct (a Q4_1 file), the Gaussian mechanism with K = 100. Records and released tokens are the same for every method, so all methods
-evaluate the same prompts: M subsets of TREC's *Location* or AG News' *World*, after tokens of held-out texts. All methods took turns in one run.
-A range is median (least to most) over its rounds. Compare ratios; times belong to one machine.
-"""
-
-COUNTS = """A step's tree contains once each token that its prompts, the public one included, share as a prefix. In process the prefix is evaluated once a
-demonstration and the public prompt grows by a token, so fewer evaluations than the tree's nodes can suffice. A prefix that two private records share is evaluated
-for each, since a schedule that shares it would depend on who else was drawn. With several threads each evaluates the prefix, once a demonstration too; the table counts one. "Prefix once a demonstration" is the stricter count: it requires that
-sharing and credits nothing for the prefix. The "public tree" shares only what all prompts of a label begin with. Means over T = 15 tokens.
-"""
-
-REST = """A real `Synthesizer` with an SQLite ledger in a file, TREC's *Location*, ε = 4, δ = 1e-5, from the constructor to the text; the model and
-the libraries are loaded before. "llama.cpp" is the time in its evaluating functions, "backend beside it" the backend's remaining work for an answer (log-softmax, batches),
-"all the rest" is everything else: records into tokens, plan, accounting, ledger, draws, aggregation, noise.
-"""
-
-MEMORY = """The largest resident set of a process that loads the model and generates one demonstration of T = R = 4 tokens, with every record in the draw.
-"""
-
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:2] == ["memory of"]:
+        use(SETTINGS[int(sys.argv[2])])
+    else:
+        sys.exit(main())

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpfewshot.backends.hugging_face.model import HuggingFaceModel
 from dpfewshot.backends.hugging_face.streams import _stream_cache
-from dpfewshot.backends.protocol import Logprobs, Tokens
+from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
 
 ROWS = 64
 """Prompts of a call at most."""
@@ -27,8 +27,8 @@ CALL_TOKENS = 2048
 """Tokens of a call at most, padding included."""
 
 
-class Batched:
-    """A `BlockBackend` over a causal model of transformers.
+class Batched(LogprobBackend):
+    """A backend over a causal model of transformers.
 
     Args:
         model: a GGUF file.
@@ -36,23 +36,15 @@ class Batched:
         context_tokens: the longest prompt.
     """
 
-    batch_invariant = False
+    kept_prompts = None
 
     def __init__(self, model: str, *, threads: int, context_tokens: int) -> None:
         self._model = HuggingFaceModel(model, "cpu", "bfloat16", "sdpa")
         self._model.torch.set_num_threads(threads)
-        self.context_tokens = context_tokens
+        self.context_tokens: int = context_tokens
+        self.vocabulary_size = self._model.vocabulary_size
+        self.end_token_ids = self._model.end_token_ids
         self._prefixes: dict[tuple[int, ...], list[tuple[Any, Any]]] = {}
-
-    @property
-    def vocabulary_size(self) -> int:
-        """V."""
-        return self._model.vocabulary_size
-
-    @property
-    def end_token_ids(self) -> frozenset[int]:
-        """The tokens with which the model ends a text."""
-        return self._model.end_token_ids
 
     def tokenize(self, text: str) -> list[int]:
         """Token ids of `text`."""
@@ -69,7 +61,7 @@ class Batched:
     def open_block(
         self, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
     ) -> Block:
-        """See `BlockBackend`. Private prompts' probabilities are normalised over the support alone.
+        """See `LogprobBackend.open_block`. Private prompts' probabilities are normalised over the support alone.
 
         Mechanisms use no more than that, and the vocabulary's other rows need not be computed.
         """
@@ -95,10 +87,7 @@ class Batched:
         """Empty keys and values, shape (rows, heads, count, width) each."""
         torch, dtype = self._model.torch, self._model.dtype
         return [
-            tuple(
-                torch.zeros((rows, part.heads, count, part.width), dtype=dtype)
-                for part in (layer.keys, layer.values)
-            )
+            tuple(torch.zeros((rows, part.heads, count, part.width), dtype=dtype) for part in layer)
             for layer in self._model.layers
         ]
 

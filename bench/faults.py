@@ -1,6 +1,6 @@
 """Puts faults into a copy of the project, one at a time: some test must fail for each.
 
-    make soak                          # all of bench/seeded_faults, and more
+    make soak                          # all of tests/seeded_faults, and more
     python -m bench.faults             # some minutes
     python -m bench.faults labels.py   # faults whose file or property contains a word
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.seeded_faults import FAULTS, Fault
+from tests.seeded_faults import FAULTS, Fault
 
 ROOT = Path(__file__).parents[1]
 COPIED = (
@@ -73,7 +74,8 @@ def tried(copy: Path, fault: Fault) -> str:
     start = time.monotonic()
     with seeded(copy, fault):
         status = tested(copy, fault.tests.split())
-    verdict = {PASSED: "SURVIVED", FAILED: CAUGHT}.get(status, f"NOT RUN {status}")
+    died = status < 0 and -status != signal.SIGKILL  # native code may abort; a kill is the machine's
+    verdict = CAUGHT if died else {PASSED: "SURVIVED", FAILED: CAUGHT}.get(status, f"NOT RUN {status}")
     show("")
     print(f"{verdict:<10} {time.monotonic() - start:5.0f} s  {fault.breaks} ({fault.file})", flush=True)
     return verdict

@@ -82,7 +82,7 @@ def kill_rounds(url: str, rounds: int, *, forgetful: bool = False) -> dict[str, 
         ledger=account,
         labels=["refund"],
         max_tokens=4,
-        preset="tang",
+        settings=dpf.Settings(preset="tang"),
     )
     cost = made.plan.epsilon
     assert cost is not None  # noqa: S101 - the plan is certified

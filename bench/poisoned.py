@@ -1,4 +1,4 @@
-"""What poisoned records achieve, into docs/results/raw/poisoned.json: `python -m bench.poisoned`.
+"""What poisoned records achieve, into bench/results/poisoned.json: `python -m bench.poisoned`.
 
 The worst case: a model that obeys every record. A prompt that holds a poisoned record answers with the planted
 word, at probability 1. The page docs/how-to/poisoned-records.md shows the tables.
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import dpfewshot as dpf
+from bench.pages import Lines, Table, rows, table, write
+from bench.utility import ROOT
 from dpfewshot.audit.bounds import Rate, TradeOff, most_probable
 from dpfewshot.backends import Scripted
 from dpfewshot.generation.experiments import unaccounted
@@ -21,7 +20,8 @@ from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.mechanisms import Gaussian, Mechanism
 from dpfewshot.runtime.files import write_whole
 
-RAW = Path(__file__).parents[1] / "docs/results/raw/poisoned.json"
+RAW = ROOT / "bench/results/poisoned.json"
+PAGE = ROOT / "docs/how-to/poisoned-records.md"
 PLAYS, UNITS, PROMPTS, TOKENS, DELTA = 2_000, 200, 20, 8, 1e-6
 EPSILONS: tuple[float | None, ...] = (1.0, 4.0, 8.0, None)
 POISONED = (0, 1, 5, 20)
@@ -65,10 +65,9 @@ def synthesizer(
         [dpf.Record(text, "refund") for text in texts],
         Obedient(agree=agree),
         budget=dpf.NO_PRIVACY if epsilon is None else dpf.PrivacyBudget(epsilon, DELTA),
-        mechanism=mechanism or Gaussian(top_k=len(WORDS) - 1),  # the attacker's instruction is no candidate
-        prompts_per_draw=prompts,
+        mechanism=mechanism or Gaussian(top_k=len(WORDS) - 1),
         max_tokens=tokens,
-        tokens_per_draw=tokens,
+        settings=dpf.Settings(prompts_per_draw=prompts, tokens_per_draw=tokens),
     )
 
 
@@ -83,7 +82,7 @@ def main() -> None:
     cells = [measured(epsilon, agree=agree) for agree in (False, True) for epsilon in EPSILONS]
     setting = {"plays": PLAYS, "units": UNITS, "prompts": PROMPTS, "tokens": TOKENS, "delta": DELTA}
     write_whole(RAW, json.dumps({**setting, "cells": cells}, indent=1) + "\n")
-    sys.stdout.write("\n".join([*table(), "", *table_of_agreement()]) + "\n")
+    write(PAGE, TABLES)
 
 
 def measured(epsilon: float | None, *, agree: bool) -> dict[str, Any]:
@@ -102,32 +101,34 @@ def allowed(epsilon: float | None, before: int) -> dict[str, float]:
     return {str(k): claim.most(_rate(before).high, k) for k in POISONED[1:]}
 
 
-def table() -> Iterator[str]:
+def by_bound() -> Lines:
     """The page's rows where other records say nothing: frequencies with 95 % intervals, and bounds."""
-    yield "| ε | k | P₀ | P | by (ε, δ), at most | by the plan, at most |"
-    yield "|---|---|---|---|---|---|"
+    made = []
     for cell in _cells(agree=False):
         epsilon, rates = cell["epsilon"], {int(k): _rate(seen) for k, seen in cell["seen"].items()}
         for k in POISONED[1:]:
-            bounds = "– | –"
+            bounds = ("–", "–")
             if epsilon is not None:
                 group = most_probable(rates[0].high, epsilon, DELTA, k)
-                bounds = f"{_up(group)} | {_up(cell['allowed'][str(k)])}"
-            yield f"| {_name(epsilon)} | {k} | {_shown(rates[0])} | {_shown(rates[k])} | {bounds} |"
+                bounds = _up(group), _up(cell["allowed"][str(k)])
+            made.append([_name(epsilon), k, _shown(rates[0]), _shown(rates[k]), *bounds])
+    return table("ε | k | P₀ | P | by (ε, δ), at most | by the plan, at most", made)
 
 
-def table_of_agreement() -> Iterator[str]:
+def by_poisoned() -> Lines:
     """The page's rows where other records agree."""
-    yield f"| ε | {' | '.join(f'k = {k}' for k in POISONED)} |"
-    yield "|---" * (1 + len(POISONED)) + "|"
-    for cell in _cells(agree=True):
-        shown = (_shown(_rate(seen)) for seen in cell["seen"].values())
-        yield f"| {_name(cell['epsilon'])} | {' | '.join(shown)} |"
+    made = (
+        [_name(cell["epsilon"]), *(_shown(_rate(seen)) for seen in cell["seen"].values())]
+        for cell in _cells(agree=True)
+    )
+    return table(f"ε | {' | '.join(f'k = {k}' for k in POISONED)}", made)
+
+
+TABLES: dict[str, Table] = {"planted": by_bound, "planted, others agree": by_poisoned}
 
 
 def _cells(*, agree: bool) -> list[dict[str, Any]]:
-    cells = json.loads(RAW.read_text(encoding="utf-8"))["cells"]
-    return [cell for cell in cells if cell["agree"] is agree]
+    return [cell for cell in rows(RAW.name)["cells"] if cell["agree"] is agree]
 
 
 def _rate(seen: int) -> Rate:

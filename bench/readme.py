@@ -1,4 +1,4 @@
-"""Writes README.md's tables from the raw results: `python -m bench.readme`.
+"""Makes README.md's tables anew from the raw rows: `python -m bench.readme`.
 
 A table stands between the comments `<!-- texts -->`, `<!-- results -->` or `<!-- peers -->` and `<!-- end -->`, with the
 sentences that follow from it.
@@ -7,32 +7,19 @@ sentences that follow from it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 
-from bench.peers import raw, tables
-from bench.peers.accuracy import AMIN, EPSILONS, INK, TASKS
-from bench.peers.figures import PEERS, ahead, compared, group, ratios
-from bench.peers.figures import cells as peer_cells
-from bench.peers.speed import (
-    ADADPSYN_WAY,
-    EVOLUTION_WAY,
-    INK_WAY,
-    OURS_WAY,
-    PACK_WAY,
-    SAME_NOISE_WAY,
-    TANG_WAY,
-)
-from bench.utility import RAW
-from bench.utility_tables import CALIBRATION, NOTHING_READ, OURS, SHOTS, USER, WRITER
-from dpfewshot.evaluation import Cell, Results, difference, summarise
+from bench.pages import CALIBRATION, NOTHING_READ, OURS, USER, WRITER, Lines, Table, cells, table, write
+from bench.peers import page as comparison
+from bench.utility import CERTIFIED, ROOT, SHOTS, ZERO_SHOT
+from dpfewshot.evaluation import Cell, difference, summarise
 from dpfewshot.evaluation.conditions import NON_PRIVATE_SAMPLE
 from dpfewshot.evaluation.summaries import grouped
-from dpfewshot.runtime.files import write_whole
 
-README = Path(__file__).parents[1] / "README.md"
-READABILITY = RAW.parents[1] / "readability.md"
+README = ROOT / "README.md"
+READABILITY = ROOT / "docs/results/readability.md"
 SHOWN = "gemma-3-270m-q4_k_m, banking77"
 """The writer and the data set whose texts are shown."""
 
@@ -44,7 +31,6 @@ REPEATED = 3
 TIMED = ("trec", "agnews")
 """Tasks with measurements of seconds."""
 
-ZERO_SHOT = "zero-shot"
 ROWS = (
     ("no demonstrations", "0", dict.fromkeys(NAMES, ZERO_SHOT), 0.0),
     ("written without records", "0", NOTHING_READ, 0.0),
@@ -80,103 +66,81 @@ OTHERS = (
         "its default seed is 0: who knows it knows which records were drawn",
         "Tang et al.",
         "gaussian",
-        TANG_WAY,
+        comparison.TANG_WAY,
     ),
     Peer(
         "AdaDPSyn",
         "by default seed 0 for every token: who knows it can subtract the noise",
         "AdaDPSyn",
         "adadpsyn",
-        ADADPSYN_WAY,
+        comparison.ADADPSYN_WAY,
     ),
     Peer(
         "LlamaIndex pack",
         "no import with the newest core; no text from llama-server",
         "LlamaIndex pack",
-        way=PACK_WAY,
+        way=comparison.PACK_WAY,
     ),
     Peer(
         "`invink`",
         "a syntax error on Python 3.11; one default seed for all calls; 7 records a text",
         "InvisibleInk (invink)",
-        way=INK_WAY,
+        way=comparison.INK_WAY,
     ),
-    Peer("InvisibleInk's mechanism, by ours", "needs many records or a large ε", condition=INK),
+    Peer("InvisibleInk's mechanism, by ours", "needs many records or a large ε", condition=comparison.INK),
     Peer(
         "Amin et al.",
         "a paper without code",
         "Amin et al.",
-        AMIN,
+        comparison.AMIN,
     ),
     Peer(
         "Private Evolution",
         "in one run its TREC texts were no questions",
         condition="private-evolution",
-        way=EVOLUTION_WAY,
+        way=comparison.EVOLUTION_WAY,
     ),
 )
 
 
-def texts(page: str) -> list[str]:
+def texts() -> Lines:
     """A text of one label at each ε, from docs/results/readability.md: always the same label and mechanism."""
-    part = page.partition(f"\n## {SHOWN}\n")[2].partition("\n## ")[0]
-    cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in part.splitlines()]
-    found = {(cell[0], cell[1]): cell[-1] for cell in cells if cell}
+    part = READABILITY.read_text(encoding="utf-8").partition(f"\n## {SHOWN}\n")[2].partition("\n## ")[0]
+    columns = [[column.strip() for column in row.split("|")[1:-1]] for row in part.splitlines()]
+    found = {(each[0], each[1]): each[-1] for each in columns if each}
     rows = [
         ["0: from the instruction alone", found["instruction-only", "–"]],
         *([f"**{each}**", f"**{found['softmax-choice', each]}**"] for each in ("1", "2", "4")),
         ["none: without noise", found["no noise", "–"]],
     ]
-    return table(["ε", "text"], rows)
+    return table("ε | text", rows)
 
 
-def results(cells: Sequence[Cell]) -> list[str]:
-    """Accuracy of four demonstrations by ε, in per cent, and what noise costs."""
-    groups = {
-        (one[0].task, one[0].model, one[0].condition, one[0].epsilon_asked): one
-        for one in grouped(cell for cell in cells if cell.shots in (0, SHOTS) and cell.writer == WRITER)
+@cache
+def groups() -> dict[tuple[str, str, str, float | None], list[Cell]]:
+    """The cells of Gemma's demonstrations by task, model, condition and ε."""
+    chosen = (cell for cell in cells() if cell.shots in (0, SHOTS) and cell.writer == WRITER)
+    return {
+        (one[0].task, one[0].model, one[0].condition, one[0].epsilon_asked): one for one in grouped(chosen)
     }
 
-    def found(task: str, model: str, condition: str, epsilon: float | None) -> list[Cell]:
-        return groups.get((task, model, condition, epsilon), [])
 
-    def less(condition: dict[str, str], epsilon: float | None) -> list[str]:
-        shown = []
-        for task in NAMES:
-            pair = found(task, WRITER, OURS[task], 1.0), found(task, WRITER, condition[task], epsilon)
-            one = difference(*pair, calibration=CALIBRATION[WRITER])
-            shown.append(f"{100 * one.mean:+.1f} {span(one.low, one.high, '+')}")
-        return shown
-
-    bare = dict.fromkeys(NAMES, ZERO_SHOT)
-    head = list(NAMES.values())
+def results() -> Lines:
+    """Accuracy of four demonstrations by ε, in per cent, and what noise costs."""
     rows = [
-        [name, shown, *(accuracy(found(task, WRITER, condition[task], epsilon)) for task in NAMES)]
-        for name, shown, condition, epsilon in ROWS
+        [name, epsilon, *(accuracy(task, WRITER, condition[task], asked) for task in NAMES)]
+        for name, epsilon, condition, asked in ROWS
     ]
-    gains, unread = less(bare, 0.0), less(NOTHING_READ, 0.0)
-    first_three = [(bare, 0.0), (NOTHING_READ, 0.0), (OURS, 1.0)]
-
-    def alone(task: str) -> str:
-        """The first three rows with one text at a time."""
-        shares = [
-            summarise(found(task, WRITER, one[task], epsilon), calibration="contextual")[0].accuracy
-            for one, epsilon in first_three
-        ]
-        return " / ".join(f"{100 * share:.1f}" for share in shares)
-
-    def by_another(task: str) -> str:
-        """Without demonstrations, and with ours, where another model labels."""
-        first, last = (found(task, USER, *each) for each in ((ZERO_SHOT, 0.0), (OURS[task], 1.0)))
-        return f"{accuracy(first)} and {accuracy(last)} on {NAMES[task]}"
-
-    together = [name for name in head if not name.startswith("MIT")]  # what is extracted has no labels
+    bare = dict.fromkeys(NAMES, ZERO_SHOT)
+    together = [
+        name for name in NAMES.values() if not name.startswith("MIT")
+    ]  # what is extracted has no labels
     return [
-        *table(["demonstrations", "ε", *head], rows),
+        *table(f"demonstrations | ε | {' | '.join(NAMES.values())}", rows),
         "",
         (
-            f"Item by item, ε = 1 is better than no demonstrations beyond the interval of the difference on {', '.join(beyond(head, gains))}, and better "
-            f"than texts written without records on {', '.join(beyond(head, unread))}."
+            f"Item by item, ε = 1 is significantly (95 %) better than no demonstrations on {', '.join(better(bare))}, and better "
+            f"than texts written without records on {', '.join(better(NOTHING_READ))}."
         ),
         (
             f"{', '.join(together)} are labelled with all test texts at hand (batch calibration), the others one at a time. With contextual calibration, one at "
@@ -186,135 +150,105 @@ def results(cells: Sequence[Cell]) -> list[str]:
     ]
 
 
-def beyond(head: Sequence[str], gains: Sequence[str]) -> list[str]:
-    """The columns whose whole interval is above zero."""
-    return [name for name, gain in zip(head, gains, strict=True) if "[+" in gain and "[+0" not in gain]
+def better(condition: dict[str, str]) -> Iterator[str]:
+    """The tasks on which ours at ε = 1 is better than a condition at ε = 0, with the whole interval."""
+    for task, name in NAMES.items():
+        pair = groups()[task, WRITER, OURS[task], 1.0], groups()[task, WRITER, condition[task], 0.0]
+        if math.floor(100 * difference(*pair, calibration=CALIBRATION[WRITER]).low) > 0:
+            yield name
 
 
-def accuracy(cells: Sequence[Cell]) -> str:
+def alone(task: str) -> str:
+    """The first three rows with one text at a time."""
+    first_three = ((ZERO_SHOT, 0.0), (NOTHING_READ[task], 0.0), (OURS[task], 1.0))
+    found = (summarise(groups()[task, WRITER, *each], calibration="contextual")[0] for each in first_three)
+    return " / ".join(f"{100 * one.accuracy:.1f}" for one in found)
+
+
+def by_another(task: str) -> str:
+    """Without demonstrations, and with ours, where another model labels."""
+    first, last = (accuracy(task, USER, *each) for each in ((ZERO_SHOT, 0.0), (OURS[task], 1.0)))
+    return f"{first} and {last} on {NAMES[task]}"
+
+
+def accuracy(task: str, model: str, condition: str, epsilon: float | None) -> str:
     """Per cent, with an interval that is rounded outwards."""
-    if not cells:
+    found = groups().get((task, model, condition, epsilon))
+    if found is None:
         return "–"
-    (one,) = summarise(cells, calibration=CALIBRATION[cells[0].model])
-    return f"{100 * one.accuracy:.1f} {span(one.low, one.high)}"
+    (one,) = summarise(found, calibration=CALIBRATION[model])
+    return f"{100 * one.accuracy:.1f} [{math.floor(100 * one.low)}, {math.ceil(100 * one.high)}]"
 
 
-def span(low: float, high: float, sign: str = "") -> str:
-    """Shares as per cent, rounded outwards."""
-    return f"[{math.floor(100 * low):{sign}d}, {math.ceil(100 * high):{sign}d}]"
-
-
-def peers(lines: Sequence[raw.Line], cells: Sequence[Cell], certified: Iterable[Cell]) -> list[str]:
+def peers() -> Lines:
     """What each peer states and does, at ε = 1."""
-    claims = {
-        line["peer"]: line
-        for line in reversed(lines)
-        if line["kind"] == "claim" or line.get("with") == "its formula"
-    }
-    ours = max(cell.epsilon or 0.0 for cell in certified)
+    from_code = [line for line in comparison.lines("run") if line.get("with") == "its formula"]
+    first = {line["peer"]: line for line in reversed([*comparison.lines("claim"), *from_code])}
+    ours = max(
+        cell.epsilon or 0.0
+        for cell in cells()
+        if cell.writer == f"{WRITER}, {CERTIFIED}" and cell.epsilon_asked == 1.0
+    )
     rows = [
         [
             "**dpfewshot**",
             "1",
-            tables.rounded_up(ours),
+            comparison.rounded_up(ours),
             "",
             "1 / 1",
             "needs next-token probabilities, so a model of your own",
         ],
         *(
-            [
-                peer.name,
-                *stated(claims.get(peer.claim)),
-                points(cells, peer.condition),
-                seconds(lines, peer.way),
-                peer.fails,
-            ]
+            [peer.name, *stated(first.get(peer.claim)), points(peer.condition), seconds(peer.way), peer.fails]
             for peer in OTHERS
         ),
     ]
-    head = [
-        "",
-        "ε stated",
-        "ε as it runs",
-        "accuracy",
-        "seconds",
-        "what fails",
-    ]
-    leading, behind, measured = tables.leads(cells)
-    whole = len(TASKS) * len(PEERS) * len(EPSILONS)
-    found = f"{len(leading)} of {measured} comparisons"
-    if measured < whole:
-        found += f" ({whole - measured} are not measured yet)"
+    leading, behind, measured = comparison.leads()
+    whole = len(comparison.TASKS) * len(comparison.PEERS) * len(comparison.EPSILONS)
+    missing = f" ({whole - measured} are not measured yet)" if measured < whole else ""
     return [
-        *table(head, rows),
+        *table("| ε stated | ε as it runs | accuracy | seconds | what fails", rows),
         "",
         (
-            f"At equal ε, 1 and 4, a peer is more accurate beyond the spread in {found} on these tasks, and ours is in {behind}: the others show no difference. On MIT-G, which is not "
-            f"among them, Tang et al. are 8 to 10 points ahead [from ε = 2](docs/results/utility.md). At equal noise Tang et al. take {same_noise(lines)} times our seconds."
+            f"At equal ε, 1 and 4, of {measured} comparisons of accuracy on these tasks{missing} ours won {behind} and lost {len(leading) or 'none'}; the others show no significant "
+            f"(95 %) difference. On MIT-G, which is not among them, Tang et al. are 8 to 10 points ahead [from ε = 2](docs/results/utility.md). At equal noise Tang et al. "
+            f"take {seconds(comparison.TANG_WAY, comparison.SAME_NOISE_WAY)} times our seconds."
         ),
     ]
 
 
-def seconds(lines: Sequence[raw.Line], way: str) -> str:
-    """The median of its seconds a demonstration, in those of ours."""
-    measured = [line for line in lines if line["kind"] == "speed"]
-    if way not in {line["peer"] for line in measured}:
+def seconds(way: str, ours: str = comparison.OURS_WAY) -> str:
+    """The median of a peer's seconds a demonstration, in those of ours."""
+    if way not in {line["peer"] for line in comparison.lines("speed")}:
         return "–"
-    return " / ".join(f"{ratios(measured, task, way, OURS_WAY).median:.1f}" for task in TIMED)
+    return " / ".join(f"{comparison.ratios(task, way, ours).median:.1f}" for task in TIMED)
 
 
-def same_noise(lines: Sequence[raw.Line]) -> str:
-    """The median of Tang et al.'s seconds in those of ours at their noise."""
-    measured = [line for line in lines if line["kind"] == "speed"]
-    return " / ".join(f"{ratios(measured, task, TANG_WAY, SAME_NOISE_WAY).median:.1f}" for task in TIMED)
-
-
-def stated(claim: raw.Line | None) -> list[str]:
+def stated(claim: comparison.Line | None) -> list[str]:
     """The ε that a peer states, and the certified one of what runs."""
     if claim is None:
         return ["–", "–"]
     return [
         f"{claim['stated']:.3g}",
-        "none" if claim["as_run"] is None else tables.rounded_up(claim["as_run"]),
+        "none" if claim["as_run"] is None else comparison.rounded_up(claim["as_run"]),
     ]
 
 
-def points(cells: Sequence[Cell], condition: str) -> str:
-    """Its accuracy less ours at ε = 1, bold beyond the spread of both."""
+def points(condition: str) -> str:
+    """Its accuracy less ours at ε = 1; bold if the difference is significant, of several runs."""
     shown = []
-    for task in TASKS:
-        peer, ours = (group(cells, task, each, 1.0) for each in (condition, OURS[task]))
-        if not peer:
+    for task in comparison.TASKS:
+        one = comparison.less_ours(task, condition, 1.0)
+        if one is None:
             shown.append("–")
             continue
-        one = compared(ours, peer, task)
-        bold = "**" * (len(peer) >= REPEATED and (ahead(one) or one.high < 0))
+        several = len(comparison.group(task, condition, 1.0)) >= REPEATED
+        bold = "**" * (several and (comparison.ahead(one) or one.high < 0))
         shown.append(f"{bold}{100 * one.mean:+.1f}{bold}")
     return " / ".join(shown)
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """As Markdown."""
-    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
-
-
-def written(text: str) -> str:
-    """The README with both tables as they follow from the raw results."""
-    cells = Results(RAW).cells
-    certified = [
-        cell for cell in cells if cell.writer == f"{WRITER}, certified" and cell.epsilon_asked == 1.0
-    ]
-    parts = {
-        "texts": texts(READABILITY.read_text(encoding="utf-8")),
-        "results": results(cells),
-        "peers": peers(raw.read(), peer_cells(), certified),
-    }
-    for name, lines in parts.items():
-        before, _, rest = text.partition(f"<!-- {name} -->\n")
-        after = rest.partition("<!-- end -->")[2]
-        text = "\n".join([before + f"<!-- {name} -->", "", *lines, "", "<!-- end -->"]) + after
-    return text
-
+TABLES: dict[str, Table] = {"texts": texts, "results": results, "peers": peers}
 
 if __name__ == "__main__":
-    write_whole(README, written(README.read_text(encoding="utf-8")))
+    write(README, TABLES)

@@ -84,7 +84,7 @@ def _fullest(count: int, prompts: int) -> float:
 def _server(model: str) -> Iterator[str]:
     """A llama-server with one slot and one thread in a process of its own."""
     process = subprocess.Popen(  # noqa: S603 - our own module
-        [sys.executable, "-m", "bench.backends_server", model, "1", "1"],
+        [sys.executable, "-m", "bench.asking", model, "1", "1"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -1,6 +1,6 @@
-"""The papers' privacy figures beside ours: `make reproduce` writes docs/results/accounting.md.
+"""The papers' privacy figures beside ours: `make reproduce` makes the tables of docs/results/accounting.md anew.
 
-    python -m bench.reproduce > docs/results/accounting.md
+    python -m bench.reproduce
 
 The printed figures are literals here: Tang et al. 2024, Table 9; the ablation of Gao et al. 2025 (AdaDPSyn),
 whose Tables 13 to 17 are the mechanism's presets; Li et al. (ICLInf), Tables 4 to 6. Takes some seconds.
@@ -10,23 +10,35 @@ from __future__ import annotations
 
 import functools
 import math
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import shared_draws
+from bench.pages import written
 from dpfewshot.accounting import (
+    Event,
     FixedSizeGaussian,
     PoissonGaussian,
     PoissonRandomizedResponse,
+    Tightest,
     ZeroConcentrated,
-    adadpsyn_multiplier,
     calibrate,
     epsilon,
 )
-from dpfewshot.accounting.reference.published import fixed_size_renyi_epsilon, integer_order_epsilon
-from dpfewshot.mechanisms.adadpsyn_presets import EPSILONS, published
+from dpfewshot.accounting.published import fixed_size_renyi_epsilon, integer_order_epsilon
+from dpfewshot.mechanisms import (
+    Draws,
+    Gaussian,
+    Mechanism,
+    PrivatePrediction,
+    ReportNoisyMax,
+    RowChange,
+    SparseVector,
+)
+from dpfewshot.mechanisms.adadpsyn import EPSILONS, AdaDPSyn, published
+from dpfewshot.runtime.files import write_whole
+
+PAGE = Path(__file__).parents[1] / "docs/results/accounting.md"
 
 SAME, CONSERVATIVE = "same", "conservative"
 
@@ -163,7 +175,7 @@ def adadpsyn_settings() -> Iterator[tuple[object, Task, float, float, int, float
     """Each row's table and task, and the printed ε, σ₁, T̂, σ₀, σ₂."""
     for table, (name, task) in enumerate(PRESETS.items(), start=13):
         for target in EPSILONS:
-            p = published(name, epsilon=target)
+            p = published(name, epsilon=target).mechanism
             yield table, task, target, p.mean_multiplier, p.rounds, p.radius_multiplier, p.coverage_multiplier
     for task, printed in ABLATION.items():
         yield "ablation", task, *printed
@@ -171,9 +183,7 @@ def adadpsyn_settings() -> Iterator[tuple[object, Task, float, float, int, float
 
 def adadpsyn_event(task: Task, rounds: int, radius: float, coverage: float, mean: float) -> FixedSizeGaussian:
     """A plan of AdaDPSyn as one event."""
-    sigma = adadpsyn_multiplier(
-        radius_multiplier=radius, mean_multiplier=mean, coverage_multiplier=coverage, rounds=rounds
-    )
+    sigma = AdaDPSyn(radius, mean, coverage, rounds).step_multiplier
     return FixedSizeGaussian(task.sample, task.population, sigma, task.steps)
 
 
@@ -238,27 +248,84 @@ def solve(excess: Callable[[float], float], *, rising: bool) -> float:
     return math.exp((low + high) / 2)
 
 
-def shared_draws_table() -> Iterator[str]:
-    """Several queries on one draw."""
+SHARED_DELTA = 1e-5
+RELEASES = 8
+# q, tokens, R, ε
+SHARED_PLANS = (
+    (0.05, 40, 4, 1.0),
+    (0.05, 40, 8, 1.0),
+    (0.05, 40, 40, 1.0),
+    (0.05, 40, 4, 8.0),
+    (0.2, 40, 8, 1.0),
+    (0.01, 100, 10, 1.0),
+)
+# parts or draws, ε
+WRAPPED = ((10, 1.0), (10, 4.0), (20, 1.0), (4, 1.0))
+
+
+def draws_of(q: float, tokens: int, per_draw: int) -> Draws:
+    """The draws of a plan."""
+    return Draws(q, tokens // per_draw, per_draw, 50, RowChange.ADDED)
+
+
+def softmax_added(draws: Draws, sigma: float) -> Event:
+    """R tokens of range 2/σ as one (2R/σ)-DP release, or as zCDP without sampling."""
+    tokens = draws.steps * draws.tokens_per_draw
+    block = PoissonRandomizedResponse(draws.sampling_rate, 2 * draws.tokens_per_draw / sigma, draws.steps)
+    return Tightest((block, ZeroConcentrated(1 / (2 * sigma**2), tokens)))
+
+
+def pure_added(draws: Draws, sigma: float) -> Event:
+    """R tokens of ε₀ = 1/σ as one (R/σ)-DP release, or one by one without sampling."""
+    tokens = draws.steps * draws.tokens_per_draw
+    block = PoissonRandomizedResponse(draws.sampling_rate, draws.tokens_per_draw / sigma, draws.steps)
+    return Tightest((block, PoissonRandomizedResponse(1.0, 1 / sigma, tokens)))
+
+
+def shared_draws() -> Iterator[str]:
+    """What one event for several queries on a draw saves.
+
+    "Added" is the accounting without it: R·ε₀ is sampled as one pure release (or, where that is less, nothing is
+    sampled), and a sparse vector gets a disjoint part of the records for each demonstration, every unit in its draw.
+    """
     yield head("mechanism | q | draws | tokens a draw | ε | σ, added | σ, product | quotient")
-    for cells in shared_draws.rows():
-        yield row(*cells)
+    added: tuple[tuple[Mechanism, Callable[[Draws, float], Event]], ...] = (
+        (PrivatePrediction(), softmax_added),
+        (ReportNoisyMax(), pure_added),
+    )
+    for mechanism, before in added:
+        for q, tokens, per_draw, target in SHARED_PLANS:
+            draws = draws_of(q, tokens, per_draw)
+            old, new = noise(before, draws, target), noise(mechanism.event, draws, target)
+            yield row(mechanism.name, q, draws.steps, per_draw, f"{target:g}", old, new, f"{old / new:.2f}")
+    for inner in (Gaussian(), ReportNoisyMax(), PrivatePrediction()):
+        wrapped = SparseVector(inner, 0.5, RELEASES)
+        for parts, target in WRAPPED:
+            old = noise(wrapped.event, draws_of(1.0, 40, 40), target)
+            draws = Draws(1 / parts, parts, 40, 50, RowChange.ADDED)
+            new = noise(wrapped.event, draws, target)
+            together = f"40, r = {RELEASES}"
+            yield row(wrapped.name, 1 / parts, parts, together, f"{target:g}", old, new, f"{old / new:.2f}")
+
+
+def noise(event: Callable[[Draws, float], Event], draws: Draws, target: float) -> float:
+    """The least noise multiplier."""
+    return calibrate(lambda sigma: event(draws, sigma), epsilon=target, delta=SHARED_DELTA)
+
+
+TABLES = {
+    "tang": tang_gaussian,
+    "exponential": tang_exponential,
+    "adadpsyn": adadpsyn,
+    "iclinf": iclinf,
+    "shared": shared_draws,
+}
 
 
 def page() -> str:
-    """The whole page."""
-    text = (Path(__file__).parent / "reproduce.md").read_text(encoding="utf-8")
-    tables = {
-        "TANG": tang_gaussian,
-        "EXPONENTIAL": tang_exponential,
-        "ADADPSYN": adadpsyn,
-        "ICLINF": iclinf,
-        "SHARED": shared_draws_table,
-    }
-    for name, table in tables.items():
-        text = text.replace(f"<{name}>", "\n".join(table()))
-    return text
+    """The page with its tables made anew."""
+    return written(PAGE.read_text(encoding="utf-8"), TABLES)
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page())
+    write_whole(PAGE, page())

@@ -1,48 +1,59 @@
-"""Accuracy on the papers' five tasks, beside the papers' baselines: raw cells and docs/results/utility.md.
+"""Accuracy on the papers' five tasks, beside the papers' baselines: bench/results/utility.jsonl.
 
-    python -m bench.utility DATA STORE [--user qwen] [--task NAME ...] [--page]
+    python -m bench.utility DATA STORE [--user qwen] [--task NAME ...]
+    python -m bench.utility DATA STORE --certified MODEL.gguf      # each prompt evaluated by itself, through llama.cpp
+    python -m bench.utility DATA STORE --records 300 --task agnews # ours from the first records
+    python -m bench.pages                                          # the tables of docs/results/utility.md
 
 DATA holds the data sets; STORE is a folder outside of the project that keeps every demonstration, so that an interrupted
-run resumes and a second model uses the same ones. Cells go to docs/results/raw/utility.jsonl, one line each; finished
-cells are skipped. --page writes the page from them.
+run resumes and a second model uses the same ones. A cell is one line; finished cells are skipped.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import dpfewshot as dpf
 from bench.batched import Batched
-from bench.utility_data import DATA_SETS, DataSet
-from bench.utility_settings import FreshNoise, Stored, WithExamples
+from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.evaluation import (
     Cell,
     Condition,
     Experiment,
     InstructionOnly,
     NonPrivateSample,
+    Request,
     Results,
     Synthetic,
     Trial,
     ZeroShot,
     evaluate,
 )
+from dpfewshot.evaluation.conditions import INSTRUCTION_ONLY, NON_PRIVATE_SAMPLE
+from dpfewshot.generation.experiments import unaccounted
+from dpfewshot.generation.request import GenerationRequest
+from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import AdaDPSyn, Gaussian, Mechanism, PublicCentred, ReportNoisyMax, SoftmaxChoice
-from dpfewshot.mechanisms.adadpsyn_presets import published
+from dpfewshot.mechanisms.adadpsyn import published
 
-RAW = Path(__file__).parents[1] / "docs/results/raw/utility.jsonl"
+ROOT = Path(__file__).parents[1]
+RAW = ROOT / "bench/results/utility.jsonl"
 DELTA = 1e-5
 ITEMS = 200
+SHOTS = 4
 REPETITIONS = 3
 HEADLINE_REPETITIONS = 5
 """Repetitions behind the claims, at ε = 1 and without noise: intervals of three would be wide."""
 
 HEADLINE = (0.0, 1.0, None)
-EPSILONS: tuple[float | None, ...] = (1.0, 4.0, 2.0, 8.0)
+EPSILONS = (1.0, 2.0, 4.0, 8.0)
 SWEEP = (1, 2, 8, 12)
 """Numbers of demonstrations; every other table has four."""
 
@@ -57,97 +68,262 @@ MODELS = {
     "gemma": ("Gemma 3 270M", "models/gemma-3-270m-q4_k_m"),
     "qwen": ("Qwen2.5-Coder 1.5B", "models/qwen2.5-coder-1.5b-instruct-q4_k_m"),
 }
+ZERO_SHOT = "zero-shot"
+BASELINES = (INSTRUCTION_ONLY, f"{INSTRUCTION_ONLY}, public examples")
+"""Demonstrations that read no record."""
+
+CERTIFIED = "certified"
+CERTIFIED_TASKS = ("trec", "mit-d", "agnews")
+
+DIRECTORS = (
+    "steven spielberg", "alfred hitchcock", "quentin tarantino", "martin scorsese", "stanley kubrick", "james cameron",
+    "ridley scott", "tim burton", "woody allen", "clint eastwood", "francis ford coppola", "peter jackson",
+)  # fmt: skip
+GENRES = (
+    "comedy", "horror", "drama", "science fiction", "western", "thriller",
+    "romance", "animated", "action", "documentary", "musical", "fantasy",
+)  # fmt: skip
+
+# Labels outside of the tasks: these show the form of a record and cannot serve as demonstrations.
+QUESTIONS = (
+    ("Color", "What color are the taxis of Lisbon ?"),
+    ("Date", "When did the first train run between Liverpool and Manchester ?"),
+)
+NEWS = (
+    (
+        "Health",
+        "Doctors Test New Flu Vaccine. A hospital in Oslo said on Monday that a new vaccine protected nine of ten patients.",
+    ),
+    (
+        "Weather",
+        "Storm Closes Mountain Roads. Heavy snow blocked three passes on Friday and left hundreds of drivers waiting.",
+    ),
+)
+DOCUMENTS = (
+    (
+        "Ship",
+        "The Northern Star is a cargo ship that was built in 1962 in Gdansk and sails between Norway and Iceland.",
+    ),
+    ("Language", "Arvani is a language spoken by about two thousand people in the hills of northern Laos."),
+)
+DIRECTED = (
+    ("george lucas", "what is the 1977 george lucas movie about a farm boy who joins a rebellion in space"),
+    (
+        "sofia coppola",
+        "which film directed by sofia coppola follows an aging actor and a young woman in tokyo",
+    ),
+)
+OF_A_GENRE = (
+    ("mystery", "what mystery film follows a detective who hunts a killer through a snowed in village"),
+    ("war", "which war movie is about a group of soldiers sent behind enemy lines to save one man"),
+)
 
 
-def settings_of(data: DataSet, epsilon: float | None) -> Iterator[Condition]:
-    """Our setting, Tang's Gaussian and AdaDPSyn, in the papers' sizes; without privacy ours alone."""
-    yield ours(data)
-    if epsilon is None:
-        return
-    tang = Synthetic("gaussian", Gaussian(), data.prompts, data.records_per_prompt, data.max_tokens)
-    preset = published(data.task.name, epsilon=epsilon)
-    mechanism = AdaDPSyn.preset(data.task.name, epsilon=epsilon)
-    yield FreshNoise(tang)
-    yield FreshNoise(
-        Synthetic("adadpsyn", mechanism, preset.prompts, preset.records_per_prompt, data.max_tokens)
-    )
+@dataclass(frozen=True)
+class DataSet:
+    """One of the papers' tasks, with M, N and T of Tang et al. where two cores allow it.
+
+    Their T is 100 for AG News and DBPedia, and M 40 for DBPedia. Ours has its own M, N = 1, and its own T for
+    DBPedia's small labels: with one draw a demonstration many prompts cost little, and few tokens take little noise.
+    """
+
+    task: dpf.Task
+    train: str
+    test: str
+    prompts: int
+    records_per_prompt: int
+    max_tokens: int
+    our_prompts: int
+    labels: tuple[str, ...] | None = None
+    examples: tuple[tuple[str, str], ...] = ()
+    our_tokens: int | None = None
+
+    @property
+    def free(self) -> bool:
+        """Whether labels are free text: then the instruction of ours ends with the public examples.
+
+        On classification tasks the small model copies such examples whatever the label.
+        """
+        return self.task.labels is None
+
+    def told(self, condition: Condition) -> Condition:
+        """The condition as ours has it, with the examples where labels are free."""
+        return WithExamples(condition, self.examples) if self.free else condition
+
+
+DATA_SETS = {
+    "trec": DataSet(dpf.tasks.TREC, "trec.train", "trec.test", 80, 1, 15, 80, None, QUESTIONS),
+    "agnews": DataSet(dpf.tasks.AGNEWS, "agnews.train_subset", "agnews.test", 10, 2, 30, 40, None, NEWS),
+    "mit-d": DataSet(dpf.tasks.MIT_D, "mit_d.train", "mit_d.test", 20, 4, 20, 60, DIRECTORS, DIRECTED),
+    "mit-g": DataSet(dpf.tasks.MIT_G, "mit_g.train", "mit_g.test", 20, 4, 20, 60, GENRES, OF_A_GENRE),
+    "dbpedia": DataSet(
+        dpf.tasks.DBPEDIA, "dbpedia.train_subset", "dbpedia.test_subset", 20, 2, 30, 160, None, DOCUMENTS, 20
+    ),
+}
+
+
+@dataclass(frozen=True)
+class FreshNoise:
+    """A stand-in for fresh draws: a paper's mechanism with their noise, on one draw.
+
+    A fresh draw for each token, as published, takes 12 to 25 times the tokens (docs/results/mechanisms.md), too many for
+    two cores. The noise of such a plan is added to vectors of one draw for all tokens. No guarantee holds, and none is
+    stated; nothing tests that its utility is that of the paper's setting.
+    """
+
+    synthetic: Synthetic
+
+    @property
+    def name(self) -> str:
+        """The name in results."""
+        return self.synthetic.name
+
+    def demonstrations(self, request: Request) -> Demonstrations:
+        """The requested demonstrations, without a guarantee."""
+        every_token = replace(self.synthetic, tokens_per_draw=1)
+        if request.epsilon is None:
+            return self.synthetic.demonstrations(request)
+        generation = unaccounted(_on_one_draw(every_token.synthesizer(request).set_up))
+        return request.in_order(
+            [
+                generation.release(GenerationRequest(label, self.synthetic.max_tokens))
+                for _ in range(request.shots_per_label)
+                for label in sorted(set(request.labels))
+            ]
+        )
+
+
+def _on_one_draw(set_up: SetUp) -> SetUp:
+    """The same noise for every token, on one draw of records for all."""
+    plan = set_up.plan
+    tokens = plan.settings.max_tokens
+    parts = [
+        replace(part, draws=replace(part.draws, steps=part.steps // tokens, tokens_per_draw=tokens))
+        for part in plan.strata
+    ]
+    settings = replace(plan.settings, tokens_per_draw=tokens)
+    return replace(set_up, plan=replace(plan, strata=tuple(parts), settings=settings), certified=False)
+
+
+@dataclass(frozen=True)
+class WithExamples:
+    """A setting whose instruction ends with public examples of its task.
+
+    Tang's instruction asks for the director in the sentence. A small model ignores that, and a demonstration without it
+    teaches nothing. Two invented examples show the form: public text, which costs nothing.
+    """
+
+    setting: Condition  # not "condition": stored descriptions hold the name
+    examples: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """The name in results."""
+        return f"{self.setting.name}, public examples"
+
+    def demonstrations(self, request: Request) -> Demonstrations:
+        """The requested demonstrations."""
+        task = request.task
+        shown = "\n\n".join(
+            f"{task.label_field}: {label}\n{task.text_field}: {text}" for label, text in self.examples
+        )
+        told = replace(task, instruction=f"{task.preamble()}{shown}")
+        return self.setting.demonstrations(replace(request, task=told))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A setting whose demonstrations are cached in a folder."""
+
+    setting: Condition  # stored too
+    folder: Path = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The name in results."""
+        return self.setting.name
+
+    def demonstrations(self, request: Request) -> Demonstrations:
+        """The requested demonstrations."""
+        parts = (request.task.name, self.name, request.epsilon, len(request.labels), request.repetition)
+        path = self.folder / ("_".join(str(part) for part in parts) + ".jsonl")
+        if not path.exists():
+            self.setting.demonstrations(request).to_jsonl(path)
+        made = Demonstrations.from_jsonl(path)
+        # Of one plan: each line states what its label's stratum reserved, and strata are disjoint.
+        spends = [one.spent for one in made if one.spent is not None]
+        whole = max(spends, key=lambda spend: spend.epsilon) if made.certified and spends else None
+        return Demonstrations(made, plan_spend=whole)
+
+
+def conditions(data: DataSet) -> Iterator[tuple[Condition, float | None, int, int]]:
+    """Every cell of a task: its condition, ε, number of demonstrations and repetitions."""
+    nothing_read = InstructionOnly(data.max_tokens)
+    yield ZeroShot(), 0.0, 0, 1
+    yield nothing_read, 0.0, SHOTS, HEADLINE_REPETITIONS
+    if data.free:
+        yield WithExamples(nothing_read, data.examples), 0.0, SHOTS, HEADLINE_REPETITIONS
+    yield NonPrivateSample(), None, SHOTS, HEADLINE_REPETITIONS
+    for epsilon in (None, *EPSILONS):
+        yield ours(data), epsilon, SHOTS, repetitions(epsilon)
+        for paper in papers(data, epsilon):
+            yield paper, epsilon, SHOTS, repetitions(epsilon)
+    for condition, epsilon in the_other_way(data):
+        yield condition, epsilon, SHOTS, 1
+    if data.task.name in SEVERAL_RECORDS:
+        for epsilon in (None, *EPSILONS):
+            yield of_several_records(data), epsilon, SHOTS, REPETITIONS
+    yield on_one_draw(data, SoftmaxChoice()), 1.0, SHOTS, REPETITIONS
+    if data.task.name in IN_DETAIL:
+        for mechanism in (Gaussian(), ReportNoisyMax()):
+            yield on_one_draw(data, mechanism), 1.0, SHOTS, REPETITIONS
+        for shots, epsilon in itertools.product(SWEEP, (1.0, None)):
+            yield ours(data), epsilon, shots, REPETITIONS
+
+
+def repetitions(epsilon: float | None) -> int:
+    """Those of a cell that the writer uses itself."""
+    return HEADLINE_REPETITIONS if epsilon in HEADLINE else REPETITIONS
 
 
 def ours(data: DataSet, mechanism: Mechanism = OURS, name: str = "public-centred") -> Condition:
-    """Three rounds around the public distribution, one record a prompt, one draw a demonstration.
-
-    Extraction tasks get public examples. On classification tasks the small model copies such examples
-    whatever the label.
-    """
-    plain = without_examples(data, mechanism, name)
-    return WithExamples(plain, data.examples) if data.shows_examples else plain
+    """Three rounds around the public distribution, one record a prompt, one draw a demonstration."""
+    return data.told(plain(data, mechanism, name))
 
 
-def without_examples(data: DataSet, mechanism: Mechanism = OURS, name: str = "public-centred") -> Synthetic:
+def on_one_draw(data: DataSet, mechanism: Mechanism) -> Condition:
+    """Another mechanism in place of ours (Tang, Table 4)."""
+    return ours(data, mechanism, f"{mechanism.name}, one draw")
+
+
+def plain(data: DataSet, mechanism: Mechanism = OURS, name: str = "public-centred") -> Synthetic:
     """Ours, with the instruction as Tang et al. have it."""
     return Synthetic(name, mechanism, data.our_prompts, 1, data.our_tokens or data.max_tokens)
 
 
-def trials(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
-    """Every trial of a task, each with its place in the order of all tasks' trials."""
-
-    def stored(setting: Condition) -> Condition:
-        return Stored(setting, store)
-
-    nothing_read = InstructionOnly(data.max_tokens)
-    yield 0, Trial(ZeroShot(), 0.0, shots=0)
-    for repetition in range(HEADLINE_REPETITIONS):
-        yield repetition, Trial(stored(nothing_read), 0.0, repetition=repetition)
-        if data.task.labels is None:
-            yield (
-                repetition,
-                Trial(stored(WithExamples(nothing_read, data.examples)), 0.0, repetition=repetition),
-            )
-        yield repetition, Trial(stored(NonPrivateSample()), None, repetition=repetition)
-        for place, epsilon in enumerate((None, *EPSILONS)):
-            if repetition >= REPETITIONS and epsilon not in HEADLINE:
-                continue
-            for setting in settings_of(data, epsilon):
-                yield (
-                    repetition + REPETITIONS * max(0, place - 1),
-                    Trial(stored(setting), epsilon, repetition=repetition),
-                )
-    yield from ((1, Trial(stored(setting), epsilon)) for setting, epsilon in the_other_way(data))
+def tang(data: DataSet) -> Condition:
+    """Tang's Gaussian, in the paper's size."""
+    size = (data.prompts, data.records_per_prompt, data.max_tokens)
+    return FreshNoise(Synthetic("gaussian", Gaussian(), *size))
 
 
-def mechanisms(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
-    """Ours at ε = 1 with other mechanisms on one draw a demonstration (Tang, Table 4)."""
-    others: tuple[Mechanism, ...] = (Gaussian(), ReportNoisyMax()) if data.task.name in IN_DETAIL else ()
-    for repetition in range(REPETITIONS):
-        for mechanism in (SoftmaxChoice(), *others):
-            setting = Stored(ours(data, mechanism, f"{mechanism.name}, one draw"), store)
-            yield REPETITIONS * len(EPSILONS), Trial(setting, 1.0, repetition=repetition)
+def papers(data: DataSet, epsilon: float | None) -> Iterator[Condition]:
+    """Tang's Gaussian and AdaDPSyn, in the papers' sizes; none without privacy."""
+    if epsilon is None:
+        return
+    preset = published(data.task.name, epsilon=epsilon)
+    size = (preset.prompts, preset.records_per_prompt, data.max_tokens)
+    yield tang(data)
+    yield FreshNoise(Synthetic("adadpsyn", AdaDPSyn.preset(data.task.name, epsilon=epsilon), *size))
 
 
-def sweep(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
-    """Ours with fewer and more demonstrations."""
-    for repetition in range(REPETITIONS):
-        for shots in SWEEP:
-            for epsilon in (1.0, None):
-                place = REPETITIONS * len(EPSILONS) + 1 + repetition
-                yield place, Trial(Stored(ours(data), store), epsilon, shots, repetition)
-
-
-def of_another(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
-    """Trials of a model with another's demonstrations: the table at ε = 0, 1, 4 and none."""
-    other = {setting.name for setting, _ in the_other_way(data)}
-    for place, trial in trials(data, store):
-        in_table = trial.epsilon in (*HEADLINE, 4.0) and trial.repetition < REPETITIONS
-        if in_table and trial.condition.name not in other:
-            yield place, trial
-
-
-def records_a_prompt(data: DataSet, store: Path) -> Iterator[tuple[int, Trial]]:
-    """Ours from several records a prompt."""
-    setting = Stored(of_several_records(data), store)
-    for repetition in range(REPETITIONS):
-        for epsilon in (None, *EPSILONS):
-            yield REPETITIONS * len(EPSILONS), Trial(setting, epsilon, repetition=repetition)
+def the_other_way(data: DataSet) -> Iterator[tuple[Condition, float | None]]:
+    """The effect of the examples: ours with and without them, and Tang's Gaussian with them."""
+    other = plain(data) if data.free else WithExamples(plain(data), data.examples)
+    yield other, 1.0
+    yield other, None
+    if data.free:
+        yield WithExamples(tang(data), data.examples), 1.0
 
 
 def of_several_records(data: DataSet) -> Condition:
@@ -157,74 +333,73 @@ def of_several_records(data: DataSet) -> Condition:
     return WithExamples(Synthetic(name, OURS, prompts, records, data.max_tokens), data.examples)
 
 
-def the_other_way(data: DataSet) -> Iterator[tuple[Condition, float | None]]:
-    """The effect of the examples: ours with and without them, and Tang's Gaussian with them."""
-    plain = without_examples(data)
-    other = plain if data.task.labels is None else WithExamples(plain, data.examples)
-    yield other, 1.0
-    yield other, None
-    if data.task.labels is None:
-        tang = Synthetic("gaussian", Gaussian(), data.prompts, data.records_per_prompt, data.max_tokens)
-        yield WithExamples(FreshNoise(tang), data.examples), 1.0
+def trials(data: DataSet, store: Path, user: str) -> Iterator[Trial]:
+    """A task's trials. A second model uses the demonstrations of the table at ε = 0, 1, 4 and none."""
+    compared = {ZERO_SHOT, *BASELINES, NON_PRIVATE_SAMPLE, ours(data).name, "gaussian", "adadpsyn"}
+    for condition, epsilon, shots, runs in conditions(data):
+        if user != "gemma" and not (
+            condition.name in compared and epsilon in (*HEADLINE, 4.0) and shots in (0, SHOTS)
+        ):
+            continue
+        for repetition in range(runs if user == "gemma" else min(runs, REPETITIONS)):
+            kept = Stored(condition, store) if shots else condition
+            yield Trial(kept, epsilon, shots, repetition)
 
 
 def main() -> None:
-    """Measures the missing cells."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measures the missing cells, all of a repetition before the next."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("store", type=Path)
     parser.add_argument("--user", choices=MODELS, default="gemma")
     parser.add_argument("--task", choices=DATA_SETS, action="append")
+    parser.add_argument("--certified", metavar="MODEL", help="a GGUF file of the writer's weights")
+    parser.add_argument("--records", type=int, help="the first ones alone")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--context", type=int, default=1024, help="tokens: fewer are faster")
-    parser.add_argument("--raw", type=Path, default=RAW)
-    arguments = parser.parse_args()
-    arguments.store.mkdir(parents=True, exist_ok=True)
-    arguments.raw.parent.mkdir(parents=True, exist_ok=True)
-    tasks = arguments.task or list(DATA_SETS)
-    writer = backend("gemma", arguments.threads, arguments.context)
-    user = (
-        None if arguments.user == "gemma" else backend(arguments.user, arguments.threads, arguments.context)
-    )
+    given = parser.parse_args()
+    given.store.mkdir(parents=True, exist_ok=True)
+    model = backend(given.user, given.threads, given.context)
+    results, name = Results(RAW), MODELS["gemma"][0]
+    if given.certified or given.records:
+        kind = CERTIFIED if given.certified else f"{given.records} records"
+        writer = dpf.backends.LlamaCpp(given.certified, context_tokens=512) if given.certified else model
+        for task in given.task or CERTIFIED_TASKS:
+            data = DATA_SETS[task]
+            condition = replace(
+                plain(data, OURS, f"{OURS.name}, {kind}"), allow_batch_variance=not given.certified
+            )
+            one = experiment(
+                data, given.data, writer, f"{name}, {CERTIFIED}" if given.certified else name, model
+            )
+            one = replace(one, records=one.records[: given.records])
+            evaluate(one, [Trial(Stored(data.told(condition), given.store), 1.0)], results, on_cell=show)
+        return
+    writer = model if given.user == "gemma" else backend("gemma", given.threads, given.context)
     experiments = {
-        name: experiment(DATA_SETS[name], arguments.data, writer, user, arguments.user) for name in tasks
+        task: experiment(DATA_SETS[task], given.data, writer, name, model, user_name=MODELS[given.user][0])
+        for task in given.task or DATA_SETS
     }
     order = [
-        (place, position, name, trial)
-        for position, name in enumerate(tasks)
-        for place, trial in wanted(name, arguments.user, arguments.store)
+        (task, trial) for task in experiments for trial in trials(DATA_SETS[task], given.store, given.user)
     ]
-    order.sort(key=lambda each: each[:2])
-    results = Results(arguments.raw)
-    for _, _, name, trial in order:
-        evaluate(experiments[name], [trial], results, on_cell=show)
-
-
-def wanted(name: str, user: str, store: Path) -> Iterator[tuple[int, Trial]]:
-    """A task's trials for a model."""
-    data = DATA_SETS[name]
-    if user != "gemma":
-        yield from of_another(data, store)
-        return
-    yield from trials(data, store)
-    if name in SEVERAL_RECORDS:
-        yield from records_a_prompt(data, store)
-    yield from mechanisms(data, store)
-    if name in IN_DETAIL:
-        yield from sweep(data, store)
+    for task, trial in sorted(order, key=lambda each: each[1].repetition):
+        evaluate(experiments[task], [trial], results, on_cell=show)
 
 
 def backend(name: str, threads: int, context: int) -> Batched:
     """One of the models, with its weights in bfloat16, which evaluates many prompts at once."""
-    return Batched(str(Path(__file__).parents[1] / MODELS[name][1]), threads=threads, context_tokens=context)
+    return Batched(str(ROOT / MODELS[name][1]), threads=threads, context_tokens=context)
 
 
 def experiment(
     data: DataSet,
     folder: Path,
-    writer: Batched,
-    user: Batched | None,
-    user_name: str,
+    writer: LogprobBackend,
+    writer_name: str,
+    user: Batched,
+    *,
+    user_name: str = MODELS["gemma"][0],
 ) -> Experiment:
     """The data of a task, with the first test items."""
     return Experiment(
@@ -232,10 +407,10 @@ def experiment(
         records=dpf.read_records(folder / f"{data.train}.jsonl.gz"),
         test=dpf.read_records(folder / f"{data.test}.jsonl.gz")[:ITEMS],
         writer=writer,
-        writer_name=MODELS["gemma"][0],
+        writer_name=writer_name,
         delta=DELTA,
         user=user,
-        user_name=MODELS[user_name][0] if user else None,
+        user_name=user_name,
         labels=data.labels,
         confidential=False,  # public benchmarks
     )
@@ -243,17 +418,9 @@ def experiment(
 
 def show(cell: Cell) -> None:
     """Prints one line of progress."""
-    print(
-        json.dumps(
-            {
-                k: v
-                for k, v in cell.as_dict().items()
-                if k not in ("outcomes", "uncalibrated", "population", "settings")
-            }
-        ),
-        file=sys.stderr,
-        flush=True,
-    )
+    hidden = ("outcomes", "uncalibrated", "batch_calibrated", "population", "settings")
+    line = {name: value for name, value in cell.as_dict().items() if name not in hidden}
+    print(json.dumps(line), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

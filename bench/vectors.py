@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 import dpfewshot as dpf
 from dpfewshot.backends import LlamaCpp, packaged_model_path
-from dpfewshot.backends.protocol import open_block
 from dpfewshot.generation.bodies import Bodies
 from dpfewshot.prompts.writer import LabelPrompts, PromptWriter
 from dpfewshot.records.units import UnitSequence, units, units_by_label
@@ -181,7 +180,7 @@ def _public_rows(
 ) -> tuple[list[list[int]], NDArray[np.float32]]:
     supports, kept = [], []
     with closing(
-        open_block(backend, prompts.prefix, [prompts.public_suffix], len(forced), public=True)
+        backend.open_block(prompts.prefix, [prompts.public_suffix], len(forced), public=True)
     ) as block:
         for token in forced:
             row = block.next_token_logprobs(None)[0]
@@ -199,7 +198,7 @@ def _rows(
     supports: Sequence[Sequence[int]],
 ) -> NDArray[np.float32]:
     with ExitStack() as stack:
-        block = stack.enter_context(closing(open_block(backend, prompts.prefix, suffixes, len(forced))))
+        block = stack.enter_context(closing(backend.open_block(prompts.prefix, suffixes, len(forced))))
         found = []
         for token, support in zip(forced, supports, strict=True):
             found.append(np.array(block.next_token_logprobs(support), dtype=np.float32))

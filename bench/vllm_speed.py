@@ -1,27 +1,23 @@
 """Measures running vLLM servers beside models in process: `python -m bench.vllm_speed FOLDER --server NAME=URL`.
 
 FOLDER holds the packaged model in bfloat16 (`bench.models.unpack`), which every server serves as "smollm2"
-(docs/how-to/servers.md). `--inside PYTHON` adds vLLM's own class `LLM`, in an environment with vLLM. All answer the
-same draws, in turn, so that a machine that slows down slows all; then all but `LLM` make the same demonstration.
+(docs/how-to/servers.md). All answer the same draws, in turn, so that a machine that slows down slows all; then all make
+the same demonstration.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
-import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Callable
 
 import torch
 
-from dpfewshot import PrivacyBudget, Record, Synthesizer, Task
+from bench.backends import spread
+from dpfewshot import PrivacyBudget, Record, Settings, Synthesizer, Task
 from dpfewshot.backends import HuggingFace, LlamaCpp, LogprobBackend, OpenAICompatible, packaged_model_path
 from dpfewshot.backends.conformance import SAMPLE_TEXT
 
@@ -35,7 +31,6 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
     parser.add_argument("--server", action="append", default=[], help="NAME=URL")
-    parser.add_argument("--inside", action="append", default=[], help="a Python with vLLM")
     parser.add_argument("--prompts", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=120, help="the length of a prompt")
     parser.add_argument("--rounds", type=int, default=5)
@@ -44,26 +39,23 @@ def main() -> None:
     )
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    with ExitStack() as stack:
-        backends: dict[str, LogprobBackend] = {
-            "llama.cpp in process, Q4_1": LlamaCpp(
-                packaged_model_path(), context_tokens=512, threads=given.threads
-            ),
-            "llama.cpp in process, bf16": LlamaCpp(
-                packaged_model_path(), context_tokens=512, threads=given.threads, weights="bf16"
-            ),
-            "transformers in process, bf16": HuggingFace(
-                given.folder, device="cpu", dtype="bfloat16", context_tokens=512
-            ),
-        }
-        for name, url in (server.split("=", 1) for server in given.server):
-            backends[name] = OpenAICompatible(url, "smollm2", timeout=600)
-            print(name, backends[name].describe(), flush=True)  # type: ignore[attr-defined]
-        asks: dict[str, Ask] = {name: _asking(backend) for name, backend in backends.items()}
-        for python in given.inside:
-            asks["vLLM's LLM class, one sequence"] = stack.enter_context(_inside(python, given.folder))
-        _draws(asks, next(iter(backends.values())), given.prompts, given.tokens, given.rounds)
-        _demonstrations(backends, given.prompts, given.rounds)
+    backends: dict[str, LogprobBackend] = {
+        "llama.cpp in process, Q4_1": LlamaCpp(
+            packaged_model_path(), context_tokens=512, threads=given.threads
+        ),
+        "llama.cpp in process, bf16": LlamaCpp(
+            packaged_model_path(), context_tokens=512, threads=given.threads, weights="bf16"
+        ),
+        "transformers in process, bf16": HuggingFace(
+            given.folder, device="cpu", dtype="bfloat16", context_tokens=512
+        ),
+    }
+    for name, url in (server.split("=", 1) for server in given.server):
+        backends[name] = OpenAICompatible(url, "smollm2", timeout=600)
+        print(name, backends[name].describe(), flush=True)
+    asks: dict[str, Ask] = {name: _asking(backend) for name, backend in backends.items()}
+    _draws(asks, next(iter(backends.values())), given.prompts, given.tokens, given.rounds)
+    _demonstrations(backends, given.prompts, given.rounds)
 
 
 def _asking(backend: LogprobBackend) -> Ask:
@@ -96,10 +88,8 @@ def _demonstrations(backends: dict[str, LogprobBackend], prompts: int, rounds: i
                 records,
                 backend,
                 budget=PrivacyBudget(epsilon=8, delta=1e-3),
-                prompts_per_draw=prompts,
                 max_tokens=3,
-                tokens_per_draw=1,
-                allow_batch_variance=True,
+                settings=Settings(prompts_per_draw=prompts, tokens_per_draw=1, allow_batch_variance=True),
             )
             start = time.perf_counter()
             made = synthesizer.generate("place")
@@ -114,38 +104,7 @@ def _table(seconds: dict[str, list[float]], unit: str, shown: Callable[[float], 
     print(f"| | {unit} | times as long as the first |\n|---|---|---|")
     for name, found in seconds.items():
         ratios = [each / first for each, first in zip(found, base, strict=True)]
-        print(f"| {name} | {_spread([shown(each) for each in found])} | {_spread(ratios)} |")
-
-
-def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
-
-
-@contextmanager
-def _inside(python: str, folder: str) -> Iterator[Ask]:
-    """Runs vLLM's class `LLM` in a process of its own, since it needs other libraries than we."""
-    script = Path(__file__).with_name("vllm_inside.py")
-    process = subprocess.Popen(  # noqa: S603 - our own script
-        [python, "-P", str(script), folder],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-    )
-
-    def ask(prompts: list[list[int]]) -> None:
-        assert process.stdin is not None  # noqa: S101 - for the type checker
-        assert process.stdout is not None  # noqa: S101
-        process.stdin.write(json.dumps([prompts, SUPPORT]) + "\n")
-        process.stdin.flush()
-        if not any(line.startswith("answered") for line in process.stdout):
-            sys.exit("vLLM's LLM class ended")
-
-    try:
-        yield ask
-    finally:
-        process.kill()
-        process.wait()
+        print(f"| {name} | {spread([shown(each) for each in found])} | {spread(ratios)} |")
 
 
 if __name__ == "__main__":

@@ -102,12 +102,11 @@ def walked(ledger: str | None) -> Walk:
         backend,
         budget=BUDGET,
         mechanism=Gaussian(top_k=None),
-        prompts_per_draw=PROMPTS,
-        tokens_per_draw=1,
         max_tokens=TOKENS,
         ledger=ledger,
         dataset="walk" if ledger else None,
         create=ledger is not None,
+        settings=dpf.Settings(prompts_per_draw=PROMPTS, tokens_per_draw=1),
     ) as synthesizer:
         with counted() as walk:
             made = synthesizer.generate("a")

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from dpfewshot.generation.ray_executor import RayExecutor as RayExecutor
     from dpfewshot.account.ledger import BudgetLedger as BudgetLedger
     from dpfewshot.planning.plan import GenerationPlan as GenerationPlan
+    from dpfewshot.planning.settings import Settings as Settings
     from dpfewshot.records import (
         as_records as as_records,
         index_records as index_records,
@@ -88,6 +89,7 @@ _HOMES = {
     "PrivacySpend": "dpfewshot.values",
     "RayExecutor": "dpfewshot.generation.ray_executor",
     "Record": "dpfewshot.values",
+    "Settings": "dpfewshot.planning.settings",
     "Synthesizer": "dpfewshot.synthesizer",
     "Task": "dpfewshot.tasks",
     "accounting": "dpfewshot",

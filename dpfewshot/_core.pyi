@@ -4,7 +4,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.exact import RandomSource
 
 grid: Final[int]
 logit_grid: Final[int]

@@ -13,17 +13,17 @@ from functools import partial
 
 import numpy as np
 
-from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, open_block
+from dpfewshot.backends.protocol import LogprobBackend, PromptBlock
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BackendError, InvalidPlan
+from dpfewshot.exact import RandomSource
 from dpfewshot.exact.choice import uniform_below
-from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.generation.draft import Draft
 from dpfewshot.generation.shaped_draft import ShapedDraft
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import check_record_labels, planned_labels
-from dpfewshot.mechanisms.decoding import Decoding
-from dpfewshot.mechanisms.vocabulary import likeliest
+from dpfewshot.mechanisms.base import likeliest
+from dpfewshot.mechanisms.gaussian import Decoding
 from dpfewshot.prompts.writer import LabelPrompts, PromptWriter
 from dpfewshot.records import as_records
 from dpfewshot.records.checks import check_fields
@@ -181,7 +181,7 @@ class _Continuation:
         draft = self._loop.draft(further=prompts.further)
         suffixes, drawn = [[*prompts.public_suffix, *draft.context]], 0
         longest = self._max_tokens + draft.written_left(self._max_tokens)
-        with closing(open_block(self._loop.backend, prompts.prefix, suffixes, longest, public=True)) as block:
+        with closing(self._loop.backend.open_block(prompts.prefix, suffixes, longest, public=True)) as block:
             while drawn < self._max_tokens and not draft.finished:
                 left = self._max_tokens - drawn
                 drawn += 1

@@ -95,8 +95,7 @@ class _Backend:
         return finding
 
     def close(self) -> None:
-        """Close the backend if it has `close`."""
-        close = getattr(self._made[0] if self._made else None, "close", None)
-        if close is not None:
-            close()
+        """Close the backend."""
+        if self._made is not None:
+            self._made[0].close()
         self._made = None

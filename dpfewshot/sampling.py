@@ -21,7 +21,7 @@ import numpy as np
 from dpfewshot import _core
 from dpfewshot.account.scopes import Partition
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.exact import RandomSource
 from dpfewshot.records.units import Integers, Unit, UnitSequence
 from dpfewshot.runtime.redaction import none_if_it_fails
 from dpfewshot.tasks import Task

@@ -9,14 +9,14 @@ import dataclasses
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
-from typing import Self
+from typing import Final, Self
 
 from dpfewshot.account.account import Account
 from dpfewshot.account.ledger import account_of_run
 from dpfewshot.backends.protocol import LogprobBackend, check_invariance, states_invariance
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.exact import RandomSource
 from dpfewshot.generation.cancellation import StopSignal
 from dpfewshot.generation.generation import Generation
 from dpfewshot.generation.request import GenerationRequest
@@ -28,14 +28,13 @@ from dpfewshot.generation.units import check_every_label_has_units, labels_of, p
 from dpfewshot.generation.worker_backend import BackendFactory
 from dpfewshot.generation.workers import Workers
 from dpfewshot.mechanisms import Mechanism
-from dpfewshot.planning.choices import TANG, Choices
-from dpfewshot.planning.choices import preset as preset_choices
 from dpfewshot.planning.compare import Compared, compare
-from dpfewshot.planning.defaults import PROMPT_TOKEN_LIMIT, WorkLimit, decide
+from dpfewshot.planning.defaults import WorkLimit, decide
 from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.planning.planner import Planner
 from dpfewshot.planning.population import Population, public_stratum, relation_of
-from dpfewshot.planning.settings import CERTIFIED, POISSON, PUBLISHED
+from dpfewshot.planning.presets import TANG, preset
+from dpfewshot.planning.settings import CERTIFIED, PUBLISHED, Settings
 from dpfewshot.planning.speed import Speed, SpeedProbe
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records import as_records
@@ -54,6 +53,8 @@ from dpfewshot.values import (
     unit_of,
 )
 
+_PLANNED: Final = Settings()
+
 
 class Synthesizer:
     """Generates synthetic few-shot demonstrations from private labelled text, with a certified (ε, δ).
@@ -65,39 +66,19 @@ class Synthesizer:
         records: the private records: `Record` objects, mappings, a DataFrame or a Dataset.
         backend: a trusted language model.
         budget: the (ε, δ) of everything that this object releases, or `NO_PRIVACY`.
-        mechanism: turns private numbers into a token. The planner decides it, M and R where they are None,
-            for the least noise, from public numbers alone: `plan.reasons` says what and why.
-        prompts_per_draw: M, prompts (subsets) of a draw; None: the planner decides.
-        records_per_prompt: N, records in a prompt, on average; None is 1.
         max_tokens: T_max, tokens of a demonstration at most.
         shots_per_label: demonstrations planned for each label.
-        tokens_per_draw: R, tokens that share one draw of records; None: the planner decides.
-        preset: a paper's mechanism, M, N and R where you give none: "tang" or "adadpsyn"
-            (`planning.choices.preset`). `accounting="published"` implies "tang".
-        prompt_token_limit: the most tokens that the model may have to evaluate for one demonstration, ≥ 1: it
-            limits what the planner decides.
+        mechanism: turns private numbers into a token. The planner decides it, M and R where they are None,
+            for the least noise, from public numbers alone: `plan.reasons` says what and why.
         population: public n of each label, {label: n}, or one number if labels are free. With it, neighbours
             add or remove one unit. Without it, n is counted, and neighbours zero a unit out.
         labels: the labels to generate, public input; by default the task's. Required if its labels are free.
-        sampling: "poisson", or "fixed-size" to reproduce papers: M·N units without replacement, neighbours
-            replace one unit by another of the same label, and n is public.
-        accounting: "certified", or "published" for the noise of a paper's own accounting of fixed-size draws:
-            results then say `certified=False`.
-        holdout: f in [0, 1), the share of units that are kept for choosing (`dpf.choose`) and never generate.
-            Each unit's own digest decides. Choosing and generating then cost the greater of both, not their
-            sum.
-        disjoint_parts: P. Each unit of a label is in one of P parts, chosen from that unit alone. Every part
-            serves its own demonstrations at the full (ε, δ): parallel composition, for many demonstrations.
         ledger: a durable budget: "sqlite:///budget.db", "postgresql+psycopg://...", a BudgetLedger, or an
             account that others spend from too, such as `Account.in_memory`.
         dataset: the ledger account's name, required with a URL or a BudgetLedger. The account must exist
             (`dpfewshot ledger create`, `BudgetLedger.create`).
         create: create the account with this budget if the ledger has none of that name.
-        unit: the column that says whom a record belongs to. Records that `read_records` or `as_records` read
-            with one remember it; it names the units of hand-made `Record` objects.
-        record_token_cap: tokens of one record's text that enter a prompt at most.
-        allow_batch_variance: accept a backend whose answers depend on the rest of the batch. No guarantee
-            then holds: results say `certified=False`.
+        settings: M, N, R and what else only experts set.
         observers: are told what is released (`dpfewshot.generation.telemetry`, docs/how-to/service.md), after
             a `LogObserver`, which logs to "dpfewshot".
 
@@ -120,49 +101,31 @@ class Synthesizer:
         backend: LogprobBackend,
         *,
         budget: PrivacyBudget | NoPrivacy,
-        mechanism: Mechanism | None = None,
-        prompts_per_draw: int | None = None,
-        records_per_prompt: int | None = None,
         max_tokens: int = 40,
         shots_per_label: int = 1,
-        tokens_per_draw: int | None = None,
-        preset: str | None = None,
-        prompt_token_limit: int = PROMPT_TOKEN_LIMIT,
+        mechanism: Mechanism | None = None,
         population: Population = None,
         labels: Sequence[str] | None = None,
-        sampling: str = POISSON,
-        accounting: str = CERTIFIED,
-        holdout: float = 0.0,
-        disjoint_parts: int = 1,
         ledger: object = None,
         dataset: str | None = None,
         create: bool = False,
-        unit: str | None = None,
-        record_token_cap: int = 100,
-        allow_batch_variance: bool = False,
+        settings: Settings = _PLANNED,
         observers: Iterable[Observer] = (),
     ) -> None:
         self._task = task
         self._backend = backend
         self._speed: Speed | None = None
-        check_invariance(backend, allowed=allow_batch_variance)
+        check_invariance(backend, allowed=settings.allow_batch_variance)
         limit = None if isinstance(budget, NoPrivacy) else budget
-        choices = Choices(mechanism, prompts_per_draw, records_per_prompt, tokens_per_draw)
-        paper = TANG if preset is None and accounting == PUBLISHED else preset
+        paper = TANG if settings.preset is None and settings.accounting == PUBLISHED else settings.preset
         if paper is not None:
-            choices = choices.filled(preset_choices(paper, task, limit, backend.vocabulary_size))
-        settings = choices.settings(
-            max_tokens=max_tokens,
-            shots_per_label=shots_per_label,
-            record_token_cap=record_token_cap,
-            sampling=sampling,
-            disjoint_parts=disjoint_parts,
-            accounting=accounting,
-            holdout=holdout,
-        )
-        work = WorkLimit(prompt_token_limit, getattr(backend, "kept_prompts", None) or None)
+            of_paper, numbers = preset(paper, task, limit, backend.vocabulary_size)
+            mechanism, settings = mechanism or of_paper, settings.filled(numbers)
+        open_settings = settings.decided(max_tokens=max_tokens, shots_per_label=shots_per_label)
+        sampling = settings.sampling
+        work = WorkLimit(settings.prompt_token_limit, backend.kept_prompts or None)
         relation = relation_of(sampling, population)
-        records = as_records(records, unit=unit)
+        records = as_records(records)
         planned = planned_labels(task, labels)
         check_fields(task, records)
         units = units_by_scope(task, records, planned)
@@ -170,13 +133,15 @@ class Synthesizer:
             public_stratum(sampling, population, scope, labels_of(scope, planned), len(members))
             for scope, members in units.items()
         )
-        writer = PromptWriter(task, backend, record_token_cap)
-        undecided = Planner(writer, settings, limit, strata, relation)
-        undecided.check_lengths(getattr(backend, "context_tokens", None))
-        decided = decide(undecided, choices, work, vocabulary_size=backend.vocabulary_size)
+        writer = PromptWriter(task, backend, settings.record_token_cap)
+        undecided = Planner(writer, open_settings, limit, strata, relation)
+        undecided.check_lengths(backend.context_tokens)
+        decided = decide(undecided, mechanism, settings, work, vocabulary_size=backend.vocabulary_size)
         self._planner = decided.planner
         plan = self._planner.plan(decided.mechanism, decided.reasons)
-        sound = states_invariance(backend) and self._random_source is None and accounting == CERTIFIED
+        sound = (
+            states_invariance(backend) and self._random_source is None and settings.accounting == CERTIFIED
+        )
         certified = limit is not None and sound
         unit = unit_of(records)
         account = account_of_run(
@@ -184,7 +149,7 @@ class Synthesizer:
         )
         if account is not None and ledger is not None and account.parallel and unit is not None:
             check_every_label_has_units(task, records, relation)
-        partition = partition_of_units(task, records, settings.division)
+        partition = partition_of_units(task, records, open_settings.division)
         set_up = SetUp(
             task, backend, decided.mechanism, plan, units, certified, partition, self._random_source
         )

@@ -51,10 +51,9 @@ def main(arguments: Sequence[str], open_backend: Callable[[], LogprobBackend] = 
             dpf.read_records(options.records),
             open_backend(),
             budget=dpf.PrivacyBudget(epsilon=2, delta=1e-6),  # of one night
-            prompts_per_draw=40,
             max_tokens=16,
-            tokens_per_draw=4,
             ledger=account,
+            settings=dpf.Settings(prompts_per_draw=40, tokens_per_draw=4),
         )
         try:
             demonstrations = synthesizer.generate_all(checkpoint=options.folder / f"{options.day}.checkpoint")

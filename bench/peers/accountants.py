@@ -1,97 +1,100 @@
-"""Accounting and noise of dp-accounting, prv-accountant, autodp and OpenDP beside ours: lines "accounting" and "noise".
+"""ε of Poisson-subsampled Gaussians by dp-accounting, prv-accountant and autodp, and OpenDP's noise.
 
-Rows: Tang et al. 2024, Table 9, at the printed σ. Seconds are the fastest of three calls; ours runs before and after
-the others, in turns.
+Runs in the environment of these packages. Reads {"rows": [...]} and prints one JSON object a tool and row: ε, and the
+seconds of the fastest of three calls.
 """
 
-from __future__ import annotations
-
+import importlib.metadata
+import json
+import math
+import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
-import numpy as np
-
-from bench.peers.environments import ACCOUNTANTS
-from bench.peers.raw import Line, versions
-from bench.reproduce import TANG, TARGETS
-from dpfewshot import _core
-from dpfewshot.accounting import PoissonGaussian, epsilon
+import warnings
+from collections.abc import Callable
+from typing import Any
 
 REPEATS = 3
-SCALE = 8 * 2**27
-NORMALS = 100_000
-TIMEOUT = 1200.0
-
-BOUNDS = {
-    "dpfewshot": "upper bound, with a proof of its rounding",
-    "dp-accounting": "upper bound of the pessimistic discretisation; floats are not bounded",
-    "prv-accountant": "upper end of the bracket; floats are not bounded",
-    "autodp": "upper bound by Rényi divergences, at a grid of orders; floats are not bounded",
-}
-"""Who states what."""
+NORMALS = 2_000
 
 
-def rows() -> Iterator[Line]:
-    """Table 9."""
-    for task, printed in TANG.items():
-        for target, sigma in zip(TARGETS, printed, strict=True):
-            yield {
-                "task": task.name,
-                "target": target,
-                "q": task.sample / task.population,
-                "sigma": sigma,
-                "steps": task.steps,
-                "delta": task.delta,
-            }
+def dp_accounting(row: Any) -> Any:
+    """Its privacy loss distribution, pessimistic, at its default grid of 1e-4."""
+    from dp_accounting import dp_event
+    from dp_accounting.pld import PLDAccountant
+
+    accountant = PLDAccountant()
+    step = dp_event.PoissonSampledDpEvent(row["q"], dp_event.GaussianDpEvent(row["sigma"]))
+    accountant.compose(step, row["steps"])
+    return accountant.get_epsilon(row["delta"])
 
 
-def measure(_: Path, store: Path) -> Iterator[Line]:
-    """Every tool on every row, and the noise."""
-    before = [ours(row) for row in rows()]
-    theirs = ACCOUNTANTS.call(store, {"rows": list(rows())}, TIMEOUT)
-    after = [ours(row) for row in rows()]
-    found = versions() | next((line["versions"] for line in theirs if "versions" in line), {})
-    for one, two in zip(before, after, strict=True):
-        yield {**one, "seconds": min(one["seconds"], two["seconds"]), "versions": found}
-    for line in theirs:
-        if "normals_a_second" in line:
-            yield {"kind": "noise", **line, "exact": True, "versions": found}
-        elif "tool" in line:
-            yield {"kind": "accounting", **line, "versions": found}
-    for line in noise():
-        yield {**line, "versions": found}
+def prv_accountant(row: Any) -> Any:
+    """The upper end of its bracket, with an error of 0.01."""
+    from prv_accountant import PRVAccountant
+    from prv_accountant.privacy_random_variables import PoissonSubsampledGaussianMechanism
+
+    step = PoissonSubsampledGaussianMechanism(row["q"], row["sigma"])
+    steps = [row["steps"]]
+    accountant = PRVAccountant(
+        prvs=[step], max_self_compositions=steps, eps_error=0.01, delta_error=row["delta"] / 1000
+    )
+    return accountant.compute_epsilon(row["delta"], steps)[2]
 
 
-def ours(row: Line) -> Line:
-    """Our certified upper bound."""
-    event = PoissonGaussian(row["q"], row["sigma"], row["steps"])
-    bound = epsilon(event, row["delta"]).upper
-    seconds = fastest(lambda: epsilon(event, row["delta"]))
-    return {"kind": "accounting", "tool": "dpfewshot", **row, "epsilon": bound, "seconds": seconds}
+def autodp(row: Any) -> Any:
+    """Its Rényi accountant with the bound for Poisson samples."""
+    from autodp.mechanism_zoo import GaussianMechanism
+    from autodp.transformer_zoo import AmplificationBySampling, Composition
+
+    sampled = AmplificationBySampling(PoissonSampling=True)
+    step = sampled(GaussianMechanism(row["sigma"]), row["q"], improved_bound_flag=True)
+    return Composition()([step], [row["steps"]]).get_approxDP(row["delta"])
 
 
-def noise() -> Iterator[Line]:
-    """Ours, exact, and NumPy's, which the papers' code draws."""
-    generator = np.random.default_rng()
-    draws: dict[str, Callable[[], object]] = {
-        "dpfewshot": lambda: _core.rounded_normals(SCALE, NORMALS),
-        "numpy": lambda: generator.normal(0.0, 1.0, NORMALS),
-    }
-    for name, draw in draws.items():
-        yield {
-            "kind": "noise",
-            "tool": name,
-            "normals_a_second": NORMALS / fastest(draw),
-            "exact": name == "dpfewshot",
-        }
+TOOLS = {"dp-accounting": dp_accounting, "prv-accountant": prv_accountant, "autodp": autodp}
 
 
-def fastest(work: Callable[[], object]) -> float:
-    """Seconds of the shortest of several runs."""
-    found = []
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    """The result, and the shortest of several runs in seconds."""
+    best = math.inf
     for _ in range(REPEATS):
         started = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - started)
-    return min(found)
+        result = work()
+        best = min(best, time.perf_counter() - started)
+    return result, best
+
+
+def answered(tool: Callable[[Any], Any], row: Any) -> dict[str, Any]:
+    """ε and seconds, or the error."""
+    try:
+        epsilon, seconds = timed(lambda: float(tool(row)))
+    except Exception as error:  # noqa: BLE001 - whatever a package raises is the measurement
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"epsilon": epsilon, "seconds": seconds}
+
+
+def opendp_noise() -> float:
+    """Exact Gaussian draws a second."""
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T=float)
+    measurement = space >> dp.m.then_gaussian(scale=8.0 * 2**27)
+    _, seconds = timed(lambda: measurement([0] * NORMALS))
+    return NORMALS / seconds
+
+
+def main() -> None:
+    """Answers one request."""
+    warnings.simplefilter("ignore")
+    request = json.load(sys.stdin)
+    for name, tool in TOOLS.items():
+        for row in request["rows"]:
+            print(json.dumps({"tool": name, **row, **answered(tool, row)}), flush=True)
+    print(json.dumps({"tool": "opendp", "normals_a_second": opendp_noise()}), flush=True)
+    names = ("autodp", "dp-accounting", "opendp", "prv-accountant", "numpy", "scipy")
+    print(json.dumps({"versions": {name: importlib.metadata.version(name) for name in names}}))
+
+
+if __name__ == "__main__":
+    main()

@@ -389,7 +389,7 @@ def _can_be_stored(sums: Tally) -> bool:
 
 def _divergence(cost: EventCost, order: int) -> int | None:
     """The event's Rényi divergence in 10⁻¹², rounded up; None if none is known."""
-    from dpfewshot.accounting.divergence import renyi_divergence  # loads SciPy: only where it is needed
+    from dpfewshot.accounting.renyi import renyi_divergence  # loads SciPy: only where it is needed
 
     found = renyi_divergence(cost.event, order)
     return math.ceil(Fraction(found) * EPSILON_SCALE) if math.isfinite(found) else None

@@ -3,12 +3,16 @@
 Pure mathematics: nothing here sees a record, an account or a file. Read the modules in this order.
 
     events        the vocabulary in which mechanisms state what they do
-    pairs/        the dominating pair of one step of an event
-    pld/          its privacy loss on a grid, composed over all steps, with every error bounded
-    renyi         (ε, δ) from moments, for events that are known through zCDP alone
+    curves        the hockey-stick curve of one query, with its round-off
+    grid          one step's privacy loss on a grid, rounded upwards
+    tilting       the tilt, the grid and the window that suit a goal
+    compose       all steps by fast Fourier transform, with every error bounded
+    pairs         the dominating pairs of one step of an event, of several queries on one draw too
+    renyi         moments: for events that are known through zCDP alone, and for accounts that add them up
     bounds        ε at a δ, and δ at an ε, of any event
     calibration   the least noise multiplier whose certified ε meets a target
-    reference/    the papers' own accounting and other libraries, for comparison only
+    published     the papers' own accounting, to reproduce their figures
+    cross_check   another library's ε, for comparison
 
 A dominating pair (P, Q) is a worst case over neighbouring data sets. Its privacy loss is log dP/dQ under P.
 Its hockey-stick curve H(ε) = sup_S P(S) - e^ε·Q(S) is the smallest δ at ε. A pair has two directions: the
@@ -17,7 +21,7 @@ unit is removed, or added. A bound is certified if it counts all truncation and 
 Proofs: docs/proofs/accounting.md.
 """
 
-from dpfewshot.accounting.bounds import delta, epsilon
+from dpfewshot.accounting.bounds import DeltaBounds, EpsilonBounds, delta, epsilon
 from dpfewshot.accounting.calibration import calibrate
 from dpfewshot.accounting.events import (
     Composition,
@@ -29,9 +33,8 @@ from dpfewshot.accounting.events import (
     PoissonRandomizedResponse,
     Tightest,
     ZeroConcentrated,
+    combined_multiplier,
 )
-from dpfewshot.accounting.gaussian_queries import adadpsyn_multiplier, combined_multiplier
-from dpfewshot.accounting.pld.reading import DeltaBounds, EpsilonBounds
 from dpfewshot.values import Relation
 
 __all__ = [
@@ -47,7 +50,6 @@ __all__ = [
     "Relation",
     "Tightest",
     "ZeroConcentrated",
-    "adadpsyn_multiplier",
     "calibrate",
     "combined_multiplier",
     "delta",

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from dpfewshot.accounting import events
 from dpfewshot.accounting.bounds import FINE, epsilon_upper
-from dpfewshot.accounting.events import Event
+from dpfewshot.accounting.events import LEAST_NOISE, Event
 from dpfewshot.errors import InvalidPlan
 
-LEAST_NOISE: Final = events.LEAST_NOISE
 MOST_NOISE: Final = 2.0**40
 """Range of the search: noise multipliers of a token, of which one draw may hold many."""
 
@@ -60,41 +58,28 @@ def calibrate(event_at: Callable[[float], Event], *, epsilon: float, delta: floa
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise InvalidPlan(f"epsilon must be a positive number, not {epsilon}")
 
-    search = _Search(event_at, epsilon, delta)
-    coarse = _bracket(search.coarse, 0.0, math.log(2.0))
-    coarse = _narrow(search.coarse, coarse, _COARSE)
-    fine = _bracket(search.fine, coarse.fits, 2 * _COARSE)
-    return _noise(_narrow(search.fine, fine, _CLOSE_ENOUGH).fits)
+    def excess_at(tolerance: float) -> Callable[[float], float]:
+        """log(ε / target) at a log σ, on a grid of this tolerance: positive where σ does not fit."""
 
+        def excess(log_sigma: float) -> float:
+            try:
+                event = event_at(_noise(log_sigma))
+            except InvalidPlan:
+                if log_sigma >= math.log(MOST_NOISE):
+                    raise  # nothing fits, and this error says why
+                return math.inf
+            spent = epsilon_upper(event, delta, tolerance)
+            if not math.isfinite(spent):  # a coarse grid may leave a mass above δ beyond it
+                spent = epsilon_upper(event, delta, FINE)
+            found = math.log(spent / epsilon) if spent > 0 else -math.inf
+            return max(found, _LEAST_EXCESS) if spent > epsilon else min(found, 0.0)
 
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """log(ε / target) at log σ: positive where σ does not fit, or is refused."""
+        return excess
 
-    event_at: Callable[[float], Event]
-    epsilon: float
-    delta: float
-
-    def coarse(self, log_sigma: float) -> float:
-        """At the tolerance of a first search."""
-        return self._excess(log_sigma, _COARSE)
-
-    def fine(self, log_sigma: float) -> float:
-        """At the tolerance of a reported ε."""
-        return self._excess(log_sigma, FINE)
-
-    def _excess(self, log_sigma: float, tolerance: float) -> float:
-        try:
-            event = self.event_at(_noise(log_sigma))
-        except InvalidPlan:
-            if log_sigma >= math.log(MOST_NOISE):
-                raise  # nothing fits, and this error says why
-            return math.inf
-        spent = epsilon_upper(event, self.delta, tolerance)
-        if tolerance > FINE and not math.isfinite(spent):  # a coarse grid may leave a mass above δ beyond it
-            spent = epsilon_upper(event, self.delta, FINE)
-        found = math.log(spent / self.epsilon) if spent > 0 else -math.inf
-        return max(found, _LEAST_EXCESS) if spent > self.epsilon else min(found, 0.0)
+    coarse = _bracket(excess_at(_COARSE), 0.0, math.log(2.0))
+    coarse = _narrow(excess_at(_COARSE), coarse, _COARSE)
+    fine = _bracket(excess_at(FINE), coarse.fits, 2 * _COARSE)
+    return _noise(_narrow(excess_at(FINE), fine, _CLOSE_ENOUGH).fits)
 
 
 def _noise(log_sigma: float) -> float:

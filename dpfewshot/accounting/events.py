@@ -1,40 +1,35 @@
-"""The vocabulary of privacy events: mechanisms state them, accountants price them.
+"""The vocabulary of privacy events: mechanisms state them, the accountant prices them.
 
 An event describes a random computation on private data by the parameters of its dominating pair, and names
-the neighbouring relations that its guarantee covers. It holds no data. Every event is frozen, and checks its
-values once. Docstrings give each parameter's unit and range; ε, ρ and privacy losses are in nats.
+the neighbouring relations that its guarantee covers. It holds no data, and is frozen. A value outside its
+stated range is refused with InvalidPlan. ε, ρ and privacy losses are in nats.
+
+Stability: plans are stored with their events, by class and field. A released event keeps its meaning and its
+fields; another computation gets a class of its own.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import ClassVar, Final, Protocol, runtime_checkable
+from numbers import Real
+from typing import ClassVar, Final, Protocol, TypeVar
 
-from dpfewshot.accounting.event_checks import (
-    check_cost,
-    check_noise,
-    check_positive,
-    check_rate,
-    checked_events,
-    in_tuple,
-    in_words,
-    shared_relations,
-    store_count,
-)
-from dpfewshot.accounting.gaussian_queries import combined_multiplier
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.values import Relation
+from dpfewshot.values import Relation, as_float, check_whole
 
-WIDEST_RANGE = 200.0
+T = TypeVar("T")
+
+WIDEST_RANGE: Final = 200.0
 """Largest range of one step's privacy losses, in nats: e^200 is still a float."""
 
-LEAST_NOISE = 2.0**-6
-MOST_NOISE = 2.0**20
+LEAST_NOISE: Final = 2.0**-6
+MOST_NOISE: Final = 2.0**20
 """Noise multipliers of one draw for which the tests check ε against independent calculations."""
 
-LARGEST_COST = 1e6
+LARGEST_COST: Final = 1e6
 """Largest ε₀ of one pure-DP step, in nats, for which the tests check ε."""
 
 _ADD_OR_REMOVE: Final = frozenset({Relation.ADD_REMOVE, Relation.ZERO_OUT})
@@ -52,7 +47,6 @@ class PublishedAccounting(Enum):
     """Gao et al. (AdaDPSyn, ICLR 2025)."""
 
 
-@runtime_checkable
 class Event(Protocol):
     """A privacy event: `steps` independent repetitions of one dominating pair, composed adaptively."""
 
@@ -79,9 +73,6 @@ class PoissonGaussian:
         noise_multiplier: σ in 2⁻⁶..2²⁰, the noise's standard deviation over the step's L2 sensitivity. R
             tokens on one draw are one step at σ/√R.
         steps: T ≥ 1, the number of fresh draws.
-
-    Raises:
-        InvalidPlan: a value outside its range.
     """
 
     sampling_rate: float
@@ -90,9 +81,9 @@ class PoissonGaussian:
     relations: ClassVar[frozenset[Relation]] = _ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
-        check_rate(self.sampling_rate)
-        check_noise(self.noise_multiplier, LEAST_NOISE, MOST_NOISE)
-        store_count(self, "steps")
+        _check_rate(self.sampling_rate)
+        _check_noise(self.noise_multiplier)
+        _store_count(self, "steps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +98,6 @@ class PoissonRandomizedResponse:
         sampling_rate: q in (0, 1], the probability that a unit is in a step's draw.
         epsilon: ε₀ in (0, 10⁶] of a step, in nats, before subsampling.
         steps: T ≥ 1, the number of fresh draws.
-
-    Raises:
-        InvalidPlan: a value outside its range.
     """
 
     sampling_rate: float
@@ -118,9 +106,9 @@ class PoissonRandomizedResponse:
     relations: ClassVar[frozenset[Relation]] = _ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
-        check_rate(self.sampling_rate)
-        check_cost(self.epsilon, LARGEST_COST)
-        store_count(self, "steps")
+        _check_rate(self.sampling_rate)
+        _check_cost(self.epsilon, LARGEST_COST)
+        _store_count(self, "steps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +116,13 @@ class PoissonBoundedRange:
     """A Poisson-subsampled mechanism of bounded range, composed: draws from a softmax.
 
     All privacy losses of a step lie in some interval of length ε₀ (Durfee, Rogers 2019), as those of the
-    exponential mechanism do. Bounded range implies ε₀-DP and is stronger. `pairs.bounded_range` has the
+    exponential mechanism do. Bounded range implies ε₀-DP and is stronger. `curves.RemoveBoundedRange` has the
     dominating pair, in both directions (docs/proofs/bounded-range.md).
 
     Args:
         sampling_rate: q in (0, 1], the probability that a unit is in a step's draw.
         epsilon: ε₀ in (0, 200], the range of a step's losses in nats, before subsampling.
         steps: T ≥ 1. With q = 1 all steps may share one draw.
-
-    Raises:
-        InvalidPlan: a value outside its range.
     """
 
     sampling_rate: float
@@ -146,9 +131,9 @@ class PoissonBoundedRange:
     relations: ClassVar[frozenset[Relation]] = _ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
-        check_rate(self.sampling_rate)
-        check_cost(self.epsilon, WIDEST_RANGE)
-        store_count(self, "steps")
+        _check_rate(self.sampling_rate)
+        _check_cost(self.epsilon, WIDEST_RANGE)
+        _store_count(self, "steps")
 
 
 Query = PoissonGaussian | PoissonRandomizedResponse | PoissonBoundedRange
@@ -167,9 +152,6 @@ class PoissonProduct:
         queries: at least one PoissonGaussian, PoissonRandomizedResponse or PoissonBoundedRange, each with
             sampling_rate 1. A query's own `steps` say how often each draw answers it.
         steps: T ≥ 1, the number of fresh draws.
-
-    Raises:
-        InvalidPlan: a value outside its range, no query, or a query of another kind.
     """
 
     sampling_rate: float
@@ -178,9 +160,9 @@ class PoissonProduct:
     relations: ClassVar[frozenset[Relation]] = _ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
-        check_rate(self.sampling_rate)
-        store_count(self, "steps")
-        object.__setattr__(self, "queries", in_tuple("queries", self.queries))
+        _check_rate(self.sampling_rate)
+        _store_count(self, "steps")
+        object.__setattr__(self, "queries", _in_tuple("queries", self.queries))
         if not self.queries or not all(isinstance(query, Query) for query in self.queries):
             raise InvalidPlan("a product needs Gaussian, randomised-response or bounded-range queries")
         if any(query.sampling_rate != 1 for query in self.queries):
@@ -189,7 +171,7 @@ class PoissonProduct:
             )
         pure = [each.steps * each.epsilon for each in self.merged if not isinstance(each, PoissonGaussian)]
         if pure:
-            check_cost(sum(pure), LARGEST_COST)
+            _check_cost(sum(pure), LARGEST_COST)
 
     @property
     def merged(self) -> tuple[Query, ...]:
@@ -216,9 +198,6 @@ class FixedSizeGaussian:
         noise_multiplier: σ in 2⁻⁶..2²⁰, the noise's standard deviation over the L2 sensitivity to replacing
             one unit of the draw: √2 for sums of probabilities, 2C for vectors clipped to C.
         steps: T ≥ 1, the number of fresh draws.
-
-    Raises:
-        InvalidPlan: a value outside its range.
     """
 
     sample_size: int
@@ -228,14 +207,13 @@ class FixedSizeGaussian:
     relations: ClassVar[frozenset[Relation]] = frozenset({Relation.REPLACE_ONE})
 
     def __post_init__(self) -> None:
-        store_count(self, "sample_size")
-        store_count(self, "population")
+        for name in ("sample_size", "population", "steps"):
+            _store_count(self, name)
         if self.sample_size > self.population:
             raise InvalidPlan(
                 f"sample_size must lie between 1 and the population {self.population}, not {self.sample_size}"
             )
-        check_noise(self.noise_multiplier, LEAST_NOISE, MOST_NOISE)
-        store_count(self, "steps")
+        _check_noise(self.noise_multiplier)
 
     @property
     def sampling_rate(self) -> float:
@@ -253,9 +231,6 @@ class ZeroConcentrated:
     Args:
         rho: ρ > 0 of a step, in nats.
         steps: T ≥ 1. The steps' ρ add up.
-
-    Raises:
-        InvalidPlan: a value outside its range.
     """
 
     rho: float
@@ -263,68 +238,61 @@ class ZeroConcentrated:
     relations: ClassVar[frozenset[Relation]] = _ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
-        check_positive("rho", self.rho)
-        store_count(self, "steps")
+        _check_positive("rho", self.rho)
+        _store_count(self, "steps")
 
 
 @dataclass(frozen=True, slots=True)
-class Composition:
+class _Several:
+    """Events with a neighbouring relation in common."""
+
+    events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "events", _in_tuple("events", self.events))
+        if not self.events or not all(hasattr(event, "relations") for event in self.events):
+            raise InvalidPlan("a composition needs at least one event, and events alone")
+        if not self.relations:
+            different = " and ".join(sorted({_in_words(event.relations) for event in self.events}))
+            raise InvalidPlan(f"events for different neighbours do not compose: {different}")
+
+    @property
+    def relations(self) -> frozenset[Relation]:
+        """The relations that every event covers."""
+        return frozenset.intersection(*(event.relations for event in self.events))
+
+
+@dataclass(frozen=True, slots=True)
+class Composition(_Several):
     """Several events of one plan, composed adaptively in any order, and all fixed beforehand.
 
     Compositions nest, as dp-accounting's ComposedDpEvent does: an inner one stands for its events.
 
     Args:
         events: at least one, with a neighbouring relation in common.
-
-    Raises:
-        InvalidPlan: no event, or events for different neighbours.
     """
-
-    events: tuple[Event, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "events", checked_events(self.events))
 
     @property
     def steps(self) -> int:
         """The sum of the events' steps."""
         return sum(event.steps for event in self.events)
 
-    @property
-    def relations(self) -> frozenset[Relation]:
-        """The relations that every event covers."""
-        return shared_relations(self.events)
-
 
 @dataclass(frozen=True, slots=True)
-class Tightest:
+class Tightest(_Several):
     """Several descriptions of one computation. Each holds by itself, so the smallest ε counts.
 
-    Private prediction, for example, is subsampled and pure DP, and also zCDP without amplification.
-
-    The upper bound holds for the computation; the lower bound only for the description that gave it.
+    Private prediction, for example, is subsampled and pure DP, and also zCDP without amplification. The upper
+    bound holds for the computation; the lower bound only for the description that gave it.
 
     Args:
         events: at least one, with a neighbouring relation in common.
-
-    Raises:
-        InvalidPlan: no event, or events for different neighbours.
     """
-
-    events: tuple[Event, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "events", checked_events(self.events))
 
     @property
     def steps(self) -> int:
         """The smallest number of steps of a description."""
         return min(event.steps for event in self.events)
-
-    @property
-    def relations(self) -> frozenset[Relation]:
-        """The relations that every description covers."""
-        return shared_relations(self.events)
 
 
 def flattened(event: Event) -> list[Event]:
@@ -346,4 +314,97 @@ def check_relation(event: Event, relation: Relation) -> None:
         InvalidPlan: names the relation and those that the event covers.
     """
     if relation not in event.relations:
-        raise InvalidPlan(f"the event covers {in_words(event.relations)} neighbours, not {relation}")
+        raise InvalidPlan(f"the event covers {_in_words(event.relations)} neighbours, not {relation}")
+
+
+# ---- several Gaussian queries on one draw -----------------------------------------------------------------
+
+
+def combined_multiplier(multipliers: Iterable[float]) -> float:
+    """(Σ σᵢ⁻²)^-½: one Gaussian that dominates queries with multipliers σᵢ, each over its own sensitivity.
+
+    A query changes by at most its sensitivity, so in units of its noise the vector of all answers moves by
+    at most √(Σ σᵢ⁻²). This holds for adaptive queries too, if their multipliers are constants (Dong, Roth,
+    Su 2022, Corollary 2).
+
+    Args:
+        multipliers: σᵢ > 0, at least one. Count a query that is sometimes not asked: that is post-processing.
+
+    Raises:
+        InvalidPlan: no query, or a multiplier that is not a positive number.
+    """
+    squares = []
+    for multiplier in multipliers:
+        if not (math.isfinite(multiplier) and multiplier > 0):
+            raise InvalidPlan(f"noise multipliers must be positive numbers, not {multiplier}")
+        squares.append(multiplier**-2)
+    if not squares:
+        raise InvalidPlan("there is no query to combine")
+    rounded_up = math.fsum(squares) * (1 + 1e-15 * (len(squares) + 2))  # never more noise than is added
+    return (1 - 1e-15) / math.sqrt(rounded_up)
+
+
+def common_factor(multipliers: Sequence[float], target: float) -> float:
+    """The least factor, up to rounding, that scales queries to a combined multiplier of at least `target`.
+
+    It is checked on the products factor · σᵢ as floats.
+
+    Args:
+        multipliers: σᵢ > 0; only their ratios matter.
+        target: the combined multiplier to reach, above 0.
+
+    Raises:
+        InvalidPlan: no query, or a multiplier that is not a positive number.
+    """
+    factor = target / combined_multiplier(multipliers)
+    while combined_multiplier(factor * multiplier for multiplier in multipliers) < target:
+        factor *= 1 + 2.0**-51
+    return factor
+
+
+# ---- checks -----------------------------------------------------------------------------------------------
+
+
+def _check_rate(rate: float) -> None:
+    if not 0 < as_float("sampling_rate", rate) <= 1:
+        raise InvalidPlan(f"sampling_rate must lie in (0, 1], not {rate}")
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not (math.isfinite(as_float(name, value)) and value > 0):
+        raise InvalidPlan(f"{name} must be a positive number, not {value}")
+
+
+def _check_cost(epsilon: float, largest: float) -> None:
+    _check_positive("epsilon", epsilon)
+    if epsilon > largest:
+        raise InvalidPlan(f"epsilon must be at most {largest:g}, not {epsilon}")
+
+
+def _check_noise(multiplier: float) -> None:
+    if not LEAST_NOISE <= as_float("the noise multiplier", multiplier) <= MOST_NOISE:
+        raise InvalidPlan(
+            f"the noise multiplier of a draw must lie between {LEAST_NOISE} and {MOST_NOISE:.0f}, the range "
+            f"that the accounting is tested for, not {multiplier}; R tokens on one draw have sigma / sqrt(R)"
+        )
+
+
+def _store_count(event: Event, name: str) -> None:
+    """As `check_whole`, but a reviewer's 15.0 or NumPy integer is a whole number too: stored as an int."""
+    number = getattr(event, name)
+    real = not isinstance(number, bool) and isinstance(number, Real)
+    if real and number % 1 == 0:
+        number = int(number)
+    check_whole(name, number)
+    object.__setattr__(event, name, number)
+
+
+def _in_tuple(name: str, several: Iterable[T]) -> tuple[T, ...]:
+    """A tuple of several: the caller may have passed a list, and change it later."""
+    if not isinstance(several, Iterable):
+        raise InvalidPlan(f"{name} must be several events, not {type(several).__name__}")
+    return tuple(several)
+
+
+def _in_words(relations: frozenset[Relation]) -> str:
+    return " or ".join(sorted(relations))

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy import optimize, special
 
 from dpfewshot.accounting import Event, delta, epsilon
-from dpfewshot.audit.intervals import clopper_pearson
 from dpfewshot.errors import InvalidPlan
 
 _POINTS = 7
@@ -35,14 +34,28 @@ _LEAST, _MOST = 1 / 4, 8.0
 """The searched range of noise, as multiples of the planned noise."""
 
 
+def clopper_pearson(successes: float, trials: int, tail: float) -> tuple[float, float]:
+    """Return bounds on a binomial probability (Clopper and Pearson 1934).
+
+    `scipy.stats.binomtest` gives the same bounds by root finding, to 5e-10 instead of round-off.
+
+    Args:
+        successes: in 0..trials; a sum of fractions is allowed.
+        trials: at least 1.
+        tail: the probability that a bound is wrong, for each bound by itself.
+    """
+    failures = trials - successes
+    low = special.betaincinv(successes, failures + 1, tail) if successes > 0 else 0.0
+    high = special.betainccinv(successes + 1, failures, tail) if failures > 0 else 1.0
+    return float(low), float(high)
+
+
 @dataclass(frozen=True, slots=True)
 class Rate:
     """The observed frequency of an event, with Clopper-Pearson bounds on its probability.
 
     Attributes:
-        seen: the number of plays in which it happened.
         plays: the number of plays, at least 1.
-        beta: the probability that a bound is wrong, for each bound by itself.
     """
 
     seen: int
@@ -92,7 +105,7 @@ class TradeOff:
     """
 
     def __init__(self, event: Event) -> None:
-        self._epsilons: NDArray[np.float64] = np.linspace(0.0, epsilon(event, _FAR).upper, _POINTS)
+        self._epsilons = np.linspace(0.0, epsilon(event, _FAR).upper, _POINTS)
         self._deltas = np.array([delta(event, float(each)).upper for each in self._epsilons])
 
     def most(self, probability: float, units: int) -> float:
@@ -103,15 +116,10 @@ class TradeOff:
             units: m ≥ 1.
         """
         for _ in range(units):
-            probability = self._next(probability)
+            there = np.exp(self._epsilons) * probability + self._deltas
+            missed = np.maximum(1 - probability - self._deltas, 0.0)  # of the complement, D and D' exchanged
+            probability = min(float(there.min()), float((1 - np.exp(-self._epsilons) * missed).min()), 1.0)
         return probability
-
-    def _next(self, probability: float) -> float:
-        there = np.exp(self._epsilons) * probability + self._deltas
-        missed = np.maximum(
-            1 - probability - self._deltas, 0.0
-        )  # the complement of S, with D and D' exchanged
-        return min(float(there.min()), float((1 - np.exp(-self._epsilons) * missed).min()), 1.0)
 
 
 def noise_at_most(
@@ -128,7 +136,6 @@ def noise_at_most(
         planned_claim: the claim at σ.
         counts: of one outcome.
     """
-    from scipy.optimize import brentq
 
     def room(noise: float) -> float:
         """The distance from the counts to the claim; negative if they refute it."""
@@ -142,7 +149,9 @@ def noise_at_most(
     end = planned * (_LEAST if refuted else _MOST)
     if (room(end) < 0) == refuted:
         return end if refuted else math.inf
-    share = float(brentq(lambda share: room(planned * (end / planned) ** share), 0.0, 1.0, xtol=_CLOSE))
+    share = float(
+        optimize.brentq(lambda share: room(planned * (end / planned) ** share), 0.0, 1.0, xtol=_CLOSE)
+    )
     share += -_CLOSE if refuted else _CLOSE  # round towards more noise
     return float(planned * (end / planned) ** max(share, 0.0))
 
@@ -171,18 +180,14 @@ def epsilon_at_least(delta: float, counts: Counts) -> float:
         delta: δ in (0, 1).
         counts: of one outcome.
     """
-    from scipy.optimize import brentq
-
     units, false, true = counts.canaries, counts.false_positives.high, counts.true_positives.low
 
     def room(epsilon: float) -> float:
         return most_probable(false, epsilon, delta, units) - true
 
-    return 0.0 if room(0.0) >= 0 else float(brentq(room, 0.0, _LARGEST_EPSILON / units, xtol=1e-6))
+    return 0.0 if room(0.0) >= 0 else float(optimize.brentq(room, 0.0, _LARGEST_EPSILON / units, xtol=1e-6))
 
 
 def _probit(probability: float) -> float:
     """On this scale a claim is nearly linear in the logarithm of the noise, which saves evaluations."""
-    from scipy.special import ndtri
-
-    return float(ndtri(min(max(probability, 1e-9), 1 - 1e-9)))
+    return float(special.ndtri(min(max(probability, 1e-9), 1 - 1e-9)))

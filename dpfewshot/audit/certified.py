@@ -17,31 +17,9 @@ from dpfewshot.account.verification import Snapshot, Verification, check
 from dpfewshot.certificates import Provenance, line_hash, plan_hash
 from dpfewshot.values import Demonstration, PrivacySpend, counted
 
-Row = Mapping[str, Any]
-_Key = tuple[str, str]
-"""Dataset and reservation."""
-
-_Lines = Sequence[tuple[int, Demonstration]]
-"""Demonstrations with the number of their line."""
-
-
-@dataclass(frozen=True)
-class _Ledgered:
-    """An account and what its history says of it, replayed once for all lines that name it.
-
-    Attributes:
-        snapshot: of the account.
-        verification: whether it agrees with itself.
-        entries: their rows, by number.
-        reserved: the "reserve" event of each reservation.
-        released: the hashes of the lines that each entry released.
-    """
-
-    snapshot: Snapshot
-    verification: Verification
-    entries: Mapping[int, Row]
-    reserved: Mapping[str, Row]
-    released: Mapping[int, Counter[str]]
+_Row = Mapping[str, Any]
+_Key = tuple[str, str]  # dataset and reservation
+_Lines = Sequence[tuple[int, Demonstration]]  # demonstrations with the number of their line
 
 
 @dataclass(frozen=True)
@@ -49,9 +27,6 @@ class CheckedEntry:
     """What a ledger says of the demonstrations that name one of its entries.
 
     Attributes:
-        dataset: the account that they name.
-        reservation: the identifier of the entry that they name.
-        demonstrations: how many name it.
         entry: the ledger's number for it; None if the ledger has no such entry, as are the next two.
         state: "reserved", "charged", "settled" or "cancelled".
         cost: the entry's (ε, δ), as the ledger has it.
@@ -74,8 +49,6 @@ class CheckedAccount:
     """What an account says of all entries that demonstrations name.
 
     Attributes:
-        dataset: its name.
-        chain_tip: the hash of its last event.
         together: what these entries cost together by the account's composition, at most.
         problems: why the account cannot be trusted; empty if it agrees with its history.
     """
@@ -91,11 +64,8 @@ class CheckedDemonstrations:
     """Whether a ledger agrees with demonstrations' certificates.
 
     Attributes:
-        demonstrations: how many there are.
-        without_certificate: how many have none, such as those of older versions and baselines.
+        without_certificate: how many have none, such as those of baselines.
         without_ledger: how many have a certificate that names no ledger.
-        accounts: the accounts that the others name and the ledger has.
-        entries: the entries that they name.
     """
 
     demonstrations: int
@@ -108,7 +78,7 @@ class CheckedDemonstrations:
     def verified(self) -> bool:
         """Whether the ledger has paid for every demonstration as its line states. Without any, False."""
         uncovered = self.without_certificate + self.without_ledger
-        problems = [part.problems for part in self.accounts] + [part.problems for part in self.entries]
+        problems = [part.problems for part in (*self.accounts, *self.entries)]
         return bool(self.demonstrations) and not uncovered and not any(problems)
 
 
@@ -132,63 +102,65 @@ def check_certificates(
         made = one.certificate
         if made is not None and made.dataset is not None and made.reservation is not None:
             groups.setdefault((made.dataset, made.reservation), []).append((number, one))
-    there = _ledgered(ledger, {dataset for dataset, _ in groups})
-    entries = tuple(_checked(key, groups[key], there.get(key[0])) for key in groups)
+    known = ledger.datasets()
+    accounts = {
+        name: _Account(ledger.account(name).snapshot())
+        for name in sorted({dataset for dataset, _ in groups})
+        if name in known or not known  # without any account the ledger's own refusal says why
+    }
+    entries = tuple(_checked(key, groups[key], accounts.get(key[0])) for key in groups)
     return CheckedDemonstrations(
         len(lines),
         without_certificate=len(lines) - len(named),
         without_ledger=sum(each.reservation is None for each in named),
-        accounts=tuple(_account(account, entries) for account in there.values()),
+        accounts=tuple(account.checked(entries) for account in accounts.values()),
         entries=tuple(sorted(entries, key=lambda each: (each.dataset, each.entry or 0, each.reservation))),
     )
 
 
-def _ledgered(ledger: BudgetLedger, datasets: Iterable[str]) -> dict[str, _Ledgered]:
-    there = ledger.datasets()
-    return {
-        name: _replayed(ledger.account(name).snapshot())
-        for name in sorted(datasets)
-        if name in there or not there  # without any account the ledger's own refusal says why
-    }
+class _Account:
+    """An account and what its history says of it, replayed once for all lines that name it.
+
+    Attributes:
+        entries: their rows, by number.
+        reserved: the "reserve" event of each reservation; none if the account contradicts its history.
+        released: the hashes of the lines that each entry released; likewise.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.row = snapshot.account
+        self.verification: Verification = check(snapshot)
+        self.entries: Mapping[int, _Row] = {row["id"]: row for row in snapshot.entries}
+        self.reserved: dict[str, _Row] = {}
+        self.released: Mapping[int, Counter[str]] = {}
+        if self.verification.ok:
+            reserved = (event for event in snapshot.history if event["act"] == RESERVE)
+            self.reserved = {json.loads(event["details"])[RESERVATION]: event for event in reserved}
+            self.released = snapshot.released
+
+    def checked(self, entries: Iterable[CheckedEntry]) -> CheckedAccount:
+        """What the entries cost together."""
+        found = self.verification
+        there = {each.entry for each in entries if each.dataset == found.dataset and each.entry is not None}
+        costs: dict[str | None, Amount] = {}
+        for row in map(self.entries.__getitem__, sorted(there)):
+            costs[row["scope"]] = costs.get(row["scope"], NOTHING).plus(_cost(row))
+        together = total_over_scopes(costs).as_spend()
+        return CheckedAccount(found.dataset, found.chain_tip, together, found.problems)
 
 
-def _replayed(snapshot: Snapshot) -> _Ledgered:
-    verification = check(snapshot)
-    reserved: dict[str, Row] = {}
-    if verification.ok:
-        for event in snapshot.history:
-            if event["act"] == RESERVE:
-                reserved[json.loads(event["details"])[RESERVATION]] = event
-    return _Ledgered(
-        snapshot,
-        verification,
-        {row["id"]: row for row in snapshot.entries},
-        reserved,
-        snapshot.released if verification.ok else {},
-    )
-
-
-def _account(account: _Ledgered, entries: Iterable[CheckedEntry]) -> CheckedAccount:
-    found = account.verification
-    there = {each.entry for each in entries if each.dataset == found.dataset and each.entry is not None}
-    costs: dict[str | None, Amount] = {}
-    for row in map(account.entries.__getitem__, sorted(there)):
-        amount = Amount(row["epsilon"], row["delta"])
-        costs[row["scope"]] = costs.get(row["scope"], NOTHING).plus(amount)
-    return CheckedAccount(found.dataset, found.chain_tip, total_over_scopes(costs).as_spend(), found.problems)
-
-
-def _checked(key: _Key, lines: _Lines, account: _Ledgered | None) -> CheckedEntry:
+def _checked(key: _Key, lines: _Lines, account: _Account | None) -> CheckedEntry:
     reserved = None if account is None else account.reserved.get(key[1])
     if account is None or reserved is None:
         return CheckedEntry(*key, len(lines), None, None, None, Provenance(), (_missing(key, account),))
     row, details = account.entries[reserved["entry"]], json.loads(reserved["details"])
-    problems = dict.fromkeys(_disagreements(lines, account, row, details))
-    cost, provenance = Amount(row["epsilon"], row["delta"]).as_spend(), Provenance.of(details)
-    return CheckedEntry(*key, len(lines), row["id"], row["state"], cost, provenance, tuple(problems))
+    problems = tuple(dict.fromkeys(_disagreements(lines, account, row, details)))
+    return CheckedEntry(
+        *key, len(lines), row["id"], row["state"], _cost(row).as_spend(), Provenance.of(details), problems
+    )
 
 
-def _missing(key: _Key, account: _Ledgered | None) -> str:
+def _missing(key: _Key, account: _Account | None) -> str:
     """Why an account has no entry that lines name."""
     dataset, reservation = key
     if account is None:
@@ -198,24 +170,24 @@ def _missing(key: _Key, account: _Ledgered | None) -> str:
     return f"the account has no reservation {reservation}: another ledger paid, or this one is an older copy"
 
 
-def _disagreements(lines: _Lines, ledgered: _Ledgered, row: Row, details: Row) -> Iterator[str]:
+def _disagreements(lines: _Lines, account: _Account, row: _Row, details: _Row) -> Iterator[str]:
     """What the lines of one entry state otherwise than the ledger."""
     if row["state"] not in PAID:
         yield f"the entry is {row['state']}: no draw of it was paid for"
-    account, cost = ledgered.snapshot.account, Amount(row["epsilon"], row["delta"])
+    cost = _cost(row)
     plan = plan_hash(*cost, plan_facts(details))
     for _, one in lines:
         yield from _claims(one, cost)
         stated = one.certificate
         if stated is not None and stated.plan != plan:
             yield f"a line has the plan {stated.plan[:12]}…, the entry {plan[:12]}…"
-        if stated is not None and stated.unit != account["unit"]:
-            yield f"a line has the unit {stated.unit!r}, the account {account['unit']!r}"
-        if one.relation != account["relation"]:
-            yield f"a line has the relation {one.relation!r}, the account {account['relation']!r}"
+        if stated is not None and stated.unit != account.row["unit"]:
+            yield f"a line has the unit {stated.unit!r}, the account {account.row['unit']!r}"
+        if one.relation != account.row["relation"]:
+            yield f"a line has the relation {one.relation!r}, the account {account.row['relation']!r}"
         if one.mechanism != details.get("mechanism"):
             yield f"a line has the mechanism {one.mechanism!r}, the plan {details.get('mechanism')!r}"
-    yield from _others(lines, ledgered.released.get(row["id"], Counter()))
+    yield from _others(lines, account.released.get(row["id"], Counter()))
     if any(one.text and not one.token_count for _, one in lines):
         yield "a line has a text and states no tokens"
     tokens = sum(one.token_count for _, one in lines)
@@ -243,12 +215,13 @@ def _others(lines: _Lines, released: Counter[str]) -> Iterator[str]:
 
 def _claims(one: Demonstration, cost: Amount) -> Iterator[str]:
     """Whether a line states the entry's cost."""
-    stated = None if one.spent is None else Amount.of_cost(one.spent)
-    if stated is None:
+    if one.spent is None:
         yield "a line states no epsilon"
-    elif one.spent == cost.as_spend():  # rounded as a line is, which loses more than 10⁻¹² of a large amount
         return
-    elif not stated.fits(cost):
+    stated = Amount.of_cost(one.spent)
+    if one.spent == cost.as_spend():  # rounded as a line is, which loses more than 10⁻¹² of a large amount
+        return
+    if not stated.fits(cost):
         yield f"a line states {_words(stated)}, more than the entry's {_words(cost)}"
     elif not cost.fits(stated):
         yield f"a line states {_words(stated)}, less than the entry's {_words(cost)}"
@@ -259,7 +232,11 @@ def _words(amount: Amount) -> str:
     return f"epsilon={spend.epsilon} delta={spend.delta}"
 
 
-def _tokens_paid(row: Row, details: Row) -> int | None:
+def _cost(row: _Row) -> Amount:
+    return Amount(row["epsilon"], row["delta"])
+
+
+def _tokens_paid(row: _Row, details: _Row) -> int | None:
     """The tokens that the entry's draws served at most; None if they release none, as those of `choose`."""
     granted, left, each = draws_in(details), draws_of(row), details.get("tokens_per_step")
     if granted is None or left is None or not isinstance(each, int):

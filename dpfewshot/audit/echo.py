@@ -10,22 +10,18 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
 from dpfewshot.backends.protocol import LogprobBackend, closing_block
-from dpfewshot.generation.experiments import unaccounted
-from dpfewshot.generation.generation import Generation
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.mechanisms.vocabulary import likeliest
-from dpfewshot.planning.plan import GenerationPlan, StratumPlan
-from dpfewshot.records.units import units
+from dpfewshot.mechanisms.base import likeliest
 from dpfewshot.values import Record
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class EchoCanary:
     """A canary, and the attacker's score of it. Its beginning is private: it was released without a charge.
 
@@ -57,7 +53,7 @@ class EchoCanary:
         return cls(Record(draft.text(), label), set_up.backend, rare)
 
     def echo(self, texts: Iterable[str]) -> float:
-        """The log-likelihood of the rare ending, by bigrams of these texts with Laplace's smoothing."""
+        """Return the log-likelihood of the ending by bigrams of these texts, with Laplace's smoothing."""
         pairs: Counter[tuple[int, int]] = Counter()
         for text in texts:
             pairs.update(itertools.pairwise(self._tokens(text)))
@@ -81,22 +77,3 @@ def _legible(candidates: Sequence[int], set_up: SetUp) -> int:
         if token not in ends and tokenizer.tokenize(tokenizer.detokenize([token])) == [token]
     )
     return next(legible, candidates[0])
-
-
-def own_generation(
-    set_up: SetUp, stratum: StratumPlan, plan: GenerationPlan, canaries: Sequence[Record]
-) -> Generation:
-    """An uncharged generation by the user's model over the user's records and canaries.
-
-    In draws of fixed size, which fix the number of units, canaries replace units.
-    """
-    replaced = 0 if stratum.draws.fixed_size is None else len(canaries)
-    generating = set_up.generating(stratum)
-    others = [
-        record
-        for unit in range(replaced, len(generating))
-        for record in generating[unit]
-        if record is not None
-    ]
-    joined = {**set_up.units, stratum.scope: units([*canaries, *others])}
-    return unaccounted(replace(set_up, units=joined, plan=plan, certified=False))

@@ -16,8 +16,6 @@ class Figure:
     """One measured number.
 
     Attributes:
-        name: the measured quantity.
-        value: the estimate.
         low: lower end of its interval, or lower bound, if any.
         high: upper end, or upper bound, if any.
         reference: the theoretical or published value to compare with.
@@ -39,16 +37,13 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """The outcome of one audit.
 
     Attributes:
-        kind: the audit.
-        title: a heading for people.
         statement: the outcome in one sentence.
         verdict: "passed" or "failed" if the audit tests a claim; "informative" if it only measures.
         confidential: whether it was computed from private records, and so is for the operator alone.
-        figures: the measured numbers.
         details: further facts, as JSON values.
 
     Raises:
@@ -77,22 +72,11 @@ class Finding:
         Raises:
             KeyError: no figure has it.
         """
-        for figure in self.figures:
-            if figure.name == name:
-                return figure
-        raise KeyError(name)
+        return {figure.name: figure for figure in self.figures}[name]
 
     def as_dict(self) -> dict[str, object]:
         """Return JSON values, which `from_dict` reads."""
-        return {
-            "kind": self.kind,
-            "title": self.title,
-            "statement": self.statement,
-            "verdict": self.verdict,
-            "private": self.confidential,
-            "figures": [asdict(figure) for figure in self.figures],
-            "details": dict(self.details),
-        }
+        return asdict(self) | {"figures": [asdict(figure) for figure in self.figures]}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:
@@ -101,15 +85,14 @@ class Finding:
         Raises:
             KeyError, TypeError, ValueError: the mapping is not a finding.
         """
-        fields = dict(document)
-        figures = tuple(Figure(**figure) for figure in fields.pop("figures"))
-        return cls(confidential=fields.pop("private"), figures=figures, **fields)
+        figures = tuple(Figure(**figure) for figure in document["figures"])
+        return cls(**{**document, "figures": figures})
 
 
-def as_document(findings: Iterable[Finding]) -> dict[str, object]:
-    """Return what `dpfewshot audit --json` prints; "private" is true if any finding is confidential."""
+def as_document(findings: Iterable[AuditFinding]) -> dict[str, object]:
+    """Return what `dpfewshot audit --json` prints. It is confidential if any finding is."""
     listed = list(findings)
     return {
         "findings": [finding.as_dict() for finding in listed],
-        "private": any(finding.confidential for finding in listed),
+        "confidential": any(finding.confidential for finding in listed),
     }

@@ -1,32 +1,68 @@
 """The canary game: do releases reveal more about a record than the plan's ε allows?
 
 The game plays against a synthesizer's own plan, mechanism and draws, through the code that generates its
-demonstrations. It can refute a set-up, never prove one sound (docs/proofs/audit.md).
+demonstrations. It can refute a set-up, never prove one sound (docs/proofs/audit.md). There are three games:
+
+- *one token*: the draw surely holds the canaries, and the mechanism releases one token. This exposes too
+  little noise best.
+- *one block*: the same, with all tokens of a draw, if there are several. This exposes noise that does not
+  grow with their number.
+- *one demonstration*: everything as planned, from the draws of records to the last token. This exposes faults
+  of later tokens.
+
+They replace the records and the model; the first two also the sampling rate and the number of tokens. A
+fourth game replaces neither: *released texts*, in which the user's model generates all of a label's
+demonstrations (echo.py).
 """
 
 from __future__ import annotations
 
-from functools import partial
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Final
 
 from tqdm import tqdm
 
-from dpfewshot.audit.findings import Finding
-from dpfewshot.audit.plays import Table
-from dpfewshot.audit.premises import Answers, asked_in_company
-from dpfewshot.audit.verdict import Counted, verdict_of
+from dpfewshot.accounting import Event, epsilon
+from dpfewshot.audit.bounds import Counts, Rate, TradeOff, epsilon_at_least, noise_at_most
+from dpfewshot.audit.echo import EchoCanary
+from dpfewshot.audit.findings import AuditFinding, Figure
+from dpfewshot.audit.premises import Expected, changed_by_company
+from dpfewshot.audit.worst_case import WorstCaseModel, telling, text_of_unit
 from dpfewshot.errors import BackendError, InvalidPlan
-from dpfewshot.generation.bodies import Bodies
+from dpfewshot.generation.experiments import unaccounted
+from dpfewshot.generation.generation import Generation
+from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.set_up import SetUp
+from dpfewshot.mechanisms import Draws, Mechanism, RowChange
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
+from dpfewshot.planning.settings import POISSON
+from dpfewshot.records.units import units
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.synthesizer import Synthesizer
-from dpfewshot.values import Record
+from dpfewshot.values import PrivacySpend, Record, delta_text, epsilon_text
 
-BETA = 1e-3
+BETA: Final = 1e-3
 """The largest probability that a sound set-up fails by chance."""
 
-_BOUNDS = 12
-_LEAST_PLAYS = 100
+_BOUNDS: Final = 12
+"""Bounds of all games and premises; those of one game on texts are two."""
+
+_LEAST_PLAYS: Final = 100
+_BATCHES: Final = 2
+"""Draws of records whose prompts the backend answers, each alone and in company."""
+
+_CLAIMED: Final = 0.9
+"""Largest claimed detection rate: with this many canaries, less noise would be detected nearly always."""
+
+_CANDIDATES: Final = 100
+_MOST_CANARIES: Final = 200
+_RARE: Final = 100  # plays for each false positive
+_RECORDS: Final = 3
+"""Records of a canary if units may have several; a draw holds at most one of them."""
 
 
 @redacts_errors(BackendError, "the canary game")
@@ -36,9 +72,8 @@ def canary_game(
     label: str | None = None,
     plays: int = 1000,
     beta: float = BETA,
-    batches: int = 2,
     texts_only: bool = False,
-) -> Finding:
+) -> AuditFinding:
     """Play with and without canaries, and bound ε from below.
 
     The game charges nothing and discards its tokens. Its result is confidential: it depends on the number of
@@ -49,8 +84,6 @@ def canary_game(
         label: a planned label; by default, one of the stratum with the fewest units.
         plays: the number of plays of each game, with canaries and again without, at least 100.
         beta: β, the probability that a sound set-up fails.
-        batches: the number of draws of records whose prompts the backend answers, each four times for
-            the mechanism's candidates and four times for all tokens.
         texts_only: whether to play with the user's model and records, and to look at nothing but the texts
             that a run of the plan releases (Meeus et al. 2025). A play then costs what these texts cost.
             Draws and answers are not checked.
@@ -63,55 +96,402 @@ def canary_game(
         InvalidPlan: the plan has no certified ε or no such label, or an argument is out of range.
         BackendError: the model or its server failed.
     """
-    if plays < _LEAST_PLAYS or batches < 1 or not 0 < beta < 1:
-        raise InvalidPlan("a canary game needs plays >= 100, batches >= 1 and 0 < beta < 1")
+    if plays < _LEAST_PLAYS or not 0 < beta < 1:
+        raise InvalidPlan("a canary game needs plays >= 100 and 0 < beta < 1")
     set_up = synthesizer.set_up
-    label = _smallest(set_up.plan) if label is None else label
+    if label is None:
+        label = min(set_up.plan.strata, key=lambda stratum: stratum.population).labels[0]
     stratum = set_up.plan.stratum_of(label)
     if stratum.spend is None or not set_up.certified:
-        raise InvalidPlan(
-            "the canary game tests a certified epsilon, which this plan does not have (certified=False)"
-        )
+        raise InvalidPlan("the canary game tests a certified epsilon, and this plan has none")
     with tqdm(desc="canary game", unit="play", disable=None, leave=False) as bar:
-        table = Table(set_up, label, plays, beta / (2 if texts_only else _BOUNDS), bar.update)
+        table = _Table(set_up, label, plays, beta / (2 if texts_only else _BOUNDS), bar.update)
         bar.total = 2 * plays + plays // 4 if texts_only else table.ticks
-        counted = partial(Counted, label, set_up.plan.relation, beta)
         if texts_only:
-            return verdict_of(set_up.mechanism, stratum, counted((table.released_texts(),), (), None))
-        of_one_draw = [table.one_token(), table.one_block()]
-        demonstration, draws = table.one_demonstration()
-    games = (*(one for one in of_one_draw if one is not None), demonstration)
-    units = set_up.bodies(set_up.parts(stratum)[0])
-    answers = sum((_asked(set_up, stratum, label, units) for _ in range(batches)), Answers())
-    return verdict_of(set_up.mechanism, stratum, counted(games, draws, answers))
+            return _finding(table, stratum.spend, beta, [table.released_texts()])
+        outcomes = [outcome for tokens in table.games_of_one_draw if (outcome := table.one_draw(tokens))]
+        demonstration, drawn = table.one_demonstration()
+    answers = [table.changed_by_company() for _ in range(_BATCHES)]
+    return _finding(table, stratum.spend, beta, [*outcomes, demonstration], drawn=drawn, answers=answers)
 
 
-def _smallest(plan: GenerationPlan) -> str:
-    return min(plan.strata, key=lambda stratum: stratum.population).labels[0]
+@dataclass(frozen=True)
+class Game:
+    """A game and the plan's claim about it.
+
+    Attributes:
+        draws: of one play.
+        planned: the plan's σ.
+        tokens: of one play.
+        candidates: the number of tokens that the public prompt considers possible.
+    """
+
+    name: str
+    mechanism: Mechanism
+    draws: Draws
+    planned: float
+    tokens: int
+    candidates: int
+
+    def event(self, noise_multiplier: float) -> Event:
+        """The event of one play at this noise."""
+        return self.mechanism.event(self.draws, noise_multiplier)
+
+    @cached_property
+    def claim(self) -> TradeOff:
+        """The plan's claim.
+
+        Raises:
+            InvalidPlan: the mechanism has no such release.
+        """
+        return TradeOff(self.event(self.planned))
+
+    def most_canaries(self, by_chance: float, at_most: int) -> int:
+        """Return the largest canary count whose claimed detection rate stays below 0.9, at least 1.
+
+        Args:
+            by_chance: an upper bound on the attacker's false-positive rate.
+            at_most: the largest count to try.
+        """
+        reached, canaries = self.claim.most(by_chance, 1), 1
+        while canaries < at_most and (further := self.claim.most(reached, 1)) <= _CLAIMED:
+            reached, canaries = further, canaries + 1
+        return canaries
 
 
-def _asked(set_up: SetUp, stratum: StratumPlan, label: str, units: Bodies) -> Answers:
-    """Draw records once, and ask their prompts alone and among others."""
-    prompts = set_up.writer.for_label(label)
-    subsets = units.of(set_up.sampler(stratum).draw(units.sizes))
-    suffixes = [each for subset in subsets if (each := prompts.suffix(subset, []))]
-    return asked_in_company(
-        set_up.backend,
-        prompts,
-        suffixes,
-        _canaries(set_up, label),
-        tokens=stratum.draws.tokens_per_draw,
-        top_k=set_up.mechanism.top_k,
+@dataclass(frozen=True)
+class Outcome:
+    """How often the attacker claimed canaries in a game.
+
+    Attributes:
+        threshold: the least score at which the attacker does: a number of telling tokens, or an echo of
+            released texts.
+    """
+
+    game: Game
+    threshold: float
+    counts: Counts
+
+    @property
+    def claimed(self) -> float:
+        """The largest true-positive rate that the plan allows."""
+        return self.counts.claimed(self.game.claim)
+
+    @property
+    def room(self) -> float:
+        """The distance from the attacker's rate to the claimed one; negative if the plan is refuted."""
+        return self.claimed - self.counts.true_positives.low
+
+    def noise_at_most(self) -> float:
+        """The least noise multiplier that the counts refute, or infinity if they refute none."""
+        return noise_at_most(self.game.event, self.game.planned, self.game.claim, self.counts)
+
+
+class _Table:
+    """Plays the games.
+
+    Args:
+        set_up: the user's set-up.
+        label: of the demonstrations.
+        plays: the number with canaries, and again without.
+        beta: the probability that one bound is wrong.
+        tick: called after each play.
+    """
+
+    def __init__(
+        self, set_up: SetUp, label: str, plays: int, beta: float, tick: Callable[[], object]
+    ) -> None:
+        self.set_up, self.label, self.plays, self.beta, self._tick = set_up, label, plays, beta, tick
+        self.stratum = set_up.plan.stratum_of(label)
+        self._named = any(each.named for each in set_up.units.values())
+        self._sizes: list[int] = set_up.parts(self.stratum)[0].sizes.tolist()
+        self._canary = _RECORDS if self._named else 1
+        # Where n is fixed, canaries replace other units.
+        self._room = _MOST_CANARIES if self.stratum.draws.fixed_size is None else len(self._sizes)
+        self._candidates = min(set_up.mechanism.top_k or _CANDIDATES, set_up.backend.vocabulary_size)
+
+    @property
+    def games_of_one_draw(self) -> set[int]:
+        """The numbers of tokens that games of one draw release."""
+        return {1, self.stratum.draws.tokens_per_draw}
+
+    @property
+    def ticks(self) -> int:
+        """The number of plays of all games with the worst-case model."""
+        games = 1 + len(self.games_of_one_draw)
+        return 2 * games * self.plays + 2 * (games - 1) * (self.plays // 4)
+
+    def one_draw(self, tokens: int) -> Outcome | None:
+        """Play some tokens of a draw with all canaries; None if the mechanism has no such release.
+
+        If a further record adds a row, there are no other records, and noise chooses among many tokens. If it
+        changes a row, each canary replaces a decoy, and noise chooses between two tokens.
+        """
+        adds = self.stratum.draws.row_change is RowChange.ADDED
+        draws = replace(
+            self.stratum.draws, sampling_rate=1.0, steps=1, tokens_per_draw=tokens, fixed_size=None
+        )
+        name = "one token" if tokens == 1 else "one block"
+        game = self._game(name, draws, tokens, self._candidates if adds else 2)
+        by_chance = self._one_of(self._candidates if adds and tokens == 1 else _RARE)
+        try:
+            canaries = game.most_canaries(by_chance, _MOST_CANARIES)
+        except InvalidPlan:
+            return None
+        plan = self._plan(
+            replace(self.stratum, sampling_rate=Fraction(1), draws=draws),
+            sampling=POISSON,
+            records_per_prompt=1,  # each canary has its own prompt; the noise is as planned
+            max_tokens=tokens,
+            tokens_per_draw=tokens,
+        )
+        alone = [self._canary] * canaries
+        without, _ = self._world(game, plan, [] if adds else alone, 0 if adds else canaries, decoys=True)
+        present, _ = self._world(game, plan, alone, canaries)
+        return self._played(game, canaries, [without, present])
+
+    def one_demonstration(self) -> tuple[Outcome, Sequence[Expected]]:
+        """Play whole demonstrations from all units of a label, preceded by the canaries.
+
+        Returns:
+            The outcome, and how units were drawn.
+        """
+        game, canaries = self._whole("one demonstration", 1)
+        plan = self._plan(self.stratum)
+        others = self._sizes if game.draws.fixed_size is None else self._sizes[canaries:]
+        joined = [*[self._canary] * canaries, *others]
+        without, _ = self._world(game, plan, self._sizes)
+        present, model = self._world(game, plan, joined, canaries)
+        outcome = self._played(game, canaries, [without, present])
+        return outcome, model.watch.against(self.stratum.draws, len(joined), self.beta)
+
+    def released_texts(self) -> Outcome:
+        """Play all of the label's demonstrations, from the user's model and units, and look at the texts.
+
+        The rehearsal has no canaries: the attacker claims them where a text echoes more than all of it.
+        """
+        shots = self.set_up.plan.settings.shots_per_label
+        game, canaries = self._whole("released texts", shots)
+        plan = self._plan(self.stratum)
+
+        def stage(there: Sequence[Record]) -> Generation:
+            return self._own_generation(plan, there)
+
+        without, released = stage([]), list[int]()
+        without.release(GenerationRequest(self.label, game.tokens, on_token=released.append))
+        canary = EchoCanary.following(released[: len(released) // 2], self.set_up, self.label)
+        rehearsed = map(canary.echo, self._texts(without, game, self.plays // 4, shots))
+        threshold = math.nextafter(max(rehearsed), math.inf)
+        stages = without, stage([canary.record] * canaries)
+        echoes = [
+            [canary.echo(texts) for texts in self._texts(each, game, self.plays, shots)] for each in stages
+        ]
+        return self._outcome(game, canaries, threshold, echoes)
+
+    def changed_by_company(self) -> tuple[int, int]:
+        """Draw records once, ask their prompts alone and among others, and count the answers that changed.
+
+        The others are two prompts unlike any: one repeated word, and the first tokens of the vocabulary.
+
+        Returns:
+            The number of answers that changed, and of those compared.
+        """
+        set_up, backend, writer = self.set_up, self.set_up.backend, self.set_up.writer
+        prompts, cap = writer.for_label(self.label), set_up.plan.settings.record_token_cap
+        bodies = set_up.bodies(set_up.parts(self.stratum)[0])
+        subsets = bodies.of(set_up.sampler(self.stratum).draw(bodies.sizes))
+        suffixes = [each for subset in subsets if (each := prompts.suffix(subset, []))]
+        odd = ("canary " * cap, backend.detokenize(range(min(cap, backend.vocabulary_size))))
+        first, last = (prompts.suffix([writer.body(Record(text, self.label))], []) for text in odd)
+        if first is None or last is None:
+            raise BackendError("the backend cannot tokenize plain text")
+        return changed_by_company(
+            backend,
+            prompts,
+            suffixes,
+            (first, last),
+            tokens=self.stratum.draws.tokens_per_draw,
+            top_k=set_up.mechanism.top_k,
+        )
+
+    def _whole(self, name: str, shots: int) -> tuple[Game, int]:
+        """The game of some whole demonstrations, and its number of canaries."""
+        tokens, draws = self.set_up.plan.settings.max_tokens, self.stratum.draws
+        steps = -(-tokens // draws.tokens_per_draw) * shots
+        game = self._game(name, replace(draws, steps=steps), tokens, self._candidates)
+        return game, game.most_canaries(self._one_of(_RARE), self._room)
+
+    def _game(self, name: str, draws: Draws, tokens: int, candidates: int) -> Game:
+        return Game(name, self.set_up.mechanism, draws, self.stratum.noise_multiplier, tokens, candidates)
+
+    def _one_of(self, many: int) -> float:
+        """The upper bound on the rate of an outcome that happens once in `many` plays."""
+        return Rate(self.plays // many, self.plays, self.beta).high
+
+    def _plan(self, stratum: StratumPlan, **settings: object) -> GenerationPlan:
+        """The plan with other settings, and with a stratum whose draws last for all plays."""
+        plan = self.set_up.plan
+        steps = self.ticks * plan.settings.max_tokens * plan.settings.shots_per_label
+        lasting = replace(stratum, draws=replace(stratum.draws, steps=steps))
+        return replace(
+            plan,
+            settings=replace(plan.settings, disjoint_parts=1, holdout=0.0, **settings),
+            strata=tuple(lasting if each is self.stratum else each for each in plan.strata),
+        )
+
+    def _world(
+        self,
+        game: Game,
+        plan: GenerationPlan,
+        sizes: Sequence[int],
+        canaries: int = 0,
+        *,
+        decoys: bool = False,
+    ) -> tuple[Generation, WorstCaseModel]:
+        """A generation over units with these numbers of records; the first are canaries or decoys."""
+        hints = game.candidates if game.candidates == game.mechanism.top_k else 0
+        model = WorstCaseModel(game.candidates, hints, canaries, decoys=decoys)
+        records = [
+            Record(text_of_unit(unit), self.label, text_of_unit(unit) if self._named else None)
+            for unit, size in enumerate(sizes)
+            for _ in range(size)
+        ]
+        return unaccounted(self.set_up.over(records, model, plan)), model
+
+    def _own_generation(self, plan: GenerationPlan, canaries: Sequence[Record]) -> Generation:
+        """A generation by the user's model over the user's records and canaries, which may replace units."""
+        generating = self.set_up.generating(self.stratum)
+        replaced = 0 if self.stratum.draws.fixed_size is None else len(canaries)
+        others = (
+            record
+            for unit in range(replaced, len(generating))
+            for record in generating[unit]
+            if record is not None
+        )
+        joined = {**self.set_up.units, self.stratum.scope: units([*canaries, *others])}
+        return unaccounted(replace(self.set_up, units=joined, plan=plan, certified=False))
+
+    def _texts(self, generation: Generation, game: Game, plays: int, shots: int = 1) -> list[list[str]]:
+        """The texts of each play."""
+        played = []
+        for _ in range(plays):
+            played.append([])
+            for _ in range(shots):
+                played[-1].append(generation.release(GenerationRequest(self.label, game.tokens)).text)
+                self._tick()
+        return played
+
+    def _played(self, game: Game, canaries: int, worlds: Sequence[Generation]) -> Outcome:
+        def scores(plays: int) -> list[list[int]]:
+            return [[telling(text) for [text] in self._texts(world, game, plays)] for world in worlds]
+
+        threshold = 1
+        if game.tokens > 1:  # the one that tells the worlds apart best, in separate plays
+            rehearsed = scores(self.plays // 4)
+            threshold = min(
+                range(1, game.tokens + 1),
+                key=lambda least: self._outcome(game, canaries, least, rehearsed).room,
+            )
+        return self._outcome(game, canaries, threshold, scores(self.plays))
+
+    def _outcome(
+        self, game: Game, canaries: int, threshold: float, scores: Sequence[Sequence[float]]
+    ) -> Outcome:
+        without, present = (
+            Rate(sum(each >= threshold for each in world), len(world), self.beta) for world in scores
+        )
+        return Outcome(game, threshold, Counts(without, present, canaries))
+
+
+def _finding(
+    table: _Table,
+    claimed: PrivacySpend,
+    beta: float,
+    outcomes: Sequence[Outcome],
+    *,
+    drawn: Sequence[Expected] = (),
+    answers: Sequence[tuple[int, int]] = (),
+) -> AuditFinding:
+    """The finding, which fails if something was observed that a sound set-up cannot produce."""
+    changed, compared = (sum(each) for each in zip(*answers, strict=True)) if answers else (0, 0)
+    faults = [
+        *(
+            f"{each.game.name} revealed canaries in {each.counts.true_positives.estimate:.1%} of the plays, "
+            f"but the plan allows {each.claimed:.1%}: there is less noise than planned, or records are drawn "
+            "more often"
+            for each in outcomes
+            if each.room < 0
+        ),
+        *(
+            f"{each.name}: {each.rate.estimate:.4f}, but the proof requires {each.expected:.4f}: units are "
+            "not drawn as planned"
+            for each in drawn
+            if not each.holds
+        ),
+    ]
+    if changed:
+        faults.append(
+            f"{changed} of {compared} answers of the backend changed among other prompts: it is not "
+            "batch-invariant, so no epsilon holds"
+        )
+    noise = min(each.noise_at_most() for each in outcomes if each is outcomes[0] or each.room < 0)
+    alone = epsilon_at_least(claimed.delta, outcomes[-1].counts)
+    least = max(alone, _epsilon_of(table, noise, claimed.delta))
+    promise = f"epsilon={epsilon_text(claimed.epsilon)} at delta={delta_text(claimed.delta)}"
+    figures = [
+        Figure("epsilon, lower bound", least, reference=claimed.epsilon),
+        Figure("epsilon, lower bound by counting alone", alone, reference=claimed.epsilon),
+    ]
+    if math.isfinite(noise):
+        figures += [Figure("noise multiplier, upper bound", noise, reference=table.stratum.noise_multiplier)]
+    for each in outcomes:
+        figures += [
+            _figure(f"{each.game.name}, false positives", each.counts.false_positives),
+            _figure(f"{each.game.name}, true positives", each.counts.true_positives, each.claimed),
+        ]
+    figures += [_figure(each.name, each.rate, each.expected) for each in drawn]
+    if answers:
+        figures += [Figure("answers changed by other prompts", float(changed), reference=0.0)]
+    return AuditFinding(
+        kind="canary",
+        title="Canary game",
+        statement=(
+            f"The set-up violates its {promise}: {'; '.join(faults)}."
+            if faults
+            else f"The game does not refute {promise}: it bounds epsilon from below by {least:.2f}, with "
+            f"confidence {1 - beta:g}."
+        ),
+        verdict="failed" if faults else "passed",
+        confidential=True,
+        figures=tuple(figures),
+        details={
+            "label": table.label,
+            "mechanism": table.set_up.mechanism.name,
+            "relation": table.set_up.plan.relation,
+            "delta": claimed.delta,
+            "confidence": 1 - beta,
+            "faults": faults,
+            "games": {
+                each.game.name: {
+                    "plays": each.counts.true_positives.plays,
+                    "canaries": each.counts.canaries,
+                    "threshold": each.threshold,
+                }
+                for each in outcomes
+            },
+        },
     )
 
 
-def _canaries(set_up: SetUp, label: str) -> tuple[list[int], list[int]]:
-    """Two prompts unlike any other: one repeated word, and the first tokens of the vocabulary."""
-    cap = set_up.plan.settings.record_token_cap
-    writer, backend = set_up.writer, set_up.backend
-    texts = ("canary " * cap, backend.detokenize(range(min(cap, backend.vocabulary_size))))
-    prompts = writer.for_label(label)
-    first, last = (prompts.suffix([writer.body(Record(text=text, label=label))], []) for text in texts)
-    if first is None or last is None:
-        raise BackendError("the backend cannot tokenize plain text")
-    return first, last
+def _epsilon_of(table: _Table, noise: float, delta: float) -> float:
+    """The plan's ε with the most noise that the counts allow; 0 if that has no bound."""
+    if math.isinf(noise):
+        return 0.0
+    try:
+        return epsilon(table.set_up.mechanism.event(table.stratum.draws, noise), delta).upper
+    except InvalidPlan:
+        return 0.0
+
+
+def _figure(name: str, rate: Rate, reference: float | None = None) -> Figure:
+    return Figure(name, rate.estimate, rate.low, rate.high, reference)

@@ -11,14 +11,14 @@ observers of the whole distribution.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
-from dpfewshot.audit.findings import Figure, Finding
-from dpfewshot.audit.intervals import student_t_reach
+from dpfewshot.audit.findings import AuditFinding, Figure
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.icl import Classifier
@@ -83,22 +83,27 @@ def influences(
         raise InvalidPlan("give at least one demonstration and one text")
 
     def asked(shown: Sequence[Demonstration]) -> LogDistributions:
-        return _DISTRIBUTIONS[over](task, backend, shown, texts)
+        if over == "vocabulary":
+            return _next_tokens(FewShotPrompt(task, backend, shown), texts)
+        classifier = Classifier(task, backend, shown, calibrated=over == "calibrated labels")
+        with np.errstate(divide="ignore"):
+            logarithms: LogDistributions = np.log(classifier.predict_proba(texts))
+        return logarithms
 
     everything = asked(demonstrations)
     rest = [[*demonstrations[:i], *demonstrations[i + 1 :]] for i in range(len(demonstrations))]
     return np.stack([influence_of(everything, asked(others)) for others in rest])
 
 
-def influence_finding(
-    measured: Sequence[NDArray[np.float64]], *, over: Answers = "labels", confidential: bool = True
-) -> Finding:
+def influence_finding(measured: Sequence[NDArray[np.float64]], *, over: Answers = "labels") -> AuditFinding:
     """Summarise the influences of several prompts: mean, largest, and mean by position.
 
     Args:
         measured: the result of `influences` for each prompt, all with the same number of demonstrations.
         over: as given to `influences`.
-        confidential: whether demonstrations or texts were private.
+
+    Returns:
+        A confidential finding. The mean has Student's 95 % interval over prompts, if there are several.
 
     Raises:
         InvalidPlan: there is no prompt, or prompts have different numbers of demonstrations.
@@ -110,9 +115,13 @@ def influence_finding(
         raise BackendError("an influence is infinite: the backend gives some answer probability 0")
     of_positions = np.array([each.mean(axis=1) for each in measured])  # (prompts, positions)
     mean, largest = float(of_positions.mean()), float(max(each.max() for each in measured))
-    low, high = _interval(of_positions.mean(axis=1))
+    low = high = None
+    if len(measured) > 1:
+        of_prompts = of_positions.mean(axis=1)
+        reach = float(stats.t.ppf(0.975, len(of_prompts) - 1) * stats.sem(of_prompts))
+        low, high = max(mean - reach, 0.0), mean + reach  # no influence is negative
     shots = of_positions.shape[1]
-    return Finding(
+    return AuditFinding(
         kind="influence",
         title=f"Influence of a demonstration, {shots}-shot, {over}",
         statement=(
@@ -120,9 +129,9 @@ def influence_finding(
             f"average and {largest:.3g} at most: with records in the prompt, no smaller ε holds at δ = 0."
         ),
         verdict="informative",
-        confidential=confidential,
+        confidential=True,
         figures=(
-            Figure("mean influence", mean, low=low, high=high),
+            Figure("mean influence", mean, low, high),
             Figure("largest influence", largest),
             *(
                 Figure(f"mean influence, position {place} of {shots}", float(value))
@@ -138,55 +147,11 @@ def influence_finding(
     )
 
 
-def _labels(
-    task: Task | PromptFormat,
-    backend: LogprobBackend,
-    shown: Sequence[Demonstration],
-    texts: Sequence[str],
-) -> LogDistributions:
-    return _log(Classifier(task, backend, shown, calibrated=False).predict_proba(texts))
-
-
-def _calibrated_labels(
-    task: Task | PromptFormat,
-    backend: LogprobBackend,
-    shown: Sequence[Demonstration],
-    texts: Sequence[str],
-) -> LogDistributions:
-    return _log(Classifier(task, backend, shown, calibrated=True).predict_proba(texts))
-
-
-def _vocabulary(
-    task: Task | PromptFormat,
-    backend: LogprobBackend,
-    shown: Sequence[Demonstration],
-    texts: Sequence[str],
-) -> LogDistributions:
-    prompt = FewShotPrompt(task, backend, shown)
+def _next_tokens(prompt: FewShotPrompt, texts: Sequence[str]) -> LogDistributions:
+    """The log-probability of every token after each text."""
     with prompt.block([prompt.question(text) for text in texts], 1) as block:
         rows = prompt.answers(block, len(texts))
     answered = np.isfinite(rows.max(axis=1))
     if not answered.all():
         raise no_answer(int(answered.argmin()))
     return rows
-
-
-_DISTRIBUTIONS: dict[Answers, Callable[..., LogDistributions]] = {
-    "labels": _labels,
-    "calibrated labels": _calibrated_labels,
-    "vocabulary": _vocabulary,
-}
-
-
-def _log(probabilities: NDArray[np.float64]) -> LogDistributions:
-    with np.errstate(divide="ignore"):
-        logarithms: LogDistributions = np.log(probabilities)
-    return logarithms
-
-
-def _interval(of_prompts: NDArray[np.float64]) -> tuple[float, float] | tuple[None, None]:
-    """Student's t 95 % interval of the mean over prompts, cut at 0; none for a single prompt."""
-    if len(of_prompts) < 2:  # noqa: PLR2004 - a spread needs two
-        return None, None
-    mean, reach = float(of_prompts.mean()), student_t_reach(of_prompts, 0.025)
-    return max(mean - reach, 0.0), mean + reach

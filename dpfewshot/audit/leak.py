@@ -2,20 +2,21 @@
 
 Overlap alone says little: everybody writes "thank you for your help". So the check compares runs of words
 with those of texts generated without records, and with those of held-out records. A demonstration that
-repeats a long run of one unit alone is always a leak.
+repeats a long run of one unit alone is always a leak. Personal data are found by their pattern, and by their
+checksum where they have one; patterns find neither names nor facts.
 
 The result is confidential: it says which demonstration is close to a record. It quotes neither.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 
-from dpfewshot.audit.findings import Figure, Finding
-from dpfewshot.audit.patterns import found_in
+from dpfewshot.audit.findings import AuditFinding, Figure
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.records import as_records
@@ -27,7 +28,7 @@ LONG_RUN = 10
 """A run of this many words (or tokens) hardly repeats by chance."""
 
 Pieces = tuple[Hashable, ...]
-Cut = Callable[[str], Pieces]
+"""A text's words, or its tokens."""
 
 
 @redacts_errors(BackendError, "the leak check")
@@ -39,7 +40,7 @@ def leak_check(
     baseline: Iterable[Demonstration] = (),
     held_out: Iterable[Record] | object | None = None,
     long_run: int = LONG_RUN,
-) -> Finding:
+) -> AuditFinding:
     """Search released texts for private text and personal data.
 
     Args:
@@ -66,10 +67,10 @@ def leak_check(
     def cut(text: str) -> Pieces:
         """Without the names of fields, which are public."""
         said = " ".join(layout.values(text))
-        return _words(said) if backend is None else tuple(backend.tokenize(f" {said}"))
+        return tuple(re.findall(r"\w+", said.casefold()) if backend is None else backend.tokenize(f" {said}"))
 
-    private, others = as_records(records), [] if held_out is None else as_records(held_out)
     texts, plain = [one.text for one in released], [one.text for one in baseline]
+    private, others = as_records(records), [] if held_out is None else as_records(held_out)
     overlaps = _overlaps(texts, private, cut)
     pieces = "words" if backend is None else "tokens"
     leaks = [number for number, each in enumerate(overlaps) if each.is_leak(long_run)]
@@ -78,15 +79,20 @@ def leak_check(
         figures += _runs(f"{pieces} of a record, without the records", _overlaps(plain, private, cut))
     if others:
         figures += _runs(f"{pieces} of a record held out", _overlaps(texts, others, cut))
-    return Finding(
+    found = f"{len(leaks)} of {len(released)} demonstrations repeat"
+    none = f"None of {len(released)} demonstrations repeats"
+    return AuditFinding(
         kind="leak",
         title="Leak check",
-        statement=_statement(len(leaks), len(released), f"{long_run} {pieces} in a row"),
+        statement=(
+            f"{found if leaks else none} {long_run} {pieces} in a row or more, or personal data, of one unit "
+            "alone."
+        ),
         verdict="failed" if leaks else "passed",
         confidential=True,
         figures=(*figures, *_totals(overlaps)),
         details={
-            "demonstrations": [each.as_dict() for each in overlaps],
+            "demonstrations": [asdict(each) for each in overlaps],
             "leaks": leaks,
             "long_run": long_run,
             "counted_in": pieces,
@@ -96,85 +102,66 @@ def leak_check(
 
 @dataclass(frozen=True)
 class Overlap:
-    """What one text has in common with the records.
+    """What one text has in common with the records: counts only.
 
     Attributes:
         longest_run: the most consecutive pieces that occur in a record.
-        longest_of_one: the same, counting only runs of one unit alone.
-        duplicate: whether the text equals a record, word for word.
-        found: personal data by kind.
-        of_one_unit: the part of it that one unit alone has.
+        longest_run_of_one_unit: the same, counting only runs of one unit alone.
+        exact_duplicate: whether the text equals a record, word for word.
+        personal_data: how often each kind occurs.
+        personal_data_of_one_unit: the part of it that one unit alone has.
     """
 
     longest_run: int
-    longest_of_one: int
-    duplicate: bool
-    found: Counter[str] = field(default_factory=Counter)
-    of_one_unit: Counter[str] = field(default_factory=Counter)
+    longest_run_of_one_unit: int
+    exact_duplicate: bool
+    personal_data: Mapping[str, int]
+    personal_data_of_one_unit: Mapping[str, int]
 
     def is_leak(self, long_run: int) -> bool:
         """Whether the text repeats something of one unit alone."""
-        return self.longest_of_one >= long_run or self.of_one_unit.total() > 0
-
-    def as_dict(self) -> dict[str, object]:
-        """Return JSON values: counts only."""
-        return {
-            "longest_run": self.longest_run,
-            "longest_run_of_one_unit": self.longest_of_one,
-            "exact_duplicate": self.duplicate,
-            "personal_data": dict(self.found),
-            "personal_data_of_one_unit": dict(self.of_one_unit),
-        }
+        return self.longest_run_of_one_unit >= long_run or bool(self.personal_data_of_one_unit)
 
 
-def _words(text: str) -> Pieces:
-    return tuple(re.findall(r"\w+", text.casefold()))
-
-
-def _overlaps(texts: Sequence[str], records: Sequence[Record], cut: Cut) -> list[Overlap]:
+def _overlaps(texts: Sequence[str], records: Sequence[Record], cut: Callable[[str], Pieces]) -> list[Overlap]:
     """Compare each text with all records."""
     written = [cut(text) for text in texts]
-    runs = {run for pieces in written for run in _all_runs(pieces)}
-    holders: defaultdict[Pieces, set[Hashable]] = defaultdict(set)
+    runs_of = [_all_runs(pieces) for pieces in written]
+    runs = set[Pieces]().union(*runs_of)
+    holders: defaultdict[Hashable, set[Hashable]] = defaultdict(set)
     whole: set[Pieces] = set()
-    personal: defaultdict[tuple[str, str], set[Hashable]] = defaultdict(set)
     for number, record in enumerate(records):
         holder = number if record.unit is None else record.unit
         pieces = cut(record.text)
         whole.add(pieces)
-        for run in _known_runs(pieces, runs):
-            holders[run].add(holder)
-        for found in found_in(record.text):
-            personal[found].add(holder)
+        for each in [*_known_runs(pieces, runs), *found_in(record.text)]:
+            holders[each].add(holder)
     return [
-        _overlap(pieces, list(found_in(text)), holders, personal, pieces in whole)
-        for text, pieces in zip(texts, written, strict=True)
+        _overlap(text, mine, holders, pieces in whole)
+        for text, pieces, mine in zip(texts, written, runs_of, strict=True)
     ]
 
 
 def _overlap(
-    pieces: Pieces,
-    found: Sequence[tuple[str, str]],
-    holders: Mapping[Pieces, set[Hashable]],
-    personal: Mapping[tuple[str, str], set[Hashable]],
-    duplicate: bool,
+    text: str, runs: set[Pieces], holders: Mapping[Hashable, set[Hashable]], duplicate: bool
 ) -> Overlap:
-    shared = {run: len(holders[run]) for run in _all_runs(pieces) if run in holders}
+    shared = [run for run in runs if run in holders]
+    found = list(found_in(text))
     return Overlap(
         longest_run=max(map(len, shared), default=0),
-        longest_of_one=max((len(run) for run, units in shared.items() if units == 1), default=0),
-        duplicate=duplicate,
-        found=Counter(kind for kind, _ in found),
-        of_one_unit=Counter(each[0] for each in found if len(personal.get(each, ())) == 1),
+        longest_run_of_one_unit=max((len(run) for run in shared if len(holders[run]) == 1), default=0),
+        exact_duplicate=duplicate,
+        personal_data=dict(Counter(one.kind for one in found)),
+        personal_data_of_one_unit=dict(Counter(one.kind for one in found if len(holders.get(one, ())) == 1)),
     )
 
 
-def _all_runs(pieces: Pieces) -> Iterable[Pieces]:
+def _all_runs(pieces: Pieces) -> set[Pieces]:
     ends = range(1, len(pieces) + 1)
     return {pieces[start:end] for end in ends for start in range(end)}
 
 
-def _known_runs(pieces: Pieces, runs: set[Pieces]) -> Iterable[Pieces]:
+def _known_runs(pieces: Pieces, runs: set[Pieces]) -> Iterator[Pieces]:
     """The runs of a record that occur in a text. A run that occurs in none is not extended."""
     for start in range(len(pieces)):
         for end in range(start + 1, len(pieces) + 1):
@@ -190,13 +177,98 @@ def _runs(what: str, overlaps: Sequence[Overlap]) -> Iterator[Figure]:
 
 
 def _totals(overlaps: Sequence[Overlap]) -> Iterator[Figure]:
-    yield Figure("exact duplicates of a record", float(sum(each.duplicate for each in overlaps)))
-    yield Figure("personal data by its shape", float(sum(each.found.total() for each in overlaps)))
-    of_one = sum(each.of_one_unit.total() for each in overlaps)
+    yield Figure("exact duplicates of a record", float(sum(each.exact_duplicate for each in overlaps)))
+    total = sum(sum(each.personal_data.values()) for each in overlaps)
+    of_one = sum(sum(each.personal_data_of_one_unit.values()) for each in overlaps)
+    yield Figure("personal data by its shape", float(total))
     yield Figure("personal data of one unit alone", float(of_one), reference=0.0)
 
 
-def _statement(leaks: int, released: int, run: str) -> str:
-    found = f"{leaks} of {released} demonstrations repeat"
-    none = f"None of {released} demonstrations repeats"
-    return f"{found if leaks else none} {run} or more, or personal data, of one unit alone."
+# ---- personal data by its shape ----------------------------------------------------------------------------
+
+_IBAN_LENGTHS = range(15, 35)
+_CARD_LENGTHS = range(13, 20)
+_MARKED_DIGITS = range(8, 16)  # ITU-T E.164: fifteen at most
+_BARE_DIGITS = range(10, 16)
+_IBAN_MODULUS = 97
+
+
+@dataclass(frozen=True)
+class PersonalDatum:
+    """A match of a pattern.
+
+    Attributes:
+        kind: "e-mail", "IBAN", "card", "IP address", "phone" or "long number" (at least seven digits).
+        value: the matched text, normalised so that spacing does not matter.
+    """
+
+    kind: str
+    value: str
+
+
+def found_in(text: str) -> Iterator[PersonalDatum]:
+    """Yield each match once, as the first kind that fits."""
+    for kind, (pattern, normal) in _KINDS.items():
+        kept: list[str] = []
+        position = 0
+        for match in pattern.finditer(text):
+            value = normal(match.group())
+            if value is not None:
+                yield PersonalDatum(kind, value)
+                kept += [text[position : match.start()], " "]  # later kinds must not match it again
+                position = match.end()
+        text = "".join([*kept, text[position:]])
+
+
+def _iban(text: str) -> str | None:
+    """ISO 13616: with its check digits, the number is 1 modulo 97."""
+    compact = re.sub(r"[\s-]", "", text).upper()
+    if len(compact) not in _IBAN_LENGTHS:
+        return None
+    digits = "".join(str(int(letter, 36)) for letter in compact[4:] + compact[:4])
+    return compact if int(digits) % _IBAN_MODULUS == 1 else None
+
+
+def _card(text: str) -> str | None:
+    """ISO/IEC 7812: Luhn's checksum."""
+    digits = _digits(text)
+    if len(digits) not in _CARD_LENGTHS or len(set(digits)) == 1:
+        return None
+    doubled = [
+        sum(divmod(int(digit) * (2 if place % 2 else 1), 10)) for place, digit in enumerate(reversed(digits))
+    ]
+    return digits if sum(doubled) % 10 == 0 else None
+
+
+def _address(text: str) -> str | None:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return None
+
+
+def _phone(text: str) -> str | None:
+    """E.164 with a plus, national with a zero, or long enough to include an area code."""
+    digits = _digits(text)
+    marked = text.lstrip("(").startswith(("+", "0"))
+    return digits if len(digits) in (_MARKED_DIGITS if marked else _BARE_DIGITS) else None
+
+
+def _long_number(text: str) -> str | None:
+    """Ranges of years do not count."""
+    return None if re.fullmatch(r"(?:19|20)\d\d[ -](?:19|20)\d\d", text) else _digits(text)
+
+
+def _digits(text: str) -> str:
+    return re.sub(r"\D", "", text)
+
+
+_KINDS: Mapping[str, tuple[re.Pattern[str], Callable[[str], str | None]]] = {
+    "e-mail": (re.compile(r"[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+"), str.casefold),
+    "IBAN": (re.compile(r"\b[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,3})?\b"), _iban),
+    "card": (re.compile(r"(?<![\d.])\d(?:[ -]?\d){12,18}(?![\d.]\d|\d)"), _card),
+    "IP address": (re.compile(r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.]\d|\d)"), _address),
+    "phone": (re.compile(r"(?<!\w)\+?\(?\d(?:[ ()./-]{0,2}\d){7,14}(?![ -]?\d)"), _phone),
+    "long number": (re.compile(r"\d(?:[ -]?\d){6,}"), _long_number),
+}
+"""In search order: kinds with a checksum come first."""

@@ -1,29 +1,35 @@
 """Membership inference against a 1-shot prompt: the LOSS attack (Tang et al., Appendix F; Duan et al. 2023).
 
 A prompt holds one demonstration. The attacker asks the prompted model about each candidate record and guesses
-that those with the lowest loss are members: the score is minus the negative log-likelihood of the candidate's
-label, or of the whole candidate. Members are the record in the prompt itself, or the records behind a
-synthetic demonstration. All candidates of a trial have the demonstration's label; otherwise, recognising the
-label alone would look like membership inference.
+that those with the lowest loss are members. Members are the record in the prompt itself, or the records
+behind a synthetic demonstration. All candidates of a trial have the demonstration's label; otherwise,
+recognising the label alone would look like membership inference.
+
+The area under a trial's ROC curve is the probability that a member scores above a non-member, ties counting
+half. Trials are independent, scores within one are not, so the interval is over trials: Student's t on the
+logit scale. If all trials agree, their spread of 0 says nothing, and the interval is Clopper and Pearson's.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar, get_args
 
 import numpy as np
+from scipy import special, stats
 
-from dpfewshot.audit.findings import Figure, Finding
-from dpfewshot.audit.roc import average_area, largest_area, roc_area
+from dpfewshot.audit.bounds import clopper_pearson
+from dpfewshot.audit.findings import AuditFinding, Figure
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.baselines import verbatim
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.icl import Classifier
 from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
+from dpfewshot.icl.label_tree import LabelTree
 from dpfewshot.prompts.few_shot import PromptFormat, prompt_format
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
@@ -33,9 +39,11 @@ Loss = Literal["label", "record"]
 
 _Labelled = TypeVar("_Labelled", Demonstration, Record)
 
+_CONFIDENCE = 0.95
+
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class MembershipTrial:
     """One prompt and the attacker's candidates. Its repr shows none of them.
 
     Attributes:
@@ -49,13 +57,9 @@ class Trial:
     non_members: tuple[Record, ...] = field(repr=False)
 
 
-_TOGETHER = 30
-"""Candidates evaluated together: two groups of parallel streams."""
-
-
 def trials_of_demonstrations(
     demonstrations: Iterable[Demonstration], members: Iterable[Record], non_members: Iterable[Record]
-) -> list[Trial]:
+) -> list[MembershipTrial]:
     """Return one trial for each demonstration, and divide the candidates of a label among its trials.
 
     Args:
@@ -72,7 +76,9 @@ def trials_of_demonstrations(
         if min(len(inside[label]), len(outside[label])) < len(ones):
             raise InvalidPlan("every demonstration needs its own member and non-member with its label")
     return [
-        Trial(one, tuple(inside[label][place :: len(ones)]), tuple(outside[label][place :: len(ones)]))
+        MembershipTrial(
+            one, tuple(inside[label][place :: len(ones)]), tuple(outside[label][place :: len(ones)])
+        )
         for label, ones in shown.items()
         for place, one in enumerate(ones)
     ]
@@ -80,7 +86,7 @@ def trials_of_demonstrations(
 
 def trials_of_records(
     records: Iterable[Record], non_members: Iterable[Record], *, each: int = 5
-) -> list[Trial]:
+) -> list[MembershipTrial]:
     """Return one trial for each record, verbatim in the prompt: what synthetic demonstrations prevent.
 
     Args:
@@ -96,7 +102,7 @@ def trials_of_records(
         raise InvalidPlan(f"every label needs at least {each} non-members")
     turns = {label: itertools.cycle(ones) for label, ones in outside.items()}
     return [
-        Trial(verbatim(record), (record,), tuple(itertools.islice(turns[label], each)))
+        MembershipTrial(verbatim(record), (record,), tuple(itertools.islice(turns[label], each)))
         for label, ones in inside.items()
         for record in ones
     ]
@@ -104,8 +110,12 @@ def trials_of_records(
 
 @redacts_errors(BackendError, "membership inference")
 def membership_inference(
-    task: Task | PromptFormat, backend: LogprobBackend, trials: Sequence[Trial], *, loss: Loss = "label"
-) -> Finding:
+    task: Task | PromptFormat,
+    backend: LogprobBackend,
+    trials: Sequence[MembershipTrial],
+    *,
+    loss: Loss = "label",
+) -> AuditFinding:
     """Measure the attack's area under the ROC curve, averaged over trials, with a 95 % interval.
 
     Args:
@@ -128,20 +138,25 @@ def membership_inference(
     if loss not in get_args(Loss):
         raise InvalidPlan(f"loss must be one of {', '.join(get_args(Loss))}, not {loss!r}")
     words = task if isinstance(task, PromptFormat) else prompt_format(task)
-    area = average_area([_area_of_trial(words, backend, trial, loss) for trial in trials])
+    areas = []
+    for trial in trials:
+        candidates = [*trial.members, *trial.non_members]
+        scores = [-value for value in losses(words, backend, trial.demonstration, candidates, loss)]
+        areas.append(roc_area(scores[: len(trial.members)], scores[len(trial.members) :]))
+    value, low, high = average_area(areas)
     spent = _largest_spend(trials)
     reference = largest_area(spent.epsilon, spent.delta) if spent else None
     held = "guessing has 0.5" if reference is None else f"their (ε, δ) allows {reference:.3f}"
-    return Finding(
+    return AuditFinding(
         kind="membership",
         title=f"Membership inference, 1-shot, {loss} loss",
         statement=(
-            f"In {len(trials)} trials, the attack told members from non-members with AUC {area.value:.3f} "
-            f"({area.low:.3f} to {area.high:.3f}); {held}."
+            f"In {len(trials)} trials, the attack told members from non-members with AUC {value:.3f} "
+            f"({low:.3f} to {high:.3f}); {held}."
         ),
-        verdict="informative" if reference is None else "failed" if area.low > reference else "passed",
+        verdict="informative" if reference is None else "failed" if low > reference else "passed",
         confidential=True,
-        figures=(Figure("AUC", area.value, low=area.low, high=area.high, reference=reference),),
+        figures=(Figure("AUC", value, low, high, reference),),
         details={
             "loss": loss,
             "trials": len(trials),
@@ -153,90 +168,104 @@ def membership_inference(
     )
 
 
-def _area_of_trial(words: PromptFormat, backend: LogprobBackend, trial: Trial, loss: Loss) -> float:
-    of_labels = _label_losses if words.labels is not None else _free_label_losses
-    losses = of_labels if loss == "label" else _record_losses
-    candidates = [*trial.members, *trial.non_members]
-    scores = [-value for value in losses(words, backend, trial.demonstration, candidates)]
-    return roc_area(scores[: len(trial.members)], scores[len(trial.members) :])
+def roc_area(members: Sequence[float], non_members: Sequence[float]) -> float:
+    """Return the area under one trial's ROC curve: the share of pairs whose member scores higher.
 
-
-def _label_losses(
-    words: PromptFormat, backend: LogprobBackend, shown: Demonstration, candidates: Sequence[Record]
-) -> list[float]:
-    """-log p(label) relative to all labels. Without calibration: an attacker could undo it."""
-    columns = [words.words.index(words.word(record.label)) for record in candidates]
-    classifier = Classifier(words, backend, [shown], calibrated=False)
-    probabilities = classifier.predict_proba([record.text for record in candidates])
-    with np.errstate(divide="ignore"):
-        losses: list[float] = (-np.log(probabilities[range(len(columns)), columns])).tolist()
-    return losses
-
-
-def _free_label_losses(
-    words: PromptFormat, backend: LogprobBackend, shown: Demonstration, candidates: Sequence[Record]
-) -> list[float]:
-    prompt = FewShotPrompt(words, backend, [shown])
-    given = [prompt.question(one.text) for one in candidates]
-    labels = [prompt.label(words.word(one.label)) for one in candidates]
-    return _negative_log_likelihoods(prompt, given, labels)
-
-
-def _record_losses(
-    words: PromptFormat, backend: LogprobBackend, shown: Demonstration, candidates: Sequence[Record]
-) -> list[float]:
-    prompt = FewShotPrompt(words, backend, [shown])
-    written = [[*prompt.question(one.text), *prompt.label(words.word(one.label))] for one in candidates]
-    return _negative_log_likelihoods(prompt, [[] for _ in written], written)
-
-
-def _negative_log_likelihoods(
-    prompt: FewShotPrompt, given: Sequence[list[int]], written: Sequence[list[int]]
-) -> list[float]:
-    """-log p(written | prefix, given) of each candidate, in nats, token by token."""
-    _check_room(prompt, given, written)
-    losses: list[float] = []
-    for start in range(0, len(written), _TOGETHER):
-        some = slice(start, start + _TOGETHER)
-        losses += _summed(prompt, given[some], written[some])
-    if np.isnan(losses).any():
-        raise no_answer(int(np.isnan(losses).argmax()))
-    return losses
-
-
-def _check_room(prompt: FewShotPrompt, given: Sequence[list[int]], written: Sequence[list[int]]) -> None:
-    """Refuse candidates that exceed the context: a backend's error could reveal lengths or name others.
+    Args:
+        members: the members' scores, higher for likelier members; they may be infinite.
+        non_members: the non-members' scores.
 
     Raises:
-        BackendError: names the position of the longest candidate.
+        InvalidPlan: a list is empty, or a score is NaN.
     """
-    context = getattr(prompt.backend, "context_tokens", None)
-    together = len(prompt.prefix) + max(map(len, given)) + max(map(len, written))
-    if context is not None and together >= context:  # the backend may prepend a token
-        raise no_answer(max(range(len(written)), key=lambda place: len(given[place]) + len(written[place])))
+    if len(members) == 0 or len(non_members) == 0:
+        raise InvalidPlan("a trial needs at least one member and one non-member")
+    inside, outside = np.array(members)[:, None], np.array(non_members)
+    if np.isnan(inside).any() or np.isnan(outside).any():
+        raise InvalidPlan("a score is not a number")
+    return float(((inside > outside) + 0.5 * (inside == outside)).mean())
 
 
-def _summed(prompt: FewShotPrompt, given: Sequence[list[int]], written: Sequence[list[int]]) -> list[float]:
-    """Evaluate some candidates in parallel; one that has ended repeats its last token."""
-    longest = max(map(len, written))
-    losses = [0.0] * len(written)
-    with prompt.block(given, longest) as block:
-        for place in range(longest):
-            if place > 0:
-                block.append_each([tokens[min(place, len(tokens)) - 1] for tokens in written])
-            asked = sorted({tokens[place] for tokens in written if place < len(tokens)})
-            rows = prompt.answers(block, len(written), asked)
-            for candidate, tokens in enumerate(written):
-                if place < len(tokens):
-                    losses[candidate] -= float(rows[candidate, asked.index(tokens[place])])
-    return losses
+def average_area(areas: Sequence[float]) -> tuple[float, float, float]:
+    """Return the mean area of independent trials, with the ends of its 95 % interval.
+
+    Raises:
+        InvalidPlan: fewer than two trials.
+    """
+    if len(areas) < 2:  # noqa: PLR2004 - a spread needs two
+        raise InvalidPlan("an interval over trials needs at least two trials")
+    mean, error = float(np.mean(areas)), float(stats.sem(areas))
+    if error > 0:
+        on_logits = special.logit(mean), error / (mean * (1 - mean))
+        low, high = special.expit(stats.t.interval(_CONFIDENCE, len(areas) - 1, *on_logits))
+    else:  # exact where all areas are 1: that many wins in that many trials
+        low, high = clopper_pearson(float(np.sum(areas)), len(areas), (1 - _CONFIDENCE) / 2)
+    return mean, float(low), float(high)
 
 
-def _largest_spend(trials: Sequence[Trial]) -> PrivacySpend | None:
+def largest_area(epsilon: float, delta: float) -> float:
+    """Return the largest expected area that (ε, δ)-differential privacy allows (docs/how-to/attacks.md).
+
+    It is 1 - e^-ε·(1/2 - δ) if neighbours add, remove, zero out or replace one unit and a fair draw chose the
+    members among the candidates.
+
+    Args:
+        epsilon: ε ≥ 0.
+        delta: 0 ≤ δ ≤ 1/2.
+    """
+    return 1 - math.exp(-epsilon) * (0.5 - delta)
+
+
+def losses(
+    words: PromptFormat,
+    backend: LogprobBackend,
+    shown: Demonstration,
+    candidates: Sequence[Record],
+    loss: Loss,
+) -> list[float]:
+    """Return the loss of each candidate after a prompt with one demonstration, in nats.
+
+    The loss of a label is relative to all labels, if there are any, without calibration: an attacker could
+    undo it.
+
+    Raises:
+        BackendError: the model failed, or cannot evaluate a candidate: the message has its position alone.
+    """
+    if loss == "label" and words.labels is not None:
+        columns = [words.words.index(words.word(record.label)) for record in candidates]
+        classifier = Classifier(words, backend, [shown], calibrated=False)
+        probabilities = classifier.predict_proba([record.text for record in candidates])
+        with np.errstate(divide="ignore"):
+            relative: list[float] = (-np.log(probabilities[range(len(columns)), columns])).tolist()
+        return relative
+    prompt = FewShotPrompt(words, backend, [shown])
+    given = [prompt.question(one.text) for one in candidates]
+    written = [prompt.label(words.word(one.label)) for one in candidates]
+    if loss == "record":
+        given, written = (
+            [[]] * len(given),
+            [[*text, *label] for text, label in zip(given, written, strict=True)],
+        )
+    # A backend's own error could reveal lengths, or name another candidate. It may prepend a token.
+    lengths = [
+        len(prompt.prefix) + len(text) + len(label) for text, label in zip(given, written, strict=True)
+    ]
+    context = backend.context_tokens
+    if context is not None and max(lengths) >= context:
+        raise no_answer(lengths.index(max(lengths)))
+    trees = [LabelTree([label], backend.vocabulary_size) for label in written]
+    found = [
+        -float(prompt.label_logprobs(tree, [text])[0, 0]) for tree, text in zip(trees, given, strict=True)
+    ]
+    if np.isnan(found).any():
+        raise no_answer(int(np.isnan(found).argmax()))
+    return found
+
+
+def _largest_spend(trials: Sequence[MembershipTrial]) -> PrivacySpend | None:
     """The largest ε and δ of the demonstrations; None if one has no guarantee."""
-    spends = [trial.demonstration.spent for trial in trials]
-    known = [spent for spent in spends if spent is not None]
-    if len(known) < len(spends) or not known:
+    known = [spent for trial in trials if (spent := trial.demonstration.spent) is not None]
+    if len(known) < len(trials):
         return None
     return PrivacySpend(max(spent.epsilon for spent in known), max(spent.delta for spent in known))
 

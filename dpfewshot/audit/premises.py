@@ -7,7 +7,9 @@ content hides it. So both are tested directly.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +18,7 @@ from dpfewshot.audit.bounds import Rate
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens, closing_block
 from dpfewshot.errors import BackendError
 from dpfewshot.mechanisms import Draws
-from dpfewshot.mechanisms.vocabulary import likeliest
+from dpfewshot.mechanisms.base import likeliest
 from dpfewshot.prompts.writer import LabelPrompts
 
 _LONGEST_BLOCK = 3
@@ -24,13 +26,7 @@ _LONGEST_BLOCK = 3
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """An observed rate and the one that the proof requires.
-
-    Attributes:
-        name: what was counted.
-        rate: the observed rate.
-        expected: the required rate.
-    """
+    """An observed rate, and the one that the proof requires."""
 
     name: str
     rate: Rate
@@ -42,58 +38,43 @@ class Expected:
         return self.rate.low <= self.expected * (1 + 1e-12) and self.expected <= self.rate.high * (1 + 1e-12)
 
 
-@dataclass
 class Watch:
     """Counts how units are drawn, as seen by the language model.
 
     Attributes:
-        draws: the number of draws of records.
-        inside: draws with the first unit.
-        pairs: draws with at least two units.
-        together: the part of `pairs` in which the first two units share a prompt.
-        compared: draws compared with the previous one: every second draw.
-        equal: the part of `compared` with the same units as the previous draw.
-        twice: draws with more than one record of a unit.
+        counts: of all draws, and of those with the first unit ("inside"), with a unit twice ("twice"), with
+            two units or more ("pairs"), with the first two of them in one prompt ("together"), compared with
+            the one before ("compared"), and equal to it ("equal").
         longest: the most tokens of one draw.
     """
 
-    draws: int = 0
-    inside: int = 0
-    pairs: int = 0
-    together: int = 0
-    compared: int = 0
-    equal: int = 0
-    twice: int = 0
-    longest: int = 0
-    _served: int = 0
-    _before: frozenset[int] = frozenset()
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.longest = self._served = 0
+        self._before: AbstractSet[int] = frozenset()
 
     def drawn(self, prompts: Sequence[Sequence[int]]) -> None:
-        """Record the start of a draw.
-
-        Args:
-            prompts: the numbers of the units in each prompt.
-        """
+        """Record the start of a draw, given the numbers of the units in each prompt."""
         prompt_of = {unit: place for place, units in enumerate(prompts) for unit in units}
-        self.draws, self._served = self.draws + 1, 0
-        self.inside += 0 in prompt_of
-        self.twice += len(prompt_of) < sum(map(len, prompts))
+        self._served = 0
+        self.counts["draws"] += 1
+        self.counts["inside"] += 0 in prompt_of
+        self.counts["twice"] += len(prompt_of) < sum(map(len, prompts))
         if len(prompt_of) > 1:
             first, second = sorted(prompt_of)[:2]
-            self.pairs += 1
-            self.together += prompt_of[first] == prompt_of[second]
-        now = frozenset(prompt_of)
-        if self.draws % 2 == 0:  # disjoint pairs of draws are independent
-            self.compared += 1
-            self.equal += now == self._before
-        self._before = now
+            self.counts["pairs"] += 1
+            self.counts["together"] += prompt_of[first] == prompt_of[second]
+        if self.counts["draws"] % 2 == 0:  # disjoint pairs of draws are independent
+            self.counts["compared"] += 1
+            self.counts["equal"] += prompt_of.keys() == self._before
+        self._before = prompt_of.keys()
 
     def served(self) -> None:
         """Record another token of the same draw."""
         self._served += 1
         self.longest = max(self.longest, self._served)
 
-    def against(self, draws: Draws, units: int, beta: float) -> tuple[Expected, ...]:
+    def against(self, draws: Draws, units: int, beta: float) -> list[Expected]:
         """Compare the counts with what the proof requires.
 
         A unit is in a draw with probability q, independently of all other units, with one of its records.
@@ -102,57 +83,34 @@ class Watch:
         neighbours together nearly always.
 
         Args:
-            draws: the planned draws.
-            units: the number of units.
+            draws: as planned.
+            units: their number.
             beta: the probability that one bound is wrong.
         """
-        long = self.longest > draws.tokens_per_draw
+        if draws.fixed_size is None:
+            q = draws.sampling_rate
+            repeating = float((q**2 + (1 - q) ** 2) ** units)
+            sharing = 1 / draws.prompts if draws.row_change.rows > 1 else 0.0
+        else:
+            size = draws.fixed_size.sample_size
+            repeating = 1 / math.comb(draws.fixed_size.population, size)
+            sharing = (size // draws.prompts - 1) / (size - 1) if size > 1 else 0.0
+        seen = self.counts | Counter(long=int(self.longest > draws.tokens_per_draw), once=1)
         found = [
-            ("share of draws that hold a unit", self.inside, self.draws, draws.sampling_rate),
-            (
-                "share of draws that repeat the one before",
-                self.equal,
-                self.compared,
-                _repeating(draws, units),
-            ),
-            ("share of pairs in one prompt", self.together, self.pairs, _sharing(draws)),
-            ("share of draws that hold a unit twice", self.twice, self.draws, 0.0),
-            ("longer draws than planned", int(long), 1, 0.0),
+            ("share of draws that hold a unit", "inside", "draws", draws.sampling_rate),
+            ("share of draws that repeat the one before", "equal", "compared", repeating),
+            ("share of pairs in one prompt", "together", "pairs", sharing),
+            ("share of draws that hold a unit twice", "twice", "draws", 0.0),
+            ("longer draws than planned", "long", "once", 0.0),
         ]
-        return tuple(
-            Expected(name, Rate(seen, times, beta), expected)
-            for name, seen, times, expected in found
-            if times
-        )
+        return [
+            Expected(name, Rate(seen[event], seen[times], beta), expected)
+            for name, event, times, expected in found
+            if seen[times]
+        ]
 
 
-def _repeating(draws: Draws, units: int) -> float:
-    """The probability that two independent draws hold the same units."""
-    if draws.fixed_size is not None:
-        return 1 / math.comb(draws.fixed_size.population, draws.fixed_size.sample_size)
-    q = draws.sampling_rate
-    return float((q**2 + (1 - q) ** 2) ** units)
-
-
-def _sharing(draws: Draws) -> float:
-    if draws.fixed_size is not None:
-        size = draws.fixed_size.sample_size
-        return (size // draws.prompts - 1) / (size - 1) if size > 1 else 0.0
-    return 1 / draws.prompts if draws.row_change.rows > 1 else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """The number of answers that were compared, and of those that changed."""
-
-    changed: int = 0
-    compared: int = 0
-
-    def __add__(self, other: Answers) -> Answers:
-        return Answers(self.changed + other.changed, self.compared + other.compared)
-
-
-def asked_in_company(
+def changed_by_company(
     backend: LogprobBackend,
     prompts: LabelPrompts,
     suffixes: Sequence[Tokens],
@@ -160,7 +118,7 @@ def asked_in_company(
     *,
     tokens: int,
     top_k: int | None,
-) -> Answers:
+) -> tuple[int, int]:
     """Count the prompts of a draw whose answers change bits when asked alone, or between canaries.
 
     Each step asks for the candidates, as a generation does, and for all tokens as well.
@@ -173,28 +131,36 @@ def asked_in_company(
         tokens: the tokens of a draw; the first three are asked for.
         top_k: the number of likeliest public tokens that are candidates; None is the whole vocabulary.
 
+    Returns:
+        The number of answers that changed, and of those compared.
+
     Raises:
         BackendError: the backend failed.
     """
     length = min(tokens, _LONGEST_BLOCK)
     first, last = canaries
     public = _answers(backend, prompts, [prompts.public_suffix], [0] * (length - 1), public=True)
-    if any(np.isnan(step).all() for step in public):
+    steps = public.reshape(length, -1)
+    if np.isnan(steps).all(axis=1).any():
         raise BackendError("the backend cannot evaluate a prompt without records")
-    said = [int(np.nanargmax(step[0])) for step in public][: length - 1]
-    supports = [likeliest(step[0], frozenset(), top_k) for step in public]
+    said = [int(np.nanargmax(step)) for step in steps[:-1]]
+    supports = [likeliest(step, frozenset(), top_k) for step in steps]
 
-    def asked(company: Sequence[Tokens]) -> list[list[Logprobs]]:
-        return _by_prompt(_answers(backend, prompts, company, said, supports))
+    def asked(company: Sequence[Tokens]) -> Logprobs:
+        return _answers(backend, prompts, company, said, supports)
 
     together = asked(suffixes)
     others = [
-        [asked([each])[0] for each in suffixes],
+        [row for each in suffixes for row in asked([each])],
         asked([first, *suffixes, last])[1:-1],
         asked([last, *suffixes, first])[1:-1],
     ]
-    pairs = [pair for company in others for pair in zip(together, company, strict=True)]
-    return Answers(sum(not _same(*pair) for pair in pairs), len(pairs))
+    same = [
+        np.array_equal(*pair, equal_nan=True)
+        for company in others
+        for pair in zip(together, company, strict=True)
+    ]
+    return same.count(False), len(same)
 
 
 def _answers(
@@ -205,8 +171,8 @@ def _answers(
     supports: Sequence[Tokens] = (),
     *,
     public: bool = False,
-) -> list[Logprobs]:
-    """The answers to all prompts at each token: for its support, if it has one, and for all tokens."""
+) -> Logprobs:
+    """One row a prompt: its answers at each token, for the token's support if it has one, and for all."""
     tokens = len(continuation) + 1
     answers = []
     with closing_block(backend, prompts.prefix, suffixes, tokens, public=public) as block:
@@ -216,12 +182,4 @@ def _answers(
             if supports:
                 answers.append(np.array(block.next_token_logprobs(supports[step])))
             answers.append(np.array(block.next_token_logprobs()))
-    return answers
-
-
-def _by_prompt(answers: Sequence[Logprobs]) -> list[list[Logprobs]]:
-    return [[step[prompt] for step in answers] for prompt in range(len(answers[0]))]
-
-
-def _same(answers: Sequence[Logprobs], others: Sequence[Logprobs]) -> bool:
-    return all(np.array_equal(*step, equal_nan=True) for step in zip(answers, others, strict=True))
+    return np.concatenate(answers, axis=1)

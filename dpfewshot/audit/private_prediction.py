@@ -25,7 +25,7 @@ from scipy.special import log_softmax
 from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import ZeroConcentrated
 from dpfewshot.accounting import epsilon as certified_epsilon
-from dpfewshot.audit.findings import Figure, Finding
+from dpfewshot.audit.findings import AuditFinding, Figure
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.generation.bodies import Bodies
@@ -38,6 +38,9 @@ from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import PoissonSampler
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
+
+_TOKEN_CAP = 100
+"""The most tokens of a record's text in a prompt, as in plans."""
 
 _ROUNDING = 1e-6
 """Relative tolerance: losses come from float32 rows, and claims are rounded up."""
@@ -58,19 +61,14 @@ def token_losses(
     Returns:
         Shape (rows, candidates), in nats.
     """
-    exponents = clipped_logits(rows, clip) / (prompts * temperature)
+    logits = rows.astype(np.float64)
+    largest = logits.max(axis=1, keepdims=True)
+    absent = ~np.isfinite(largest)
+    clipped = np.maximum(-clip, np.where(absent, 0.0, logits) - np.where(absent, 0.0, largest) + clip)
+    exponents = np.where(absent, 0.0, clipped) / (prompts * temperature)
     total = exponents.sum(axis=0)
     with_record = log_softmax(total)
     return np.stack([with_record - log_softmax(total - row) for row in exponents])
-
-
-def clipped_logits(rows: NDArray[np.float32], clip: float) -> NDArray[np.float64]:
-    """Return max(-c, z - max z + c) for each row, and zeros for an absent prompt."""
-    logits = rows.astype(np.float64)
-    absent = ~np.isfinite(logits.max(axis=1, keepdims=True))
-    kept = np.where(absent, 0.0, logits)
-    clipped = np.maximum(-clip, kept - kept.max(axis=1, keepdims=True) + clip)
-    return np.where(absent, 0.0, clipped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +122,11 @@ def prediction_losses(
     *,
     max_tokens: int,
     top_k: int | None = 100,
-    record_token_cap: int = 100,
 ) -> PredictionLosses:
-    """Release tokens from one batch of records, one in each prompt, and measure their losses.
+    """Release tokens of a label from one batch of records, one in each prompt, and measure their losses.
 
-    Args:
-        task: the demonstrations' task.
-        records: the private batch, 1 to s records.
-        backend: a trusted language model.
-        label: the label to generate.
-        setting: c, τ and s.
-        max_tokens: the most tokens of the run; an end token stops it earlier.
-        top_k: the number of likeliest public tokens that are candidates; None is all.
-        record_token_cap: the most tokens of a record's text in a prompt.
+    The batch has 1 to s records; an end token stops the run before `max_tokens`. `top_k` is the number of
+    likeliest public tokens that are candidates; None is all.
 
     Raises:
         InvalidPlan: there is no record, or more than s.
@@ -146,7 +136,7 @@ def prediction_losses(
         raise InvalidPlan(
             f"a batch must have 1 to {setting.prompts} records, as many as the setting has prompts"
         )
-    writer = PromptWriter(task, backend, record_token_cap)
+    writer = PromptWriter(task, backend, _TOKEN_CAP)
     noise_multiplier = setting.prompts * setting.temperature / setting.clip
     draws = Draws(1.0, 1, max_tokens, setting.prompts, RowChange.ADDED)
     mechanism = PrivatePrediction(top_k=top_k, clip=setting.clip)
@@ -162,7 +152,9 @@ def prediction_losses(
     return PredictionLosses(np.array(watched.worst), np.sum(watched.said, axis=0))
 
 
-def private_prediction_audit(runs: Sequence[PredictionLosses], setting: Setting, *, delta: float) -> Finding:
+def private_prediction_audit(
+    runs: Sequence[PredictionLosses], setting: Setting, *, delta: float
+) -> AuditFinding:
     """Compare measured losses with the claims of the setting's event.
 
     A token's claim is the range ε₀ = √(8ρ). A run's, for T tokens, is the lesser of T·ε₀ and the certified ε
@@ -190,7 +182,7 @@ def private_prediction_audit(runs: Sequence[PredictionLosses], setting: Setting,
     token_loss = max(float(run.worst.max()) for run in runs)
     run_loss = max(float(np.abs(run.of_run).max()) for run in runs)
     kept = token_loss <= of_token * (1 + _ROUNDING) and run_loss <= of_run * (1 + _ROUNDING)
-    return Finding(
+    return AuditFinding(
         kind="private-prediction",
         title="Private prediction: measured privacy loss",
         statement=(

@@ -13,25 +13,27 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpfewshot.audit.premises import Watch
-from dpfewshot.backends.protocol import Logprobs, Tokens
+from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
 
 MARK, OTHER_MARK = 0, 1
 """The token that a canary makes certain, and the one that a decoy does."""
-
-TELLING = "mh"
-"""The letters of the mark and of a hint in a demonstration's text."""
 
 _HINT = 1e-30
 """The public probability of all hints together: negligible, but it orders the candidates."""
 
 
 def text_of_unit(number: int) -> str:
-    """The text of each record of a unit: one token, short enough for every cap."""
+    """Return the text of each record of a unit: one token, short enough for every cap."""
     return f"#{number}"
 
 
-class WorstCaseModel:
-    """A `BlockBackend` that knows a canary.
+def telling(text: str) -> int:
+    """Return the number of marks and hints in a demonstration's text."""
+    return text.count("m") + text.count("h")
+
+
+class WorstCaseModel(LogprobBackend):
+    """A backend that knows a canary.
 
     Args:
         candidates: the number of tokens that the public prompt considers equally likely.
@@ -42,7 +44,7 @@ class WorstCaseModel:
 
     def __init__(self, candidates: int, hints: int, canaries: int, *, decoys: bool = False) -> None:
         self.vocabulary_size = candidates + hints
-        self.end_token_ids: frozenset[int] = frozenset()
+        self.end_token_ids = frozenset()
         self.batch_invariant = True
         self.watch = Watch()
         self._candidates = candidates
@@ -78,16 +80,16 @@ class WorstCaseModel:
         tokens: int,  # noqa: ARG002 - a block serves any number
         *,
         public: bool = False,
-    ) -> Memory:
+    ) -> ConstantBlock:
         """Return a block with constant answers."""
         if public:
-            return Memory(self._public)
+            return ConstantBlock(self._public)
         self.watch.drawn([[-1 - token for token in suffix if token < 0] for suffix in suffixes])
-        return Memory(self.next_token_logprobs(suffixes), self.watch)
+        return ConstantBlock(self.next_token_logprobs(suffixes), self.watch)
 
 
-class Memory:
-    """A block's answers, which ignore what is appended."""
+class ConstantBlock:
+    """A block whose answers ignore what is appended. It tells a watch of each token that it serves."""
 
     def __init__(self, answers: Logprobs, watch: Watch | None = None) -> None:
         self._answers = answers

@@ -11,13 +11,11 @@ if TYPE_CHECKING:
     from dpfewshot.backends.factory import backend_from as backend_from
     from dpfewshot.backends.hugging_face import HuggingFace as HuggingFace
     from dpfewshot.backends.llama_cpp import LlamaCpp as LlamaCpp
-    from dpfewshot.backends.packaged import packaged_model_path as packaged_model_path
+    from dpfewshot.backends.llama_cpp.files import packaged_model_path as packaged_model_path
     from dpfewshot.backends.protocol import (
-        BlockBackend as BlockBackend,
         LogprobBackend as LogprobBackend,
         PromptBlock as PromptBlock,
         ReplayedBlock as ReplayedBlock,
-        open_block as open_block,
     )
     from dpfewshot.backends.scripted import Scripted as Scripted
     from dpfewshot.backends.servers.openai_compatible import OpenAICompatible as OpenAICompatible
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 # The public names. Each is imported on first use, so one backend's missing libraries leave the others usable.
 # tests/unit/test_house.py checks the imports above, which type checkers read, against this table.
 _HOMES = {
-    "BlockBackend": "dpfewshot.backends.protocol",
     "HuggingFace": "dpfewshot.backends.hugging_face",
     "LlamaCpp": "dpfewshot.backends.llama_cpp",
     "LogprobBackend": "dpfewshot.backends.protocol",
@@ -34,8 +31,7 @@ _HOMES = {
     "ReplayedBlock": "dpfewshot.backends.protocol",
     "Scripted": "dpfewshot.backends.scripted",
     "backend_from": "dpfewshot.backends.factory",
-    "open_block": "dpfewshot.backends.protocol",
-    "packaged_model_path": "dpfewshot.backends.packaged",
+    "packaged_model_path": "dpfewshot.backends.llama_cpp.files",
 }
 if not TYPE_CHECKING:  # type checkers re-export the imports above, and cannot read this list
     __all__ = [*_HOMES]  # noqa: PLE0604 - the table's keys are strings

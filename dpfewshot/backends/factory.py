@@ -10,23 +10,12 @@ from contextvars import ContextVar
 from importlib.metadata import EntryPoint, entry_points
 from operator import attrgetter
 from pathlib import Path
-from typing import cast
 
-from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.backends.protocol import LogprobBackend, not_a_backend
 from dpfewshot.errors import BackendError, DPFewShotError
 
 GROUP = "dpfewshot.backends"
 """The entry point group in which a package registers its backends."""
-
-MEMBERS = (
-    "vocabulary_size",
-    "end_token_ids",
-    "batch_invariant",
-    "tokenize",
-    "detokenize",
-    "next_token_logprobs",
-)
-"""The members of a `LogprobBackend`."""
 
 _weights: ContextVar[str | None] = ContextVar("weights", default=None)
 
@@ -104,13 +93,9 @@ def made_by(factory: Callable[[], object], target: str) -> LogprobBackend:
         raise
     except Exception as error:
         raise BackendError(f"{target} raised {type(error).__name__}: call it in Python to see why") from error
-    missing = [member for member in MEMBERS if not hasattr(backend, member)]
-    if missing:
-        raise BackendError(
-            f"{target} returned {type(backend).__name__}, which is not a LogprobBackend: "
-            f"it lacks {', '.join(missing)}"
-        )
-    return cast("LogprobBackend", backend)
+    if not isinstance(backend, LogprobBackend):
+        raise not_a_backend(f"what {target} returned", backend)
+    return backend
 
 
 @contextmanager

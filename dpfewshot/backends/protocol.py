@@ -1,15 +1,15 @@
 """The backend protocol: next-token log-probabilities, each a function of its own prompt alone.
 
-A custom backend needs `LogprobBackend` alone. A backend that can cache the attention of prompts that grow by
-the same released tokens also has `open_block`. For every other backend, `open_block` below asks again with
-the longer prompts. A backend that gives its model's chat template is a `ChatBackend`.
+Derive a backend of your own from `LogprobBackend`: it needs three methods and three attributes. All other
+members have defaults.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,38 +24,45 @@ Logprobs = NDArray[np.float32]
 """Natural-log probabilities, shape (prompts, tokens of the support), normalised over the whole vocabulary."""
 
 
-@runtime_checkable
-class LogprobBackend(Protocol):
+class LogprobBackend(ABC):
     """A language model that answers with next-token log-probabilities.
 
-    Token ids are 0 to V-1. Properties may be plain attributes. `batch_invariant` states that a prompt's
-    answer is a function of that prompt and of public state alone. The privacy proof needs it
-    (docs/guarantee.md): if answers depended on the rest of the batch, one record would change every vector.
+    Token ids are 0 to V-1. Attributes may be properties. The first three must be set, the others have
+    defaults. All but the answers is public.
+
+    Attributes:
+        vocabulary_size: V, at least 1.
+        end_token_ids: the tokens that end a text.
+        batch_invariant: whether a prompt's answer is a function of that prompt and of public state alone. The
+            privacy proof needs it (docs/guarantee.md): if answers depended on the rest of the batch, one
+            record would change every vector.
+        context_tokens: the longest prompt, with the tokens that a block adds to it; None without a limit.
+        kept_prompts: how many prompts of a block keep their state, so that a further token costs one step;
+            None for any number. With 0 every token evaluates the whole prompt.
+        weights: the form of the model's weights, on which answers depend; None if there is one form.
+        model_identity: "sha256:..." of the file of weights, "commit:..." of a model hub, or "claimed:..." as
+            a server calls its model; None if unknown. Printed with every demonstration.
+        tokenizer_identity: "sha256:..."; None if unknown. Printed with every demonstration.
     """
 
-    @property
-    def vocabulary_size(self) -> int:
-        """V, at least 1."""
-        ...
+    vocabulary_size: int
+    end_token_ids: frozenset[int]
+    batch_invariant: bool = False
+    context_tokens: int | None = None
+    kept_prompts: int | None = 0
+    weights: str | None = None
+    model_identity: str | None = None
+    tokenizer_identity: str | None = None
 
-    @property
-    def end_token_ids(self) -> frozenset[int]:
-        """The tokens that end a text."""
-        ...
-
-    @property
-    def batch_invariant(self) -> bool:
-        """Whether each prompt's answer is independent of all other prompts."""
-        ...
-
+    @abstractmethod
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of `text`. Special tokens in the text are never parsed as special."""
-        ...
 
+    @abstractmethod
     def detokenize(self, tokens: Tokens) -> str:
         """Return the text of `tokens`."""
-        ...
 
+    @abstractmethod
     def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
         """Return the log-probabilities of each prompt's next token.
 
@@ -73,19 +80,55 @@ class LogprobBackend(Protocol):
             BackendError: the model or its server failed, for a cause other than one prompt's text. The
                 message is shown, so it must quote no prompt.
         """
-        ...
 
+    def open_block(
+        self, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
+    ) -> PromptBlock:
+        """Open a block of the prompts `prefix + suffix`; by default, one that keeps no state.
 
-def identity_of(backend: object) -> tuple[str | None, str | None]:
-    """What a backend says that its model and its tokenizer are; None for what it does not say.
+        Args:
+            prefix: public token ids that all prompts begin with, evaluated once.
+            suffixes: the rest of each prompt; private unless `public`.
+            tokens: the most next tokens that will be asked for (the draw's length R), at least 1.
+            public: whether the suffixes are public. If so, the schedule of the computation may depend on
+                their number, and a prompt that begins with another may continue it.
+        """
+        del tokens
+        return ReplayedBlock(self, prefix, suffixes, public=public)
 
-    A backend may have two more attributes. `model_identity`: "sha256:..." of the file of weights,
-    "commit:..." of a model hub, or "claimed:..." as a server calls its model. `tokenizer_identity`:
-    "sha256:...". Both are public: they are printed with every demonstration.
-    """
-    told = (getattr(backend, name, None) for name in ("model_identity", "tokenizer_identity"))
-    model, tokenizer = (each if isinstance(each, str) else None for each in told)
-    return model, tokenizer
+    def chat_text(self, contents: Sequence[str]) -> str:
+        """Return the text of a conversation in the model's own chat template, up to its next answer.
+
+        Args:
+            contents: of the turns: the user's first, then the model's and the user's by turns; public.
+
+        Returns:
+            Special tokens are spelled out. The token that the backend puts in front of every prompt is left
+            out.
+
+        Raises:
+            BackendError: the model has no template, or the template refuses the conversation.
+        """
+        del contents
+        raise BackendError(f"{type(self).__name__} gives no chat template: use chat=False")
+
+    def chat_tokens(self, text: str) -> list[int]:
+        """Return the token ids of a public text: special tokens are parsed, and nothing is added."""
+        del text
+        raise BackendError(f"{type(self).__name__} gives no chat template: use chat=False")
+
+    def describe(self) -> str:
+        """Return what the backend is, in one line for the operator."""
+        return type(self).__name__
+
+    def close(self) -> None:  # noqa: B027 - most backends hold nothing
+        """Free memory and connections. A second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def states_invariance(backend: LogprobBackend) -> bool:
@@ -102,8 +145,11 @@ def check_invariance(backend: LogprobBackend, *, allowed: bool) -> None:
         allowed: whether the user accepts it without a guarantee.
 
     Raises:
-        BackendNotBatchInvariant: it does not, and is not accepted.
+        BackendError: it is not a `LogprobBackend`.
+        BackendNotBatchInvariant: it does not state batch invariance, and is not accepted.
     """
+    if not isinstance(backend, LogprobBackend):
+        raise not_a_backend("the backend", backend)
     if not states_invariance(backend) and not allowed:
         raise BackendNotBatchInvariant(
             "the backend does not state that a prompt's answer is independent of its neighbours, which the "
@@ -111,28 +157,12 @@ def check_invariance(backend: LogprobBackend, *, allowed: bool) -> None:
         )
 
 
-@runtime_checkable
-class ChatBackend(LogprobBackend, Protocol):
-    """A backend whose model may have a chat template. No private text reaches these two functions."""
-
-    def chat_text(self, contents: Sequence[str]) -> str:
-        """Return the text of a conversation in the model's own template, up to its next answer.
-
-        Args:
-            contents: of the turns: the user's first, then the model's and the user's by turns; public.
-
-        Returns:
-            Special tokens are spelled out. The token that the backend puts in front of every prompt is left
-            out.
-
-        Raises:
-            BackendError: the model has no template, or the template refuses the conversation.
-        """
-        ...
-
-    def chat_tokens(self, text: str) -> list[int]:
-        """Return the token ids of a public text: special tokens are parsed, and nothing is added."""
-        ...
+def not_a_backend(name: str, found: object) -> BackendError:
+    """Return the error for what is not a `LogprobBackend`; its message calls it `name`."""
+    return BackendError(
+        f"{name} is of {type(found).__name__}, which is not a LogprobBackend: derive it from "
+        "dpfewshot.backends.LogprobBackend"
+    )
 
 
 class PromptBlock(Protocol):
@@ -152,35 +182,6 @@ class PromptBlock(Protocol):
 
     def close(self) -> None:
         """Free the block's memory."""
-        ...
-
-
-@runtime_checkable
-class BlockBackend(LogprobBackend, Protocol):
-    """A backend that caches the attention of a block: a further token costs one decode step."""
-
-    def open_block(
-        self, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
-    ) -> PromptBlock:
-        """Open a block of the prompts `prefix + suffix`.
-
-        Args:
-            prefix: public token ids that all prompts begin with, evaluated once.
-            suffixes: the rest of each prompt; private unless `public`.
-            tokens: the most next tokens that will be asked for (the draw's length R), at least 1.
-            public: whether the suffixes are public. If so, the schedule of the computation may depend on
-                their number, and a prompt that begins with another may continue it.
-        """
-        ...
-
-
-class BlockOpener(Protocol):
-    """The type of `BlockBackend.open_block`."""
-
-    def __call__(
-        self, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
-    ) -> PromptBlock:
-        """See `BlockBackend.open_block`."""
         ...
 
 
@@ -239,17 +240,6 @@ class ReplayedBlock:
         return rows
 
 
-def open_block(
-    backend: LogprobBackend, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
-) -> PromptBlock:
-    """Call `backend.open_block` if the backend has it; else return a `ReplayedBlock`."""
-    # isinstance would check the protocol's members one by one, which costs more than a scripted model.
-    opener: BlockOpener | None = getattr(backend, "open_block", None)
-    if opener is None:
-        return ReplayedBlock(backend, prefix, suffixes, public=public)
-    return opener(prefix, suffixes, tokens, public=public)
-
-
 @contextmanager
 def closing_block(
     backend: LogprobBackend, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
@@ -259,7 +249,7 @@ def closing_block(
     Raises:
         BackendError: the backend raised an exception of its own.
     """
-    with failing_as_backend(), closing(open_block(backend, prefix, suffixes, tokens, public=public)) as block:
+    with failing_as_backend(), closing(backend.open_block(prefix, suffixes, tokens, public=public)) as block:
         yield block
 
 

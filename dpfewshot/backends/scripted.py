@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dpfewshot.backends.protocol import Logprobs, Tokens
+from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
+from dpfewshot.backends.text import BROKEN
 from dpfewshot.errors import BackendError
 
-UNKNOWN_TEXT = "�"
 
-
-class Scripted:
+class Scripted(LogprobBackend):
     r"""A language model made of a function.
 
     Args:
@@ -61,7 +60,7 @@ class Scripted:
 
     def detokenize(self, tokens: Tokens) -> str:
         """Join the entries; unknown text becomes the replacement character."""
-        texts = [*self._vocabulary, UNKNOWN_TEXT]
+        texts = [*self._vocabulary, BROKEN]
         return "".join(texts[token] for token in tokens)
 
     def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:

@@ -15,11 +15,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfewshot.backends.characters import BROKEN
 from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.backends.text import BROKEN
 from dpfewshot.errors import BackendError, InvalidPlan
-from dpfewshot.tasks.automaton import DEAD, Automaton
-from dpfewshot.tasks.forced import ForcedTexts
+from dpfewshot.tasks.automaton import DEAD, Automaton, ForcedTexts
 from dpfewshot.tasks.schema import automaton
 
 _LONGEST: Final = 64
@@ -274,7 +273,7 @@ def token_automaton(backend: LogprobBackend, schema: str, ends: frozenset[int]) 
         schema: as `Task.schema` keeps it.
         ends: the backend's `ending_tokens`.
     """
-    with suppress(KeyError, TypeError):  # a custom backend may be unhashable or refuse weak references
+    with suppress(KeyError, TypeError):  # a custom backend may be unhashable
         return _AUTOMATA[backend][schema]
     made = TokenAutomaton(schema, backend, ends)
     with suppress(TypeError):

@@ -77,6 +77,7 @@ def demo(
 def demo_synthesizer(backend: LogprobBackend, *, epsilon: float = 4.0) -> Synthesizer:
     """The demo's synthesizer: planned, with work for a minute on two cores (docs/decisions/defaults.md)."""
     from dpfewshot.planning.population import default_delta
+    from dpfewshot.planning.settings import Settings
     from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
     from dpfewshot.synthesizer import Synthesizer
 
@@ -87,8 +88,7 @@ def demo_synthesizer(backend: LogprobBackend, *, epsilon: float = 4.0) -> Synthe
         backend,
         budget=PrivacyBudget(epsilon=epsilon, delta=default_delta(None, tickets)),
         max_tokens=MAX_TOKENS,
-        prompt_token_limit=PROMPT_TOKENS,
-        record_token_cap=32,
+        settings=Settings(prompt_token_limit=PROMPT_TOKENS, record_token_cap=32),
     )
 
 

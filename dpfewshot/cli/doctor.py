@@ -73,7 +73,7 @@ def _examine(options: Mapping[str, Any]) -> Iterator[Check]:
     except DPFewShotError as error:
         yield Check("model", well=False, says=str(error))
         return
-    described = _describe(backend)
+    described = backend.describe()
     yield Check("model", well=True, says=f"{described}, {backend.vocabulary_size} tokens")
     yield _claim(backend, options["backend"], described)
     from dpfewshot.backends.conformance import CHECKS, examine
@@ -84,12 +84,6 @@ def _examine(options: Mapping[str, Any]) -> Iterator[Check]:
             options["backend"], described, finding.check, about_invariance=finding.about_invariance
         )
         yield Check(finding.check, finding.passed, finding.detail, None if finding.passed else what_to_do)
-
-
-def _describe(backend: LogprobBackend) -> str:
-    """Return the backend's own description, or its class."""
-    describe: Callable[[], str] | None = getattr(backend, "describe", None)
-    return type(backend).__name__ if describe is None else describe()
 
 
 def _claim(backend: LogprobBackend, name: str, described: str) -> Check:

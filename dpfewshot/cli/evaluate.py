@@ -112,7 +112,7 @@ def evaluate(*, output: str | None, public_data: bool, as_json: bool, **options:
     wanted = {experiment.key(trial) for trial in planned}
     summaries = summarise(cell for cell in results.cells if cell.key in wanted)
     if as_json:
-        document = {"private": not public_data, "summaries": [one.as_dict() for one in summaries]}
+        document = {"confidential": not public_data, "summaries": [one.as_dict() for one in summaries]}
         click.echo(json.dumps(document))
         return
     click.echo(_table(summaries))
@@ -180,7 +180,7 @@ def _model_name(model: str) -> str:
 
 def _trials(options: Mapping[str, Any]) -> Iterator[Trial]:
     from dpfewshot.evaluation import InstructionOnly, NonPrivateSample, Synthetic, Trial, ZeroShot
-    from dpfewshot.mechanisms.by_name import by_name
+    from dpfewshot.mechanisms import by_name
 
     top_k = top_k_of(options["top_k"])
     conditions = [
@@ -213,7 +213,7 @@ def _table(summaries: Sequence[Summary]) -> str:
     columns = ("condition", "epsilon", "shots", "accuracy", "95 % interval", "runs", "items")
     rows = [
         (
-            one.title,
+            one.condition,
             "none" if one.epsilon is None else f"{one.epsilon:g}",
             str(one.shots),
             f"{one.accuracy:.1%}",

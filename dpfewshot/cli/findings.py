@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dpfewshot.exact.decimals import to_digits
+from dpfewshot.exact.rounding import to_digits
 from dpfewshot.runtime.files import write_errors, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dpfewshot.audit import Figure, Finding
+    from dpfewshot.audit import AuditFinding, Figure
 
 FAILED = 1
 """The exit status of a failed audit; 2 is bad input, 3 the budget."""
@@ -31,7 +31,7 @@ def finding_options(command: Callable[..., None]) -> Callable[..., None]:
     return output(as_json(command))
 
 
-def conclude(findings: list[Finding], output: str | None, *, as_json: bool) -> None:
+def conclude(findings: list[AuditFinding], output: str | None, *, as_json: bool) -> None:
     """Write and print the findings; exit with 1 if one failed."""
     from dpfewshot.audit import as_document
 
@@ -44,7 +44,7 @@ def conclude(findings: list[Finding], output: str | None, *, as_json: bool) -> N
         raise click.exceptions.Exit(FAILED)
 
 
-def _in_words(finding: Finding) -> Iterator[str]:
+def _in_words(finding: AuditFinding) -> Iterator[str]:
     if finding.confidential:
         yield CONFIDENTIAL
     yield f"{finding.title}: {finding.verdict}"

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from dpfewshot.mechanisms import Mechanism
     from dpfewshot.planning.plan import GenerationPlan, StratumPlan
     from dpfewshot.planning.population import Population
+    from dpfewshot.planning.settings import Settings
     from dpfewshot.synthesizer import Synthesizer
 
 MECHANISM_NAMES = (
@@ -49,7 +50,7 @@ MECHANISM_NAMES = (
     "private-prediction",
     "invisible-ink",
 )
-"""A copy of `mechanisms.by_name.MECHANISMS`: --help must not import NumPy. A test compares the two."""
+"""A copy of the names in `mechanisms.MECHANISMS`: --help must not import NumPy. A test compares the two."""
 
 
 def finite_or_inf(text: object) -> float:
@@ -242,9 +243,9 @@ def open_session(
     population = population_of(options["population"])
     records = read_private(options)
     budget = budget_of(options["epsilon"], options["delta"], population, records)
-    holdout = holdout_of(options)
+    settings = _settings(options)
     scopes = _checked_scopes(
-        options, task, records, budget=budget, mechanism=mechanism, population=population, holdout=holdout
+        options, task, records, budget=budget, mechanism=mechanism, population=population, settings=settings
     )
     relation, unit = relation_of(options["sampling"], population), unit_of(records)
     if budget is NO_PRIVACY and ledger is not None:
@@ -263,23 +264,14 @@ def open_session(
         backend,
         budget=budget,
         mechanism=mechanism,
-        prompts_per_draw=options["prompts_per_draw"],
-        records_per_prompt=options["records_per_prompt"],
         max_tokens=options["max_tokens"],
         shots_per_label=options["shots"],
-        tokens_per_draw=options["tokens_per_draw"],
-        preset=options["preset"],
-        prompt_token_limit=options["prompt_token_limit"],
         population=population,
         labels=options["labels"] or None,
-        sampling=options["sampling"],
-        accounting=options["accounting"],
-        holdout=holdout,
-        disjoint_parts=options["disjoint_parts"],
         ledger=ledger,
         dataset=dataset,
         create=create,
-        record_token_cap=options["record_token_cap"],
+        settings=settings,
     )
     for warning in synthesizer.plan.warnings:
         click.echo(f"warning: {in_options(warning)}", err=True)
@@ -287,6 +279,14 @@ def open_session(
         if account is not None and not resuming:
             account.check(synthesizer.set_up.account_costs())  # of all strata, before the first one generates
     return Session(task, synthesizer, backend)
+
+
+def _settings(options: Mapping[str, Any]) -> Settings:
+    """What only experts set."""
+    from dpfewshot.planning.settings import Settings
+
+    same = {field.name for field in dataclasses.fields(Settings)} - {"holdout", "allow_batch_variance"}
+    return Settings(holdout=holdout_of(options), **{name: options[name] for name in same})
 
 
 def holdout_of(options: Mapping[str, Any]) -> float:
@@ -307,7 +307,7 @@ def _checked_scopes(
     budget: PrivacyBudget | NoPrivacy,
     mechanism: Mechanism | None,
     population: Population,
-    holdout: float,
+    settings: Settings,
 ) -> list[str | None]:
     """Check what needs no model; return the scopes that the plan draws from.
 
@@ -315,39 +315,34 @@ def _checked_scopes(
         InvalidTask, InvalidRecords, InvalidPlan: as `Synthesizer`.
     """
     from dpfewshot.generation.units import labels_of, planned_labels, units_by_scope
-    from dpfewshot.planning.choices import TANG, TOP_K, Choices, preset
     from dpfewshot.planning.planner import rate_of
     from dpfewshot.planning.population import public_stratum
+    from dpfewshot.planning.presets import TANG, TOP_K, preset
     from dpfewshot.records.checks import check_fields
     from dpfewshot.sampling import partition_of_units
 
     labels = planned_labels(task, options["labels"] or None)
-    paper = options["preset"] or (TANG if options["accounting"] == "published" else None)
-    choices = Choices(
-        mechanism, options["prompts_per_draw"], options["records_per_prompt"], options["tokens_per_draw"]
-    )
+    paper = settings.preset or (TANG if settings.accounting == "published" else None)
     if paper is not None:
         limit = budget if isinstance(budget, PrivacyBudget) else None
-        choices = choices.filled(preset(paper, task, limit, TOP_K))
-    same = ("max_tokens", "record_token_cap", "sampling", "disjoint_parts", "accounting")
-    settings = choices.settings(
-        shots_per_label=options["shots"], holdout=holdout, **{name: options[name] for name in same}
-    )
+        of_paper, numbers = preset(paper, task, limit, TOP_K)
+        mechanism, settings = mechanism or of_paper, settings.filled(numbers)
+    planned = settings.decided(max_tokens=options["max_tokens"], shots_per_label=options["shots"])
     check_fields(task, records)
     units = units_by_scope(task, records, labels)
     strata = [
-        public_stratum(settings.sampling, population, scope, labels_of(scope, labels), len(members))
+        public_stratum(planned.sampling, population, scope, labels_of(scope, labels), len(members))
         for scope, members in units.items()
     ]
     for stratum in sorted(strata, key=lambda each: each.population):  # what fits the smallest fits all
-        rate_of(settings, stratum)
-    partition = partition_of_units(task, records, settings.division)
+        rate_of(planned, stratum)
+    partition = partition_of_units(task, records, planned.division)
     return [partition.generating(scope) for scope in units]
 
 
 def _mechanism(options: Mapping[str, Any]) -> Mechanism | None:
     """The mechanism that the options name or describe; None leaves it to the planner or the preset."""
-    from dpfewshot.mechanisms.by_name import by_name as mechanism_by_name
+    from dpfewshot.mechanisms import by_name as mechanism_by_name
 
     settings = {name: options[name] for name in ("clip", "temperature", "top_p")}
     given = [name for name in ("top_k", *settings) if options[name] is not None]

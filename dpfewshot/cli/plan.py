@@ -59,7 +59,7 @@ def plan(
       dpfewshot plan ... --preset tang
     """
     if cross_check:
-        from dpfewshot.accounting.reference.cross_check import require
+        from dpfewshot.accounting.cross_check import require
 
         require()  # before the model is loaded
     session, tell = open_session(options), stages()
@@ -129,7 +129,7 @@ def _cells(row: Compared) -> tuple[str, ...]:
 
 
 def _cross_checks(plan: GenerationPlan) -> list[tuple[StratumPlan, float | None]]:
-    from dpfewshot.accounting.reference.cross_check import cross_check
+    from dpfewshot.accounting.cross_check import cross_check
 
     return [
         (stratum, cross_check(stratum.event, stratum.spend.delta, stratum.spend.epsilon))

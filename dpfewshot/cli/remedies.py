@@ -17,10 +17,6 @@ _SERVERS: Mapping[str, str] = {
         "start it with one sequence at a time, without prefix caching: "
         "vllm serve MODEL --max-logprobs -1 --max-num-seqs 1 --no-enable-prefix-caching"
     ),
-    "sglang": (
-        "start it deterministic, without prefix cache: python -m sglang.launch_server --model-path MODEL "
-        "--enable-deterministic-inference --disable-radix-cache"
-    ),
 }
 """By a word in the backend's description of itself."""
 

@@ -73,19 +73,18 @@ def report(
 def _sources(options: dict[str, Any]) -> Sources:
     from dpfewshot.account.ledger import BudgetLedger
     from dpfewshot.demonstrations import Demonstrations
+    from dpfewshot.evaluation import read_cells
     from dpfewshot.report import (
         Sources,
         read_choice,
-        read_evaluation,
         read_findings,
         read_plan,
-        read_snapshot,
     )
 
     snapshot = None
     if options["ledger"] is not None:
         with BudgetLedger.open(options["ledger"]) as opened:
-            snapshot = read_snapshot(opened.account(options["dataset"]))
+            snapshot = opened.account(options["dataset"]).snapshot()
     lines, choice, plan, results = (
         options[name] for name in ("demonstrations", "choice", "plan", "evaluation")
     )
@@ -94,7 +93,7 @@ def _sources(options: dict[str, Any]) -> Sources:
         snapshot=snapshot,
         choice=None if choice is None else read_choice(choice),
         plan=None if plan is None else read_plan(plan),
-        cells=() if results is None else read_evaluation(results),
+        cells=() if results is None else read_cells(results),
         findings=[finding for path in options["audits"] for finding in read_findings(path)],
     )
 
@@ -103,14 +102,14 @@ def _document(contents: Contents, output: str) -> dict[str, object]:
     promise = contents.promise
     return {
         "output": output,
-        "private": contents.confidential,
+        "confidential": contents.confidential,
         "epsilon": promise.epsilon if promise else None,
         "delta": promise.delta if promise else None,
         "relation": promise.relation if promise else None,
         "choice": contents.choice.statement if contents.choice else None,
         "demonstrations": len(contents.demonstrations),
         "findings": len(contents.findings),
-        "left_out": contents.left_out.as_dict(),
+        "left_out": contents.left_out._asdict(),
     }
 
 
@@ -127,7 +126,7 @@ def _in_words(contents: Contents, output: str) -> str:
         lines.append(contents.choice.statement)
     if contents.confidential:
         lines.append("CONFIDENTIAL: this report is for the trusted side alone")
-    elif left_out.any:
+    elif any(left_out):
         lines.append(
             "left out because they are confidential: "
             f"{counted(left_out.demonstrations, 'demonstration')} without a guarantee, "

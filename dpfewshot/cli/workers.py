@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from dpfewshot.backends.processors import usable_processors
+from dpfewshot.backends.machine import usable_processors
 from dpfewshot.cli.backends import LLAMA_CPP, OPENAI, open_backend
 
 _LOCAL = "local"

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, overload
 from dpfewshot.account.amounts import NOTHING, Amount
 from dpfewshot.certificates import Certificate
 from dpfewshot.demonstrations import formats
-from dpfewshot.demonstrations.card import DATA_FILE, data_card
 from dpfewshot.errors import InvalidRecords, MissingExtra
 from dpfewshot.prompts.few_shot import Text, prompt_format
 from dpfewshot.runtime.files import write_whole
@@ -201,8 +200,9 @@ class Demonstrations(Sequence[Demonstration]):
         """
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
-        self.to_jsonl(folder / DATA_FILE)
-        write_whole(folder / "README.md", data_card(self, title))
+        self.to_jsonl(folder / formats.DATA_FILE)
+        card = formats.data_card(self.items, self.spent, self.relation, title)
+        write_whole(folder / "README.md", card)
 
     def to_prompt(self, task: Task, text: Text | None = None, *, instruction: str | None = None) -> str:
         """A plain few-shot prompt: the instruction, each text with its label, and the text to label.

@@ -3,7 +3,6 @@
 What is measured on private records is confidential: see `Cell.confidential`.
 """
 
-from dpfewshot.evaluation.cells import Cell, Results
 from dpfewshot.evaluation.conditions import (
     Condition,
     InstructionOnly,
@@ -12,9 +11,8 @@ from dpfewshot.evaluation.conditions import (
     Synthetic,
     ZeroShot,
 )
-from dpfewshot.evaluation.scoring import Score, score
 from dpfewshot.evaluation.summaries import Difference, Summary, difference, summarise
-from dpfewshot.evaluation.trials import Experiment, Trial, evaluate
+from dpfewshot.evaluation.trials import Cell, Experiment, Results, Score, Trial, evaluate, read_cells, score
 
 __all__ = [
     "Cell",
@@ -32,6 +30,7 @@ __all__ = [
     "ZeroShot",
     "difference",
     "evaluate",
+    "read_cells",
     "score",
     "summarise",
 ]

@@ -20,21 +20,14 @@ from dpfewshot.baselines import (
 )
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.mechanisms import Mechanism
+from dpfewshot.planning.settings import Settings
 from dpfewshot.records.units import units, units_by_label
 from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.tasks import Task
 from dpfewshot.values import NO_PRIVACY, Demonstration, PrivacyBudget, PrivacySpend, Record
 
-INSTRUCTION_ONLY, NON_PRIVATE_SAMPLE = "zero-private", "random-private"
-"""The names of two baselines in results: older than the classes' names, and stored."""
-
-_TITLES = {INSTRUCTION_ONLY: "instruction-only", NON_PRIVATE_SAMPLE: "non-private sample"}
-
-
-def title_of(condition: str) -> str:
-    """A condition's name for people, from its name in results."""
-    first, *rest = condition.split(", ")
-    return ", ".join([_TITLES.get(first, first), *rest])
+INSTRUCTION_ONLY, NON_PRIVATE_SAMPLE = "instruction-only", "non-private sample"
+"""The names of two baselines in results."""
 
 
 def populations(task: Task, records: Sequence[Record]) -> dict[str, int]:
@@ -49,9 +42,6 @@ class Request:
     """A request for demonstrations.
 
     Attributes:
-        task: the demonstrations' task.
-        records: the private records.
-        backend: the language model that writes.
         labels: the public label of each demonstration, in order. Repeat a label to request several.
         epsilon: ε of all demonstrations together; None is no privacy.
         delta: δ of all demonstrations together.
@@ -108,12 +98,7 @@ class ZeroShot:
 
 @dataclass(frozen=True)
 class InstructionOnly:
-    """What the model writes from the instruction alone (ε = 0).
-
-    Args:
-        max_tokens: the most tokens of a demonstration.
-        name: its name in results.
-    """
+    """What the model writes from the instruction alone (ε = 0)."""
 
     max_tokens: int = 40
     name: str = INSTRUCTION_ONLY
@@ -151,15 +136,13 @@ class Synthetic:
     """What a `Synthesizer` releases; without a budget, that is without noise (σ = 0).
 
     Args:
-        name: its name in results.
-        mechanism: the mechanism.
         prompts_per_draw: M, reduced to what the smallest label's number of units allows; None: the planner
             decides.
         records_per_prompt: N.
         max_tokens: T, the most tokens of a demonstration.
         tokens_per_draw: R, the number of tokens that share a draw of records; None is all.
-        allow_batch_variance: whether to accept a backend that is not batch-invariant; the demonstrations then
-            say `certified=False`. Not part of the condition's description.
+        allow_batch_variance: whether to accept a backend that is not batch-invariant; the demonstrations are
+            then not certified. Not part of the condition's description.
     """
 
     name: str
@@ -172,42 +155,39 @@ class Synthetic:
 
     def demonstrations(self, request: Request) -> Demonstrations:
         """Return the requested demonstrations, together under (ε, δ)."""
-        synthesizer = self.synthesizer(request)
-        made = [
-            synthesizer.generate(label)
-            for _ in range(request.shots_per_label)
-            for label in sorted(set(request.labels))
-        ]
-        synthesizer.close()
-        plan = synthesizer.plan
+        with self.synthesizer(request) as synthesizer:
+            made = [
+                synthesizer.generate(label)
+                for _ in range(request.shots_per_label)
+                for label in sorted(set(request.labels))
+            ]
+            plan = synthesizer.plan
         if plan.epsilon is None or plan.delta is None or not all(one.certified for one in made):
             return request.in_order(made)
         return request.in_order(made, PrivacySpend(plan.epsilon, plan.delta))
 
     def synthesizer(self, request: Request) -> Synthesizer:
         """Return the synthesizer that generates them."""
-        epsilon = request.epsilon
-        budget = NO_PRIVACY if epsilon is None else PrivacyBudget(epsilon, request.delta)
+        prompts = self.prompts_per_draw
+        if prompts is not None:
+            sizes = populations(request.task, request.records)
+            asked = request.labels if request.task.labels is not None else ("",)
+            smallest = min(sizes.get(label, 0) for label in asked)  # public, as in plans
+            prompts = max(1, min(prompts, smallest // self.records_per_prompt))
+        budget = NO_PRIVACY if request.epsilon is None else PrivacyBudget(request.epsilon, request.delta)
         return Synthesizer(
             request.task,
             request.records,
             request.backend,
             budget=budget,
             mechanism=self.mechanism,
-            prompts_per_draw=self._prompts(request),
-            records_per_prompt=self.records_per_prompt,
             max_tokens=self.max_tokens,
             shots_per_label=request.shots_per_label,
-            tokens_per_draw=self.tokens_per_draw or self.max_tokens,
             labels=sorted(set(request.labels)),
-            allow_batch_variance=self.allow_batch_variance,
+            settings=Settings(
+                prompts_per_draw=prompts,
+                records_per_prompt=self.records_per_prompt,
+                tokens_per_draw=self.tokens_per_draw or self.max_tokens,
+                allow_batch_variance=self.allow_batch_variance,
+            ),
         )
-
-    def _prompts(self, request: Request) -> int | None:
-        """M, or what the smallest label allows. Its size is public, as in plans."""
-        if self.prompts_per_draw is None:
-            return None
-        sizes = populations(request.task, request.records)
-        asked = request.labels if request.task.labels is not None else ("",)
-        smallest = min(sizes.get(label, 0) for label in asked)
-        return max(1, min(self.prompts_per_draw, smallest // self.records_per_prompt))

@@ -11,26 +11,28 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot.errors import InvalidRecords
-from dpfewshot.evaluation.cells import STORED_AS, Cell
-from dpfewshot.evaluation.conditions import title_of
+from dpfewshot.evaluation.trials import Cell
 
-RESAMPLES = 2000
+RESAMPLES: Final = 2000
 """The number of bootstrap samples."""
 
-COVERAGE = 0.95
+COVERAGE: Final = 0.95
 """The intervals' nominal coverage."""
 
-_SEED = 1
+_SEED: Final = 1
 """The bootstrap's seed: the same cells give the same interval. No privacy rests on it."""
 
 Calibration: TypeAlias = Literal["contextual", "none", "batch"]
 """The calibration of classifications: by content-free texts, none, or by the test texts."""
+
+Outcomes: TypeAlias = NDArray[np.float64]
+"""In 0..1, shape (repetitions, items); a fraction is the share of draws that are right."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,8 @@ class Summary:
         task, model, writer, condition, shots, items, confidential: as in its cells.
         epsilon: the budget's ε; 0 for baselines that read no record, None without privacy.
         delta, relation: the largest δ of the cells and their relation; None without privacy.
+        certified: whether ε bounds what was released in every repetition, and is not only the noise's.
         accuracy: the mean over repetitions and items, in 0..1.
-        low: lower end of the 95 % bootstrap interval.
-        high: its upper end.
-        repetitions: their number.
         calibration: of the classifications; None for extraction.
     """
 
@@ -55,6 +55,7 @@ class Summary:
     epsilon: float | None
     delta: float | None
     relation: str | None
+    certified: bool
     shots: int
     accuracy: float
     low: float
@@ -62,16 +63,11 @@ class Summary:
     repetitions: int
     items: int
     confidential: bool
-    calibration: Calibration | None = None
-
-    @property
-    def title(self) -> str:
-        """The condition's name for people."""
-        return title_of(self.condition)
+    calibration: Calibration | None
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON values."""
-        return {STORED_AS.get(name, name): value for name, value in asdict(self).items()}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -126,21 +122,17 @@ def difference(
     return mean_difference(one, other, paired=together)
 
 
-def mean_of(outcomes: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return the mean of outcomes and its 95 % interval.
-
-    Args:
-        outcomes: in 0..1, shape (repetitions, items); a fraction is the share of draws that are right.
-    """
+def mean_of(outcomes: Outcomes) -> tuple[float, float, float]:
+    """Return the mean of outcomes and its 95 % interval."""
     return float(outcomes.mean()), *_ends(outcomes.mean(axis=0), [outcomes])
 
 
-def mean_difference(first: NDArray[np.float64], second: NDArray[np.float64], *, paired: bool) -> Difference:
+def mean_difference(first: Outcomes, second: Outcomes, *, paired: bool) -> Difference:
     """Return the difference of two means of outcomes on the same items, with its 95 % interval.
 
     Args:
-        first: as in `mean_of`.
-        second: in 0..1, shape (repetitions, items), on the same items.
+        first: of any number of repetitions.
+        second: on the same items.
         paired: whether a repetition of one belongs to the same repetition of the other.
     """
     low, high = _ends(
@@ -151,19 +143,18 @@ def mean_difference(first: NDArray[np.float64], second: NDArray[np.float64], *, 
 
 def _summary(group: Sequence[Cell], calibration: Calibration) -> Summary:
     first = group[0]
-    outcomes = _outcomes(group, calibration)
-    low, high = _ends(outcomes.mean(axis=0), [outcomes])
-    deltas = [cell.delta for cell in group if cell.delta is not None]
+    accuracy, low, high = mean_of(_outcomes(group, calibration))
     return Summary(
         task=first.task,
         model=first.model,
         writer=first.writer,
         condition=first.condition,
         epsilon=first.epsilon_asked,
-        delta=max(deltas, default=None),
+        delta=max((cell.delta for cell in group if cell.delta is not None), default=None),
         relation=first.relation,
+        certified=all(cell.epsilon is not None for cell in group),
         shots=first.shots,
-        accuracy=float(outcomes.mean()),
+        accuracy=accuracy,
         low=max(0.0, low),
         high=min(1.0, high),
         repetitions=len(group),
@@ -173,29 +164,26 @@ def _summary(group: Sequence[Cell], calibration: Calibration) -> Summary:
     )
 
 
-def _outcomes(group: Sequence[Cell], calibration: Calibration) -> NDArray[np.float64]:
-    """1 for right and 0 for wrong, shape (repetitions, items)."""
-    rows = [_kept(cell, calibration) for cell in group]
-    return np.array([[float(one) for one in row] for row in rows])
+def _outcomes(group: Sequence[Cell], calibration: Calibration) -> Outcomes:
+    """The outcomes with this calibration; extraction has only one kind."""
+    rows = []
+    for cell in group:
+        of = {"contextual": cell.outcomes, "none": cell.uncalibrated, "batch": cell.batch_calibrated}
+        row = cell.outcomes if cell.uncalibrated is None else of.get(calibration)
+        if row is None:
+            raise InvalidRecords(
+                f"a cell of {cell.condition!r} has no outcomes with calibration={calibration!r}"
+            )
+        rows.append([float(one) for one in row])
+    return np.array(rows)
 
 
-def _kept(cell: Cell, calibration: Calibration) -> str:
-    """The outcomes of a cell with this calibration; extraction has only one kind."""
-    if cell.uncalibrated is None:
-        return cell.outcomes
-    of = {"contextual": cell.outcomes, "none": cell.uncalibrated, "batch": cell.batch_calibrated}
-    outcomes = of.get(calibration)
-    if outcomes is None:
-        raise InvalidRecords(f"a cell of {cell.condition!r} has no outcomes with calibration={calibration!r}")
-    return outcomes
-
-
-def _ends(by_item: NDArray[np.float64], groups: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
-    """Return the interval of a mean over items.
+def _ends(by_item: NDArray[np.float64], groups: Sequence[Outcomes]) -> tuple[float, float]:
+    """The interval of a mean over items.
 
     Args:
         by_item: the value of each item, shape (items,).
-        groups: the outcomes whose repetitions add an error, each of shape (repetitions, items).
+        groups: the outcomes whose repetitions add an error.
     """
     generator = np.random.default_rng(_SEED)
     samples = by_item[generator.integers(by_item.size, size=(RESAMPLES, by_item.size))].mean(axis=1)
@@ -205,9 +193,7 @@ def _ends(by_item: NDArray[np.float64], groups: Sequence[NDArray[np.float64]]) -
     return float(low), float(high)
 
 
-def _error_of_repetitions(
-    outcomes: NDArray[np.float64], generator: np.random.Generator
-) -> NDArray[np.float64]:
+def _error_of_repetitions(outcomes: Outcomes, generator: np.random.Generator) -> NDArray[np.float64]:
     """Sample the error of a mean over these repetitions; 0 for a single one.
 
     The variance is that of an analysis of variance with two crossed random effects: the variance of the

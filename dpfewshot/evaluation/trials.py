@@ -3,18 +3,187 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
 
 from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidRecords
-from dpfewshot.evaluation.cells import Cell, Key, Results
 from dpfewshot.evaluation.conditions import Condition, Request, populations
-from dpfewshot.evaluation.scoring import score
+from dpfewshot.icl import Classifier, Extractor, batch_calibrated
+from dpfewshot.icl.extractor import same_label
+from dpfewshot.planning.document import MAYBE_NUMBER, MAYBE_TEXT, check
+from dpfewshot.runtime.files import write_errors
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
+
+EXTRACTED_TOKENS: Final = 12
+"""The most tokens of an extracted label."""
+
+Key: TypeAlias = tuple[str, str, str, str, str, float | None, int, int, int]
+"""What identifies a cell."""
+
+_KINDS: Final[Mapping[str, tuple[type, ...]]] = {
+    **dict.fromkeys(("task", "model", "writer", "condition", "description", "outcomes"), (str,)),
+    **dict.fromkeys(("relation", "uncalibrated", "batch_calibrated"), MAYBE_TEXT),
+    **dict.fromkeys(("epsilon_asked", "epsilon", "delta"), MAYBE_NUMBER),
+    **dict.fromkeys(("shots", "repetition", "items"), (int,)),
+    **dict.fromkeys(("population", "details"), (dict,)),
+    "confidential": (bool,),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement: one set of demonstrations, used on the test items.
+
+    Attributes:
+        model: the name of the model that used the demonstrations.
+        writer: the name of the model that wrote them.
+        description: the condition's public parameters; they distinguish cells.
+        epsilon_asked: the budget's ε; 0 for baselines that read no record, None without privacy.
+        epsilon: certified upper bound for all demonstrations together, at most the budget's; None without
+            privacy.
+        relation: the neighbouring relation of (ε, δ); None without privacy.
+        shots: the number of demonstrations in the prompt.
+        repetition: from 0; each has its own draws, noise and labels.
+        outcomes: one character per item, "1" if it was right and "0" if not.
+        uncalibrated: the same without calibration; None for extraction.
+        batch_calibrated: the same with calibration by the test texts; None for extraction.
+        population: n, the number of units of each label, or of "" if labels are free.
+        confidential: whether records or test items are private, and so the cell is for the operator alone.
+        details: further facts, such as seconds.
+    """
+
+    task: str
+    model: str
+    writer: str
+    condition: str
+    epsilon_asked: float | None
+    epsilon: float | None
+    delta: float | None
+    relation: str | None
+    shots: int
+    repetition: int
+    items: int
+    outcomes: str
+    uncalibrated: str | None
+    population: Mapping[str, int]
+    confidential: bool = True
+    description: str = ""
+    batch_calibrated: str | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> Key:
+        """What identifies the cell."""
+        return (
+            self.task,
+            self.model,
+            self.writer,
+            self.condition,
+            self.description,
+            self.epsilon_asked,
+            self.shots,
+            self.repetition,
+            self.items,
+        )
+
+    @property
+    def accuracy(self) -> float:
+        """The fraction of items that were right."""
+        return self.outcomes.count("1") / self.items
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the values of its JSON line."""
+        return asdict(self) | {"correct": self.outcomes.count("1")}
+
+    @classmethod
+    def from_dict(cls, line: object) -> Cell:
+        """Read what `as_dict` wrote. A cell that does not say so is confidential.
+
+        Raises:
+            InvalidRecords: it is not a cell.
+        """
+        said = {"confidential": True, **line} if isinstance(line, dict) else line
+        told = check("a cell", said, _KINDS, InvalidRecords)
+        cell = cls(**{one.name: told[one.name] for one in fields(cls)})
+        kept = (cell.outcomes, cell.uncalibrated or cell.outcomes, cell.batch_calibrated or cell.outcomes)
+        if cell.items < 1 or any(len(one) != cell.items or set(one) - {"0", "1"} for one in kept):
+            raise InvalidRecords("a cell has outcomes that do not fit its items")
+        return cell
+
+
+class Results:
+    """A file of cells, one line each, appended when it is measured, so that an evaluation can resume.
+
+    Args:
+        path: a .jsonl file, created with the first cell. None keeps the cells in memory.
+
+    Raises:
+        InvalidRecords: a line is not a cell; the message names it. An incomplete last line is removed, and
+            its cell is measured again.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self._path = None if path is None else Path(path)
+        self.cells: list[Cell] = []
+        if self._path is not None and self._path.exists():
+            self.cells = read_cells(self._path)
+            content = self._path.read_bytes()
+            if cut_off := content.rpartition(b"\n")[2]:  # the run died while writing
+                with write_errors(self._path):
+                    os.truncate(self._path, len(content) - len(cut_off))
+        self._keys = {cell.key for cell in self.cells}
+
+    def __contains__(self, wanted: Key) -> bool:
+        return wanted in self._keys
+
+    def add(self, cell: Cell) -> None:
+        """Append a cell, and wait until it is on disk.
+
+        Raises:
+            DPFewShotError: the file cannot be written.
+        """
+        self.cells.append(cell)
+        self._keys.add(cell.key)
+        if self._path is None:
+            return
+        with write_errors(self._path), self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(cell.as_dict(), ensure_ascii=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def read_cells(path: str | os.PathLike[str]) -> list[Cell]:
+    """Read the cells of a results file, without an incomplete last line: an evaluation may be writing it.
+
+    Raises:
+        InvalidRecords: the file cannot be read, or a line is not a cell; the message names it.
+    """
+    try:
+        *whole, _ = Path(path).read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise InvalidRecords(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidRecords(f"{path}: is not UTF-8") from None
+    cells = []
+    for number, line in enumerate(whole, start=1):
+        try:
+            cells += [Cell.from_dict(json.loads(line))] if line.strip() else []
+        except InvalidRecords as error:
+            raise InvalidRecords(f"{path}: line {number}: {error}") from None
+        except (ValueError, RecursionError):
+            raise InvalidRecords(f"{path}: line {number}: is not a cell of an evaluation") from None
+    return cells
 
 
 @dataclass(frozen=True)
@@ -22,7 +191,6 @@ class Trial:
     """A measurement to make.
 
     Attributes:
-        condition: the source of the demonstrations.
         epsilon: the budget's ε; 0 for a baseline that reads no record, None without privacy.
         shots: the number of demonstrations; 0 for zero-shot.
         repetition: from 0; each has its own labels, draws and noise.
@@ -39,14 +207,10 @@ class Experiment:
     """What all trials have in common.
 
     Args:
-        task: the demonstrations' task.
         records: private records, or those of a public benchmark.
         test: test items, texts with their labels.
-        writer: the language model that writes demonstrations.
-        writer_name: its name in results.
         delta: δ of every budget.
         user: the model that uses the demonstrations; None is the writer.
-        user_name: its name in results.
         labels: public labels to generate; by default, the task's own.
         confidential: whether records or test items are private.
 
@@ -133,7 +297,7 @@ def evaluate(
     trials: Iterable[Trial],
     results: Results,
     *,
-    on_cell: Callable[[Cell], None] | None = None,
+    on_cell: Callable[[Cell], object] = lambda _: None,
 ) -> None:
     """Run each trial whose cell is not in the results.
 
@@ -147,16 +311,13 @@ def evaluate(
         DPFewShotError: a trial fails. Earlier cells are kept.
     """
     for trial in trials:
-        if experiment.key(trial) in results:
-            continue
-        cell = _carried_out(experiment, trial)
-        results.add(cell)
-        if on_cell is not None:
-            on_cell(cell)
+        if experiment.key(trial) not in results:
+            results.add(_measured(experiment, trial))
+            on_cell(results.cells[-1])
 
 
 @redacts_errors(BackendError, "the evaluation")
-def _carried_out(experiment: Experiment, trial: Trial) -> Cell:
+def _measured(experiment: Experiment, trial: Trial) -> Cell:
     started = time.perf_counter()
     made = trial.condition.demonstrations(experiment.request(trial))
     written = time.perf_counter()
@@ -176,9 +337,7 @@ def _carried_out(experiment: Experiment, trial: Trial) -> Cell:
         shots=trial.shots,
         repetition=trial.repetition,
         items=len(experiment.test),
-        outcomes=scored.outcomes,
-        uncalibrated=scored.uncalibrated,
-        batch_calibrated=scored.batch_calibrated,
+        **asdict(scored),
         population=populations(experiment.task, experiment.records),
         confidential=experiment.confidential,
         details={
@@ -186,3 +345,46 @@ def _carried_out(experiment: Experiment, trial: Trial) -> Cell:
             "seconds_using": round(used - written, 2),
         },
     )
+
+
+@dataclass(frozen=True)
+class Score:
+    """The outcome of each item in order: "1" if it was right, "0" if not.
+
+    Attributes:
+        outcomes: with contextual calibration, or of extraction.
+        uncalibrated: without calibration; None for extraction.
+        batch_calibrated: with calibration by the test texts (`icl.batch_calibrated`); None for extraction.
+    """
+
+    outcomes: str
+    uncalibrated: str | None = None
+    batch_calibrated: str | None = None
+
+
+@redacts_errors(BackendError, "scoring")
+def score(
+    task: Task, backend: LogprobBackend, demonstrations: Demonstrations, test: Sequence[Record]
+) -> Score:
+    """Label every test text, or extract its label if the task's are free, and compare with its own label.
+
+    Extracted labels are compared up to case and white space.
+    """
+    texts = [record.text for record in test]
+    if task.labels is None:
+        written = Extractor(task, backend, demonstrations, max_tokens=EXTRACTED_TOKENS).predict(texts)
+        return Score(_outcomes(map(same_label, written, [record.label for record in test])))
+    classifier = Classifier(task, backend, demonstrations)
+    calibrated = classifier.predict_proba(texts)
+    plain = calibrated * classifier.content_free  # undo the division of calibration
+    truth = np.array([classifier.labels.index(record.label) for record in test])
+    return Score(
+        *(
+            _outcomes(probabilities.argmax(axis=1) == truth)
+            for probabilities in (calibrated, plain, batch_calibrated(calibrated))
+        )
+    )
+
+
+def _outcomes(right: Iterable[bool]) -> str:
+    return "".join("1" if one else "0" for one in right)

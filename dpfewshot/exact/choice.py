@@ -1,20 +1,21 @@
-"""Exact choices among integer scores, in integers of any length: the specification of `csrc/choice.pxd`.
+"""Exact choices among integer scores, and discrete Laplace noise, in integers of any length.
 
 `permute_and_flip` is report noisy max with exponential noise (McKenna and Sheldon 2020; Ding et al. 2021
 prove the two equal). `sample_softmax` draws i with probability proportional to exp(scores[i]·rate). Both
 compare uniform numbers with exp(-gap·rate), where gap is the distance to the best score and the rate is a
-fraction. Where 64 digits do not decide, the compiled code asks `decide_words`, which draws as many as it
-takes. Proofs: docs/proofs/exact-choice.md.
+fraction. They are the specification of `csrc/choice.pxd`: where 64 digits do not decide, the compiled code
+asks `decide_words`, which draws as many as it takes. Proofs: docs/proofs/exact-choice.md, exact-laplace.md.
 """
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Sequence
 from itertools import accumulate
 
+from dpfewshot.exact import RandomSource
 from dpfewshot.exact.normal import WORD, Interval, Uniform, exponential_of_minus
-from dpfewshot.exact.random_source import RandomSource
 
 LARGEST_RATE = 64
 
@@ -147,3 +148,50 @@ def fixed_point(numerator: int, denominator: int) -> tuple[int, int]:
     if (numerator << shift) // denominator < 1 << 63 and shift < 127:  # noqa: PLR2004 - the widest shift
         shift += 1
     return (numerator << shift) // denominator, shift
+
+
+# ---- discrete Laplace noise --------------------------------------------------------------------------------
+
+
+def discrete_laplace(numerator: int, denominator: int, random_source: RandomSource | None = None) -> int:
+    """An integer k with probability proportional to exp(-|k| · numerator/denominator).
+
+    Canonne, Kamath and Steinke (2020), Algorithm 2. Their symbols: s/t is the rate, here
+    numerator/denominator; U is uniform below t, V is geometric, X = U + tV, and Y = ⌊X/s⌋ is the magnitude.
+    `below_exponential` replaces their Algorithm 1, a coin that shows heads with probability exp(-γ): it draws
+    the digits of a uniform number until they decide.
+
+    Args:
+        numerator: of the rate, at least 1.
+        denominator: of the rate, at least 1. The rate is ε for an integer query of sensitivity 1, and ε/G
+            where 1 has G grid steps.
+        random_source: n to n uniform bytes, for tests alone; None is the operating system's generator.
+
+    Raises:
+        TypeError: the numerator or the denominator is not an integer.
+        ValueError: one of them is not positive.
+    """
+    numerator, denominator = operator.index(numerator), operator.index(denominator)
+    check_rate(numerator, denominator)
+    read = random_source or os.urandom
+    while True:
+        magnitude = _geometric(denominator, read) // numerator
+        negative = read(1)[0] & 1
+        if magnitude or not negative:  # else +0 and -0 would draw zero twice as often
+            return -magnitude if negative else magnitude
+
+
+def _geometric(scale: int, random_source: RandomSource) -> int:
+    """An integer x ≥ 0 with probability proportional to exp(-x/scale), as x modulo scale and x // scale."""
+    rest = uniform_below(scale, random_source)
+    while not _heads(rest, scale, random_source):
+        rest = uniform_below(scale, random_source)
+    wholes = 0
+    while _heads(1, 1, random_source):
+        wholes += 1
+    return rest + scale * wholes
+
+
+def _heads(numerator: int, denominator: int, random_source: RandomSource) -> bool:
+    """True with probability exp(-numerator/denominator)."""
+    return below_exponential(Uniform.draw(random_source), numerator, denominator)

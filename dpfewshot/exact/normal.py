@@ -17,7 +17,7 @@ import math
 import os
 from dataclasses import dataclass
 
-from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.exact import RandomSource
 
 CELLS_PER_UNIT = 8
 EXPONENT_DENOMINATOR = 2 * CELLS_PER_UNIT**2  # t²/2 = (cell + x)² / 128

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfewshot.backends.characters import whole_text
-from dpfewshot.backends.end_tokens import text_of
 from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.backends.text import text_of, whole_text
 from dpfewshot.generation.repetition import repeating
 from dpfewshot.tasks.layout import BLANK_LINE, TextLayout, on_lines, on_one_line
 

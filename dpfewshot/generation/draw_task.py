@@ -12,7 +12,7 @@ from dpfewshot.account.permit import Permit
 from dpfewshot.account.reservation import DelegatedDraw
 from dpfewshot.account.scopes import Partition
 from dpfewshot.errors import BackendError, InvalidPlan
-from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.exact import RandomSource
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.worker_backend import WorkerBackend
@@ -88,7 +88,6 @@ class DrawTask:
 
         Raises:
             BackendError: the worker's backend cannot be made.
-            BackendNotBatchInvariant: it does not state what the guarantee needs.
             InvalidPlan: the plan states less than its draws cost, or the backend is another model.
         """
         scope = self.plan.strata[0].scope
@@ -102,7 +101,6 @@ class DrawTask:
             self.partition,
             self.random_source,
         )
-        made.check_invariance()
         if public_prompt(made.writer.for_label(self.label)) != self.prompt:
             raise InvalidPlan(
                 "a worker's backend writes the public prompt in other tokens than the synthesizer's: "
@@ -134,7 +132,7 @@ def make_draw(task: DrawTask) -> Drawn:
 
     def charge() -> Permit:
         nonlocal asked, charged
-        set_up.check_invariance()  # again: the public answer may have shown that the backend varies
+        set_up.check_invariance()  # here, since the public answer may have shown that the backend varies
         asked = True
         permit = task.draw.charge()
         charged = True

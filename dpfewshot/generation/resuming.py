@@ -9,7 +9,6 @@ from contextlib import ExitStack, closing, contextmanager
 from dpfewshot.errors import InvalidPlan, LedgerError
 from dpfewshot.generation.checkpoint import NO_CHECKPOINT, Checkpoint
 from dpfewshot.generation.generation import Generation
-from dpfewshot.generation.worker_backend import weights_of
 
 
 @contextmanager
@@ -31,12 +30,9 @@ def checkpointed(
         LedgerError: the checkpoint is stale or of another account, or cannot be read or written.
     """
     generation.check_open()
-    books, weights = generation.books, weights_of(generation.set_up.backend)
-    with closing(
-        Checkpoint(
-            path, identity, weights=weights, copies=books.account is not None and books.account.durable
-        )
-    ) as checkpoint:
+    books, weights = generation.books, generation.set_up.backend.weights
+    durable = books.account is not None and books.account.durable
+    with closing(Checkpoint(path, identity, weights=weights, copies=durable)) as checkpoint:
         with generation.no_draws():
             generation.check_open()
             if isinstance(books.checkpoint, Checkpoint):

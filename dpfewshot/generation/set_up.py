@@ -13,16 +13,16 @@ from dpfewshot.account.amounts import Amount, EventCost
 from dpfewshot.account.history import Details
 from dpfewshot.account.scopes import Partition
 from dpfewshot.accounting import epsilon
-from dpfewshot.backends.protocol import LogprobBackend, identity_of, states_invariance
+from dpfewshot.backends.protocol import LogprobBackend, states_invariance
 from dpfewshot.certificates import Provenance
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
-from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.exact import RandomSource
 from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import labels_of, units_by_scope
 from dpfewshot.mechanisms import FixedSize, Mechanism, Release
-from dpfewshot.mechanisms.noiseless import start_release
+from dpfewshot.mechanisms.gaussian import start_release
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import FIXED_SIZE
 from dpfewshot.prompts.chat import chat_turns
@@ -107,7 +107,9 @@ class SetUp:
         turns = chat_turns(self.backend).fingerprint() if self.task.chat else None
         prompt = json.dumps({"task": self.task.identity(), "chat": turns}, sort_keys=True)
         return Provenance(
-            *identity_of(self.backend), prompt=f"sha256:{hashlib.sha256(prompt.encode()).hexdigest()}"
+            self.backend.model_identity,
+            self.backend.tokenizer_identity,
+            prompt=f"sha256:{hashlib.sha256(prompt.encode()).hexdigest()}",
         )
 
     def generating(self, stratum: StratumPlan) -> UnitSequence:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dpfewshot.backends.factory import backend_from, made_by, making_for_worker
-from dpfewshot.backends.protocol import LogprobBackend, identity_of
+from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import InvalidPlan
 
@@ -37,7 +37,7 @@ class WorkerBackend:
         factory: makes one in each worker, which keeps it; None: they use `own`.
         key: of the factory: equal ones make one backend a worker.
         weights: the form of the caller's weights, which a worker's must have: answers depend on it.
-        model: the caller's model (`identity_of`), which a worker's must be: certificates name it.
+        model: the caller's model (`model_identity`), which a worker's must be: certificates name it.
     """
 
     own: LogprobBackend | None
@@ -55,7 +55,7 @@ class WorkerBackend:
         """
         if factory is not None:
             _check_no_client(own)
-        return cls(own, factory, _key(factory), weights_of(own), identity_of(own)[0])
+        return cls(own, factory, _key(factory), own.weights, own.model_identity)
 
     def here(self) -> LogprobBackend:
         """The backend of the thread that asks.
@@ -74,8 +74,8 @@ class WorkerBackend:
             with making_for_worker(self.weights):
                 made = _called(self.factory)
             _check_no_client(made)
-            _check_weights(weights_of(made), self.weights)
-            _check_model(identity_of(made)[0], self.model)
+            _check_weights(made.weights, self.weights)
+            _check_model(made.model_identity, self.model)
             _made.backend = made
             _made.key = mine
         backend: LogprobBackend = _made.backend
@@ -94,12 +94,6 @@ class WorkerBackend:
                 "without arguments that makes one"
             )
         return WorkerBackend, (None, self.factory, self.key, self.weights, self.model)
-
-
-def weights_of(backend: LogprobBackend) -> str | None:
-    """The form of a model's weights; None if the backend does not say."""
-    form = getattr(backend, "weights", None)
-    return form if isinstance(form, str) else None
 
 
 def _check_weights(worker: str | None, caller: str | None) -> None:

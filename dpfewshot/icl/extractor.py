@@ -8,8 +8,8 @@ from typing import Final, overload
 
 import numpy as np
 
-from dpfewshot.backends.end_tokens import ending_tokens, text_of
 from dpfewshot.backends.protocol import LogprobBackend, Tokens, failing_as_backend
+from dpfewshot.backends.text import ending_tokens, text_of
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
 from dpfewshot.prompts.few_shot import PromptFormat, Text

@@ -62,7 +62,7 @@ class FewShotPrompt:
             self.prefix = self._conversation(self._turns, shown)
             self.ending = [*self._turns.answer, *backend.tokenize(self._label_field)]
         self._fields = {field: backend.tokenize(field) for field in (self._text_field, self._label_field)}
-        context = getattr(backend, "context_tokens", None)
+        context = backend.context_tokens
         if context is not None and len(self.prefix) >= context:
             raise InvalidPlan(
                 f"the instruction and {len(shown)} demonstrations take {len(self.prefix)} tokens, but the "

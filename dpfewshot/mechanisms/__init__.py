@@ -1,23 +1,39 @@
 """The mechanisms: each file reads like its paper's algorithm.
 
-A mechanism states its privacy event and releases tokens. `protocol` says what that takes, and `base` holds
-what the package's own mechanisms share: to add one, subclass `BaseMechanism` and `BaseRelease`, and name it
-in `by_name`.
+A mechanism states its privacy event and releases tokens. `base` says what that takes; `gaussian` and `choice`
+hold what mechanisms with Gaussian noise and with exact choices share. To add one, subclass `Mechanism` and
+`BaseRelease`, and name it in `MECHANISMS`.
 """
 
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Final
+
+from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms.adadpsyn import AdaDPSyn
-from dpfewshot.mechanisms.gaussian import Gaussian
+from dpfewshot.mechanisms.base import (
+    BaseRelease,
+    Draws,
+    FixedSize,
+    Mechanism,
+    Predictions,
+    Release,
+    RowChange,
+)
+from dpfewshot.mechanisms.gaussian import Gaussian, Noiseless
 from dpfewshot.mechanisms.invisible_ink import InvisibleInk
-from dpfewshot.mechanisms.noiseless import Noiseless
 from dpfewshot.mechanisms.private_prediction import PrivatePrediction
-from dpfewshot.mechanisms.protocol import Draws, FixedSize, Mechanism, Release, RowChange
 from dpfewshot.mechanisms.public_centred import ClippingQuantile, PublicCentred
 from dpfewshot.mechanisms.report_noisy_max import ReportNoisyMax
 from dpfewshot.mechanisms.softmax_choice import SoftmaxChoice
 from dpfewshot.mechanisms.sparse_vector import SparseVector
 
 __all__ = [
+    "MECHANISMS",
     "AdaDPSyn",
+    "BaseRelease",
     "ClippingQuantile",
     "Draws",
     "FixedSize",
@@ -25,6 +41,7 @@ __all__ = [
     "InvisibleInk",
     "Mechanism",
     "Noiseless",
+    "Predictions",
     "PrivatePrediction",
     "PublicCentred",
     "Release",
@@ -32,4 +49,37 @@ __all__ = [
     "RowChange",
     "SoftmaxChoice",
     "SparseVector",
+    "by_name",
 ]
+
+MECHANISMS: Final[Mapping[str, type[Mechanism]]] = {
+    "gaussian": Gaussian,
+    "public-centred": PublicCentred,
+    "adadpsyn": AdaDPSyn,
+    "softmax-choice": SoftmaxChoice,
+    "report-noisy-max": ReportNoisyMax,
+    "private-prediction": PrivatePrediction,
+    "invisible-ink": InvisibleInk,
+}
+"""In the order in which `plan --compare` shows them."""
+
+
+def by_name(name: str, **settings: object) -> Mechanism:
+    """A mechanism with some of its settings, for the command line and for configuration files.
+
+    Args:
+        name: one of `MECHANISMS`.
+        settings: by field name; None stands for the default.
+
+    Raises:
+        InvalidPlan: the mechanism or the setting does not exist; says why.
+    """
+    if name not in MECHANISMS:
+        raise InvalidPlan(f"the mechanism must be one of {', '.join(MECHANISMS)}, not {name!r}")
+    kind = MECHANISMS[name]
+    given = {setting: value for setting, value in settings.items() if value is not None}
+    known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for setting in given.keys() - known:
+        reason = kind.refused_settings.get(setting, f"its settings are {', '.join(sorted(known))}")
+        raise InvalidPlan(f"{name} has no {setting}: {reason}")
+    return kind(**given)

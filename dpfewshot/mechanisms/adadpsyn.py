@@ -22,32 +22,33 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import ClassVar
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot import _core
-from dpfewshot.accounting.events import Event, PublishedAccounting
-from dpfewshot.accounting.gaussian_queries import RADIUS_QUERIES, adadpsyn_queries, common_factor
+from dpfewshot.accounting.events import PublishedAccounting, combined_multiplier, common_factor
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.exact.random_source import RandomSource
-from dpfewshot.mechanisms.adadpsyn_presets import published
-from dpfewshot.mechanisms.base import BaseMechanism, BaseRelease, Predictions
-from dpfewshot.mechanisms.clipping import squared_clip_sensitivity
-from dpfewshot.mechanisms.decoding import Decoding
-from dpfewshot.mechanisms.noise import gaussian_event, noise_scale
-from dpfewshot.mechanisms.protocol import Draws, Release, RowChange
-from dpfewshot.mechanisms.simplex import nearest_distribution
-from dpfewshot.mechanisms.vocabulary import check_top_k
+from dpfewshot.exact import RandomSource
+from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, RowChange
+from dpfewshot.mechanisms.gaussian import (
+    GaussianMechanism,
+    nearest_distribution,
+    noise_scale,
+    squared_clip_sensitivity,
+)
 from dpfewshot.values import check_whole
 
-LARGEST_RADIUS = math.sqrt(2) / 2
+RADIUS_QUERIES: Final = 6
+"""GoodRadius halves [0, √2/2] down to θ = 0.1 in ⌈log₂(√2 / (2·0.1))⌉ = 3 turns of two queries each."""
+
+LARGEST_RADIUS: Final = math.sqrt(2) / 2
 """Half the simplex's diameter, where both radii start."""
 
 
 @dataclass(frozen=True)
-class AdaDPSyn(BaseMechanism):
+class AdaDPSyn(GaussianMechanism):
     """Gao et al., Algorithm 1: the step that releases one token is `_Release.choose`.
 
     The defaults are the paper's for TREC at ε = 4; `preset` has the others.
@@ -83,12 +84,9 @@ class AdaDPSyn(BaseMechanism):
     temperature: float = 0.0
     top_p: float = 1.0
 
-    def __post_init__(self) -> None:
-        Decoding(self.temperature, self.top_p)
-
-    @classmethod
-    def preset(cls, task: str, *, epsilon: float) -> AdaDPSyn:
-        """The paper's settings (Tables 13 to 17); M and N are in `adadpsyn_presets.published`.
+    @staticmethod
+    def preset(task: str, *, epsilon: float) -> AdaDPSyn:
+        """The paper's settings (Tables 13 to 17); M and N are in `published`.
 
         Args:
             task: "agnews", "dbpedia", "trec", "mit-g" or "mit-d".
@@ -97,14 +95,7 @@ class AdaDPSyn(BaseMechanism):
         Raises:
             InvalidPlan: the paper has no such row.
         """
-        row = published(task, epsilon=epsilon)
-        return cls(
-            radius_multiplier=row.radius_multiplier,
-            mean_multiplier=row.mean_multiplier,
-            coverage_multiplier=row.coverage_multiplier,
-            rounds=row.rounds,
-            noise_margin=row.noise_margin,
-        )
+        return published(task, epsilon=epsilon).mechanism
 
     def check(self, vocabulary_size: int) -> None:
         """Refuse settings outside their ranges.
@@ -112,16 +103,26 @@ class AdaDPSyn(BaseMechanism):
         Raises:
             InvalidPlan: names the setting.
         """
-        check_top_k(self.top_k, vocabulary_size)
+        super().check(vocabulary_size)
         check_whole("rounds", self.rounds)
         for name, least, most in _RANGES:
             value = getattr(self, name)
             if not least <= value <= most:
                 raise InvalidPlan(f"{name} must lie between {least:g} and {most:g}, not {value}")
 
-    def event(self, draws: Draws, noise_multiplier: float) -> Event:
-        """One Gaussian release on each draw for all queries of a step: R tokens are one release at σ/√R."""
-        return gaussian_event(draws, noise_multiplier)
+    @property
+    def queries(self) -> list[float]:
+        """The noise multipliers of all queries of a step, however early it leaves the loop."""
+        return (
+            [self.radius_multiplier] * RADIUS_QUERIES
+            + [self.coverage_multiplier] * self.rounds
+            + [self.mean_multiplier] * (self.rounds + 1)
+        )
+
+    @property
+    def step_multiplier(self) -> float:
+        """σ_eff = (6/σ₀² + T̂/σ₂² + (T̂+1)/σ₁²)^-½ of one step (Algorithms 1, 4, 5), rounded down."""
+        return combined_multiplier(self.queries)
 
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float:
         """σ₁·Δ/M of the first mean. Later means have R or 2R in place of Δ."""
@@ -129,18 +130,8 @@ class AdaDPSyn(BaseMechanism):
         return first * math.sqrt(draws.row_change.rows) / draws.prompts
 
     def scaled(self, noise_multiplier: float) -> AdaDPSyn:
-        """The same ratios, scaled so that a step has noise multiplier σ, or slightly more by rounding.
-
-        Args:
-            noise_multiplier: σ > 0 of a step.
-        """
-        queries = adadpsyn_queries(
-            radius_multiplier=self.radius_multiplier,
-            mean_multiplier=self.mean_multiplier,
-            coverage_multiplier=self.coverage_multiplier,
-            rounds=self.rounds,
-        )
-        factor = common_factor(queries, noise_multiplier)
+        """The same ratios, scaled so that a step has noise multiplier σ, or slightly more by rounding."""
+        factor = common_factor(self.queries, noise_multiplier)
         return replace(
             self,
             radius_multiplier=factor * self.radius_multiplier,
@@ -153,7 +144,7 @@ class AdaDPSyn(BaseMechanism):
     ) -> Release:
         """See `Mechanism.start`."""
         scaled = self.scaled(noise_multiplier)
-        return _Release(self.top_k, noise_multiplier, scaled, draws.prompts, draws.row_change, random_source)
+        return _Release(self.top_k, noise_multiplier, random_source, scaled, draws.prompts, draws.row_change)
 
 
 _RANGES = (
@@ -166,22 +157,19 @@ _RANGES = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Release(BaseRelease):
     """The step that releases one token. `settings` holds the scaled multipliers."""
 
-    top_k: int | None
-    noise_multiplier: float
     settings: AdaDPSyn
     prompts: int
     row_change: RowChange
-    random_source: RandomSource | None
 
     def choose(self, predictions: Predictions) -> int:
         """Algorithm 1: find a good radius, refine a mean within it, and take the mean's token."""
         rows = predictions.private
         mean = self._refined_mean(rows, self._good_radius(rows))
-        return Decoding(self.settings.temperature, self.settings.top_p).choose(mean, self.random_source)
+        return self.settings.decoding.choose(mean, self.random_source)
 
     def _good_radius(self, logprobs: NDArray[np.float32]) -> float:
         """Algorithm 4, GoodRadius: bisect [0, √2/2] by noisy values of L, to a width below θ = 0.1."""
@@ -222,3 +210,67 @@ class _Release(BaseRelease):
         scale = noise_scale(self.settings.coverage_multiplier, 1, _core.count_grid)
         held = _core.noisy_count_within(logprobs, centre, radius, scale, self.random_source)
         return held >= self.settings.coverage_share * self.prompts * _core.count_grid
+
+
+# ---- the paper's settings ---------------------------------------------------------------------------------
+
+
+class Preset(NamedTuple):
+    """One row of Tables 13 to 17, with the settings of its task.
+
+    The multipliers are for the paper's own accounting of fixed-size draws. A plan scales them to its own
+    budget, so only their ratios matter here.
+
+    Attributes:
+        mechanism: σ₀, σ₁, σ₂, T̂ and λ.
+        prompts: M.
+        records_per_prompt: N.
+    """
+
+    mechanism: AdaDPSyn
+    prompts: int
+    records_per_prompt: int
+
+
+EPSILONS: Final = (1, 2, 4, 8)
+
+_SETTINGS: Final[dict[str, tuple[float, int, int]]] = {
+    "agnews": (0.2, 10, 2),
+    "dbpedia": (0.2, 10, 2),
+    "trec": (0.25, 20, 2),
+    "mit-g": (0.2, 40, 1),
+    "mit-d": (0.15, 40, 1),
+}
+"""λ, M and N of each task."""
+
+TASKS: Final = tuple(_SETTINGS)
+
+_TABLES: Final[dict[str, tuple[tuple[float, int, float, float], ...]]] = {
+    "agnews": ((1.23, 1, 10, 3), (0.92, 1, 10, 3), (0.71, 1, 10, 3), (0.58, 1, 10, 3)),
+    "dbpedia": ((1.54, 1, 10, 3), (1.14, 1, 10, 3), (0.89, 1, 10, 3), (0.73, 1, 10, 3)),
+    "trec": ((2.52, 1, 17.5, 6), (1.95, 1, 15, 5), (1.15, 1, 10, 5), (1.09, 2, 15, 5)),
+    "mit-g": ((1.59, 1, 15, 6), (1.17, 1, 10, 6), (1.12, 2, 10, 6), (0.90, 2, 10, 5)),
+    "mit-d": ((2.57, 1, 17.5, 6), (1.49, 1, 17.5, 6), (1.07, 1, 15, 6), (0.83, 1, 15, 5)),
+}
+"""Tables 13, 14, 15, 16 and 17: σ₁, T̂, σ₀ and σ₂ at each of the four ε."""
+
+
+def published(task: str, *, epsilon: float) -> Preset:
+    """The paper's settings for a task at an ε.
+
+    Args:
+        task: its name, as in `tasks.by_name`.
+        epsilon: 1, 2, 4 or 8.
+
+    Raises:
+        InvalidPlan: the paper has no such row. Lists the rows it has.
+    """
+    name = task.lower().replace("_", "-")
+    if name not in _TABLES or epsilon not in EPSILONS:
+        raise InvalidPlan(
+            f"AdaDPSyn has no preset for task {task!r} at epsilon={epsilon}: "
+            f"the presets are {', '.join(_TABLES)}, each at epsilon={', '.join(map(str, EPSILONS))}"
+        )
+    mean, rounds, radius, coverage = _TABLES[name][EPSILONS.index(int(epsilon))]
+    margin, prompts, records_per_prompt = _SETTINGS[name]
+    return Preset(AdaDPSyn(radius, mean, coverage, rounds, margin), prompts, records_per_prompt)

@@ -1,4 +1,4 @@
-r"""Tang et al. (ICLR 2024), Algorithm 1 with Gaussian noise.
+r"""Tang et al. (ICLR 2024), Algorithm 1 with Gaussian noise; and what other mechanisms with such noise share.
 
 The paper's symbols: P_i is the next-token distribution of the prompt with subset i (line 10), restricted
 to the K likeliest public tokens and renormalised (lines 7-9, reduced vocabulary); σ is the noise multiplier;
@@ -12,21 +12,66 @@ changes one row into another: Δ = √2. (For N = 1 the paper's √2 is more tha
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dpfewshot import _core
-from dpfewshot.accounting.events import Event, PublishedAccounting
-from dpfewshot.exact.random_source import RandomSource
-from dpfewshot.mechanisms.base import BaseMechanism, BaseRelease, Predictions
-from dpfewshot.mechanisms.decoding import Decoding
-from dpfewshot.mechanisms.noise import gaussian_event, noise_scale
-from dpfewshot.mechanisms.protocol import Draws, Release
+from dpfewshot.accounting.events import Event, FixedSizeGaussian, PoissonGaussian, PublishedAccounting
+from dpfewshot.errors import InvalidPlan
+from dpfewshot.exact import RandomSource
+from dpfewshot.mechanisms.base import (
+    BaseRelease,
+    Draws,
+    Mechanism,
+    Predictions,
+    Release,
+    RowChange,
+)
+
+_UNIFORM = 2**53
+
+
+class GaussianMechanism(Mechanism):
+    """A mechanism that adds Gaussian noise to a whole vector and decodes the token from it.
+
+    Attributes:
+        temperature: of the decoding.
+        top_p: of the decoding.
+    """
+
+    temperature: float
+    top_p: float
+
+    def __post_init__(self) -> None:
+        _ = self.decoding
+
+    @property
+    def decoding(self) -> Decoding:
+        """How the token follows from the noisy vector."""
+        return Decoding(self.temperature, self.top_p)
+
+    def event(self, draws: Draws, noise_multiplier: float) -> Event:
+        """One Gaussian release on each draw for all queries of a token: R tokens are one release at σ/√R.
+
+        Proof: docs/proofs/blocks.md.
+        """
+        shared_multiplier = noise_multiplier / math.sqrt(draws.tokens_per_draw)
+        if draws.tokens_per_draw > 1:  # rounding must not credit noise that is not added
+            shared_multiplier = math.nextafter(math.nextafter(shared_multiplier, 0.0), 0.0)
+        if draws.fixed_size is not None:
+            size = draws.fixed_size
+            return FixedSizeGaussian(size.sample_size, size.population, shared_multiplier, draws.steps)
+        return PoissonGaussian(draws.sampling_rate, shared_multiplier, draws.steps)
 
 
 @dataclass(frozen=True)
-class Gaussian(BaseMechanism):
+class Gaussian(GaussianMechanism):
     """Sum of next-token probabilities plus Gaussian noise, then the largest.
 
     Args:
@@ -46,13 +91,6 @@ class Gaussian(BaseMechanism):
     temperature: float = 0.0
     top_p: float = 1.0
 
-    def __post_init__(self) -> None:
-        Decoding(self.temperature, self.top_p)
-
-    def event(self, draws: Draws, noise_multiplier: float) -> Event:
-        """One Gaussian release on each draw: R tokens are one release at σ/√R."""
-        return gaussian_event(draws, noise_multiplier)
-
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float:
         """σ·Δ/M, the standard deviation on each coordinate of the mean probability."""
         return noise_multiplier * math.sqrt(draws.row_change.rows) / draws.prompts
@@ -61,20 +99,16 @@ class Gaussian(BaseMechanism):
         self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
     ) -> Release:
         """See `Mechanism.start`."""
-        decoding = Decoding(self.temperature, self.top_p)
         # Rows have norm at most 1 and no negative coordinate: Δ² is the number of rows in the change.
-        return _Release(self.top_k, noise_multiplier, draws.row_change.rows, decoding, random_source)
+        return _Release(self.top_k, noise_multiplier, random_source, draws.row_change.rows, self.decoding)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Release(BaseRelease):
     """Quantises, sums, adds noise and takes the largest in compiled code, in integers."""
 
-    top_k: int | None
-    noise_multiplier: float
     squared_sensitivity: int
     decoding: Decoding
-    random_source: RandomSource | None
 
     def choose(self, predictions: Predictions) -> int:
         rows = predictions.private
@@ -83,3 +117,130 @@ class _Release(BaseRelease):
             return _core.noisy_argmax_of_probabilities(rows, scale, self.random_source)
         noisy = _core.noisy_sum_of_probabilities(rows, scale, self.random_source)
         return self.decoding.choose(noisy, self.random_source)
+
+
+@dataclass
+class Noiseless(BaseRelease):
+    """The σ = 0 baseline of every mechanism: argmax of the sum. Results say `certified=False`.
+
+    Attributes:
+        top_k: K of the reduced vocabulary; None is the whole vocabulary.
+    """
+
+    noise_multiplier: float = field(default=0.0, init=False)
+    random_source: RandomSource | None = field(default=None, init=False)
+
+    def choose(self, predictions: Predictions) -> int:
+        """The likeliest token of the mean; ties go to the lower id."""
+        return int(np.argmax(_core.sum_of_probabilities(predictions.private)))
+
+
+def start_release(
+    mechanism: Mechanism, draws: Draws, noise_multiplier: float, random_source: RandomSource | None
+) -> Release:
+    """The release of one demonstration's tokens: the mechanism's own, or at σ = 0 the common baseline."""
+    if noise_multiplier == 0:
+        return Noiseless(mechanism.top_k)
+    return mechanism.start(draws, noise_multiplier, random_source)
+
+
+# ---- the noise --------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1024)
+def noise_scale(noise_multiplier: float, squared_sensitivity: Fraction | int, grid: int) -> int:
+    """The smallest multiple of 8 that is at least σ·Δ₂ in grid steps: the integer noise scale s.
+
+    Computed exactly: σ counts as the rational number that its float is, and s² ≥ σ²·Δ₂²·grid².
+
+    Args:
+        noise_multiplier: σ > 0.
+        squared_sensitivity: Δ₂² > 0, exact, in the unit of the sums, not in grid steps.
+        grid: the number of grid steps in 1.
+    """
+    squared = math.ceil(Fraction(noise_multiplier) ** 2 * squared_sensitivity * grid**2)
+    scale = math.isqrt(squared - 1) + 1
+    return -(-scale // 8) * 8
+
+
+def squared_clip_sensitivity(clip: float, row_change: RowChange, grid: int) -> Fraction:
+    """Δ² of a sum of rows clipped to the norm C, exact: C², or (2C)² where a row is replaced.
+
+    C counts as the clipped integers have it, floor(C · grid) steps: the float may be larger.
+
+    Args:
+        clip: C > 0.
+        row_change: how one unit can change the rows.
+        grid: grid steps in 1.
+    """
+    steps = math.floor(Fraction(clip) * grid)
+    return Fraction(row_change.rows * steps, grid) ** 2
+
+
+# ---- from a released noisy vector -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How a token follows from a noisy vector, all of which the analysis covers: by any post-processing.
+
+    Where the analysis covers only the winner (report noisy max), or the draw itself gives the privacy
+    (private prediction, InvisibleInk), there is nothing to decode and these settings do not exist.
+
+    Attributes:
+        temperature: in 0..100. 0 takes the largest coordinate; above 0, tokens are drawn with probability
+            proportional to their noisy probability to the power 1/temperature.
+        top_p: the nucleus in (0, 1]: the fewest tokens whose noisy probabilities reach this share (Holtzman
+            et al. 2020). 1 keeps all.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature <= 100:  # noqa: PLR2004 - hotter is uniform
+            raise InvalidPlan(f"temperature must lie between 0 and 100, not {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise InvalidPlan(f"top_p must lie above 0 and be at most 1, not {self.top_p}")
+
+    @property
+    def takes_largest(self) -> bool:
+        """Whether the noisy vector can stay in the compiled core, since nothing is drawn from it."""
+        return self.temperature == 0
+
+    def choose(self, noisy: NDArray[np.int64], random_source: RandomSource | None = None) -> int:
+        """The index of the token.
+
+        Args:
+            noisy: a released vector, shape (support,), on any scale; negative coordinates count as 0.
+            random_source: for tests alone.
+        """
+        if self.takes_largest or noisy.max() <= 0:
+            return int(np.argmax(noisy))
+        weights = (np.maximum(noisy, 0) / float(noisy.max())) ** (1 / self.temperature)
+        order = np.argsort(-weights, kind="stable")
+        cumulative = np.cumsum(weights[order])
+        kept = int(np.searchsorted(cumulative, self.top_p * cumulative[-1])) + 1
+        position = (
+            int(_core.uniform_integers(_UNIFORM, 1, random_source)[0]) / _UNIFORM * cumulative[:kept][-1]
+        )
+        return int(order[min(int(np.searchsorted(cumulative, position, side="right")), kept - 1)])
+
+
+def nearest_distribution(noisy: NDArray[np.int64], prompts: int) -> NDArray[np.int64]:
+    """The distribution nearest in L2 to noisy/M, in grid steps, each in 0..grid: the next query's centre.
+
+    Post-processing, after Duchi, Shalev-Shwartz, Singer, Chandra 2008, Figure 1. With K = 100 candidates,
+    cutting negative coordinates and rescaling the rest drowns the mean in the positive half of the noise. The
+    projection subtracts a constant instead (docs/decisions/simplex.md).
+
+    Args:
+        noisy: a released sum over M prompts, in grid steps, shape (support,).
+        prompts: M.
+    """
+    mean = noisy / (float(_core.grid) * prompts)
+    ordered = np.sort(mean)[::-1]
+    excess = (np.cumsum(ordered) - 1) / np.arange(1, len(ordered) + 1)
+    threshold = excess[np.flatnonzero(ordered > excess)[-1]]
+    shares = np.clip(mean - threshold, 0.0, 1.0)
+    return np.asarray(np.floor(shares * _core.grid), dtype=np.int64)

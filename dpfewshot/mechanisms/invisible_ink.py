@@ -12,33 +12,21 @@ that a token costs ρ = 1/(2σ²). τ is given, and C follows from the calibrate
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot import _core
-from dpfewshot.accounting.events import Event
-from dpfewshot.exact.random_source import RandomSource
-from dpfewshot.mechanisms.base import BaseMechanism, BaseRelease, Predictions
-from dpfewshot.mechanisms.exact import (
-    NO_NUCLEUS,
-    check_support,
-    check_temperature,
-    softmax_rate,
-    solved_clip,
-)
-from dpfewshot.mechanisms.noise import softmax_event
-from dpfewshot.mechanisms.protocol import Draws, Release
-from dpfewshot.mechanisms.vocabulary import likeliest
+from dpfewshot.exact import RandomSource
+from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, likeliest
+from dpfewshot.mechanisms.choice import SoftmaxMechanism, check_temperature, softmax_rate, solved_clip
 
 
 @dataclass(frozen=True)
-class InvisibleInk(BaseMechanism):
+class InvisibleInk(SoftmaxMechanism):
     """A draw from the public softmax, shifted by the mean of the clipped differences from it.
 
     Args:
@@ -50,24 +38,11 @@ class InvisibleInk(BaseMechanism):
     """
 
     name: ClassVar[str] = "invisible-ink"
-    refused_settings: ClassVar[Mapping[str, str]] = MappingProxyType({"top_p": NO_NUCLEUS})
     top_k: int | None = 100
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
         check_temperature(self.temperature)
-
-    def check(self, vocabulary_size: int) -> None:
-        """Refuse a k outside 1 to V, and a vocabulary too wide for the exact choice."""
-        check_support(self.top_k, vocabulary_size)
-
-    def event(self, draws: Draws, noise_multiplier: float) -> Event:
-        """Tokens of bounded range 2/σ: amplified by sampling as pure releases, or added up as zCDP ones.
-
-        Raises:
-            InvalidPlan: fixed-size draws.
-        """
-        return softmax_event(draws, noise_multiplier, self.name)
 
     def start(
         self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
@@ -75,19 +50,16 @@ class InvisibleInk(BaseMechanism):
         """See `Mechanism.start`."""
         clip = solved_clip(noise_multiplier, self.temperature, draws.prompts, draws.row_change)
         rate = softmax_rate(Fraction(self.temperature), draws.prompts)
-        return _Release(self.top_k, noise_multiplier, clip, draws.prompts, rate, random_source)
+        return _Release(self.top_k, noise_multiplier, random_source, clip, draws.prompts, rate)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Release(BaseRelease):
     """Subtracts, clips, sums, adds the public row and draws: compiled, in integers."""
 
-    top_k: int | None
-    noise_multiplier: float
     clip: float
     prompts: int
     rate: Fraction
-    random_source: RandomSource | None
 
     def support(self, public_logprobs: NDArray[np.float32], excluded: frozenset[int]) -> list[int]:
         """Top-k+: the k likeliest, and those that one prompt could lift to them; at most the core's limit.

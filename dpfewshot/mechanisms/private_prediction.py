@@ -11,84 +11,60 @@ N > 1, so that a token costs ρ = 1/(2σ²). One of c and τ is given; the other
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from types import MappingProxyType
-from typing import ClassVar, Self, cast
+from typing import ClassVar
 
 from dpfewshot import _core
-from dpfewshot.accounting.events import Event
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.exact.random_source import RandomSource
-from dpfewshot.mechanisms.base import BaseMechanism, BaseRelease, Predictions
-from dpfewshot.mechanisms.exact import (
-    NO_NUCLEUS,
+from dpfewshot.exact import RandomSource
+from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release
+from dpfewshot.mechanisms.choice import (
+    SoftmaxMechanism,
     check_clip,
-    check_support,
     check_temperature,
     softmax_rate,
     solved_clip,
     solved_temperature,
 )
-from dpfewshot.mechanisms.noise import softmax_event
-from dpfewshot.mechanisms.protocol import Draws, Release
+
+DEFAULT_CLIP = 10.0
 
 
 @dataclass(frozen=True)
-class PrivatePrediction(BaseMechanism):
+class PrivatePrediction(SoftmaxMechanism):
     """A draw from the softmax of the mean of clipped logits.
 
-    Give exactly one of `clip` and `temperature`; the budget decides the other.
+    Give one of `clip` and `temperature`, or neither; the budget decides the other.
 
     Args:
         top_k: K, how many of the public prompt's likeliest tokens are candidates; None is the whole
             vocabulary, as in the papers. Clipping leaves every candidate a weight of at least exp(-2c/τ) to
             the best one's 1: at c = 10, τ = 2, 50,000 candidates outweigh it. Hence the default of 100.
-        clip: c in (0, 1000], in nats; None lets it follow from the temperature.
+        clip: c in (0, 1000], in nats; None lets it follow from the temperature, and is 10 without one.
         temperature: τ in 0.001..1000; None lets it follow from the clip.
 
     Raises:
-        InvalidPlan: a setting outside its range, or both or neither of clip and temperature.
+        InvalidPlan: a setting outside its range, or both clip and temperature.
     """
 
     name: ClassVar[str] = "private-prediction"
-    refused_settings: ClassVar[Mapping[str, str]] = MappingProxyType({"top_p": NO_NUCLEUS})
     top_k: int | None = 100
-    clip: float | None = 10.0
+    clip: float | None = None
     temperature: float | None = None
 
     def __post_init__(self) -> None:
         if self.clip is None and self.temperature is None:
-            raise InvalidPlan("give one of clip and temperature: the budget decides the other")
+            object.__setattr__(self, "clip", DEFAULT_CLIP)  # so that equal settings compare and print alike
         if self.clip is not None and self.temperature is not None:
             raise InvalidPlan(
-                "clip and temperature together would fix epsilon: set one of them to None, and the budget "
-                "decides it; dpfewshot.planning.solve finds clip, temperature or prompts from the others"
+                "clip and temperature together would fix epsilon: give one of them, and the budget decides "
+                "the other; dpfewshot.planning.solve finds clip, temperature or prompts from the others"
             )
         if self.clip is not None:
             check_clip(self.clip)
         if self.temperature is not None:
             check_temperature(self.temperature)
-
-    @classmethod
-    def from_settings(cls, **settings: object) -> Self:
-        """The mechanism with some settings: a temperature alone replaces the default clip."""
-        if "temperature" in settings:
-            settings.setdefault("clip", None)
-        return super().from_settings(**settings)
-
-    def check(self, vocabulary_size: int) -> None:
-        """Refuse a K outside 1 to V, and a vocabulary too wide for the exact choice."""
-        check_support(self.top_k, vocabulary_size)
-
-    def event(self, draws: Draws, noise_multiplier: float) -> Event:
-        """Tokens of bounded range 2/σ: amplified by sampling as pure releases, or added up as zCDP ones.
-
-        Raises:
-            InvalidPlan: fixed-size draws.
-        """
-        return softmax_event(draws, noise_multiplier, self.name)
 
     def start(
         self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
@@ -99,20 +75,17 @@ class PrivatePrediction(BaseMechanism):
             temperature = Fraction(self.temperature)
             clip = solved_clip(noise_multiplier, self.temperature, prompts, row_change)
         else:
-            clip = cast("float", self.clip)  # one of the two is given
+            clip = self.clip or DEFAULT_CLIP
             temperature = solved_temperature(noise_multiplier, clip, prompts, row_change)
-        return _Release(self.top_k, noise_multiplier, clip, softmax_rate(temperature, prompts), random_source)
+        return _Release(self.top_k, noise_multiplier, random_source, clip, softmax_rate(temperature, prompts))
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Release(BaseRelease):
     """Clips, sums and draws: compiled, in integers."""
 
-    top_k: int | None
-    noise_multiplier: float
     clip: float
     rate: Fraction
-    random_source: RandomSource | None
 
     def choose(self, predictions: Predictions) -> int:
         return _core.sample_of_clipped_logits(

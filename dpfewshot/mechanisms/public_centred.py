@@ -28,17 +28,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot import _core
-from dpfewshot.accounting.events import Event
-from dpfewshot.accounting.gaussian_queries import common_factor
+from dpfewshot.accounting.events import common_factor
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.exact.random_source import RandomSource
-from dpfewshot.mechanisms.base import BaseMechanism, BaseRelease, Predictions
-from dpfewshot.mechanisms.clipping import squared_clip_sensitivity
-from dpfewshot.mechanisms.decoding import Decoding
-from dpfewshot.mechanisms.noise import gaussian_event, noise_scale
-from dpfewshot.mechanisms.protocol import Draws, Release
-from dpfewshot.mechanisms.simplex import nearest_distribution
-from dpfewshot.mechanisms.vocabulary import check_top_k
+from dpfewshot.exact import RandomSource
+from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release
+from dpfewshot.mechanisms.gaussian import (
+    GaussianMechanism,
+    nearest_distribution,
+    noise_scale,
+    squared_clip_sensitivity,
+)
 from dpfewshot.values import as_float
 
 LEAST_CLIP = 2.0**-10
@@ -62,7 +61,7 @@ class ClippingQuantile:
 
 
 @dataclass(frozen=True)
-class PublicCentred(BaseMechanism):
+class PublicCentred(GaussianMechanism):
     """Gaussian noise on the sum of clipped differences to the public distribution.
 
     Args:
@@ -90,7 +89,7 @@ class PublicCentred(BaseMechanism):
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
-        Decoding(self.temperature, self.top_p)
+        super().__post_init__()
         # copied as plain numbers: the caller's list could change between the plan and the draws
         object.__setattr__(self, "clip", as_float("clip", self.clip))
         object.__setattr__(self, "refinements", tuple(as_float("clip", one) for one in self.refinements))
@@ -101,7 +100,7 @@ class PublicCentred(BaseMechanism):
         Raises:
             InvalidPlan: names the setting.
         """
-        check_top_k(self.top_k, vocabulary_size)
+        super().check(vocabulary_size)
         for clip in (self.clip, *self.refinements):
             _check_range("clip", clip, LEAST_CLIP, MOST_CLIP)
         if self.adapt is not None:
@@ -109,29 +108,19 @@ class PublicCentred(BaseMechanism):
             _check_range("learning_rate", self.adapt.learning_rate, 0.001, 10)
             _check_range("budget_share", self.adapt.budget_share, 0.001, 0.999)
 
-    def event(self, draws: Draws, noise_multiplier: float) -> Event:
-        """One Gaussian release on each draw for all rounds and the count: R tokens are one at σ/√R."""
-        return gaussian_event(draws, noise_multiplier)
-
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float:
         """σ·Δ/M of the first round at its initial C. Refinements add less noise."""
         on_sum = self.multipliers(noise_multiplier).on_sum
         return on_sum * draws.row_change.rows * self.clip / draws.prompts
 
     def multipliers(self, noise_multiplier: float) -> Multipliers:
-        """The queries' noise multipliers, whose combined multiplier is at least `noise_multiplier`.
-
-        Args:
-            noise_multiplier: σ > 0.
-        """
+        """The queries' noise multipliers, whose combined multiplier is at least σ."""
         sums = 1 + len(self.refinements)
-        count_share = 0.0 if self.adapt is None else self.adapt.budget_share
-        on_sum = math.sqrt(sums / (1 - count_share))
-        queries = (on_sum,) * sums
-        if self.adapt is None:
-            return Multipliers(on_sum * common_factor(queries, noise_multiplier), math.inf)
-        on_count = 1 / math.sqrt(count_share)
-        factor = common_factor((*queries, on_count), noise_multiplier)
+        share = 0.0 if self.adapt is None else self.adapt.budget_share
+        on_sum = math.sqrt(sums / (1 - share))
+        on_count = 1 / math.sqrt(share) if share else math.inf
+        queries = [on_sum] * sums + [on_count] * (share > 0)
+        factor = common_factor(queries, noise_multiplier)
         return Multipliers(factor * on_sum, factor * on_count)
 
     def start(
@@ -139,7 +128,7 @@ class PublicCentred(BaseMechanism):
     ) -> Release:
         """See `Mechanism.start`."""
         multipliers = self.multipliers(noise_multiplier)
-        return _Release(self.top_k, noise_multiplier, self, draws, multipliers, random_source, self.clip)
+        return _Release(self.top_k, noise_multiplier, random_source, self, draws, multipliers, self.clip)
 
 
 class Multipliers(NamedTuple):
@@ -158,12 +147,9 @@ def _check_range(name: str, value: float, least: float, most: float) -> None:
 class _Release(BaseRelease):
     """One demonstration's release. Its clipping norm is a function of earlier releases."""
 
-    top_k: int | None
-    noise_multiplier: float
     settings: PublicCentred
     draws: Draws
     multipliers: Multipliers
-    random_source: RandomSource | None
     clip: float = field(repr=False)
 
     def choose(self, predictions: Predictions) -> int:
@@ -177,7 +163,7 @@ class _Release(BaseRelease):
             share = self._share_within(rows, public)
             moved = math.exp(-self.settings.adapt.learning_rate * (share - self.settings.adapt.quantile))
             self.clip = min(max(self.clip * moved, LEAST_CLIP), MOST_CLIP)
-        return Decoding(self.settings.temperature, self.settings.top_p).choose(total, self.random_source)
+        return self.settings.decoding.choose(total, self.random_source)
 
     def _noisy_sum(
         self, logprobs: NDArray[np.float32], centre: NDArray[np.int64], clip: float

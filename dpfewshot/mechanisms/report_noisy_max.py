@@ -15,23 +15,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from types import MappingProxyType
 from typing import ClassVar
 
 from dpfewshot import _core
 from dpfewshot.accounting.events import Event
-from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.exact import RandomSource
 from dpfewshot.exact.rounding import rounded_up
-from dpfewshot.mechanisms.base import BaseMechanism, BaseRelease, Predictions
-from dpfewshot.mechanisms.exact import check_support
-from dpfewshot.mechanisms.noise import pure_event
-from dpfewshot.mechanisms.protocol import Draws, Release, RowChange
+from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, RowChange
+from dpfewshot.mechanisms.choice import ExactChoice, pure_event
 
 _WINNER_ALONE = "its analysis covers the winner alone, not the noisy vector"
 
 
 @dataclass(frozen=True)
-class ReportNoisyMax(BaseMechanism):
+class ReportNoisyMax(ExactChoice):
     """Sum of max-normalised next-token probabilities plus exponential noise, then the largest.
 
     The analysis covers the winner alone: the noisy scores themselves would cost more than ε₀, so there is no
@@ -44,14 +41,8 @@ class ReportNoisyMax(BaseMechanism):
     """
 
     name: ClassVar[str] = "report-noisy-max"
-    refused_settings: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"temperature": _WINNER_ALONE, "top_p": _WINNER_ALONE}
-    )
+    refused_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(("temperature", "top_p"), _WINNER_ALONE)
     top_k: int | None = 100
-
-    def check(self, vocabulary_size: int) -> None:
-        """Refuse a K outside 1 to V, and a vocabulary too wide for the exact choice."""
-        check_support(self.top_k, vocabulary_size)
 
     def event(self, draws: Draws, noise_multiplier: float) -> Event:
         """R pure releases of ε₀ = 1/b on each draw.
@@ -66,7 +57,7 @@ class ReportNoisyMax(BaseMechanism):
     ) -> Release:
         """See `Mechanism.start`."""
         rate = noise_rate(noise_multiplier, draws.row_change)
-        return _Release(self.top_k, noise_multiplier, rate, random_source)
+        return _Release(self.top_k, noise_multiplier, random_source, rate)
 
 
 def noise_rate(noise_multiplier: float, row_change: RowChange) -> Fraction:
@@ -75,14 +66,11 @@ def noise_rate(noise_multiplier: float, row_change: RowChange) -> Fraction:
     return 1 / (Fraction(noise_multiplier) * directions * _core.grid)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Release(BaseRelease):
     """Quantises, sums and permutes-and-flips, which equals noise and argmax: compiled, in integers."""
 
-    top_k: int | None
-    noise_multiplier: float
     rate: Fraction
-    random_source: RandomSource | None
 
     def choose(self, predictions: Predictions) -> int:
         return _core.noisy_argmax_of_max_normalised(

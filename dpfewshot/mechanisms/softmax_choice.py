@@ -19,20 +19,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from statistics import NormalDist
-from types import MappingProxyType
 from typing import ClassVar
 
 from dpfewshot import _core
-from dpfewshot.accounting.events import Event
-from dpfewshot.exact.random_source import RandomSource
-from dpfewshot.mechanisms.base import BaseMechanism, BaseRelease, Predictions
-from dpfewshot.mechanisms.exact import NO_NUCLEUS, check_support
-from dpfewshot.mechanisms.noise import softmax_event
-from dpfewshot.mechanisms.protocol import Draws, Release, RowChange
+from dpfewshot.exact import RandomSource
+from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, RowChange
+from dpfewshot.mechanisms.choice import SoftmaxMechanism
 
 
 @dataclass(frozen=True)
-class SoftmaxChoice(BaseMechanism):
+class SoftmaxChoice(SoftmaxMechanism):
     """A draw from the softmax of the sum of max-normalised probabilities, as sharp as the budget allows.
 
     Args:
@@ -41,22 +37,11 @@ class SoftmaxChoice(BaseMechanism):
     """
 
     name: ClassVar[str] = "softmax-choice"
-    refused_settings: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"temperature": "the budget decides how sharp the draw is", "top_p": NO_NUCLEUS}
-    )
+    refused_settings: ClassVar[Mapping[str, str]] = {
+        **SoftmaxMechanism.refused_settings,
+        "temperature": "the budget decides how sharp the draw is",
+    }
     top_k: int | None = 100
-
-    def check(self, vocabulary_size: int) -> None:
-        """Refuse a K outside 1 to V, and a vocabulary too wide for the exact choice."""
-        check_support(self.top_k, vocabulary_size)
-
-    def event(self, draws: Draws, noise_multiplier: float) -> Event:
-        """Tokens of bounded range 2/σ: amplified by sampling as pure releases, or added up as zCDP ones.
-
-        Raises:
-            InvalidPlan: fixed-size draws.
-        """
-        return softmax_event(draws, noise_multiplier, self.name)
 
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float:
         """The standard deviation of Gaussian noise that would find a leader about as often, to compare plans.
@@ -76,7 +61,7 @@ class SoftmaxChoice(BaseMechanism):
     ) -> Release:
         """See `Mechanism.start`."""
         rate = choice_rate(noise_multiplier, draws.row_change)
-        return _Release(self.top_k, noise_multiplier, rate, random_source)
+        return _Release(self.top_k, noise_multiplier, random_source, rate)
 
 
 def choice_rate(noise_multiplier: float, row_change: RowChange) -> Fraction:
@@ -84,14 +69,11 @@ def choice_rate(noise_multiplier: float, row_change: RowChange) -> Fraction:
     return 2 / (Fraction(noise_multiplier) * row_change.rows * _core.grid)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Release(BaseRelease):
     """Quantises and sums, then draws: compiled, in integers."""
 
-    top_k: int | None
-    noise_multiplier: float
     rate: Fraction
-    random_source: RandomSource | None
 
     def choose(self, predictions: Predictions) -> int:
         scores = _core.sum_of_max_normalised(predictions.private)

@@ -37,17 +37,17 @@ from dpfewshot.accounting.events import (
     ZeroConcentrated,
 )
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.exact.laplace import discrete_laplace
-from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.exact import RandomSource
+from dpfewshot.exact.choice import discrete_laplace
 from dpfewshot.exact.rounding import rounded_up
-from dpfewshot.mechanisms.protocol import Draws, Mechanism, Release, RowChange
+from dpfewshot.mechanisms.base import Draws, Mechanism, Release, RowChange
 from dpfewshot.values import check_whole
 
 _LARGEST_DISTANCE = 2.0
 
 
 @dataclass(frozen=True)
-class SparseVector:
+class SparseVector(Mechanism):
     """Public tokens while a private test passes, another mechanism's token where it halts.
 
     A draw must serve more than r tokens: set `tokens_per_draw`, best to `max_tokens`. A public token is the

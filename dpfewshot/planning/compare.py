@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.mechanisms import Mechanism
-from dpfewshot.mechanisms.by_name import MECHANISMS, by_name
+from dpfewshot.mechanisms import MECHANISMS, Mechanism, by_name
 from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.planning.planner import Planner
 

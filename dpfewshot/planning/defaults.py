@@ -17,13 +17,10 @@ from dataclasses import dataclass, replace
 
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Gaussian, Mechanism, PublicCentred, SoftmaxChoice
-from dpfewshot.planning.choices import TOP_K, Choices
 from dpfewshot.planning.planner import Planner, plan_stratum
-from dpfewshot.planning.settings import Settings
+from dpfewshot.planning.presets import TOP_K
+from dpfewshot.planning.settings import PROMPT_TOKEN_LIMIT, PlanSettings, Settings
 from dpfewshot.values import check_whole, counted
-
-PROMPT_TOKEN_LIMIT = 20_000
-"""The default limit of the tokens that the language model evaluates for one demonstration."""
 
 QUIET = 0.1
 """The noise on the mean up to which texts by `PublicCentred` read as without it (docs/how-to/settings.md)."""
@@ -74,7 +71,7 @@ class Decision:
 class _Option:
     """An M and R, and what keeps M from being larger."""
 
-    settings: Settings
+    settings: PlanSettings
     bound: str
 
 
@@ -87,12 +84,15 @@ class _Scored:
     noise_on_mean: float
 
 
-def decide(planner: Planner, choices: Choices, limit: WorkLimit, *, vocabulary_size: int) -> Decision:
+def decide(
+    planner: Planner, mechanism: Mechanism | None, chosen: Settings, limit: WorkLimit, *, vocabulary_size: int
+) -> Decision:
     """Fill what the user left open.
 
     Args:
-        planner: its M and R count only where `choices` has them too.
-        choices: what the user chose.
+        planner: its M and R count only where `chosen` has them too.
+        mechanism: the user's; None leaves it open.
+        chosen: what the user chose.
         limit: of the work.
         vocabulary_size: V of the backend.
 
@@ -100,13 +100,13 @@ def decide(planner: Planner, choices: Choices, limit: WorkLimit, *, vocabulary_s
         InvalidPlan: no M and R that are possible suit the mechanism and the budget, or the backend cannot
             serve the mechanism.
     """
-    options = _options(planner, choices, limit)
-    mechanism, scored, reasons = _mechanism(planner, choices, options, vocabulary_size)
+    options = _options(planner, chosen, limit)
+    decided, scored, reasons = _mechanism(planner, mechanism, options, vocabulary_size)
     best = _best(scored)
     settings = best.option.settings
-    if choices.tokens_per_draw is None:
+    if chosen.tokens_per_draw is None:
         reasons.append(_why_draws(settings, best.noise, [one for one in scored if one is not best]))
-    if choices.prompts_per_draw is None:
+    if chosen.prompts_per_draw is None:
         reasons.append(f"M={settings.prompts_per_draw}: {best.option.bound}")
     elif settings.tokens_per_draw > 1 and settings.prompts_per_draw > (limit.kept_prompts or math.inf):
         reasons.append(
@@ -114,14 +114,14 @@ def decide(planner: Planner, choices: Choices, limit: WorkLimit, *, vocabulary_s
             f"(kept_prompts={limit.kept_prompts}), so the others are evaluated from their start for each "
             "token, beyond the tokens that the plan counts: raise kept_prompts"
         )
-    return Decision(mechanism, replace(planner, settings=settings), tuple(reasons))
+    return Decision(decided, replace(planner, settings=settings), tuple(reasons))
 
 
 def _mechanism(
-    planner: Planner, choices: Choices, options: list[_Option], vocabulary_size: int
+    planner: Planner, given: Mechanism | None, options: list[_Option], vocabulary_size: int
 ) -> tuple[Mechanism, list[_Scored], list[str]]:
     """The mechanism with its scored options, and why it was taken."""
-    given, top_k = choices.mechanism, min(TOP_K, vocabulary_size)
+    top_k = min(TOP_K, vocabulary_size)
     if given is not None:
         given.check(vocabulary_size)
         known = [_Scored(option, 0.0, 0.0) for option in options]
@@ -156,23 +156,23 @@ def _best(scored: list[_Scored]) -> _Scored:
     return next(one for one in scored if one.noise <= enough)
 
 
-def _options(planner: Planner, choices: Choices, limit: WorkLimit) -> list[_Option]:
+def _options(planner: Planner, chosen: Settings, limit: WorkLimit) -> list[_Option]:
     """For each R, the largest M; from one draw a demonstration to a fresh draw for each token."""
     tokens = planner.settings.max_tokens
-    if choices.tokens_per_draw is not None:
-        every = [choices.tokens_per_draw]
+    if chosen.tokens_per_draw is not None:
+        every = [chosen.tokens_per_draw]
     else:
         every = sorted({-(-tokens // 4**power) for power in range(tokens.bit_length())}, reverse=True)
     settings = [replace(planner.settings, tokens_per_draw=each) for each in every]
-    most = limit.prompt_tokens // (choices.prompts_per_draw or 1)
+    most = limit.prompt_tokens // (chosen.prompts_per_draw or 1)
     affordable = [each for each in settings if planner.tokens_of_a_prompt(each) <= most]
     possible = affordable or settings[:1]
-    if choices.prompts_per_draw is None:
+    if chosen.prompts_per_draw is None:
         return [_with_most_prompts(planner, each, limit) for each in possible]
     return [_Option(each, "given") for each in possible]
 
 
-def _with_most_prompts(planner: Planner, settings: Settings, limit: WorkLimit) -> _Option:
+def _with_most_prompts(planner: Planner, settings: PlanSettings, limit: WorkLimit) -> _Option:
     smallest = min(planner.strata, key=lambda stratum: stratum.population)
     where = "the data set" if smallest.scope is None else f"label {smallest.scope!r}"
     generating = int(settings.division.generating_share * smallest.population)
@@ -216,7 +216,7 @@ def _scored(planner: Planner, mechanism: Mechanism, options: list[_Option]) -> l
     return scored
 
 
-def _why_draws(settings: Settings, noise: float, others: list[_Scored]) -> str:
+def _why_draws(settings: PlanSettings, noise: float, others: list[_Scored]) -> str:
     """R in words, beside the option that is furthest from it."""
     every = settings.tokens_per_draw
     words = "one draw for each demonstration" if every == settings.max_tokens else "tokens that share a draw"

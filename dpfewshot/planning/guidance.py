@@ -6,7 +6,7 @@ import math
 from decimal import ROUND_CEILING, Decimal
 from typing import TYPE_CHECKING, Final
 
-from dpfewshot.exact.decimals import to_digits
+from dpfewshot.exact.rounding import to_digits
 from dpfewshot.values import epsilon_text, percent_text
 
 if TYPE_CHECKING:

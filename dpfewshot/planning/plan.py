@@ -16,7 +16,7 @@ from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.mechanisms import Draws, FixedSize
 from dpfewshot.planning import document
 from dpfewshot.planning.guidance import epsilon_warnings, noise_warnings, notes
-from dpfewshot.planning.settings import FIXED_SIZE, Settings
+from dpfewshot.planning.settings import FIXED_SIZE, PlanSettings
 from dpfewshot.values import PrivacySpend, Relation, delta_text
 
 
@@ -122,7 +122,7 @@ class StratumPlan:
         }
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any], settings: Settings) -> Self:
+    def from_dict(cls, told: Mapping[str, Any], settings: PlanSettings) -> Self:
         """The plan that `as_dict` made this from. See `GenerationPlan.from_dict`.
 
         Raises:
@@ -149,7 +149,7 @@ class StratumPlan:
         return stated
 
 
-def _recovered(told: Mapping[str, Any], settings: Settings) -> dict[str, object]:
+def _recovered(told: Mapping[str, Any], settings: PlanSettings) -> dict[str, object]:
     """What is "exact" of a document from before there was such a member: from its settings and floats."""
     cost = None
     if told["epsilon"] is not None and told["delta"] is not None:
@@ -157,7 +157,7 @@ def _recovered(told: Mapping[str, Any], settings: Settings) -> dict[str, object]
     return {"sampling_rate": [settings.units_wanted, told["population"]], "cost": cost, "event": None}
 
 
-def draws_at(settings: Settings, stratum: Stratum, sampling_rate: Fraction) -> Draws:
+def draws_at(settings: PlanSettings, stratum: Stratum, sampling_rate: Fraction) -> Draws:
     """The draws from each disjoint part of a stratum, as a mechanism sees them."""
     demonstrations = len(stratum.labels) * settings.shots_per_label
     each = -(-demonstrations // settings.disjoint_parts)
@@ -193,7 +193,7 @@ class GenerationPlan:
 
     mechanism: str
     relation: Relation
-    settings: Settings
+    settings: PlanSettings
     strata: tuple[StratumPlan, ...]
     prompt_tokens: int
     estimated_seconds: float | None = None
@@ -325,8 +325,8 @@ class GenerationPlan:
             InvalidPlan: it is not such a plan; names the member.
         """
         told = document.check("the plan", told, document.PLAN)
-        chosen = {field.name: told[field.name] for field in fields(Settings) if field.name in told}
-        settings = Settings(**{"record_token_cap": 100, **chosen})
+        chosen = {field.name: told[field.name] for field in fields(PlanSettings) if field.name in told}
+        settings = PlanSettings(**{"record_token_cap": 100, **chosen})
         if not told["parts"]:
             raise InvalidPlan("the plan has no stratum in 'parts'")
         stated = cls(

@@ -11,14 +11,14 @@ from typing import Any
 from dpfewshot.account.amounts import Amount
 from dpfewshot.accounting import Event, calibrate, epsilon
 from dpfewshot.accounting.events import PublishedAccounting
-from dpfewshot.accounting.reference.published import published_multiplier
-from dpfewshot.backends.end_tokens import ending_tokens
+from dpfewshot.accounting.published import published_multiplier
 from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.backends.text import ending_tokens
 from dpfewshot.backends.token_automaton import TokenAutomaton, token_automaton
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws, Mechanism
 from dpfewshot.planning.plan import GenerationPlan, Stratum, StratumPlan, draws_at
-from dpfewshot.planning.settings import PUBLISHED, Settings
+from dpfewshot.planning.settings import PUBLISHED, PlanSettings
 from dpfewshot.planning.speed import Lengths, Speed
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.sampling import drawable
@@ -41,7 +41,7 @@ class Planner:
     """
 
     writer: PromptWriter
-    settings: Settings
+    settings: PlanSettings
     budget: PrivacyBudget | None
     strata: tuple[Stratum, ...]
     relation: Relation
@@ -70,7 +70,7 @@ class Planner:
         """A planner with some other settings."""
         return replace(self, settings=replace(self.settings, **settings))
 
-    def tokens_of_a_prompt(self, settings: Settings) -> int:
+    def tokens_of_a_prompt(self, settings: PlanSettings) -> int:
         """The tokens that the model evaluates for one of the M prompts of a demonstration, from the caps.
 
         Each draw reads a prompt whole; every further token of the draw is one decode step.
@@ -150,7 +150,7 @@ class Planner:
 
 
 def plan_strata(
-    mechanism: Mechanism, settings: Settings, budget: PrivacyBudget | None, strata: tuple[Stratum, ...]
+    mechanism: Mechanism, settings: PlanSettings, budget: PrivacyBudget | None, strata: tuple[Stratum, ...]
 ) -> tuple[StratumPlan, ...]:
     """Plan every stratum. Those of one population and as many labels have the same σ, so it is sought once.
 
@@ -168,7 +168,7 @@ def plan_strata(
 
 
 def plan_stratum(
-    mechanism: Mechanism, settings: Settings, budget: PrivacyBudget | None, stratum: Stratum
+    mechanism: Mechanism, settings: PlanSettings, budget: PrivacyBudget | None, stratum: Stratum
 ) -> StratumPlan:
     """Fix σ and the draws of one stratum.
 
@@ -232,7 +232,7 @@ def _least_noise(event: Callable[[float], Event], budget: PrivacyBudget) -> tupl
     return sigma, Amount.certified(epsilon(event(sigma), delta=target.delta).upper, limit.delta)
 
 
-def rate_of(settings: Settings, stratum: Stratum) -> Fraction:
+def rate_of(settings: PlanSettings, stratum: Stratum) -> Fraction:
     """Q = M·N·P/((1-f)·n): (1-f)·n is the expected number of units that generate, a public constant.
 
     Raises:
@@ -254,7 +254,7 @@ def rate_of(settings: Settings, stratum: Stratum) -> Fraction:
     return drawable(wanted / generating)
 
 
-def _that_fits(settings: Settings, population: int) -> str:
+def _that_fits(settings: PlanSettings, population: int) -> str:
     generating = int(settings.division.generating_share * population)
     if prompts := settings.most_prompts(population):
         return f"prompts_per_draw={prompts}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import RowChange
@@ -20,9 +20,72 @@ ACCOUNTINGS = (CERTIFIED, PUBLISHED)
 """What sets the noise: the certified accountant, or a paper's own accounting of fixed-size draws."""
 
 
-@dataclass(frozen=True)
+PROMPT_TOKEN_LIMIT = 20_000
+"""The default limit of the tokens that the language model evaluates for one demonstration."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the user chose: public, and the same for every stratum of a plan.
+    """Options that only experts set. All are public; None leaves a number to the planner.
+
+    Attributes:
+        prompts_per_draw: M ≥ 1, the prompts (subsets) of a draw.
+        records_per_prompt: N ≥ 1, the records in a prompt, on average; None is 1.
+        tokens_per_draw: R ≥ 1, the tokens that share one draw of records.
+        preset: a paper's mechanism, M, N and R where none is given: "tang" or "adadpsyn"
+            (`planning.presets.preset`). `accounting="published"` implies "tang".
+        prompt_token_limit: the most tokens that the model may have to evaluate for one demonstration, ≥ 1. It
+            limits what the planner decides.
+        sampling: "poisson", or "fixed-size" to reproduce papers: M·N units without replacement, neighbours
+            replace one unit by another of the same label, and n is public.
+        accounting: "certified", or "published" for the noise of a paper's own accounting of fixed-size draws:
+            results then say `certified=False`.
+        holdout: f in [0, 1), the share of units that are kept for choosing (`dpf.choose`) and never generate.
+            Each unit's own digest decides. Choosing and generating then cost the greater of both, not their
+            sum.
+        disjoint_parts: P ≥ 1. Each unit of a label is in one of P parts, chosen from that unit alone. Every
+            part serves its own demonstrations at the full (ε, δ): parallel composition, for many
+            demonstrations.
+        record_token_cap: ≥ 1, the most tokens of one record's text that enter a prompt.
+        allow_batch_variance: accept a backend whose answers depend on the rest of the batch. No guarantee
+            then holds: results say `certified=False`.
+    """
+
+    prompts_per_draw: int | None = None
+    records_per_prompt: int | None = None
+    tokens_per_draw: int | None = None
+    preset: str | None = None
+    prompt_token_limit: int = PROMPT_TOKEN_LIMIT
+    sampling: str = POISSON
+    accounting: str = CERTIFIED
+    holdout: float = 0.0
+    disjoint_parts: int = 1
+    record_token_cap: int = 100
+    allow_batch_variance: bool = False
+
+    def filled(self, others: Settings) -> Settings:
+        """These settings, with M, N and R of the others where these leave them open."""
+        open_numbers = {name: getattr(others, name) for name in _NUMBERS if getattr(self, name) is None}
+        return replace(self, **open_numbers)
+
+    def decided(self, *, max_tokens: int, shots_per_label: int) -> PlanSettings:
+        """The settings of a plan, with 1 for each of M, N and R that is open.
+
+        Raises:
+            InvalidPlan: a value outside its range, or values that do not go together.
+        """
+        shared = {field.name for field in fields(self)} & {field.name for field in fields(PlanSettings)}
+        values = {name: getattr(self, name) for name in shared}
+        values |= {name: 1 for name in _NUMBERS if values[name] is None}
+        return PlanSettings(max_tokens=max_tokens, shots_per_label=shots_per_label, **values)
+
+
+_NUMBERS = ("prompts_per_draw", "records_per_prompt", "tokens_per_draw")
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """The settings of a plan, all decided: public, and the same for every stratum.
 
     Attributes:
         prompts_per_draw: M ≥ 1.

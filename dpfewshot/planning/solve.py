@@ -15,7 +15,7 @@ from dpfewshot.accounting import ZeroConcentrated, calibrate
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.mechanisms import RowChange
-from dpfewshot.mechanisms.exact import (
+from dpfewshot.mechanisms.choice import (
     check_clip,
     check_temperature,
     solved_clip,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 
 from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, Tokens, closing_block
-from dpfewshot.planning.settings import Settings
+from dpfewshot.planning.settings import PlanSettings
 
 SUPPORT = 100
 """Tokens of the vocabulary that a private prompt is asked for, as a mechanism's K is by default."""
@@ -43,7 +43,7 @@ class Lengths:
     opening: int
     suffix: int
 
-    def at_draws(self, settings: Settings) -> float:
+    def at_draws(self, settings: PlanSettings) -> float:
         """The mean length of a private prompt after the prefix when its records are drawn."""
         return self.suffix + settings.tokens_per_draw * (settings.draws_per_demonstration - 1) / 2
 
@@ -72,7 +72,7 @@ class Speed:
         """Seconds for the first answer to a prompt of so many tokens after the prefix."""
         return self.prompt + self.token * length
 
-    def demonstration(self, lengths: Lengths, settings: Settings) -> float:
+    def demonstration(self, lengths: Lengths, settings: PlanSettings) -> float:
         """Seconds for one demonstration of `max_tokens` tokens whose records fill their caps."""
         tokens, draws, prompts = (
             settings.max_tokens, settings.draws_per_demonstration, settings.prompts_per_draw,
@@ -102,7 +102,7 @@ class SpeedProbe:
     backend: LogprobBackend
     prefix: Tokens
     lengths: Lengths
-    settings: Settings
+    settings: PlanSettings
 
     def measure(self, seconds: float) -> Speed:
         """Return the speed, measured for about so many seconds, and at least once."""
@@ -114,9 +114,9 @@ class SpeedProbe:
         at_long = _of_one(lambda number: self._first_answers(long, number), prompts, each)
         token = max(0.0, (at_long - at_short) / (long - short))
         prompt = max(0.0, at_long - token * long)
-        if self.settings.max_tokens == 1 or getattr(self.backend, "open_block", None) is None:
+        if self.settings.max_tokens == 1 or self.backend.kept_prompts == 0:
             return Speed(prompt, token)
-        kept = getattr(self.backend, "kept_prompts", None) or None
+        kept = self.backend.kept_prompts
         affordable = max(_FEWEST_STEPPING, int(each / max(at_short, 1e-9)))
         together = min(prompts, affordable, prompts if kept is None else kept)
         self._steps(1, 0.0)  # allocates memory, and evaluates dummies

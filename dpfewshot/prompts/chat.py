@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from dpfewshot.backends.protocol import ChatBackend
+from dpfewshot.backends.protocol import LogprobBackend, not_a_backend
 from dpfewshot.errors import BackendError
 
 _CONVERSATIONS: Final = (
@@ -60,17 +60,17 @@ def chat_turns(backend: object) -> ChatTurns:
         BackendError: the backend gives no template, or one whose turns depend on their place or their text,
             or that texts could write themselves.
     """
-    with suppress(KeyError, TypeError):  # a custom backend may be unhashable or refuse weak references
+    with suppress(KeyError, TypeError):  # a custom backend may be unhashable
         return _TURNS[backend]
-    if not isinstance(backend, ChatBackend):
-        raise BackendError(f"{type(backend).__name__} gives no chat template: use chat=False")
+    if not isinstance(backend, LogprobBackend):
+        raise not_a_backend("the backend", backend)
     found = _turns(backend)
     with suppress(TypeError):
         _TURNS[backend] = found
     return found
 
 
-def _turns(backend: ChatBackend) -> ChatTurns:
+def _turns(backend: LogprobBackend) -> ChatTurns:
     around = [_around(backend.chat_text(contents), contents) for contents in _CONVERSATIONS]
     heads = {pieces[0] for pieces in around}
     answers = {piece for pieces in around for piece in pieces[1::2]}
@@ -101,7 +101,7 @@ def _around(text: str, contents: Sequence[str]) -> list[str]:
     return [*pieces, text]
 
 
-def _special(backend: ChatBackend, piece: str, tokens: Sequence[int]) -> list[int]:
+def _special(backend: LogprobBackend, piece: str, tokens: Sequence[int]) -> list[int]:
     """The tokens of a piece that neither the piece becomes as a text, nor the token's spelling."""
     ordinary = set(backend.tokenize(piece))
     return [

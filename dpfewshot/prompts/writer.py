@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from dpfewshot.backends.characters import first_tokens
+from dpfewshot.backends.text import first_tokens
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from dpfewshot.prompts.chat import chat_turns
 from dpfewshot.runtime.redaction import is_failure, may_pass

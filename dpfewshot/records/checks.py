@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, Final, TypeAlias
@@ -79,6 +79,26 @@ def check_fields(task: Task, records: Sequence[Record]) -> None:
         f"task {task.name!r} has the text fields {layout.named}: read the records with text= of their "
         f"columns, as text={expected!r} or {{{expected[0]!r}: 'a column', ...}} in this order"
     )
+
+
+def records_of(rows: Iterable[tuple[str, object]], columns: Columns) -> Iterator[Record]:
+    """The records of rows, at least one.
+
+    Args:
+        rows: each with its position, for messages.
+        columns: that are read.
+
+    Raises:
+        InvalidRecords: a row cannot be used. The message has its position, and quotes none of it.
+    """
+    where = ""
+    for where, row in rows:
+        try:
+            yield record_of(row, columns)
+        except InvalidRecords as error:
+            raise InvalidRecords(f"{where}: {error}") from None
+    if not where:
+        raise InvalidRecords("there are no records")
 
 
 def record_of(row: object, columns: Columns) -> Record:

@@ -1,36 +1,48 @@
-"""Records out of memory: an index of a file, from which draws read the records that they take.
+"""Records out of memory: an Arrow file that holds a copy of them, mapped into memory.
 
-An index holds, for each record, the position of the first record with its label and of the first with its
-unit, and for JSONL where its line begins. Its file holds no text, no label and no unit's name. It shows which
-records belong together, so it is as private as the records.
+A draw takes records by their numbers. Beside the copy, memory holds two numbers for each record: of the first
+record with its label, and of the first with its unit.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import json
+import mmap
 import os
 import secrets
-from array import array
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 
 from dpfewshot.errors import InvalidRecords
-from dpfewshot.records.checks import TextColumns, columns_for, record_of
-from dpfewshot.records.kept import Header, Kept, load, save
-from dpfewshot.records.reading import errors_of
-from dpfewshot.records.storage import Storage, open_storage
-from dpfewshot.records.units import Integers, first_rows
+from dpfewshot.records.checks import TextColumns, columns_for, records_of
+from dpfewshot.records.reading import errors_of, files_of, pyarrow_for, refused_if_damaged, rows_of
+from dpfewshot.records.units import Integers, first_equal, first_rows
 from dpfewshot.runtime.files import replaced, write_errors
 from dpfewshot.runtime.redaction import none_if_it_fails, redacts_errors
 from dpfewshot.values import Columns, Record, StoredRecords
 
-_BLOCK = 1024
-"""Records that an iteration reads at once."""
+_BATCH: Final = 2**14
+"""The most records of a batch: the memory that a mapped file takes grows with the number of its batches."""
+
+_CHARACTERS: Final = 2**24
+"""A batch ends when its texts have so many, so that writing it takes little memory."""
+
+_BLOCK: Final = 1024
+"""Records that are read at once where all are read in turn."""
+
+_DIGEST: Final = 16
+"""The bytes that stand for the name of a label or a unit."""
+
+_DAMAGED: Final = "is damaged, or not an index; name another file"
 
 
 @redacts_errors(InvalidRecords, "indexing")
@@ -44,73 +56,79 @@ def index_records(
 ) -> StoredRecords:
     """Index the private records of one file, for data that memory does not hold.
 
-    Every record is read and checked once, as by `read_records`. Then draws read what they take. The index
-    takes 12 bytes a record in JSONL and 4 in tables, with a unit column 4 more, and the labels' names;
-    grouping them, 4 more and 8 a unit. A record that a release cannot read is a null there: it contributes
-    nothing, and nothing says so.
+    Every record is read and checked once, as by `read_records`, and copied to an Arrow file: the index. Draws
+    read from it what they take. Memory holds 8 bytes a record, the labels' names, and 8 bytes a record more
+    once they are grouped. A record that a release cannot read is a null there: it contributes nothing, and
+    nothing says so.
 
     Args:
-        path: a `.jsonl`, `.parquet`, `.arrow` or `.feather` file, or the folder of `Dataset.save_to_disk`.
-            It must not change while the records are in use. Parquet's row groups and Arrow's batches are
-            read whole: write a thousand rows in each.
+        path: what `read_records` takes. It must not change while the records are in use.
         text: as in `read_records`.
         label: as in `read_records`.
         unit: as in `read_records`.
         index: a file that keeps the index: read if it exists, whatever its mode, else written with mode 0600.
-            It is bound to the SHA-256 of the records' file, and as private.
+            It is bound to the SHA-256 of the records' file, and as private: it holds the records. None: a
+            file without a name, in the folder of the records, for as long as they are in use.
 
     Returns:
         The records, a sequence. `Synthesizer` and the other functions take it as they take a list.
 
     Raises:
-        InvalidRecords: as `read_records`. Or the index is of another content or of other columns, or the file
-            cannot be indexed: CSV and gzip cannot. Or the first record of a label cannot be read. Later,
-            wherever records are read: the file has changed.
+        InvalidRecords: as `read_records`. Or the index is of another content or of other columns. Or the
+            first record of a label cannot be read. Later, wherever records are read: the file has changed.
         DPFewShotError: the index cannot be written.
-        MissingExtra: the file is a Parquet or Arrow file, and pyarrow is not installed.
+        MissingExtra: pyarrow is not installed.
 
     Example:
         >>> index_records("tickets.jsonl", unit="customer", index="tickets.index")  # doctest: +SKIP
     """
-    path, columns = Path(path), columns_for(text, label, unit)
+    pyarrow_for("index_records")
+    path, columns = Path(path).absolute(), columns_for(text, label, unit)
     with errors_of(path):
-        storage = open_storage(path, columns)
-        digest = storage.digest()
-    if index is None:
-        kept = _scanned(path, storage, columns)
-    elif Path(index).exists():
-        with errors_of(Path(index)):
-            kept = load(Path(index), Header(digest, columns), storage.kept())
-            storage.restore(kept)
-    else:  # a place that cannot be written to is found first
-        with write_errors(index), replaced(index, mode=0o600) as file:
-            kept = _scanned(path, storage, columns)
-            save(file, Header(digest, columns), kept)
-    records = IndexedRecords(path.absolute(), columns, digest, kept, storage)
+        source = _Pinned(path, files_of(path))
+        place = _Place(path, columns, source.digest(), None if index is None else Path(index).absolute())
+    opened = _opened(place, source)
+    records = IndexedRecords(place, opened.label_rows, opened.unit_rows, opened)
     _ = records.labels  # now: a record that cannot be read is for whoever loads it
     return records
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Place:
+    """Where records lie. Its repr does not show the digest.
+
+    Attributes:
+        path: of their file, absolute.
+        columns: that are read.
+        digest: the SHA-256 of the file, in hexadecimal.
+        index: the file that keeps the index, absolute; None for one without a name.
+    """
+
+    path: Path
+    columns: Columns
+    digest: str
+    index: Path | None
 
 
 class IndexedRecords(StoredRecords):
     """What `index_records` returns. Children and threads may read it.
 
-    A pickled copy opens the file when it is first read, so that a worker can tell what is wrong with it.
+    A pickled copy opens the index when it is first read, so that a worker can tell what is wrong with it. If
+    the index has no name, the copy makes its own.
 
     Args:
-        path: of the file, absolute.
-        columns: that were read.
-        digest: the SHA-256 of the file.
-        kept: the index.
-        storage: the open file; None: a copy's.
+        place: of the records.
+        label_rows: as in `StoredRecords`.
+        unit_rows: as in `StoredRecords`.
+        index: the open index; None for a copy.
     """
 
     def __init__(
-        self, path: Path, columns: Columns, digest: str, kept: Kept, storage: Storage | None = None
+        self, place: _Place, label_rows: Integers, unit_rows: Integers | None, index: _Index | None = None
     ) -> None:
-        self.columns = columns
-        self.label_rows = kept["label_rows"]
-        self.unit_rows = kept.get("unit_rows")
-        self._path, self._digest, self._kept, self._storage = path, digest, kept, storage
+        self.columns = place.columns
+        self.label_rows, self.unit_rows = label_rows, unit_rows
+        self._place, self._index = place, index
 
     @functools.cached_property
     def labels(self) -> dict[int, str]:
@@ -120,18 +138,13 @@ class IndexedRecords(StoredRecords):
             InvalidRecords: the file has changed, or the first record of a label cannot be read.
         """
         rows = first_rows(self.label_rows)
-        blocks = (rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK))
-        return {
-            row: record.label
-            for block in blocks
-            for row, record in zip(block, self._whole(block), strict=True)
-        }
+        return {row: record.label for row, record in zip(rows, self._in_turn(rows), strict=True)}
 
     def __repr__(self) -> str:
         return "IndexedRecords()"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return IndexedRecords, (self._path, self.columns, self._digest, self._kept)
+        return IndexedRecords, (self._place, self.label_rows, self.unit_rows)
 
     def __len__(self) -> int:
         return len(self.label_rows)
@@ -140,26 +153,31 @@ class IndexedRecords(StoredRecords):
         """One record, or a list of them for a slice.
 
         Raises:
-            InvalidRecords: the file has changed, or cannot be read.
+            InvalidRecords: the file has changed, or a record cannot be read.
         """
         rows = range(len(self))[row]
         return self._whole(rows) if isinstance(rows, range) else self._whole([rows])[0]
 
     def __iter__(self) -> Iterator[Record]:
-        for start in range(0, len(self), _BLOCK):
-            yield from self[start : start + _BLOCK]
+        return self._in_turn(range(len(self)))
 
     @redacts_errors(InvalidRecords, "reading")
     def take(self, rows: Sequence[int]) -> list[Record | None]:
         """See `StoredRecords.take`."""
-        with errors_of(self._path):
-            storage = self._opened()
-            found = storage.take(rows)
-            storage.check()  # only what an unchanged file does not yield is missing
-        return [
-            None if row is None else none_if_it_fails(functools.partial(record_of, row, self.columns))
-            for row in found
-        ]
+        index = self._opened()
+        index.check()  # a truncated map would end the process
+        found = [none_if_it_fails(functools.partial(index.record, row)) for row in rows]
+        index.check()  # only what an unchanged file does not yield is missing
+        return found
+
+    @redacts_errors(InvalidRecords, "reading")
+    def check(self) -> None:
+        """See `StoredRecords.check`."""
+        self._opened().check()
+
+    def _in_turn(self, rows: Sequence[int]) -> Iterator[Record]:
+        for start in range(0, len(rows), _BLOCK):
+            yield from self._whole(rows[start : start + _BLOCK])
 
     @redacts_errors(InvalidRecords, "reading")
     def _whole(self, rows: Sequence[int]) -> list[Record]:
@@ -168,88 +186,223 @@ class IndexedRecords(StoredRecords):
             raise InvalidRecords("a record can no longer be read")
         return found
 
-    @redacts_errors(InvalidRecords, "reading")
+    def _opened(self) -> _Index:
+        if self._index is None:
+            path = self._place.path
+            with errors_of(path):
+                seen = [one.stat() for one in files_of(path)]
+            self._index = _verified(
+                self._place, tuple((one.st_ino, one.st_size, one.st_mtime_ns) for one in seen)
+            )
+        return self._index
+
+
+class _Pinned:
+    """Files that must not change, open: one that takes the name of another later is not read.
+
+    Args:
+        path: their name in messages.
+        files: regular files.
+
+    Raises:
+        OSError: it cannot be opened.
+        InvalidRecords: it is a pipe or a device.
+    """
+
+    def __init__(self, path: Path, files: Iterable[Path]) -> None:
+        self._path = path
+        self._descriptors: list[int] = []
+        for one in files:
+            self._descriptors.append(os.open(one, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+            if not stat.S_ISREG(os.fstat(self._descriptors[-1]).st_mode):  # a pipe would wait
+                raise InvalidRecords("is not a regular file; name one")
+        self._state = self._seen()
+
+    def __del__(self) -> None:
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+
+    def streams(self) -> list[BufferedReader]:
+        """The content of each file from its start. All streams of a file share one position."""
+        for descriptor in self._descriptors:
+            os.lseek(descriptor, 0, os.SEEK_SET)
+        return [os.fdopen(descriptor, "rb", closefd=False) for descriptor in self._descriptors]
+
+    def digest(self) -> str:
+        """The SHA-256 of the content, in hexadecimal; of several files, that of theirs."""
+        digests = [hashlib.file_digest(file, "sha256").hexdigest() for file in self.streams()]
+        return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
+
     def check(self) -> None:
-        """See `StoredRecords.check`."""
-        with errors_of(self._path):
-            self._opened().check()
+        """Refuse a file that was written to, or truncated, since it was opened.
 
-    def _opened(self) -> Storage:
-        if self._storage is None:
-            storage = _unchanged(self._path, self.columns, self._digest)
-            storage.restore(self._kept)
-            self._storage = storage
-        return self._storage
+        Raises:
+            InvalidRecords: its size or its time of modification is another, or it cannot be read at all.
+        """
+        try:
+            changed = self._seen() != self._state
+        except OSError:
+            changed = True
+        if changed:
+            with errors_of(self._path):
+                raise InvalidRecords("has changed since it was indexed: index it again")
+
+    def _seen(self) -> list[tuple[int, int]]:
+        seen = map(os.fstat, self._descriptors)
+        return [(one.st_size, one.st_mtime_ns) for one in seen]
 
 
-def _unchanged(path: Path, columns: Columns, digest: str) -> Storage:
-    """The open file; opened again if it was written to since: its content may be that of the index again."""
-    storage = _verified(path, columns, digest)
-    try:
-        storage.check()
-    except InvalidRecords:
-        _verified.cache_clear()
-        with suppress(InvalidRecords):
-            return _verified(path, columns, digest)
-        raise
-    return storage
+class _Index:
+    """An Arrow file of records, mapped into memory.
+
+    Args:
+        file: that `_write` wrote.
+        place: of the records.
+        pinned: what must not change.
+
+    Attributes:
+        label_rows: see `StoredRecords`.
+        unit_rows: see `StoredRecords`.
+
+    Raises:
+        InvalidRecords: it is of other columns or of another content, or damaged.
+    """
+
+    def __init__(self, file: BinaryIO, place: _Place, *pinned: _Pinned) -> None:
+        arrow, names = pyarrow_for("index_records"), _names(place.columns)
+        with refused_if_damaged(_DAMAGED):
+            file.seek(0)
+            reader = arrow.ipc.open_file(file)
+            _check_schema(reader.schema, _schema(place))
+            self.label_rows, self.unit_rows = _first_rows(reader, names)
+            mapped = arrow.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            table = arrow.ipc.open_file(mapped).read_all()
+        self._values = [table.column(name) for name in ("text", *names)]
+        self._columns, self._pinned = place.columns, pinned
+
+    def record(self, row: int) -> Record:
+        """One record, by its number."""
+        return Record(*(values[row].as_py() for values in self._values), columns=self._columns)
+
+    def check(self) -> None:
+        """See `_Pinned.check`."""
+        for one in self._pinned:
+            one.check()
 
 
 @functools.lru_cache(maxsize=8)
-def _verified(path: Path, columns: Columns, digest: str) -> Storage:
-    """The open file, hashed once a process: a worker gets a copy of the records with each draw."""
-    storage = open_storage(path, columns)
-    if storage.digest() != digest:
-        raise InvalidRecords("has changed since it was indexed, or another took its name: index it again")
-    return storage
+def _verified(place: _Place, _seen: tuple[tuple[int, int, int], ...]) -> _Index:
+    """The open index, found once a process and state of the files: a worker may get many copies."""
+    with errors_of(place.path):
+        source = _Pinned(place.path, files_of(place.path))
+        if source.digest() != place.digest:
+            raise InvalidRecords("has changed since it was indexed, or another took its name: index it again")
+    return _opened(place, source)
 
 
-def _scanned(path: Path, storage: Storage, columns: Columns) -> Kept:
-    """Read and check every record of a file.
+def _opened(place: _Place, source: _Pinned) -> _Index:
+    """The open index, which is made if there is none."""
+    if place.index is None:
+        folder = place.path.parent
+        with write_errors(folder), TemporaryFile(dir=folder) as file:
+            _write(file, place, source)
+            return _Index(file, place, source)
+    if not place.index.exists():
+        with write_errors(place.index), replaced(place.index, mode=0o600) as file:
+            _write(file, place, source)
+    with errors_of(place.index):
+        kept = _Pinned(place.index, [place.index])
+        return _Index(kept.streams()[0], place, source, kept)
 
-    Raises:
-        InvalidRecords: one of them cannot be used, there are no records, or the file changed meanwhile.
-    """
-    with errors_of(path):
-        return _index(storage, columns)
+
+def _write(file: BinaryIO, place: _Place, source: _Pinned) -> None:
+    """Copy all records to an Arrow file."""
+    arrow, schema = pyarrow_for("index_records"), _schema(place)
+    names, key = _names(place.columns), secrets.token_bytes(32)
+    with arrow.ipc.new_file(file, schema) as writer:
+        for batch in _batches(_checked(place, source)):
+            values: list[list[Any]] = [[record.text for record in batch]]
+            for name in names:
+                named = [getattr(record, name) for record in batch]
+                values += [named, [_digest(one, key) for one in named]]
+            arrays = [arrow.array(each, field.type) for each, field in zip(values, schema, strict=True)]
+            writer.write_batch(arrow.record_batch(arrays, schema=schema))
+    file.flush()
+    source.check()
 
 
-def _index(storage: Storage, columns: Columns) -> Kept:
-    labels, units, key = array("Q"), array("Q"), secrets.token_bytes(32)
-    for where, row in storage.rows():
-        try:
-            record = record_of(row, columns)
-        except InvalidRecords as error:
-            raise InvalidRecords(f"{where}: {error}") from None
-        labels.frombytes(_digest(record.label, key))
-        if record.unit is not None:
-            units.frombytes(_digest(record.unit, key))
-    if not labels:
-        raise InvalidRecords("there are no records")
-    storage.check()
-    kept = storage.kept()
-    kept["label_rows"] = _first_rows(labels)
-    del labels
-    if units:
-        kept["unit_rows"] = _first_rows(units)
-    return kept
+def _checked(place: _Place, source: _Pinned) -> Iterator[Record]:
+    with errors_of(place.path):  # and not those of writing the index
+        yield from records_of(rows_of(place.path, source.streams(), place.columns), place.columns)
+
+
+def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
+    batch: list[Record] = []
+    characters = 0
+    for record in records:
+        batch.append(record)
+        characters += len(record.text)
+        if len(batch) == _BATCH or characters >= _CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _names(columns: Columns) -> list[str]:
+    """What records are grouped by."""
+    return ["label"] if columns.unit is None else ["label", "unit"]
 
 
 def _digest(name: str, key: bytes) -> bytes:
-    """16 bytes that stand for a name: by a secret key, so that nobody can choose names that collide."""
-    return hashlib.blake2b(name.encode(), digest_size=16, key=key).digest()
+    """What stands for a name: by a secret key, so that nobody can choose names that collide."""
+    return hashlib.blake2b(name.encode(), digest_size=_DIGEST, key=key).digest()
 
 
-def _first_rows(digests: array[int]) -> Integers:
-    """For each digest the position of the first equal one."""
-    pairs = np.frombuffer(digests, dtype=np.uint64).reshape(-1, 2)
-    order = np.lexsort((pairs[:, 1], pairs[:, 0]))  # stable: of equal ones, the first comes first
-    changed = np.ones(len(order), dtype=bool)
-    changed[1:] = False
-    for half in range(2):
-        values = pairs[order, half]
-        changed[1:] |= values[1:] != values[:-1]
-    starts = np.flatnonzero(changed)
-    firsts: Integers = np.empty(len(order), dtype=np.int32 if len(order) < 2**31 else np.int64)
-    firsts[order] = np.repeat(order[starts].astype(firsts.dtype), np.diff(np.append(starts, len(order))))
-    return firsts
+def _schema(place: _Place) -> Any:
+    """The columns of an index: texts, names, and a digest for each name."""
+    arrow = pyarrow_for("index_records")
+    columns = asdict(place.columns)
+    del columns["fields"]  # the text column's name tells them
+    del columns["masked"]  # a file's texts are as they are
+    told = {
+        "format": "dpfewshot index 2",
+        "confidential": "as private as the records: it holds them",
+        "sha256": place.digest,
+        "columns": json.dumps(columns),
+    }
+    fields = [("text", arrow.large_string())]
+    for name in _names(place.columns):
+        fields += [(name, arrow.large_string()), (f"{name}_digest", arrow.binary(_DIGEST))]
+    return arrow.schema(fields, metadata=told)
+
+
+def _check_schema(found: Any, expected: Any) -> None:
+    told, wanted = found.metadata or {}, expected.metadata
+    if b"sha256" not in told:
+        raise InvalidRecords(_DAMAGED)
+    if not found.equals(expected) or told | {b"sha256": wanted[b"sha256"]} != wanted:
+        raise InvalidRecords(
+            "is an index of other columns, or of another version; delete it, or name another"
+        )
+    if told[b"sha256"] != wanted[b"sha256"]:
+        raise InvalidRecords("is the index of another content: the records have changed; delete it")
+
+
+def _first_rows(reader: Any, names: Sequence[str]) -> tuple[Integers, Integers | None]:
+    """For each record the first one with its label, and the first one with its unit, by their digests.
+
+    Every batch is validated: Arrow follows an offset beyond its buffer, and ends the process.
+    """
+    digests = {name: bytearray() for name in names}
+    for number in range(reader.num_record_batches):
+        batch = reader.get_batch(number)
+        batch.validate(full=True)
+        if any(column.null_count for column in batch.columns):
+            raise InvalidRecords(_DAMAGED)
+        for name in names:
+            digests[name] += batch.column(f"{name}_digest").buffers()[1][: _DIGEST * len(batch)]
+    if not digests["label"]:
+        raise InvalidRecords(_DAMAGED)
+    label_rows, *unit_rows = (first_equal(np.frombuffer(each, f"S{_DIGEST}")) for each in digests.values())
+    return label_rows, unit_rows[0] if unit_rows else None

@@ -9,15 +9,20 @@ operator alone (design note 5.7).
 
 from __future__ import annotations
 
+import csv
+import gzip
+import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedIOBase
+from itertools import chain
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Final, TypeAlias, overload
 
-from dpfewshot.errors import InvalidRecords
-from dpfewshot.records.checks import TextColumns, columns_for, columns_to_read, record_of
-from dpfewshot.records.files import Rows, numbered, rows_of_file, zipped
+from dpfewshot.errors import InvalidRecords, MissingExtra
+from dpfewshot.records.checks import TextColumns, columns_for, columns_to_read, records_of
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import (
     LABEL_COLUMN,
@@ -26,7 +31,24 @@ from dpfewshot.values import (
     Records,
     StoredRecords,
     columns_of,
+    counted,
 )
+
+_BOM: Final = b"\xef\xbb\xbf"
+_MAGIC: Final = b"ARROW1"
+"""How an Arrow file begins, and no Arrow stream."""
+
+_BATCH: Final = 1024
+"""Rows of a Parquet file that are read at once."""
+
+_LONGEST_FIELD: Final = 2**31 - 1  # characters; the largest C long on every platform
+SEPARATORS: Final = ",;\t|"
+"""What may separate the columns of a CSV file, the first of equals first."""
+
+Rows = Iterator[tuple[str, object]]
+"""Each row with its position: ("line 3", {"text": ..., "label": ...})."""
+
+_Reader: TypeAlias = Callable[[Sequence[BufferedIOBase], Columns], Rows]
 
 
 @redacts_errors(InvalidRecords, "loading")
@@ -66,8 +88,9 @@ def read_records(
         >>> read_records("tickets.jsonl.gz", text="body", label="topic", unit="customer")  # doctest: +SKIP
     """
     path, columns = Path(path), columns_for(text, label, unit)
-    with errors_of(path):
-        return _collect(rows_of_file(path, columns), columns)
+    with errors_of(path), ExitStack() as opened:
+        files = [opened.enter_context(one.open("rb")) for one in files_of(path)]
+        return Records(records_of(rows_of(path, files, columns), columns))
 
 
 @overload
@@ -113,7 +136,7 @@ def as_records(
     if isinstance(source, StoredRecords):
         _check_names(source.columns, given)
         return source
-    records = _collect(_rows_in_memory(source, given), given)
+    records = Records(records_of(_rows_in_memory(source, given), given))
     columns = columns_of(records)
     _check_names(columns, given)
     if columns.unit is None and len({record.unit is None for record in records}) > 1:
@@ -136,20 +159,6 @@ def _check_names(remembered: Columns, given: Columns) -> None:
 
 def _text_named(columns: Columns) -> str | dict[str, str]:
     return dict(columns.fields) or columns.text
-
-
-@contextmanager
-def errors_of(path: Path) -> Iterator[None]:
-    """Name the file in what goes wrong with it, on one line."""
-    shown = str(path) if str(path).isprintable() else ascii(str(path))
-    try:
-        yield
-    except InvalidRecords as error:
-        raise InvalidRecords(f"{shown}: {error}") from None
-    except OSError as error:
-        # A library's OSError may carry any text, or none, where the system's reason stands.
-        reason = os.strerror(error.errno) if error.errno else type(error).__name__
-        raise InvalidRecords(f"{shown}: cannot be read: {reason}") from None
 
 
 def _rows_in_memory(source: Any, columns: Columns) -> Rows:
@@ -180,13 +189,234 @@ def _rows_of_dataset(dataset: Any) -> Iterator[object]:
     yield from dataset
 
 
-def _collect(rows: Rows, columns: Columns) -> Records:
-    records = Records()
-    for where, row in rows:
-        try:
-            records.append(record_of(row, columns))
-        except InvalidRecords as error:
-            raise InvalidRecords(f"{where}: {error}") from None
-    if not records:
-        raise InvalidRecords("there are no records")
-    return records
+# ---- files -----------------------------------------------------------------------------------------------
+
+
+def files_of(path: Path) -> list[Path]:
+    """The file that a path names, or those of a data set that `datasets` saved, in its own order.
+
+    Raises:
+        InvalidRecords: there is none.
+    """
+    if not path.exists():
+        raise InvalidRecords("no such file")
+    if not path.is_dir():
+        return [path]
+    try:
+        state = json.loads((path / "state.json").read_bytes())
+        return [path / str(one["filename"]) for one in state["_data_files"]]
+    except (OSError, ValueError, TypeError, KeyError):
+        raise InvalidRecords(
+            "is a directory, and none that datasets.Dataset.save_to_disk wrote; give one file"
+        ) from None
+
+
+def rows_of(path: Path, files: Sequence[BufferedIOBase], columns: Columns) -> Rows:
+    """The rows of files.
+
+    Args:
+        path: it tells what the files are.
+        files: those of `files_of`, open.
+        columns: that are read.
+
+    Raises:
+        InvalidRecords: a file cannot be used, or its kind is unknown.
+        MissingExtra: pyarrow is not installed.
+    """
+    name = "x.arrow" if path.is_dir() else path.name.lower()
+    for suffix, rows in _READERS.items():
+        if name.endswith(suffix):
+            return rows(files, columns)
+    raise InvalidRecords(f"unknown suffix; known are {', '.join(_READERS)}")
+
+
+@contextmanager
+def errors_of(path: Path) -> Iterator[None]:
+    """Name the file in what goes wrong with it, on one line."""
+    shown = str(path) if str(path).isprintable() else ascii(str(path))
+    try:
+        yield
+    except InvalidRecords as error:
+        raise InvalidRecords(f"{shown}: {error}") from None
+    except OSError as error:
+        # A library's OSError may carry any text, or none, where the system's reason stands.
+        reason = os.strerror(error.errno) if error.errno else type(error).__name__
+        raise InvalidRecords(f"{shown}: cannot be read: {reason}") from None
+
+
+def _unpacked(rows: _Reader) -> _Reader:
+    """The reader of a file that gzip packed."""
+    return lambda files, columns: rows([gzip.open(file) for file in files], columns)
+
+
+def _lines(file: BufferedIOBase) -> Iterator[str]:
+    """The lines of a text file in UTF-8. Only a line feed ends one: texts may contain other separators."""
+    number = 0
+    try:
+        for number, line in enumerate(file, start=1):
+            yield (line.removeprefix(_BOM) if number == 1 else line).decode()
+    except UnicodeDecodeError:
+        raise InvalidRecords(f"line {number}: is not UTF-8; convert the file") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise InvalidRecords("is damaged or truncated: not a complete gzip file") from None
+
+
+def _jsonl_rows(files: Sequence[BufferedIOBase], _columns: Columns) -> Rows:
+    for number, line in enumerate(_lines(files[0]), start=1):
+        if line.strip():
+            yield f"line {number}", _json_object(line, f"line {number}")
+
+
+def _json_object(line: str, where: str) -> dict[str, object]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):  # a number of thousands of digits raises ValueError too
+        raise InvalidRecords(f"{where}: is not JSON; put one object on each line") from None
+    if not isinstance(row, dict):
+        raise InvalidRecords(f"{where}: is not a JSON object; put one object on each line")
+    return row
+
+
+def _csv_rows(files: Sequence[BufferedIOBase], columns: Columns) -> Rows:
+    # The limit (131,072 characters by default) is global. Restoring it would break a thread that reads now.
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
+    lines = _lines(files[0])
+    first = next(lines, "")
+    separator = _separator(first, columns)
+    # Without `strict`, an unclosed quote would swallow the rest of the file into one record.
+    reader = csv.reader(chain([first] if first else [], lines), delimiter=separator, strict=True)
+    _, header = _next_csv_row(reader)
+    if header is None:
+        raise InvalidRecords("is empty; the first line must name the columns")
+    try:
+        columns_to_read(columns, header)
+    except InvalidRecords as error:
+        split = f"the first line has {counted(len(header), 'column')}, separated by {separator!r}"
+        raise InvalidRecords(f"{error}; {split}") from None
+    while True:
+        where, row = _next_csv_row(reader)
+        if row is None:
+            return
+        if not row:  # a blank line
+            continue
+        if len(row) != len(header):
+            trouble = f"has {'fewer' if len(row) < len(header) else 'more'} fields than the first line"
+            raise InvalidRecords(f"{where}: {trouble}; quote a field that holds {separator!r} or line ends")
+        yield where, dict(zip(header, row, strict=True))
+
+
+def _separator(header: str, columns: Columns) -> str:
+    """What separates the columns: what splits the first line into those that are asked for.
+
+    Without one, it is what splits the line most often, and a comma among equals.
+    """
+    split: dict[str, list[str]] = {}
+    for separator in SEPARATORS:
+        with suppress(csv.Error, StopIteration):
+            split[separator] = next(csv.reader([header], delimiter=separator, strict=True))
+    for separator, names in split.items():
+        with suppress(InvalidRecords):
+            columns_to_read(columns, names)
+            return separator
+    return max(split, key=lambda one: len(split[one]), default=SEPARATORS[0])
+
+
+def _next_csv_row(reader: Any) -> tuple[str, list[str] | None]:
+    where = f"line {reader.line_num + 1}"  # its start: a quoted field may span lines
+    try:
+        return where, next(reader, None)
+    except csv.Error:
+        trouble = "is not CSV: a quote is not closed or not doubled, or a line end is not quoted"
+        raise InvalidRecords(f"{where}: {trouble}") from None
+
+
+def _parquet_rows(file: BufferedIOBase, columns: Columns) -> Iterator[object]:
+    pyarrow_for("reading Parquet files")
+    from pyarrow import parquet
+
+    with refused_if_damaged("is damaged, or not a Parquet file"):
+        reader = parquet.ParquetFile(file, pre_buffer=False)
+        names = columns_to_read(columns, list(reader.schema_arrow.names))
+        for batch in reader.iter_batches(_BATCH, columns=names, use_threads=False):
+            yield from _batch_rows(batch, names)
+
+
+def _arrow_rows(file: BufferedIOBase, columns: Columns) -> Iterator[object]:
+    """The rows of an Arrow file or stream."""
+    arrow = pyarrow_for("reading Arrow files")
+    with refused_if_damaged("is damaged, or not an Arrow file"):
+        magic = file.read(len(_MAGIC))
+        file.seek(0)
+        if magic == _MAGIC:
+            reader = arrow.ipc.open_file(file)
+            batches = map(reader.get_batch, range(reader.num_record_batches))
+        else:
+            reader = batches = arrow.ipc.open_stream(file)
+        names = columns_to_read(columns, list(reader.schema.names))
+        for each in batches:
+            batch = each.select(names)
+            batch.validate(full=True)  # Arrow follows an offset beyond its buffer, and ends the process
+            yield from _batch_rows(batch, names)
+
+
+def _batch_rows(batch: Any, names: Sequence[str]) -> Iterator[object]:
+    return zipped(names, [[value.as_py() for value in batch.column(name)] for name in names])
+
+
+def zipped(names: Sequence[str], values: list[list[object]]) -> Iterator[dict[str, object]]:
+    """The rows of these columns."""
+    for row in zip(*values, strict=True):
+        yield dict(zip(names, row, strict=True))
+
+
+def numbered(rows: Iterable[object]) -> Rows:
+    """Each row with its number, from 1."""
+    for number, row in enumerate(rows, start=1):
+        yield f"record {number}", row
+
+
+def _table_rows(rows: Callable[[BufferedIOBase, Columns], Iterator[object]]) -> _Reader:
+    return lambda files, columns: numbered(row for file in files for row in rows(file, columns))
+
+
+def pyarrow_for(what: str) -> Any:
+    """The package pyarrow.
+
+    Args:
+        what: is done with it, for the message.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.ipc
+    except ImportError:
+        raise MissingExtra(what, "parquet") from None
+    return pa
+
+
+@contextmanager
+def refused_if_damaged(what: str) -> Iterator[None]:
+    """Refuse a file that Arrow cannot read, in these words."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (InvalidRecords, MemoryError):  # some are a ValueError, or an ArrowException, too
+        raise
+    except OverflowError:
+        raise InvalidRecords("has a number or time beyond Python's range; convert it to a string") from None
+    except (pa.ArrowException, OSError, EOFError, ValueError):
+        raise InvalidRecords(what) from None
+
+
+_READERS: Final[Mapping[str, _Reader]] = {
+    ".jsonl": _jsonl_rows,
+    ".jsonl.gz": _unpacked(_jsonl_rows),
+    ".csv": _csv_rows,
+    ".csv.gz": _unpacked(_csv_rows),
+    ".parquet": _table_rows(_parquet_rows),
+    ".arrow": _table_rows(_arrow_rows),
+    ".feather": _table_rows(_arrow_rows),
+}

@@ -178,6 +178,15 @@ def first_rows(rows: Integers) -> list[int]:
     return found
 
 
+def first_equal(values: NDArray[Any]) -> Integers:
+    """For each value the position of the first equal one."""
+    order = np.argsort(values, kind="stable").astype(positions(len(values)).dtype)
+    starts = np.where(_changes(values[order]), positions(len(order)), 0)
+    firsts = np.empty_like(order)
+    firsts[order] = order[np.maximum.accumulate(starts)]
+    return firsts
+
+
 def _by_most(
     records: Sequence[Record], ranks: Integers, unit_rows: Integers, labels: int
 ) -> list[UnitSequence]:

@@ -24,11 +24,11 @@ from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import PoissonGaussian, calibrate, epsilon
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import DPFewShotError, InvalidPlan
-from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.exact import RandomSource
 from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.icl.calibration import Calibration
 from dpfewshot.icl.few_shot import FewShotPrompt
-from dpfewshot.mechanisms.noise import noise_scale
+from dpfewshot.mechanisms.gaussian import noise_scale
 from dpfewshot.planning.planner import SMALLEST_EPSILON
 from dpfewshot.planning.population import Population
 from dpfewshot.prompts.few_shot import PromptFormat

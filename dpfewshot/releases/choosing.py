@@ -22,7 +22,7 @@ from dpfewshot.account.history import Details
 from dpfewshot.account.permit import Permit
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import DPFewShotError, InvalidPlan
-from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.exact import RandomSource
 from dpfewshot.planning.population import Population
 from dpfewshot.records import as_records
 from dpfewshot.records.units import UnitSequence
@@ -177,7 +177,7 @@ def _models(backend: LogprobBackend | Sequence[LogprobBackend]) -> tuple[Logprob
     if not models:
         raise InvalidPlan("there is no backend to score with")
     for model in models:
-        if not hasattr(model, "next_token_logprobs"):
+        if not isinstance(model, LogprobBackend):
             raise InvalidPlan(f"backend must be a LogprobBackend, or several, not {type(model).__name__}")
     return models
 

@@ -22,9 +22,9 @@ from dpfewshot.account.history import Details
 from dpfewshot.account.permit import Permit
 from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.errors import DPFewShotError, InvalidPlan
-from dpfewshot.exact.laplace import discrete_laplace
+from dpfewshot.exact import RandomSource
+from dpfewshot.exact.choice import discrete_laplace
 from dpfewshot.exact.normal import exponential_of_minus
-from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.records import as_records
 from dpfewshot.records.units import units_by_label
 from dpfewshot.runtime.redaction import redacts_errors

@@ -17,9 +17,8 @@ from tqdm import tqdm
 
 from dpfewshot.account.permit import Permit
 from dpfewshot.account.reservation import Reservation
-from dpfewshot.backends.characters import first_tokens
-from dpfewshot.backends.end_tokens import ending_tokens, text_of
 from dpfewshot.backends.protocol import LogprobBackend, failing_as_backend, states_invariance
+from dpfewshot.backends.text import ending_tokens, first_tokens, text_of
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
 from dpfewshot.icl.calibration import Calibration
 from dpfewshot.icl.classifier import Classifier
@@ -138,7 +137,7 @@ class _RecordPrompts:
         self._ending = prompt.ending
         prompt.backend.detokenize(self._ending[-1:])  # a server's vocabulary is read now, for no record
         longest = len(prompt.prefix) + record_token_cap + len(self._ending) + label_tokens
-        context = getattr(prompt.backend, "context_tokens", None)
+        context = prompt.backend.context_tokens
         if context is not None and longest > context:
             raise InvalidPlan(
                 f"a prompt takes up to {longest} tokens: {len(prompt.prefix)} of instruction and "

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from dpfewshot import _core
 from dpfewshot.account.amounts import Amount, EventCost
 from dpfewshot.account.permit import Permit
-from dpfewshot.exact.laplace import discrete_laplace
+from dpfewshot.exact import RandomSource
+from dpfewshot.exact.choice import discrete_laplace
 from dpfewshot.exact.normal import exponential_of_minus
-from dpfewshot.exact.random_source import RandomSource
 from dpfewshot.exact.rounding import rounded_down, rounded_up
 from dpfewshot.releases.scores import GRID, Integers
 

@@ -4,10 +4,16 @@ By default it shows released facts only. On request it adds what was computed fr
 budget, and then says that it is confidential.
 """
 
-from dpfewshot.report.contents import Contents, Sources, select
+from dpfewshot.report.contents import (
+    Contents,
+    PlanDocument,
+    Sources,
+    read_choice,
+    read_findings,
+    read_plan,
+    select,
+)
 from dpfewshot.report.page import page
-from dpfewshot.report.sources import PlanDocument, read_choice, read_evaluation, read_findings, read_plan
-from dpfewshot.report.spending import read_snapshot
 
 __all__ = [
     "Contents",
@@ -15,9 +21,7 @@ __all__ = [
     "Sources",
     "page",
     "read_choice",
-    "read_evaluation",
     "read_findings",
     "read_plan",
-    "read_snapshot",
     "select",
 ]

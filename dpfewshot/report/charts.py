@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dpfewshot.audit import Figure
-from dpfewshot.report.accuracy import Panel, epsilon_order
+from dpfewshot.evaluation import Cell, Summary, summarise
 from dpfewshot.report.promise import Promise
 from dpfewshot.report.spending import Moment, Spending
 from dpfewshot.report.svg import Drawing, Plot, Scale, dash_of, round_values, series_class
-from dpfewshot.report.text import plural
-from dpfewshot.values import epsilon_text, percent_text
-
-if TYPE_CHECKING:
-    from dpfewshot.evaluation import Summary
+from dpfewshot.values import counted, epsilon_text, percent_text
 
 MOST_POINTS: Final = 400
 """Approximate maximum of points on a line; more would not be visible."""
 
 _SHARES: Final = [(share / 100, f"{share} %") for share in range(0, 101, 20)]
+_DAY: Final = 86_400.0
 
 
 def budget_chart(spending: Spending, *, dates: bool) -> Drawing:
-    """Draw the ε spent after each plan, and the budget.
-
-    Args:
-        spending: an account's spending.
-        dates: whether the axis is time, not the order of plans.
-    """
+    """Draw the ε spent after each plan, and the budget; over time if `dates`, else by the order of plans."""
     moments = thinned(spending.moments)
     places = [moment.at.timestamp() if dates else float(moment.plans) for moment in moments]
     first, last = places[0], max(places[-1], places[0] + 1)
@@ -39,7 +34,7 @@ def budget_chart(spending: Spending, *, dates: bool) -> Drawing:
         "budget-chart",
         "Budget spent",
         f"A line climbs in steps to an epsilon of {epsilon_text(spending.spent.epsilon)} after "
-        f"{plural(len(spending.plans), 'plan')}, below a dashed line at the budget of "
+        f"{counted(len(spending.plans), 'plan')}, below a dashed line at the budget of "
         f"{epsilon_text(spending.budget.epsilon)}.",
         across=(first, last),
         up=(0.0, highest * 1.08),
@@ -56,6 +51,30 @@ def budget_chart(spending: Spending, *, dates: bool) -> Drawing:
     plot.line(plot.at(spent), series_class(0))
     plot.line(plot.at(budget), series_class(1), dash=dash_of(1))
     return plot
+
+
+def thinned(moments: Sequence[Moment]) -> list[Moment]:
+    """Keep a few hundred moments: the largest spend of each group, changes of budget, and both ends."""
+    size = -(-len(moments) // MOST_POINTS)
+    groups = [range(start, min(start + size, len(moments))) for start in range(0, len(moments), size)]
+    kept = {0, len(moments) - 1}
+    kept |= {max(group, key=lambda place: moments[place].spent.epsilon) for group in groups}
+    kept |= {place for place, (a, b) in enumerate(pairwise(moments), start=1) if a.budget != b.budget}
+    return [moments[place] for place in sorted(kept)]
+
+
+def _steps(points: Sequence[tuple[float, float]], last: float) -> list[tuple[float, float]]:
+    """Hold each value until the next."""
+    corners = [points[0]]
+    for (_, before), (x, value) in pairwise(points):
+        corners += [(x, before), (x, value)]
+    return [*corners, (last, points[-1][1])]
+
+
+def _dates(first: float, last: float) -> list[tuple[float, str]]:
+    form = "%Y-%m-%d" if last - first > 2 * _DAY else "%d %H:%M"
+    places = [first + (last - first) * share for share in (0.1, 0.5, 0.9)]
+    return [(place, datetime.fromtimestamp(place, UTC).strftime(form)) for place in places]
 
 
 def attack_chart(promise: Promise) -> Drawing:
@@ -79,23 +98,75 @@ def attack_chart(promise: Promise) -> Drawing:
     return plot
 
 
-def accuracy_chart(panel: Panel, name: str) -> Drawing:
-    """Draw accuracy against ε with 95 % intervals, one series per condition.
+@dataclass(frozen=True)
+class Panel:
+    """The contents of a chart: all conditions of a task, model and number of shots, and those without shots.
 
-    Args:
-        panel: the conditions to draw.
-        name: the drawing's id.
+    Attributes:
+        shots: the number of demonstrations in the prompt; 0 if nothing else was measured.
+        series: the summaries of each condition, by ascending ε, no privacy last.
     """
-    epsilons = sorted({epsilon_order(each.epsilon) for each in panel.summaries})
-    lowest, highest = min(each.low for each in panel.summaries), max(each.high for each in panel.summaries)
-    best = max(panel.summaries, key=lambda each: each.accuracy)
+
+    task: str
+    model: str
+    shots: int
+    series: Mapping[str, Sequence[Summary]]
+
+    @property
+    def summaries(self) -> list[Summary]:
+        """All summaries, by condition."""
+        return [one for ones in self.series.values() for one in ones]
+
+    @property
+    def uncertified(self) -> list[str]:
+        """The conditions with an ε that is only the noise's."""
+        return [
+            name
+            for name, ones in self.series.items()
+            if any(one.epsilon is not None and not one.certified for one in ones)
+        ]
+
+
+def panels(cells: Sequence[Cell]) -> list[Panel]:
+    """Return one panel for each task, model and number of shots, in order of measurement."""
+    summaries = summarise(cells)
+    found = []
+    for task, model in dict.fromkeys((one.task, one.model) for one in summaries):
+        of_model = [one for one in summaries if (one.task, one.model) == (task, model)]
+        for shots in sorted({one.shots for one in of_model} - {0}) or [0]:
+            shown = [one for one in of_model if one.shots in {0, shots}]
+            found.append(Panel(task, model, shots, _by_condition(shown)))
+    return found
+
+
+def _by_condition(summaries: Sequence[Summary]) -> dict[str, list[Summary]]:
+    """Group by condition, and by the writer if there are several."""
+    writers = len({one.writer for one in summaries if one.shots}) > 1
+    series: dict[str, list[Summary]] = defaultdict(list)
+    for one in sorted(summaries, key=_epsilon_order):
+        series[one.condition + (f" by {one.writer}" if writers and one.shots else "")].append(one)
+    return series
+
+
+def _epsilon_order(summary: Summary) -> float:
+    return math.inf if summary.epsilon is None else summary.epsilon
+
+
+def accuracy_chart(panel: Panel, name: str) -> Drawing:
+    """Draw accuracy against ε with 95 % intervals, one series per condition."""
+    summaries = panel.summaries
+    epsilons = sorted(set(map(_epsilon_order, summaries)))
+    best = max(summaries, key=lambda each: each.accuracy)
     plot = Plot(
         name,
         f"{panel.task}, {panel.model}: accuracy against epsilon",
-        f"{plural(len(panel.series), 'condition')}: {', '.join(panel.series)}. The highest is "
-        f"{best.title} with {100 * best.accuracy:.1f} % at epsilon {epsilon_mark(best.epsilon)}.",
+        f"{counted(len(panel.series), 'condition')}: {', '.join(panel.series)}. The highest is "
+        f"{best.condition} with {100 * best.accuracy:.1f} % at epsilon {epsilon_mark(best.epsilon)}.",
         across=(-0.5, len(epsilons) - 0.5),
-        up=(max(0.0, lowest - 0.03), min(1.0, highest + 0.03)),
+        up=(
+            max(0.0, min(each.low for each in summaries) - 0.03),
+            min(1.0, max(each.high for each in summaries) + 0.03),
+        ),
         axes=("epsilon (∞: no privacy)", "accuracy"),
     )
     plot.ticks(
@@ -104,29 +175,45 @@ def accuracy_chart(panel: Panel, name: str) -> Drawing:
         both=False,
     )
     width = 0.6 / len(panel.series)
-    for number, rows in enumerate(panel.series.values()):
+    for number, ones in enumerate(panel.series.values()):
         aside = (number - (len(panel.series) - 1) / 2) * width
-        summaries = [row.summary for row in rows]
-        places = [epsilons.index(epsilon_order(each.epsilon)) + aside for each in summaries]
-        _series(plot, number, places, summaries)
+        places = [epsilons.index(_epsilon_order(each)) + aside for each in ones]
+        _series(plot, number, places, ones)
     return plot
 
 
-def interval_chart(figure: Figure, name: str) -> Drawing:
-    """Draw one figure of an audit: value, interval and reference.
+def _series(plot: Plot, number: int, places: Sequence[float], ones: Sequence[Summary]) -> None:
+    style = series_class(number)
+    if [one.epsilon for one in ones] in ([0.0], [None]):  # a baseline to compare with
+        level = ones[0].accuracy
+        plot.line(plot.at([(plot.x.low, level), (plot.x.high, level)]), f"faint {style}", dash="4 4")
+    elif len(ones) > 1:
+        values = (one.accuracy for one in ones)
+        plot.line(plot.at(zip(places, values, strict=True)), style, dash=dash_of(number))
+    for place, one in zip(places, ones, strict=True):
+        plot.line(plot.at([(place, one.low), (place, one.high)]), style)
+        plot.marker(plot.x(place), plot.y(one.accuracy), number)
 
-    Args:
-        figure: the figure to draw.
-        name: the drawing's id.
-    """
+
+def epsilon_mark(epsilon: float | None) -> str:
+    """Write an ε for an axis or a table, without padding zeros."""
+    if epsilon is None or epsilon == math.inf:
+        return "∞"
+    return f"{epsilon:g}" if float(f"{epsilon:g}") == epsilon else epsilon_text(epsilon)
+
+
+def interval_chart(figure: Figure, name: str) -> Drawing:
+    """Draw one figure of an audit: value, interval and reference."""
     numbers = [n for n in (figure.value, figure.low, figure.high, figure.reference) if n is not None]
     low, high = min(numbers), max(numbers)
     if low >= 0 and high <= 1:
         low, high = 0.0, 1.0
     else:
         low, high = low - 0.1 * (high - low) - 1e-9, high + 0.1 * (high - low) + 1e-9
+    against = "" if figure.reference is None else f", reference {figure.reference:.4g}"
+    words = f"{figure.value:.4g}, interval: {interval_text(figure)}{against}"
     width, height = 170, 26
-    drawing = Drawing(name, figure.name, _in_words(figure), width=width, height=height)
+    drawing = Drawing(name, figure.name, words, width=width, height=height)
     x, middle = Scale(low, high, 8, width - 8), height / 2
     drawing.line([(8, middle), (width - 8, middle)], "grid")
     ends = [x(end) for end in (figure.low, figure.high) if end is not None]
@@ -142,59 +229,9 @@ def interval_chart(figure: Figure, name: str) -> Drawing:
     return drawing
 
 
-def epsilon_mark(epsilon: float | None) -> str:
-    """Write an ε for an axis or a table, without padding zeros."""
-    if epsilon is None or epsilon == float("inf"):
-        return "∞"
-    return f"{epsilon:g}" if float(f"{epsilon:g}") == epsilon else epsilon_text(epsilon)
-
-
 def interval_text(figure: Figure) -> str:
     """Write a figure's interval, which may be open at one end."""
     low, high = figure.low, figure.high
     if low is None:
         return "none" if high is None else f"at most {high:.4g}"
     return f"at least {low:.4g}" if high is None else f"{low:.4g} to {high:.4g}"
-
-
-def thinned(moments: Sequence[Moment]) -> list[Moment]:
-    """Keep a few hundred moments: the largest spend of each group, changes of budget, and both ends."""
-    size = -(-len(moments) // MOST_POINTS)
-    groups = [range(start, min(start + size, len(moments))) for start in range(0, len(moments), size)]
-    kept = {0, len(moments) - 1}
-    kept |= {max(group, key=lambda place: moments[place].spent.epsilon) for group in groups}
-    kept |= {place for place, (a, b) in enumerate(pairwise(moments), start=1) if a.budget != b.budget}
-    return [moments[place] for place in sorted(kept)]
-
-
-def _series(plot: Plot, number: int, places: Sequence[float], rows: Sequence[Summary]) -> None:
-    style = series_class(number)
-    if [row.epsilon for row in rows] in ([0.0], [None]):  # a baseline to compare with
-        level = rows[0].accuracy
-        plot.line(plot.at([(plot.x.low, level), (plot.x.high, level)]), f"faint {style}", dash="4 4")
-    elif len(rows) > 1:
-        values = (row.accuracy for row in rows)
-        plot.line(plot.at(zip(places, values, strict=True)), style, dash=dash_of(number))
-    for place, row in zip(places, rows, strict=True):
-        plot.line(plot.at([(place, row.low), (place, row.high)]), style)
-        plot.marker(plot.x(place), plot.y(row.accuracy), number)
-
-
-def _steps(points: Sequence[tuple[float, float]], last: float) -> list[tuple[float, float]]:
-    """Hold each value until the next."""
-    corners = [points[0]]
-    for (_, before), (x, value) in pairwise(points):
-        corners += [(x, before), (x, value)]
-    return [*corners, (last, points[-1][1])]
-
-
-def _dates(first: float, last: float) -> list[tuple[float, str]]:
-    day = 86_400.0
-    form = "%Y-%m-%d" if last - first > 2 * day else "%d %H:%M"
-    places = [first + (last - first) * share for share in (0.1, 0.5, 0.9)]
-    return [(place, datetime.fromtimestamp(place, UTC).strftime(form)) for place in places]
-
-
-def _in_words(figure: Figure) -> str:
-    against = "" if figure.reference is None else f", reference {figure.reference:.4g}"
-    return f"{figure.value:.4g}, interval: {interval_text(figure)}{against}"

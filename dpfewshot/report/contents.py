@@ -2,23 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from dpfewshot.account.amounts import Amount
 from dpfewshot.account.verification import Snapshot
-from dpfewshot.audit import Finding
-from dpfewshot.demonstrations import Demonstrations
+from dpfewshot.audit import AuditFinding
+from dpfewshot.demonstrations import Demonstrations, from_line
+from dpfewshot.errors import InvalidPlan, InvalidReport
+from dpfewshot.evaluation import Cell
+from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.releases.choice import Choice
-from dpfewshot.report.accuracy import Panel, panels
+from dpfewshot.report.charts import Panel, panels
 from dpfewshot.report.promise import Promise
-from dpfewshot.report.sources import PlanDocument
 from dpfewshot.report.spending import Spending, spending_of
 from dpfewshot.values import PrivacySpend
 
-if TYPE_CHECKING:
-    from dpfewshot.evaluation import Cell
+File = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class PlanDocument:
+    """What `dpfewshot plan --json` prints, or `generate --json`, which adds the plan's demonstrations.
+
+    Attributes:
+        plan: the result of `GenerationPlan.as_dict`.
+        demonstrations: the plan's demonstrations, with the plan's cost; None for a plan alone.
+    """
+
+    plan: Mapping[str, Any]
+    demonstrations: Demonstrations | None = None
+
+    @property
+    def spend(self) -> PrivacySpend | None:
+        """The amount that the plan reserves; None without privacy."""
+        epsilon, delta = self.plan["epsilon"], self.plan["delta"]
+        return None if epsilon is None or delta is None else PrivacySpend(float(epsilon), float(delta))
+
+
+def read_plan(path: File) -> PlanDocument:
+    """Read a plan, or a plan with its demonstrations.
+
+    Raises:
+        InvalidReport: the file cannot be read, or is not a plan.
+    """
+    document = _json(path, "plan")
+    plan, lines = document.get("plan", document), document.get("demonstrations")
+    try:
+        GenerationPlan.from_dict(plan)
+    except InvalidPlan as error:
+        raise InvalidReport(f"{path}: {error}") from None
+    alone = PlanDocument(plan)
+    if lines is None:
+        return alone
+    try:
+        items = [from_line(line) for line in lines]
+    except (TypeError, ValueError):
+        raise InvalidReport(f"{path}: one of the demonstrations is malformed") from None
+    return PlanDocument(plan, Demonstrations(items, plan_spend=alone.spend))
+
+
+def read_choice(path: File) -> Choice:
+    """Read what `dpfewshot choose --json` prints.
+
+    Raises:
+        InvalidReport: the file cannot be read, or is not a choice.
+    """
+    try:
+        return Choice.from_dict(_json(path, "choose"))
+    except InvalidPlan as error:
+        raise InvalidReport(f"{path}: {error}") from None
+
+
+def read_findings(path: File) -> list[AuditFinding]:
+    """Read what `dpfewshot audit --json` prints. A finding that does not say so is confidential.
+
+    Raises:
+        InvalidReport: the file cannot be read, or a finding is malformed.
+    """
+    document = _json(path, "audit")
+    try:
+        findings = [AuditFinding.from_dict({"confidential": True, **each}) for each in document["findings"]]
+    except (KeyError, TypeError, ValueError):
+        findings = None
+    if findings is None or not all(_is_text(finding) for finding in findings):
+        raise InvalidReport(f"{path}: is not what dpfewshot audit --json prints")
+    return findings
+
+
+def _is_text(finding: AuditFinding) -> bool:
+    words = [finding.title, finding.statement, *(figure.name for figure in finding.figures)]
+    return all(isinstance(each, str) for each in words) and isinstance(finding.details, dict)
+
+
+def _json(path: File, command: str) -> dict[str, Any]:
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidReport(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidReport(f"{path}: is not UTF-8") from None
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise InvalidReport(f"{path}: is not what dpfewshot {command} --json prints")
+    return document
 
 
 @dataclass(frozen=True)
@@ -27,10 +119,6 @@ class Sources:
 
     Attributes:
         demonstrations: the released demonstrations. Those without a guarantee are confidential.
-        snapshot: the stored state of a ledger account.
-        plan: the plan, with its demonstrations if known.
-        cells: an evaluation's cells.
-        findings: the findings of audits.
         choice: which demonstrations were chosen, and their accuracy. One without a guarantee is confidential.
     """
 
@@ -38,27 +126,17 @@ class Sources:
     snapshot: Snapshot | None = None
     plan: PlanDocument | None = None
     cells: Sequence[Cell] = ()
-    findings: Sequence[Finding] = ()
+    findings: Sequence[AuditFinding] = ()
     choice: Choice | None = None
 
 
-@dataclass(frozen=True)
-class LeftOut:
+class LeftOut(NamedTuple):
     """The number of confidential inputs that the report leaves out."""
 
     demonstrations: int
     cells: int
     findings: int
-    choices: int = 0
-
-    @property
-    def any(self) -> bool:
-        """Whether anything is left out."""
-        return self != LeftOut(0, 0, 0)
-
-    def as_dict(self) -> dict[str, int]:
-        """Return JSON values."""
-        return asdict(self)
+    choices: int
 
 
 @dataclass(frozen=True)
@@ -68,14 +146,8 @@ class Contents:
     Attributes:
         confidential: whether it may show what is for the trusted side alone.
         promise: (ε, δ) of everything released; None if there is no such bound.
-        spending: the ledger account's spending.
-        demonstrations: the demonstrations to show.
-        plan: as `dpfewshot plan --json` prints it.
         panels: accuracies, one chart each.
         confidential_cells: the number of cells measured on private data.
-        findings: the findings to show.
-        choice: the choice to show.
-        left_out: the number of inputs not shown.
     """
 
     confidential: bool
@@ -85,7 +157,7 @@ class Contents:
     plan: PlanDocument | None
     panels: Sequence[Panel]
     confidential_cells: int
-    findings: Sequence[Finding]
+    findings: Sequence[AuditFinding]
     choice: Choice | None
     left_out: LeftOut
 
@@ -107,18 +179,9 @@ class Contents:
             return 0
         return sum(one.certified and not self.spending.has_paid_for(one) for one in self.demonstrations)
 
-    @property
-    def most_series(self) -> int:
-        """The largest number of series in a chart."""
-        return max([2, *(len(panel.series) for panel in self.panels)])
-
 
 def select(sources: Sources, *, confidential: bool) -> Contents:
-    """Select what the report shows.
-
-    Args:
-        sources: the inputs.
-        confidential: whether to show what was computed from private records outside the budget too.
+    """Select released facts; with `confidential`, also what was computed from private records unpaid.
 
     Raises:
         LedgerError: the account does not agree with its history.
@@ -170,7 +233,7 @@ def _promise(
     found = _promise_of(shown, plan)
     if choice is None or choice.spent is None or (shows and found is None):
         return found
-    chosen = _of_choice(choice)
+    chosen = _of_choice(choice, choice.spent)
     if chosen is None or found is None or not (found.epsilon or found.delta):
         return chosen
     if found.relation != chosen.relation:
@@ -179,18 +242,14 @@ def _promise(
     return _of(together, chosen.relation, f"{chosen.covers}, and {found.covers}")
 
 
-def _of_choice(choice: Choice) -> Promise | None:
+def _of_choice(choice: Choice, spent: PrivacySpend) -> Promise | None:
     """The bound of a choice, and of the calibration that it chose."""
     calibration = choice.candidate.calibration
-    if choice.spent is None or calibration is None:
-        return _of(choice.spent, choice.relation, "the choice")
+    if calibration is None:
+        return _of(spent, choice.relation, "the choice")
     if calibration.spent is None or calibration.relation != choice.relation:
         return None
-    return _of(_sum(choice.spent, calibration.spent), choice.relation, "the choice and its calibration")
-
-
-def _sum(one: PrivacySpend, other: PrivacySpend) -> PrivacySpend:
-    return Amount.of_cost(one).plus(Amount.of_cost(other)).as_spend()
+    return _of(_sum(spent, calibration.spent), choice.relation, "the choice and its calibration")
 
 
 def _promise_of(shown: Demonstrations, plan: PlanDocument | None) -> Promise | None:
@@ -198,7 +257,7 @@ def _promise_of(shown: Demonstrations, plan: PlanDocument | None) -> Promise | N
     released = Demonstrations((one for one in shown if one.certified), plan_spend=shown.plan_spend)
     if len(released):
         return _of(released.spent, released.relation, "all demonstrations of this report together")
-    if plan is None or plan.plan["epsilon"] is None:
+    if plan is None:
         return None
     covers = "everything that the plan would release; planning spends nothing"
     return _of(plan.spend, plan.plan["relation"], covers)
@@ -208,3 +267,7 @@ def _of(spend: PrivacySpend | None, relation: str | None, covers: str) -> Promis
     if spend is None or relation is None:
         return None
     return Promise(spend.epsilon, min(spend.delta, 1.0), relation, covers)
+
+
+def _sum(one: PrivacySpend, other: PrivacySpend) -> PrivacySpend:
+    return Amount.of_cost(one).plus(Amount.of_cost(other)).as_spend()

@@ -7,13 +7,14 @@ import hashlib
 import json
 import math
 import platform
+import re
 from collections.abc import Mapping
+from datetime import date
 from importlib import metadata as installed
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
 from dpfewshot import __version__
-from dpfewshot.audit import Figure, Finding
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import MissingExtra
 from dpfewshot.report.charts import (
@@ -26,19 +27,15 @@ from dpfewshot.report.charts import (
     interval_text,
 )
 from dpfewshot.report.contents import Contents
-from dpfewshot.report.guarantee import guarantee
-from dpfewshot.report.palette import css_variables
-from dpfewshot.report.svg import Drawing, Swatch
-from dpfewshot.report.text import plural, visible
-from dpfewshot.values import Demonstration, delta_text, epsilon_text
+from dpfewshot.report.promise import factor_text, other_world
+from dpfewshot.report.svg import Swatch, visible
+from dpfewshot.values import Demonstration, delta_text, epsilon_text, percent_text
 
 if TYPE_CHECKING:
-    from datetime import date
-
     from jinja2 import Environment
 
-_MINUTE: Final = 60
-_LONGEST_FRACTION: Final = 100
+_PRIORS: Final = ((1e-6, "1 in a million"), (1e-3, "1 in 1,000"), (0.1, "1 in 10"), (0.5, "1 in 2"))
+_FALSE_ALARMS: Final = ((1e-3, "1 in 1,000"), (1e-2, "1 in 100"), (0.1, "1 in 10"))
 
 _ROWS: Final = 50
 """Rows of a table; the page states the number of the rest."""
@@ -62,8 +59,9 @@ def page(contents: Contents, *, title: str, made: date) -> str:
         MissingExtra: Jinja2 is not installed.
     """
     template = _environment().get_template("report.html")
-    sheet = resources.files("dpfewshot.report") / "templates" / "report.css"
-    style = css_variables() + sheet.read_text("utf-8")
+    style = (resources.files("dpfewshot.report") / "templates" / "report.css").read_text("utf-8")
+    series = max([2, *(len(panel.series) for panel in contents.panels)])
+    versions = {"dpfewshot": __version__, "Python": platform.python_version()}
     return template.render(
         contents=contents,
         title=title,
@@ -71,14 +69,15 @@ def page(contents: Contents, *, title: str, made: date) -> str:
         style=style,
         policy=_policy(style),
         sections=_sections(contents),
-        versions=_versions(),
+        versions=versions | {name: installed.version(name) for name in ("numpy", "scipy")},
         rows=_ROWS,
         cards=_CARDS,
         points=MOST_POINTS,
-        swatches=[Swatch(number) for number in range(contents.most_series)],
+        priors=_PRIORS,
+        false_alarms=_FALSE_ALARMS,
+        swatches=[Swatch(number) for number in range(series)],
         lines=[Swatch(number, marked=False) for number in range(2)],
         labels=_by_label(contents.demonstrations[:_CARDS]),
-        **guarantee(contents),
         **_charts(contents),
     )
 
@@ -98,8 +97,11 @@ def _environment() -> Environment:
     environment.filters |= {
         "epsilon": epsilon_text,
         "delta": delta_text,
+        "percent": percent_text,
+        "factor": factor_text,
+        "other_world": other_world,
         "mark": epsilon_mark,
-        "count": plural,
+        "count": _count,
         "short": _short,
         "duration": _duration,
         "details": _details,
@@ -114,7 +116,7 @@ def _visible_text(value: object) -> object:
 
 
 def _policy(style: str) -> str:
-    """Return a policy that forbids loading and scripts, and allows only the style sheet with this hash."""
+    """A policy that forbids loading and scripts, and allows only the style sheet with this hash."""
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
@@ -132,11 +134,6 @@ def _sections(contents: Contents) -> list[tuple[str, str]]:
     return [(name, heading) for name, heading, is_there in there if is_there]
 
 
-def _versions() -> dict[str, str]:
-    versions = {"dpfewshot": __version__, "Python": platform.python_version()}
-    return versions | {name: installed.version(name) for name in ("numpy", "scipy")}
-
-
 def _charts(contents: Contents) -> dict[str, object]:
     charts: dict[str, object] = {
         "accuracy_charts": [
@@ -144,7 +141,13 @@ def _charts(contents: Contents) -> dict[str, object]:
             for number, panel in enumerate(contents.panels, start=1)
         ],
         "findings": [
-            (finding, _figures(finding, f"finding-{number}"))
+            (
+                finding,
+                [
+                    (figure, interval_chart(figure, f"finding-{number}-{place}"))
+                    for place, figure in enumerate(finding.figures[:_ROWS], start=1)
+                ],
+            )
             for number, finding in enumerate(contents.findings, start=1)
         ],
     }
@@ -155,13 +158,6 @@ def _charts(contents: Contents) -> dict[str, object]:
     return charts
 
 
-def _figures(finding: Finding, name: str) -> list[tuple[Figure, Drawing]]:
-    shown = finding.figures[:_ROWS]
-    return [
-        (figure, interval_chart(figure, f"{name}-{number}")) for number, figure in enumerate(shown, start=1)
-    ]
-
-
 def _by_label(demonstrations: Demonstrations) -> list[tuple[str, list[Demonstration]]]:
     found: dict[str, list[Demonstration]] = {}
     for one in demonstrations:
@@ -169,27 +165,27 @@ def _by_label(demonstrations: Demonstrations) -> list[tuple[str, list[Demonstrat
     return list(found.items())
 
 
+def _count(number: int, noun: str) -> str:
+    """Write a number with its noun: "1 plan", "2,000 plans"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def _short(value: object) -> str:
-    """Write a number to four digits, other values unchanged, and None as a dash."""
+    """Write a number, or a fraction such as a ledger's q, to four digits, and None as a dash."""
     if value is None:
         return "–"
-    return f"{value:.4g}" if isinstance(value, (int, float)) else _fraction(str(value))
-
-
-def _fraction(text: str) -> str:
-    """Write a fraction, such as a ledger's q, as a decimal."""
-    above, _, below = text.partition("/")
-    numbers = above.isdecimal() and below.isdecimal() and len(text) < _LONGEST_FRACTION and int(below)
-    return f"{int(above) / int(below):.4g}" if numbers else text
+    if isinstance(value, (int, float)):
+        return f"{value:.4g}"
+    fraction = re.fullmatch(r"(\d{1,50})/(\d{1,50})", str(value))
+    return f"{int(fraction[1]) / int(fraction[2]):.4g}" if fraction and int(fraction[2]) else str(value)
 
 
 def _duration(seconds: float) -> str:
-    if seconds < _MINUTE:
-        return plural(max(1, math.ceil(seconds)), "second")
-    minutes = math.ceil(seconds / _MINUTE)
-    return (
-        plural(minutes, "minute") if minutes < 2 * _MINUTE else plural(math.ceil(minutes / _MINUTE), "hour")
-    )
+    """Write a time, rounded up, in the unit that gives less than 120."""
+    if seconds < 60:  # noqa: PLR2004 - a minute
+        return _count(max(1, math.ceil(seconds)), "second")
+    minutes = math.ceil(seconds / 60)
+    return _count(minutes, "minute") if minutes < 120 else _count(math.ceil(minutes / 60), "hour")  # noqa: PLR2004 - two hours
 
 
 def _details(details: Mapping[str, object]) -> str:

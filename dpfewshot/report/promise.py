@@ -14,9 +14,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal, localcontext
+from fractions import Fraction
 from typing import Final
 
-from dpfewshot.exact.decimals import own_context, to_digits
+from dpfewshot.exact.rounding import own_context, to_digits
 from dpfewshot.planning.guidance import believed
 from dpfewshot.values import Relation
 
@@ -31,8 +32,6 @@ OTHER_WORLD: Final[dict[str, str]] = {
 }
 """What differs in the second of two worlds that observers cannot tell apart beyond (ε, δ)."""
 
-UNKNOWN_UNIT: Final = "one record, or one unit if the records had a unit column"
-
 
 @dataclass(frozen=True)
 class Promise:
@@ -40,8 +39,7 @@ class Promise:
 
     Attributes:
         epsilon: ε ≥ 0, an upper bound.
-        delta: 0 ≤ δ < 1, an upper bound.
-        relation: the neighbouring relation.
+        delta: 0 ≤ δ ≤ 1, an upper bound.
         covers: the covered releases, in words.
     """
 
@@ -64,6 +62,11 @@ class Promise:
     def corner(self) -> tuple[float, float]:
         """(f, t) of the best guesser: the intersection of the two bounds."""
         return (1 - self.delta) / (1 + self.odds_factor), self.best_guess
+
+    @property
+    def one_in(self) -> int:
+        """The largest whole number n with δ ≤ 1/n, for δ > 0."""
+        return math.floor(1 / Fraction(repr(self.delta)))
 
     def belief(self, prior: float) -> float:
         """The largest posterior belief after `prior`, except with probability δ: the odds times e^ε."""
@@ -88,10 +91,3 @@ def factor_text(factor: float) -> str:
 def other_world(relation: str) -> str:
     """Describe the unit in the other world."""
     return OTHER_WORLD.get(relation, f"differs, in the sense of {relation!r}")
-
-
-def unit_text(unit: str | None) -> str:
-    """Describe the privacy unit; `unit` is as an account stores it."""
-    if unit is None:
-        return "one record"
-    return f"all records of one unit ({f'the same {unit!r}' if unit else 'a customer, say'})"

@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
-from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import NOTHING, Amount
 from dpfewshot.account.history import CANCEL, CANCELLED, CHANGE_BUDGET, CREATE, RESERVE, plan_facts
 from dpfewshot.account.rule import EMPTY, Rule, Tally
@@ -23,7 +23,8 @@ from dpfewshot.certificates import Provenance, line_hash
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import Demonstration, PrivacySpend
 
-History = Sequence[Mapping[str, Any]]
+_Row = Mapping[str, Any]
+_History = Sequence[_Row]
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,8 @@ class ReservedPlan:
     Attributes:
         number: its position in order of reservation, from 1.
         scope: the stratum of the data set that it draws from; None for all of it.
-        spend: its whole cost.
         divergence: its Rényi divergence at the account's order; None if it counts by (ε, δ).
         details: its public settings: mechanism, σ, q, steps.
-        at: the time of reservation.
         state: "reserved", "charged", "settled" or "cancelled".
     """
 
@@ -51,14 +50,7 @@ class ReservedPlan:
 
 @dataclass(frozen=True)
 class Moment:
-    """The account after an event that changed its spending or its budget.
-
-    Attributes:
-        plans: the number of plans reserved so far.
-        at: the time.
-        spent: the amount spent so far.
-        budget: the budget at that time.
-    """
+    """The account after an event that changed its spending or its budget."""
 
     plans: int
     at: datetime
@@ -68,11 +60,9 @@ class Moment:
 
 @dataclass(frozen=True)
 class StratumTotal:
-    """The number and total cost of all plans over one stratum of the data set, or over all of it.
+    """All plans over one stratum of the data set; over all of it, if the scope is None.
 
     Attributes:
-        scope: the stratum; None for all of the data set.
-        plans: their number.
         spend: the sum of their costs.
         divergence: the sum of their Rényi divergences, and of ε for plans that have none.
     """
@@ -88,19 +78,13 @@ class Spending:
     """An account as a report shows it.
 
     Attributes:
-        dataset: the account's name.
-        relation: the neighbouring relation of every plan.
         unit: the column that names a record's unit; None if every record is a unit.
         parallel: whether plans over different strata compose in parallel.
         order: α, if the account counts by Rényi divergences; None if it counts by sums of (ε, δ) alone.
-        budget: the current budget.
-        spent: the amount reserved or charged.
         plans: the plans in order of reservation.
         provenances: what wrote the demonstrations of these plans: each model, tokenizer and prompt once.
-        moments: the running totals.
+        moments: the running totals; the last is now.
         strata: the totals that count towards the amount spent, the largest first.
-        versions: the versions of dpfewshot that wrote the history.
-        chain_tip: the hash of the last event.
         released: the hashes of the demonstrations that its plans released.
     """
 
@@ -109,8 +93,6 @@ class Spending:
     unit: str | None
     parallel: bool
     order: int | None
-    budget: PrivacySpend
-    spent: PrivacySpend
     plans: tuple[ReservedPlan, ...]
     provenances: tuple[Provenance, ...]
     moments: tuple[Moment, ...]
@@ -124,27 +106,24 @@ class Spending:
         return one.spent == PrivacySpend(0.0, 0.0) or line_hash(one.as_line()) in self.released
 
     @property
-    def given_back(self) -> int:
-        """The number of plans that were cancelled before drawing."""
-        return sum(plan.state == CANCELLED for plan in self.plans)
+    def spent(self) -> PrivacySpend:
+        """The amount reserved or charged."""
+        return self.moments[-1].spent
+
+    @property
+    def budget(self) -> PrivacySpend:
+        """The current budget."""
+        return self.moments[-1].budget
 
     @property
     def budgets(self) -> list[PrivacySpend]:
         """All budgets, in order."""
-        found: list[PrivacySpend] = []
-        for moment in self.moments:
-            if found[-1:] != [moment.budget]:
-                found.append(moment.budget)
-        return found
+        return [budget for budget, _ in groupby(moment.budget for moment in self.moments)]
 
-
-def read_snapshot(account: Account) -> Snapshot:
-    """Read everything that is stored of an account, at one moment.
-
-    Raises:
-        LedgerError: the account cannot be read.
-    """
-    return account.snapshot()
+    @property
+    def given_back(self) -> int:
+        """The number of plans that were cancelled before drawing."""
+        return sum(plan.state == CANCELLED for plan in self.plans)
 
 
 def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
@@ -165,7 +144,6 @@ def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
     states = {row["id"]: row["state"] for row in snapshot.entries}
     history = [row for row in snapshot.history if confidential or states.get(row["entry"]) != CANCELLED]
     rule = Rule(snapshot.account.get("renyi_order"))
-    moments = tuple(_moments(history, rule))
     plans = tuple(_plans(history, states))
     provenances = dict.fromkeys(Provenance.of(plan.details) for plan in plans)
     return Spending(
@@ -174,11 +152,9 @@ def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
         unit=snapshot.account["unit"],
         parallel=bool(snapshot.account["parallel"]),
         order=rule.order,
-        budget=moments[-1].budget,
-        spent=moments[-1].spent,
         plans=plans,
         provenances=tuple(one for one in provenances if one != Provenance()),
-        moments=moments,
+        moments=tuple(_moments(history, rule)),
         strata=_strata(snapshot),
         versions=tuple(dict.fromkeys(row["package_version"] for row in history)),
         chain_tip=snapshot.chain_tip,
@@ -186,7 +162,7 @@ def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
     )
 
 
-def _plans(history: History, states: Mapping[int, str]) -> Iterator[ReservedPlan]:
+def _plans(history: _History, states: Mapping[int, str]) -> Iterator[ReservedPlan]:
     reserved = (row for row in history if row["act"] == RESERVE)
     for number, row in enumerate(reserved, start=1):
         yield ReservedPlan(
@@ -200,7 +176,7 @@ def _plans(history: History, states: Mapping[int, str]) -> Iterator[ReservedPlan
         )
 
 
-def _moments(history: History, rule: Rule) -> Iterator[Moment]:
+def _moments(history: _History, rule: Rule) -> Iterator[Moment]:
     costs: dict[int, Tally] = {}
     sums: dict[str | None, Tally] = defaultdict(lambda: EMPTY)
     budget = NOTHING
@@ -220,27 +196,28 @@ def _moments(history: History, rule: Rule) -> Iterator[Moment]:
 
 
 def _strata(snapshot: Snapshot) -> tuple[StratumTotal, ...]:
-    counts: dict[str | None, int] = defaultdict(int)
-    sums: dict[str | None, Tally] = defaultdict(lambda: EMPTY)
+    tallies: dict[str | None, list[Tally]] = defaultdict(list)
     for entry in snapshot.entries:
         if entry["state"] != CANCELLED:
-            counts[entry["scope"]] += 1
-            sums[entry["scope"]] = sums[entry["scope"]].plus(_tally(entry))
-    totals = [
-        StratumTotal(scope, counts[scope], tally.cost.as_spend(), _epsilon(tally.renyi + tally.rest.epsilon))
-        for scope, tally in sums.items()
-    ]
+            tallies[entry["scope"]].append(_tally(entry))
+    totals = []
+    for scope, several in tallies.items():
+        whole = EMPTY
+        for each in several:
+            whole = whole.plus(each)
+        divergence = _epsilon(whole.renyi + whole.rest.epsilon)
+        totals.append(StratumTotal(scope, len(several), whole.cost.as_spend(), divergence))
     return tuple(sorted(totals, key=lambda total: -total.spend.epsilon))
 
 
-def _epsilon(units: int) -> float:
+def _epsilon(amount: int) -> float:
     """A number of 10⁻¹² in ε, rounded up."""
-    return Amount(units, 0).as_spend().epsilon
+    return Amount(amount, 0).as_spend().epsilon
 
 
-def _tally(row: Mapping[str, Any]) -> Tally:
+def _tally(row: _Row) -> Tally:
     return Tally.of(_amount(row), row.get("renyi"))
 
 
-def _amount(row: Mapping[str, Any]) -> Amount:
+def _amount(row: _Row) -> Amount:
     return Amount(row["epsilon"], row["delta"])

@@ -1,53 +1,68 @@
 """The elements of charts, as inline SVG.
 
 A drawing is a tree of elements, never concatenated text, so no label can become markup. Colours are classes
-of the style sheet, which has a light and a dark set.
+of the style sheet, which has a light and a dark set. Charts never tell series apart by colour alone: markers
+and dashes differ.
 """
 
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from dpfewshot.report.palette import SERIES
-from dpfewshot.report.text import visible
-
 WIDTH: Final = 460
 HEIGHT: Final = 300
-LEFT: Final = 54
-RIGHT: Final = 22
-TOP: Final = 34
-BOTTOM: Final = 50
-"""Margins around a plot, for its axes and their labels."""
+LEFT, RIGHT, TOP, BOTTOM = 54, 22, 34, 50  # margins around a plot, for its axes and their labels
+
+SERIES: Final = 6
+"""The number of series colours; a chart with more series starts over."""
 
 DASHES: Final = ("", "7 4", "2 3", "9 3 2 3", "12 5")
-MARKERS: Final = ("circle", "square", "triangle", "diamond", "cross", "plus", "wedge")
+_MARKERS: Final = (
+    "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0Z",  # a circle
+    "M-4-4H4V4H-4Z",
+    "M0-5L5 4H-5Z",
+    "M0-6L5 0L0 6L-5 0Z",
+    "M-4-4L4 4M4-4L-4 4",
+    "M0-5V5M-5 0H5",
+    "M0 5L5-4H-5Z",
+)
 """Seven markers, six colours and five dashes distinguish 210 series."""
 
-_SHAPES: Final = {
-    "square": "M-4-4H4V4H-4Z",
-    "triangle": "M0-5L5 4H-5Z",
-    "diamond": "M0-6L5 0L0 6L-5 0Z",
-    "cross": "M-4-4L4 4M4-4L-4 4",
-    "plus": "M0-5V5M-5 0H5",
-    "wedge": "M0 5L5-4H-5Z",
-    "circle": "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0Z",
-}
+_JOINERS: Final = "\u200c\u200d"
+"""Persian and emoji need them."""
+
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+"""Unicode categories of invisible or rearranging characters: control and format characters (among them
+changes of writing direction), surrogates, private use, line and paragraph separators."""
+
+
+def visible(text: str) -> str:
+    """Write out every invisible character, as in ⟨U+202E⟩; line ends stay."""
+
+    def hidden(each: str) -> bool:
+        return unicodedata.category(each) in _HIDDEN and each not in "\n\t" + _JOINERS
+
+    return "".join(f"⟨U+{ord(each):04X}⟩" if hidden(each) else each for each in text)
+
+
+def series_class(series: int) -> str:
+    """Return the style class with a series' colour."""
+    return f"series-{series % SERIES + 1}"
+
+
+def dash_of(series: int) -> str:
+    """Return the dash pattern of a series' line."""
+    return DASHES[series % len(DASHES)]
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A linear map from values to coordinates.
-
-    Args:
-        low: the value at `start`.
-        high: the value at `end`, greater than `low`.
-        start: a coordinate of the drawing.
-        end: a coordinate of the drawing.
-    """
+    """A linear map from values in low..high to coordinates in start..end."""
 
     low: float
     high: float
@@ -71,11 +86,17 @@ class Drawing:
     """
 
     def __init__(
-        self, name: str, title: str, description: str, *, width: int = WIDTH, height: int = HEIGHT
+        self,
+        name: str,
+        title: str,
+        description: str,
+        *,
+        width: int = WIDTH,
+        height: int = HEIGHT,
     ) -> None:
         ids = f"{name}-title", f"{name}-description"
-        attributes = {"id": name, "viewBox": f"0 0 {width} {height}", "role": "img"}
-        self.root = Element("svg", attributes | {"class": "chart", "aria-labelledby": " ".join(ids)})
+        attributes = {"id": name, "viewBox": f"0 0 {width} {height}", "role": "img", "class": "chart"}
+        self.root = Element("svg", attributes | {"aria-labelledby": " ".join(ids)})
         for tag, identifier, words in (("title", ids[0], title), ("desc", ids[1], description)):
             SubElement(self.root, tag, {"id": identifier}).text = visible(words)
 
@@ -86,7 +107,8 @@ class Drawing:
     def line(self, points: Iterable[tuple[float, float]], style: str, *, dash: str = "") -> None:
         """Draw a line through points."""
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-        SubElement(self.root, "path", {"d": path, "class": f"line {style}"} | _dashed(dash))
+        dashes = {"stroke-dasharray": dash} if dash else {}
+        SubElement(self.root, "path", {"d": path, "class": f"line {style}"} | dashes)
 
     def area(self, points: Iterable[tuple[float, float]], style: str) -> None:
         """Draw a filled shape."""
@@ -95,8 +117,7 @@ class Drawing:
 
     def marker(self, x: float, y: float, series: int) -> None:
         """Draw a series' marker."""
-        shape = _SHAPES[MARKERS[series % len(MARKERS)]]
-        attributes = {"d": shape, "transform": f"translate({x:.1f} {y:.1f})"}
+        attributes = {"d": _MARKERS[series % len(_MARKERS)], "transform": f"translate({x:.1f} {y:.1f})"}
         SubElement(self.root, "path", attributes | {"class": f"marker {series_class(series)}"})
 
     def words(self, x: float, y: float, words: str, *, anchor: str = "middle", style: str = "") -> None:
@@ -105,13 +126,23 @@ class Drawing:
         SubElement(self.root, "text", attributes | ({"class": style} if style else {})).text = visible(words)
 
 
+class Swatch(Drawing):
+    """A series' line in a legend, with its marker if it has one; the text beside it names the series."""
+
+    def __init__(self, series: int, *, marked: bool = True) -> None:
+        self.root = Element("svg", {"viewBox": "0 0 36 14", "class": "swatch", "aria-hidden": "true"})
+        self.line([(1, 7), (35, 7)], series_class(series), dash=dash_of(series))
+        if marked:
+            self.marker(18, 7, series)
+
+
 class Plot(Drawing):
     """A drawing with two axes.
 
     Args:
-        name: as in `Drawing`.
-        title: as in `Drawing`.
-        description: as in `Drawing`.
+        name: as in `Drawing`, like the next two.
+        title: see above.
+        description: see above.
         across: the values at the left and right ends.
         up: the values at the bottom and the top.
         axes: the labels of the axes, horizontal and vertical.
@@ -152,34 +183,6 @@ class Plot(Drawing):
         return [(self.x(x), self.y(y)) for x, y in points]
 
 
-@dataclass(frozen=True)
-class Swatch:
-    """A series' line in a legend, with its marker if it has one; the text beside it names the series."""
-
-    series: int
-    marked: bool = True
-
-    def __html__(self) -> str:
-        """Return its markup."""
-        root = Element("svg", {"viewBox": "0 0 36 14", "class": "swatch", "aria-hidden": "true"})
-        line = {"d": "M1 7H35", "class": f"line {series_class(self.series)}"}
-        SubElement(root, "path", line | _dashed(dash_of(self.series)))
-        if self.marked:
-            shape = {"d": _SHAPES[MARKERS[self.series % len(MARKERS)]], "transform": "translate(18 7)"}
-            SubElement(root, "path", shape | {"class": f"marker {series_class(self.series)}"})
-        return tostring(root, encoding="unicode")
-
-
-def series_class(series: int) -> str:
-    """Return the style class with a series' colour."""
-    return f"series-{series % SERIES + 1}"
-
-
-def dash_of(series: int) -> str:
-    """Return the dash pattern of a series' line."""
-    return DASHES[series % len(DASHES)]
-
-
 def round_values(low: float, high: float, count: int = 5) -> list[float]:
     """Return about `count` round values between `low` and `high` > `low`."""
     raw = (high - low) / count
@@ -187,7 +190,3 @@ def round_values(low: float, high: float, count: int = 5) -> list[float]:
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)
     return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def _dashed(dash: str) -> dict[str, str]:
-    return {"stroke-dasharray": dash} if dash else {}

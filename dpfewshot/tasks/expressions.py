@@ -1,4 +1,4 @@
-"""The regular expressions of users, written for Rust's regex crate.
+"""The regular expressions of users, as letters, classes, groups, `|` and repetitions alone.
 
 What Python, ECMA-262 and Rust do not read alike is refused by name, so an expression means the same to every
 reader of the schema.
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from dpfewshot.errors import InvalidTask
-from dpfewshot.tasks.states import LONGEST, TOO_LARGE
+from dpfewshot.tasks.automaton import LONGEST, TOO_LARGE
 
 Ranges = list[tuple[int, int]]
 """Characters: the first and the last code point of each range."""
@@ -60,7 +60,7 @@ def letters_of_strings() -> str:
 
 
 def portable(expression: str, *, in_json: bool = False) -> str:
-    r"""An expression of a user, for Rust's regex crate. It holds for whole texts.
+    r"""An expression of a user in the syntax that `automaton_of` reads. It holds for whole texts.
 
     No text has a control character or a line break. `\d` is [0-9], `\w` is [0-9A-Za-z_], and `\s` a space.
 

@@ -10,7 +10,8 @@ A prompt is built from a task's pieces, and the language model continues after t
     {label_field}: {label}
     {text_field}:
 
-A text may have several fields (`text_fields`). Each begins a line of its own, with its name.
+A text may have several fields (`text_fields`). Each begins a line of its own, with its name. The built-in
+tasks have the wording of Tang et al. (ICLR 2024).
 """
 
 from __future__ import annotations
@@ -27,15 +28,6 @@ from dpfewshot.tasks.layout import TextLayout
 
 if TYPE_CHECKING:
     import os
-
-_LATER: Final[dict[str, object]] = {
-    "text_fields": (),
-    "multiline": False,
-    "schema": "",
-    "chat": False,
-    "no_repeat_ngram_size": 0,
-}
-"""Arguments that old checkpoints do not have, with what they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +51,6 @@ class Task:
     Raises:
         InvalidTask: a value is empty, of the wrong type, repeated, or longer than one line; or both or none
             of `text_field` and `text_fields` are given; or the schema cannot be used.
-        MissingExtra: outlines-core is not installed, which a schema needs.
 
     Example:
         >>> task = Task("mood", "Given a mood, write a note in it.", "Mood", "Note", ("Glad", "Sad"))
@@ -166,10 +157,8 @@ class Task:
         )
 
     def identity(self) -> dict[str, object]:
-        """The arguments by name, for a checkpoint: a later one only if it is given, as old checkpoints."""
-        return {
-            name: value for name, value in asdict(self).items() if name not in _LATER or _LATER[name] != value
-        }
+        """The arguments by name."""
+        return asdict(self)
 
     def preamble(self) -> str:
         """The start of every prompt: the instruction and an empty line."""
@@ -237,3 +226,96 @@ def _read_toml(path: Path) -> dict[str, Any]:
         # Only the position: the path may be that of a private file, whose text must not be quoted.
         place = re.search(r" \(at [a-z0-9, ]+\)$", str(error))
         raise InvalidTask(f"{path}: is not TOML{place.group() if place else ''}") from None
+
+
+def by_name(name: str) -> Task:
+    """A built-in task, or the one in a `.toml` file.
+
+    Args:
+        name: one of "agnews", "dbpedia", "trec", "mit-g", "mit-d", in any case and with `_` for `-`;
+            or a path that ends in ".toml".
+
+    Raises:
+        InvalidTask: there is no such task, or its file cannot be used.
+
+    Example:
+        >>> by_name("MIT_G").label_field
+        'Genre'
+    """
+    if name.lower().endswith(".toml"):
+        return Task.from_file(name)
+    task = _BUILT_IN.get(name.lower().replace("_", "-"))
+    if task is None:
+        raise InvalidTask(
+            f"unknown task {name!r}: choose {', '.join(_BUILT_IN)}, or the path of a .toml file"
+        )
+    return task
+
+
+AGNEWS: Final = Task(
+    name="agnews",
+    instruction="Given a label of news type, generate the chosen type of news accordingly.",
+    label_field="News Type",
+    text_field="Text",
+    labels=("World", "Sports", "Business", "Technology"),
+)
+"""AG News: four kinds of news."""
+
+DBPEDIA: Final = Task(
+    name="dbpedia",
+    instruction="Given a label of document type, generate the chosen type of document accordingly.",
+    label_field="Document Type",
+    text_field="Text",
+    labels=(
+        "Company",
+        "School",
+        "Artist",
+        "Athlete",
+        "Politician",
+        "Transportation",
+        "Building",
+        "Nature",
+        "Village",
+        "Animal",
+        "Plant",
+        "Album",
+        "Film",
+        "Book",
+    ),
+)
+"""DBPedia: fourteen kinds of encyclopedia entries."""
+
+TREC: Final = Task(
+    name="trec",
+    instruction=(
+        "Given a label of answer type, generate a question based on the given answer type accordingly."
+    ),
+    label_field="Answer Type",
+    text_field="Text",
+    labels=("Number", "Location", "Person", "Description", "Entity", "Abbreviation"),
+)
+"""TREC: questions by the type of their answer."""
+
+MIT_G: Final = Task(
+    name="mit-g",
+    instruction=(
+        "Given a genre for the film, generate a description accordingly "
+        "and make sure to include the given genre in the description."
+    ),
+    label_field="Genre",
+    text_field="Sentence",
+)
+"""MIT Movies, genre extraction. Labels are free."""
+
+MIT_D: Final = Task(
+    name="mit-d",
+    instruction=(
+        "Given a director for the film, generate a description accordingly "
+        "and make sure to include the given director in the description."
+    ),
+    label_field="Director",
+    text_field="Sentence",
+)
+"""MIT Movies, director extraction. Labels are free."""
+
+_BUILT_IN: Final = {task.name: task for task in (AGNEWS, DBPEDIA, TREC, MIT_G, MIT_D)}

@@ -39,12 +39,11 @@ def open_synthesizer() -> dpf.Synthesizer:
         RECORDS,
         dpf.backends.LlamaCpp(dpf.backends.packaged_model_path(), context_tokens=256, threads=1),
         budget=dpf.PrivacyBudget(epsilon=2, delta=1e-6),
-        prompts_per_draw=45,
         max_tokens=18,
-        tokens_per_draw=18,
         shots_per_label=4,
         ledger=os.environ.get("LEDGER", "sqlite:///budget.db"),
         dataset="tickets",
+        settings=dpf.Settings(prompts_per_draw=45, tokens_per_draw=18),
     )
 
 

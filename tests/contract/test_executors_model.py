@@ -38,12 +38,11 @@ def test_two_ray_workers_with_the_packaged_model_survive_the_death_of_one(tmp_pa
         dpf.backends.LlamaCpp(dpf.backends.packaged_model_path(), **options),
         budget=dpf.PrivacyBudget(epsilon=4, delta=1e-5),
         labels=["Refund", "Delivery"],
-        prompts_per_draw=10,
         max_tokens=6,
-        tokens_per_draw=3,
         ledger=f"sqlite:///{tmp_path / 'budget.db'}",
         dataset="tickets",
         create=True,
+        settings=dpf.Settings(prompts_per_draw=10, tokens_per_draw=3),
     )
     with synthesizer, dpf.RayExecutor() as executor:
         made = synthesizer.generate_all(

@@ -19,6 +19,7 @@ from dpfewshot.accounting import Composition, Event, Relation, Tightest, calibra
 from dpfewshot.cli.options import MECHANISM_NAMES
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.mechanisms import (
+    MECHANISMS,
     AdaDPSyn,
     ClippingQuantile,
     Draws,
@@ -32,8 +33,8 @@ from dpfewshot.mechanisms import (
     RowChange,
     SoftmaxChoice,
     SparseVector,
+    by_name,
 )
-from dpfewshot.mechanisms.by_name import MECHANISMS, by_name
 
 Rows = NDArray[np.float32]
 Make = Callable[..., Mechanism]
@@ -333,6 +334,8 @@ def test_the_command_line_knows_every_mechanism_by_its_name() -> None:
     [
         ("report-noisy-max", {"temperature": 1.0}, "the winner alone"),
         ("report-noisy-max", {"top_p": 0.9}, "the winner alone"),
+        ("softmax-choice", {"temperature": 1.0}, "the budget decides"),
+        ("softmax-choice", {"top_p": 0.9}, "the draw from the softmax"),
         ("private-prediction", {"top_p": 0.9}, "the draw from the softmax"),
         ("invisible-ink", {"top_p": 0.9}, "the draw from the softmax"),
         ("gaussian", {"clip": 0.5}, "its settings are"),

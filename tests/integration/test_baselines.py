@@ -10,8 +10,8 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.backends import Scripted
-from dpfewshot.backends.end_tokens import ending_tokens, text_of
 from dpfewshot.backends.protocol import Logprobs, ReplayedBlock, Tokens
+from dpfewshot.backends.text import ending_tokens, text_of
 from dpfewshot.values import Record
 from tests.support.scripts import TASK, WORDS, Sentence, tickets
 

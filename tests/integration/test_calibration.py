@@ -151,7 +151,7 @@ def test_with_a_holdout_it_costs_nothing_beside_generation() -> None:
         mechanism=dpf.mechanisms.Gaussian(top_k=4),
         max_tokens=2,
         ledger=account,
-        holdout=0.2,
+        settings=dpf.Settings(holdout=0.2),
     )
     synthesizer.generate_all()
     spent = account.spent

@@ -29,7 +29,7 @@ def document(capfd, tmp_path, name, *arguments):
     where = ["--task", str(tmp_path / "task.toml"), "--backend", "tests.support.set_ups:Knowing", "--json"]
     assert run(["audit", name, *where, *arguments]) == 0
     told = json.loads(capfd.readouterr().out)
-    assert told["private"] is True
+    assert told["confidential"] is True
     (finding,) = told["findings"]
     return {figure["name"]: figure["value"] for figure in finding["figures"]}
 

@@ -31,7 +31,7 @@ def test_a_sound_set_up_passes_and_says_that_it_is_private(records, tmp_path, ca
     assert "Canary game: passed" in captured.out
     assert SECRET not in captured.out + captured.err
     document = json.loads(output.read_text())
-    assert document["private"] is True
+    assert document["confidential"] is True
     assert [finding["kind"] for finding in document["findings"]] == ["canary"]
 
 
@@ -47,7 +47,7 @@ def test_the_game_on_texts_alone_says_nothing_of_a_record(records, capfd):
     assert run([*played, "--texts-only", "--json"]) == 0
     captured = capfd.readouterr()
     (finding,) = json.loads(captured.out)["findings"]
-    assert finding["private"] is True
+    assert finding["confidential"] is True
     assert list(finding["details"]["games"]) == ["released texts"]
     assert SECRET not in captured.out + captured.err
 

@@ -77,7 +77,7 @@ def test_json_carries_intervals_and_whether_it_is_private(
     told = capsys.readouterr()
     document = json.loads(told.out)
     assert told.err == ""
-    assert document["private"] is False
+    assert document["confidential"] is False
     found = [(one["epsilon"], one["shots"], one["repetitions"]) for one in document["summaries"]]
     assert found == [(1.0, 1, 2), (None, 1, 2), (1.0, 2, 2), (None, 2, 2)]
     assert all(0 <= one["low"] <= one["accuracy"] <= one["high"] <= 1 for one in document["summaries"])

@@ -58,9 +58,8 @@ def test_control_without_privacy_it_leaks() -> None:
         TICKETS[:5],
         Leaker(),
         budget=dpf.NO_PRIVACY,
-        prompts_per_draw=1,
         max_tokens=40,
-        tokens_per_draw=40,
+        settings=dpf.Settings(prompts_per_draw=1, tokens_per_draw=40),
     )
     assert leaked("\n".join(one.text for one in synthesizer.generate_all()))
 

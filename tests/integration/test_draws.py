@@ -10,7 +10,7 @@ import dpfewshot as dpf
 from dpfewshot.account.account import Account
 from dpfewshot.accounting import FixedSizeGaussian, PoissonGaussian, Relation
 from dpfewshot.generation.token_loop import TokenLoop
-from dpfewshot.mechanisms.by_name import MECHANISMS, by_name
+from dpfewshot.mechanisms import MECHANISMS, by_name
 from tests.support import inside
 from tests.support.factory import synthesizer
 from tests.support.scripts import tickets

@@ -20,11 +20,11 @@ from dpfewshot.account.account import Account, Reserved
 from dpfewshot.account.amounts import Amount, EventCost, pure_cost
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.accounting import PoissonRandomizedResponse, epsilon
-from dpfewshot.accounting.divergence import renyi_divergence
+from dpfewshot.accounting.renyi import renyi_divergence
 from dpfewshot.cli.application import run
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.releases.calibration import NoisyMean
-from dpfewshot.report.spending import read_snapshot, spending_of
+from dpfewshot.report.spending import spending_of
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.contract.test_account_rules import BUDGET, WEEKLY
 from tests.support import factory
@@ -192,7 +192,7 @@ def test_a_report_shows_what_the_rule_certifies(url: str) -> None:
     account = three_plans(url)
     for _ in range(20):
         account.reserve(None, WEEKLY, {})
-    spending = spending_of(read_snapshot(account), confidential=False)
+    spending = spending_of(account.snapshot(), confidential=False)
     assert spending.spent == account.spent
     assert spending.spent.epsilon < sum(plan.spend.epsilon for plan in spending.plans) / 2
 

@@ -93,15 +93,15 @@ def planned(name: str, *arguments: str, status: int = 0) -> Verb:
 def private_finding(told: Outputs) -> Outputs:
     """That there is a finding, of what kind, and that it is private."""
     document = json.loads(told["stdout"])
-    assert document["private"] is True
-    kinds = [(each["kind"], each["title"], each["private"]) for each in document["findings"]]
+    assert document["confidential"] is True
+    kinds = [(each["kind"], each["title"], each["confidential"]) for each in document["findings"]]
     return {"findings": str(kinds), "stderr": told["stderr"], "warnings": told["warnings"]}
 
 
 def private_results(told: Outputs) -> Outputs:
     """Which trials there were, at which (ε, δ); that they are private; and not how accurate they are."""
     document = json.loads(told["stdout"])
-    assert document["private"] is True
+    assert document["confidential"] is True
     measured = {"accuracy", "low", "high"}
     kept = [sorted((name, one[name]) for name in one.keys() - measured) for one in document["summaries"]]
     return {"summaries": str(kept), **{name: told[name] for name in ("result", "stderr", "warnings")}}

@@ -125,7 +125,7 @@ PRIVATE_CALLS: dict[str, Callable[[], object]] = {
     ),
     "leak_check": lambda: audit.leak_check([DEMONSTRATION], RECORDS, Untokenisable()),
     "leak_check, rows": lambda: audit.leak_check([DEMONSTRATION], rows()),
-    "canary_game": lambda: audit.canary_game(synthesizer(Choking()), plays=100, batches=1),
+    "canary_game": lambda: audit.canary_game(synthesizer(Choking()), plays=100),
     "influences": lambda: influences(WORDED, Untokenisable(), [DEMONSTRATION], [f"my secret is {SECRET}"]),
     "membership_inference": lambda: membership_inference(
         TASK, Untokenisable(), trials_of_records(RECORDS[:2], RECORDS[2:], each=2), loss="record"

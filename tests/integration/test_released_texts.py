@@ -51,9 +51,9 @@ def nights(folder: Path, cancelled: int) -> str:
         published = dpf.Demonstrations(made)
         published.to_jsonl(folder / "demos.jsonl")
         published.to_folder(folder / "shared")
-        from dpfewshot.report import Sources, read_snapshot, select
+        from dpfewshot.report import Sources, select
 
-        contents = select(Sources(published, read_snapshot(account)), confidential=False)
+        contents = select(Sources(published, account.snapshot()), confidential=False)
     lines = (folder / "demos.jsonl").read_text()
     spending = contents.spending
     assert spending is not None

@@ -14,8 +14,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.errors import BackendError, InvalidPlan
-from dpfewshot.mechanisms import Gaussian, Mechanism, SparseVector
-from dpfewshot.mechanisms.by_name import MECHANISMS
+from dpfewshot.mechanisms import MECHANISMS, Gaussian, Mechanism, SparseVector
 from tests.support.factory import synthesizer
 from tests.support.scripts import TASK
 from tests.support.shapes import PIECES, Calm, Moody

@@ -20,7 +20,7 @@ from dpfewshot.generation.experiments import unaccounted
 from dpfewshot.generation.generation import Generation
 from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.mechanisms.by_name import MECHANISMS, by_name
+from dpfewshot.mechanisms import MECHANISMS, by_name
 from tests.support import factory
 
 OURS = "dpfewshot."

@@ -98,12 +98,6 @@ def jsonl(folder: Path, content: Sequence[dict[str, str]]) -> dpf.records.index.
     return dpf.index_records(path, unit="customer")
 
 
-def parquet(folder: Path, content: Sequence[dict[str, str]]) -> Any:
-    pa, writer = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    writer.write_table(pa.Table.from_pylist(content), folder / "r.parquet", row_group_size=7)
-    return dpf.index_records(folder / "r.parquet", unit="customer")
-
-
 # ---- the steps of reading --------------------------------------------------------------------------------
 
 Patch = pytest.MonkeyPatch
@@ -124,37 +118,10 @@ def raising(patch: Patch, name: str, fails: Callable[..., bool], error: Exceptio
     patch.setattr(target, attribute, faulty)
 
 
-def reads_line(error: Exception) -> Callable[[Patch], None]:
-    length = len(json.dumps(rows()[Z])) + 1
+def reads(error: Exception) -> Callable[[Patch], None]:
     return lambda patch: raising(
-        patch, "dpfewshot.records.pinned.PinnedFile.read", lambda _, *where: where == (0, length), error
+        patch, "dpfewshot.records.index._Index.record", lambda _, row: row == Z, error
     )
-
-
-def holds_value(patch: Patch) -> None:
-    """Python cannot hold a value that Arrow holds."""
-    from pyarrow import parquet
-
-    sound = parquet.ParquetFile.read_row_group
-
-    class Value:
-        def __init__(self, value: Any) -> None:
-            self.value = value
-
-        def as_py(self) -> Any:
-            found = self.value.as_py()
-            if found == TEXT:
-                raise MemoryError
-            return found
-
-    class Table:
-        def __init__(self, table: Any) -> None:
-            self.table = table
-
-        def column(self, name: str) -> list[Value]:
-            return [Value(value) for value in self.table.column(name)]
-
-    patch.setattr(parquet.ParquetFile, "read_row_group", lambda *a, **named: Table(sound(*a, **named)))
 
 
 def masks(patch: Patch, *, fails: bool) -> None:
@@ -195,22 +162,17 @@ class Step:
     """A step of reading, and how it fails for the record in question."""
 
     fails: Callable[[Patch], None]
-    file: Callable[[Path, Sequence[dict[str, str]]], Any] = jsonl
     masked: bool = False
 
 
 STEPS = {
-    "read": Step(reads_line(OSError(5, "Input/output error"))),
-    "hold": Step(reads_line(MemoryError())),
-    "decode": Step(
-        lambda patch: raising(patch, "json.loads", lambda text, **_: f'"{TEXT}"' in str(text), MemoryError())
-    ),
+    "read": Step(reads(OSError(5, "Input/output error"))),
+    "hold": Step(reads(MemoryError())),
     "make a record": Step(
         lambda patch: raising(
-            patch, "dpfewshot.records.index.record_of", lambda row, _: row["text"] == TEXT, RuntimeError(TEXT)
+            patch, "dpfewshot.records.index.Record", lambda text, *_, **__: text == TEXT, RuntimeError(TEXT)
         )
     ),
-    "hold a value": Step(holds_value, file=parquet),
     "mask": Step(lambda patch: masks(patch, fails=True), masked=True),
     "hash": Step(
         lambda patch: raising(
@@ -318,7 +280,7 @@ class Here:
 
     def audited(self) -> object:
         with self.synthesizer(population=None) as made:
-            return canary_game(made, plays=100, batches=1).kind
+            return canary_game(made, plays=100).kind
 
     def counted(self) -> object:
         return dpf.release_labels(self.records, count=2, epsilon=50, delta=1e-6, account=self.account)
@@ -396,7 +358,7 @@ def outcome(verb: str, step: Step | None, *, masked: bool = False) -> Outcome:
     Model.answered.clear()
     with Patch.context() as patch, TemporaryDirectory() as name:
         folder = Path(name)
-        records = (step.file if step else jsonl)(folder, rows(null, free=free))
+        records = jsonl(folder, rows(null, free=free))
         if masked:
             masks(patch, fails=False)
             records = dpf.mask_identifiers(records)

@@ -22,11 +22,11 @@ def main() -> None:
             support_tickets(),
             dpf.backends.Scripted(WORDS, lambda _prompt: [0.2] * 5),
             budget=dpf.PrivacyBudget(epsilon=4, delta=1e-6),
-            prompts_per_draw=20,
             max_tokens=4,
             ledger=ledger,
             dataset="tickets",
             create=True,
+            settings=dpf.Settings(prompts_per_draw=20),
         ) as synthesizer:
             synthesizer.generate_all().to_jsonl(file)
         assert run(["verify", file, "--ledger", ledger]) == 0

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.mechanisms import RowChange
-from dpfewshot.mechanisms.clipping import squared_clip_sensitivity
+from dpfewshot.mechanisms.gaussian import squared_clip_sensitivity
 from tests.support.draws import poisson_subsets_of, sliced, without
 
 GRID = _core.grid

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpfewshot.backends import Scripted
-from dpfewshot.backends.end_tokens import ending_tokens
+from dpfewshot.backends.text import ending_tokens
 from dpfewshot.baselines import instruction_only_demonstrations
 from dpfewshot.errors import InvalidTask
 from dpfewshot.generation.draft import Draft

@@ -21,12 +21,12 @@ from dpfewshot.account.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.token_loop import TokenLoop
+from dpfewshot.mechanisms import MECHANISMS as BY_NAME
 from dpfewshot.mechanisms import Draws, Gaussian, InvisibleInk, RowChange, SoftmaxChoice, SparseVector
-from dpfewshot.mechanisms.by_name import MECHANISMS as BY_NAME
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records.units import each_a_unit
 from dpfewshot.sampling import PoissonSampler
-from dpfewshot.tasks.whole_numbers import between
+from dpfewshot.tasks.schema import whole_numbers
 from dpfewshot.values import Record
 from tests.support.scripts import TASK
 from tests.support.shapes import Moody
@@ -225,7 +225,7 @@ class _Public(Gaussian):
 
 @given(least=st.integers(-2000, 2000), width=st.integers(0, 3000), data=st.data())
 def test_a_range_of_whole_numbers(least: int, width: int, data: Any) -> None:
-    expression = re.compile(between(least, least + width))
+    expression = re.compile(whole_numbers(least, least + width))
     for number in (least, least + width, data.draw(st.integers(least, least + width))):
         assert expression.fullmatch(str(number))
     for number in (least - 1, least + width + 1, data.draw(st.integers(-9999, 9999))):

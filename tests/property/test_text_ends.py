@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpfewshot as dpf
-from dpfewshot.backends.end_tokens import ending_tokens
+from dpfewshot.backends.text import ending_tokens
 from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.draft import Draft
 from dpfewshot.prompts.few_shot import prompt_format

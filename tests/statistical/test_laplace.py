@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpfewshot import _core
-from dpfewshot.exact.laplace import discrete_laplace
+from dpfewshot.exact.choice import discrete_laplace
 
 IMPOSSIBLE = 1e-9
 DRAWS = 20_000

@@ -12,7 +12,7 @@ from dpfewshot import _core
 from dpfewshot.account.permit import Permit
 from dpfewshot.mechanisms import ClippingQuantile, Draws, PublicCentred, RowChange
 from dpfewshot.mechanisms.adadpsyn import AdaDPSyn
-from dpfewshot.mechanisms.noise import noise_scale
+from dpfewshot.mechanisms.gaussian import noise_scale
 from tests.support import inside
 
 IMPOSSIBLE = 1e-9

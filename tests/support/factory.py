@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import dpfewshot as dpf
 from dpfewshot.backends import LogprobBackend
-from dpfewshot.exact.random_source import RandomSource
+from dpfewshot.exact import RandomSource
 from dpfewshot.mechanisms import Gaussian
 from dpfewshot.planning.plan import GenerationPlan, Stratum, StratumPlan
 from dpfewshot.planning.planner import plan_stratum
-from dpfewshot.planning.settings import Settings
+from dpfewshot.planning.settings import PlanSettings
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.scripts import TASK, Sentence, tickets
 
 BUDGET = PrivacyBudget(epsilon=4.0, delta=1e-5)
 SPENT = PrivacySpend(4.0, 1e-5)
-SETTINGS = Settings(
+SETTINGS = PlanSettings(
     prompts_per_draw=20,
     records_per_prompt=1,
     max_tokens=8,
@@ -32,6 +33,7 @@ def synthesizer(
     *,
     task: dpf.Task = TASK,
     random_source: RandomSource | None = None,
+    unit: str | None = None,
     **settings: Any,
 ) -> dpf.Synthesizer:
     """A synthesizer of `Sentence` for 400 tickets: Gaussian, M = 20, R = 1 and T = 8, whatever is planned.
@@ -48,11 +50,15 @@ def synthesizer(
     kind = dpf.Synthesizer
     if random_source is not None:
         kind = type("SeededSynthesizer", (kind,), {"_random_source": staticmethod(random_source)})
+    expert = {field.name for field in dataclasses.fields(dpf.Settings)}
+    given = defaults | settings
+    chosen = {name: given.pop(name) for name in expert & given.keys()}
     return kind(
         task,
-        tickets() if records is None else records,
+        dpf.as_records(tickets() if records is None else records, unit=unit),
         Sentence() if backend is None else backend,
-        **(defaults | settings),
+        **given,
+        settings=dpf.Settings(**chosen),
     )
 
 

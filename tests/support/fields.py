@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 import dpfewshot as dpf
-from dpfewshot.backends.protocol import Logprobs, Tokens
+from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
 
 TASK = dpf.Task(
     name="mails",
@@ -27,7 +27,7 @@ multiline = true
 """
 
 
-class Bytes:
+class Bytes(LogprobBackend):
     """One token a byte, as byte-level tokenizers fall back to: any text has tokens, any tokens a text."""
 
     vocabulary_size = 256

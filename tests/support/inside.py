@@ -38,7 +38,7 @@ def contexts_of_blocks(backend: Any) -> int:
 
 def connections(backend: Any) -> int:
     """The requests that an `OpenAICompatible` sends at once, after what the server said of its slots."""
-    return backend._replicas.first.concurrency
+    return backend._replicas.first.client.gate.limit
 
 
 def picks_ids(backend: Any) -> bool:
@@ -48,7 +48,7 @@ def picks_ids(backend: Any) -> bool:
 
 def client(backend: Any) -> Any:
     """The HTTP client of an `OpenAICompatible`, which must not show the key."""
-    return backend._replicas.first._transport._client
+    return backend._replicas.first.client
 
 
 def lock_of_turns(turns: Any) -> Any:
@@ -58,13 +58,13 @@ def lock_of_turns(turns: Any) -> Any:
 
 def hurry(backend: Any, seconds: float) -> None:
     """Let a connected `OpenAICompatible` give up early: `timeout=` would hold for the connecting too."""
-    for connection in backend._replicas.connections:
-        connection._transport._timeout = seconds
+    for server in backend._replicas.servers:
+        server.client._timeout = seconds
 
 
 def crowd(backend: Any, requests: int) -> None:
     """Let it send so many requests at once, as to a server that does not tell its slots."""
-    backend._replicas.first._transport._gate.limit = requests
+    backend._replicas.first.client.gate.limit = requests
 
 
 def gate_is_empty(gate: Any) -> bool:

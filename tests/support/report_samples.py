@@ -12,17 +12,15 @@ from dpfewshot.account.draws import DrawCounts
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.certificates import line_hash
 from dpfewshot.demonstrations import Demonstrations
-from dpfewshot.evaluation import Cell
+from dpfewshot.evaluation import Cell, read_cells
 from dpfewshot.releases.candidates import Candidate
 from dpfewshot.releases.choice import Choice
 from dpfewshot.releases.estimates import Estimate
 from dpfewshot.report import (
     Sources,
     read_choice,
-    read_evaluation,
     read_findings,
     read_plan,
-    read_snapshot,
 )
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.factory import demonstration
@@ -156,7 +154,7 @@ def findings() -> dict[str, object]:
         "title": "Membership inference on TREC",
         "statement": "The attack does no better than guessing.",
         "verdict": "passed",
-        "private": False,
+        "confidential": False,
         "figures": [
             {"name": "AUC, synthetic", "value": 0.503, "low": 0.47, "high": 0.54, "reference": 0.5},
             {"name": "AUC, private", "value": 0.81, "low": 0.77, "high": 0.85, "reference": 0.818},
@@ -168,7 +166,7 @@ def findings() -> dict[str, object]:
         "title": "Canary game",
         "statement": "The lower bound stays below what the plan promises.",
         "verdict": "informative",
-        "private": False,
+        "confidential": False,
         "figures": [{"name": "epsilon, lower bound", "value": 0.4, "low": 0.1, "reference": 1.25}],
         "details": {},
     }
@@ -177,11 +175,11 @@ def findings() -> dict[str, object]:
         "title": "Verbatim overlap",
         "statement": f"A demonstration repeats: {SECRET}",
         "verdict": "failed",
-        "private": True,
+        "confidential": True,
         "figures": [{"name": "longest common run, tokens", "value": 6, "reference": 3}],
         "details": {},
     }
-    return {"findings": [membership, canary, leak], "private": True}
+    return {"findings": [membership, canary, leak], "confidential": True}
 
 
 def files(folder: Path) -> dict[str, Path]:
@@ -202,9 +200,9 @@ def sources(folder: Path, *, plans: int = 6) -> Sources:
     paths = files(folder)
     return Sources(
         demonstrations=Demonstrations.from_jsonl(paths["demonstrations"]),
-        snapshot=read_snapshot(account(folder, plans)),
+        snapshot=account(folder, plans).snapshot(),
         choice=read_choice(paths["choice"]),
         plan=read_plan(paths["plan"]),
-        cells=read_evaluation(paths["evaluation"]),
+        cells=read_cells(paths["evaluation"]),
         findings=read_findings(paths["audit"]),
     )

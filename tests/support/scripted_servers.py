@@ -80,29 +80,6 @@ class VLLM(Script):
         return {f"token_id:{token}": float(values[token]) for token in ids}
 
 
-class SGLang(Script):
-    owner, text_field = "sglang", "text"
-
-    def generate(self, body):
-        return (
-            200,
-            {},
-            [
-                {
-                    "text": "",
-                    "meta_info": {
-                        "prompt_tokens": len(prompt),
-                        "weight_version": "default",
-                        "output_token_ids_logprobs": [
-                            [[float(self.logprobs(prompt, body["sampling_params"])[t]), t, None] for t in ids]
-                        ],
-                    },
-                }
-                for prompt, ids in zip(body["input_ids"], body["token_ids_logprob"], strict=True)
-            ],
-        )
-
-
 class LlamaServer(Script):
     """llama-server, with slots that take time, and with a prompt cache.
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dpfewshot.backends.servers import asker, transport
+from dpfewshot.backends.servers import client, server
 from tests.support import inside
 
 SECRET = "Zanzibar"
@@ -23,8 +23,8 @@ def hurried(through_proxy):
 @pytest.fixture
 def faults(proxy, monkeypatch):
     """A function that installs a fault in front of `/completion`: it gets the body and the real answer."""
-    monkeypatch.setattr(transport, "FIRST_DELAY", 0.001)
-    monkeypatch.setattr(asker, "CANARY_SECONDS", 1e9)  # by the clock it would be among what is counted
+    monkeypatch.setattr(client, "FIRST_DELAY", 0.001)
+    monkeypatch.setattr(server, "CANARY_SECONDS", 1e9)  # by the clock it would be among what is counted
     forwarded = proxy.answer
     seen = []
 

@@ -11,7 +11,7 @@ from dpfewshot.backends import Scripted
 from dpfewshot.generation import units as division
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import Gaussian, Mechanism, Release, RowChange
-from dpfewshot.mechanisms.noiseless import start_release
+from dpfewshot.mechanisms.gaussian import start_release
 from dpfewshot.records.units import each_a_unit
 from dpfewshot.sampling import PoissonSampler
 from dpfewshot.tasks import Task

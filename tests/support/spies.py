@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpfewshot.account.account import Account, Reserved
-from dpfewshot.backends.protocol import Logprobs, Tokens
+from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
 from dpfewshot.mechanisms import Mechanism
 from dpfewshot.values import PrivacyBudget, Record
 
@@ -42,12 +42,12 @@ class Asked:
         ]
 
 
-class Witness:
+class Witness(LogprobBackend):
     """A language model that writes down all it is asked. Records move its answers far away."""
 
     def __init__(self, journal: list[Any]) -> None:
         self.vocabulary_size = VOCABULARY
-        self.end_token_ids: frozenset[int] = frozenset()
+        self.end_token_ids = frozenset()
         self.batch_invariant = True
         self.journal = journal
 

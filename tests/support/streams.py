@@ -66,7 +66,7 @@ class Toy(StreamBackend):
         super().__init__(self.model, context_tokens=64, kept_prompts=kept_prompts, decode_batch=1, lanes=3)
         self.during = during
 
-    def _open_streams(self, *, streams: int, lanes: int) -> Streams:
+    def _open_streams(self, streams: int, lanes: int) -> Streams:
         del lanes
         return Streams(streams, self.model, self.during)
 

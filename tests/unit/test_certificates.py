@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from dpfewshot.backends.protocol import identity_of
 from dpfewshot.certificates import Provenance, line_hash
 from tests.support.factory import demonstration, synthesizer
 from tests.support.scripts import TASK, Sentence
@@ -47,13 +46,6 @@ def test_other_words_of_the_prompt_have_another_hash(change: dict[str, Any]) -> 
         for task in (TASK, dataclasses.replace(TASK), dataclasses.replace(TASK, **change))
     }
     assert len(prompts) == 2
-
-
-def test_what_is_no_text_is_no_identity() -> None:
-    class Odd(Sentence):
-        model_identity = 7
-
-    assert identity_of(Odd()) == (None, None)
 
 
 def test_a_line_and_its_copy_from_a_file_have_one_hash() -> None:

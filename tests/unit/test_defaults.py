@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 
 import dpfewshot as dpf
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.mechanisms import AdaDPSyn, Gaussian, PublicCentred, ReportNoisyMax, SoftmaxChoice
-from dpfewshot.planning.choices import Choices, preset
+from dpfewshot.mechanisms import AdaDPSyn, Gaussian, Mechanism, PublicCentred, ReportNoisyMax, SoftmaxChoice
 from dpfewshot.planning.defaults import QUIET, WorkLimit, decide, prompts_within
 from dpfewshot.planning.plan import GenerationPlan, Stratum
 from dpfewshot.planning.planner import Planner
-from dpfewshot.planning.settings import Settings
+from dpfewshot.planning.presets import preset
+from dpfewshot.planning.settings import PlanSettings, Settings
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.values import NO_PRIVACY, PrivacyBudget, Record, Relation
+from tests.support import factory
 from tests.support.scripts import TASK, Sentence, tickets
 
 BUDGET = PrivacyBudget(epsilon=1.0, delta=1e-5)
@@ -26,7 +27,7 @@ BUDGET = PrivacyBudget(epsilon=1.0, delta=1e-5)
 
 def planner(population: int = 400, **settings: Any) -> Planner:
     backend = Sentence()
-    template = Settings(**{"max_tokens": 40, "shots_per_label": 1, "record_token_cap": 100} | {
+    template = PlanSettings(**{"max_tokens": 40, "shots_per_label": 1, "record_token_cap": 100} | {
         "prompts_per_draw": 1, "records_per_prompt": 1, "tokens_per_draw": 1
     } | settings)  # fmt: skip
     strata = (Stratum("refund", ("refund",), population), Stratum("delivery", ("delivery",), 2 * population))
@@ -34,21 +35,30 @@ def planner(population: int = 400, **settings: Any) -> Planner:
 
 
 def synthesizer(**settings: Any) -> dpf.Synthesizer:
-    return dpf.Synthesizer(TASK, tickets(), Sentence(), **{"budget": BUDGET, **settings})
+    return factory.synthesizer(
+        **{
+            "mechanism": None,
+            "prompts_per_draw": None,
+            "tokens_per_draw": None,
+            "max_tokens": 40,
+            "budget": BUDGET,
+        }
+        | settings
+    )
 
 
-def decided(choices: Choices, limit: WorkLimit, population: int = 400) -> GenerationPlan:
-    open_numbers = Choices(prompts_per_draw=1, records_per_prompt=1, tokens_per_draw=1)
-    numbers = dataclasses.asdict(dataclasses.replace(choices.filled(open_numbers), mechanism=None))
-    del numbers["mechanism"]
-    decision = decide(planner(population, **numbers), choices, limit, vocabulary_size=8)
+def decided(
+    chosen: Settings, limit: WorkLimit, population: int = 400, mechanism: Mechanism | None = None
+) -> GenerationPlan:
+    numbers = dataclasses.asdict(chosen.decided(max_tokens=40, shots_per_label=1))
+    decision = decide(planner(population, **numbers), mechanism, chosen, limit, vocabulary_size=8)
     return decision.planner.plan(decision.mechanism, decision.reasons)
 
 
 @pytest.mark.parametrize("population", [100, 400, 5000])
 @pytest.mark.parametrize("tokens", [5_000, 20_000])
 def test_no_other_settings_within_the_work_have_less_noise(population: int, tokens: int) -> None:
-    found = decided(Choices(), WorkLimit(tokens), population)
+    found = decided(Settings(), WorkLimit(tokens), population)
     assert found.prompt_tokens <= tokens
     assert found.noise_on_mean is not None
     for every in (1, 2, 5, 13, 20, 40):
@@ -63,12 +73,12 @@ def test_no_other_settings_within_the_work_have_less_noise(population: int, toke
 
 
 def test_where_noise_shows_the_mechanism_with_less_is_taken() -> None:
-    quiet = decided(Choices(), WorkLimit(), 5000)
+    quiet = decided(Settings(), WorkLimit(), 5000)
     assert quiet.mechanism == "public-centred"
     assert quiet.noise_on_mean <= QUIET
     assert "read as without noise" in quiet.reasons[0]
-    drawn = decided(Choices(), WorkLimit(), 100)
-    centred = decided(Choices(PublicCentred(top_k=8)), WorkLimit(), 100)
+    drawn = decided(Settings(), WorkLimit(), 100)
+    centred = decided(Settings(), WorkLimit(), 100, PublicCentred(top_k=8))
     assert centred.noise_on_mean > QUIET
     assert (drawn.mechanism, drawn.noise_on_mean < centred.noise_on_mean) == ("softmax-choice", True)
     assert drawn.reasons[0].startswith("mechanism softmax-choice: noise on the mean 0.")
@@ -82,9 +92,10 @@ def test_draws_of_fixed_size_take_the_mechanism_that_allows_them() -> None:
 
 
 def test_what_is_given_stays() -> None:
-    given_all = Choices(Gaussian(top_k=3), 7, 2, 5)
-    decision = decide(planner(records_per_prompt=2, tokens_per_draw=5, prompts_per_draw=7), given_all,
-                      WorkLimit(1), vocabulary_size=8)  # fmt: skip
+    numbers = {"prompts_per_draw": 7, "records_per_prompt": 2, "tokens_per_draw": 5}
+    decision = decide(
+        planner(**numbers), Gaussian(top_k=3), Settings(**numbers), WorkLimit(1), vocabulary_size=8
+    )
     assert decision.mechanism == Gaussian(top_k=3)
     assert decision.planner.settings.prompts_per_draw == 7
     assert decision.planner.settings.tokens_per_draw == 5
@@ -93,19 +104,19 @@ def test_what_is_given_stays() -> None:
 
 def test_given_prompts_take_as_many_draws_as_the_work_allows() -> None:
     limit = WorkLimit(20_000)
-    found = decided(Choices(prompts_per_draw=20), limit)
+    found = decided(Settings(prompts_per_draw=20), limit)
     assert found.settings.prompts_per_draw == 20
     assert found.prompt_tokens <= limit.prompt_tokens
     assert 1 < found.settings.tokens_per_draw < 40
-    assert decided(Choices(prompts_per_draw=20), WorkLimit(10**6)).settings.tokens_per_draw == 1
-    assert decided(Choices(prompts_per_draw=300), limit).settings.tokens_per_draw == 40
+    assert decided(Settings(prompts_per_draw=20), WorkLimit(10**6)).settings.tokens_per_draw == 1
+    assert decided(Settings(prompts_per_draw=300), limit).settings.tokens_per_draw == 40
 
 
 def test_the_smallest_stratum_and_the_backend_limit_the_prompts() -> None:
-    assert decided(Choices(), WorkLimit(10**6), 30).settings.prompts_per_draw == 30
+    assert decided(Settings(), WorkLimit(10**6), 30).settings.prompts_per_draw == 30
     few_kept = WorkLimit(10**6, kept_prompts=75)
-    assert decided(Choices(tokens_per_draw=40), few_kept).settings.prompts_per_draw == 47
-    assert decided(Choices(tokens_per_draw=1), few_kept).settings.prompts_per_draw > 47
+    assert decided(Settings(tokens_per_draw=40), few_kept).settings.prompts_per_draw == 47
+    assert decided(Settings(tokens_per_draw=1), few_kept).settings.prompts_per_draw > 47
 
 
 @pytest.mark.parametrize(("every", "prompts", "said"), [(40, 76, True), (40, 75, False), (1, 76, False)])
@@ -113,7 +124,7 @@ def test_given_prompts_that_the_backend_does_not_keep_are_named(
     every: int, prompts: int, *, said: bool
 ) -> None:
     limit = WorkLimit(10**6, kept_prompts=75)
-    reasons = decided(Choices(prompts_per_draw=prompts, tokens_per_draw=every), limit).reasons
+    reasons = decided(Settings(prompts_per_draw=prompts, tokens_per_draw=every), limit).reasons
     assert any("more than the backend keeps (kept_prompts=75)" in each for each in reasons) is said
 
 
@@ -125,14 +136,14 @@ def test_a_draw_fits_up_to_four_deviations(kept: int) -> None:
 
 
 def test_a_mechanism_without_noise_on_probabilities_is_planned_too() -> None:
-    found = decided(Choices(ReportNoisyMax(top_k=8)), WorkLimit())
+    found = decided(Settings(), WorkLimit(), mechanism=ReportNoisyMax(top_k=8))
     assert found.noise_on_mean is None
     assert found.settings.prompts_per_draw > 1
 
 
 def test_impossible_settings_say_why() -> None:
     with pytest.raises(InvalidPlan, match="could be free"):
-        decided(Choices(dpf.mechanisms.SparseVector(Gaussian(top_k=8), 0.5, 40)), WorkLimit())
+        decided(Settings(), WorkLimit(), mechanism=dpf.mechanisms.SparseVector(Gaussian(top_k=8), 0.5, 40))
     with pytest.raises(InvalidPlan, match="prompt_token_limit"):
         synthesizer(prompt_token_limit=0)
     with pytest.raises(InvalidPlan, match="prompts_per_draw"):
@@ -174,15 +185,19 @@ def test_the_decided_plan_generates_under_its_budget() -> None:
     assert made.plan_spend.epsilon <= BUDGET.epsilon
 
 
+def fresh_draws(prompts: int, records: int) -> Settings:
+    return Settings(prompts_per_draw=prompts, records_per_prompt=records, tokens_per_draw=1)
+
+
 def test_presets_are_the_papers_settings() -> None:
     trec = dpf.tasks.TREC
-    assert preset("tang", trec, BUDGET, 1000) == Choices(Gaussian(top_k=100), 80, 1, 1)
-    assert preset("tang", dpf.tasks.MIT_G, None, 1000) == Choices(Gaussian(top_k=100), 20, 4, 1)
-    assert preset("tang", TASK, BUDGET, 8) == Choices(Gaussian(top_k=8), 20, 1, 1)
+    assert preset("tang", trec, BUDGET, 1000) == (Gaussian(top_k=100), fresh_draws(80, 1))
+    assert preset("tang", dpf.tasks.MIT_G, None, 1000) == (Gaussian(top_k=100), fresh_draws(20, 4))
+    assert preset("tang", TASK, BUDGET, 8) == (Gaussian(top_k=8), fresh_draws(20, 1))
     paper = preset("adadpsyn", dpf.tasks.MIT_D, PrivacyBudget(2.0, 1e-5), 1000)
-    assert paper == Choices(AdaDPSyn.preset("mit-d", epsilon=2), 40, 1, 1)
+    assert paper == (AdaDPSyn.preset("mit-d", epsilon=2), fresh_draws(40, 1))
     other = preset("adadpsyn", TASK, PrivacyBudget(3.0, 1e-5), 1000)
-    assert other == Choices(AdaDPSyn.preset("trec", epsilon=4), 20, 2, 1)
+    assert other == (AdaDPSyn.preset("trec", epsilon=4), fresh_draws(20, 2))
     assert preset("adadpsyn", trec, None, 1000) == preset("adadpsyn", trec, PrivacyBudget(4.0, 1e-5), 1000)
     with pytest.raises(InvalidPlan, match="tang, adadpsyn"):
         preset("tan", trec, BUDGET, 1000)

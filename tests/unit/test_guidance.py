@@ -9,7 +9,6 @@ from decimal import Decimal, localcontext
 import pytest
 
 import dpfewshot as dpf
-from bench.notes import NOTES, PATIENT_NUMBER, notes
 from dpfewshot.mechanisms import PublicCentred
 from dpfewshot.planning.guidance import READABLE_NOISE
 from dpfewshot.planning.plan import GenerationPlan
@@ -63,16 +62,6 @@ def test_a_long_text_is_planned_with_a_warning_and_a_short_one_without() -> None
     assert "words out of place" in warning
     assert "with about 1 token in 25 out of place" in warning
     assert "a smaller max_tokens" in warning
-
-
-def test_made_up_notes_have_several_lines_and_a_number_each() -> None:
-    made = notes(100)
-    assert made == notes(100)
-    assert {one.label for one in made} == set(NOTES.labels or ())
-    for one in made:
-        assert NOTES.layout.fold(one.text) == one.text
-        assert len(one.text.splitlines()) == len("RHMEFAP")
-    assert len({number for one in made for number in PATIENT_NUMBER.findall(one.text)}) == len(made)
 
 
 def with_epsilon(epsilon: float) -> GenerationPlan:

@@ -15,12 +15,12 @@ from dpfewshot.accounting import events
 from dpfewshot.mechanisms import Gaussian
 from dpfewshot.planning.plan import GenerationPlan, Stratum, StratumPlan, draws_at
 from dpfewshot.planning.planner import plan_stratum
-from dpfewshot.planning.settings import Settings
+from dpfewshot.planning.settings import PlanSettings
 from dpfewshot.values import PrivacyBudget, PrivacySpend, Relation
 from tests.support import factory
 from tests.support.scripts import Sentence
 
-SETTINGS = Settings(20, 1, 8, 1, 1, 100)
+SETTINGS = PlanSettings(20, 1, 8, 1, 1, 100)
 BUDGET = PrivacyBudget(4.0, 1e-5)
 
 
@@ -89,7 +89,7 @@ NESTED = st.recursive(
     max_leaves=3,
 )
 SOME_SETTINGS = st.builds(
-    Settings,
+    PlanSettings,
     prompts_per_draw=st.integers(1, 9),
     records_per_prompt=st.integers(1, 3),
     max_tokens=st.integers(5, 9),

@@ -11,7 +11,7 @@ import dpfewshot as dpf
 from dpfewshot.accounting import Composition, PoissonGaussian, Tightest
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import AdaDPSyn, Gaussian, PublicCentred, SparseVector
-from dpfewshot.planning.settings import Settings
+from dpfewshot.planning.settings import PlanSettings
 from dpfewshot.prompts.few_shot import PromptFormat
 from tests.support import factory
 from tests.support.scripts import TASK, tickets
@@ -64,7 +64,7 @@ WHOLE: dict[str, Callable[[Any], object]] = {
     "releases": lambda number: SparseVector(Gaussian(), threshold=1.0, releases=number),
     "rounds": lambda number: AdaDPSyn(rounds=number, top_k=2).check(8),
     "top_k": lambda number: Gaussian(top_k=number).check(8),
-    "tokens_per_draw": lambda number: Settings(1, 1, 5, 1, number, 1),
+    "tokens_per_draw": lambda number: PlanSettings(1, 1, 5, 1, number, 1),
     "prompts_per_draw": lambda number: synthesizer(prompts_per_draw=number),
     "population": lambda number: synthesizer(population=dict.fromkeys(TASK.labels or (), number)),
     "max_tokens": lambda number: synthesizer().generate("refund", max_tokens=number),

@@ -25,7 +25,7 @@ from dpfewshot.accounting import (
     ZeroConcentrated,
     epsilon,
 )
-from dpfewshot.accounting.reference.cross_check import cross_check
+from dpfewshot.accounting.cross_check import cross_check
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.runtime.redaction import redacted
 from dpfewshot.values import PrivacyBudget, PrivacySpend

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import subprocess
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING
-
-import pytest
 
 from dpfewshot.records import read_records
 from dpfewshot.sample_data import SUPPORT_TICKETS, secrets, support_tickets, write_jsonl
@@ -19,10 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TICKETS = support_tickets()
-
-
-def of(label: str) -> list[str]:
-    return [ticket.text for ticket in TICKETS if ticket.label == label]
 
 
 def test_the_tickets_are_the_same_everywhere() -> None:
@@ -36,14 +29,6 @@ def test_five_labels_of_300_and_every_prefix_balanced() -> None:
     assert Counter(ticket.label for ticket in TICKETS) == dict.fromkeys(SUPPORT_TICKETS.labels or (), 300)
     assert [ticket.label for ticket in TICKETS[:5]] == list(SUPPORT_TICKETS.labels or ())
     assert {ticket.unit for ticket in TICKETS} == {None}
-
-
-def test_every_ticket_is_a_short_plain_sentence_or_two_of_its_own() -> None:
-    assert len({ticket.text for ticket in TICKETS}) == 1500
-    for ticket in TICKETS:
-        assert 12 <= len(ticket.text.split()) <= 35, ticket.text
-        assert re.fullmatch(r"[A-Z][A-Za-z0-9@.,+' -]*\.", ticket.text), ticket.text  # no {slot} is left
-        assert "  " not in ticket.text
 
 
 def test_every_ticket_holds_a_secret_and_shares_none() -> None:
@@ -62,14 +47,6 @@ def test_secrets_are_found_wherever_they_stand() -> None:
             rest = rest.replace(secret, "")
         assert "@" not in rest
         assert "ORD" not in rest
-
-
-@pytest.mark.parametrize("label", SUPPORT_TICKETS.labels or ())
-def test_a_category_begins_alike_and_goes_on_in_many_ways(label: str) -> None:
-    starts = Counter(" ".join(text.split()[:2]) for text in of(label))
-    assert starts.most_common(1)[0][1] >= 150
-    secretless = {re.sub(r"ORD-\S+|\S+@\S+", "", text) for text in of(label)}
-    assert len(secretless) >= 150
 
 
 def test_the_written_file_reads_back(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.seeded_faults import FAULTS, Fault
+from tests.seeded_faults import FAULTS, Fault
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench import reproduce as paper
 from dpfewshot.accounting import epsilon
-from dpfewshot.accounting.reference.published import integer_order_epsilon
+from dpfewshot.accounting.published import integer_order_epsilon
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import RowChange
 from dpfewshot.planning.solve import solve

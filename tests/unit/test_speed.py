@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 import dpfewshot as dpf
-from bench.scale_fit import Fleet, fit
 from dpfewshot.backends.protocol import ReplayedBlock
 from dpfewshot.mechanisms import Gaussian
 from dpfewshot.planning.speed import Lengths, Speed
@@ -125,19 +124,3 @@ def test_time_grows_with_each_part_of_the_work() -> None:
     assert replace(speed, kept_prompts=5).demonstration(lengths, shared) > speed.demonstration(
         lengths, shared
     )
-
-
-def test_a_line_is_found_again_and_its_worst_point_is_told() -> None:
-    line = fit([(x, 3.0 + 0.5 * x) for x in (1, 10, 100)])
-    assert (line.fixed, line.slope, line.spread) == pytest.approx((3.0, 0.5, 1.0))
-    assert fit([(1, 2.0), (10, 20.0), (100, 200.0)]).power == pytest.approx(1.0)
-    assert fit([(1, 1.0), (10, 5.0)]).fixed >= 0
-    assert fit([(1, 10.0), (10, 20.0), (100, 12.0)]).spread > 1.3
-
-
-def test_labels_of_a_fleet_take_turns() -> None:
-    speed, lengths = Speed(0.05, 0.002, step=0.01, public_step=0.01), Lengths(40, 5, 30)
-    alone = Fleet(1, speed, 0.9).hours(lengths, SETTINGS, 1000)
-    assert alone == pytest.approx(1000 * speed.demonstration(lengths, SETTINGS) / 3600)
-    assert Fleet(10, speed, 0.9).hours(lengths, SETTINGS, 1000) == pytest.approx(alone / 9)
-    assert Fleet(999, speed, 1.0).hours(lengths, SETTINGS, 1000) == pytest.approx(alone / 500)

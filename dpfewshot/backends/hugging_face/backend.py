@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dpfewshot.backends.conformance import (
+    Finding,
     check_batch_invariance,
     check_block_agreement,
     check_block_invariance,
     sample_prompts,
 )
 from dpfewshot.backends.hugging_face.model import HuggingFaceModel
-from dpfewshot.backends.hugging_face.streams import HuggingFaceStreams
-from dpfewshot.backends.streams.backend import StreamBackend, Use, check_settings
+from dpfewshot.backends.hugging_face.streams import HuggingFaceStreams, Tensor
+from dpfewshot.backends.streams.backend import Columns, StreamBackend, Use, check_settings
 from dpfewshot.errors import BackendError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from dpfewshot.backends.conformance import Finding
-    from dpfewshot.backends.hugging_face.streams import Tensor
 
 LONGEST_TRIED = 5
 """Tokens of the longest suffix in the constructor's checks: the shape of a step does not depend on it."""
@@ -58,7 +53,6 @@ class HuggingFace(StreamBackend):
         decode_batch: prompts that take a step together, one of them a dummy: 1, or a multiple of 8.
 
     Attributes:
-        context_tokens: the argument.
         model_identity: "sha256:" and the SHA-256 of the file of weights (of several, that of theirs, by
             name), or "commit:" and the commit on the hub; None if neither is known.
         tokenizer_identity: "sha256:" and the SHA-256 of the tokenizer's definition.
@@ -94,7 +88,6 @@ class HuggingFace(StreamBackend):
         self.model_identity = loaded.model_identity()
         self.tokenizer_identity = loaded.tokenizer_identity()
         self._description = f"{loaded.name} on {loaded.device} in {kind}, {attention} attention"
-        self.batch_invariant = False
         try:
             self._settle(loaded.longest)
         except BaseException:
@@ -141,9 +134,11 @@ class HuggingFace(StreamBackend):
         stepped = check_block_invariance(self, prefix, suffixes, released[:1], support=())
         yield from (finding for finding in (whole, stepped) if not finding.passed)
 
-    def _open_streams(self, *, streams: int, lanes: int) -> HuggingFaceStreams:
+    def _open_streams(self, streams: int, lanes: int) -> HuggingFaceStreams:
         del lanes  # one: PyTorch divides the work among processors
-        return HuggingFaceStreams(self._loaded, streams=streams, cells=self.context_tokens, tally=self._tally)
+        return HuggingFaceStreams(
+            self._loaded, streams=streams, cells=self.context_tokens, counts=self._counts
+        )
 
-    def _log_softmax(self, logits: Tensor, columns: NDArray[np.intp] | slice) -> NDArray[np.float32]:
+    def _log_softmax(self, logits: Tensor, columns: Columns) -> NDArray[np.float32]:
         return self._loaded.log_softmax(logits, columns)

@@ -7,24 +7,19 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-from dpfewshot.backends.chat_templates import messages_of, no_template, template_failed
-from dpfewshot.backends.end_tokens import END_NAMES
-from dpfewshot.backends.processors import short_spin
-from dpfewshot.backends.verdicts import digest_of
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfewshot.backends.machine import digest_of, short_spin
+from dpfewshot.backends.protocol import Tokens
+from dpfewshot.backends.streams.backend import Columns
+from dpfewshot.backends.text import END_NAMES, messages_of, no_template, template_failed
 from dpfewshot.errors import BackendError, MissingExtra
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from dpfewshot.backends.protocol import Tokens
 
 ATTENTIONS = ("eager", "sdpa")
 """transformers' implementations of attention that accept a mask for each row."""
@@ -32,37 +27,24 @@ ATTENTIONS = ("eager", "sdpa")
 DTYPES = ("float32", "bfloat16", "float16")
 
 
-@dataclass(frozen=True)
-class Part:
-    """The shape of one token's keys, or values, in one layer."""
+class Part(NamedTuple):
+    """The shape of one token's keys, or of its values, in one layer."""
 
     heads: int
     width: int
-
-
-@dataclass(frozen=True)
-class Layer:
-    """The shapes that one layer caches for a token."""
-
-    keys: Part
-    values: Part
 
 
 class HuggingFaceModel:
     """A model in the memory of its device.
 
     Args:
-        model: a folder, a name on the hub, or a GGUF file.
-        device: PyTorch's name; None for the GPU if there is one, else the CPU.
-        dtype: one of `DTYPES`; None for bfloat16 on a GPU and float32 elsewhere.
-        attention: one of `ATTENTIONS`.
+        model, device, dtype, attention: see `HuggingFace`.
 
     Attributes:
         torch: the `torch` module.
         network: the `transformers` model.
-        device: the `torch.device`.
-        dtype: the `torch.dtype`.
-        layers: the shapes that each layer caches.
+        device, dtype: PyTorch's own.
+        layers: the shapes of the keys and of the values that each layer caches for a token.
         vocabulary_size: V: the token ids that the tokenizer knows and the model scores. Rows that only pad
             the model's matrices are dropped before probabilities are normalised.
         bos: the token that the tokenizer puts in front of every prompt; None if it adds none.
@@ -134,7 +116,7 @@ class HuggingFaceModel:
         """Return the token ids of a public text: nothing is added, and special tokens are parsed."""
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def log_softmax(self, logits: Any, columns: NDArray[np.intp] | slice) -> NDArray[np.float32]:
+    def log_softmax(self, logits: Any, columns: Columns) -> NDArray[np.float32]:
         """Return the natural-log probabilities of `columns`; all NaN if a logit is NaN or +inf.
 
         They are computed in float32 on the device, so that only these columns leave it; float64 would not
@@ -196,7 +178,7 @@ class HuggingFaceModel:
         ends |= {tokens[text] for text in END_NAMES if text in tokens}
         return frozenset(token for token in ends if token is not None and 0 <= token < self.vocabulary_size)
 
-    def _try_out(self) -> list[Layer]:
+    def _try_out(self) -> list[tuple[Part, Part]]:
         """Return the shapes that each layer caches, found by evaluating two public tokens."""
         from transformers import DynamicCache
 
@@ -210,7 +192,7 @@ class HuggingFaceModel:
             raise self._unsuited() from error
         if not parts or any(len(shape) != 4 or shape[2] != 2 for pair in parts for shape in pair):  # noqa: PLR2004
             raise self._unsuited()
-        return [Layer(Part(keys[1], keys[3]), Part(values[1], values[3])) for keys, values in parts]
+        return [(Part(keys[1], keys[3]), Part(values[1], values[3])) for keys, values in parts]
 
     def _unsuited(self) -> BackendError:
         return BackendError(

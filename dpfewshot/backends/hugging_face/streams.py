@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dpfewshot.backends.streams.protocol import Tally
+from dpfewshot.backends.hugging_face.model import HuggingFaceModel
+from dpfewshot.backends.protocol import Tokens
+from dpfewshot.backends.streams.pool import TokenCounts
 from dpfewshot.errors import BackendError
-
-if TYPE_CHECKING:
-    from dpfewshot.backends.hugging_face.model import HuggingFaceModel
-    from dpfewshot.backends.protocol import Tokens
 
 Tensor = Any
 """A `torch.Tensor`: torch is imported when a model is loaded."""
@@ -31,25 +29,15 @@ class HuggingFaceStreams:
     - `step` evaluates one token in each of several streams. Each attends to all cells of its stream, with
       later ones masked: the shapes are the same whatever the streams hold.
 
-    Args:
-        model: the model.
-        streams: the number of streams.
-        cells: tokens that a stream holds.
-        tally: counts the evaluated tokens.
-
-    Attributes:
-        cells: the argument.
-        failed: whether an evaluation failed. The caches are then in doubt: nothing may be read from them.
-
     Raises:
         BackendError: the device lacks the memory.
     """
 
-    def __init__(self, model: HuggingFaceModel, *, streams: int, cells: int, tally: Tally) -> None:
+    def __init__(self, model: HuggingFaceModel, *, streams: int, cells: int, counts: TokenCounts) -> None:
         self.cells = cells
         self.failed = False
         self._model = model
-        self._tally = tally
+        self._counts = counts
         self._torch = torch = model.torch
         try:
             self._layers: list[tuple[Tensor, Tensor]] = [
@@ -57,7 +45,7 @@ class HuggingFaceStreams:
                     torch.zeros(
                         (streams, part.heads, cells, part.width), dtype=model.dtype, device=model.device
                     )
-                    for part in (layer.keys, layer.values)
+                    for part in layer
                 )
                 for layer in model.layers
             ]
@@ -86,7 +74,7 @@ class HuggingFaceStreams:
             return cells[stream : stream + 1, :, :end]
 
         logits = self._evaluate([list(tokens)], [list(range(start, end))], None, (start, end), write)
-        self._tally.add(**{"dummies" if dummies else "tokens": len(tokens)})
+        self._counts.add(**{"dummies" if dummies else "tokens": len(tokens)})
         return logits[0]
 
     def step(self, first: int, tokens: Sequence[int], positions: Sequence[int], active: int) -> list[Tensor]:
@@ -110,7 +98,7 @@ class HuggingFaceStreams:
             (self.cells - 1, self.cells),
             write,
         )
-        self._tally.add(tokens=active, dummies=len(tokens) - active)
+        self._counts.add(tokens=active, dummies=len(tokens) - active)
         return list(logits[:active])
 
     def close(self) -> None:

@@ -4,41 +4,55 @@ from __future__ import annotations
 
 import os
 import warnings
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dpfewshot import __version__
 from dpfewshot.backends import conformance
-from dpfewshot.backends.llama_cpp.checks import VERSION, check_lanes, check_steps
 from dpfewshot.backends.llama_cpp.fastest import load_fastest
-from dpfewshot.backends.llama_cpp.hub import local_file
-from dpfewshot.backends.llama_cpp.model import LlamaModel, check_file, load_library, shards_of
-from dpfewshot.backends.llama_cpp.streams import CELL_BLOCK, KVStreams, LogSoftmax
-from dpfewshot.backends.llama_cpp.weights import AUTO, FILE
-from dpfewshot.backends.processors import usable_processors
-from dpfewshot.backends.streams.backend import StreamBackend, check_settings
-from dpfewshot.backends.streams.lanes import lanes_of
-from dpfewshot.backends.streams.pools import groups_within
-from dpfewshot.backends.verdicts import (
+from dpfewshot.backends.llama_cpp.files import check_file, local_file, shards_of
+from dpfewshot.backends.llama_cpp.model import AUTO, FILE, LlamaModel, load_library
+from dpfewshot.backends.llama_cpp.streams import CELL_BLOCK, KVStreams, LogSoftmax, Row
+from dpfewshot.backends.machine import (
     Facts,
     digest_of,
     keep_verdict,
     kept_verdict,
     processor,
     steering_variables,
+    usable_processors,
 )
+from dpfewshot.backends.streams.backend import Columns, StreamBackend, check_settings
+from dpfewshot.backends.streams.pool import groups_within
+from dpfewshot.backends.streams.threads import lanes_of
 from dpfewshot.errors import BackendError
 from dpfewshot.values import counted
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+VERSION: Final = 3
+"""Incremented when a check changes, so that verdicts of older checks no longer count."""
 
-    import numpy as np
-    from numpy.typing import NDArray
+WHOLE_PROMPTS: Final = 4
+"""Prompts that take turns in the lanes: alone, in pairs, and in a crowd of 65."""
 
-    from dpfewshot.backends.conformance import Finding
-    from dpfewshot.backends.streams.protocol import Logits
+LONGEST: Final = 5
+"""Tokens of the longest suffix. The shape of a step, one token per prompt, does not depend on it."""
+
+STEPS: Final = 3
+"""How many released tokens continue the prompts."""
+
+LONG: Final = 32
+"""Tokens of the shortest of the longer whole prompts: about those of a private prompt behind its prefix."""
+
+TURNS: Final = 4
+"""How often each of the longer prompts stands in their crowd."""
+
+STRIDE: Final = 3
+"""Neighbours differ in length by this many tokens."""
 
 
 class LlamaCpp(StreamBackend):
@@ -59,8 +73,7 @@ class LlamaCpp(StreamBackend):
 
     Args:
         model: the GGUF file: a path; or its name on the Hugging Face hub, "org/repository/file.gguf", if
-            `dpfewshot[hub]` is installed (`hub.local_file`); or "ollama:NAME", which Ollama
-            has fetched (`ollama.ollama_file`).
+            `dpfewshot[hub]` is installed; or "ollama:NAME", which Ollama has fetched (`files.local_file`).
         context_tokens: the longest prompt, including the tokens that a block adds to it. A longer prompt
             gives a row of NaN for every token of its block.
         kept_prompts: how many private prompts of a block keep their streams from token to token, rounded up
@@ -76,8 +89,6 @@ class LlamaCpp(StreamBackend):
             (`fastest.fastest_weights`); in a worker the caller's form; on a GPU, "file".
 
     Attributes:
-        context_tokens: the argument.
-        kept_prompts: the argument.
         weights: the form of the weights.
         model_identity: "sha256:" and the SHA-256 of the GGUF file; of a model in several, that of theirs.
         tokenizer_identity: "sha256:" and the SHA-256 of the vocabulary (`LlamaModel.vocabulary_hash`).
@@ -118,7 +129,8 @@ class LlamaCpp(StreamBackend):
             loaded = load_fastest(path, self._threads, facts)
         else:
             loaded = LlamaModel(path, gpu_layers, FILE if weights is None or weights == AUTO else weights)
-        self._loaded, self.weights = loaded, loaded.weights
+        self._loaded = loaded
+        self.weights: str = loaded.weights
         self.model_identity = f"sha256:{facts['model']}"
         self.tokenizer_identity = f"sha256:{loaded.vocabulary_hash()}"
         super().__init__(
@@ -128,19 +140,7 @@ class LlamaCpp(StreamBackend):
             decode_batch=decode_batch,
             lanes=1 if loaded.on_gpu else lanes_of(self._threads),
         )
-        if self._groups_of_a_pool(decode_batch) < 1:
-            self.close()
-            raise BackendError(
-                f"decode_batch={decode_batch} is more than llama.cpp's streams allow: lower it"
-            )
-        if context_tokens > loaded.trained_tokens:
-            self.close()
-            raise BackendError(
-                f"context_tokens={context_tokens} is more than the {loaded.trained_tokens} tokens "
-                "that the model was trained for"
-            )
         self._row_log_softmax = LogSoftmax(loaded.vocabulary_size)
-        self.batch_invariant = False
         try:
             self._settle(facts)
         except BaseException:
@@ -150,7 +150,7 @@ class LlamaCpp(StreamBackend):
     @property
     def dummy_tokens_evaluated(self) -> int:
         """Dummy tokens evaluated so far. For the operator alone, like `tokens_evaluated`."""
-        return self._tally.dummies
+        return self._counts.dummies
 
     def describe(self) -> str:
         """Return the device, its threads and lanes, the model file and how it is evaluated."""
@@ -162,8 +162,16 @@ class LlamaCpp(StreamBackend):
 
     def _settle(self, facts: Facts) -> None:
         """Choose how prompts take their steps, and how many are evaluated at a time."""
-        steps = partial(check_steps, context_tokens=self.context_tokens, decode_batch=self._decode_batch)
-        self._fell_back = self._decode_batch > 1 and not self._passes("steps", steps, facts)
+        if self._groups_of_a_pool(self._decode_batch) < 1:
+            raise BackendError(
+                f"decode_batch={self._decode_batch} is more than llama.cpp's streams allow: lower it"
+            )
+        if self.context_tokens > self._loaded.trained_tokens:
+            raise BackendError(
+                f"context_tokens={self.context_tokens} is more than the {self._loaded.trained_tokens} tokens "
+                "that the model was trained for"
+            )
+        self._fell_back = self._decode_batch > 1 and not self._passes("steps", self._check_steps, facts)
         if self._fell_back:
             warnings.warn(
                 f"llama.cpp's steps of {self._decode_batch} prompts are not batch invariant here: "
@@ -172,8 +180,7 @@ class LlamaCpp(StreamBackend):
                 stacklevel=3,
             )
             self._decode_batch = 1
-        lanes = partial(check_lanes, context_tokens=self.context_tokens)
-        if self._lanes > 1 and not self._passes("lanes", lanes, facts):
+        if self._lanes > 1 and not self._passes("lanes", self._check_lanes, facts):
             warnings.warn(
                 "llama.cpp's contexts change one another's bits here: prompts are evaluated one at a time, "
                 "which is slower",
@@ -183,7 +190,43 @@ class LlamaCpp(StreamBackend):
             self._lanes = 1
         self.batch_invariant = not self._loaded.on_gpu or self._found_invariant()
 
-    def _passes(self, name: str, check: Callable[[Self], Finding], facts: Facts) -> bool:
+    def _check_steps(self) -> conformance.Finding:
+        """Compare the bits of prompts that fill one step with their bits in other streams and among others.
+
+        The prompts are pseudo-random tokens, the same on every run. The steps use the streams and dummies of
+        a generation.
+        """
+        # less a prefix, and a token in front of it
+        longest = max(1, min(LONGEST, self.context_tokens - STEPS - 2))
+        lengths = [1 + row * STRIDE % longest for row in range(self._decode_batch)]
+        prefix, *suffixes = self._random_prompts("prompt", lengths)
+        released = conformance.random_tokens("released", STEPS, self.vocabulary_size)
+        return conformance.check_block_invariance(self, prefix, suffixes, released, support=())
+
+    def _check_lanes(self) -> conformance.Finding:
+        """Compare the bits of whole prompts alone with their bits while other lanes evaluate others.
+
+        In old builds of llama.cpp, contexts of one process shared a counter, and could change one another's
+        bits. Short prompts and prompts of usual length take turns.
+        """
+        longer = max(1, min(LONG, self.context_tokens - WHOLE_PROMPTS * STRIDE))
+        short, usual = (
+            self._random_prompts("whole", range(first, first + WHOLE_PROMPTS * STRIDE, STRIDE))
+            for first in (1, longer)
+        )
+        finding = conformance.check_batch_invariance(self, short)
+        alone = np.concatenate([self.next_token_logprobs([prompt]) for prompt in usual])
+        together = self.next_token_logprobs(usual * TURNS)
+        same = together.tobytes() == np.tile(alone, (TURNS, 1)).tobytes()
+        return replace(finding, passed=finding.passed and same)
+
+    def _random_prompts(self, name: str, lengths: Sequence[int]) -> list[list[int]]:
+        return [
+            conformance.random_tokens(f"{name} {row}", length, self.vocabulary_size)
+            for row, length in enumerate(lengths)
+        ]
+
+    def _passes(self, name: str, check: Callable[[], conformance.Finding], facts: Facts) -> bool:
         """Return the cached verdict of a check, or run the check and cache it; on a GPU, run it."""
         if self._loaded.on_gpu:
             return self._found(check)
@@ -203,20 +246,20 @@ class LlamaCpp(StreamBackend):
             keep_verdict(facts, passed)
         return passed
 
-    def _found(self, check: Callable[[Self], Finding]) -> bool:
+    def _found(self, check: Callable[[], conformance.Finding]) -> bool:
         """Return whether a check passes; its streams are freed."""
-        finding = check(self)
+        finding = check()
         while self._pools:
             self._pools.popitem()[1].close()
-        self._tally.clear()
+        self._counts.clear()
         return finding.passed
 
-    def _open_streams(self, *, streams: int, lanes: int) -> KVStreams:
+    def _open_streams(self, streams: int, lanes: int) -> KVStreams:
         cells = -(-self.context_tokens // CELL_BLOCK) * CELL_BLOCK
         threads = self._threads // lanes
-        return KVStreams(self._loaded, streams=streams, cells=cells, threads=threads, tally=self._tally)
+        return KVStreams(self._loaded, streams=streams, cells=cells, threads=threads, counts=self._counts)
 
-    def _log_softmax(self, logits: Logits, columns: NDArray[np.intp] | slice) -> NDArray[np.float64]:
+    def _log_softmax(self, logits: Row, columns: Columns) -> NDArray[np.float64]:
         return self._row_log_softmax(logits, columns)
 
     def _groups_of_a_pool(self, size: int) -> int:

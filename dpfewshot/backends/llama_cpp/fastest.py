@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
+from dpfewshot.backends.conformance import random_tokens
 from dpfewshot.backends.factory import weights_for_worker
-from dpfewshot.backends.llama_cpp.checks import random_tokens
-from dpfewshot.backends.llama_cpp.model import LlamaModel, shards_of
+from dpfewshot.backends.llama_cpp.files import shards_of
+from dpfewshot.backends.llama_cpp.model import FILE, FILE_TYPES, LlamaModel
 from dpfewshot.backends.llama_cpp.streams import CELL_BLOCK, KVStreams
-from dpfewshot.backends.llama_cpp.weights import FILE, FILE_TYPES
-from dpfewshot.backends.processors import usable_memory
-from dpfewshot.backends.streams.lanes import lanes_of, side_by_side
-from dpfewshot.backends.streams.protocol import Tally
-from dpfewshot.backends.verdicts import Facts, keep_verdict, kept_verdict
+from dpfewshot.backends.machine import Facts, keep_verdict, kept_verdict, usable_memory
+from dpfewshot.backends.streams.pool import TokenCounts
+from dpfewshot.backends.streams.threads import lanes_of, side_by_side
 from dpfewshot.errors import BackendError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 VERSION = 2
 """Incremented when the measurement changes, so that choices of older ones no longer count."""
@@ -42,15 +39,10 @@ _ROUNDS = 5
 
 
 def load_fastest(path: Path, threads: int, facts: Facts) -> LlamaModel:
-    """Load a model with the fastest form of its weights, or with the caller's in a worker.
+    """Load a model with the form that `fastest_weights` returns, or in a worker with the caller's.
 
     If the weights cannot be converted now, they stay as in the file, with a warning. A worker's must be the
     caller's.
-
-    Args:
-        path: the GGUF file.
-        threads: as in `fastest_weights`.
-        facts: as in `fastest_weights`.
 
     Raises:
         BackendError: the file holds no usable model, or cannot be converted to the caller's form.
@@ -79,9 +71,6 @@ def fastest_weights(path: Path, threads: int, facts: Facts) -> str:
         path: the GGUF file.
         threads: worker threads, at least 1.
         facts: what a verdict depends on beside the threads, as `backend.build_facts` returns it.
-
-    Returns:
-        "bf16", "f16", "q8_0", or "file".
 
     Raises:
         BackendError: the file holds no usable model.
@@ -125,7 +114,7 @@ def _seconds(model: LlamaModel, threads: int) -> float:
     lanes = lanes_of(threads)
 
     def opened() -> KVStreams:
-        return KVStreams(model, streams=1, cells=CELL_BLOCK, threads=threads // lanes, tally=Tally())
+        return KVStreams(model, streams=1, cells=CELL_BLOCK, threads=threads // lanes, counts=TokenCounts())
 
     with ExitStack() as stack:
         streams = [stack.enter_context(closing(opened())) for _ in range(lanes)]

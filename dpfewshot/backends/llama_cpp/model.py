@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Final
 
-from dpfewshot.backends.chat_templates import conversation
-from dpfewshot.backends.llama_cpp.weights import FILE, converted
-from dpfewshot.backends.processors import short_spin
+from dpfewshot.backends.llama_cpp.files import check_file
+from dpfewshot.backends.machine import short_spin
+from dpfewshot.backends.protocol import Tokens
+from dpfewshot.backends.text import conversation
 from dpfewshot.errors import BackendError, MissingExtra
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+FILE: Final = "file"
+"""The weights as the file has them."""
 
-    from dpfewshot.backends.protocol import Tokens
+AUTO: Final = "auto"
+"""The form that reads prompts fastest here, or that of the caller whose worker this is."""
 
-GGUF_MAGIC = b"GGUF"
+FILE_TYPES: Final = {
+    "bf16": "LLAMA_FTYPE_MOSTLY_BF16",
+    "f16": "LLAMA_FTYPE_MOSTLY_F16",
+    "q8_0": "LLAMA_FTYPE_MOSTLY_Q8_0",
+}
+"""llama.cpp's names for the forms that weights can be converted to."""
 
-_FIRST_SHARD = re.compile(r"(.*)-00001-of-(\d{5})\.gguf")
-"""What llama.cpp calls the first file of a model in several."""
+OPEN_FILES = Path("/proc/self/fd")
+"""Where Linux names this process's open files."""
 
-ALL_LAYERS = 2**31 - 1
+ALL_LAYERS: Final = 2**31 - 1
 """More layers than any model has."""
 
 # llama.cpp logs paths and, at some levels, prompt text. This object must outlive every call of the library.
@@ -59,11 +68,9 @@ class LlamaModel:
     Args:
         path: the GGUF file.
         gpu_layers: layers to put on the GPU: 0 for none, -1 for all.
-        weights: the form to convert the weights to, see `weights.converted`.
+        weights: the form to convert the weights to, see `converted`.
 
     Attributes:
-        path: the argument.
-        weights: the argument.
         library: the `llama_cpp` module.
         handle: the `llama_model` pointer; None once closed.
         vocabulary_size: V.
@@ -160,35 +167,54 @@ class LlamaModel:
             self.handle = None
 
 
-def shards_of(path: Path) -> list[Path]:
-    """Return the files that hold a model: the one given, or all of a split model whose first one it is."""
-    first = _FIRST_SHARD.fullmatch(path.name)
-    if first is None:
-        return [path]
-    name, count = first.groups()
-    shards = [path.with_name(f"{name}-{number:05}-of-{count}.gguf") for number in range(1, int(count) + 1)]
-    return [shard for shard in shards if shard.exists()]
+@contextmanager
+def converted(library: Any, path: Path, weights: str) -> Iterator[Path]:
+    """Yield a temporary GGUF file of the same model with its weights converted.
 
+    The file is gone on exit, and on Linux if the process is killed, too. A model loaded from it stays usable:
+    its pages remain mapped.
 
-def check_file(path: Path) -> None:
-    """Refuse a path that is not a GGUF file, before llama.cpp sees it.
+    Args:
+        library: the `llama_cpp` module.
+        path: the GGUF file.
+        weights: a key of `FILE_TYPES`, or `FILE` for the file itself.
 
     Raises:
-        BackendError: names the path and says what to do.
+        BackendError: the form is unknown, llama.cpp cannot convert this file, or there is no folder for
+            temporary files.
     """
-    if path.is_dir():
-        raise BackendError(f"model {str(path)!r} is a directory: name the .gguf file in it")
-    try:
-        with path.open("rb") as file:
-            magic = file.read(len(GGUF_MAGIC))
-    except FileNotFoundError as error:
-        raise BackendError(f"model file {str(path)!r} does not exist: check the path") from error
-    except OSError as error:
-        raise BackendError(f"model file {str(path)!r} cannot be read: {error.strerror}") from error
-    if magic != GGUF_MAGIC:
-        raise BackendError(
-            f"model file {str(path)!r} is not GGUF: convert the model, or download its .gguf file"
+    if weights == FILE:
+        yield path
+        return
+    if weights not in FILE_TYPES:
+        raise BackendError(f"unknown weights {weights!r}; choose auto, {FILE}, {', '.join(FILE_TYPES)}")
+    parameters = library.llama_model_quantize_default_params()
+    parameters.allow_requantize = True
+    parameters.ftype = getattr(library, FILE_TYPES[weights])
+    with ExitStack() as stack:
+        target = _temporary(stack, path.name)
+        status = library.llama_model_quantize(
+            str(path).encode(), str(target).encode(), ctypes.byref(parameters)
         )
+        if status != 0:
+            raise BackendError(
+                f"llama.cpp cannot convert {str(path)!r} to {weights}: is there room for it in "
+                f"{tempfile.gettempdir()!r}?"
+            )
+        yield target
+
+
+def _temporary(stack: ExitStack, name: str) -> Path:
+    """Return the path of a temporary file, which has no entry in a folder where Linux names open files."""
+    try:
+        if OPEN_FILES.is_dir():
+            return OPEN_FILES / str(stack.enter_context(tempfile.TemporaryFile()).fileno())
+        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dpfewshot-"))) / name
+    except OSError as error:
+        raise BackendError(
+            f"no temporary file can be made for converted weights ({error.strerror}): set TMPDIR, or "
+            f"take weights={FILE!r}"
+        ) from None
 
 
 def _load(library: Any, path: Path, gpu_layers: int) -> Any:

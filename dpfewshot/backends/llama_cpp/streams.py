@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfewshot.backends.streams.protocol import Logits, Tally
+from dpfewshot.backends.llama_cpp.model import LlamaModel
+from dpfewshot.backends.protocol import Tokens
+from dpfewshot.backends.streams.backend import Columns
+from dpfewshot.backends.streams.pool import TokenCounts
 from dpfewshot.errors import BackendError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dpfewshot.backends.llama_cpp.model import LlamaModel
-    from dpfewshot.backends.protocol import Tokens
+Row: TypeAlias = NDArray[np.float32]
+"""The logits of one prompt: a view, which the next call overwrites."""
 
 CELL_BLOCK = 256
 """llama.cpp rounds the length of a stream up to a multiple of this many tokens."""
@@ -36,7 +37,7 @@ class LogSoftmax:
         self._exponentials = np.empty(vocabulary_size)
         self._lock = Lock()
 
-    def __call__(self, logits: Logits, columns: NDArray[np.intp] | slice) -> NDArray[np.float64]:
+    def __call__(self, logits: Row, columns: Columns) -> NDArray[np.float64]:
         """Return the natural-log probabilities of `columns`; all NaN if a logit is NaN or +inf."""
         shifted = self._shifted
         with self._lock, np.errstate(invalid="ignore"):
@@ -54,26 +55,20 @@ class KVStreams:
     depends on the shape of the call, on its tokens and on their streams.
 
     Args:
-        model: the model.
-        streams: the number of streams.
         cells: tokens that a stream holds, a multiple of `CELL_BLOCK`.
-        threads: worker threads.
-        tally: counts the evaluated tokens.
-
-    Attributes:
-        cells: the argument.
-        failed: whether a decode call failed. The caches are then in doubt: nothing may be read from them.
 
     Raises:
         BackendError: llama.cpp cannot make the context, usually for lack of memory.
     """
 
-    def __init__(self, model: LlamaModel, *, streams: int, cells: int, threads: int, tally: Tally) -> None:
+    def __init__(
+        self, model: LlamaModel, *, streams: int, cells: int, threads: int, counts: TokenCounts
+    ) -> None:
         self.cells = cells
         self.failed = False
         self._library = library = model.library
         self._vocabulary_size = model.vocabulary_size
-        self._tally = tally
+        self._counts = counts
         self._context = library.llama_init_from_model(
             model.handle, _parameters(library, streams, cells, threads, on_gpu=model.on_gpu)
         )
@@ -97,15 +92,15 @@ class KVStreams:
         if not self._library.llama_memory_seq_rm(self._memory, stream, length, -1):
             self._fail("llama.cpp cannot rewind a stream")
 
-    def extend(self, stream: int, start: int, tokens: Tokens, *, dummies: bool = False) -> Logits:
+    def extend(self, stream: int, start: int, tokens: Tokens, *, dummies: bool = False) -> Row:
         """Evaluate `tokens` at positions `start`, `start` + 1, ... of one stream; see `Streams.extend`."""
         for index, token in enumerate(tokens):
             self._set(index, token, start + index, stream, output=index == len(tokens) - 1)
         self._decode(len(tokens))
-        self._tally.add(**{"dummies" if dummies else "tokens": len(tokens)})
+        self._counts.add(**{"dummies" if dummies else "tokens": len(tokens)})
         return self._logits(len(tokens) - 1)
 
-    def step(self, first: int, tokens: Sequence[int], positions: Sequence[int], active: int) -> list[Logits]:
+    def step(self, first: int, tokens: Sequence[int], positions: Sequence[int], active: int) -> list[Row]:
         """Evaluate one token in each of the streams `first`, `first` + 1, ...; see `Streams.step`.
 
         llama.cpp evaluates consecutive streams as one graph and splits it at every gap in their numbers.
@@ -114,7 +109,7 @@ class KVStreams:
         for index, (token, position) in enumerate(zip(tokens, positions, strict=True)):
             self._set(index, token, position, first + index, output=True)
         self._decode(len(tokens))
-        self._tally.add(tokens=active, dummies=len(tokens) - active)
+        self._counts.add(tokens=active, dummies=len(tokens) - active)
         return [self._logits(index) for index in range(active)]
 
     def close(self) -> None:
@@ -138,7 +133,7 @@ class KVStreams:
         if status != 0:
             self._fail(f"llama_decode failed with status {status}")
 
-    def _logits(self, index: int) -> Logits:
+    def _logits(self, index: int) -> Row:
         pointer = self._library.llama_get_logits_ith(self._context, index)
         if not pointer:
             self._fail("llama.cpp returned no logits")

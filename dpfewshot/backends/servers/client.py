@@ -1,12 +1,29 @@
-"""HTTP to one address and no other: it reads no environment variable and follows no redirect."""
+"""Requests to one server: admitted, sent to one address and no other, and retried if that can help.
+
+A request without an answer raises a `Fault`, which the caller turns into a row of NaN or a `BackendError`:
+
+    Fault            a lasting status that does not depend on the request: another key, a redirect
+    ├── Refused      the server rejects this request
+    ├── Absent       it has no such page or model
+    ├── Changed      the answer names a different model than before
+    └── Unanswered   retries or time are used up
+        └── Overloaded   and a status reported overload
+
+None quotes a server's answer to a private request: servers quote prompts in their errors.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import secrets
 import ssl
-from collections.abc import KeysView
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from dpfewshot.errors import BackendError, MissingExtra
@@ -14,36 +31,200 @@ from dpfewshot.errors import BackendError, MissingExtra
 if TYPE_CHECKING:
     import httpcore2
 
+Result = TypeVar("Result")
 
-@dataclass(frozen=True)
-class Response:
-    """A server's answer.
+ATTEMPTS = 5
+"""The most attempts of a request."""
+
+FIRST_DELAY, LONGEST_DELAY = 0.25, 8.0
+"""Seconds before the first retry, doubled for each further one up to the longest, all with jitter."""
+
+PATIENCE = 5
+"""An answer is waited for this many timeouts: an abandoned request keeps the server busy."""
+
+OK, REDIRECTS = 200, range(300, 400)
+
+REFUSALS: Final = frozenset({400, 413, 422})
+"""Statuses of a request at fault: never retried."""
+
+ABSENT: Final = frozenset({404, 405, 501})
+"""Statuses of a missing page or model."""
+
+OVERLOAD: Final = frozenset({429, 503})
+"""Statuses that other requests cause: a quota or a full queue."""
+
+TRANSIENT: Final = OVERLOAD | {408, 409, 425} | (frozenset(range(500, 600)) - ABSENT)
+"""Statuses after which a retry may succeed."""
+
+TEXTS: Final = "texts"
+"""The kind of requests that tokenise and detokenise."""
+
+_TOGETHER, _ALONE, _PATIENT = "together", "alone", "alone and patient"
+_admitted: ContextVar[str | None] = ContextVar("_admitted", default=None)
+"""How the running task, or the task that started it, was admitted."""
+
+_jitter = secrets.SystemRandom()
+
+
+# ---- faults ----------------------------------------------------------------------------------------------
+
+
+class Fault(Exception):
+    """A request without an answer.
 
     Attributes:
-        status: the HTTP status.
-        retry_after: seconds to wait before a retry; 0 if the server does not say.
-        content: the body.
+        says: what the server does, in words that reveal nothing of the request.
     """
 
-    status: int
-    retry_after: float
-    content: bytes
+    retryable = False
+
+    def __init__(self, says: str) -> None:
+        super().__init__(says)
+        self.says = says
+
+    def error(self, server: str) -> BackendError:
+        """Return the error for this fault of a public request."""
+        return BackendError(f"{server} {self.says}", retryable=self.retryable)
 
 
-class Withheld:
-    """Keys and passwords by name, which no representation shows. Can be unpacked with `**`."""
+class Refused(Fault):
+    """The server rejects this request (400, 413, 422); a retry would fail too.
 
-    __slots__ = ("_values",)
+    Attributes:
+        message: the server's text if the request was public; else empty.
+    """
 
-    def __init__(self, **values: Any) -> None:
-        self._values = values
+    def __init__(self, message: str = "") -> None:
+        super().__init__("refuses a public request")
+        self.message = message
 
-    def keys(self) -> KeysView[str]:
-        """The names."""
-        return self._values.keys()
 
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
+class Absent(Fault):
+    """The server has no such page or model (404, 405, 501)."""
+
+
+class Changed(Fault):
+    """This prompt's answer names a different model than earlier answers."""
+
+
+class Unanswered(Fault):
+    """Retries or time are used up."""
+
+    retryable = True
+
+
+class Overloaded(Unanswered):
+    """Retries or time are used up, and a status (429, 503) reported overload."""
+
+
+class Malformed(Exception):
+    """An answer of an undocumented form; retried."""
+
+
+# ---- admission -------------------------------------------------------------------------------------------
+
+
+class Gate:
+    """Admits requests of one kind at a time to a server, up to a limit, or a single request alone.
+
+    Args:
+        limit: the most requests in flight, at least 1. May be lowered later.
+        replicas: the gates of all replicas of the server, to which this one is added; None if it has none.
+    """
+
+    def __init__(self, limit: int, replicas: list[Gate] | None = None) -> None:
+        self.limit = limit
+        self._replicas = [] if replicas is None else replicas
+        self._replicas.append(self)
+        self._kind: Hashable = None
+        self._under_way = 0
+        self._waiting: deque[tuple[Hashable, asyncio.Future[None]]] = deque()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the running task was admitted by `alone`."""
+        return _admitted.get() in {_ALONE, _PATIENT}
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether the running task was admitted by `alone` with `patient`."""
+        return _admitted.get() == _PATIENT
+
+    @asynccontextmanager
+    async def together(self, kind: Hashable) -> AsyncIterator[None]:
+        """Wait for a place among requests of this kind. A task that is admitted already does not wait."""
+        async with self._admission(_TOGETHER, [self], kind):
+            yield
+
+    @asynccontextmanager
+    async def alone(self, *, everywhere: bool = False, patient: bool = False) -> AsyncIterator[None]:
+        """Wait until no request is in flight, ahead of all that wait in `together`, and admit nothing else.
+
+        Statuses of overload are retried within for the whole timeout, in any number of attempts. Do not enter
+        it within `together`: it would wait for itself.
+
+        Args:
+            everywhere: whether to wait for the requests to all replicas, and not only to this server.
+            patient: whether to retry all failures in that way, refusals included. For public requests, to a
+                server that may still be busy with abandoned requests, or restart after a crash.
+        """
+        # All tasks enter the gates in one order, so no two of them wait for each other.
+        gates = self._replicas if everywhere else [self]
+        async with self._admission(_PATIENT if patient else _ALONE, gates, object()):
+            yield
+
+    @asynccontextmanager
+    async def _admission(self, way: str, gates: list[Gate], kind: Hashable) -> AsyncIterator[None]:
+        inside = _admitted.get()
+        async with AsyncExitStack() as entered:
+            for gate in gates if inside is None else ():
+                await gate._enter(kind, first=way != _TOGETHER)  # noqa: SLF001 - of the same class
+                entered.callback(gate._leave)  # noqa: SLF001
+            token = _admitted.set(inside if inside is not None and way == _TOGETHER else way)
+            try:
+                yield
+            finally:
+                _admitted.reset(token)
+
+    async def _enter(self, kind: Hashable, *, first: bool) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.insert(0 if first else len(self._waiting), (kind, turn))
+        self._admit()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # admitted and cancelled at the same moment
+                self._under_way -= 1
+            self._admit()
+            raise
+
+    def _leave(self) -> None:
+        self._under_way -= 1
+        self._admit()
+
+    def _admit(self) -> None:
+        """Admit from the front of the queue as many as the rules allow."""
+        while self._waiting:
+            kind, turn = self._waiting[0]
+            if not turn.cancelled():
+                if self._under_way and (kind != self._kind or self._under_way >= self.limit):
+                    return
+                self._kind = kind
+                self._under_way += 1
+                turn.set_result(None)
+            self._waiting.popleft()
+
+
+# ---- requests --------------------------------------------------------------------------------------------
+
+
+class _Failure(NamedTuple):
+    """A failed attempt: the cause in our own words, and what its status and server say."""
+
+    cause: str
+    status: int = 0
+    message: str = ""
+    delay: float = 0.0
 
 
 class Client:
@@ -57,10 +238,20 @@ class Client:
     be read as the answer to the next request: one record's vector would become another's.
 
     Args:
-        address: the server's address.
+        base_url: the base of the OpenAI-compatible endpoints, usually ending in "/v1".
+        gate: admits requests; the clock of a waiting request has not started.
+        timeout: seconds from a request's first attempt during which it is retried; an attempt is abandoned
+            after five times as long. It applies to each request and never to a whole draw: whether a deadline
+            is met must not depend on how many prompts were drawn.
         api_key: sent as a bearer token; None sends none.
         proxy: the address of an HTTP proxy, with user and password if needed; None connects directly.
         ca_bundle: a file or folder of PEM certificates to trust in place of certifi's.
+
+    Attributes:
+        base: the base of the endpoints.
+        root: the same without "/v1".
+        host: the server's host and port, for messages.
+        gate: the argument.
 
     Raises:
         MissingExtra: httpcore2 is not installed.
@@ -68,14 +259,26 @@ class Client:
     """
 
     def __init__(
-        self, address: SplitResult, api_key: str | None, *, proxy: str | None, ca_bundle: str | None
+        self,
+        base_url: str,
+        *,
+        gate: Gate,
+        timeout: float,
+        api_key: str | None,
+        proxy: str | None,
+        ca_bundle: str | None,
     ) -> None:
         try:
             import httpcore2
         except ImportError as error:
             raise MissingExtra("OpenAICompatible", "openai") from error
-        encrypted = address.scheme == "https"
-        context = _trusting(ca_bundle) if encrypted or proxy is not None else None
+        address = server_address(base_url)
+        self.base = base_url.rstrip("/")
+        self.root = self.base.removesuffix("/v1")
+        self.host = address.netloc
+        self.gate = gate
+        self._timeout = timeout
+        context = _trusting(ca_bundle) if address.scheme == "https" or proxy is not None else None
         headers = [(b"Host", address.netloc.encode()), (b"User-Agent", b"dpfewshot")]
         if api_key is not None:
             headers.append((b"Authorization", _bearer(api_key)))
@@ -85,24 +288,114 @@ class Client:
             max_connections=None,
             max_keepalive_connections=0,
         )
-        self._withheld = Withheld(pool=pool, headers=headers)
-        self.failures: tuple[type[Exception], ...] = (httpcore2.NetworkError, httpcore2.ProtocolError)
+        self._failures = (httpcore2.NetworkError, httpcore2.ProtocolError)
 
-    async def request(self, method: str, url: str, body: bytes | None) -> Response:
-        """Send one request and read its whole answer, whatever its status.
+        async def send(method: str, url: str, content: bytes | None) -> httpcore2.Response:
+            content_type = [] if content is None else [(b"Content-Type", b"application/json")]
+            return await pool.request(method, url, headers=[*headers, *content_type], content=content)
+
+        # No attribute holds the key or a password, so that no representation shows them.
+        self._send, self.close = send, pool.aclose
+
+    async def get(self, url: str) -> Any:
+        """Return the JSON at a URL; None if there is no such page. Otherwise like `post`."""
+        try:
+            return await self._ask("GET", url, None, lambda answer: answer, public=True, kind=TEXTS)
+        except (Absent, Refused):
+            return None
+
+    async def post(
+        self,
+        url: str,
+        body: dict[str, Any],
+        read: Callable[[Any], Result],
+        *,
+        public: bool = False,
+        kind: Hashable = TEXTS,
+    ) -> Result:
+        """Send a JSON body and read the JSON answer.
+
+        Args:
+            url: the whole URL.
+            body: sent as JSON.
+            read: turns the answer into a result, or raises `Malformed`, which is retried like a failure.
+            public: whether the request holds nothing private, so that a refusal may be quoted.
+            kind: requests of different kinds are never in flight together.
 
         Raises:
-            Exception: one of `failures`, or anything else that the client library raises.
+            Fault: there is no answer.
         """
-        content_type = [] if body is None else [(b"Content-Type", b"application/json")]
-        headers = [*self._withheld["headers"], *content_type]
-        found = await self._withheld["pool"].request(method, url, headers=headers, content=body)
-        delay = {name.lower(): value for name, value in found.headers}.get(b"retry-after", b"")
-        return Response(found.status, float(delay) if delay.isdigit() else 0.0, found.content)
+        return await self._ask("POST", url, body, read, public=public, kind=kind)
 
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._withheld["pool"].aclose()
+    async def _ask(
+        self,
+        method: str,
+        url: str,
+        body: Any,
+        read: Callable[[Any], Result],
+        *,
+        public: bool,
+        kind: Hashable,
+    ) -> Result:
+        content = None if body is None else json.dumps(body).encode()
+        async with self.gate.together(kind):
+            loop = asyncio.get_running_loop()
+            start = loop.time()
+            attempt, overloaded, patient = 0, False, self.gate.is_patient
+            while True:
+                left = start + self._timeout * PATIENCE - loop.time()
+                outcome = await self._attempt(method, url, content, read, left)
+                if not isinstance(outcome, _Failure):
+                    return outcome
+                if not (patient and outcome.status in REFUSALS):
+                    _raise_lasting(outcome, public=public)
+                attempt += 1
+                overloaded = overloaded or outcome.status in OVERLOAD
+                exhausted = attempt >= ATTEMPTS and not patient and not (overloaded and self.gate.is_alone)
+                backoff = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (attempt - 1)) * _jitter.uniform(0.5, 1.5)
+                delay = max(backoff, outcome.delay)
+                if exhausted or loop.time() + delay >= start + self._timeout:
+                    raise (Overloaded if overloaded else Unanswered)(f"does not answer: {outcome.cause}")
+                await asyncio.sleep(delay)
+
+    async def _attempt(
+        self, method: str, url: str, content: bytes | None, read: Callable[[Any], Result], seconds: float
+    ) -> Result | _Failure:
+        """Send once. A failure is returned, since an exception would carry the request along."""
+        try:
+            async with asyncio.timeout(seconds):
+                found = await self._send(method, url, content)
+            return read(json.loads(found.content)) if found.status == OK else _failure_of(found)
+        except TimeoutError:
+            return _Failure("timeout")
+        except (ValueError, Malformed):
+            return _Failure("an answer of an undocumented form")
+        except self._failures:
+            return _Failure("the connection failed")
+        except Exception as error:  # noqa: BLE001 - a client library's exceptions may quote the request
+            return _Failure(f"the client library failed ({type(error).__name__})")
+
+
+def _failure_of(found: httpcore2.Response) -> _Failure:
+    cause = f"status {found.status}"
+    if found.status in REDIRECTS:
+        cause += ", a redirect, which is not followed: use the address that it leads to"
+    message = found.content.decode(errors="replace")[:4096] if found.status in REFUSALS else ""
+    delay = {name.lower(): value for name, value in found.headers}.get(b"retry-after", b"")
+    return _Failure(cause, found.status, message, float(delay) if delay.isdigit() else 0.0)
+
+
+def _raise_lasting(failure: _Failure, *, public: bool) -> None:
+    """Raise for a failure that a retry cannot mend."""
+    if failure.status in REFUSALS:
+        raise Refused(failure.message if public else "")
+    if failure.status in ABSENT:
+        raise Absent("has no such page, or does not know the model")
+    if failure.status and failure.status not in TRANSIENT:
+        raise Fault(f"answered {failure.cause}")
+
+
+# ---- addresses -------------------------------------------------------------------------------------------
 
 
 def server_address(url: str) -> SplitResult:

@@ -10,25 +10,27 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpfewshot.backends.protocol import Logprobs, Tokens
-from dpfewshot.backends.servers.faults import Malformed
-from dpfewshot.backends.servers.transport import Transport
+from dpfewshot.backends.servers.client import Client, Malformed
 from dpfewshot.errors import BackendError
 
 NEGLIGIBLE = -9000.0
 """Servers write minus infinity in JSON as a log-probability below this."""
 
 WHOLE, CHOSEN = "log-probabilities of the server's choice", "log-probabilities of chosen ids"
-"""The kinds of requests for log-probabilities, see `Dialect.kind_of`."""
+"""The kinds of requests for log-probabilities. Requests in flight together are of one kind."""
 
 EXCESS = 1e-3
 """How far rounding may put a log-probability above 0, in nats."""
+
+MORE_THAN_ANY = 1 << 24
+"""More tokens than any vocabulary has."""
 
 
 class Dialect(ABC):
     """One kind of server.
 
     Args:
-        transport: the server.
+        client: the server.
         model: the model's name on the server.
         allow_truncated: whether a few log-probabilities per prompt are enough.
 
@@ -40,7 +42,6 @@ class Dialect(ABC):
         whole: whether the server returns the log-probabilities of the whole vocabulary.
         picks: whether supports are requested by token id: the dialect can, and the server does so correctly.
         slots: how many prompts the server computes at once; None if it does not say.
-        identity: what every answer says about the model; a change means a different model.
     """
 
     name: ClassVar[str]
@@ -52,8 +53,8 @@ class Dialect(ABC):
 
     prompts_per_request: ClassVar[int] = 1
 
-    def __init__(self, transport: Transport, model: str, *, allow_truncated: bool) -> None:
-        self._transport = transport
+    def __init__(self, client: Client, model: str, *, allow_truncated: bool) -> None:
+        self.client = client
         self.model = model
         self.allow_truncated = allow_truncated
         self.vocabulary_size = 0
@@ -63,7 +64,6 @@ class Dialect(ABC):
         self.whole = True
         self.picks = False
         self.slots: int | None = None
-        self.identity: tuple[Any, ...] | None = None
 
     @abstractmethod
     async def connect(self) -> None:
@@ -74,11 +74,7 @@ class Dialect(ABC):
         """
 
     def check_numbers(self) -> None:
-        """Check the sizes that the server reported.
-
-        Raises:
-            BackendError: one is not a positive integer.
-        """
+        """Refuse sizes that are not positive integers."""
         sizes = {"vocabulary": self.vocabulary_size, "context": self.context_tokens, "slots": self.slots}
         for name, number in sizes.items():
             if number is not None and not (type(number) is int and number > 0):
@@ -99,12 +95,13 @@ class Dialect(ABC):
     async def detokenize(self, tokens: Tokens) -> str:
         """Return the text of tokens."""
 
-    async def chat_text(self, contents: Sequence[str]) -> str:  # noqa: ARG002 - see `LlamaServer`
-        """Return a conversation in the model's own template, with the token that begins a sequence.
+    async def chat_text(self, contents: Sequence[str]) -> str:
+        """Return a conversation in the model's template; see `LogprobBackend.chat_text`.
 
         Raises:
             BackendError: the server does not give the template.
         """
+        del contents
         raise BackendError(
             f"{self.name} gives no chat template here: use chat=False, llama-server, LlamaCpp or HuggingFace"
         )
@@ -129,26 +126,12 @@ class Dialect(ABC):
 
     @abstractmethod
     def identity_of(self, answer: Any) -> tuple[Any, ...]:
-        """Return what an answer says about the model."""
+        """Return what an answer says about the model; a change means a different model."""
 
-    def kind_of(self, support: Tokens | None) -> str:  # noqa: ARG002 - most dialects have one kind
-        """Return the kind of a request. Requests in flight together are of one kind."""
+    def kind_of(self, support: Tokens | None) -> str:
+        """Return the kind of a request: `WHOLE`, or `CHOSEN` where a support's ids are sent."""
+        del support
         return WHOLE
-
-    async def ask(
-        self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any] | None = None
-    ) -> tuple[list[Logprobs], tuple[Any, ...]]:
-        """Send one request for up to `prompts_per_request` prompts; return rows and the model's identity.
-
-        Raises:
-            Fault: see `Transport.post`.
-        """
-        url, body = self.request(prompts, support, settings or {})
-
-        def read(answer: Any) -> tuple[list[Logprobs], tuple[Any, ...]]:
-            return self.read(answer, prompts, support), self.identity_of(answer)
-
-        return await self._transport.post(url, body, read, kind=self.kind_of(support))
 
     def row(self, pairs: Iterable[tuple[int, float | None]], support: Tokens | None) -> Logprobs:
         """Return a row made of (token id, log-probability) pairs.
@@ -189,13 +172,24 @@ def field(answer: Any, *path: str | int) -> Any:
     return answer
 
 
-def token_ids(answer: Any, *path: str | int) -> list[int]:
-    """Return the list of token ids at a path.
+def only(steps: Any) -> Any:
+    """Return the one entry of a list: the answer holds one predicted token.
+
+    Raises:
+        Malformed: it is no list of one entry.
+    """
+    if not isinstance(steps, list) or len(steps) != 1:
+        raise Malformed
+    return steps[0]
+
+
+def token_ids(answer: Any) -> list[int]:
+    """Return the list of token ids in an answer's field "tokens".
 
     Raises:
         Malformed: there is no such list.
     """
-    tokens = field(answer, *path)
+    tokens = field(answer, "tokens")
     if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
         raise Malformed
     return tokens

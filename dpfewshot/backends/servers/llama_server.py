@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from dpfewshot.backends.chat_templates import messages_of, template_failed
 from dpfewshot.backends.protocol import Logprobs, Tokens
-from dpfewshot.backends.servers.dialect import Dialect, field, gather, readable, token_ids
-from dpfewshot.backends.servers.faults import Absent, Malformed, Refused
+from dpfewshot.backends.servers.client import Absent, Malformed, Refused
+from dpfewshot.backends.servers.dialect import (
+    MORE_THAN_ANY,
+    Dialect,
+    field,
+    gather,
+    only,
+    readable,
+    token_ids,
+)
+from dpfewshot.backends.text import messages_of, template_failed
 from dpfewshot.errors import BackendError
-
-MORE_THAN_ANY = 1 << 24
-"""More tokens than any vocabulary has: llama-server then returns all log-probabilities."""
 
 CERTAIN = 1000.0
 """A bias that makes a token certain."""
@@ -55,14 +60,14 @@ class LlamaServer(Dialect):
 
     async def connect(self) -> None:
         """Read the vocabulary with its bytes from one public prompt, and with `ignore_eos` the end tokens."""
-        root, post = self._transport.root, self._transport.post
-        properties = await self._transport.get(f"{root}/props") or {}
+        root, post = self.client.root, self.client.post
+        properties = await self.client.get(f"{root}/props") or {}
         self.slots = properties.get("total_slots")
         settings = properties.get("default_generation_settings") or {}
         self.context_tokens = settings.get("n_ctx")
-        bare = await self._tokens_of({"content": "", "add_special": True})
+        bare = await self._tokens_of("", add_special=True)
         self.bos = bare[0] if bare else None
-        prompt = await self._tokens_of({"content": "a", "add_special": True})
+        prompt = await self._tokens_of("a", add_special=True)
         try:
             self._letter = field(prompt, -1)
             body = {**self._asked_of(prompt), "ignore_eos": True}
@@ -84,27 +89,24 @@ class LlamaServer(Dialect):
 
     async def chat_text(self, contents: Sequence[str]) -> str:
         """Ask `/apply-template`. A model without a template has llama-server's own, ChatML."""
-        url, body = f"{self._transport.root}/apply-template", {"messages": messages_of(contents)}
+        url, body = f"{self.client.root}/apply-template", {"messages": messages_of(contents)}
         try:
-            return await self._transport.post(
-                url, body, lambda answer: str(field(answer, "prompt")), public=True
-            )
+            text = await self.client.post(url, body, lambda answer: str(field(answer, "prompt")), public=True)
         except Absent:
             raise BackendError(
                 f"{self.name} has no page /apply-template: update llama-server, or use chat=False"
             ) from None
         except Refused as refusal:
             raise template_failed(refusal.message) from None
+        return text if self.bos is None else text.removeprefix(self.known_text([self.bos]))
 
     async def chat_tokens(self, text: str) -> list[int]:
         """Ask `/tokenize`, with parsing special tokens on."""
-        return await self._tokens_of({"content": text, "add_special": False, "parse_special": True})
+        return await self._tokens_of(text, parse_special=True)
 
     async def tokenize(self, text: str) -> list[int]:
         """Ask `/tokenize`, with adding and parsing special tokens off."""
-        return await self._tokens_of(
-            {"content": readable(text), "add_special": False, "parse_special": False}
-        )
+        return await self._tokens_of(readable(text))
 
     def known_text(self, tokens: Tokens) -> str:
         """Join the tokens' bytes."""
@@ -115,13 +117,11 @@ class LlamaServer(Dialect):
         return self.known_text(tokens)
 
     def request(
-        self,
-        prompts: Sequence[Tokens],
-        support: Tokens | None,  # noqa: ARG002 - the request does not depend on it
-        settings: Mapping[str, Any],
+        self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any]
     ) -> tuple[str, dict[str, Any]]:
         """Request the whole vocabulary, whatever the support; the answer does not repeat the prompt."""
-        return f"{self._transport.root}/completion", {
+        del support
+        return f"{self.client.root}/completion", {
             **self._asked_of(prompts[0]),
             **settings,
             "response_fields": ["completion_probabilities", "model", "tokens_evaluated", "truncated"],
@@ -152,20 +152,22 @@ class LlamaServer(Dialect):
             "logit_bias": [[self._letter, CERTAIN]],
             "prompt": list(prompt),
             "n_predict": 1,
-            "n_probs": MORE_THAN_ANY,
+            "n_probs": MORE_THAN_ANY,  # it then returns all log-probabilities
             "cache_prompt": False,
         }
 
-    async def _tokens_of(self, body: dict[str, Any]) -> list[int]:
-        url = f"{self._transport.root}/tokenize"
-        return await self._transport.post(url, body, lambda answer: token_ids(answer, "tokens"))
+    async def _tokens_of(
+        self, text: str, *, add_special: bool = False, parse_special: bool = False
+    ) -> list[int]:
+        body = {"content": text, "add_special": add_special, "parse_special": parse_special}
+        return await self.client.post(f"{self.client.root}/tokenize", body, token_ids)
 
     async def _name_special_tokens(self) -> None:
         """Get the texts of special tokens from `/detokenize`: an answer gives them no bytes."""
-        url = f"{self._transport.root}/detokenize"
+        url = f"{self.client.root}/detokenize"
         nameless = [token for token, piece in enumerate(self._pieces) if not piece]
         names = await gather(
-            self._transport.post(url, {"tokens": [token]}, lambda answer: str(field(answer, "content")))
+            self.client.post(url, {"tokens": [token]}, lambda answer: str(field(answer, "content")))
             for token in nameless
         )
         for token, name in zip(nameless, names, strict=True):
@@ -174,7 +176,4 @@ class LlamaServer(Dialect):
 
 def _top(answer: Any) -> Any:
     """Return the entries of the one predicted token's log-probabilities."""
-    steps = field(answer, "completion_probabilities")
-    if not isinstance(steps, list) or len(steps) != 1:
-        raise Malformed
-    return field(steps, 0, "top_logprobs")
+    return field(only(field(answer, "completion_probabilities")), "top_logprobs")

@@ -1,20 +1,18 @@
-"""A language model behind a server: vLLM, llama-server, SGLang, or any other with OpenAI's completions."""
+"""A language model behind a server: vLLM, llama-server, or any other with OpenAI's completions."""
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Self
+from typing import Any
 
 import numpy as np
 
 from dpfewshot.backends.conformance import SAMPLE_PREFIX
-from dpfewshot.backends.protocol import Logprobs, Tokens
-from dpfewshot.backends.servers.client import Withheld
+from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
+from dpfewshot.backends.servers.probe import verify as verify_all
 from dpfewshot.backends.servers.replicas import Replicas
-from dpfewshot.backends.servers.verification import verify as verify_all
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from dpfewshot.runtime.forking import start_afresh_in_children
 from dpfewshot.runtime.redaction import redacts_errors
@@ -22,7 +20,7 @@ from dpfewshot.runtime.redaction import redacts_errors
 _CLOSED = "this OpenAICompatible is closed"
 
 
-class OpenAICompatible:
+class OpenAICompatible(LogprobBackend):
     """A model on a server that runs on a trusted machine.
 
     The constructor detects the kind of server. It checks that log-probabilities are the model's own (whole,
@@ -38,7 +36,7 @@ class OpenAICompatible:
             replica that a hash of its token ids names. If a replica fails, the call fails for all prompts.
         model: the model's name on the server; llama-server ignores it and serves its only model.
         api_key: sent as a bearer token; appears in no message, log or representation.
-        dialect: "auto", or one of "llama-server", "vllm", "sglang", "openai".
+        dialect: "auto", or one of "llama-server", "vllm", "openai".
         concurrency: the most requests in flight to each replica, at least 1; lowered to what the replica says
             it computes at once.
         timeout: seconds during which a request is retried; an answer is waited for five times as long. It
@@ -51,10 +49,9 @@ class OpenAICompatible:
             since a truncated vector is still a function of its own prompt; other tokens count as impossible.
 
     Attributes:
-        vocabulary_size: V.
-        end_token_ids: the tokens that end a text.
         batch_invariant: whether the checks passed, in this process.
         context_tokens: the longest prompt with the token that follows it; None if the server does not say.
+        model_identity: what the server calls its model, behind "claimed:"; of a path, the name of the file.
 
     Raises:
         MissingExtra: `httpcore2` is not installed.
@@ -80,38 +77,42 @@ class OpenAICompatible:
     ) -> None:
         if type(concurrency) is not int or concurrency < 1 or not timeout > 0:
             raise BackendError(f"concurrency={concurrency}: at least 1; timeout={timeout}: above 0")
-        self._settings = Withheld(
-            base_urls=list(base_url) if isinstance(base_url, list | tuple) else [base_url],
-            model=model,
-            api_key=api_key,
-            dialect=dialect,
-            concurrency=concurrency,
-            timeout=timeout,
-            proxy=proxy,
-            ca_bundle=ca_bundle,
-            allow_truncated=allow_truncated,
-        )
-        self.batch_invariant = False
+        base_urls: list[Any] = [*base_url] if isinstance(base_url, list | tuple) else [base_url]
+
+        def replicas() -> Replicas:
+            return Replicas(
+                base_urls,
+                model=model,
+                api_key=api_key,
+                dialect=dialect,
+                concurrency=concurrency,
+                timeout=timeout,
+                proxy=proxy,
+                ca_bundle=ca_bundle,
+                allow_truncated=allow_truncated,
+            )
+
+        self._replicas_of_a_process = replicas  # no attribute holds the key: no representation shows it
+        self._model = model
         self._verify = verify
         self._closed = False
-        self.after_fork()
-        self._process = 0
         self._must_be_invariant = False
-        self._connect()
+        self.after_fork()
+        dialect_found = self._here().first.dialect
         start_afresh_in_children(self)
         self._must_be_invariant = self.batch_invariant
-        dialect_found = self._replicas.first.dialect
         self.vocabulary_size = dialect_found.vocabulary_size
         self.end_token_ids = dialect_found.end_token_ids
         self.context_tokens = dialect_found.context_tokens
 
     def __repr__(self) -> str:
-        connected = hasattr(self, "_replicas")
+        connected = "_replicas" in vars(self) and self._replicas is not None
         return f"OpenAICompatible({self.describe()!r})" if connected else "OpenAICompatible(not connected)"
 
     def describe(self) -> str:
         """Return the server, its dialect, and whether it is batch-invariant; if not, how to start it."""
-        count, dialect = len(self._replicas.connections), self._replicas.first.dialect
+        replicas = self._replicas or self._here()
+        count, dialect = len(replicas.servers), replicas.first.dialect
         if self.batch_invariant:
             verdict = "batch-invariant"
         elif self._verify:
@@ -119,20 +120,14 @@ class OpenAICompatible:
             verdict = f"not batch-invariant{where}: {dialect.advice}"
         else:
             verdict = "not verified"
-        replicas = f"{count} replicas of " if count > 1 else ""
+        several = f"{count} replicas of " if count > 1 else ""
         truncated = "" if dialect.whole else ", truncated log-probabilities"
-        return f"{replicas}{dialect.name} at {self._replicas.hosts}{truncated}, {verdict}"
-
-    @property
-    def model_identity(self) -> str:
-        """What the server calls its model, behind "claimed:"; of a path, the name of the file."""
-        told = [str(part) for part in self._replicas.first.dialect.identity or () if part]
-        named = ", ".join(told) or str(self._settings["model"])
-        return f"claimed:{named.rpartition('/')[2] if named.startswith('/') else named}"
+        return f"{several}{dialect.name} at {replicas.hosts}{truncated}, {verdict}"
 
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of `text`: nothing is added, and special tokens stay text."""
-        return self._here().tokenize(text)
+        replicas = self._here()
+        return replicas.run(replicas.first.tokenize(text))
 
     def detokenize(self, tokens: Tokens) -> str:
         """Return the text of `tokens`.
@@ -141,19 +136,23 @@ class OpenAICompatible:
             BackendError: a token id is not in 0 to V-1, or the server fails.
         """
         self._check_tokens(tokens)
-        return self._here().detokenize([int(token) for token in tokens])
+        replicas, ids = self._here(), [int(token) for token in tokens]
+        known = replicas.first.dialect.known_text(ids)
+        return replicas.run(replicas.first.detokenize(ids)) if known is None else known
 
     def chat_text(self, contents: Sequence[str]) -> str:
-        """Return a conversation of public texts in the model's template; see `ChatBackend`.
+        """Return a conversation of public texts in the model's template; see `LogprobBackend.chat_text`.
 
         Raises:
             BackendError: the server is not llama-server, or its model has no template that can be used.
         """
-        return self._here().chat_text(contents)
+        replicas = self._here()
+        return replicas.run(replicas.first.chat_text(contents))
 
     def chat_tokens(self, text: str) -> list[int]:
         """Return the token ids of a public text: special tokens are parsed, and nothing is added."""
-        return self._here().chat_tokens(text)
+        replicas = self._here()
+        return replicas.run(replicas.first.chat_tokens(text))
 
     def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
         """Return the log-probabilities of each prompt's next token; see `LogprobBackend`.
@@ -167,84 +166,77 @@ class OpenAICompatible:
         width = self.vocabulary_size if support is None else len(support)
         rows = np.full((len(prompts), width), np.nan, dtype=np.float32)
         usable = [place for place, prompt in enumerate(prompts) if self._is_usable(prompt)]
-        if width and (usable or len(replicas.connections) > 1):  # a dead replica fails an empty draw too
+        if width and (usable or len(replicas.servers) > 1):  # a dead replica fails an empty draw too
             wanted = None if support is None else [int(token) for token in support]
-            rows[usable] = replicas.rows([self._whole(prompts[place]) for place in usable], wanted)
+            rows[usable] = replicas.rows(
+                [[*self._bos, *map(int, prompts[place])] for place in usable], wanted
+            )
         return rows
 
     def close(self) -> None:
         """Close the connections. A second call does nothing."""
         with self._publishing:
             self._closed = True
-            self._finalizer()
+            self._disconnect()
 
     def after_fork(self) -> None:
-        """Make new locks: a thread of the parent may have held the old ones."""
+        """Begin without connections and with new locks: the old ones are a parent's threads'."""
         self._connecting = threading.Lock()
         self._publishing = threading.Lock()
+        if "_disconnect" in vars(self):
+            self._parents = self._disconnect.detach()  # kept: their event loop cannot be closed here
+        self._replicas: Replicas | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _here(self) -> Replicas:
+        """Return this process's connections, which are made on first use and checked."""
+        if self._replicas is None and not self._closed:
+            with self._connecting:
+                if self._replicas is None:  # no other thread did meanwhile
+                    self._connect()
+        if self._closed or self._replicas is None:
+            raise BackendError(_CLOSED)
+        return self._replicas
 
     def _connect(self) -> None:
-        """Connect from this process and verify; other threads see the connections only afterwards.
+        """Connect and verify; other threads see the connections only afterwards.
 
         Raises:
             BackendNotBatchInvariant: the server was batch-invariant for the parent and no longer is.
             BackendError: the server does not answer, or this backend was closed meanwhile.
         """
-        replicas = Replicas(**self._settings)
-        finalizer = weakref.finalize(self, _close, replicas, os.getpid())
+        replicas = self._replicas_of_a_process()
+        disconnect = weakref.finalize(self, replicas.close)
         try:
             replicas.open(SAMPLE_PREFIX)
             varying = verify_all(replicas) if self._verify else []
-            self._publish(replicas, finalizer, varying)
+            with self._publishing:
+                self._publish(replicas, varying)
+                self._disconnect = disconnect
         except BaseException:
-            finalizer()
+            disconnect()
             raise
 
-    def _publish(
-        self, replicas: Replicas, finalizer: weakref.finalize[..., Self], varying: Sequence[str]
-    ) -> None:
-        with self._publishing:
-            if self._closed:
-                raise BackendError(_CLOSED)
-            if self._must_be_invariant and varying:
-                self.batch_invariant, self._varying = False, varying
-                raise BackendNotBatchInvariant(
-                    f"the server at {', '.join(varying)} was batch-invariant before the fork and no longer is"
-                )
-            self._replicas, self._finalizer, self._varying = replicas, finalizer, varying
-            self.batch_invariant = self._verify and not varying
-            self._process = os.getpid()  # last: threads that see it use the rest
-
-    def _here(self) -> Replicas:
-        """Return this process's connections: threads and sockets do not survive a fork."""
-        if os.getpid() != self._process and not self._closed:
-            with self._connecting:
-                if os.getpid() != self._process:  # no other thread did meanwhile
-                    self._connect()
+    def _publish(self, replicas: Replicas, varying: Sequence[str]) -> None:
         if self._closed:
             raise BackendError(_CLOSED)
-        return self._replicas
-
-    def _whole(self, prompt: Tokens) -> list[int]:
-        bos = self._replicas.first.dialect.bos
-        return [*([] if bos is None else [bos]), *map(int, prompt)]
+        self._varying = varying
+        self.batch_invariant = self._verify and not varying
+        if self._must_be_invariant and varying:
+            raise BackendNotBatchInvariant(
+                f"the server at {', '.join(varying)} was batch-invariant before the fork and no longer is"
+            )
+        bos = replicas.first.dialect.bos
+        self._bos = [] if bos is None else [bos]
+        told = [str(part) for part in replicas.first.identity or () if part]
+        named = ", ".join(told) or self._model
+        self.model_identity = f"claimed:{named.rpartition('/')[2] if named.startswith('/') else named}"
+        self._replicas = replicas  # last: threads that see it use the rest
 
     def _is_usable(self, prompt: Tokens) -> bool:
-        length = len(self._whole(prompt))
+        length = len(self._bos) + len(prompt)
         fits = self.context_tokens is None or length < self.context_tokens
         return length > 0 and fits and all(0 <= token < self.vocabulary_size for token in prompt)
 
     def _check_tokens(self, tokens: Tokens) -> None:
         if not all(0 <= token < self.vocabulary_size for token in tokens):
             raise BackendError(f"a token of the support or text is not in 0 to {self.vocabulary_size - 1}")
-
-
-def _close(replicas: Replicas, process: int) -> None:
-    if os.getpid() == process:
-        replicas.close()

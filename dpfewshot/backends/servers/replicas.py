@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import re
-from collections.abc import Coroutine, Sequence
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError
-from typing import Any, TypeVar
+from contextlib import contextmanager
+from contextvars import Context
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from dpfewshot.backends.protocol import Logprobs, Tokens
-from dpfewshot.backends.servers.client import server_address
-from dpfewshot.backends.servers.connection import Connection
-from dpfewshot.backends.servers.gate import Gate
-from dpfewshot.backends.servers.worker import Worker
+from dpfewshot.backends.servers.client import Client, Gate, server_address
+from dpfewshot.backends.servers.server import Server
 from dpfewshot.errors import BackendError
 
-RULE = b"dpfewshot replica of a prompt, 1"
+RULE: Final = b"dpfewshot replica of a prompt, 1"
 """The public constant that the hash of a prompt begins with."""
+
+TALKATIVE: Final = ("httpcore2", "h11", "anyio", "asyncio")
+"""Prefixes of loggers that write requests, with prompts, or reveal their number."""
+
+SUPPRESSING: Final = (
+    "_SUPPRESS_INSTRUMENTATION_KEY",
+    "_SUPPRESS_HTTP_INSTRUMENTATION_KEY",
+    "suppress_instrumentation",
+)
+"""Names of OpenTelemetry's keys that suppress instrumentation, or a key itself."""
 
 Result = TypeVar("Result")
 
@@ -34,37 +46,55 @@ def replica_of(prompt: Tokens, count: int) -> int:
 
 
 class Replicas:
-    """Blocking calls to one process's connections, for `OpenAICompatible`.
-
-    Every call for rows ends with a public prompt to every replica: a dead replica fails the call whether or
-    not one of the private prompts was there. Of several failures, the first in the order of addresses is
-    raised, so the error depends on the replicas alone.
+    """Blocking calls to one process's servers, for `OpenAICompatible`.
 
     Args:
         base_urls: the addresses, at least one, each once.
+        model, dialect, allow_truncated: see `Server`.
         concurrency: the most requests in flight to each replica.
-        options: of each `Connection`.
+        options: of each `Client`.
+
+    Attributes:
+        servers: the replicas, in the order of their addresses. The first tokenises, and the others are
+            compared with it.
 
     Raises:
         BackendError: an address is invalid, or is given twice.
     """
 
-    def __init__(self, base_urls: Sequence[str], *, concurrency: int, **options: Any) -> None:
+    def __init__(
+        self,
+        base_urls: Sequence[str],
+        *,
+        model: str,
+        dialect: str,
+        allow_truncated: bool,
+        concurrency: int,
+        **options: Any,
+    ) -> None:
         _check_addresses(base_urls)
         gates: list[Gate] = []
-        self.connections = [Connection(url, gate=Gate(concurrency, gates), **options) for url in base_urls]
-        self._worker = Worker()
-        self._worker.silence()
+        self.servers = [
+            Server(
+                Client(url, gate=Gate(concurrency, gates), **options),
+                model=model,
+                dialect=dialect,
+                allow_truncated=allow_truncated,
+            )
+            for url in base_urls
+        ]
+        self._loop = PrivateLoop()
+        self._loop.silence()
 
     @property
-    def first(self) -> Connection:
-        """The replica that tokenises, and that the others are compared with."""
-        return self.connections[0]
+    def first(self) -> Server:
+        """The first replica."""
+        return self.servers[0]
 
     @property
     def hosts(self) -> str:
         """The hosts, for messages."""
-        return ", ".join(connection.host for connection in self.connections)
+        return ", ".join(server.client.host for server in self.servers)
 
     def open(self, canary: str) -> None:
         """Connect to every replica, and use a public text as the canary.
@@ -72,60 +102,21 @@ class Replicas:
         Raises:
             BackendError: a replica does not answer, cannot serve as a backend, or differs from the first.
         """
-        self.run(self._open(canary))
-        self._worker.silence()  # the first request imports further parts of the client
-
-    async def _open(self, canary: str) -> None:
-        for connection in self.connections:  # one by one: replicas may share a machine
-            await self._named(connection, connection.open(canary))
-            self._check_facts(connection)
-
-    def _check_facts(self, connection: Connection) -> None:
-        expected = self.first.facts()
-        for name, value in connection.facts().items():
-            if value != expected[name]:
-                raise self.different(connection, name)
-
-    def different(self, connection: Connection, name: str) -> BackendError:
-        """Return the error for a replica that differs from the first."""
-        return BackendError(
-            f"the replica at {connection.host} differs from the one at {self.first.host} in its {name}: "
-            "serve one model with the same settings at every address"
-        )
-
-    async def _named(self, connection: Connection, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine whose errors may not say which of several replicas they are about."""
-        try:
-            return await work
-        except BackendError as error:
-            told = self.named(connection, error)
-        raise told
-
-    def named(self, connection: Connection, error: BackendError) -> BackendError:
-        """Return a connection's error with its host, if there are several replicas."""
-        if len(self.connections) == 1:
-            return error
-        return BackendError(f"the replica at {connection.host}: {error}", retryable=error.retryable)
-
-    def tokenize(self, text: str) -> list[int]:
-        """Return the token ids of a text; see `Connection.tokenize`."""
-        return self.run(self.first.tokenize(text))
-
-    def detokenize(self, tokens: Tokens) -> str:
-        """Return the text of tokens; see `Dialect.detokenize`."""
-        known = self.first.dialect.known_text(tokens)
-        return self.run(self.first.detokenize(tokens)) if known is None else known
-
-    def chat_text(self, contents: Sequence[str]) -> str:
-        """Return a conversation of public texts in the model's template; see `ChatBackend`."""
-        return self.run(self.first.chat_text(contents))
-
-    def chat_tokens(self, text: str) -> list[int]:
-        """Return the token ids of a public text; see `ChatBackend`."""
-        return self.run(self.first.chat_tokens(text))
+        for server in self.servers:  # one by one: replicas may share a machine
+            with self.naming(server):
+                self.run(server.open(canary))
+            self._loop.silence()  # the first request imports further parts of the client
+            expected = self.first.facts()
+            for name, value in server.facts().items():
+                if value != expected[name]:
+                    raise self.different(server, name)
 
     def rows(self, prompts: Sequence[Tokens], support: Tokens | None) -> Logprobs:
-        """Return rows of log-probabilities, each from its prompt's replica; see `Asker.rows`.
+        """Return rows of log-probabilities, each from its prompt's replica.
+
+        Every call ends with a public prompt to every replica: a dead replica fails the call whether or not
+        one of the private prompts was there. Of several failures, the first in the order of addresses is
+        raised, so the error depends on the replicas alone.
 
         Raises:
             BackendError: a replica is at fault, or its model changed.
@@ -133,58 +124,137 @@ class Replicas:
         return self.run(self._rows(prompts, support))
 
     async def _rows(self, prompts: Sequence[Tokens], support: Tokens | None) -> Logprobs:
-        places: list[list[int]] = [[] for _ in self.connections]
+        places: list[list[int]] = [[] for _ in self.servers]
         for place, prompt in enumerate(prompts):
             places[replica_of(prompt, len(places))].append(place)
-        outcomes = await asyncio.gather(
-            *(
-                _outcome(connection.rows([prompts[place] for place in own], support))
-                for connection, own in zip(self.connections, places, strict=True)
-            )
-        )
-        failures = [outcome for outcome in await self._looked_at(outcomes, support) if outcome is not None]
-        if failures:
-            raise failures[0]
-        found = [outcome for outcome in outcomes if not isinstance(outcome, BackendError)]
-        rows = np.empty((len(prompts), found[0].shape[1]), dtype=np.float32)
-        for own, own_rows in zip(places, found, strict=True):
-            rows[own] = own_rows
+        own_rows = [
+            server.rows([prompts[place] for place in own], support, {})
+            for server, own in zip(self.servers, places, strict=True)
+        ]
+        found = await asyncio.gather(*own_rows, return_exceptions=True)
+        if len(self.servers) > 1:  # once all rows are there
+
+            async def checked(server: Server, rows: Logprobs | BaseException) -> Logprobs:
+                if isinstance(rows, BaseException):
+                    raise rows
+                await server.look_at_canary(support)
+                return rows
+
+            found = await asyncio.gather(*map(checked, self.servers, found), return_exceptions=True)
+        answers = []
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+            answers.append(each)
+        rows = np.empty((len(prompts), answers[0].shape[1]), dtype=np.float32)
+        for own, answer in zip(places, answers, strict=True):
+            rows[own] = answer
         return rows
 
-    async def _looked_at(
-        self, outcomes: Sequence[Logprobs | BackendError], support: Tokens | None
-    ) -> list[BackendError | None]:
-        """Return each replica's failure: of its rows, or of a public prompt after all rows; None if sound."""
-
-        async def failure(connection: Connection, outcome: Logprobs | BackendError) -> BackendError | None:
-            if isinstance(outcome, BackendError):
-                return outcome
-            return await _outcome(connection.look_at_canary(support)) if len(outcomes) > 1 else None
-
-        return await asyncio.gather(*map(failure, self.connections, outcomes))
-
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine of a connection, and wait for its result."""
+        """Run a coroutine of a server, and wait for its result."""
         try:
-            return self._worker.run(work)
+            return self._loop.run(work)
         except CancelledError:
             raise BackendError("this OpenAICompatible was closed during the call") from None
 
+    def different(self, server: Server, name: str) -> BackendError:
+        """Return the error for a replica that differs from the first."""
+        return BackendError(
+            f"the replica at {server.client.host} differs from the one at {self.first.client.host} in its "
+            f"{name}: serve one model with the same settings at every address"
+        )
+
+    @contextmanager
+    def naming(self, server: Server) -> Iterator[None]:
+        """Say in errors which of several replicas they are about."""
+        try:
+            yield
+        except BackendError as error:
+            if len(self.servers) == 1:
+                raise
+            told = f"the replica at {server.client.host}: {error}"
+            raise BackendError(told, retryable=error.retryable) from None
+
     def close(self) -> None:
         """Close the connections and stop the thread."""
-        self._worker.close(self._close())
+        self._loop.close(self._close())
 
     async def _close(self) -> None:
-        for connection in self.connections:
-            await connection.close()
+        for server in self.servers:
+            await server.client.close()
 
 
-async def _outcome(work: Coroutine[Any, Any, Result]) -> Result | BackendError:
-    """Return a coroutine's result, or its error."""
+class PrivateLoop:
+    """An event loop in a thread of its own, usable from any thread, even within a running loop.
+
+    Its requests are private, so no handler sees what client libraries log in its thread, at any level.
+    Their logs in other threads are unchanged. For the same reason, coroutines get none of their caller's
+    context variables: a tracer finds no span to attach requests to, and OpenTelemetry's instrumentation is
+    suppressed.
+    """
+
+    def __init__(self) -> None:
+        self._silenced: set[str] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="dpfewshot-server", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine and wait for its result; an interrupt of the waiting thread cancels it."""
+        context = Context()
+        context.run(_suppress_instrumentation)
+        future = context.run(asyncio.run_coroutine_threadsafe, work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def silence(self) -> None:
+        """Drop what client libraries log in this thread, as far as they are imported already."""
+        names = {name for name in logging.root.manager.loggerDict if name.startswith(TALKATIVE)}
+        for name in names - self._silenced:
+            logging.getLogger(name).addFilter(self._is_elsewhere)
+        self._silenced |= names
+
+    def close(self, last: Coroutine[Any, Any, None]) -> None:
+        """Cancel pending work, whose callers get a `CancelledError`, run `last`, and stop.
+
+        Garbage collection may call this in the thread itself, which cannot wait for itself and only stops.
+        """
+        if threading.current_thread() is self._thread:
+            last.close()
+            self._loop.stop()
+            return
+        self.run(_cancel_others())
+        self.run(last)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        for name in self._silenced:
+            logging.getLogger(name).removeFilter(self._is_elsewhere)
+
+    def _is_elsewhere(self, _record: logging.LogRecord) -> bool:
+        return threading.get_ident() != self._thread.ident
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def _suppress_instrumentation() -> None:
     try:
-        return await work
-    except BackendError as error:
-        return error
+        from opentelemetry import context as telemetry
+    except ImportError:
+        return
+    current = telemetry.get_current()
+    for key in SUPPRESSING:
+        current = telemetry.set_value(getattr(telemetry, key, key), True, current)
+    telemetry.attach(current)
 
 
 def _check_addresses(base_urls: Sequence[str]) -> None:

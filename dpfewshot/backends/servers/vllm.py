@@ -5,31 +5,48 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from dpfewshot.backends.protocol import Logprobs, Tokens
-from dpfewshot.backends.servers.dialect import CHOSEN, WHOLE, field
-from dpfewshot.backends.servers.faults import Malformed, Refused
-from dpfewshot.backends.servers.served_tokenizer import WithServedTokenizer
+from dpfewshot.backends.servers.client import Absent, Malformed, Refused, Unanswered
+from dpfewshot.backends.servers.dialect import (
+    CHOSEN,
+    MORE_THAN_ANY,
+    WHOLE,
+    Dialect,
+    field,
+    gather,
+    only,
+    readable,
+    token_ids,
+)
+from dpfewshot.backends.text import END_NAMES
 from dpfewshot.errors import BackendError
-
-MORE_THAN_ANY = 1 << 24
-"""More tokens than any vocabulary has: vLLM refuses, and says how many log-probabilities it returns."""
 
 MOST_IDS = 128
 """The longest `logprob_token_ids`."""
+
+USUAL_MOST = 20
+"""How many log-probabilities vLLM returns by default."""
+
+PLAIN_MOST = (20, 5)
+"""The most log-probabilities that other servers return, tried in this order."""
+
+CHUNK = 256
+"""How many tokens' texts one request asks for, with a separator between them."""
+
+BRACKET = re.compile(r"(?<=[<>\[\]])")
+"""Texts are split after brackets: special tokens are written in brackets, so no piece holds one."""
 
 TOKEN = re.compile(r"token_id:(\d+)")
 """How vLLM spells a token with `return_tokens_as_token_ids`."""
 
 ALLOWED = re.compile(r"max allowed\D*(\d+)")
 """Where vLLM's refusal says how many log-probabilities it returns."""
-
-USUAL_MOST = 20
-"""How many log-probabilities it returns by default."""
 
 NEUTRAL: Mapping[str, Any] = {
     "temperature": 1.0,
@@ -47,39 +64,63 @@ GREEDY = 0.0
 truncated row another entry each time."""
 
 
-class VLLM(WithServedTokenizer):
+class VLLM(Dialect):
     """vLLM.
 
     A support of up to 128 tokens is requested by ids. Anything else needs the whole vocabulary, which the
     server returns if it was started with `--max-logprobs -1`. Every request has a fresh `cache_salt`, so that
     no cached prefix of an earlier private prompt is reused.
+
+    The server's tokenizer would parse special tokens wherever a text spells them.
     """
 
     name: ClassVar[str] = "vllm"
     advice: ClassVar[str] = "start vLLM with --max-num-seqs 1 and --no-enable-prefix-caching"
     distorted: ClassVar[Mapping[str, Any]] = {"temperature": 0.5, "repetition_penalty": 1.5}
     prompts_per_request: ClassVar[int] = 16
-    text_of_answer: ClassVar[str] = "prompt"
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.picks = True
         self._most = 0
+        self._end_names: dict[int, str] = {}
+        self._texts: list[str] | None = None
+        self._reading_texts = asyncio.Lock()
 
     async def connect(self) -> None:
         """Read the model card, the tokenizer, and how many log-probabilities the server returns."""
         await self._read_card()
-        await self.connect_tokenizer()
+        await self._connect_tokenizer()
         self._most = await self._most_logprobs()
-        prompt = [next(iter(self.end_token_ids))]
-        url, body = self.request([prompt], None, {})
-        ids = await self._transport.post(url, body, _ids)
+        url, body = self._request_of_an_end(self._most)
+        ids = await self.client.post(url, body, _ids)
         self.whole = ids == set(range(len(ids)))
         if self.whole:
             self.vocabulary_size = len(ids)
         elif self.allow_truncated:
-            self.vocabulary_size = await self.written_vocabulary()
+            # up to the last token that has a text
+            self.vocabulary_size = max(len(await self._all_texts()), max(self.end_token_ids) + 1)
         else:
             raise BackendError(self._truncated())
+
+    async def tokenize(self, text: str) -> list[int]:
+        """Return the token ids of a private text, split after brackets so that special tokens stay text."""
+        pieces = [piece for piece in BRACKET.split(readable(text)) if piece]
+        tokens = await gather(self._tokens_of(piece, add_special_tokens=False) for piece in pieces)
+        return [token for piece in tokens for token in piece]
+
+    def known_text(self, tokens: Tokens) -> str | None:
+        """Return the text of a single token, once all are read; else None."""
+        if len(tokens) != 1 or self._texts is None:
+            return None if tokens else ""
+        return self._texts[tokens[0]] if tokens[0] < len(self._texts) else ""
+
+    async def detokenize(self, tokens: Tokens) -> str:
+        """Return the text of tokens. The texts of all single tokens are read once."""
+        if len(tokens) != 1:
+            return await self._text_of(tokens) if tokens else ""
+        texts = await self._all_texts()
+        return texts[tokens[0]] if tokens[0] < len(texts) else ""
 
     def kind_of(self, support: Tokens | None) -> str:
         """Return whether ids are sent. Such a request would void the answers of others in its batch."""
@@ -104,7 +145,7 @@ class VLLM(WithServedTokenizer):
         }
         if support is not None and self.kind_of(support) == CHOSEN:
             body |= {"logprobs": len(support), "logprob_token_ids": list(support)}
-        return f"{self._transport.base}/completions", body
+        return f"{self.client.base}/completions", body
 
     def read(self, answer: Any, prompts: Sequence[Tokens], support: Tokens | None) -> list[Logprobs]:
         """Read one choice per prompt, in the order of their indices."""
@@ -121,7 +162,7 @@ class VLLM(WithServedTokenizer):
         return field(answer, "model"), answer.get("system_fingerprint")
 
     async def _read_card(self) -> None:
-        listed = await self._transport.get(f"{self._transport.base}/models")
+        listed = await self.client.get(f"{self.client.base}/models")
         cards = {card.get("id"): card for card in (listed or {}).get("data", [])}
         if self.model not in cards:
             raise BackendError(
@@ -129,22 +170,132 @@ class VLLM(WithServedTokenizer):
             )
         self.context_tokens = cards[self.model].get("max_model_len")
 
+    async def _connect_tokenizer(self) -> None:
+        """Find the tokens that end a text, and the one that begins it.
+
+        Raises:
+            BackendError: the server has no such pages, or parses special tokens out of texts nevertheless.
+        """
+        server = f"the server at {self.client.host}"
+        try:
+            parsed = [await self._tokens_of(name, add_special_tokens=False) for name in END_NAMES]
+        except (Absent, Refused):
+            raise BackendError(
+                f"{server} does not tokenise ({self.client.root}/tokenize is missing): "
+                "prompts are sent as token ids, so it needs that page, and one that detokenises"
+            ) from None
+        for name, tokens in zip(END_NAMES, parsed, strict=True):
+            if len(tokens) == 1 and await self._text_of(tokens) == name:
+                self._end_names[tokens[0]] = name
+        if not self._end_names:
+            raise BackendError(f"{server} knows none of the usual end tokens")
+        for token, name in self._end_names.items():
+            if token in await self.tokenize(f"a{name}b"):
+                raise BackendError(f"{server} parses special tokens out of texts")
+        self.end_token_ids = frozenset(self._end_names)
+        dressed, bare = await self._tokens_of("a"), await self._tokens_of("a", add_special_tokens=False)
+        self.bos = dressed[0] if dressed[1:] == bare else None
+
     async def _most_logprobs(self) -> int:
         """Return how many log-probabilities per token the server returns, which its refusal of more says."""
-        self._most = MORE_THAN_ANY
-        url, body = self.request([[next(iter(self.end_token_ids))]], None, {})
+        url, body = self._request_of_an_end(MORE_THAN_ANY)
         try:
-            await self._transport.post(url, body, lambda answer: answer, public=True)
+            await self.client.post(url, body, lambda answer: answer, public=True)
         except Refused as refusal:
             stated = ALLOWED.search(refusal.message)
             return int(stated.group(1)) if stated else USUAL_MOST
         return MORE_THAN_ANY
+
+    def _request_of_an_end(self, logprobs: int) -> tuple[str, dict[str, Any]]:
+        """Return a request of so many log-probabilities behind an end token."""
+        url, body = self.request([[next(iter(self.end_token_ids))]], None, {})
+        return url, body | {"logprobs": logprobs}
 
     def _truncated(self) -> str:
         return (
             f"this vLLM returns {self._most} log-probabilities per token: start it with --max-logprobs -1. "
             "Or set allow_truncated=True: the guarantee is the same, but all other tokens count as "
             "impossible, so texts get worse"
+        )
+
+    async def _all_texts(self) -> list[str]:
+        """Return the text of every token that has one, by id."""
+        async with self._reading_texts:
+            if self._texts is None:
+                texts: list[str] = []
+                while any(chunk := await self._chunk(range(len(texts), len(texts) + CHUNK))):
+                    texts += chunk
+                while texts and not texts[-1]:
+                    texts.pop()
+                self._texts = texts
+        return self._texts
+
+    async def _chunk(self, tokens: Sequence[int]) -> list[str]:
+        """Return the texts of neighbouring tokens, in one request if the separator tells them apart."""
+        separator, name = next(iter(self._end_names.items()))
+        woven = [separator, *(each for token in tokens for each in (token, separator))]
+        texts = (await self._text_or_nothing(woven)).split(name)[1:-1]
+        if len(texts) == len(tokens):
+            return texts
+        return await gather(self._text_or_nothing([token]) for token in tokens)
+
+    async def _text_or_nothing(self, tokens: Tokens) -> str:
+        try:
+            return await self._text_of(tokens)
+        except (Refused, Unanswered):
+            return ""
+
+    async def _tokens_of(self, text: str, **settings: Any) -> list[int]:
+        body = {"model": self.model, "skip_special_tokens": False, **settings, "prompt": text}
+        return await self.client.post(f"{self.client.root}/tokenize", body, token_ids)
+
+    async def _text_of(self, tokens: Tokens) -> str:
+        body = {"model": self.model, "skip_special_tokens": False, "tokens": list(tokens)}
+        return await self.client.post(
+            f"{self.client.root}/detokenize", body, lambda answer: str(field(answer, "prompt"))
+        )
+
+
+class OpenAICompletions(VLLM):
+    """A server of an unknown kind.
+
+    OpenAI's completions return 5 or 20 log-probabilities of the server's choice, name tokens by their text,
+    and have no endpoint that tokenises. This dialect needs vLLM's `/tokenize`, `/detokenize` and
+    `return_tokens_as_token_ids`, and `allow_truncated=True`.
+    """
+
+    name: ClassVar[str] = "openai"
+    advice: ClassVar[str] = "use vLLM, llama-server, or LlamaCpp in process"
+    prompts_per_request: ClassVar[int] = 1
+
+    async def connect(self) -> None:
+        """Connect as to vLLM, if truncation is allowed."""
+        if not self.allow_truncated:
+            raise BackendError(self._truncated())
+        await super().connect()
+
+    async def _read_card(self) -> None:
+        """Do nothing: such servers list models in many ways, and the first request checks the name."""
+
+    async def _most_logprobs(self) -> int:
+        for most in PLAIN_MOST:
+            url, body = self._request_of_an_end(most)
+            try:
+                await self.client.post(url, body, lambda answer: answer)
+            except Refused:
+                continue
+            return most
+        raise BackendError("the server refuses log-probabilities of next tokens, or prompts of token ids")
+
+    def _truncated(self) -> str:
+        return (
+            "this server is not vLLM or llama-server: OpenAI's completions return 5 or 20 "
+            "log-probabilities of their own choice, by text and not by token id, so mechanisms cannot ask "
+            "for the tokens they need. Use one of those, or LlamaCpp in process: its model='ollama:NAME' "
+            "loads what Ollama has fetched. If the server also has "
+            "vLLM's /tokenize, /detokenize and token ids, allow_truncated=True accepts it: the guarantee is "
+            "the same, since a truncated vector is still a function of its own prompt, but all other tokens "
+            "count as impossible, so texts get worse"
         )
 
 
@@ -155,10 +306,10 @@ def _ids(answer: Any) -> set[int]:
 
 def _top(choice: Any) -> Iterator[tuple[int, float]]:
     """Yield the token ids and log-probabilities of the one predicted token."""
-    steps = field(choice, "logprobs", "top_logprobs")
-    if not isinstance(steps, list) or len(steps) != 1 or not isinstance(steps[0], dict):
+    step = only(field(choice, "logprobs", "top_logprobs"))
+    if not isinstance(step, dict):
         raise Malformed
-    for name, logprob in steps[0].items():
+    for name, logprob in step.items():
         found = TOKEN.fullmatch(name)
         if found is None:
             raise Malformed

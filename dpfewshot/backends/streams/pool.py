@@ -1,17 +1,20 @@
-"""A pool of key-value streams: which prompt is evaluated in which stream, and in which calls."""
+"""Pools of key-value streams: which prompt is evaluated in which stream, and in which calls."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from dpfewshot.backends.protocol import Tokens
+from dpfewshot.errors import BackendError
 
-    from dpfewshot.backends.protocol import Tokens
-    from dpfewshot.backends.streams.protocol import Logits, StreamsOpener
+Logits: TypeAlias = Any
+"""Unnormalised log-probabilities of the next token, shape (V,): an array or a tensor, which may be a view
+that the next call overwrites."""
 
 EMPTY = 0
 """A stream that is never written to: a copy of it is an empty cache of zeros."""
@@ -26,27 +29,73 @@ RESERVED = 6
 """The number of streams before the first group."""
 
 
-@dataclass(frozen=True)
-class StreamGroup:
-    """Neighbouring streams that take a step together: `first` to `first + size - 1`."""
+class TokenCounts:
+    """Tokens evaluated so far. They reveal the lengths of private texts: for the operator alone."""
 
-    first: int
-    size: int
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.dummies = 0
+        self._lock = Lock()
 
-    @property
-    def capacity(self) -> int:
-        """The prompts it holds: one stream stays a dummy, except in a group of one."""
-        return max(1, self.size - 1)
+    def add(self, *, tokens: int = 0, dummies: int = 0) -> None:
+        """Count evaluated tokens; lanes count at the same time."""
+        with self._lock:
+            self.tokens += tokens
+            self.dummies += dummies
+
+    def clear(self) -> None:
+        """Begin at zero."""
+        self.tokens = self.dummies = 0
 
 
-@dataclass(frozen=True)
-class Prefix:
-    """An evaluated public prefix.
+class Streams(Protocol):
+    """One key-value stream for each of many sequences."""
 
-    Attributes:
-        stream: the stream that holds it.
-        length: its tokens.
-        logits: the logits after it; None if it is empty.
+    cells: int
+    """Tokens that a stream holds."""
+
+    failed: bool
+    """Whether an evaluation failed. The caches are then in doubt: nothing may be read from them."""
+
+    def copy(self, source: int, target: int) -> None:
+        """Make the stream `target` a complete copy of the stream `source`."""
+        ...
+
+    def rewind(self, stream: int, length: int) -> None:
+        """Drop the tokens after the first `length` of a stream."""
+        ...
+
+    def extend(self, stream: int, start: int, tokens: Tokens, *, dummies: bool = False) -> Logits:
+        """Evaluate tokens of one stream in a call of their own, and return the logits after the last.
+
+        `start` is the position of the first token: how many tokens the stream holds. There is at least one.
+        """
+        ...
+
+    def step(self, first: int, tokens: Sequence[int], positions: Sequence[int], active: int) -> list[Logits]:
+        """Evaluate one token in each of the streams `first`, `first` + 1, ... in one call of a fixed shape.
+
+        The first `active` streams hold prompts, and the rest dummies. Return the logits of the active ones.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free the memory."""
+        ...
+
+
+StreamsOpener: TypeAlias = Callable[[int], Streams]
+"""Returns this many streams, all empty."""
+
+
+StreamGroup: TypeAlias = range
+"""Neighbouring streams that take a step together. One stays a dummy, except in a group of one."""
+
+
+class Prefix(NamedTuple):
+    """An evaluated public prefix: the stream that holds it, its tokens, and the logits after it.
+
+    Logits are None behind an empty prefix.
     """
 
     stream: int
@@ -59,16 +108,14 @@ class PromptBatch:
     """Prompts that are evaluated together, each in one of the first streams of a group.
 
     Attributes:
-        rows: the row of the answer that each prompt fills.
-        suffixes: each prompt's token ids after the prefix.
+        prompts: each prompt's row of the answer, and its token ids after the prefix.
         group: the streams that keep the prompts. With None, every evaluation starts afresh in the pool's
             spare group, in calls of the same shapes and therefore with the same bits.
         evaluated: released tokens in the kept streams; None until the prompts are evaluated.
         sequential: whether the prompts are public and asked for one token, so that one may continue another.
     """
 
-    rows: Sequence[int]
-    suffixes: Sequence[Tokens]
+    prompts: Sequence[tuple[int, Tokens]]
     group: StreamGroup | None
     evaluated: int | None = None
     sequential: bool = False
@@ -88,13 +135,14 @@ class StreamPool:
 
     Args:
         open_streams: makes the streams.
-        groups: groups that keep prompts; the pool has one more, the spare.
+        groups: groups that keep prompts; the pool has one more.
         group_size: streams of a group; 1 steps each prompt alone, without dummies.
         filler: the token of dummies.
 
     Attributes:
         groups: the groups that keep prompts.
         spare: the group for prompts that are not kept.
+        capacity: the prompts that a group holds.
         in_use: held while prompts are evaluated. After an interrupt a lane may still be at work.
         closed: whether the streams are freed.
     """
@@ -103,12 +151,14 @@ class StreamPool:
         self.in_use = Lock()
         self.closed = False
         self._filler = filler
-        spare, *kept = [StreamGroup(RESERVED + index * group_size, group_size) for index in range(groups + 1)]
-        self.spare = spare
-        self.groups = kept
+        self.capacity = max(1, group_size - 1)
+        end = RESERVED + (groups + 1) * group_size
+        self.spare, *self.groups = [
+            range(first, first + group_size) for first in range(RESERVED, end, group_size)
+        ]
         self._prefixes: dict[tuple[int, ...], Prefix] = {}
         self._has_full_dummy = False
-        self._streams = open_streams(streams=spare.first + (groups + 1) * group_size)
+        self._streams = open_streams(end)
 
     @property
     def failed(self) -> bool:
@@ -127,8 +177,7 @@ class StreamPool:
 
         Args:
             prefix: public token ids that the prompts begin with.
-            batch: at most as many prompts as its group holds, or any number of sequential ones. Each has at
-                least one token and fits a stream.
+            batch: at most `capacity` prompts, or any number of sequential ones. Each fits a stream.
             released: for each step, the token id that follows each prompt, by row.
 
         Yields:
@@ -147,15 +196,15 @@ class StreamPool:
             batch.evaluated = 0
         # A repeated question without a further token takes the last step again, with the same bits.
         first = min(batch.evaluated, len(released) - 1)
-        lengths = [len(prefix) + len(suffix) for suffix in batch.suffixes]
+        lengths = [len(prefix) + len(suffix) for _, suffix in batch.prompts]
         if not batch.evaluated:
             self._fill_with_dummies(group, len(lengths))
         answers: list[Logits] = []
         for done in range(first, len(released)):
-            tokens = [released[done][row] for row in batch.rows]
+            tokens = [released[done][row] for row, _ in batch.prompts]
             answers = self._step(group, tokens, [length + done for length in lengths])
         batch.evaluated = len(released)
-        yield from zip(batch.rows, answers, strict=True)
+        yield from zip((row for row, _ in batch.prompts), answers, strict=True)
 
     def _load_sequentially(self, start: Prefix, batch: PromptBatch) -> Iterator[tuple[int, Logits]]:
         """Evaluate public prompts one after the other in one stream.
@@ -164,10 +213,10 @@ class StreamPool:
         the labels that may follow it. A beginning shared by chance is not reused, so a prompt's bits depend
         only on the prompt it was made to continue.
         """
-        stream = self.spare.first
+        stream = self.spare[0]
         shared: tuple[int, ...] = ()
         self._streams.copy(start.stream, stream)
-        for row, suffix in zip(batch.rows, batch.suffixes, strict=True):
+        for row, suffix in batch.prompts:
             if not suffix:
                 if start.logits is not None:
                     yield row, start.logits
@@ -181,8 +230,7 @@ class StreamPool:
 
     def _load(self, start: Prefix, batch: PromptBatch, group: StreamGroup) -> Iterator[tuple[int, Logits]]:
         """Evaluate each prompt in a decode call of its own, after a copy of the prefix."""
-        for index, (row, suffix) in enumerate(zip(batch.rows, batch.suffixes, strict=True)):
-            stream = group.first + index
+        for stream, (row, suffix) in zip(group, batch.prompts, strict=False):
             self._streams.copy(start.stream, stream)
             if suffix:
                 yield row, self._streams.extend(stream, start.length, suffix)
@@ -192,23 +240,22 @@ class StreamPool:
 
     def _step(self, group: StreamGroup, following: list[int], positions: list[int]) -> list[Logits]:
         """Evaluate one token in every stream of a group, dummies included."""
-        active, dummies = len(positions), group.size - len(positions)
-        last = self._streams.cells - 1
+        active, dummies = len(positions), len(group) - len(positions)
         tokens = following + [self._filler] * dummies
-        where = positions + [last] * dummies
-        for index, position in enumerate(where):
-            self._streams.rewind(group.first + index, position)
-        return self._streams.step(group.first, tokens, where, active)
+        where = positions + [self._streams.cells - 1] * dummies
+        for stream, position in zip(group, where, strict=True):
+            self._streams.rewind(stream, position)
+        return self._streams.step(group[0], tokens, where, active)
 
     def _fill_with_dummies(self, group: StreamGroup, active: int) -> None:
         """Overwrite the streams after the first `active` with full dummies."""
-        if group.size == active:
+        if len(group) == active:
             return
         if not self._has_full_dummy:
             self._streams.extend(FULL_DUMMY, 0, [self._filler] * (self._streams.cells - 1), dummies=True)
             self._has_full_dummy = True
-        for index in range(active, group.size):
-            self._streams.copy(FULL_DUMMY, group.first + index)
+        for stream in group[active:]:
+            self._streams.copy(FULL_DUMMY, stream)
 
     def _prefix(self, tokens: tuple[int, ...]) -> Prefix:
         """Return the prefix, evaluated unless it is one of those used last."""
@@ -218,10 +265,74 @@ class StreamPool:
         if known is None:
             if len(self._prefixes) == len(PREFIXES):
                 self._prefixes.pop(next(iter(self._prefixes)))
-            in_use = {prefix.stream for prefix in self._prefixes.values()}
-            stream = next(stream for stream in PREFIXES if stream not in in_use)
+            stream = min(set(PREFIXES) - {prefix.stream for prefix in self._prefixes.values()})
             self._streams.copy(EMPTY, stream)
             logits = copy(self._streams.extend(stream, 0, tokens))  # llama.cpp's are a view
             known = Prefix(stream, len(tokens), logits)
         self._prefixes[tokens] = known
         return known
+
+
+Place: TypeAlias = tuple[StreamPool, StreamGroup]
+"""A group of streams and the pool it belongs to."""
+
+
+class StreamPools:
+    """Pools of equal size, so that a prompt has the same bits in each: lanes, or more streams than one holds.
+
+    Args:
+        open_streams, group_size, filler: of each `StreamPool`.
+        groups: the least number of groups that keep prompts.
+        groups_of_a_pool: the most groups that a pool can have.
+        lanes: how many pools evaluate prompts that have no place.
+
+    Attributes:
+        lanes: the pools whose spare groups evaluate prompts that have no place, at the same time.
+        free: the places that no block holds.
+
+    Raises:
+        BackendError: the streams cannot be made.
+    """
+
+    def __init__(
+        self,
+        open_streams: StreamsOpener,
+        *,
+        groups: int,
+        group_size: int,
+        groups_of_a_pool: int,
+        filler: int,
+        lanes: int = 1,
+    ) -> None:
+        count = max(lanes, -(-groups // groups_of_a_pool))
+        own = -(-groups // count)
+        self._pools: list[StreamPool] = []
+        try:
+            for _ in range(count):
+                self._pools.append(StreamPool(open_streams, groups=own, group_size=group_size, filler=filler))
+        except BackendError:
+            self.close()
+            raise
+        self.lanes = self._pools[:lanes]
+        self.free: deque[Place] = deque((pool, group) for pool in self._pools for group in pool.groups)
+
+    @property
+    def failed(self) -> bool:
+        """Whether caches are lost and the pools must be replaced."""
+        return any(pool.failed for pool in self._pools)
+
+    def take(self, wanted: int, places: list[Place]) -> None:
+        """Move up to `wanted` of the free places to a list."""
+        for _ in range(min(wanted, len(self.free))):
+            places.append(self.free.popleft())  # noqa: PERF401 - one by one: an interrupt loses none
+
+    def close(self) -> None:
+        """Free the memory."""
+        for pool in self._pools:
+            with pool.in_use:
+                pool.close()
+
+
+def groups_within(streams: int, group_size: int) -> int:
+    """Return how many groups fit beside the reserved streams and the spare group; below 1 if none does."""
+    return (streams - RESERVED) // group_size - 1

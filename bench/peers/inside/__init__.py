@@ -1,1 +1,0 @@
-"""Programs that run in the environments of the peers' packages, and import nothing of this project."""

@@ -1,0 +1,87 @@
+"""The same ε by dp-accounting, for comparison. Only our own figure is certified.
+
+dp-accounting's connect-the-dots estimate is pessimistic up to its own round-off. The optional extra
+`accountants` installs it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from dpfewshot.accounting.curves import removed_response
+from dpfewshot.accounting.events import Event, PoissonGaussian, PoissonRandomizedResponse, flattened
+from dpfewshot.errors import MissingExtra
+
+_INTERVAL: Final = 1e-4  # dp-accounting's grid, in units of ε
+_INTERVALS: Final = 1e-5, 1e-3  # the finest and the coarsest grid
+
+
+def require() -> None:
+    """Refuse to start without dp-accounting.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    with _quiet():
+        try:
+            import dp_accounting  # noqa: F401 - only whether it is installed
+        except ImportError:
+            raise MissingExtra("the cross-check with another accountant", "accountants") from None
+
+
+def cross_check(event: Event, delta: float, certified: float) -> float | None:
+    """dp-accounting's pessimistic ε of `event`: None where it does not know the event.
+
+    Args:
+        event: one event or a Composition.
+        delta: δ in (0, 1).
+        certified: our own ε, which sets the precision asked of it.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    require()
+    losses, interval = [], min(max(_INTERVAL * certified, _INTERVALS[0]), _INTERVALS[1])
+    with _quiet():
+        for each in flattened(event):
+            if not isinstance(each, PoissonGaussian | PoissonRandomizedResponse):
+                return None
+            losses.append(_loss(each, interval).self_compose(each.steps))
+        composed = functools.reduce(lambda first, second: first.compose(second), losses)
+        return float(composed.get_epsilon_for_delta(delta))
+
+
+def _loss(event: PoissonGaussian | PoissonRandomizedResponse, interval: float) -> Any:
+    """The privacy loss of one step."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    if isinstance(event, PoissonGaussian):
+        return privacy_loss_distribution.from_gaussian_mechanism(
+            event.noise_multiplier,
+            sampling_prob=event.sampling_rate,
+            value_discretization_interval=interval,
+            pessimistic_estimate=True,
+            use_connect_dots=True,
+        )
+    pair = removed_response(event.sampling_rate, event.epsilon)
+    upper = [math.log1p(-pair.mass), math.log(pair.mass)]
+    return privacy_loss_distribution.from_two_probability_mass_functions(
+        {0: upper[0] - pair.low, 1: upper[1] - pair.high},
+        dict(enumerate(upper)),
+        pessimistic_estimate=True,
+        value_discretization_interval=interval,
+        symmetric=False,
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the warnings of their imports and settings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,1 +1,0 @@
-"""Dominating pairs: the worst case of each privacy event's step, as two distributions."""

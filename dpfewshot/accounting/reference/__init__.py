@@ -1,1 +1,0 @@
-"""Accounting to compare with: the papers' own formulas, and two independent libraries."""

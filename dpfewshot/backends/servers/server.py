@@ -1,0 +1,317 @@
+"""One server: its dialect, and requests for rows of log-probabilities and for tokens.
+
+A row is independent of the other prompts: a prompt at fault gives a row of NaN, a changed model an error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+import numpy as np
+
+from dpfewshot.backends.protocol import Logprobs, Tokens
+from dpfewshot.backends.servers.client import Changed, Client, Fault, Overloaded, Refused
+from dpfewshot.backends.servers.dialect import CHOSEN, Dialect, gather, spread
+from dpfewshot.backends.servers.llama_server import LlamaServer
+from dpfewshot.backends.servers.vllm import VLLM, OpenAICompletions
+from dpfewshot.errors import BackendError, DPFewShotError
+
+CANARY_SECONDS = 60.0
+"""How long the canary's last answer counts. It depends on time alone, never on what was asked meanwhile."""
+
+DRIFT: Final = 0.1
+"""The most that a probability of the canary may change on a server that is not batch-invariant."""
+
+DIALECTS: Final[Mapping[str, type[Dialect]]] = {
+    dialect.name: dialect for dialect in (LlamaServer, VLLM, OpenAICompletions)
+}
+"""Every dialect by name."""
+
+OWNERS: Final[Mapping[str, type[Dialect]]] = {"llamacpp": LlamaServer, "vllm": VLLM}
+"""Dialects by the owner of a model in `/v1/models`."""
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def _understands(
+    ask: Callable[Concatenate[Server, Parameters], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Server, Parameters], Coroutine[Any, Any, Result]]:
+    """Let a coroutine raise nothing but this package's errors.
+
+    The fields of a server's answers may have any type, such as a list in place of a name.
+    """
+
+    @wraps(ask)
+    async def understood(server: Server, /, *given: Parameters.args, **named: Parameters.kwargs) -> Result:
+        try:
+            return await ask(server, *given, **named)
+        except DPFewShotError:
+            raise
+        except Fault as fault:
+            raise fault.error(server.name) from None
+        except Exception as error:  # noqa: BLE001 - the message may quote the server
+            failed = type(error).__name__
+        raise BackendError(f"{server.name} answers in an undocumented form ({failed})")
+
+    return understood
+
+
+class Server:
+    """A connected server, used in one event loop. Every public coroutine raises faults as `BackendError`.
+
+    A prompt without an answer is at fault itself, or was held up by others: a slow server, a full queue and
+    a quota look the same. So it is asked again alone, with no other request in flight to any replica, which
+    may share a machine or a quota with this one:
+
+        1. The canary, a public prompt whose answer is remembered, is retried until the server has finished
+           abandoned requests. If it gets no answer, the server is gone.
+        2. The prompt is asked. An answer is its row.
+        3. The canary is asked again, unless the server refused the prompt. If the canary gets an answer, the
+           prompt is at fault and gives a row of NaN.
+
+    Everything else fails the draw, with an error about public requests alone. The canary is also asked each
+    minute, always alone.
+
+    Args:
+        client: the server.
+        model: the model's name on the server.
+        dialect: the dialect's name, or "auto".
+        allow_truncated: whether a few log-probabilities per prompt are enough.
+
+    Attributes:
+        client: the argument.
+        dialect: the connected dialect.
+        identity: what every answer says about the model; None before the first.
+        exact: whether the canary's answer must stay the same to the bit.
+    """
+
+    def __init__(self, client: Client, *, model: str, dialect: str, allow_truncated: bool) -> None:
+        if dialect != "auto" and dialect not in DIALECTS:
+            raise BackendError(
+                f"unknown dialect {dialect!r}; choose 'auto', {', '.join(map(repr, DIALECTS))}"
+            )
+        self.client = client
+        self.identity: tuple[Any, ...] | None = None
+        self.exact = False
+        self._model = model
+        self._dialect_name = dialect
+        self._allow_truncated = allow_truncated
+        self._expected: dict[str, Logprobs] = {}
+        self._asked: dict[str, float] = {}
+
+    @property
+    def name(self) -> str:
+        """The server in messages."""
+        return f"the server at {self.client.host}"
+
+    # ---- connecting --------------------------------------------------------------------------------------
+
+    @_understands
+    async def open(self, canary: str) -> None:
+        """Find the dialect, connect, and use a public text as the canary.
+
+        Raises:
+            BackendError: the server does not answer, or cannot serve as a backend.
+        """
+        kind = DIALECTS.get(self._dialect_name) or await self._detected()
+        self.dialect = kind(self.client, self._model, allow_truncated=self._allow_truncated)
+        await self.dialect.connect()
+        self.dialect.check_numbers()
+        if self.dialect.slots is not None:  # a queue at the server would use up requests' time
+            self.client.gate.limit = min(self.client.gate.limit, self.dialect.slots)
+        self._public_text = canary
+        self._canary = await self.dialect.tokenize(canary)
+        await self.look_at_canary()
+
+    async def _detected(self) -> type[Dialect]:
+        listed = await self.client.get(f"{self.client.base}/models")
+        models = listed.get("data") if isinstance(listed, dict) else None
+        owners = [str(model.get("owned_by")) for model in models or [] if isinstance(model, dict)]
+        return next((OWNERS[owner] for owner in owners if owner in OWNERS), OpenAICompletions)
+
+    def facts(self) -> dict[str, object]:
+        """Return what the replicas of a server have in common, by name. All of it is public."""
+        dialect = self.dialect
+        return {
+            "kind of server": dialect.name,
+            "model": self.identity,
+            "vocabulary": dialect.vocabulary_size,
+            "tokenizer": (self._canary, dialect.bos, dialect.end_token_ids),
+            "context": dialect.context_tokens,
+            "number of log-probabilities": dialect.whole,
+        }
+
+    # ---- rows --------------------------------------------------------------------------------------------
+
+    @_understands
+    async def rows(
+        self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any]
+    ) -> Logprobs:
+        """Return float32 of shape (prompts, support or V). Requests hold a public number of whole prompts.
+
+        Raises:
+            BackendError: the server is at fault, or its model changed.
+        """
+        await self.look_at_canary(support, CANARY_SECONDS)
+        size = self.dialect.prompts_per_request
+        batches = [prompts[start : start + size] for start in range(0, len(prompts), size)]
+        try:
+            answers = await gather(self._batch(batch, support, settings) for batch in batches)
+        except BaseException:
+            self._asked.clear()  # the server may still be busy: the next call waits for it with a canary
+            raise
+        rows = [row for answer in answers for row in answer]
+        return np.stack(rows) if rows else np.empty((0, self._width(support)), dtype=np.float32)
+
+    async def _batch(
+        self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any]
+    ) -> list[Logprobs]:
+        """Return a row for each prompt. A request of several that fails is repeated prompt by prompt."""
+        try:
+            rows = await self._answer(prompts, support, settings)
+        except Fault:
+            if len(prompts) > 1:
+                answers = await gather(self._batch([prompt], support, settings) for prompt in prompts)
+                return [row for answer in answers for row in answer]
+            return [await self._by_itself(prompts[0], support, settings)]
+        return [
+            await self._by_itself(prompt, support, settings) if np.isnan(row).any() else row
+            for prompt, row in zip(prompts, rows, strict=True)
+        ]
+
+    async def _by_itself(
+        self, prompt: Tokens, support: Tokens | None, settings: Mapping[str, Any]
+    ) -> Logprobs:
+        """Ask a prompt with no other request in flight anywhere, and return its row: NaN if it is at fault.
+
+        Raises:
+            BackendError: the server is at fault.
+        """
+        async with self.client.gate.alone(everywhere=True):
+            await self.look_at_canary(support)
+            try:
+                (row,) = await self._answer([prompt], support, settings)
+            except Overloaded:
+                raise _overloaded(f"{self.dialect.name} at {self.client.host}") from None
+            except Fault as fault:
+                if not isinstance(fault, Refused):
+                    await self.look_at_canary(support)
+                return np.full(self._width(support), np.nan, dtype=np.float32)
+            return row
+
+    async def _answer(
+        self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any]
+    ) -> list[Logprobs]:
+        """Send one request for up to `prompts_per_request` prompts.
+
+        Raises:
+            Fault: there is no answer, or it names another model.
+        """
+        dialect = self.dialect
+        url, body = dialect.request(prompts, support, settings)
+
+        def read(answer: Any) -> tuple[list[Logprobs], tuple[Any, ...]]:
+            return dialect.read(answer, prompts, support), dialect.identity_of(answer)
+
+        rows, identity = await self.client.post(url, body, read, kind=dialect.kind_of(support))
+        if self.identity is None:
+            self.identity = identity
+        elif identity != self.identity:  # only the canary's answer proves a change of model
+            raise Changed("serves a different model than before: connect again")
+        return rows
+
+    def _width(self, support: Tokens | None) -> int:
+        return self.dialect.vocabulary_size if support is None else len(support)
+
+    @_understands
+    async def look_at_canary(self, support: Tokens | None = None, seconds: float = 0.0) -> None:
+        """Ask the canary unless its answer is newer than `seconds`, and compare.
+
+        The request is of the kind that this support needs: requests of two kinds are never mixed.
+
+        Raises:
+            BackendError: the canary gets no answer, or a different one than before.
+        """
+        kind, name = self.dialect.kind_of(support), f"{self.dialect.name} at {self.client.host}"
+        if self._is_fresh(kind, seconds):
+            return
+        asked = spread(self.dialect.vocabulary_size) if kind == CHOSEN else None
+        async with self.client.gate.alone(patient=kind in self._expected):
+            if self._is_fresh(kind, seconds):  # another thread asked while this one waited
+                return
+            try:
+                (row,) = await self._answer([self._canary], asked, {})
+            except Fault as fault:
+                raise fault.error(name) from None
+            self._asked[kind] = time.monotonic()
+        if np.isnan(row).any():
+            raise BackendError(f"{name} answered a public prompt with invalid log-probabilities")
+        expected = self._expected.setdefault(kind, row)
+        same = expected.tobytes() == row.tobytes()
+        if not same and (self.exact or not np.abs(np.exp(row) - np.exp(expected)).max() <= DRIFT):
+            raise BackendError(
+                f"{name} answers the same prompt differently than before: its model changed, or its "
+                "answers depend on other requests; connect again"
+            )
+
+    def _is_fresh(self, kind: str, seconds: float) -> bool:
+        return kind in self._asked and time.monotonic() - self._asked[kind] < seconds
+
+    # ---- tokens ------------------------------------------------------------------------------------------
+
+    @_understands
+    async def tokenize(self, text: str) -> list[int]:
+        """Return the token ids of a text; see `Dialect.tokenize`.
+
+        A text without an answer is sent again alone. It is at fault if a public text gets an answer.
+
+        Raises:
+            BackendError: retryable if the server is gone, not retryable if the text is at fault.
+        """
+        with suppress(Fault):
+            return await self.dialect.tokenize(text)
+        async with self.client.gate.alone(everywhere=True):
+            await self._look_at_text()
+            try:
+                return await self.dialect.tokenize(text)
+            except Overloaded:
+                raise _overloaded(self.name) from None
+            except Fault:
+                await self._look_at_text()
+        raise BackendError(f"{self.name} does not tokenise a text")
+
+    async def _look_at_text(self) -> None:
+        """Tokenise a public text, once the server has finished abandoned requests."""
+        try:
+            async with self.client.gate.alone(everywhere=True, patient=True):
+                await self.dialect.tokenize(self._public_text)
+        except Fault as fault:
+            # retryable whatever the fault: no private text caused it
+            raise BackendError(str(fault.error(self.name)), retryable=True) from None
+
+    @_understands
+    async def detokenize(self, tokens: Tokens) -> str:
+        """Return the text of tokens; see `Dialect.detokenize`."""
+        return await self.dialect.detokenize(tokens)
+
+    @_understands
+    async def chat_text(self, contents: Sequence[str]) -> str:
+        """Return a conversation of public texts in the model's template; see `LogprobBackend.chat_text`."""
+        return await self.dialect.chat_text(contents)
+
+    @_understands
+    async def chat_tokens(self, text: str) -> list[int]:
+        """Return the token ids of a public text; see `LogprobBackend.chat_tokens`."""
+        return await self.dialect.chat_tokens(text)
+
+
+def _overloaded(server: str) -> BackendError:
+    """Return the error for 429 or 503 when no other request was in flight."""
+    return BackendError(
+        f"{server} is overloaded or enforces a quota: reserve it for this backend", retryable=True
+    )

@@ -1,0 +1,158 @@
+"""Tokens as text: whole characters, the tokens that end a text, and chat templates.
+
+A character is a Unicode code point. Byte-level tokenizers spread many of them over two to four tokens. No cap
+cuts one, and no released text ends in a part of one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Final, NoReturn, Protocol
+from weakref import WeakKeyDictionary
+
+from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.errors import BackendError, MissingExtra
+
+BROKEN: Final = "\ufffd"
+"""What `detokenize` returns for bytes that are no character."""
+
+END_NAMES = (
+    "</s>",
+    "<eos>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|endofprompt|>",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<|return|>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>",
+)
+"""The texts of common end tokens. A model's configuration often names one; a server names none."""
+
+_LONGEST_REASON: Final = 200
+
+_ENDING_TOKENS: WeakKeyDictionary[LogprobBackend, frozenset[int]] = WeakKeyDictionary()
+"""Cached by backend: the search reads the text of every token, 0.2 s for a vocabulary of 50,000."""
+
+
+# ---- characters ------------------------------------------------------------------------------------------
+
+
+class Detokenizer(Protocol):
+    """The part of a backend that reading tokens needs."""
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Return the text of `tokens`, with `BROKEN` for bytes that are no character."""
+        ...
+
+
+def whole_text(backend: Detokenizer, tokens: Sequence[int]) -> str:
+    """Return the text of tokens, without the characters that they hold only in part."""
+    return backend.detokenize(tokens).replace(BROKEN, "")
+
+
+def first_tokens(backend: Detokenizer, tokens: Sequence[int], count: int) -> list[int]:
+    """Return the first `count` tokens of a text, without those of a character that ends after them."""
+    kept = list(tokens[:count])
+    while len(kept) < len(tokens) and _ends_within_a_character(backend, kept, tokens):
+        kept.pop()
+    return kept
+
+
+def _ends_within_a_character(backend: Detokenizer, kept: Sequence[int], tokens: Sequence[int]) -> bool:
+    # The last token alone answers for most cuts, without the rest of the text.
+    if not backend.detokenize(kept[-1:]).endswith(BROKEN):
+        return False
+    beginning = backend.detokenize(kept)
+    return beginning.endswith(BROKEN) and not backend.detokenize(tokens).startswith(beginning)
+
+
+# ---- ends ------------------------------------------------------------------------------------------------
+
+
+def ending_tokens(backend: LogprobBackend) -> frozenset[int]:
+    """Return the tokens that end a demonstration: the model's end tokens, and all that hold a newline."""
+    with suppress(KeyError, TypeError):  # a custom backend may be unhashable
+        return _ENDING_TOKENS[backend]
+    newlines = (t for t in range(backend.vocabulary_size) if "\n" in backend.detokenize([t]))
+    ends = frozenset(backend.end_token_ids).union(newlines)
+    with suppress(TypeError):
+        _ENDING_TOKENS[backend] = ends
+    return ends
+
+
+def text_of(backend: LogprobBackend, released: Iterable[int], ends: frozenset[int]) -> str:
+    """Return the demonstration's text, without the token that ended it and without parts of characters."""
+    return whole_text(backend, [token for token in released if token not in ends]).strip()
+
+
+# ---- chat templates --------------------------------------------------------------------------------------
+
+
+def messages_of(contents: Sequence[str]) -> list[dict[str, str]]:
+    """Return the messages of a conversation; the first is the user's, the next the model's, and so on."""
+    return [
+        {"role": "assistant" if place % 2 else "user", "content": content}
+        for place, content in enumerate(contents)
+    ]
+
+
+def conversation(template: str | None, contents: Sequence[str], *, bos: str, eos: str) -> str:
+    """Return the text of a conversation, up to where the model's next answer begins.
+
+    The template runs in Jinja's sandbox. It does not learn today's date.
+
+    Args:
+        template: a Jinja template, as the model's file holds it; None if it has none.
+        contents: of the messages, all of them public.
+        bos: the text of the token that begins a sequence, or empty.
+        eos: the text of the token that ends one, or empty.
+
+    Raises:
+        BackendError: the model has no template, or its template refuses the conversation.
+        MissingExtra: Jinja is not installed.
+    """
+    if not template:
+        raise no_template()
+    try:
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError as error:
+        raise MissingExtra("a chat template", "llama-cpp") from error
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.globals["raise_exception"] = _refuse
+    environment.filters["tojson"] = _json
+    told = {"bos_token": bos, "eos_token": eos, "tools": None, "documents": None}  # as transformers tells
+    try:
+        return environment.from_string(template).render(
+            messages=messages_of(contents), add_generation_prompt=True, **told
+        )
+    except Exception as error:  # a template may raise anything
+        raise template_failed(str(error)) from error
+
+
+def no_template() -> BackendError:
+    """Return the error for a model without a template."""
+    return BackendError("the model has no chat template: use a chat model, or chat=False")
+
+
+def template_failed(reason: str) -> BackendError:
+    """Return the error for a template that refuses a conversation of public texts."""
+    said = "".join(letter if letter.isprintable() else " " for letter in reason[:_LONGEST_REASON])
+    return BackendError(f"the model's chat template refuses turns that alternate: {said}; use chat=False")
+
+
+def _json(value: object, indent: int | None = None) -> str:
+    """Write JSON as transformers' templates expect: letters and markup stay as they are."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _refuse(message: object = "") -> NoReturn:
+    raise ValueError(str(message))

@@ -1,0 +1,166 @@
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from dpfewshot.audit.membership import (
+    MembershipTrial,
+    losses,
+    membership_inference,
+    trials_of_demonstrations,
+    trials_of_records,
+)
+from dpfewshot.errors import BackendError, InvalidTask
+from dpfewshot.tasks import Task
+from dpfewshot.values import Record
+from tests.support.notes import FIRST, FORMAT, NOTES, Reader, demonstration, note
+
+INSIDE, OUTSIDE = [note(i) for i in range(30)], [note(i) for i in range(30, NOTES)]
+
+
+def memorises(shown: list[int], _moods: list[int], asked: int) -> float:
+    return 0.9 if asked in shown else 0.6
+
+
+def knows_the_note(_shown: list[int], _moods: list[int], asked: int) -> float:
+    """Some notes are gladder than others, whatever the prompt shows."""
+    return 0.5 + 0.4 * (asked * 7 % 11) / 11
+
+
+def area(backend, trials, **settings) -> tuple[float, float | None, float | None]:
+    figure = membership_inference(FORMAT, backend, trials, **settings).figure("AUC")
+    return figure.value, figure.low, figure.high
+
+
+def test_a_model_that_memorises_tells_the_record_in_its_prompt() -> None:
+    trials = trials_of_records(INSIDE, OUTSIDE)
+    value, low, _ = area(Reader(memorises), trials)
+    assert value == 1
+    assert low > 0.88
+
+
+def test_a_model_that_looks_at_no_prompt_tells_nobody() -> None:
+    trials = trials_of_records(INSIDE, OUTSIDE)
+    _, low, high = area(Reader(knows_the_note), trials)
+    assert low < 0.5 < high
+    assert area(Reader(lambda *_: 0.6), trials)[0] == 0.5
+
+
+def test_the_whole_record_tells_where_its_label_does_not() -> None:
+    """Notes that were shown are expected again; moods are told by nobody."""
+    trials = trials_of_records(INSIDE, OUTSIDE)
+    backend = Reader(lambda *_: 0.6, remembered=0.5)
+    assert area(backend, trials)[0] == 0.5
+    assert area(backend, trials, loss="record")[0] == 1
+    assert area(Reader(lambda *_: 0.6), trials, loss="record")[0] == 0.5
+
+
+def test_the_loss_is_the_negative_log_likelihood_by_hand() -> None:
+    backend = Reader(memorises, remembered=0.5)
+    shown, candidates = demonstration(0), [note(0), note(1), note(1, "Sad")]
+    of_labels = [-math.log(0.9), -math.log(0.6), -math.log(0.4)]
+    assert losses(FORMAT, backend, shown, candidates, "label") == pytest.approx(of_labels)
+    free = dataclasses.replace(FORMAT, labels=None)
+    assert losses(free, backend, shown, candidates, "label") == pytest.approx(of_labels)
+    expected = [0.5 / NOTES + 0.5, 0.5 / NOTES, 0.5 / NOTES]
+    of_records = [loss - math.log(p) for loss, p in zip(of_labels, expected, strict=True)]
+    assert losses(FORMAT, backend, shown, candidates, "record") == pytest.approx(of_records, rel=1e-6)
+
+
+def synthetic(epsilon: float | None) -> list[MembershipTrial]:
+    """The demonstration is its first member's own text: not what its ε says."""
+    return [
+        MembershipTrial(demonstration(i, epsilon=epsilon), (note(i),), (note(59 - i), note(58 - i)))
+        for i in range(29)
+    ]
+
+
+def test_synthetic_demonstrations_are_held_against_what_their_privacy_allows() -> None:
+    leaking = membership_inference(FORMAT, Reader(memorises), synthetic(epsilon=1.0))
+    assert leaking.verdict == "failed"
+    assert leaking.figure("AUC").reference == pytest.approx(1 - math.exp(-1) * (0.5 - 1e-5))
+    assert membership_inference(FORMAT, Reader(memorises), synthetic(epsilon=8.0)).verdict == "passed"
+    assert membership_inference(FORMAT, Reader(knows_the_note), synthetic(epsilon=1.0)).verdict == "passed"
+    unprotected = membership_inference(FORMAT, Reader(memorises), synthetic(epsilon=None))
+    assert unprotected.verdict == "informative"
+    assert unprotected.figure("AUC").reference is None
+
+
+@pytest.mark.parametrize("loss", ["label", "record"])
+def test_a_candidate_that_the_model_cannot_read_is_named_by_its_position_alone(loss: str) -> None:
+    class Forgetful(Reader):
+        def next_token_logprobs(self, prompts, support=None):
+            rows = super().next_token_logprobs(prompts, support)
+            unreadable = [FIRST + 40 in prompt for prompt in prompts]
+            return np.where(np.array(unreadable)[:, np.newaxis], np.nan, rows)
+
+    trials = trials_of_records(INSIDE[:2], [note(31), note(40)], each=2)
+    with pytest.raises(BackendError, match=r"texts\[2\]") as caught:
+        membership_inference(FORMAT, Forgetful(memorises), trials, loss=loss)  # type: ignore[arg-type]
+    assert "note" not in str(caught.value)
+
+
+def test_a_finding_is_private_and_shows_no_text() -> None:
+    trials = trials_of_records(INSIDE[:3], OUTSIDE)
+    finding = membership_inference(FORMAT, Reader(memorises), trials)
+    assert finding.confidential
+    assert "note0" not in f"{finding}{trials}"
+    assert finding.details["non_members"] == 15
+
+
+def test_every_demonstration_has_candidates_of_its_own_label_and_to_itself() -> None:
+    shown = [demonstration(0), demonstration(1), demonstration(2, "Sad")]
+    inside = [note(i) for i in range(5)] + [note(i, "Sad") for i in range(5, 8)]
+    outside = [note(i, mood) for i, mood in enumerate(["Glad", "Sad", "Glad"], start=40)]
+    trials = trials_of_demonstrations(shown, inside, outside)
+    assert [len(one.members) for one in trials] == [3, 2, 3]
+    assert [len(one.non_members) for one in trials] == [1, 1, 1]
+    for one in trials:
+        assert {r.label for r in (*one.members, *one.non_members)} == {one.demonstration.label}
+    asked = [record for one in trials for record in one.members]
+    assert len(set(asked)) == len(asked) == 8
+    with pytest.raises(ValueError, match="its own member"):
+        trials_of_demonstrations(shown, inside, outside[:1])
+
+
+def test_non_members_take_turns() -> None:
+    trials = trials_of_records(INSIDE[:4], OUTSIDE[:6], each=4)
+    assert [one.non_members[0] for one in trials] == [OUTSIDE[0], OUTSIDE[4], OUTSIDE[2], OUTSIDE[0]]
+    with pytest.raises(ValueError, match="at least 7"):
+        trials_of_records(INSIDE, OUTSIDE[:6], each=7)
+
+
+def test_what_cannot_be_attacked_is_refused() -> None:
+    trials = trials_of_records(INSIDE[:2], OUTSIDE)
+    with pytest.raises(ValueError, match="loss must be one of label, record"):
+        membership_inference(FORMAT, Reader(memorises), trials, loss="text")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at least two"):
+        membership_inference(FORMAT, Reader(memorises), trials[:1])
+    stranger = MembershipTrial(demonstration(0), (note(0, "secret mood"),), (note(1),))
+    with pytest.raises(InvalidTask) as caught:
+        membership_inference(FORMAT, Reader(memorises), [stranger, stranger])
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.model
+def test_on_a_real_model_a_record_in_the_prompt_is_the_least_surprising() -> None:
+    import dpfewshot as dpf
+
+    task = Task("mood", "Write a note.", "Mood", "Note", ("Glad", "Sad"))
+    records = [Record(text, "Glad") for text in ("The sun is out.", "We won the cup.", "My parcel came.")]
+    model = dpf.backends.packaged_model_path()
+    with dpf.backends.LlamaCpp(model, context_tokens=128, threads=1) as backend:
+        trials = trials_of_records(records[:2], records[2:], each=1)
+        assert membership_inference(task, backend, trials, loss="record").figure("AUC").value == 1
+        assert 0 <= membership_inference(task, backend, trials).figure("AUC").value <= 1
+
+
+def test_a_candidate_too_long_for_the_context_is_named_by_its_place_and_not_by_its_length() -> None:
+    backend = Reader(memorises)
+    backend.context_tokens = 40  # type: ignore[attr-defined] # what a model in this process has
+    long = dataclasses.replace(INSIDE[1], text=" ".join([INSIDE[1].text] * 31))
+    trials = [MembershipTrial(demonstration(0), (INSIDE[0], long), tuple(OUTSIDE[:2]))] * 2
+    with pytest.raises(BackendError, match=r"texts\[1\]") as caught:
+        membership_inference(FORMAT, backend, trials, loss="record")
+    assert "31" not in str(caught.value)

@@ -1,0 +1,244 @@
+"""What LlamaCpp tries on the loaded model: steps and lanes that change bits are done without."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import warnings
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from dpfewshot.backends import LlamaCpp, conformance, packaged_model_path
+from dpfewshot.backends.llama_cpp.streams import KVStreams
+from dpfewshot.backends.streams import backend as streams
+from dpfewshot.cli.application import run
+from dpfewshot.errors import BackendError
+from tests.support import inside
+from tests.support.blocks import answers, same_bits
+from tests.support.llama_prompts import backend, prefix, short_prompts, suffixes
+
+pytest.importorskip("llama_cpp", exc_type=ImportError)
+
+
+SETTINGS = {"context_tokens": 128, "kept_prompts": 7, "decode_batch": 8, "threads": 1, "weights": "file"}
+STEP = KVStreams.step
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache of the user's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "dpfewshot" / "verdicts"
+
+
+@pytest.fixture
+def trials(monkeypatch):
+    """How often steps were tried."""
+    seen = []
+    check = conformance.check_block_invariance
+    monkeypatch.setattr(
+        conformance,
+        "check_block_invariance",
+        lambda *given, **named: seen.append(1) or check(*given, **named),
+    )
+    return seen
+
+
+def by_company(_first, positions, active):
+    return [sum(positions) % 2 == 1] * active
+
+
+def by_seat(_first, _positions, active):
+    return [seat % 2 == 1 for seat in range(active)]
+
+
+def by_group(first, _positions, active):
+    return [(first // 8) % 2 == 1] * active
+
+
+def by_size(_first, _positions, active):
+    return [active > 6] * active
+
+
+def off_by_one_unit(moved):
+    """A step whose logits are one unit in the last place higher where `moved` says so."""
+
+    def step(self, first, tokens, positions, active):
+        logits = [row.copy() for row in STEP(self, first, tokens, positions, active)]
+        for row, is_moved in zip(logits, moved(first, positions, active), strict=True):
+            row[:] = np.nextafter(row, np.float32(np.inf)) if is_moved and len(tokens) > 1 else row
+        return logits
+
+    return step
+
+
+pytestmark = pytest.mark.model
+
+
+@pytest.mark.parametrize("moved", [by_company, by_seat, by_group, by_size])
+def test_a_kernel_that_heeds_its_neighbours_is_found_and_done_without(cache, monkeypatch, moved):
+    monkeypatch.setattr(KVStreams, "step", off_by_one_unit(moved))
+    with pytest.warns(RuntimeWarning, match="one by one"):
+        loaded = LlamaCpp(packaged_model_path(), **SETTINGS)
+    with loaded:
+        assert loaded.batch_invariant
+        assert inside.decode_batch(loaded) == 1
+        assert "one by one" in loaded.describe()
+        assert (loaded.tokens_evaluated, loaded.dummy_tokens_evaluated) == (0, 0)
+        prefix, suffixes, released = conformance.sample_prompts(loaded)
+        found = conformance.check_block_invariance(loaded, prefix, suffixes[:3], released[:1])
+        assert found.passed, found.detail
+    [kept] = cache.iterdir()
+    assert json.loads(kept.read_text())["verdict"] is False
+    with pytest.warns(RuntimeWarning, match="one by one"):
+        LlamaCpp(packaged_model_path(), **SETTINGS).close()
+
+
+def test_what_was_found_is_kept_for_this_file_build_and_settings(cache, trials, tmp_path, monkeypatch):
+    with LlamaCpp(packaged_model_path(), **SETTINGS) as loaded:
+        assert inside.decode_batch(loaded) == 8
+        assert inside.open_pools(loaded) == 0, "the memory is given back"
+    assert len(trials) == 1
+    LlamaCpp(packaged_model_path(), **SETTINGS).close()
+    assert len(trials) == 1
+    copy = tmp_path / "model.gguf"
+    copy.symlink_to(packaged_model_path())
+    LlamaCpp(copy, **SETTINGS).close()
+    assert len(trials) == 1, "it is the content that counts"
+    monkeypatch.setenv("OMP_PROC_BIND", "true")
+    LlamaCpp(packaged_model_path(), **SETTINGS).close()
+    assert len(trials) == 2
+    assert len(list(cache.iterdir())) == 2
+    assert {path.stat().st_mode & 0o077 for path in (cache, *cache.iterdir())} == {0}
+
+
+def test_one_by_one_needs_no_trial(cache, trials):
+    with LlamaCpp(packaged_model_path(), **(SETTINGS | {"decode_batch": 1})) as loaded:
+        assert loaded.batch_invariant
+    assert not trials
+    assert not cache.exists()
+
+
+def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path, trials, monkeypatch):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    for _ in range(2):
+        LlamaCpp(packaged_model_path(), **SETTINGS).close()
+    assert len(trials) == 2
+
+
+@pytest.mark.usefixtures("cache")
+def test_the_doctor_reports_that_prompts_go_one_by_one(monkeypatch, capsys):
+    monkeypatch.setattr(KVStreams, "step", off_by_one_unit(by_seat))
+    monkeypatch.setattr(conformance, "examine", lambda _: [])
+    options = "--context-tokens 128 --kept-prompts 7 --decode-batch 8 --threads 1"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert run(["doctor", *options.split()]) == 0
+    assert "one by one" in capsys.readouterr().out
+
+
+FIXTURES = (backend, prefix, short_prompts, suffixes)
+LANES = {"context_tokens": 256, "kept_prompts": 7, "decode_batch": 8, "threads": 2, "weights": "file"}
+EXTEND = KVStreams.extend
+
+
+@pytest.fixture(scope="module")
+def lanes():
+    with LlamaCpp(packaged_model_path(), **LANES) as loaded:
+        assert "2 threads, 2 prompts at a time" in loaded.describe()
+        yield loaded
+
+
+def test_a_prompt_has_the_same_bits_in_every_lane_and_in_any_batch(lanes, short_prompts):
+    for check in (
+        conformance.check_batch_invariance(lanes, short_prompts[:5]),
+        conformance.check_concurrency(lanes, short_prompts[:2]),
+        conformance.check_prefix_reuse(lanes, short_prompts[:8]),
+    ):
+        assert check.passed, check.detail
+
+
+def test_lanes_answer_as_one_context_does(lanes, backend, prefix, suffixes):
+    """After a prefix, in blocks of one token and of several, with rows that cannot be evaluated."""
+    expected = answers(backend, prefix, suffixes, [])[0]
+    assert same_bits(answers(lanes, prefix, suffixes, [])[0], expected)
+    with_bad = answers(lanes, prefix, [[7] * 257, *suffixes, [-1]], [])[0]
+    assert same_bits(with_bad[1:-1], expected)
+    assert np.isnan(with_bad[[0, -1]]).all()
+    assert lanes.next_token_logprobs([]).shape == (0, lanes.vocabulary_size)
+
+
+def test_a_lane_that_fails_fails_the_call_and_the_next_call_answers(lanes, suffixes, monkeypatch):
+    expected = lanes.next_token_logprobs(suffixes)
+    library, failed = inside.model(lanes).library, []
+    decode = library.llama_decode
+
+    def fail_once(*arguments):
+        if threading.current_thread() is not threading.main_thread() and not failed:
+            failed.append(1)
+            return -3
+        return decode(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "llama_decode", fail_once)
+        with pytest.raises(BackendError, match="status -3") as raised:
+            lanes.next_token_logprobs(suffixes * 4)
+    assert raised.value.retryable
+    assert same_bits(lanes.next_token_logprobs(suffixes), expected)
+
+
+def test_a_lane_that_works_on_after_an_interrupt_is_waited_for(lanes, suffixes, monkeypatch):
+    """An interrupt may end a call anywhere. No lane ever evaluates two prompts at once."""
+    expected = lanes.next_token_logprobs(suffixes)
+    busy, overlaps, begun = Counter(), [], threading.Event()
+
+    def slow(self, stream, start, tokens, **options):
+        busy[self] += 1
+        overlaps.extend([self] * (busy[self] > 1))
+        if threading.current_thread() is not threading.main_thread():
+            begun.set()
+            time.sleep(0.3)
+        logits = EXTEND(self, stream, start, tokens, **options)
+        busy[self] -= 1
+        return logits
+
+    def escape(pools, batches, work):
+        threading.Thread(target=work, args=(pools[1], batches[0])).start()
+        begun.wait()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(KVStreams, "extend", slow)
+    with monkeypatch.context() as patch:
+        patch.setattr(streams, "side_by_side", escape)
+        with pytest.raises(KeyboardInterrupt):
+            lanes.next_token_logprobs(suffixes)
+    assert same_bits(lanes.next_token_logprobs(suffixes), expected)
+    assert not overlaps
+
+
+@pytest.mark.filterwarnings("error")
+def test_contexts_that_change_one_anothers_bits_are_found_and_done_without(tmp_path, monkeypatch):
+    """One unit in the last place, while another lane evaluates."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    evaluating = []
+
+    def disturbed(self, stream, start, tokens, **options):
+        evaluating.append(self)
+        logits = EXTEND(self, stream, start, tokens, **options).copy()
+        others = any(one is not self for one in evaluating)
+        evaluating.remove(self)
+        return np.nextafter(logits, np.float32(np.inf)) if others else logits
+
+    monkeypatch.setattr(KVStreams, "extend", disturbed)
+    with pytest.warns(RuntimeWarning, match="one at a time"):
+        loaded = LlamaCpp(packaged_model_path(), **LANES | {"decode_batch": 1})
+    with loaded:
+        assert loaded.batch_invariant
+        assert "at a time" not in loaded.describe()
+        prompts = [[5], [6, 7], [8, 9, 10]]
+        alone = [loaded.next_token_logprobs([prompt]) for prompt in prompts]
+        assert same_bits(loaded.next_token_logprobs(prompts), np.concatenate(alone))

@@ -1,0 +1,256 @@
+"""LlamaCpp on the packaged model: the same bits in any batch; what it refuses to load."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+
+from dpfewshot.backends import LlamaCpp, conformance, packaged_model_path
+from dpfewshot.backends.llama_cpp.model import load_library
+from dpfewshot.backends.llama_cpp.streams import KVStreams
+from dpfewshot.backends.streams.pool import TokenCounts
+from dpfewshot.errors import BackendError
+from tests.support import inside, llama_prompts
+from tests.support.blocks import answers, same_bits
+from tests.support.llama_prompts import backend, prefix, short_prompts, suffixes, wide
+from tests.support.one_batch import OneBatch
+
+FIXTURES = (backend, prefix, short_prompts, suffixes, wide)
+pytestmark = pytest.mark.model
+
+
+def test_a_prompt_has_the_same_bits_alone_and_in_any_batch(backend, short_prompts):
+    """Among 1, 2 and 16 others in every position, among 79 in two, and after other work."""
+    finding = conformance.check_batch_invariance(backend, short_prompts)
+    assert finding.passed, finding.detail
+
+
+def test_a_prompt_has_the_same_bits_in_every_place_among_79_others(backend, short_prompts):
+    """It takes every second place, then every other second one, between prompts of mixed lengths."""
+    prompt, *others = short_prompts[:41]
+    alone = backend.next_token_logprobs([prompt])
+    for places in (slice(0, 80, 2), slice(1, 80, 2)):
+        batch = [other for other in others for _ in "ab"]
+        batch[places] = [prompt] * 40
+        answer = backend.next_token_logprobs(batch)[places]
+        assert all(row.tobytes() == alone[0].tobytes() for row in answer)
+
+
+def test_the_same_check_catches_one_batch_in_a_unified_buffer(backend, suffixes):
+    control = OneBatch(backend)
+    try:
+        finding = conformance.check_batch_invariance(control, suffixes)
+    finally:
+        control.close()
+    assert not finding.passed
+
+
+def test_the_rest_of_the_suite_passes(backend, prefix, suffixes, short_prompts):
+    released = backend.tokenize(" What is the")
+    prompts = [[*prefix, *suffix] for suffix in suffixes]
+    texts = [llama_prompts.INSTRUCTION, *llama_prompts.QUESTIONS]
+    findings = [
+        conformance.check_vocabulary(backend),
+        conformance.check_text(backend, [*texts, *llama_prompts.SHORT, "", " ", "\x00\u200b"]),
+        conformance.check_shapes(backend, prompts[:3]),
+        conformance.check_normalisation(backend, prompts),
+        conformance.check_block_agreement(backend, prefix, suffixes[:3], released),
+        conformance.check_special_tokens(backend),
+        conformance.check_support(backend, short_prompts[:2]),
+        conformance.check_end_tokens(backend, short_prompts[:1], texts),
+        conformance.check_empty_prompt(backend, short_prompts[:2]),
+        conformance.check_long_prompt(backend, short_prompts[:2]),
+        conformance.check_prefix_reuse(backend, short_prompts[:8]),
+        conformance.check_concurrency(backend, short_prompts[:2]),
+    ]
+    conformance.require(findings)
+
+
+def test_a_step_has_the_bits_of_llama_cpp_on_its_own(backend, prefix, suffixes):
+    """Blocks agree with whole prompts to 0.046 only: one-token kernels round in another way than those
+    of many, and this model has four bits. So compare with the same calls in a context of one stream."""
+    released = backend.tokenize(" What is the")
+    found = answers(backend, prefix, suffixes[:2], released)[-1][0]
+    whole = [*prefix, *suffixes[0]]
+    streams = KVStreams(inside.model(backend), streams=1, cells=256, threads=1, counts=TokenCounts())
+    try:
+        streams.extend(0, 0, whole)
+        for index, token in enumerate(released):
+            logits = streams.extend(0, len(whole) + index, [token]).astype(np.float64)
+    finally:
+        streams.close()
+    expected = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+    np.testing.assert_allclose(np.exp(found), expected, atol=1e-3)
+
+
+def test_a_block_has_the_same_bits_kept_and_in_waves_in_any_company(backend, prefix, short_prompts):
+    """Twenty-four: fifteen kept, a wave; reversed, others are kept; beside a block, all are in waves."""
+    released = backend.tokenize(" What is the")[:3]
+    finding = conformance.check_block_invariance(backend, prefix, short_prompts[:24], released)
+    assert finding.passed, finding.detail
+
+
+def test_an_empty_suffix_is_the_prefix_alone(backend, prefix, suffixes):
+    block = answers(backend, prefix, [suffixes[0], [], suffixes[1]], [11])
+    whole = backend.next_token_logprobs([prefix, [*prefix, 11]])
+    assert np.abs(np.exp(block[0][1]) - np.exp(whole[0])).max() < 1e-2
+    assert np.abs(np.exp(block[1][1]) - np.exp(whole[1])).max() < 0.1
+
+
+def test_it_counts_its_work(backend, prefix, suffixes):
+    assert backend.batch_invariant
+    before = backend.tokens_evaluated, backend.dummy_tokens_evaluated
+    answers(backend, prefix, suffixes[:2], [5])
+    spent = backend.tokens_evaluated - before[0]
+    least = sum(map(len, suffixes[:2])) + 2
+    assert least <= spent <= least + len(prefix)
+    assert backend.dummy_tokens_evaluated - before[1] == 14
+
+
+def test_steps_one_by_one_need_no_dummies(prefix, suffixes):
+    settings = {"context_tokens": 256, "kept_prompts": 2, "decode_batch": 1}
+    with LlamaCpp(packaged_model_path(), **settings) as loaded:
+        finding = conformance.check_block_invariance(loaded, prefix, suffixes[:3], [5])
+        assert finding.passed, finding.detail
+        assert loaded.dummy_tokens_evaluated == 0
+
+
+def test_more_prompts_than_a_context_has_streams_for_are_kept_in_several(prefix, short_prompts, monkeypatch):
+    """Eight prompts: seven in one context of 24 streams, one in another, with the bits of one context."""
+    settings = {"context_tokens": 256, "kept_prompts": 14, "decode_batch": 8, "threads": 1}
+    with LlamaCpp(packaged_model_path(), **settings) as one:
+        expected = answers(one, prefix, short_prompts[:8], [100])
+        assert inside.contexts_of_blocks(one) == 1
+    monkeypatch.setattr(load_library(), "llama_max_parallel_sequences", lambda: 24)
+    with LlamaCpp(packaged_model_path(), **settings) as two:
+        assert all(map(same_bits, expected, answers(two, prefix, short_prompts[:8], [100])))
+        assert inside.contexts_of_blocks(two) == 2
+        before = two.tokens_evaluated
+        block = two.open_block(prefix, short_prompts[:8], 2)
+        block.next_token_logprobs()
+        block.append(1)
+        block.next_token_logprobs()
+        assert two.tokens_evaluated - before == sum(map(len, short_prompts[:8])) + 8, "all were kept"
+        block.close()
+
+
+def test_a_context_that_cannot_be_made_frees_the_ones_before(prefix, monkeypatch):
+    library = load_library()
+    monkeypatch.setattr(library, "llama_max_parallel_sequences", lambda: 24)
+    make, made = library.llama_init_from_model, []
+
+    def fail_the_second(*arguments):
+        made.append(make(*arguments) if not made else None)
+        return made[-1]
+
+    freed = []
+    monkeypatch.setattr(library, "llama_init_from_model", fail_the_second)
+    monkeypatch.setattr(library, "llama_free", freed.append)
+    settings = {"context_tokens": 256, "kept_prompts": 14, "decode_batch": 8}
+    with monkeypatch.context() as patch:
+        patch.setattr(LlamaCpp, "_passes", lambda *_: True)  # the checks take contexts too
+        loaded = LlamaCpp(packaged_model_path(), **settings)
+    with loaded:
+        with pytest.raises(BackendError, match="lower kept_prompts"):
+            loaded.open_block(prefix, [[1]], 2)
+        assert freed == made[:1]
+        monkeypatch.undo()
+        library.llama_free(made[0])
+
+
+def test_it_describes_itself(backend):
+    form = "" if backend.weights == "file" else f" with {backend.weights} weights"
+    assert backend.describe() == f"llama.cpp on the CPU, 1 thread, {packaged_model_path().name}{form}"
+
+
+def test_a_copy_takes_nothing_of_the_stream_with_it(backend):
+    """A stream that an earlier prompt left is overwritten whole, beyond the new prompt's tokens too."""
+    streams = KVStreams(inside.model(backend), streams=3, cells=256, threads=1, counts=TokenCounts())
+    try:
+        streams.extend(1, 0, [1, 2, 3])
+        streams.copy(1, 2)
+        expected = streams.extend(2, 3, [4]).copy()
+        streams.rewind(2, 0)
+        streams.extend(2, 0, [9] * 200)
+        streams.copy(1, 2)
+        assert same_bits(streams.extend(2, 3, [4]), expected)
+    finally:
+        streams.close()
+
+
+def test_a_long_neighbour_does_not_change_a_short_prompt(wide):
+    """llama.cpp attends over as many cells as the longest of a call needs; dummies make that all."""
+    short, long = wide.tokenize("Rome is"), wide.tokenize("Rome is " * 150)
+    assert len(long) > 256
+    alone = answers(wide, [], [short], [100, 200])
+    beside = answers(wide, [], [long, short, [1, 2]], [100, 200])
+    waves = answers(wide, [], [*[[5]] * 7, long, short], [100, 200])
+    for one, two, three in zip(alone, beside, waves, strict=True):
+        assert same_bits(one, two[1:2])
+        assert same_bits(one, three[-1:])
+        assert same_bits(two[0], three[-2])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"decode_batch": 12},
+        {"decode_batch": 0},
+        {"context_tokens": 0},
+        {"threads": 0},
+        {"kept_prompts": -1},
+        {"decode_batch": 128},
+        {"gpu_layers": -1},
+        {"context_tokens": 1_000_000},
+    ],
+)
+def test_settings_that_cannot_be_honoured_are_refused(settings, monkeypatch):
+    monkeypatch.setattr(load_library(), "llama_supports_gpu_offload", lambda: False)
+    with pytest.raises(BackendError, match=next(iter(settings))):
+        LlamaCpp(packaged_model_path(), **settings)
+
+
+def test_files_that_are_no_model_are_refused(tmp_path):
+    text, damaged = tmp_path / "model.gguf", tmp_path / "damaged.gguf"
+    text.write_text("not a model")
+    damaged.write_bytes(b"GGUF" + bytes(64))
+    for path, message in (
+        (tmp_path / "none.gguf", "does not exist"),
+        (tmp_path, "is a directory"),
+        (text, "is not GGUF"),
+        (damaged, "cannot load"),
+    ):
+        with pytest.raises(BackendError, match=message):
+            LlamaCpp(path)
+
+
+def test_llama_cpp_prints_nothing(tmp_path, capfd):
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(b"GGUF" + bytes(64))
+    with pytest.raises(BackendError):
+        LlamaCpp(damaged)
+    with LlamaCpp(packaged_model_path(), context_tokens=256, threads=1) as loaded:
+        loaded.next_token_logprobs([[1]])
+        whole = hashlib.sha256(packaged_model_path().read_bytes()).hexdigest()  # as sha256sum prints it
+        assert loaded.model_identity == f"sha256:{whole}"
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_on_a_gpu_the_suite_decides_what_the_backend_claims(monkeypatch, holds):
+    """A build that says it has a GPU; what it computes with makes no difference to who decides."""
+    library = load_library()
+    monkeypatch.setattr(library, "llama_supports_gpu_offload", lambda: True)
+    monkeypatch.setattr(conformance, "sample_prompts", lambda _: ([5], [[6], [7, 8]], [9]))
+    found = conformance.Finding("block invariance", passed=holds, detail="", about_invariance=True)
+    if not holds:
+        monkeypatch.setattr(conformance, "check_block_invariance", lambda *_, **__: found)
+    settings = {"context_tokens": 256, "kept_prompts": 7, "decode_batch": 8, "gpu_layers": -1}
+    expected = nullcontext() if holds else pytest.warns(RuntimeWarning, match="one by one")
+    with expected, LlamaCpp(packaged_model_path(), **settings) as loaded:
+        assert loaded.batch_invariant is holds
+        assert inside.decode_batch(loaded) == (8 if holds else 1)
+        assert "GPU" in loaded.describe()

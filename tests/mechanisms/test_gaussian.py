@@ -1,0 +1,158 @@
+"""The Gaussian mechanism, and what all mechanisms with Gaussian noise share: scale, event, decoding."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from dpfewshot import _core
+from dpfewshot.account.permit import Permit
+from dpfewshot.accounting.events import FixedSizeGaussian, PoissonGaussian
+from dpfewshot.errors import BudgetExceeded, InvalidPlan
+from dpfewshot.mechanisms import (
+    AdaDPSyn,
+    ClippingQuantile,
+    Draws,
+    FixedSize,
+    Gaussian,
+    Mechanism,
+    Noiseless,
+    PublicCentred,
+    RowChange,
+)
+from dpfewshot.mechanisms.base import likeliest
+from dpfewshot.mechanisms.gaussian import Decoding, noise_scale
+
+PUBLIC = np.log(np.array([0.1, 0.4, 0.05, 0.25, 0.2], dtype=np.float32))
+DRAWS = Draws(sampling_rate=0.1, steps=2, tokens_per_draw=1, prompts=40, row_change=RowChange.ADDED)
+GROUPED = dataclasses.replace(DRAWS, row_change=RowChange.REPLACED)
+
+
+def token(
+    rows: NDArray[np.float32], noise: float, mechanism: Gaussian | None = None, draws: Draws = DRAWS
+) -> int:
+    release = (mechanism or Gaussian()).start(draws, noise)
+    winner = release.token(rows, PUBLIC, Permit(1, noise))
+    assert winner is not None
+    return winner
+
+
+@given(st.floats(1e-3, 1e5), st.sampled_from([1, 2, Fraction(1, 9)]))
+def test_noise_scale_is_the_least_multiple_of_8_that_covers_sigma(sigma: float, squared: Fraction) -> None:
+    scale = noise_scale(sigma, squared, _core.grid)
+    wanted = Fraction(sigma) ** 2 * squared * _core.grid**2
+    assert scale % 8 == 0
+    assert scale**2 >= wanted
+    assert (scale - 8) ** 2 < wanted
+
+
+def test_support_is_the_likeliest_public_tokens_by_id() -> None:
+    assert likeliest(PUBLIC, frozenset(), 3) == [1, 3, 4]
+    assert likeliest(PUBLIC, frozenset({1}), 3) == [0, 3, 4]
+    assert likeliest(PUBLIC, frozenset({2}), None) == [0, 1, 3, 4]
+    assert Gaussian(top_k=3).start(DRAWS, 1.0).support(PUBLIC, frozenset()) == [1, 3, 4]
+
+
+def test_support_is_the_same_among_equals_and_with_nan() -> None:
+    flat = np.zeros(6, dtype=np.float32)
+    assert likeliest(flat, frozenset(), 2) == [0, 1]
+    assert likeliest(np.array([np.nan, 0, -1], dtype=np.float32), frozenset(), 2) == [1, 2]
+
+
+def test_noise_on_the_mean() -> None:
+    assert Gaussian().noise_on_mean(DRAWS, 0.8) == pytest.approx(0.02)
+    assert Gaussian().noise_on_mean(GROUPED, 0.8) == pytest.approx(0.02 * math.sqrt(2))
+
+
+def test_less_noise_than_was_charged_for_is_refused() -> None:
+    rows = np.zeros((3, 5), dtype=np.float32)
+    for release in (Gaussian().start(DRAWS, 0.9), Noiseless(5)):
+        with pytest.raises(BudgetExceeded, match="another noise"):
+            release.token(rows, PUBLIC, Permit(1, noise_multiplier=1.0))
+
+
+def test_without_noise_the_likeliest_token_wins_and_with_much_anyone_does() -> None:
+    rows = np.tile(PUBLIC, (50, 1))
+    assert Noiseless(None).token(rows, PUBLIC, Permit(1, 0.0)) == 1
+    assert {token(rows, 1e4) for _ in range(300)} == set(range(5))
+
+
+def test_no_prompt_at_all_still_releases_noise() -> None:
+    nobody = np.empty((0, 5), dtype=np.float32)
+    assert {token(nobody, 0.5) for _ in range(300)} == set(range(5))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_grouped_prompts_get_root_two_more_noise(monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
+    scales: list[int] = []
+    monkeypatch.setattr(
+        _core, "noisy_argmax_of_probabilities", lambda _rows, scale, _source: scales.append(scale) or 0
+    )
+    monkeypatch.setattr(
+        _core, "noisy_sum_of_probabilities", lambda _rows, scale, _source: scales.append(scale) or np.ones(5)
+    )
+    for draws in (DRAWS, GROUPED):
+        token(np.zeros((1, 5), dtype=np.float32), 0.7, Gaussian(temperature=temperature), draws)
+    assert scales[0] == noise_scale(0.7, 1, _core.grid)
+    assert scales[1] == noise_scale(0.7, 2, _core.grid)
+    assert scales[1] / scales[0] == pytest.approx(math.sqrt(2), rel=1e-7)
+
+
+@pytest.mark.parametrize("mechanism", [Gaussian(), AdaDPSyn(), PublicCentred(adapt=ClippingQuantile())])
+def test_a_block_is_one_gaussian_draw_with_less_noise(mechanism: Mechanism) -> None:
+    event = mechanism.event(dataclasses.replace(DRAWS, tokens_per_draw=9), 3.0)
+    assert isinstance(event, PoissonGaussian)
+    assert (event.sampling_rate, event.steps) == (0.1, 2)
+    assert event.noise_multiplier == pytest.approx(1.0, rel=1e-15)
+    assert Fraction(event.noise_multiplier) ** 2 * 9 <= Fraction(3) ** 2, "no noise may be credited"
+    fixed = dataclasses.replace(GROUPED, fixed_size=FixedSize(40, 400))
+    assert mechanism.event(fixed, 3.0) == FixedSizeGaussian(40, 400, 3.0, 2)
+
+
+# ---- decoding: post-processing of the noisy vector ---------------------------------------------------------
+
+
+NOISY = np.array([40, 30, 20, 10, -50], dtype=np.int64)
+
+
+def frequencies(decoding: Decoding, draws: int = 4000) -> NDArray[np.float64]:
+    winners = [decoding.choose(NOISY) for _ in range(draws)]
+    return np.bincount(winners, minlength=5) / draws
+
+
+def test_at_temperature_one_tokens_come_by_their_noisy_probability() -> None:
+    # six standard deviations of a share are below 0.05
+    assert frequencies(Decoding(temperature=1.0)) == pytest.approx([0.4, 0.3, 0.2, 0.1, 0.0], abs=0.05)
+    assert frequencies(Decoding(temperature=0.5)) == pytest.approx(np.array([16, 9, 4, 1, 0]) / 30, abs=0.05)
+
+
+def test_a_nucleus_keeps_the_fewest_tokens_that_reach_its_share() -> None:
+    assert frequencies(Decoding(temperature=1.0, top_p=0.7)) == pytest.approx(
+        [4 / 7, 3 / 7, 0, 0, 0], abs=0.05
+    )
+    assert frequencies(Decoding(temperature=1.0, top_p=0.71), 500)[2] > 0
+    assert frequencies(Decoding(temperature=1.0, top_p=0.01), 50)[0] == 1
+
+
+def test_at_temperature_zero_or_without_mass_the_largest_wins() -> None:
+    assert Decoding().choose(NOISY) == 0
+    assert Decoding(temperature=1.0).choose(np.array([-3, -1, -2])) == 1
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(-1.0, 1.0), (math.nan, 1.0), (1.0, 0.0), (1.0, 1.1)])
+def test_decoding_outside_its_range_is_refused(temperature: float, top_p: float) -> None:
+    with pytest.raises(InvalidPlan, match=r"temperature|top_p"):
+        Gaussian(temperature=temperature, top_p=top_p)
+
+
+def test_a_temperature_makes_generations_differ_where_the_largest_is_sure() -> None:
+    rows = np.tile(PUBLIC, (400, 1))
+    assert {token(rows, 1e-3) for _ in range(100)} == {1}
+    assert len({token(rows, 1e-3, Gaussian(temperature=1.0)) for _ in range(100)}) >= 4

@@ -1,0 +1,298 @@
+"""Which bound a report states, what of an account it shows, and which files it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from dpfewshot.account.amounts import Amount
+from dpfewshot.account.draws import columns
+from dpfewshot.account.history import HistoryEvent, chained
+from dpfewshot.account.verification import Snapshot
+from dpfewshot.demonstrations import Demonstrations
+from dpfewshot.errors import InvalidReport, LedgerError
+from dpfewshot.icl import Calibration
+from dpfewshot.releases.choice import Choice
+from dpfewshot.report import (
+    Sources,
+    page,
+    read_choice,
+    read_findings,
+    read_plan,
+    select,
+)
+from dpfewshot.report.charts import budget_chart, panels, thinned
+from dpfewshot.report.spending import spending_of
+from dpfewshot.values import PrivacySpend
+from tests.support.factory import demonstration
+from tests.support.report_samples import (
+    account,
+    cells,
+    choice,
+    demonstrations,
+    findings,
+    plan_document,
+    sources,
+)
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    return sources(tmp_path_factory.mktemp("samples"))
+
+
+def promised(given: Sources, *, confidential: bool = False) -> tuple[float, float, str] | None:
+    promise = select(given, confidential=confidential).promise
+    return None if promise is None else (promise.epsilon, promise.delta, promise.relation)
+
+
+def test_the_account_comes_first_since_it_covers_all(given: Sources) -> None:
+    assert promised(given) == (2.0, pytest.approx(1e-6 / 3), "zero-out")
+    assert "account of tickets" in select(given, confidential=False).promise.covers
+
+
+@pytest.mark.slow
+def test_demonstrations_of_another_account_are_noticed(given: Sources) -> None:
+    contents = select(given, confidential=True)
+    assert (contents.unpaid, contents.unprotected) == (0, 1)
+    [one, *_] = given.demonstrations
+    for other in (
+        dataclasses.replace(one, spent=PrivacySpend(1.0, 1.7e-7)),
+        dataclasses.replace(one, spent=PrivacySpend(0.5, 0.0)),  # of the plan that was given back
+        dataclasses.replace(one, relation="add-remove"),
+        dataclasses.replace(one, text="Mrs Hollis, 12 Elm St"),
+        dataclasses.replace(one, label="Complaint"),
+    ):
+        more = dataclasses.replace(given, demonstrations=Demonstrations([one, other]))
+        assert select(more, confidential=False).unpaid == 1
+    free = dataclasses.replace(one, spent=PrivacySpend(0.0, 0.0), relation="add-remove")
+    costless = dataclasses.replace(given, demonstrations=Demonstrations([free]))
+    assert select(costless, confidential=True).unpaid == 0
+
+
+def test_without_an_account_the_sum_over_the_lines_and_it_says_that_it_is_loose() -> None:
+    given = Sources(demonstrations=demonstrations())
+    epsilon, delta, relation = promised(given)
+    assert (epsilon, delta, relation) == (pytest.approx(6.0), pytest.approx(1e-6), "zero-out")
+    assert epsilon >= 6.0
+    assert select(given, confidential=False).loose
+    assert promised(given, confidential=True) == promised(given)  # one without a guarantee takes no other's
+
+
+def test_a_document_of_one_run_has_the_bound_of_its_plan(tmp_path: Path) -> None:
+    lines = [one.as_line() for one in demonstrations()]
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"plan": plan_document(), "demonstrations": lines}), encoding="utf-8")
+    given = Sources(plan=read_plan(path))
+    assert promised(given) == (1.25, 1e-6, "zero-out")
+    contents = select(given, confidential=False)
+    assert (len(contents.demonstrations), contents.left_out.demonstrations, contents.loose) == (6, 1, False)
+
+
+def test_a_plan_alone_states_what_it_would_spend(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(plan_document()), encoding="utf-8")
+    promise = select(Sources(plan=read_plan(path)), confidential=False).promise
+    assert (promise.epsilon, "planning spends nothing" in promise.covers) == (1.25, True)
+    path.write_text(json.dumps(plan_document() | {"epsilon": None, "delta": None}), encoding="utf-8")
+    assert promised(Sources(plan=read_plan(path))) is None
+
+
+def test_a_choice_adds_to_its_demonstrations_unless_an_account_counts_both(given: Sources) -> None:
+    made = Choice.from_dict(choice())
+    alone = select(Sources(choice=made), confidential=False)
+    assert (alone.promise.epsilon, alone.promise.relation) == (3.2, "zero-out")  # three lines of 1, and 0.2
+    assert "the choice, and all demonstrations" in alone.promise.covers
+    assert list(alone.demonstrations) == list(made.demonstrations)
+    assert promised(given)[0] == 2.0
+    free = dataclasses.replace(made, candidate=type(made.candidate)())
+    assert promised(Sources(choice=free))[:2] == (0.2, 0.0)
+    other = dataclasses.replace(made, relation="add-remove")
+    assert promised(Sources(choice=other)) is None
+
+
+def test_the_calibration_of_a_choice_adds_too() -> None:
+    made = Choice.from_dict(choice())
+    calibration = Calibration(
+        ("a", "b"), (0.1, -0.1), 0.1, "0" * 64, PrivacySpend(0.5, 1e-6), "zero-out", False, True
+    )
+
+    def bound(**changes: object) -> tuple[float, float, str] | None:
+        released = dataclasses.replace(calibration, **changes)
+        candidate = dataclasses.replace(made.candidate, calibration=released)
+        return promised(Sources(choice=dataclasses.replace(made, candidate=candidate)))
+
+    assert bound() == (pytest.approx(3.7), pytest.approx(1.5e-6), "zero-out")
+    assert bound(relation="add-remove") is None
+    assert bound(certified=False, spent=None) is None
+
+
+def test_a_choice_without_a_guarantee_is_confidential() -> None:
+    seeded = dataclasses.replace(Choice.from_dict(choice()), certified=False, spent=None)
+    for confidential in (False, True):
+        contents = select(Sources(choice=seeded), confidential=confidential)
+        assert contents.left_out.choices == (not confidential)
+        text = page(contents, title="Tickets", made=date(2026, 1, 31))
+        assert ("no guarantee)." in text) == confidential
+
+
+def test_no_bound_for_two_relations_or_none() -> None:
+    [one, other, *_] = demonstrations()
+    mixed = Demonstrations([one, dataclasses.replace(other, relation="add-remove")])
+    assert promised(Sources(demonstrations=mixed)) is None
+    bare = demonstration("text", "label", spent=None)
+    assert promised(Sources(demonstrations=Demonstrations([bare])), confidential=True) is None
+
+
+def test_a_sum_of_deltas_beyond_one_is_one() -> None:
+    [one, *_] = demonstrations()
+    many = Demonstrations([dataclasses.replace(one, spent=PrivacySpend(1.0, 0.3))] * 5)
+    assert promised(Sources(demonstrations=many))[1] == 1.0
+
+
+def test_released_spending_has_plans_that_count_in_their_order(tmp_path: Path) -> None:
+    spent, snapshot = (made := account(tmp_path)).spent, made.snapshot()
+    released, private = (spending_of(snapshot, confidential=private) for private in (False, True))
+    assert [plan.number for plan in released.plans] == [1, 2, 3, 4, 5, 6]
+    assert (len(private.plans), private.given_back, released.given_back) == (7, 1, 0)
+    assert [moment.spent.epsilon for moment in released.moments] == [0, 1, 1, 1, 2, 2, 2, 2]
+    assert [moment.spent.epsilon for moment in private.moments] == [0, 1, 1, 1, 2, 2, 2, 2.5, 2, 2]
+    assert [budget.epsilon for budget in released.budgets] == [6.0, 8.0]
+    assert {(each.plans, each.spend.epsilon) for each in released.strata} == {(2, 2.0)}
+    assert released.spent == private.spent == spent
+
+
+def test_an_account_that_somebody_changed_is_not_reported(tmp_path: Path) -> None:
+    snapshot = account(tmp_path).snapshot()
+    snapshot.entries[0]["epsilon"] -= 1
+    with pytest.raises(LedgerError, match="ledger verify"):
+        spending_of(snapshot, confidential=False)
+
+
+def long_book(plans: int) -> Snapshot:
+    """An account's snapshot as a ledger would keep it, without a database."""
+    words = {"relation": "zero-out", "unit": None, "parallel": True}
+    history, entries, before = [], [], "0" * 64
+
+    def act(name: str, units: Amount | None = None, entry: int | None = None, details: str = "{}") -> None:
+        nonlocal before
+        amounts = units or (None, None)
+        at = f"2026-01-01T00:00:00.{len(history):06}+00:00"
+        row = chained(
+            HistoryEvent(name, at, "me", entry, None, *amounts, details, "0.1.0"), len(history) + 1, before
+        )
+        history.append(row)
+        before = row["hash"]
+
+    act("create", Amount(10**15, 10**15), details=json.dumps({"dataset": "tickets", **words}))
+    for number in range(1, plans + 1):
+        act("reserve", Amount(10**10, 1), number)
+        act("charge", None, number)
+        entries.append(
+            {"id": number, "scope": None, "epsilon": 10**10, "delta": 1, "state": "charged", **columns(None)}
+        )
+        if number == plans // 2:
+            act("change-budget", Amount(10**15 + 1, 10**15))
+    row = {"dataset": "tickets", **words, "epsilon": 10**15 + 1, "delta": 10**15, "partition": None}
+    return Snapshot(row, entries, history)
+
+
+@pytest.mark.slow
+def test_ten_thousand_acts_make_a_chart_of_some_hundred_points() -> None:
+    snapshot = long_book(5_000)
+    spending = spending_of(snapshot, confidential=False)
+    assert spending.spent.epsilon == pytest.approx(50.0)
+    points = thinned(spending.moments)
+    assert 300 < len(points) < 500
+    assert (points[0], points[-1]) == (spending.moments[0], spending.moments[-1])
+    assert {moment.budget for moment in points} == {moment.budget for moment in spending.moments}
+    assert [moment.spent.epsilon for moment in points] == sorted(moment.spent.epsilon for moment in points)
+    assert len(budget_chart(spending, dates=False).__html__()) < 50_000
+    text = page(
+        select(Sources(snapshot=snapshot), confidential=True), title="Tickets", made=date(2026, 1, 31)
+    )
+    assert "The last 50 of 5,000 plans." in text
+    assert "steps are drawn" in text
+    assert len(text) < 100_000
+
+
+def test_panels_have_the_settings_of_a_task_and_the_baselines() -> None:
+    found = panels([cell for cell in cells() if not cell.confidential])
+    assert [(panel.task, panel.shots) for panel in found] == [("trec", 4), ("mit-d", 4)]
+    assert list(found[0].series) == ["zero-shot", "gaussian", "adadpsyn", "best", "no-noise"]
+    [one] = found[0].series["zero-shot"]
+    assert (one.accuracy, one.repetitions) == (pytest.approx(84 / 200), 3)
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "says"),
+    [
+        (read_plan, "[]", "what dpfewshot plan --json prints"),
+        (read_plan, "{", "what dpfewshot plan --json prints"),
+        (read_plan, "{}", "the plan has no 'mechanism'"),
+        (read_plan, json.dumps(plan_document() | {"steps": 1, "max_tokens": "many"}), "'max_tokens'"),
+        (read_plan, json.dumps(plan_document() | {"max_tokens": True}), "'max_tokens'"),
+        (read_plan, json.dumps(plan_document() | {"parts": [3]}), "a stratum of the plan is not an object"),
+        (read_plan, json.dumps(plan_document() | {"epsilon": float("nan")}), "'epsilon'"),
+        (read_plan, json.dumps({"plan": plan_document(), "demonstrations": [{}]}), "demonstrations"),
+        (read_choice, "[]", "what dpfewshot choose --json prints"),
+        (read_choice, "{}", "the choice has no 'index'"),
+        (read_choice, json.dumps(choice() | {"relation": "<b>"}), "relation must be one of"),
+        (read_choice, json.dumps(choice() | {"demonstrations": [{}]}), "'demonstrations' of the wrong"),
+        (
+            read_choice,
+            json.dumps(choice() | {"accuracy": {"value": 2, "low": 0, "high": 3}}),
+            "an estimate has",
+        ),
+        (read_findings, "{}", "audit --json"),
+        (read_findings, '{"findings": [{"kind": "leak"}]}', "audit --json"),
+        (read_findings, json.dumps({"findings": [findings()["findings"][0] | {"title": 3}]}), "audit --json"),
+    ],
+)
+def test_a_file_that_is_something_else(tmp_path: Path, reader, text, says) -> None:
+    path = tmp_path / "given.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InvalidReport, match=r"given\.json") as raised:
+        reader(path)
+    assert says in str(raised.value)
+
+
+@pytest.mark.parametrize("reader", [read_choice, read_plan, read_findings])
+def test_a_file_that_cannot_be_read(tmp_path: Path, reader) -> None:
+    with pytest.raises(InvalidReport, match="cannot be read"):
+        reader(tmp_path / "nothing.json")
+    (tmp_path / "latin").write_bytes(b"\xff")
+    with pytest.raises(InvalidReport, match="UTF-8"):
+        reader(tmp_path / "latin")
+
+
+def test_several_writers_are_told_apart() -> None:
+    ours = cells()[3:9]
+    both = [*ours, *(dataclasses.replace(cell, writer="qwen") for cell in ours)]
+    [panel] = panels(both)
+    assert list(panel.series) == ["gaussian by gemma-270m", "gaussian by qwen"]
+    assert [one.epsilon for one in panel.series["gaussian by qwen"]] == [1.0, 4.0]
+
+
+def test_an_epsilon_that_was_only_asked_for_is_not_called_a_bound() -> None:
+    experiment = [dataclasses.replace(cell, epsilon=None, delta=None, relation=None) for cell in cells()[3:6]]
+    given = Sources(cells=[*cells()[:3], *experiment, *cells()[24:27]])
+    [panel] = select(given, confidential=False).panels
+    assert panel.uncertified == ["gaussian"]
+    text = page(select(given, confidential=False), title="Tickets", made=date(2026, 1, 31))
+    assert text.count("not certified") == 1
+    assert "No bound holds for <bdi>gaussian</bdi>" in text
+    [certified, _] = select(Sources(cells=cells()), confidential=False).panels
+    assert certified.uncertified == []
+
+
+def test_a_finding_that_does_not_say_is_private(tmp_path: Path) -> None:
+    document = findings()
+    for finding in document["findings"]:
+        del finding["confidential"]
+    (tmp_path / "findings.json").write_text(json.dumps(document), encoding="utf-8")
+    assert all(finding.confidential for finding in read_findings(tmp_path / "findings.json"))

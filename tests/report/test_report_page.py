@@ -1,0 +1,305 @@
+"""The report's page as text: what is in it, what is not, and that nothing in it can become markup."""
+
+from __future__ import annotations
+
+import base64
+import builtins
+import dataclasses
+import hashlib
+import itertools
+import re
+from datetime import date
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from dpfewshot.account.amounts import Amount, pure_cost
+from dpfewshot.account.ledger import BudgetLedger
+from dpfewshot.demonstrations import Demonstrations
+from dpfewshot.errors import MissingExtra
+from dpfewshot.report import Sources, page, select
+from dpfewshot.report.svg import visible
+from dpfewshot.values import PrivacyBudget, PrivacySpend, epsilon_text
+from tests.support.report_samples import SECRET, account, demonstrations, sources
+
+POISON = (
+    "</style></title></textarea><script>alert(1)</script><img src=x onerror=alert(1)>\"'`{{ 7*7 }}&lt;"
+    "\u202e\u2066\u0007" + "w" * 500
+)
+UNWRITABLE = "\ud800\x00"
+CELL_TEXTS = ("task", "model", "writer", "condition", "relation")
+
+
+class Structure(HTMLParser):
+    """Elements with the names of their attributes, in order; and all text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, tuple[str, ...]]] = []
+        self.links: set[str] = set()
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, tuple(name for name, _ in attrs)))
+        self.links |= {value or "" for name, value in attrs if name in {"href", "src", "action", "data"}}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    return sources(tmp_path_factory.mktemp("samples"))
+
+
+def rendered(given: Sources, *, confidential: bool = False, title: str = "Tickets") -> str:
+    return page(select(given, confidential=confidential), title=title, made=date(2026, 1, 31))
+
+
+def poisoned(value: object) -> object:
+    if isinstance(value, str):
+        return value + POISON + UNWRITABLE
+    if isinstance(value, list):
+        return [poisoned(each) for each in value]
+    if isinstance(value, dict):
+        return {key: poisoned(each) for key, each in value.items()}
+    return value
+
+
+@pytest.fixture(scope="module")
+def hostile(given: Sources, tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    """The samples, with something nasty in every text."""
+    clean, folder = given, tmp_path_factory.mktemp("hostile")
+    texts = ("text", "label", "relation", "mechanism")
+    ones = [
+        dataclasses.replace(d, **{n: poisoned(getattr(d, n)) for n in texts}) for d in clean.demonstrations
+    ]
+    findings = [
+        dataclasses.replace(
+            finding,
+            title=poisoned(finding.title),
+            statement=poisoned(finding.statement),
+            figures=tuple(dataclasses.replace(f, name=poisoned(f.name)) for f in finding.figures),
+            details=poisoned(finding.details),
+        )
+        for finding in clean.findings
+    ]
+    return Sources(
+        demonstrations=Demonstrations(ones),
+        snapshot=account(folder, suffix=POISON.replace(":", "")).snapshot(),
+        plan=dataclasses.replace(clean.plan, plan=poisoned(clean.plan.plan)),
+        cells=[
+            dataclasses.replace(cell, **{name: poisoned(getattr(cell, name)) for name in CELL_TEXTS})
+            for cell in clean.cells
+        ],
+        findings=findings,
+        choice=dataclasses.replace(clean.choice, relation=poisoned(clean.choice.relation)),
+    )
+
+
+@pytest.mark.parametrize("confidential", [False, True])
+def test_no_text_changes_the_structure(given: Sources, hostile: Sources, confidential: bool) -> None:
+    # a poisoned relation is another than the account's, and the page says so: of the harmless one too
+    other = Demonstrations(dataclasses.replace(one, relation="another") for one in given.demonstrations)
+    clean = Structure(rendered(dataclasses.replace(given, demonstrations=other), confidential=confidential))
+    text = rendered(hostile, confidential=confidential, title=f"Tickets{POISON}{UNWRITABLE}")
+    found = Structure(text)
+    assert found.elements == clean.elements
+    assert found.links == clean.links
+    assert POISON[:80] in found.text  # it is there, as text
+    assert "⟨U+202E⟩⟨U+2066⟩⟨U+0007⟩" in found.text
+    assert not set(text) & set("\u202e\u2066\u0007\ud800\x00")
+    text.encode()
+
+
+def test_the_comparison_can_fail(given: Sources) -> None:
+    text = rendered(given)
+    broken = text.replace("I ordered a kettle", "<b onclick=x>I ordered a kettle</b>", 1)
+    assert Structure(broken).elements != Structure(text).elements
+
+
+def test_nothing_is_loaded_and_nothing_runs(given: Sources) -> None:
+    text = rendered(given, confidential=True)
+    found = Structure(text)
+    assert not {tag for tag, _ in found.elements} & {
+        "script",
+        "link",
+        "img",
+        "iframe",
+        "object",
+        "form",
+        "base",
+    }
+    assert all(link.startswith("#") for link in found.links)
+    assert not re.search(r"(?:https?:)?//\w|url\(|@import|javascript:|\sstyle=", text)
+    assert not [names for _, names in found.elements if any(name.startswith("on") for name in names)]
+
+
+def test_the_policy_allows_this_style_sheet_alone(given: Sources) -> None:
+    text = rendered(given)
+    [sheet] = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode()
+    [policy] = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy.replace("&#39;", "'") == (
+        f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
+
+
+def test_by_default_nothing_confidential_is_in_it(given: Sources) -> None:
+    text = rendered(given)
+    times = {row["at"][:16].replace("T", " ") for row in given.snapshot.history}
+    actors = {row["actor"] for row in given.snapshot.history}
+    banner = ("CONFIDENTIAL:", "Confidential:")
+    for secret in (
+        SECRET,
+        "our own tickets",
+        *banner,
+        "cancelled",
+        given.snapshot.chain_tip,
+        *times,
+        *actors,
+    ):
+        assert secret not in text
+    assert "1 demonstration without a guarantee, 1 cell" in text
+    assert "2026-01-31" in text  # the day when it was made
+
+
+def test_what_is_confidential_is_shown_when_asked_for_and_says_so(given: Sources) -> None:
+    text = rendered(given, confidential=True)
+    for there in (
+        SECRET,
+        "our own tickets",
+        "cancelled",
+        given.snapshot.chain_tip,
+        "1 cell was measured on",
+    ):
+        assert there in text
+    assert "<title>CONFIDENTIAL: " in text
+    assert "Confidential: for the trusted side only." in text
+    assert text.count("no guarantee: confidential") == 1
+    assert "Left out because" not in text
+
+
+def test_a_finding_or_a_cell_is_public_only_where_it_says_so(given: Sources) -> None:
+    cells = [dataclasses.replace(cell, confidential=0) for cell in given.cells]  # neither true nor false
+    findings = [dataclasses.replace(finding, confidential=None) for finding in given.findings]
+    contents = select(dataclasses.replace(given, cells=cells, findings=findings), confidential=False)
+    assert (len(contents.panels), len(contents.findings)) == (0, 0)
+
+
+def test_a_failed_audit_stands_before_the_promise(given: Sources) -> None:
+    assert "An audit failed:" not in rendered(given)  # it is private
+    text = rendered(given, confidential=True)
+    assert text.index("An audit failed:") < text.index("What was promised")
+
+
+def test_headings_charts_and_their_words(given: Sources) -> None:
+    text = rendered(given)
+    found = Structure(text)
+    levels = [int(tag[1]) for tag, _ in found.elements if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+    charts = re.findall(r'<svg id="([\w-]+)"[^>]*role="img"[^>]*labelledby="([\w-]+) ([\w-]+)"', text)
+    names = "attack-chart budget-chart accuracy-1 accuracy-2 finding-1-1 finding-1-2 finding-2-1"
+    assert [name for name, _, _ in charts] == names.split()
+    for name, title, description in charts:
+        assert re.search(rf'<title id="{title}">[^<]+</title><desc id="{description}">[^<]+</desc>', text), (
+            name
+        )
+    assert len(re.findall(r'id="', text)) == len(set(re.findall(r'id="([^"]*)"', text)))
+
+
+def test_figures_are_printed_rounded_up(tmp_path: Path) -> None:
+    text = rendered(Sources(snapshot=account(tmp_path, 7).snapshot()))
+    assert "<dd>2.5715</dd>" in text  # three plans of 6/7
+    assert "<dd>4.29e-07</dd>" in text
+
+
+@pytest.mark.parametrize("rule", ["renyi", "sum"])
+def test_an_account_that_counts_divergences_says_so_and_shows_them(tmp_path: Path, rule: str) -> None:
+    """Its plans' ε add up to more than it has spent."""
+    cost = PrivacySpend(0.1, 0.0)
+    with BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
+        made = ledger.create("tickets", PrivacyBudget(8.0, 1e-5), rule=rule)
+        for _ in range(60):
+            made.reserve(None, pure_cost(Amount.of_cost(cost)), {"mechanism": "gaussian"})
+        made.reserve(None, cost, {"mechanism": "by hand"})
+        contents = select(Sources(snapshot=made.snapshot()), confidential=False)
+        assert contents.spending is not None
+        spending, spent = contents.spending, made.spent
+    text = page(contents, title="Tickets", made=date(2026, 1, 31))
+    [total] = spending.strata
+    assert total.spend.epsilon == pytest.approx(6.1)
+    if rule == "sum":  # a control
+        assert (spending.order, spent.epsilon) == (None, pytest.approx(6.1))
+        assert "divergence" not in text
+        return
+    assert spending.spent == spent
+    assert spent.epsilon < 5
+    assert f"counts Rényi divergences of order {spending.order}" in text
+    assert "may add up to more than what is spent" in text
+    *divergences, last = [plan.divergence for plan in spending.plans]
+    assert last is None
+    assert sum(divergences) + 0.1 == pytest.approx(total.divergence)
+    assert total.divergence < spent.epsilon < 6.1
+    for shown in (divergences[0], total.divergence):
+        assert f'<td class="number">{epsilon_text(shown)}</td></tr>' in text
+    assert text.count('<td class="number">–</td></tr>') == 1
+
+
+@pytest.mark.parametrize(
+    ("given_unit", "words"), [(None, "<dd>one record</dd>"), ("customer", "<dd>all records of one unit")]
+)
+def test_whom_it_protects(tmp_path: Path, given_unit, words) -> None:
+    ledger = BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db")
+    snapshot = ledger.create("tickets", PrivacyBudget(1.0, 1e-5), unit=given_unit).snapshot()
+    assert words in rendered(Sources(snapshot=snapshot))
+    [one, *_] = demonstrations()
+    assert "one unit if the records had" in rendered(Sources(demonstrations=Demonstrations([one])))
+
+
+@pytest.mark.parametrize(("delta", "one_in"), [(1e-5, "100,000"), (3e-5, "33,333"), (0.3, "3")])
+def test_delta_is_said_as_one_in_so_many(delta: float, one_in: str) -> None:
+    ones = Demonstrations(demonstrations()[:1], plan_spend=PrivacySpend(1.0, delta))
+    assert f"(at most 1 in {one_in})" in rendered(Sources(demonstrations=ones))
+
+
+def test_without_anything_released_there_is_no_bound() -> None:
+    text = rendered(Sources())
+    assert "There is no (ε, δ) for what this report shows" in text
+    assert "attack-chart" not in text
+
+
+def test_long_lists_are_cut_and_counted(given: Sources) -> None:
+    [finding, *_] = given.findings
+    many = dataclasses.replace(finding, figures=finding.figures * 40)
+    ones = Demonstrations(list(given.demonstrations[:1]) * 1234)
+    text = rendered(dataclasses.replace(given, demonstrations=ones, findings=[many]))
+    assert text.count('class="card"') == 200
+    assert "1,234 demonstrations with a guarantee" in text
+    assert "The first 200 are shown" in text
+    assert "The first 50 of 80 figures" in text
+
+
+def test_without_jinja_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: object, **more: object) -> object:
+        if name == "jinja2":
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[report\]'"):
+        rendered(Sources())
+
+
+def test_visible_text() -> None:
+    assert (
+        visible("ordinary, “quoted” text\nand 日本語 नि 👩‍👧 می‌خواهم")
+        == "ordinary, “quoted” text\nand 日本語 नि 👩‍👧 می‌خواهم"
+    )
+    assert visible("a\u200bb\u2028\U000e0041") == "a⟨U+200B⟩b⟨U+2028⟩⟨U+E0041⟩"

@@ -1,0 +1,191 @@
+"""Tasks: well-formed or refused, the papers' wording, and the pieces of a prompt."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dpfewshot.errors import InvalidTask
+from dpfewshot.tasks import AGNEWS, DBPEDIA, MIT_D, MIT_G, TREC, Task, by_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BUILT_IN = [AGNEWS, DBPEDIA, TREC, MIT_G, MIT_D]
+MOOD: dict[str, Any] = {
+    "name": "mood",
+    "instruction": "Given a mood, write a note in it.",
+    "label_field": "Mood",
+    "text_field": "Note",
+    "labels": ("Glad", "Sad"),
+}
+
+
+def test_the_built_in_tasks_have_the_papers_wording() -> None:
+    """Results compare with the papers only while a prompt is the same to the letter."""
+    words = "\n".join(
+        repr((task.instruction, task.label_field, task.text_field, task.labels)) for task in BUILT_IN
+    )
+    assert hashlib.sha256(words.encode()).hexdigest()[:16] == "77920d469278c147"
+
+
+@pytest.mark.parametrize("task", BUILT_IN, ids=lambda task: task.name)
+def test_by_name_takes_any_case_and_underscores(task: Task) -> None:
+    assert by_name(task.name) is task
+    assert by_name(task.name.upper().replace("-", "_")) is task
+
+
+def test_by_name_lists_what_there_is() -> None:
+    with pytest.raises(InvalidTask) as caught:
+        by_name("trecc")
+    for word in ("'trecc'", "agnews, dbpedia, trec, mit-g, mit-d", ".toml"):
+        assert word in str(caught.value)
+
+
+def test_a_task_is_frozen_hashable_and_travels() -> None:
+    task = Task(**MOOD)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        task.name = "other"  # type: ignore[misc]
+    assert {task: 1}[Task(**MOOD)] == 1
+    assert pickle.loads(pickle.dumps(task)) == task  # noqa: S301
+
+
+def test_labels_become_a_tuple_and_stay_in_order() -> None:
+    labels = ["b", "a"]
+    task = Task(**{**MOOD, "labels": labels})
+    labels.append("c")
+    assert task.labels == ("b", "a")
+
+
+@pytest.mark.parametrize("key", ["name", "instruction", "label_field", "text_field"])
+@pytest.mark.parametrize(
+    ("value", "trouble"),
+    [
+        ("", "is empty"),
+        (" \n", "is empty"),
+        (" x", "whitespace"),
+        ("x\n", "whitespace"),
+        (3, "must be a string, not int"),
+        (None, "must be a string, not NoneType"),
+        ("x\ud800", "surrogate"),
+    ],
+)
+def test_a_bad_field_is_refused(key: str, value: object, trouble: str) -> None:
+    with pytest.raises(InvalidTask, match=trouble) as caught:
+        Task(**{**MOOD, key: value})
+    assert key in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["name", "label_field", "text_field"])
+@pytest.mark.parametrize("end", ["\n", "\r", "\u2028", "\x0b"])
+def test_a_field_is_one_line(key: str, end: str) -> None:
+    with pytest.raises(InvalidTask, match=f"{key} must be one line"):
+        Task(**{**MOOD, key: f"a{end}b"})
+
+
+def test_an_instruction_may_have_lines() -> None:
+    assert Task(**{**MOOD, "instruction": "One.\nTwo."}).preamble() == "One.\nTwo.\n\n"
+
+
+@pytest.mark.parametrize("key", ["label_field", "text_field"])
+def test_a_field_brings_no_colon(key: str) -> None:
+    with pytest.raises(InvalidTask, match=f"{key} must not end with a colon"):
+        Task(**{**MOOD, key: "Mood:"})
+
+
+@pytest.mark.parametrize(
+    ("labels", "trouble"),
+    [
+        ("Glad", "must be a list of strings, not str"),
+        ({"Glad", "Sad"}, "must be a list of strings, not set"),
+        ({"Glad": 1}, "must be a list of strings, not dict"),
+        ((), "labels are empty"),
+        (("Glad", ""), "label 2 is empty"),
+        (("Glad", "Sad", "Glad"), "'Glad' is repeated"),
+        (("Glad", 2), "label 2 must be a string, not int"),
+        (("Gl\nad",), "label 1 must be one line"),
+        (("Glad ",), "label 1 must not start or end with whitespace"),
+    ],
+)
+def test_bad_labels_are_refused(labels: object, trouble: str) -> None:
+    with pytest.raises(InvalidTask, match=trouble):
+        Task(**{**MOOD, "labels": labels})
+
+
+def test_check_label_names_the_tasks_labels_and_not_the_refused_one() -> None:
+    task = Task(**MOOD)
+    task.check_label("Glad")
+    for refused in ("Zebulon", "glad", "", "Glad "):
+        with pytest.raises(InvalidTask) as caught:
+            task.check_label(refused)
+        assert str(caught.value) == "task 'mood' has no such label; its labels are Glad, Sad"
+
+
+def test_check_label_where_labels_are_free() -> None:
+    MIT_D.check_label("Zebulon")
+    with pytest.raises(InvalidTask, match="must not be blank"):
+        MIT_D.check_label(" ")
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+TOML = """
+name = "mood"
+instruction = "Given a mood, write a note in it."
+label_field = "Mood"
+text_field = "Note"
+labels = ["Glad", "Sad"]
+"""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_a_task_from_a_file(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "mood.toml"
+    path.write_text(TOML, encoding=encoding)
+    assert Task.from_file(path) == by_name(str(path)) == Task(**MOOD)
+
+
+def test_a_file_without_labels_has_free_ones(tmp_path: Path) -> None:
+    path = tmp_path / "mood.toml"
+    path.write_text(TOML.replace('labels = ["Glad", "Sad"]', ""), encoding="utf-8")
+    assert Task.from_file(path).labels is None
+
+
+@pytest.mark.parametrize(
+    ("content", "trouble"),
+    [
+        (TOML.replace('"mood"', "mood"), "is not TOML (at line 2, column 8)"),
+        (TOML + 'x = "Zebulon', "is not TOML (at end of document)"),
+        (TOML + "x = " + "[" * 100_000, "is not TOML"),
+        (TOML + "colour = 1", "unknown key 'colour'"),
+        (TOML.replace('text_field = "Note"', ""), "the key 'text_field' is missing"),
+        (TOML.replace('"mood"', "7"), "name must be a string, not int"),
+        (TOML.replace('["Glad", "Sad"]', '"Glad"'), "must be a list of strings, not str"),
+        (TOML.replace('["Glad", "Sad"]', "[1, 2]"), "label 1 must be a string, not int"),
+        ("", "the key 'name' is missing"),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, content: str, trouble: str) -> None:
+    path = tmp_path / "mood.toml"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(InvalidTask) as caught:
+        Task.from_file(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert trouble in message
+    assert "Zebulon" not in message
+    assert len(message.splitlines()) == 1
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InvalidTask, match="no such file"):
+        by_name(str(tmp_path / "gone.toml"))
+    with pytest.raises(InvalidTask, match="cannot be read: Is a directory"):
+        Task.from_file(tmp_path)
+    (tmp_path / "t.toml").write_bytes(b"name = '\xff'")
+    with pytest.raises(InvalidTask, match="is not UTF-8"):
+        Task.from_file(tmp_path / "t.toml")
