@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         MissingExtra as MissingExtra,
     )
     from dpfewshot.generation.ray_executor import RayExecutor as RayExecutor
-    from dpfewshot.account.ledger import BudgetLedger as BudgetLedger
+    from dpfewshot.account.ledger import BudgetLedger as BudgetLedger, open_account as open_account
     from dpfewshot.planning.plan import GenerationPlan as GenerationPlan
     from dpfewshot.planning.settings import Settings as Settings
     from dpfewshot.records import (
@@ -103,6 +103,7 @@ _HOMES = {
     "mask_identifiers": "dpfewshot.records",
     "mechanisms": "dpfewshot",
     "non_private_sample": "dpfewshot.baselines",
+    "open_account": "dpfewshot.account.ledger",
     "read_records": "dpfewshot.records",
     "release_calibration": "dpfewshot.releases.calibration",
     "release_labels": "dpfewshot.releases.labels",

@@ -216,24 +216,58 @@ def account_of_run(
         if not dataset:
             raise InvalidPlan("ledger= needs dataset=, the name of the account")
         opened = ledger if isinstance(ledger, BudgetLedger) else BudgetLedger.open(ledger)
-        if create:
-            return opened.account_or_create(dataset, budget, relation=relation, unit=unit)
-        account = opened.account(dataset, relation=relation, unit=unit)
+        account = _opened(opened, dataset, budget if create else None, relation, unit)
     elif create:
         raise InvalidPlan("create=True creates an account in a ledger: give ledger= its URL, and dataset=")
-    elif ledger is None:
-        account = Account.in_memory(budget)
-    elif not isinstance(ledger, Account):
+    else:
+        account = _given(ledger, dataset) if ledger is not None else Account.in_memory(budget)
+    account.bind(frozenset({relation}), unit)
+    return account
+
+
+def open_account(
+    url: str,
+    dataset: str,
+    *,
+    create: PrivacyBudget | None = None,
+    relation: str = Relation.ZERO_OUT,
+    unit: str | None = None,
+) -> Account:
+    """The account of a data set in a ledger.
+
+    Args:
+        url: of the ledger, as in `BudgetLedger.open`.
+        dataset: the account's name.
+        create: the budget to create the account with if the ledger has none of that name; an existing one
+            keeps its own. None: it must exist.
+        relation: as in `BudgetLedger.create`.
+        unit: as in `BudgetLedger.create`.
+
+    Raises:
+        LedgerError: there is no such account, it was to be created and holds for another relation or unit, or
+            the ledger cannot be used.
+        MissingExtra: SQLAlchemy, Alembic, or for PostgreSQL psycopg, is not installed.
+    """
+    return _opened(BudgetLedger.open(url), dataset, create, relation, unit)
+
+
+def _opened(
+    ledger: BudgetLedger, dataset: str, create: PrivacyBudget | None, relation: str, unit: str | None
+) -> Account:
+    if create is None:
+        return ledger.account(dataset, relation=relation, unit=unit)
+    return ledger.account_or_create(dataset, create, relation=relation, unit=unit)
+
+
+def _given(ledger: object, dataset: str | None) -> Account:
+    if not isinstance(ledger, Account):
         raise InvalidPlan(
             "ledger= takes the URL of a ledger, a BudgetLedger or an Account; "
             f"{type(ledger).__name__} is none"
         )
-    elif dataset not in (None, ledger.dataset):
+    if dataset not in (None, ledger.dataset):
         raise InvalidPlan(f"ledger= is an account already, and not that of the data set {dataset!r}")
-    else:
-        account = ledger
-    account.bind(frozenset({relation}), unit)
-    return account
+    return ledger
 
 
 def _create(relation: str, unit: str | None) -> str:

@@ -271,3 +271,16 @@ def test_a_plan_reserves_exactly_its_cost(tmp_path: Path) -> None:
         assert (entry["epsilon_in_1e-12"], entry["delta_in_1e-18"]) == plan.cost
         assert plan.cost.fits(Amount.of_budget(PrivacyBudget(0.7, 1 / 896)))
         assert account.spent == plan.spend == made.spent
+
+
+def test_an_account_is_opened_in_one_call_and_created_on_purpose(ledger_url: str) -> None:
+    budget = PrivacyBudget(2.0, 1e-6)
+    with pytest.raises(LedgerError, match="no account"):
+        dpf.open_account(ledger_url, "tickets")
+    made = dpf.open_account(ledger_url, "tickets", create=budget, unit="customer")
+    made.reserve(None, PrivacySpend(0.5, 0.0), {})
+    again = dpf.open_account(ledger_url, "tickets", create=PrivacyBudget(9.0, 1e-6), unit="customer")
+    assert (again.budget, again.spent) == (budget, PrivacySpend(0.5, 0.0))
+    assert dpf.open_account(ledger_url, "tickets").unit == "customer"
+    with pytest.raises(LedgerError, match="cannot be used"):
+        dpf.open_account(ledger_url, "tickets", create=budget)
