@@ -26,7 +26,7 @@ from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.releases.calibration import NoisyMean
 from dpfewshot.report.spending import spending_of
 from dpfewshot.values import PrivacyBudget, PrivacySpend
-from tests.contract.test_account_rules import BUDGET, WEEKLY
+from tests.account.test_account_rules import BUDGET, WEEKLY
 from tests.support import factory
 from tests.support.histories import lived
 from tests.support.ledgers import path, url
@@ -101,7 +101,7 @@ RACE = """
 import sys
 import dpfewshot as dpf
 from dpfewshot.errors import BudgetExceeded
-from tests.contract.test_account_rules import WEEKLY
+from tests.account.test_account_rules import WEEKLY
 account = dpf.BudgetLedger.open(sys.argv[1]).account("tickets")
 admitted = 0
 try:

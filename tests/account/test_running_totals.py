@@ -23,7 +23,7 @@ from dpfewshot.account.sql import sealed_totals, totals_in_entries
 from dpfewshot.account.tables import accounts
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
-from tests.contract.test_account_rules import WEEKLY
+from tests.account.test_account_rules import WEEKLY
 
 BUDGET = PrivacyBudget(8.0, 1e-3)
 COSTS = (PrivacySpend(0.3, 1e-6), PrivacySpend(0.0, 0.0), PrivacySpend(3.0, 0.0), WEEKLY)
