@@ -28,8 +28,7 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.baselines import verbatim
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.icl import Classifier
-from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
-from dpfewshot.icl.label_tree import LabelTree
+from dpfewshot.icl.prompt import FewShotPrompt, LabelTree, no_answer
 from dpfewshot.prompts.few_shot import PromptFormat, prompt_format
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
@@ -204,7 +203,7 @@ def average_area(areas: Sequence[float]) -> tuple[float, float, float]:
 
 
 def largest_area(epsilon: float, delta: float) -> float:
-    """Return the largest expected area that (ε, δ)-differential privacy allows (docs/how-to/attacks.md).
+    """Return the largest expected area that (ε, δ)-differential privacy allows (docs/how-to/audit.md).
 
     It is 1 - e^-ε·(1/2 - δ) if neighbours add, remove, zero out or replace one unit and a fair draw chose the
     members among the candidates.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import dpfewshot as dpf
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.names import dataset_name, similar
-from dpfewshot.cli import options
+from dpfewshot.cli import project
 from dpfewshot.cli.application import run
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
@@ -201,7 +201,7 @@ def test_no_verb_of_the_ledger_but_create_makes_a_file(
 def test_the_command_line_makes_an_account_only_when_told(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(options, "open_backend", lambda *_, **__: Sentence())
+    monkeypatch.setattr(project, "open_backend", lambda *_, **__: Sentence())
     records = tmp_path / "records.jsonl"
     records.write_text(
         "".join(json.dumps({"text": one.text, "label": one.label}) + "\n" for one in tickets())
