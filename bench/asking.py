@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 import dpfewshot as dpf
 from bench.vectors import DATA_SETS
+from dpfewshot.account.permit import Permit
 from dpfewshot.backends import LlamaCpp
 from dpfewshot.backends.protocol import PromptBlock
-from dpfewshot.budget.permit import Permit
 from dpfewshot.mechanisms import Draws, Gaussian, Release, RowChange
 from dpfewshot.prompts.writer import Body, PromptWriter
 

@@ -21,16 +21,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 
 import dpfewshot as dpf
 from bench.ledger_rounds import BOUNDARIES, in_a_child, kill_rounds, new_ledgers, race
-from dpfewshot.budget.amounts import Amount
-from dpfewshot.budget.reservation import Accountant
-from dpfewshot.budget.tally import Tally
-from dpfewshot.ledger.database import Database
-from dpfewshot.ledger.history import CHARGE, NOTHING_BEFORE, RESERVE, SETTLE, chained, event_now
-from dpfewshot.ledger.tables import entries, history
+from dpfewshot.account.amounts import Amount
+from dpfewshot.account.database import Database
+from dpfewshot.account.history import CHARGE, NOTHING_BEFORE, RESERVE, SETTLE, chained, event_now
+from dpfewshot.account.reservation import Reservation, Terms
+from dpfewshot.account.rule import Tally
+from dpfewshot.account.sql import UNSEALED
+from dpfewshot.account.tables import accounts, entries, history
 from dpfewshot.values import PrivacySpend
 
 PROCESSES = (1, 8, 32)
@@ -99,10 +100,7 @@ def ahead_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
     for name, make in ledgers.items():
         for at_once in (1, 8):
             account = dpf.BudgetLedger.open(make()).create("tickets", dpf.PrivacyBudget(1e6, 0.5))
-            run = Accountant(account).reserve(
-                COST, scope=None, draws=DRAWS, tokens_per_draw=1, noise_multiplier=1.0, details={},
-                draws_at_once=at_once,
-            )  # fmt: skip
+            run = Reservation.make(account, Terms(COST, None, DRAWS, 1, 1.0, {}, draws_at_once=at_once))
             begun = time.perf_counter()
             for _ in range(DRAWS):
                 run.draw()
@@ -165,6 +163,7 @@ def fill(url: str, size: int) -> None:
         words = {"account_id": 1, "epsilon": cost.epsilon, "delta": cost.delta, "state": "settled"}
         connection.execute(insert(entries), [{"id": entry, **words} for entry in range(1, size + 1)])
         connection.execute(insert(history), rows)
+        connection.execute(update(accounts).values(seal=UNSEALED))
         if not database.place.is_sqlite:
             connection.exec_driver_sql(
                 f"SELECT setval(pg_get_serial_sequence('dpfewshot_entry', 'id'), {size})"
@@ -186,7 +185,9 @@ def cycles(url: str, seconds: float, dataset: str = DATASET) -> dict[str, Any]:
     locked, begun = 0, time.perf_counter()
     while (start := time.perf_counter()) - begun < seconds:
         try:
-            entry = account.reserve(None, PrivacySpend(1e-6, 1e-15), {"mechanism": "gaussian", "steps": 15})
+            entry = account.reserve(
+                None, PrivacySpend(1e-6, 1e-15), {"mechanism": "gaussian", "steps": 15}
+            ).entry
             account.charge(entry)
             account.settle(entry)
         except dpf.LedgerError:

@@ -25,9 +25,9 @@ from unittest.mock import patch
 
 import dpfewshot as dpf
 from bench.postgresql import running_server
+from dpfewshot.account.account import Account, Reserved
+from dpfewshot.account.sql import SqlTransaction
 from dpfewshot.backends import Scripted
-from dpfewshot.budget.account import Receipt
-from dpfewshot.ledger import LedgerAccount, store
 from dpfewshot.mechanisms import Gaussian
 from dpfewshot.values import PrivacySpend
 
@@ -68,8 +68,7 @@ def kill_rounds(url: str, rounds: int, *, forgetful: bool = False) -> dict[str, 
     if forgetful:
         boundaries = ["after release"]
         vars(account).update(
-            reserve=lambda *_: 1,
-            receipt=lambda _: Receipt(None),
+            reserve=lambda *_: Reserved(1, "none"),
             draw=_nothing,
             settle=_nothing,
             cancel=_nothing,
@@ -104,7 +103,7 @@ def _nothing(*_: Any) -> None:
     """An act that the ledger does not record."""
 
 
-def _one_kill(made: dpf.Synthesizer, account: LedgerAccount, boundary: str) -> int:
+def _one_kill(made: dpf.Synthesizer, account: Account, boundary: str) -> int:
     """The number of tokens that a child releases before it is killed at the boundary."""
     reading, writing = os.pipe()
     child = in_a_child(lambda: _generate_and_die(made, account, boundary, writing))
@@ -120,11 +119,11 @@ def _one_kill(made: dpf.Synthesizer, account: LedgerAccount, boundary: str) -> i
     return tokens
 
 
-def _generate_and_die(made: dpf.Synthesizer, account: LedgerAccount, boundary: str, writing: int) -> None:
+def _generate_and_die(made: dpf.Synthesizer, account: Account, boundary: str, writing: int) -> None:
     place, _, step = boundary.partition(" ")
     _watch_releases(writing, place if step == "release" else "")
     if place == "inside":
-        _die_around(store, "record", "after", lambda arguments: arguments[2].act == step)
+        _die_around(SqlTransaction, "record", "after", lambda arguments: arguments[1] == step)
     elif step in ("reserve", "charge", "settle"):
         act = "draw" if step == "charge" else step
         _die_around(type(account), act, place, lambda _: True)
@@ -216,7 +215,7 @@ def _racer(url: str, threads: int, fitting: int, gate: tuple[int, int], answers:
         for _ in range(2):
             start = time.monotonic()
             try:
-                account.charge(account.reserve(None, PrivacySpend(0.1, 1e-9), {}))
+                account.charge(account.reserve(None, PrivacySpend(0.1, 1e-9), {}).entry)
                 outcome = "charged"
             except dpf.BudgetExceeded:
                 outcome = "refused"

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from bench.vectors import DATA_SETS, DataSet, Text, collect_all, collected
 from dpfewshot import _core
+from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import calibrate
 from dpfewshot.accounting.events import PublishedAccounting
 from dpfewshot.accounting.published import published_multiplier
-from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import (
     AdaDPSyn,

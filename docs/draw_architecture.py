@@ -27,7 +27,7 @@ STEPS = {
     "ask": ("prompts", "backends"),
     "noise": ("mechanisms",),
     "price": ("accounting",),
-    "pay": ("budget", "ledger"),
+    "pay": ("account",),
     "decide": ("planning",),
     "run": ("generation", "synthesizer"),
 }
@@ -223,7 +223,7 @@ def _way_of_the_data() -> list[str]:
         f'  <text class="small" x="{noise:.1f}" y="98">the only release</text>',
         f'  <text class="small" x="{after:.1f}" y="98">public</text>',
         f'  <path class="way" d="M{noise:.1f} 122V106" marker-end="url(#way)"/>',
-        f'  <text class="small" x="{noise:.1f}" y="138">charged before each draw: planning, accounting, budget, ledger</text>',
+        f'  <text class="small" x="{noise:.1f}" y="138">charged before each draw: planning, accounting, account</text>',
     ]
     legend = 92.0
     lines.append(f'  <text class="title" x="16" y="{TOP - 30:.0f}">The imports, layer by layer</text>')

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         instruction_only_demonstrations as instruction_only_demonstrations,
         non_private_sample as non_private_sample,
     )
-    from dpfewshot.budget.memory import MemoryAccount as MemoryAccount
+    from dpfewshot.account.account import Account as Account
     from dpfewshot.demonstrations import Demonstrations as Demonstrations
     from dpfewshot.errors import (
         AccountingError as AccountingError,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         MissingExtra as MissingExtra,
     )
     from dpfewshot.generation.ray_executor import RayExecutor as RayExecutor
-    from dpfewshot.ledger import BudgetLedger as BudgetLedger
+    from dpfewshot.account.ledger import BudgetLedger as BudgetLedger, open_account as open_account
     from dpfewshot.planning.plan import GenerationPlan as GenerationPlan
     from dpfewshot.planning.settings import Settings as Settings
     from dpfewshot.records import (
@@ -66,11 +66,12 @@ __version__ = "0.1.0"
 # tests/unit/test_house.py checks the imports above, which type checkers read, against this table.
 _HOMES = {
     "NO_PRIVACY": "dpfewshot.values",
+    "Account": "dpfewshot.account.account",
     "AccountingError": "dpfewshot.errors",
     "BackendError": "dpfewshot.errors",
     "BackendNotBatchInvariant": "dpfewshot.errors",
     "BudgetExceeded": "dpfewshot.errors",
-    "BudgetLedger": "dpfewshot.ledger",
+    "BudgetLedger": "dpfewshot.account.ledger",
     "Candidate": "dpfewshot.releases.choice",
     "Choice": "dpfewshot.releases.choice",
     "DPFewShotError": "dpfewshot.errors",
@@ -83,7 +84,6 @@ _HOMES = {
     "InvalidTask": "dpfewshot.errors",
     "LabelRelease": "dpfewshot.releases.labels",
     "LedgerError": "dpfewshot.errors",
-    "MemoryAccount": "dpfewshot.budget.memory",
     "MissingExtra": "dpfewshot.errors",
     "PrivacyBudget": "dpfewshot.values",
     "PrivacySpend": "dpfewshot.values",
@@ -103,6 +103,7 @@ _HOMES = {
     "mask_identifiers": "dpfewshot.records",
     "mechanisms": "dpfewshot",
     "non_private_sample": "dpfewshot.baselines",
+    "open_account": "dpfewshot.account.ledger",
     "read_records": "dpfewshot.records",
     "release_calibration": "dpfewshot.releases.calibration",
     "release_labels": "dpfewshot.releases.labels",

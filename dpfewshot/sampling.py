@@ -19,7 +19,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from dpfewshot import _core
-from dpfewshot.budget.scopes import Partition
+from dpfewshot.account.scopes import Partition
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.records.units import Integers, Unit, UnitSequence

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Final, Self
 
+from dpfewshot.account.account import Account
+from dpfewshot.account.ledger import account_of_run
 from dpfewshot.backends.protocol import LogprobBackend, check_invariance, states_invariance
-from dpfewshot.budget.reservation import Accountant
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
@@ -26,7 +27,6 @@ from dpfewshot.generation.telemetry import Observer, observers_of
 from dpfewshot.generation.units import check_every_label_has_units, labels_of, planned_labels, units_by_scope
 from dpfewshot.generation.worker_backend import BackendFactory
 from dpfewshot.generation.workers import Workers
-from dpfewshot.ledger.opening import open_account
 from dpfewshot.mechanisms import Mechanism
 from dpfewshot.planning.compare import Compared, compare
 from dpfewshot.planning.defaults import WorkLimit, decide
@@ -42,7 +42,16 @@ from dpfewshot.records.checks import check_fields
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import partition_of_units
 from dpfewshot.tasks import Task
-from dpfewshot.values import Demonstration, NoPrivacy, PrivacyBudget, Record, check_whole, columns_of, unit_of
+from dpfewshot.values import (
+    Demonstration,
+    NoPrivacy,
+    PrivacyBudget,
+    PrivacySpend,
+    Record,
+    check_whole,
+    columns_of,
+    unit_of,
+)
 
 _PLANNED: Final = Settings()
 
@@ -65,7 +74,7 @@ class Synthesizer:
             add or remove one unit. Without it, n is counted, and neighbours zero a unit out.
         labels: the labels to generate, public input; by default the task's. Required if its labels are free.
         ledger: a durable budget: "sqlite:///budget.db", "postgresql+psycopg://...", a BudgetLedger, or an
-            account that others spend from too, such as a `MemoryAccount`.
+            account that others spend from too, such as `Account.in_memory`.
         dataset: the ledger account's name, required with a URL or a BudgetLedger. The account must exist
             (`dpfewshot ledger create`, `BudgetLedger.create`).
         create: create the account with this budget if the ledger has none of that name.
@@ -135,7 +144,7 @@ class Synthesizer:
         )
         certified = limit is not None and sound
         unit = unit_of(records)
-        account = open_account(
+        account = account_of_run(
             limit if certified else None, ledger, dataset, relation=relation, unit=unit, create=create
         )
         if account is not None and ledger is not None and account.parallel and unit is not None:
@@ -145,7 +154,7 @@ class Synthesizer:
             task, backend, decided.mechanism, plan, units, certified, partition, self._random_source
         )
         told = observers_of(decided.mechanism.name, relation, observers)
-        self._generation = Generation(set_up, Accountant(account), told)
+        self._generation = Generation(set_up, account, told)
         self._identity = {
             "budget": None if limit is None else dataclasses.asdict(limit),
             "dataset": dataset,
@@ -168,9 +177,14 @@ class Synthesizer:
         return self._generation.set_up
 
     @property
-    def accountant(self) -> Accountant:
-        """What is spent of the budget, and what remains."""
-        return self._generation.books.accountant
+    def account(self) -> Account | None:
+        """What pays; None without a guarantee."""
+        return self._generation.books.account
+
+    @property
+    def spent(self) -> PrivacySpend:
+        """What is reserved or charged on the account; (0, 0) without one."""
+        return PrivacySpend(0.0, 0.0) if self.account is None else self.account.spent
 
     def compare(self, *, target_noise: float) -> list[Compared]:
         """Every mechanism and setting for these records and this budget, side by side. Spends nothing.

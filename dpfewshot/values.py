@@ -43,10 +43,6 @@ ZERO_OUT: Final = Relation.ZERO_OUT
 REPLACE_ONE: Final = Relation.REPLACE_ONE
 
 
-UNNAMED_UNIT: Final = "unit"
-"""The name of a unit column that nobody named. A durable account cannot be created with it."""
-
-
 LABEL_COLUMN: Final = "label"
 """The name of a label column that nobody named, as for hand-made records."""
 
@@ -182,14 +178,14 @@ def columns_of(records: Iterable[Record]) -> Columns:
 def unit_of(records: Sequence[Record]) -> str | None:
     """The name of the records' unit column; None if each record is a unit of its own.
 
-    A column that nobody named is called `UNNAMED_UNIT`.
+    It is "" for units of a column that nobody named, as in records made by hand.
     """
     named = columns_of(records).unit
     if isinstance(records, StoredRecords) or named is not None:
         return named
     if all(record.unit is None for record in records):
         return None
-    return UNNAMED_UNIT
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

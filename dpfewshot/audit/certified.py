@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpfewshot.budget.amounts import NOTHING, Amount
-from dpfewshot.budget.scopes import total_over_scopes
+from dpfewshot.account.amounts import NOTHING, Amount
+from dpfewshot.account.draws import draws_in, draws_of
+from dpfewshot.account.history import PAID, RESERVATION, RESERVE, plan_facts
+from dpfewshot.account.ledger import BudgetLedger
+from dpfewshot.account.scopes import total_over_scopes
+from dpfewshot.account.verification import Snapshot, Verification, check
 from dpfewshot.certificates import Provenance, line_hash, plan_hash
-from dpfewshot.ledger import BudgetLedger
-from dpfewshot.ledger.counting import RESERVATION, draws_in, draws_of, plan_facts
-from dpfewshot.ledger.history import PAID, RESERVE
-from dpfewshot.ledger.verification import Snapshot, Verification, check
 from dpfewshot.values import Demonstration, PrivacySpend, counted
 
 _Row = Mapping[str, Any]

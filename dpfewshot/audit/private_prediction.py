@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
+from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import ZeroConcentrated
 from dpfewshot.accounting import epsilon as certified_epsilon
 from dpfewshot.audit.findings import AuditFinding, Figure
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.token_loop import TokenLoop

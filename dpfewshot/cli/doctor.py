@@ -219,7 +219,7 @@ def demo(*, project: Project, save_records: str | None, as_json: bool) -> None:
     demonstrations = synthesizer.generate_all(
         on_demonstration=None if as_json else lambda one: click.echo(f"[{one.label}] {one.text}\n")
     )
-    spent = synthesizer.accountant.spent
+    spent = synthesizer.spent
     if as_json:
         document = {
             "plan": synthesizer.plan.as_dict(),

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dpfewshot.budget.scopes import scope_text
+from dpfewshot.account.scopes import scope_text
 from dpfewshot.cli.printing import FAILED, Decorator, json_option, warn
 from dpfewshot.cli.project import Project, takes
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, amount_text, counted, on_one_line
 
 if TYPE_CHECKING:
+    from dpfewshot.account.account import Account
     from dpfewshot.audit.certified import CheckedDemonstrations
-    from dpfewshot.ledger import LedgerAccount
 
 LIMITS: Final = (
     "This does not show that these are all demonstrations that the entries released, nor that a server's "
@@ -74,7 +74,7 @@ def create(*, project: Project, relation: str, sequential: bool, rule: str, as_j
       dpfewshot ledger create --ledger sqlite:///budget.db --dataset tickets --epsilon 8 --delta 1e-5
       dpfewshot ledger create --ledger sqlite:///year.db --dataset year --epsilon 4 --delta 1e-5 --rule renyi
     """
-    from dpfewshot.ledger import BudgetLedger
+    from dpfewshot.account.ledger import BudgetLedger
 
     with BudgetLedger.open(str(project.account.ledger)) as opened:
         account = opened.create(
@@ -130,7 +130,7 @@ def history(*, project: Project, as_json: bool) -> None:
 
 def _words(row: dict[str, Any]) -> Iterator[object]:
     """The columns of an event, some of them empty."""
-    from dpfewshot.ledger.counting import draws_in
+    from dpfewshot.account.draws import draws_in
 
     yield from (row["at"], row["actor"], row["act"])
     yield f"entry {row['entry']}" if row["entry"] else ""
@@ -218,20 +218,20 @@ def _budget(project: Project) -> PrivacyBudget:
 
 
 @contextmanager
-def _account(project: Project) -> Iterator[LedgerAccount]:
-    from dpfewshot.ledger import BudgetLedger
+def _account(project: Project) -> Iterator[Account]:
+    from dpfewshot.account.ledger import BudgetLedger
 
     with BudgetLedger.open(str(project.account.ledger)) as opened:
         yield opened.account(str(project.account.dataset))
 
 
-def _print_summary(account: LedgerAccount, *, as_json: bool) -> None:
+def _print_summary(account: Account, *, as_json: bool) -> None:
     summary: dict[str, Any] = account.summary()
     if as_json:
         click.echo(json.dumps({**summary, "rule": account.rule, "plans_left": account.plans_left}))
         return
     click.echo(
-        f"{on_one_line(account.dataset)}: budget {_in_words(summary['budget'])}, "
+        f"{on_one_line(str(account.dataset))}: budget {_in_words(summary['budget'])}, "
         f"spent {_in_words(summary['spent'])}, {counted(summary['entries'], 'entry', 'entries')}, "
         f"{_holds_for(account)}, rule {account.rule}, chain tip {account.chain_tip}"
     )
@@ -243,7 +243,7 @@ def _print_summary(account: LedgerAccount, *, as_json: bool) -> None:
         )
 
 
-def _holds_for(account: LedgerAccount) -> str:
+def _holds_for(account: Account) -> str:
     return f"relation {account.relation}, each {on_one_line(account.unit or 'record')} is one unit"
 
 
@@ -275,9 +275,9 @@ def verify(*, file: str, project: Project, as_json: bool) -> None:
       dpfewshot generate ... --output demos.jsonl --ledger sqlite:///budget.db --dataset tickets
       dpfewshot verify demos.jsonl --ledger sqlite:///budget.db
     """
+    from dpfewshot.account.ledger import BudgetLedger
     from dpfewshot.audit.certified import check_certificates
     from dpfewshot.demonstrations.collection import numbered_lines
-    from dpfewshot.ledger import BudgetLedger
 
     lines = dict(numbered_lines(file))
     with BudgetLedger.open(str(project.account.ledger)) as opened:

@@ -32,8 +32,8 @@ from dpfewshot.values import (
 )
 
 if TYPE_CHECKING:
+    from dpfewshot.account.account import Account
     from dpfewshot.backends import LogprobBackend
-    from dpfewshot.ledger import LedgerAccount
     from dpfewshot.mechanisms import Mechanism
     from dpfewshot.planning.population import Population
     from dpfewshot.planning.settings import Settings
@@ -207,7 +207,7 @@ class AccountName:
             raise click.UsageError("--ledger needs --dataset, the name of the account")
 
     @contextmanager
-    def opened(self, relation: str | None = None, unit: str | None = None) -> Iterator[LedgerAccount | None]:
+    def opened(self, relation: str | None = None, unit: str | None = None) -> Iterator[Account | None]:
         """The account, bound to a run's relation and unit; None if nobody names one or it is to be created.
 
         Raises:
@@ -216,9 +216,8 @@ class AccountName:
         if self.ledger is None or self.dataset is None:
             yield None
             return
-        from dpfewshot.budget.account import bound
-        from dpfewshot.ledger import BudgetLedger
-        from dpfewshot.ledger.names import dataset_name
+        from dpfewshot.account.ledger import BudgetLedger
+        from dpfewshot.account.names import dataset_name
 
         with BudgetLedger.open(self.ledger) as ledger:
             known = {self.dataset, dataset_name(self.dataset)}.intersection(ledger.datasets())
@@ -227,7 +226,7 @@ class AccountName:
                 return
             account = ledger.account(self.dataset, relation=relation or Relation.ZERO_OUT, unit=unit)
             if relation is not None:
-                bound(account, frozenset({relation}), unit)
+                account.bind(frozenset({relation}), unit)
             yield account
 
 
@@ -436,7 +435,7 @@ class Project:
 
 
 def check_budget(
-    account: LedgerAccount, scopes: Sequence[str | None], cost: PrivacySpend, *, by_stratum: bool = True
+    account: Account, scopes: Sequence[str | None], cost: PrivacySpend, *, by_stratum: bool = True
 ) -> None:
     """Refuse what an account cannot pay, before a model is loaded and the exact cost is planned.
 
@@ -449,8 +448,8 @@ def check_budget(
         cost: of each, at most.
         by_stratum: whether a refusal lists what is left of each stratum.
     """
-    from dpfewshot.budget.amounts import Amount
-    from dpfewshot.budget.rule import Admission
+    from dpfewshot.account.amounts import Amount
+    from dpfewshot.account.rule import Admission
 
     least = Amount.of_cost(PrivacySpend(0.999 * cost.epsilon, cost.delta))
     if account.rule == Admission.RENYI:
@@ -460,9 +459,9 @@ def check_budget(
 
 
 @contextmanager
-def refusals(account: LedgerAccount, asked: PrivacySpend | None, *, by_stratum: bool) -> Iterator[None]:
+def refusals(account: Account, asked: PrivacySpend | None, *, by_stratum: bool) -> Iterator[None]:
     """Make a refusal say which of ε and δ is short; `asked` is None for what the refused plan costs."""
-    from dpfewshot.budget.scopes import scope_text
+    from dpfewshot.account.scopes import scope_text
 
     try:
         yield

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
-from dpfewshot.budget.amounts import NOTHING, Amount
+from dpfewshot.account.amounts import NOTHING, Amount
 from dpfewshot.certificates import Certificate
 from dpfewshot.demonstrations import formats
 from dpfewshot.errors import InvalidRecords, MissingExtra

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from dpfewshot import __version__
-from dpfewshot.budget.account import Receipt
-from dpfewshot.budget.reservation import Accountant
+from dpfewshot.account.account import Account
 from dpfewshot.certificates import Certificate, line_hash, plan_hash
 from dpfewshot.errors import LedgerError
 from dpfewshot.generation.strata import StratumRun
@@ -16,36 +15,27 @@ from dpfewshot.values import Demonstration
 
 
 class Certificates:
-    """Makes the certificate of each stratum, and asks the account once for each reservation.
+    """Makes the certificate of each stratum.
 
     Args:
-        accountant: of the generation.
+        account: of the generation; None without a guarantee.
     """
 
-    def __init__(self, accountant: Accountant) -> None:
-        self._accountant = accountant
-        self._receipts: dict[int, Receipt] = {}
+    def __init__(self, account: Account | None) -> None:
+        self._account = account
         self._released: Counter[str] = Counter()
 
     def of(self, run: StratumRun) -> Certificate | None:
-        """The certificate of what a run releases under its reservation; None without a guarantee.
-
-        Raises:
-            LedgerError: the ledger cannot be read.
-        """
+        """The certificate of what a run releases under its reservation; None without a guarantee."""
         cost, reservation = run.cost, run.reservation
-        if cost is None or reservation is None:
+        if cost is None or reservation is None or self._account is None:
             return None
-        entry = reservation.entry
-        if entry not in self._receipts:
-            self._receipts[entry] = self._accountant.receipt(entry)
-        receipt = self._receipts[entry]
         return Certificate(
             plan=plan_hash(*cost, run.set_up.account_details(run.plan)),
-            unit=receipt.unit,
+            unit=self._account.unit,
             version=__version__,
-            dataset=receipt.dataset,
-            reservation=receipt.reservation,
+            dataset=self._account.dataset,
+            reservation=reservation.identifier,
             **asdict(run.set_up.provenance.short()),
         )
 

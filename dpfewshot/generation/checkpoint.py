@@ -33,7 +33,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from dpfewshot.budget.reservation import Reservation
+from dpfewshot.account.reservation import Reservation
 from dpfewshot.demonstrations import json_line
 from dpfewshot.errors import InvalidPlan, LedgerError
 from dpfewshot.generation.checkpointed import Progress

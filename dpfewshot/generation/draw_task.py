@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from dpfewshot.budget.delegation import DelegatedDraw
-from dpfewshot.budget.permit import Permit
-from dpfewshot.budget.scopes import Partition
+from dpfewshot.account.permit import Permit
+from dpfewshot.account.reservation import DelegatedDraw
+from dpfewshot.account.scopes import Partition
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.generation.set_up import SetUp

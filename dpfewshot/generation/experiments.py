@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dpfewshot.budget.reservation import Accountant
 from dpfewshot.generation.generation import Generation
 from dpfewshot.generation.set_up import SetUp
 
@@ -15,4 +14,4 @@ def unaccounted(set_up: SetUp) -> Generation:
     Args:
         set_up: `Synthesizer.set_up`, or one that `SetUp.over` or `dataclasses.replace` derived from it.
     """
-    return Generation(replace(set_up, certified=False), Accountant(None))
+    return Generation(replace(set_up, certified=False), None)

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-from dpfewshot.budget.reservation import Accountant, Reservation
+from dpfewshot.account.account import Account
+from dpfewshot.account.reservation import Reservation
 from dpfewshot.errors import BackendError, BudgetExceeded
 from dpfewshot.generation.cancellation import Worker
 from dpfewshot.generation.certifying import Certificates
@@ -28,7 +29,7 @@ class Generation:
 
     Args:
         set_up: the plan, and what it is made for.
-        accountant: charges the budget.
+        account: charges the budget; None without a guarantee.
         observers: are told what becomes public.
 
     Attributes:
@@ -38,15 +39,15 @@ class Generation:
         worker: the thread of asynchronous callers of whole runs.
     """
 
-    def __init__(self, set_up: SetUp, accountant: Accountant, observers: Observers = NO_OBSERVERS) -> None:
+    def __init__(self, set_up: SetUp, account: Account | None, observers: Observers = NO_OBSERVERS) -> None:
         self.set_up = set_up
-        self.books = Bookkeeping(accountant, observers)
+        self.books = Bookkeeping(account, observers)
         self.runs = {
             stratum.scope: StratumRun(number, stratum, set_up, self.books)
             for number, stratum in enumerate(set_up.plan.strata)
         }
         self.worker = Worker()
-        self._certificates = Certificates(accountant)
+        self._certificates = Certificates(account)
         self._closed = False
         start_afresh_in_children(self)
 
@@ -156,7 +157,6 @@ class Generation:
             waiting: dict[str, list[int]] = {} if in_file else run.unrecorded
             with run.reserved() as reservation:
                 self.check_open()  # an observer may have closed it
-                self._certificates.of(run)  # a ledger that cannot be read fails before the first draw
                 if request.label not in waiting:
                     waiting[request.label] = self._drawn(run, reservation, request)
                 made = self.demonstration(request.label, waiting[request.label])

@@ -31,7 +31,8 @@ def checkpointed(
     """
     generation.check_open()
     books, weights = generation.books, generation.set_up.backend.weights
-    with closing(Checkpoint(path, identity, weights=weights, copies=books.accountant.durable)) as checkpoint:
+    durable = books.account is not None and books.account.durable
+    with closing(Checkpoint(path, identity, weights=weights, copies=durable)) as checkpoint:
         with generation.no_draws():
             generation.check_open()
             if isinstance(books.checkpoint, Checkpoint):

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
+from dpfewshot.account.amounts import Amount, EventCost
+from dpfewshot.account.history import Details
+from dpfewshot.account.scopes import Partition
 from dpfewshot.accounting import epsilon
 from dpfewshot.backends.protocol import LogprobBackend, states_invariance
-from dpfewshot.budget.account import Details
-from dpfewshot.budget.amounts import Amount
-from dpfewshot.budget.scopes import Partition
-from dpfewshot.budget.tally import EventCost
 from dpfewshot.certificates import Provenance
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
 from dpfewshot.exact import RandomSource

@@ -8,12 +8,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from dpfewshot.budget.amounts import Amount
-from dpfewshot.budget.delegation import DelegatedDraw
-from dpfewshot.budget.draws import new_lease
-from dpfewshot.budget.permit import Permit
-from dpfewshot.budget.reservation import Accountant, Reservation
-from dpfewshot.budget.tally import EventCost
+from dpfewshot.account.account import Account
+from dpfewshot.account.amounts import Amount, EventCost
+from dpfewshot.account.draws import new_lease
+from dpfewshot.account.permit import Permit
+from dpfewshot.account.reservation import DelegatedDraw, Reservation, Terms
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.cancellation import Worker
@@ -27,7 +26,10 @@ from dpfewshot.runtime.forking import start_afresh_in_children
 from dpfewshot.values import PrivacySpend
 
 COMMITS: Final = 8
-"""The least number of commits that charge a demonstration's draws, if it has as many draws."""
+"""The least number of commits that charge a demonstration's draws, if it has as many draws.
+
+A killed process loses the draws of one commit.
+"""
 
 
 @dataclass(eq=False)
@@ -35,12 +37,12 @@ class Bookkeeping:
     """Where draws are paid for and recorded. The strata of a generation share it.
 
     Attributes:
-        accountant: charges the budget.
+        account: charges the budget; None without a guarantee.
         observers: are told what becomes public.
         checkpoint: of the run in progress.
     """
 
-    accountant: Accountant
+    account: Account | None
     observers: Observers
     checkpoint: Checkpoint | NoCheckpoint = NO_CHECKPOINT
 
@@ -86,7 +88,7 @@ class StratumRun:
     @property
     def certified(self) -> bool:
         """Whether the guarantee holds. It never does where no account is charged."""
-        return self.set_up.certified and self.books.accountant.keeps_account
+        return self.set_up.certified and self.books.account is not None
 
     @property
     def cost(self) -> Amount | None:
@@ -102,9 +104,19 @@ class StratumRun:
         return self.plan.spend if self.certified else None
 
     @property
-    def draws_at_once(self) -> int:
-        """How many draws one commit charges: an eighth of a demonstration's, which a killed process loses."""
-        return max(1, self.set_up.plan.settings.draws_per_demonstration // COMMITS)
+    def terms(self) -> Terms:
+        """What is reserved for the stratum."""
+        settings = self.set_up.plan.settings
+        return Terms(
+            self.cost,
+            self.set_up.account_scope(self.plan),
+            draws=self.plan.steps,
+            tokens_per_draw=self.plan.draws.tokens_per_draw,
+            noise_multiplier=self.plan.noise_multiplier,
+            details=self.set_up.account_details(self.plan),
+            disjoint_parts=settings.disjoint_parts,
+            draws_at_once=max(1, settings.draws_per_demonstration // COMMITS),
+        )
 
     def units(self, part: int) -> UnitSequence:
         """The units of one disjoint part. Private. The first call assigns units to parts for good."""
@@ -172,16 +184,7 @@ class StratumRun:
             BudgetExceeded: the account does not allow it.
             LedgerError: it cannot be recorded; what was reserved is given back.
         """
-        reservation = self.books.accountant.reserve(
-            self.cost,
-            scope=self.set_up.account_scope(self.plan),
-            draws=self.plan.steps,
-            tokens_per_draw=self.plan.draws.tokens_per_draw,
-            noise_multiplier=self.plan.noise_multiplier,
-            disjoint_parts=self.set_up.plan.settings.disjoint_parts,
-            details=self.set_up.account_details(self.plan),
-            draws_at_once=self.draws_at_once,
-        )
+        reservation = Reservation.make(self.books.account, self.terms)
         self.reservation = reservation  # before observers are told: one may close the synthesizer
         try:
             self.books.checkpoint.reserved(self.number, reservation)
@@ -252,9 +255,7 @@ class StratumRun:
         assert self.reservation is not None  # noqa: S101 - `reserved` holds it
         checkpoint, lease = self.books.checkpoint, new_lease()
         checkpoint.resuming(self.number, lease)  # on disk first: the answer to it may be lost
-        details = self.set_up.account_details(self.plan)
-        scope = self.set_up.account_scope(self.plan)
-        self.reservation.renew(part, lease, scope, self.cost, details)
+        self.reservation.renew(part, lease)
         checkpoint.reserved(self.number, self.reservation)
 
     def close(self) -> None:
@@ -296,19 +297,10 @@ class StratumRun:
         else:
             checkpoint.resuming(self.number, lease)  # on disk first: the answer to it may be lost
         try:
-            return self.books.accountant.resume(
-                recorded.entry,
-                self.cost,
-                scope=self.set_up.account_scope(self.plan),
-                # Which unit is in which part is private and not stored: all parts have the fewest draws left.
-                draws=min(recorded.draws_left),
-                tokens_per_draw=self.plan.draws.tokens_per_draw,
-                noise_multiplier=self.plan.noise_multiplier,
-                details=self.set_up.account_details(self.plan),
-                known=known,
-                lease=lease,
-                disjoint_parts=self.set_up.plan.settings.disjoint_parts,
-                draws_at_once=self.draws_at_once,
+            # Which unit is in which part is private and not stored: all parts have the fewest draws left.
+            draws = min(recorded.draws_left)
+            return Reservation.resume(
+                self.books.account, self.terms, recorded.entry, draws=draws, known=known, lease=lease
             )
         except LedgerError as error:
             raise LedgerError(f"{checkpoint.path}: {error}") from None

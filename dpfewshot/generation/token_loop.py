@@ -9,10 +9,10 @@ from itertools import product
 
 import numpy as np
 
+from dpfewshot.account.permit import Permit
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, PromptBlock, Tokens, closing_block
 from dpfewshot.backends.text import ending_tokens
 from dpfewshot.backends.token_automaton import TokenAutomaton, token_automaton
-from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BackendError
 from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.draft import Draft

@@ -16,8 +16,8 @@ from typing import ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfewshot.account.permit import Permit
 from dpfewshot.accounting.events import Event, PublishedAccounting
-from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.values import check_whole

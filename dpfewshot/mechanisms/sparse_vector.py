@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot import _core
+from dpfewshot.account.permit import Permit
 from dpfewshot.accounting.events import (
     Composition,
     Event,
@@ -35,7 +36,6 @@ from dpfewshot.accounting.events import (
     Tightest,
     ZeroConcentrated,
 )
-from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.exact.choice import discrete_laplace

@@ -8,8 +8,8 @@ from dataclasses import fields
 from fractions import Fraction
 from typing import Any, Final
 
+from dpfewshot.account.amounts import Amount
 from dpfewshot.accounting import Event, events
-from dpfewshot.budget.amounts import Amount
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.values import PrivacySpend, Relation
 

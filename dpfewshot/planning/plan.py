@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, Self
 
+from dpfewshot.account.amounts import Amount
 from dpfewshot.accounting import Event
 from dpfewshot.accounting.events import check_relation
-from dpfewshot.budget.amounts import Amount
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.mechanisms import Draws, FixedSize

@@ -8,13 +8,13 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+from dpfewshot.account.amounts import Amount
 from dpfewshot.accounting import Event, calibrate, epsilon
 from dpfewshot.accounting.events import PublishedAccounting
 from dpfewshot.accounting.published import published_multiplier
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.backends.text import ending_tokens
 from dpfewshot.backends.token_automaton import TokenAutomaton, token_automaton
-from dpfewshot.budget.amounts import Amount
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws, Mechanism
 from dpfewshot.planning.plan import GenerationPlan, Stratum, StratumPlan, draws_at

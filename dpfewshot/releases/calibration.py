@@ -19,11 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot import _core
+from dpfewshot.account.amounts import Amount, EventCost
+from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import PoissonGaussian, calibrate, epsilon
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.budget.amounts import Amount
-from dpfewshot.budget.permit import Permit
-from dpfewshot.budget.tally import EventCost
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.exact.rounding import rounded_up

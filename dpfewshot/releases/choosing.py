@@ -16,10 +16,10 @@ from typing import Final
 import numpy as np
 
 from dpfewshot import _core
+from dpfewshot.account.amounts import Amount
+from dpfewshot.account.history import Details
+from dpfewshot.account.permit import Permit
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.budget.account import Details
-from dpfewshot.budget.amounts import Amount
-from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.planning.population import Population

@@ -16,11 +16,11 @@ from fractions import Fraction
 import numpy as np
 
 from dpfewshot import _core
-from dpfewshot.budget.account import Account, bound
-from dpfewshot.budget.amounts import Amount
-from dpfewshot.budget.permit import Permit
-from dpfewshot.budget.reservation import Accountant
-from dpfewshot.budget.tally import pure_cost
+from dpfewshot.account.account import Account
+from dpfewshot.account.amounts import Amount, pure_cost
+from dpfewshot.account.history import Details
+from dpfewshot.account.permit import Permit
+from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.exact.choice import discrete_laplace
@@ -258,23 +258,18 @@ def _relation(account: Account | None, records: Sequence[Record]) -> str:
     """
     if account is None:
         return Relation.ADD_REMOVE
-    return bound(account, RELATIONS, unit_of(records)) or Relation.ADD_REMOVE
+    return account.bind(RELATIONS, unit_of(records)) or Relation.ADD_REMOVE
 
 
 def _paid(mechanism: _Mechanism, account: Account | None) -> Permit:
     """Reserve and charge the release; give back a reservation that could not be charged."""
-    reservation = Accountant(account).reserve(
-        mechanism.cost,
-        scope=None,
-        draws=1,
-        tokens_per_draw=mechanism.rounds,
-        noise_multiplier=_scale(mechanism.rate),
-        details={
-            "mechanism": mechanism.name,
-            "count": mechanism.count,
-            "epsilon": mechanism.cost.as_spend().epsilon,
-        },
-    )
+    details: Details = {
+        "mechanism": mechanism.name,
+        "count": mechanism.count,
+        "epsilon": mechanism.cost.as_spend().epsilon,
+    }
+    terms = Terms(mechanism.cost, None, 1, mechanism.rounds, _scale(mechanism.rate), details)
+    reservation = Reservation.make(account, terms)
     try:
         return reservation.draw()
     finally:

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
-from dpfewshot.budget.account import Account, Cost, Details
-from dpfewshot.budget.reservation import Accountant, Reservation
-from dpfewshot.budget.scopes import Partition, partition_of
+from dpfewshot.account.account import Account
+from dpfewshot.account.amounts import Cost
+from dpfewshot.account.history import Details
+from dpfewshot.account.ledger import account_of_run
+from dpfewshot.account.reservation import Reservation, Terms
+from dpfewshot.account.scopes import Partition, partition_of
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.generation.units import check_record_labels
-from dpfewshot.ledger.opening import open_account
 from dpfewshot.planning.population import Population, check_population, public_units, relation_of
 from dpfewshot.planning.settings import POISSON
 from dpfewshot.records.checks import check_fields
@@ -49,7 +51,7 @@ class Payment:
             population, a label that no unit has most of its records in is not among them.
         relation: the neighbouring relation of the release.
         scope: the stratum that is charged; None for the whole data set.
-        accountant: charges the account; without an account nothing is charged or guaranteed.
+        account: is charged; None: nothing is charged or guaranteed.
     """
 
     units: UnitSequence = field(repr=False)
@@ -57,7 +59,7 @@ class Payment:
     counts: Mapping[str, int]
     relation: Relation
     scope: str | None
-    accountant: Accountant
+    account: Account | None
 
     @property
     def parallel(self) -> bool:
@@ -67,8 +69,10 @@ class Payment:
     @property
     def total(self) -> PrivacySpend | None:
         """What the account has spent; None if it cannot be read, which must lose no release that is paid."""
+        if self.account is None:
+            return PrivacySpend(0.0, 0.0)
         with suppress(LedgerError):
-            return self.accountant.spent
+            return self.account.spent
         return None
 
     @contextmanager
@@ -87,14 +91,8 @@ class Payment:
             BudgetExceeded: the account does not allow it; nothing may be computed from the records.
         """
         try:
-            reservation = self.accountant.reserve(
-                cost,
-                scope=self.scope,
-                draws=1,
-                tokens_per_draw=uses,
-                noise_multiplier=noise_multiplier,
-                details=details,
-            )
+            terms = Terms(cost, self.scope, 1, uses, noise_multiplier, details)
+            reservation = Reservation.make(self.account, terms)
         except BudgetExceeded as refusal:
             raise explained(refusal, self.scope) from None
         try:
@@ -134,7 +132,7 @@ def open_payment(
 
     Raises:
         InvalidPlan: `holdout` is outside its range, the population is not one of the task
-            (`check_population`), or the account is not one (`open_account`).
+            (`check_population`), or the account is not one (`account_of_run`).
         InvalidRecords: a record has a label that the task does not have.
         LedgerError: there is no such account, it is for another relation or unit, or it cannot be used.
     """
@@ -143,7 +141,7 @@ def open_payment(
     check_record_labels(task, records)
     division, relation = Holdout(0.0 if holdout is None else holdout), relation_of(POISSON, population)
     unit = unit_of(records)
-    account = open_account(budget, ledger, dataset, relation=relation, unit=unit, create=create)
+    account = account_of_run(budget, ledger, dataset, relation=relation, unit=unit, create=create)
     members, public = units(records), public_units(population, records)
     check_whole("the population of all labels", public)
     return Payment(
@@ -152,7 +150,7 @@ def open_payment(
         counts=_public_counts(task, population, records),
         relation=relation,
         scope=scope_of_release(account, partition_of_units(task, records, division)),
-        accountant=Accountant(account),
+        account=account,
     )
 
 

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from dpfewshot.account.permit import Permit
+from dpfewshot.account.reservation import Reservation
 from dpfewshot.backends.protocol import LogprobBackend, failing_as_backend, states_invariance
 from dpfewshot.backends.text import ending_tokens, first_tokens, text_of
-from dpfewshot.budget.permit import Permit
-from dpfewshot.budget.reservation import Reservation
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
 from dpfewshot.icl.calibration import Calibration
 from dpfewshot.icl.classifier import Classifier

@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot import _core
-from dpfewshot.budget.amounts import Amount
-from dpfewshot.budget.permit import Permit
-from dpfewshot.budget.tally import EventCost
+from dpfewshot.account.amounts import Amount, EventCost
+from dpfewshot.account.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.exact.choice import discrete_laplace

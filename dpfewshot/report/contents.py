@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dpfewshot.account.amounts import Amount
+from dpfewshot.account.verification import Snapshot
 from dpfewshot.audit import AuditFinding
-from dpfewshot.budget.amounts import Amount
 from dpfewshot.demonstrations import Demonstrations, from_line
 from dpfewshot.errors import InvalidPlan, InvalidReport
 from dpfewshot.evaluation import Cell
-from dpfewshot.ledger.verification import Snapshot
 from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.releases.choice import Choice
 from dpfewshot.report.charts import Panel, panels

@@ -15,14 +15,12 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from dpfewshot.budget.amounts import NOTHING, Amount
-from dpfewshot.budget.rule import Rule
-from dpfewshot.budget.tally import EMPTY, Tally
+from dpfewshot.account.amounts import NOTHING, Amount
+from dpfewshot.account.history import CANCEL, CANCELLED, CHANGE_BUDGET, CREATE, RESERVE, plan_facts
+from dpfewshot.account.rule import EMPTY, Rule, Tally
+from dpfewshot.account.verification import Snapshot, check
 from dpfewshot.certificates import Provenance, line_hash
 from dpfewshot.errors import LedgerError
-from dpfewshot.ledger.counting import plan_facts
-from dpfewshot.ledger.history import CANCEL, CANCELLED, CHANGE_BUDGET, CREATE, RESERVE
-from dpfewshot.ledger.verification import Snapshot, check
 from dpfewshot.values import Demonstration, PrivacySpend
 
 _Row = Mapping[str, Any]

@@ -74,8 +74,8 @@ def create_app(open_synthesizer: Callable[[], dpf.Synthesizer], *, pace: float) 
     @app.get("/budget")
     def budget(request: Request) -> dict[str, dict[str, float]]:
         """The budget that all workers spent, and what remains for a plan over the whole data set."""
-        accountant = request.app.state.synthesizer.accountant
-        spent, left = accountant.spent, accountant.remaining
+        account = request.app.state.synthesizer.account
+        spent, left = account.spent, account.remaining
         return {
             "spent": {"epsilon": spent.epsilon, "delta": spent.delta},
             "remaining": {"epsilon": left.epsilon, "delta": left.delta},

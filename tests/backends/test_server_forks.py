@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dpfewshot import PrivacyBudget, Record, Task
+from dpfewshot.account.account import Account
 from dpfewshot.backends import OpenAICompatible, Scripted
-from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.errors import BackendNotBatchInvariant
 from tests.support import factory, inside
 from tests.support.processes import true_in_child
@@ -68,7 +68,7 @@ def test_a_server_that_turned_is_refused_in_the_child(tmp_path):
                 except BackendNotBatchInvariant:
                     continue
                 return False
-            return made.accountant.spent.epsilon == 0 and not backend.batch_invariant
+            return made.spent.epsilon == 0 and not backend.batch_invariant
 
         assert true_in_child(is_refused)
         server.varies = False
@@ -78,7 +78,7 @@ def test_a_server_that_turned_is_refused_in_the_child(tmp_path):
 def test_nothing_is_drawn_once_a_backend_is_not_batch_invariant():
     words = [" I", " would", " like"]
     backend = Scripted(words, lambda _: [1 / 3] * 3)
-    account = MemoryAccount(BUDGET)
+    account = Account.in_memory(BUDGET)
     made = synthesizer(backend, ledger=account)
     backend.batch_invariant = False
     with pytest.raises(BackendNotBatchInvariant):

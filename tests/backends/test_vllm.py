@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dpfewshot import PrivacyBudget, Record, Synthesizer, Task
+from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.backends import LlamaCpp, OpenAICompatible, packaged_model_path
 from dpfewshot.errors import BackendError
-from dpfewshot.ledger import BudgetLedger
 from tests.support import inside
 from tests.support.tiny_models import SIZES, save_tiny_model
 from tests.support.vllm import CONTEXT, MISSING, NAME, ONE_BY_ONE, PYTHON, WHOLE, vllm_model, vllm_server

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from dpfewshot.account.account import Account
 from dpfewshot.cli import project
 from dpfewshot.cli.application import run
 from dpfewshot.cli.project import MECHANISM_NAMES
-from dpfewshot.ledger.ledger_account import LedgerAccount
 from tests.support.commands import Run
 from tests.support.scripts import Sentence
 
@@ -256,7 +256,7 @@ def test_a_second_run_leaves_the_checkpoint_of_the_first_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first waits for the ledger, so its checkpoint holds no reservation yet."""
-    reserve = LedgerAccount.reserve
+    reserve = Account.reserve
     statuses: list[int] = []
 
     def waits(*given: Any) -> int:
@@ -265,7 +265,7 @@ def test_a_second_run_leaves_the_checkpoint_of_the_first_alone(
             statuses.append(run([*DESK, *OUTPUT]))
         return reserve(*given)
 
-    monkeypatch.setattr(LedgerAccount, "reserve", waits)
+    monkeypatch.setattr(Account, "reserve", waits)
     assert generate(monkeypatch, [*DESK, *OUTPUT]) == 0
     assert statuses == [2, 2]
     assert "another run holds this checkpoint" in capsys.readouterr().err

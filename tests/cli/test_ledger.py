@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from dpfewshot.budget.draws import DrawCounts
-from dpfewshot.budget.scopes import Partition
+from dpfewshot.account.draws import DrawCounts
+from dpfewshot.account.ledger import BudgetLedger
+from dpfewshot.account.scopes import Partition
 from dpfewshot.cli.application import run
 from dpfewshot.errors import BudgetExceeded
-from dpfewshot.ledger import BudgetLedger
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 
 Command = Callable[..., tuple[int, str, str]]
@@ -43,7 +43,7 @@ def account(command: Command, path: Path) -> None:
     assert command("create", "--epsilon", "1", "--delta", "1e-5")[0] == 0
     with BudgetLedger.open(f"sqlite:///{path}") as ledger:
         found = ledger.account("tickets")
-        found.charge(found.reserve("trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 15}))
+        found.charge(found.reserve("trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 15}).entry)
 
 
 @pytest.mark.usefixtures("account")
@@ -78,7 +78,7 @@ def test_show_says_by_label_how_many_plans_fit(command: Command, path: Path) -> 
     with BudgetLedger.open(f"sqlite:///{path}") as ledger:
         found = ledger.account("tickets")
         for label, epsilon in (("Number", 2.0), ("Location", 2.0), ("Location", 2.0)):
-            found.charge(found.reserve(partition.generating(label), PrivacySpend(epsilon, 0.0), {}))
+            found.charge(found.reserve(partition.generating(label), PrivacySpend(epsilon, 0.0), {}).entry)
         with pytest.raises(BudgetExceeded, match=r"Exhausted.*'Location'.*Not exhausted: 'Number'") as caught:
             found.reserve(partition.generating("Location"), PrivacySpend(2.0, 0.0), {})
     assert (caught.value.asked, caught.value.remaining) == ((2.0, 0.0), (0.0, 1e-5))
@@ -100,8 +100,8 @@ def test_show_lists_strata_with_short_fingerprints(command: Command, path: Path)
     with BudgetLedger.open(f"sqlite:///{path}") as ledger:
         found = ledger.account("tickets")
         for place, scope in enumerate(scopes, start=1):
-            found.charge(found.reserve(scope, PrivacySpend(place / 4, 0.0), {}))
-        found.cancel(found.reserve(partition.generating("Number"), PrivacySpend(0.5, 0.0), {}))
+            found.charge(found.reserve(scope, PrivacySpend(place / 4, 0.0), {}).entry)
+        found.cancel(found.reserve(partition.generating("Number"), PrivacySpend(0.5, 0.0), {}).entry)
     lines = command("show")[1].splitlines()[1:]
     name = str(scopes[0]).split(": ")[0]
     assert lines == [
@@ -146,7 +146,7 @@ def test_stored_words_cannot_forge_a_line_of_the_history(command: Command, path:
 def test_history_shows_what_a_resume_left(command: Command, path: Path) -> None:
     with BudgetLedger.open(f"sqlite:///{path}") as ledger:
         found = ledger.account("tickets")
-        entry = found.reserve("trec: Number", PrivacySpend(0.25, 1e-6), {}, DrawCounts((4, 4), "first"))
+        entry = found.reserve("trec: Number", PrivacySpend(0.25, 1e-6), {}, DrawCounts((4, 4), "first")).entry
         words = entry, "trec: Number", PrivacySpend(0.25, 1e-6), {}
         found.resume(*words, known=["first"], draws=DrawCounts((3, 3), "second"))
     assert command("history")[1].splitlines()[-1].split("  ")[2:] == [

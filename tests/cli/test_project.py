@@ -33,7 +33,7 @@ ACCOUNT = ("--ledger", "sqlite:///budget.db", "--dataset", "tickets")
 
 
 @pytest.fixture(autouse=True)
-def here(desk: Path) -> Iterator[dpf.LedgerAccount]:
+def here(desk: Path) -> Iterator[dpf.Account]:
     """A task, records, demonstrations, and an account of ε = 4."""
     assert desk.exists()
     dpf.Demonstrations([demonstration(relation="add-remove")]).to_jsonl("demos.jsonl")
@@ -90,7 +90,7 @@ def test_a_budget_that_is_gone_is_refused_before_the_model(
 ) -> None:
     with dpf.BudgetLedger.open("sqlite:///budget.db") as ledger:
         gone = ledger.create(rule, dpf.PrivacyBudget(4.0, 1e-5), rule=rule)
-        gone.charge(gone.reserve(None, dpf.PrivacySpend(2.5 if rule == "sum" else 4.0, 2.5e-6), {}))
+        gone.charge(gone.reserve(None, dpf.PrivacySpend(2.5 if rule == "sum" else 4.0, 2.5e-6), {}).entry)
     status, out, err = command(*words, "--ledger", "sqlite:///budget.db", "--dataset", rule)
     assert (status, out, err.count("\n")) == (3, "", 1)
     assert "does not fit" in err
@@ -103,14 +103,14 @@ def test_so_are_labels(command: Run) -> None:
     assert "no such file" in command(*labels, "--epsilon", "4")[2]
 
 
-def test_no_label_generates_if_another_has_no_budget(command: Run, here: dpf.LedgerAccount) -> None:
+def test_no_label_generates_if_another_has_no_budget(command: Run, here: dpf.Account) -> None:
     """By sums and by labels that a sequential account adds up, where each alone would fit."""
     with dpf.BudgetLedger.open("sqlite:///budget.db") as ledger:
         ledger.create("one", dpf.PrivacyBudget(3.0, 1e-5), parallel=False)
     status, out, _ = command(*GENERATE, "--ledger", "sqlite:///budget.db", "--dataset", "one")
     assert (status, out) == (3, "")
     scope = partition_of_units(TASK, dpf.read_records("records.jsonl"), Holdout(0.2)).generating("delivery")
-    here.charge(here.reserve(scope, dpf.PrivacySpend(3.0, 0.0), {}))
+    here.charge(here.reserve(scope, dpf.PrivacySpend(3.0, 0.0), {}).entry)
     status, out, err = command(*GENERATE, *ACCOUNT)
     assert (status, out) == (3, "")
     assert "epsilon is short. It needs epsilon=2, delta=1e-06, and epsilon=1, delta=1e-05 is left" in err
@@ -118,7 +118,7 @@ def test_no_label_generates_if_another_has_no_budget(command: Run, here: dpf.Led
     assert command(*GENERATE, *ACCOUNT, "--label", "refund", "--quiet")[0] == 0
 
 
-def test_a_failed_run_creates_no_account(command: Run, here: dpf.LedgerAccount) -> None:
+def test_a_failed_run_creates_no_account(command: Run, here: dpf.Account) -> None:
     assert command(*GENERATE, *NOBODY, "--create", "--backend", "no.such:backend")[0] == 2
     with dpf.BudgetLedger.open("sqlite:///budget.db") as ledger:
         assert ledger.datasets() == [here.dataset]
@@ -128,7 +128,7 @@ def test_a_failed_run_creates_no_account(command: Run, here: dpf.LedgerAccount) 
 
 
 def test_after_generating_with_the_defaults_choosing_costs_nothing_further(
-    command: Run, here: dpf.LedgerAccount
+    command: Run, here: dpf.Account
 ) -> None:
     generate = (*GENERATE[:-4], "--max-tokens", "5", "--top-k", "8", *ACCOUNT, "--quiet")
     assert command(*generate, "--epsilon", "4", "--delta", "1e-5", "--output", "new.jsonl")[0] == 0
@@ -170,9 +170,7 @@ def test_there_is_no_holdout_by_default_where_there_can_be_none(given: Project, 
 # ---- stages ------------------------------------------------------------------------------------------------
 
 
-def test_a_pipe_reads_a_line_for_each_stage_and_nothing_with_quiet(
-    command: Run, here: dpf.LedgerAccount
-) -> None:
+def test_a_pipe_reads_a_line_for_each_stage_and_nothing_with_quiet(command: Run, here: dpf.Account) -> None:
     status, out, err = command(*GENERATE, *ACCOUNT, "--output", "new.jsonl")
     stages = [line for line in err.splitlines() if not line.startswith(("plan: ", " ", "warning: "))]
     assert (status, out) == (0, "")

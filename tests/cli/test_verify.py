@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.budget.amounts import Amount
+from dpfewshot.account.amounts import Amount
+from dpfewshot.account.history import plan_facts
 from dpfewshot.certificates import Certificate, line_hash, plan_hash
 from dpfewshot.cli.application import run
-from dpfewshot.ledger.counting import plan_facts
-from dpfewshot.ledger.ledger_account import LedgerAccount
 from tests.support.factory import demonstration, synthesizer
 from tests.support.interruptions import Failing, fails_at, make
 from tests.support.scripts import tickets
@@ -266,7 +265,7 @@ def test_an_entry_that_was_not_paid_verifies_nothing(
     facts = {"mechanism": "gaussian"}
     with dpf.BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
         account = ledger.create("tickets", dpf.PrivacyBudget(8, 1e-4))
-        entry = account.reserve(None, dpf.PrivacySpend(4.0, 1e-5), facts)
+        entry = account.reserve(None, dpf.PrivacySpend(4.0, 1e-5), facts).entry
         reservation = account.receipt(entry).reservation
         with pytest.raises(dpf.LedgerError, match="no event reserved entry 9"):
             account.receipt(9)
@@ -324,16 +323,3 @@ def test_a_resumed_run_verifies(
     status, told = verify()
     assert (status, told["demonstrations"], problems(told)) == (0, 2, "")
     assert first < 2
-
-
-def test_a_ledger_that_cannot_be_read_fails_before_the_first_draw(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: object) -> None:
-        raise dpf.LedgerError("gone")
-
-    monkeypatch.setattr(LedgerAccount, "receipt", fails)
-    with pytest.raises(dpf.LedgerError, match="gone"):
-        generated(tmp_path)
-    with dpf.BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
-        assert ledger.account("tickets").spent == dpf.PrivacySpend(0.0, 0.0)

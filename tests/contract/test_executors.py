@@ -159,7 +159,7 @@ def test_ray_refuses_what_it_cannot_pickle_without_printing_it(
     made = factory.synthesizer(fleet.sure(), prompts_per_draw=100)
     with pytest.raises(dpf.LedgerError, match="ledger="):
         made.generate_all(executor=ray, worker_backend=fleet.sure)
-    assert made.accountant.spent.epsilon == 0
+    assert made.spent.epsilon == 0
     assert capfd.readouterr() == ("", "")
 
 

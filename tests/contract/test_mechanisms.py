@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
+from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import Composition, Event, Relation, Tightest, calibrate, epsilon
-from dpfewshot.budget.permit import Permit
 from dpfewshot.cli.project import MECHANISM_NAMES
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.mechanisms import (

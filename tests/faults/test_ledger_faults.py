@@ -17,7 +17,7 @@ import pytest
 import dpfewshot as dpf
 from bench.ledger_rounds import BOUNDARIES
 from bench.postgresql import Server
-from dpfewshot.ledger import LedgerAccount
+from dpfewshot.account.account import Account
 from dpfewshot.mechanisms import Gaussian
 from dpfewshot.values import PrivacySpend
 from tests.support import factory
@@ -42,14 +42,14 @@ print(json.dumps(race(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), 20)))
 FILLS = """
 import resource, sys
 import dpfewshot as dpf
-from dpfewshot.ledger import LedgerAccount
+from dpfewshot.account.account import Account
 from dpfewshot.values import PrivacySpend
 
 account = dpf.BudgetLedger.open(sys.argv[1]).account("tickets")
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 try:
     while True:
-        account.charge(account.reserve(None, PrivacySpend(0.001, 0.0), {"note": "x" * 500}))
+        account.charge(account.reserve(None, PrivacySpend(0.001, 0.0), {"note": "x" * 500}).entry)
         print("charged", flush=True)
 except dpf.LedgerError as error:
     print(error)
@@ -69,11 +69,11 @@ def in_a_process(script: str, *arguments: object) -> str:
     return finished.stdout
 
 
-def opened(url: str) -> LedgerAccount:
+def opened(url: str) -> Account:
     return dpf.BudgetLedger.open(url).create("tickets", dpf.PrivacyBudget(8.0, 1e-5))
 
 
-def synthesizer(account: LedgerAccount, **settings: Any) -> dpf.Synthesizer:
+def synthesizer(account: Account, **settings: Any) -> dpf.Synthesizer:
     budget = dpf.PrivacyBudget(epsilon=2.0, delta=1e-6)
     return factory.synthesizer(
         budget=budget, ledger=account, labels=["refund"], **({"max_tokens": 40} | settings)
@@ -144,8 +144,8 @@ def test_a_server_that_dies_during_a_demonstration_costs_no_privacy(
         with pytest.raises(dpf.LedgerError):
             account.reserve(None, COST, {})
         postgresql_server.start()
-        assert made.accountant.spent == made.plan.strata[0].spend
-        account.charge(account.reserve(None, COST, {}))
+        assert made.spent == made.plan.strata[0].spend
+        account.charge(account.reserve(None, COST, {}).entry)
     assert released == []
     assert account.verify().ok
 
@@ -168,7 +168,7 @@ def test_a_server_that_dies_between_reserve_and_charge_lets_nothing_out(
     postgresql_server.start()
     assert released == []
     monkeypatch.undo()
-    assert made.accountant.spent == made.plan.strata[0].spend  # costs budget, never privacy
+    assert made.spent == made.plan.strata[0].spend  # costs budget, never privacy
     with before_each_token(lambda _: None) as released:
         made.generate("refund")  # the connection is a new one
     assert released
@@ -184,7 +184,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def account(path: Path) -> LedgerAccount:
+def account(path: Path) -> Account:
     return opened(f"sqlite:///{path}")
 
 
@@ -252,18 +252,18 @@ def test_a_ledger_that_locks_after_the_last_draw_loses_no_demonstration(path: Pa
 
 @pytest.mark.parametrize("room", [4096, 65536])
 def test_a_full_disk_stops_everything_and_what_was_charged_stays(
-    account: LedgerAccount, path: Path, room: int
+    account: Account, path: Path, room: int
 ) -> None:
     *charged, refusal = in_a_process(FILLS, f"sqlite:///{path}", path.stat().st_size + room).splitlines()
     assert set(charged) <= {"charged"}
     assert "disk" in refusal
     assert round(account.spent.epsilon / 0.001) in (len(charged), len(charged) + 1)
     assert account.verify().ok
-    account.charge(account.reserve(None, COST, {}))  # with room again it goes on
+    account.charge(account.reserve(None, COST, {}).entry)  # with room again it goes on
     assert account.verify().ok
 
 
-def test_a_ledger_that_is_another_file_now_is_read_anew(account: LedgerAccount, path: Path) -> None:
+def test_a_ledger_that_is_another_file_now_is_read_anew(account: Account, path: Path) -> None:
     account.reserve(None, COST, {})
     with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(path.with_name("copy"))) as copy:
         source.backup(copy)

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpfewshot as dpf
+from dpfewshot.account.ledger import BudgetLedger
+from dpfewshot.account.names import dataset_name, similar
 from dpfewshot.cli import project
 from dpfewshot.cli.application import run
 from dpfewshot.errors import LedgerError
-from dpfewshot.ledger import BudgetLedger
-from dpfewshot.ledger.names import dataset_name, similar
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support import factory
 from tests.support.scripts import TASK, Sentence, tickets
@@ -134,19 +134,6 @@ def test_similar_names_are_named_and_others_are_not() -> None:
     assert similar("\u30a8\u5834", ["\u5de5\u5834", *names]) == ["\u5de5\u5834"]  # a syllable for a character
 
 
-def test_an_account_from_before_names_were_normalised_can_still_be_named(
-    ledger: BudgetLedger, path: Path
-) -> None:
-    ledger.create("tickets", BUDGET)
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE dpfewshot_account SET dataset = ?", (DECOMPOSED,))
-    assert ledger.account(DECOMPOSED).dataset == DECOMPOSED
-    with pytest.raises(LedgerError, match="another spelling"):
-        ledger.create(COMPOSED, BUDGET)
-    with pytest.raises(LedgerError, match="did you mean"):
-        ledger.account(COMPOSED)
-
-
 # ---- on purpose ---------------------------------------------------------------------------------------
 
 
@@ -165,7 +152,7 @@ def test_create_makes_the_account_and_finds_it_again(path: Path) -> None:
         assert ledger.account("tickets").entries == 2
 
 
-@pytest.mark.parametrize("ledger", [None, dpf.MemoryAccount(BUDGET)])
+@pytest.mark.parametrize("ledger", [None, dpf.Account.in_memory(BUDGET)])
 def test_create_without_a_ledger_is_a_mistake(ledger: object) -> None:
     with pytest.raises(dpf.InvalidPlan, match="create=True"):
         factory.synthesizer(budget=BUDGET, ledger=ledger, max_tokens=3, create=True)

@@ -38,10 +38,10 @@ def test_a_closed_synthesizer_refuses(way: str, drawn: bool, options: dict[str, 
     if drawn:
         made.generate("refund")
     made.close()
-    asked, spent = backend.prompts, made.accountant.spent
+    asked, spent = backend.prompts, made.spent
     with pytest.raises(dpf.BudgetExceeded, match="closed"):
         WAYS[way](made, checkpoint)
-    assert (backend.prompts, made.accountant.spent) == (asked, spent)
+    assert (backend.prompts, made.spent) == (asked, spent)
     assert not checkpoint.exists()
     made.close()
 
@@ -77,7 +77,7 @@ def test_who_waits_for_a_turn_is_refused_when_it_comes() -> None:
         made.close()
     waiting.join()
     assert "closed" in str(refused)
-    assert made.accountant.spent == dpf.PrivacySpend(0.0, 0.0)
+    assert made.spent == dpf.PrivacySpend(0.0, 0.0)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot.account.account import Account
 from dpfewshot.accounting import FixedSizeGaussian, PoissonGaussian, Relation
-from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.mechanisms import MECHANISMS, by_name
 from tests.support import inside
@@ -25,7 +25,7 @@ def test_many_demonstrations_from_disjoint_parts_cost_as_much_as_one() -> None:
     made = synthesizer(disjoint_parts=10, shots_per_label=20, tokens_per_draw=8)
     demonstrations = made.generate_all()
     assert len(demonstrations) == 40
-    assert made.accountant.spent.epsilon <= 4.0
+    assert made.spent.epsilon <= 4.0
     assert all(one.certified and one.spent == made.plan.stratum_of("refund").spend for one in demonstrations)
     with pytest.raises(dpf.BudgetExceeded):
         made.generate("refund")
@@ -144,10 +144,10 @@ def test_every_mechanism_generates_and_without_privacy_says_what_the_prompts_say
 
 
 def test_two_synthesizers_share_an_account_in_memory() -> None:
-    account = MemoryAccount(dpf.PrivacyBudget(epsilon=5.0, delta=1e-4))
+    account = Account.in_memory(dpf.PrivacyBudget(epsilon=5.0, delta=1e-4))
     first = synthesizer(ledger=account)
     first.generate("refund")
-    assert first.accountant.spent.epsilon > 3.9
+    assert first.spent.epsilon > 3.9
     with pytest.raises(dpf.BudgetExceeded):
         synthesizer(ledger=account).generate("refund")
     synthesizer(ledger=account, budget=dpf.PrivacyBudget(epsilon=1.0, delta=1e-5)).generate("refund")
@@ -163,7 +163,7 @@ def test_an_account_of_another_relation_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_account_in_memory_is_shared_for_one_relation_and_one_unit() -> None:
-    account = MemoryAccount(dpf.PrivacyBudget(epsilon=50.0, delta=1e-3))
+    account = Account.in_memory(dpf.PrivacyBudget(epsilon=50.0, delta=1e-3))
     synthesizer(ledger=account).generate("refund")
     spent = account.spent
     customers = [dpf.Record(one.text, one.label, f"customer {i}") for i, one in enumerate(tickets())]

@@ -144,7 +144,7 @@ def test_a_worker_refuses_another_model(threads: Executor) -> None:
     made = synthesizer()
     with pytest.raises(dpf.InvalidPlan, match="same model"):
         made.generate_all(executor=threads, worker_backend=fleet.OtherModel)
-    assert made.accountant.spent.epsilon == 0
+    assert made.spent.epsilon == 0
 
 
 def test_a_worker_refuses_a_backend_that_mixes_batches(threads: Executor, account: dict[str, Any]) -> None:
@@ -152,7 +152,7 @@ def test_a_worker_refuses_a_backend_that_mixes_batches(threads: Executor, accoun
     with made, pytest.raises(dpf.BackendNotBatchInvariant):
         made.generate_all(executor=threads, worker_backend=fleet.Mixing)
     assert draws_left(account) == [PLANNED] * 2
-    assert made.accountant.spent.epsilon == 0
+    assert made.spent.epsilon == 0
 
 
 # ---- what cannot be sent ---------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def test_what_processes_cannot_have_is_one_clear_error_and_costs_nothing(
     with fleet.processes(1) as pool, pytest.raises(error, match=words):
         made.generate_all(executor=pool, worker_backend=worker_backend)
     made.close()
-    assert made.accountant.spent.epsilon == 0
+    assert made.spent.epsilon == 0
 
 
 def test_an_executor_that_was_shut_down_costs_nothing(account: dict[str, Any], tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_an_executor_that_was_shut_down_costs_nothing(account: dict[str, Any], t
     path = tmp_path / "run.jsonl"
     with synthesizer(**account) as made, pytest.raises(dpf.BackendError, match="shut down"):
         made.generate_all(executor=pool, checkpoint=path)
-    assert made.accountant.spent.epsilon == 0
+    assert made.spent.epsilon == 0
     assert all(left == 1 for left in draws_in(path).values())  # lines of draws, each taken back
 
 

@@ -230,5 +230,5 @@ def test_a_backend_that_finds_itself_variant_at_a_public_answer_draws_nothing(ha
     with ThreadPoolExecutor(1) as pool, factory.synthesizer(backend, **OPTIONS) as made:
         with pytest.raises(dpf.BackendNotBatchInvariant):
             made.generate_all(executor=pool if has_executor else None)
-        assert made.accountant.spent.epsilon == 0
+        assert made.spent.epsilon == 0
     assert backend.private_answers == 0

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.budget.account import Account
-from dpfewshot.budget.scopes import partition_of
+from dpfewshot.account.account import Account
+from dpfewshot.account.scopes import partition_of
 from dpfewshot.cli.application import run
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.records.units import units
@@ -126,7 +126,7 @@ def test_a_certified_set_up_divides_as_its_account_is_charged() -> None:
 
 
 def test_a_checkpoint_is_of_one_holdout(tmp_path: Path) -> None:
-    path, account = tmp_path / "run.checkpoint", dpf.MemoryAccount(dpf.PrivacyBudget(8.0, 1e-4))
+    path, account = tmp_path / "run.checkpoint", dpf.Account.in_memory(dpf.PrivacyBudget(8.0, 1e-4))
     synthesizer(account).generate_all(checkpoint=path)
     with pytest.raises(dpf.InvalidPlan):
         synthesizer(account, holdout=0.25).generate_all(checkpoint=path)
@@ -196,7 +196,7 @@ def test_another_division_of_the_same_account_is_refused(make_account: MakeAccou
 def test_another_text_column_is_another_division(filtered: bool) -> None:
     """Without units the texts decide who chooses, so texts of another column decide otherwise."""
     rows = [{"subject": f"s{i}", "text": one.text, "label": one.label} for i, one in enumerate(tickets())]
-    account = dpf.MemoryAccount(BUDGET)
+    account = dpf.Account.in_memory(BUDGET)
     synthesizer(account, records=dpf.as_records(rows), labels=["refund"]).generate("refund")
     subjects: list[dpf.Record] = dpf.as_records(rows, text="subject")
     if filtered:
@@ -227,7 +227,7 @@ def test_what_draws_nothing_is_given_back(make_account: MakeAccount) -> None:
 
 
 def test_a_release_is_refused_an_account_of_another_unit_and_an_unknown_label() -> None:
-    account = dpf.MemoryAccount(BUDGET)
+    account = dpf.Account.in_memory(BUDGET)
     account.bind(frozenset({"zero-out"}), "customer")
     with pytest.raises(dpf.LedgerError, match="unit='customer'"):
         payment(account)

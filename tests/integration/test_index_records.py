@@ -94,7 +94,7 @@ def test_a_file_that_changed_before_a_draw_costs_nothing(
         change(path)
         with pytest.raises(dpf.InvalidRecords, match=r"tickets\.jsonl: has changed since it was indexed"):
             made.generate("refund")
-        assert made.accountant.spent.epsilon == 0
+        assert made.spent.epsilon == 0
 
 
 def replace(path: Path) -> None:
@@ -121,11 +121,11 @@ def test_a_file_that_changed_before_a_worker_opened_it_costs_nothing(
 def test_a_file_that_changes_later_loses_nothing_that_was_paid(path: Path) -> None:
     made = synthesizer(records=dpf.index_records(path), shots_per_label=2)
     made.generate("refund")
-    spent = made.accountant.spent
+    spent = made.spent
     CHANGES["longer"](path)
     with pytest.raises(dpf.InvalidRecords, match="has changed"):
         made.generate("refund")
-    assert made.accountant.spent == spent
+    assert made.spent == spent
     assert spent.epsilon > 0
 
 

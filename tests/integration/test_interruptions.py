@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.budget.draws import DrawCounts
-from dpfewshot.budget.memory import MemoryAccount
+from dpfewshot.account.account import Account
+from dpfewshot.account.draws import DrawCounts
 from dpfewshot.cli.generate import _Lines
 from tests.support import factory
 from tests.support.interruptions import Failing, acts, fails_at, make
@@ -156,7 +156,7 @@ def test_what_a_finished_run_cannot_close_nobody_draws_uncounted(
     make: Any, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = make(
-        shots_per_label=2, ledger=MemoryAccount(dpf.PrivacyBudget(4.0, 1e-5)), dataset=None, create=False
+        shots_per_label=2, ledger=Account.in_memory(dpf.PrivacyBudget(4.0, 1e-5)), dataset=None, create=False
     )
     with monkeypatch.context() as patch:
         full_at(patch, b'"blocks": [0]')

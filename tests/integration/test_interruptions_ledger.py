@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.ledger import LedgerAccount
+from dpfewshot.account.account import Account
 from tests.support.interruptions import GONE, Failing, Gone, acts, make
 from tests.support.resuming import path
 
@@ -82,7 +82,7 @@ def test_closing_after_it_gives_everything_back_once_the_ledger_answers(make: An
     backend.locked[0].unlock()
     made.close()
     assert acts(tmp_path) == ["create", "reserve", "cancel"]
-    assert made.accountant.spent.epsilon == 0
+    assert made.spent.epsilon == 0
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
@@ -113,14 +113,14 @@ def test_killed_while_it_gives_back_a_later_run_reserves_anew(make: Any, path: P
     make(budget=dpf.PrivacyBudget(20.0, 1e-3))  # makes the account
     if os.fork() == 0:
         try:
-            cancel = LedgerAccount.cancel
+            cancel = Account.cancel
 
-            def killed(self: LedgerAccount, entry: int) -> None:
+            def killed(self: Account, entry: int) -> None:
                 if after:
                     cancel(self, entry)
                 os.kill(os.getpid(), signal.SIGKILL)
 
-            LedgerAccount.cancel = killed  # type: ignore[method-assign]
+            Account.cancel = killed  # type: ignore[method-assign]
             make(Gone()).generate_all(checkpoint=path)
         finally:
             os._exit(1)
@@ -135,15 +135,16 @@ def test_killed_while_it_gives_back_a_later_run_reserves_anew(make: Any, path: P
 def test_a_first_draw_whose_answer_is_lost_costs_one_block(
     make: Any, path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: bool
 ) -> None:
-    draw, calls = LedgerAccount.draw, list[int]()
+    draw, calls = Account.draw, list[int]()
 
-    def lost(self: LedgerAccount, entry: int, lease: str, part: int) -> None:
-        draw(self, entry, lease, part)
+    def lost(self: Account, entry: int, lease: str, part: int, count: int) -> int:
+        drawn = draw(self, entry, lease, part, count)
         calls.append(entry)
         if len(calls) == 1:
             raise dpf.LedgerError("the connection was lost at COMMIT")
+        return drawn
 
-    monkeypatch.setattr(LedgerAccount, "draw", lost)
+    monkeypatch.setattr(Account, "draw", lost)
     made = make(shots_per_label=3)
     with pytest.raises(dpf.LedgerError, match="COMMIT"):
         made.generate_all(checkpoint=path if checkpoint else None)

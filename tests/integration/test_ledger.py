@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.budget.amounts import NOTHING, Amount
-from dpfewshot.budget.scopes import partition_of, scope_name
+from dpfewshot.account.account import Account
+from dpfewshot.account.amounts import NOTHING, Amount
+from dpfewshot.account.ledger import BudgetLedger
+from dpfewshot.account.scopes import partition_of, scope_name
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
-from dpfewshot.ledger import BudgetLedger, LedgerAccount
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support import factory
 from tests.support.ledgers import BUDGET, COST, account, ledger, path, rows, run, url
@@ -25,7 +26,7 @@ from tests.support.scripts import TASK
 FIXTURES = (account, ledger, path, url)
 DIES = """
 import os, signal, sys
-from dpfewshot.ledger import BudgetLedger
+from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.values import PrivacySpend
 
 account = BudgetLedger.open(sys.argv[1]).account("tickets")
@@ -38,7 +39,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 FORKS = """
 import os, sys, threading, time
-from dpfewshot.ledger import BudgetLedger
+from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 
 account = BudgetLedger.open(sys.argv[1]).account("tickets")
@@ -46,7 +47,7 @@ forked = threading.Event()
 
 def keep_reserving():
     while not forked.is_set():
-        account.cancel(account.reserve(None, PrivacySpend(0.001, 0.0), {}))
+        account.cancel(account.reserve(None, PrivacySpend(0.001, 0.0), {}).entry)
 
 threads = [threading.Thread(target=keep_reserving) for _ in range(2)]
 for thread in threads:
@@ -56,7 +57,7 @@ for _ in range(10):
     time.sleep(0.02)  # the threads are in the middle of something
     child = os.fork()
     if not child:
-        account.charge(account.reserve(None, PrivacySpend(0.05, 0.0), {}))
+        account.charge(account.reserve(None, PrivacySpend(0.05, 0.0), {}).entry)
         os._exit(0)
     children.append(child)
 statuses = [os.waitpid(child, 0)[1] for child in children]
@@ -68,15 +69,13 @@ assert statuses == [0] * 10, statuses
 
 
 # accounts
-def test_creating_twice_with_the_same_words_is_one_account(
-    ledger: BudgetLedger, account: LedgerAccount
-) -> None:
+def test_creating_twice_with_the_same_words_is_one_account(ledger: BudgetLedger, account: Account) -> None:
     account.reserve(None, COST, {})
     assert ledger.create("tickets", BUDGET).spent == COST
     assert ledger.datasets() == ["tickets"]
 
 
-def test_creating_with_another_budget_names_both(ledger: BudgetLedger, account: LedgerAccount) -> None:
+def test_creating_with_another_budget_names_both(ledger: BudgetLedger, account: Account) -> None:
     with pytest.raises(LedgerError, match=r"epsilon=1\.0.*not .*epsilon=2\.0"):
         ledger.create(account.dataset, PrivacyBudget(2.0, 1e-5))
 
@@ -84,21 +83,19 @@ def test_creating_with_another_budget_names_both(ledger: BudgetLedger, account: 
 @pytest.mark.parametrize("other", [{"relation": "add-remove"}, {"unit": "customer"}])
 @pytest.mark.parametrize("method", ["create", "account_or_create"])
 def test_a_second_relation_or_unit_is_refused(
-    ledger: BudgetLedger, account: LedgerAccount, method: str, other: dict[str, str]
+    ledger: BudgetLedger, account: Account, method: str, other: dict[str, str]
 ) -> None:
     with pytest.raises(LedgerError, match=r"zero-out.*None") as caught:
         getattr(ledger, method)(account.dataset, BUDGET, **other)
     assert repr(next(iter(other.values()))) in str(caught.value)
 
 
-def test_creating_an_account_that_adds_otherwise_is_refused(
-    ledger: BudgetLedger, account: LedgerAccount
-) -> None:
+def test_creating_an_account_that_adds_otherwise_is_refused(ledger: BudgetLedger, account: Account) -> None:
     with pytest.raises(LedgerError, match="parallel=True"):
         ledger.create(account.dataset, BUDGET, parallel=False)
 
 
-def test_a_changed_budget_counts_at_once_for_everybody(account: LedgerAccount, url: str) -> None:
+def test_a_changed_budget_counts_at_once_for_everybody(account: Account, url: str) -> None:
     with BudgetLedger.open(url) as elsewhere:
         same = elsewhere.account("tickets")
         same.reserve(None, COST, {})
@@ -112,7 +109,7 @@ def test_a_changed_budget_counts_at_once_for_everybody(account: LedgerAccount, u
     assert account.verify().ok
 
 
-def test_an_existing_account_keeps_its_own_budget(ledger: BudgetLedger, account: LedgerAccount) -> None:
+def test_an_existing_account_keeps_its_own_budget(ledger: BudgetLedger, account: Account) -> None:
     assert ledger.account_or_create(account.dataset, PrivacyBudget(0.1, 1e-9)).budget == BUDGET
     assert ledger.account_or_create("other", PrivacyBudget(0.1, 1e-9)).budget == PrivacyBudget(0.1, 1e-9)
 
@@ -144,14 +141,14 @@ def test_what_cannot_be_kept_is_refused(
 
 
 @pytest.mark.parametrize("cost", [(-0.5, 0.0), (0.0, -1e-9), (float("nan"), 0.0), (float("inf"), 0.0)])
-def test_an_impossible_cost_is_refused(account: LedgerAccount, cost: tuple[float, float]) -> None:
+def test_an_impossible_cost_is_refused(account: Account, cost: tuple[float, float]) -> None:
     with pytest.raises(InvalidPlan):
         account.reserve(None, PrivacySpend(*cost), {})
     assert account.entries == 0
 
 
 @pytest.mark.parametrize("details", [{"sigma": float("nan")}, {"sigma": object()}])
-def test_details_that_are_no_facts_are_refused(account: LedgerAccount, details: dict[str, float]) -> None:
+def test_details_that_are_no_facts_are_refused(account: Account, details: dict[str, float]) -> None:
     with pytest.raises(LedgerError, match="details"):
         account.reserve(None, COST, details)
     assert account.entries == 0
@@ -160,7 +157,7 @@ def test_details_that_are_no_facts_are_refused(account: LedgerAccount, details: 
 # processes
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["reserved", "charged"])
-def test_what_a_killed_process_had_reserved_stays_spent(account: LedgerAccount, url: str, when: str) -> None:
+def test_what_a_killed_process_had_reserved_stays_spent(account: Account, url: str, when: str) -> None:
     assert run(DIES, url, when).returncode == -signal.SIGKILL
     assert account.spent == COST
     assert account.entries == 1
@@ -177,7 +174,7 @@ def test_children_forked_between_threads_use_the_same_ledger(ledger_url: str) ->
     assert account.entries == 10
 
 
-def test_no_connection_stays_open_between_calls(account: LedgerAccount, path: Path) -> None:
+def test_no_connection_stays_open_between_calls(account: Account, path: Path) -> None:
     account.reserve(None, COST, {})
     opened = [os.path.realpath(file) for file in Path("/proc/self/fd").iterdir()]
     assert [name for name in opened if name.startswith(str(path))] == [str(path)]  # what the lock is on
@@ -198,22 +195,22 @@ def test_a_relative_name_means_the_directory_of_opening(
 def test_a_closed_ledger_refuses_its_accounts_too(url: str) -> None:
     with BudgetLedger.open(url) as ledger:
         account = ledger.create("tickets", BUDGET)
-    for call in (lambda: account.spent, lambda: account.reserve(None, COST, {}), ledger.datasets):
+    for call in (lambda: account.spent, lambda: account.reserve(None, COST, {}).entry, ledger.datasets):
         with pytest.raises(LedgerError, match="closed"):
             call()
 
 
 # plans
-def synthesizer(account: LedgerAccount, **settings: object) -> dpf.Synthesizer:
+def synthesizer(account: Account, **settings: object) -> dpf.Synthesizer:
     defaults = {"budget": dpf.PrivacyBudget(0.5, 1e-6), "max_tokens": 40}
     return factory.synthesizer(ledger=account, **(defaults | settings))
 
 
-def acts(account: LedgerAccount) -> list[tuple[object, object]]:
+def acts(account: Account) -> list[tuple[object, object]]:
     return [(row["act"], row["scope"]) for row in account.history()][1:]
 
 
-def test_a_plan_is_reserved_charged_and_settled(account: LedgerAccount) -> None:
+def test_a_plan_is_reserved_charged_and_settled(account: Account) -> None:
     with closing(synthesizer(account)) as made:
         made.generate("refund")
         scope = scope_name("tickets", TASK.labels, "refund")
@@ -228,12 +225,12 @@ def test_a_plan_is_reserved_charged_and_settled(account: LedgerAccount) -> None:
     assert account.partition == partition_of(scope)
 
 
-def test_a_plan_that_used_all_its_draws_settles_itself(account: LedgerAccount) -> None:
+def test_a_plan_that_used_all_its_draws_settles_itself(account: Account) -> None:
     synthesizer(account, max_tokens=3).generate("refund")
     assert [act for act, _ in acts(account)] == ["reserve", "charge", "release", "settle"]
 
 
-def test_another_task_is_refused_before_it_draws(account: LedgerAccount) -> None:
+def test_another_task_is_refused_before_it_draws(account: Account) -> None:
     synthesizer(account).generate("refund")
     other = dataclasses.replace(TASK, name="mood")
     made = synthesizer(account, task=other, budget=dpf.PrivacyBudget(0.1, 1e-6))
@@ -248,7 +245,7 @@ def test_an_amount_is_the_same_integers_in_the_row_the_history_and_every_sum(led
     generator, total = random.Random(3), NOTHING
     for _ in range(20):
         amount = Amount(generator.randrange(10**17), generator.randrange(4 * 10**16))
-        account.charge(account.reserve(None, amount, {}))
+        account.charge(account.reserve(None, amount, {}).entry)
         total = total.plus(amount)
         exported = account.export()
         for row in (exported["entries"][-1], exported["history"][-2]):
@@ -273,4 +270,17 @@ def test_a_plan_reserves_exactly_its_cost(tmp_path: Path) -> None:
         plan = made.plan.stratum_of("refund")
         assert (entry["epsilon_in_1e-12"], entry["delta_in_1e-18"]) == plan.cost
         assert plan.cost.fits(Amount.of_budget(PrivacyBudget(0.7, 1 / 896)))
-        assert account.spent == plan.spend == made.accountant.spent
+        assert account.spent == plan.spend == made.spent
+
+
+def test_an_account_is_opened_in_one_call_and_created_on_purpose(ledger_url: str) -> None:
+    budget = PrivacyBudget(2.0, 1e-6)
+    with pytest.raises(LedgerError, match="no account"):
+        dpf.open_account(ledger_url, "tickets")
+    made = dpf.open_account(ledger_url, "tickets", create=budget, unit="customer")
+    made.reserve(None, PrivacySpend(0.5, 0.0), {})
+    again = dpf.open_account(ledger_url, "tickets", create=PrivacyBudget(9.0, 1e-6), unit="customer")
+    assert (again.budget, again.spent) == (budget, PrivacySpend(0.5, 0.0))
+    assert dpf.open_account(ledger_url, "tickets").unit == "customer"
+    with pytest.raises(LedgerError, match="cannot be used"):
+        dpf.open_account(ledger_url, "tickets", create=budget)

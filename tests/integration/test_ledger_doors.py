@@ -9,32 +9,32 @@ from pathlib import Path
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.budget.draws import DrawCounts
+from dpfewshot.account.account import Account
+from dpfewshot.account.draws import DrawCounts
+from dpfewshot.account.sql import WHOLE
 from dpfewshot.errors import LedgerError
-from dpfewshot.ledger import LedgerAccount
-from dpfewshot.ledger.tip import WHOLE
 from dpfewshot.values import PrivacySpend
 
 LARGE, SMALL = PrivacySpend(3.9, 9e-6), PrivacySpend(0.01, 1e-9)
 
 
 @pytest.fixture
-def account(tmp_path: Path) -> LedgerAccount:
+def account(tmp_path: Path) -> Account:
     budget = dpf.PrivacyBudget(4.0, 1e-5)
     return dpf.BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db").create("tickets", budget)
 
 
 @pytest.mark.parametrize(("state", "settle"), [("settled", True), ("cancelled", False)])
 def test_a_forged_state_gives_no_budget_back(
-    account: LedgerAccount, tmp_path: Path, state: str, settle: bool
+    account: Account, tmp_path: Path, state: str, settle: bool
 ) -> None:
     """In a history so long that it is not verified before every reservation."""
-    large = account.reserve(None, LARGE, {})
+    large = account.reserve(None, LARGE, {}).entry
     if settle:
         account.charge(large)
         account.settle(large)
     for _ in range(WHOLE // 2):
-        account.cancel(account.reserve(None, SMALL, {}))
+        account.cancel(account.reserve(None, SMALL, {}).entry)
     if not settle:
         account.cancel(large)
     spent = account.spent
@@ -54,13 +54,13 @@ def test_a_forged_state_gives_no_budget_back(
 @pytest.mark.parametrize(
     "draws", [DrawCounts((-1,), "l"), DrawCounts((2.5,), "l"), DrawCounts((), "l"), DrawCounts((5,), 5)]
 )  # type: ignore[arg-type]
-def test_counts_that_cannot_be_read_back_are_refused(account: LedgerAccount, draws: DrawCounts) -> None:
+def test_counts_that_cannot_be_read_back_are_refused(account: Account, draws: DrawCounts) -> None:
     with pytest.raises(LedgerError, match="whole numbers"):
         account.reserve(None, SMALL, {}, draws)
-    entry = account.reserve(None, SMALL, {}, DrawCounts((5,), "l"))
+    entry = account.reserve(None, SMALL, {}, DrawCounts((5,), "l")).entry
     for wrong in (1.5, "1", True):
         with pytest.raises(LedgerError, match="whole numbers"):
-            account.draw_ahead(entry, "l", 0, wrong)  # type: ignore[arg-type]
+            account.draw(entry, "l", 0, wrong)  # type: ignore[arg-type]
     new = DrawCounts(draws.left, "m") if draws.lease == "l" else draws
     with pytest.raises(LedgerError, match="whole numbers"):
         account.resume(entry, None, SMALL, {}, known=("l",), draws=new)

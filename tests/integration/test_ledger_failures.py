@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dpfewshot.account.account import Account
+from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.errors import LedgerError
-from dpfewshot.ledger import BudgetLedger, LedgerAccount
 from dpfewshot.values import PrivacySpend
 from tests.support.ledgers import BUDGET, COST, account, ledger, path, rows, run, url
 
@@ -26,20 +27,20 @@ PASSWORD = "hunter2-correct-horse"
 LAZY = """
 import sys
 import dpfewshot
-import dpfewshot.ledger
+import dpfewshot.account.ledger
 from dpfewshot.errors import MissingExtra
 
 assert "sqlalchemy" not in sys.modules
 sys.modules[sys.argv[1]] = None
 try:
     budget = dpfewshot.PrivacyBudget(1.0, 1e-5)
-    dpfewshot.ledger.BudgetLedger.open(sys.argv[2]).create("tickets", budget)
+    dpfewshot.account.ledger.BudgetLedger.open(sys.argv[2]).create("tickets", budget)
 except MissingExtra as error:
     print(error)
 """
 
 
-def test_a_lock_that_is_held_too_long_says_to_try_later(account: LedgerAccount, path: Path) -> None:
+def test_a_lock_that_is_held_too_long_says_to_try_later(account: Account, path: Path) -> None:
     with BudgetLedger.open(f"sqlite:///{path}?timeout=0.1") as impatient:
         same = impatient.account("tickets")
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -68,7 +69,7 @@ def test_a_file_that_is_no_database(path: Path) -> None:
     assert path.read_bytes() == b"text,label\n" * 1000
 
 
-def test_a_damaged_file(account: LedgerAccount, path: Path) -> None:
+def test_a_damaged_file(account: Account, path: Path) -> None:
     account.reserve(None, COST, {})
     whole = path.read_bytes()
     path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dpfewshot.account import database, file_lock
+from dpfewshot.account.ledger import BudgetLedger
+from dpfewshot.account.sql import SqlTransaction
 from dpfewshot.errors import LedgerError
-from dpfewshot.ledger import BudgetLedger, database, file_lock, store
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.processes import environment
 
@@ -26,7 +28,7 @@ COST = PrivacySpend(0.1, 1e-8)
 SPENDS = """
 import sys
 import dpfewshot as dpf
-from dpfewshot.ledger import database
+from dpfewshot.account import database
 if sys.argv[2] == "unchecked":
     database.check_names = lambda file: None
 account = dpf.BudgetLedger.open(sys.argv[1]).account("tickets")
@@ -74,7 +76,7 @@ def test_a_file_of_two_names_is_refused_by_either(path: Path) -> None:
         with pytest.raises(LedgerError, match="2 names"):
             BudgetLedger.open(f"sqlite:///{other}")
         other.unlink()
-        assert account.reserve(None, COST, {}) == 1
+        assert account.reserve(None, COST, {}).entry == 1
 
 
 def test_a_file_that_is_mounted_by_itself_is_refused(
@@ -102,11 +104,11 @@ def test_two_names_spend_one_budget_where_nobody_sees_that_they_are_two(path: Pa
 
 def test_a_copy_by_another_thread_lets_nobody_in(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever closes a file drops every POSIX lock that its process has there."""
-    real = store.check_tip
+    real = SqlTransaction.checked_totals
     others: list[subprocess.Popen[str]] = []
 
-    def slow(*arguments: object) -> object:
-        totals = real(*arguments)  # type: ignore[arg-type]
+    def slow(transaction: SqlTransaction) -> object:
+        totals = real(transaction)
         copying = threading.Thread(target=lambda: [each.read_bytes() for each in path.parent.glob("budget*")])
         copying.start()
         copying.join()
@@ -116,7 +118,7 @@ def test_a_copy_by_another_thread_lets_nobody_in(path: Path, monkeypatch: pytest
         return totals
 
     with BudgetLedger.open(f"sqlite:///{path}") as ledger:
-        monkeypatch.setattr(store, "check_tip", slow)
+        monkeypatch.setattr(SqlTransaction, "checked_totals", slow)
         ledger.account("tickets").reserve(None, PrivacySpend(4.0, 1e-6), {})
         assert others[0].communicate(timeout=60)[0] == "0\n"
         assert ledger.account("tickets").verify().problems == ()
@@ -144,8 +146,8 @@ def test_a_child_opens_the_file_anew(path: Path) -> None:
     """A descriptor that it inherited would share its parent's lock."""
     script = """
 import os, sys
-from dpfewshot.ledger import file_lock
-from dpfewshot.ledger.database import Database
+from dpfewshot.account import file_lock
+from dpfewshot.account.database import Database
 database = Database(sys.argv[1])
 with database.read(): pass
 if os.fork() == 0:

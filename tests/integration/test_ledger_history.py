@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from dpfewshot.budget.draws import DrawCounts
+from dpfewshot.account import history as history_module
+from dpfewshot.account.draws import DrawCounts
+from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.errors import LedgerError
-from dpfewshot.ledger import BudgetLedger
-from dpfewshot.ledger import history as history_module
 from dpfewshot.values import PrivacySpend
 from tests.support.histories import drew, lived
 from tests.support.ledgers import BUDGET

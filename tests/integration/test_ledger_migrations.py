@@ -7,10 +7,10 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+from dpfewshot.account.database import Database
+from dpfewshot.account.ledger import BudgetLedger
+from dpfewshot.account.tables import metadata, migration
 from dpfewshot.errors import LedgerError
-from dpfewshot.ledger import BudgetLedger
-from dpfewshot.ledger.database import Database
-from dpfewshot.ledger.tables import metadata, migration
 from dpfewshot.values import PrivacyBudget
 
 

@@ -16,17 +16,17 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot.account.account import Account, Reserved
+from dpfewshot.account.amounts import Amount, EventCost, pure_cost
+from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.accounting import PoissonRandomizedResponse, epsilon
 from dpfewshot.accounting.renyi import renyi_divergence
-from dpfewshot.budget.amounts import Amount
-from dpfewshot.budget.tally import EventCost, pure_cost
 from dpfewshot.cli.application import run
 from dpfewshot.errors import BudgetExceeded, LedgerError
-from dpfewshot.ledger import BudgetLedger, LedgerAccount
 from dpfewshot.releases.calibration import NoisyMean
 from dpfewshot.report.spending import spending_of
 from dpfewshot.values import PrivacyBudget, PrivacySpend
-from tests.contract.test_account_rules import BUDGET, WEEKLY
+from tests.account.test_account_rules import BUDGET, WEEKLY
 from tests.releases.test_choosing import HELPFUL, choose
 from tests.support import factory
 from tests.support.histories import lived
@@ -59,7 +59,7 @@ DEEP_IN_THE_CHAIN = {"a divergence is moved", "a divergence and its row are lowe
 """What `verify` alone finds: no sum depends on it, or the rows before the last agree with their entries."""
 
 
-def three_plans(url: str) -> LedgerAccount:
+def three_plans(url: str) -> Account:
     account = BudgetLedger.open(url).create("tickets", BUDGET, rule="renyi")
     account.reserve(None, WEEKLY, {})
     account.reserve(None, WEEKLY, {})
@@ -101,12 +101,12 @@ RACE = """
 import sys
 import dpfewshot as dpf
 from dpfewshot.errors import BudgetExceeded
-from tests.contract.test_account_rules import WEEKLY
+from tests.account.test_account_rules import WEEKLY
 account = dpf.BudgetLedger.open(sys.argv[1]).account("tickets")
 admitted = 0
 try:
     while True:
-        account.charge(account.reserve(None, WEEKLY, {}))
+        account.charge(account.reserve(None, WEEKLY, {}).entry)
         admitted += 1
 except BudgetExceeded:
     print(admitted)
@@ -138,7 +138,7 @@ def test_a_plan_states_the_divergence_of_its_event(url: str) -> None:
 
 
 def test_a_release_of_labels_states_its_divergence() -> None:
-    account = dpf.MemoryAccount(PrivacyBudget(1.0, 1e-5), rule="renyi")
+    account = dpf.Account.in_memory(PrivacyBudget(1.0, 1e-5), rule="renyi")
     records = [dpf.Record(text=str(number), label="a") for number in range(20)]
     release = functools.partial(
         dpf.release_labels, records, count=1, epsilon=0.02, candidates=["a", "b"], account=account
@@ -152,18 +152,18 @@ def test_a_release_of_labels_states_its_divergence() -> None:
         all(release() for _ in range(100))
 
 
-class Told(dpf.MemoryAccount):
+class Told(dpf.Account):
     """Remembers what it was asked for."""
 
     costs: tuple[Any, ...] = ()
 
-    def reserve(self, scope: Any, cost: Any, details: Any, draws: Any = None) -> int:
+    def reserve(self, scope: Any, cost: Any, details: Any, draws: Any = None) -> Reserved:
         self.costs += (cost,)
         return super().reserve(scope, cost, details, draws)
 
 
 def test_a_choice_and_a_calibration_state_their_divergences() -> None:
-    account = Told(PrivacyBudget(4.0, 1e-5), rule="renyi")
+    account = Told.in_memory(PrivacyBudget(4.0, 1e-5), rule="renyi")
     choose([HELPFUL], ledger=account)
     [choice] = account.costs
     assert choice.event == PoissonRandomizedResponse(1.0, 2.0, 1)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from dpfewshot.budget.draws import DrawCounts
-from dpfewshot.budget.totals import Totals
+from dpfewshot.account import sql
+from dpfewshot.account.database import Database
+from dpfewshot.account.draws import DrawCounts, columns
+from dpfewshot.account.ledger import BudgetLedger
+from dpfewshot.account.sql import seal_of
+from dpfewshot.account.tables import accounts
 from dpfewshot.errors import LedgerError
-from dpfewshot.ledger import BudgetLedger, tip
-from dpfewshot.ledger.counting import columns
-from dpfewshot.ledger.database import Database
-from dpfewshot.ledger.totals import store_totals
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.histories import drew, lived
 
@@ -111,7 +111,7 @@ ENTRIES_ALONE = {
 def test_in_a_long_history_no_tampering_lowers_what_is_spent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(tip, "WHOLE", 0)
+    monkeypatch.setattr(sql, "WHOLE", 0)
     path = tmp_path / "budget.db"
     account = lived(f"sqlite:///{path}")
     tamper(path, FOUND_BY_RESERVING[name])
@@ -125,9 +125,10 @@ def test_in_a_long_history_no_tampering_lowers_what_is_spent(
 
 
 TOTALS = {
-    "the sums are lowered": "UPDATE dpfewshot_totals SET sums = '[]'",
-    "the seal is replaced": "UPDATE dpfewshot_totals SET seal = 'none'",
-    "the totals are dropped": "DELETE FROM dpfewshot_totals",
+    "the sums are lowered": "UPDATE dpfewshot_account SET sums = '[]'",
+    "the seal is replaced": "UPDATE dpfewshot_account SET seal = 'none'",
+    "the totals are dropped": "UPDATE dpfewshot_account SET sums = '', seal = ''",
+    "the tip is another": "UPDATE dpfewshot_account SET chain_tip = 'none', events = 3",
 }
 
 
@@ -135,7 +136,7 @@ TOTALS = {
 def test_totals_without_their_seal_are_added_up_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statements: str
 ) -> None:
-    monkeypatch.setattr(tip, "WHOLE", 0)
+    monkeypatch.setattr(sql, "WHOLE", 0)
     path = tmp_path / "budget.db"
     account = lived(f"sqlite:///{path}")
     tamper(path, statements)
@@ -148,7 +149,7 @@ def test_totals_without_their_seal_are_added_up_again(
 def test_a_cancelled_entry_gives_back_what_its_event_reserved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tip, "WHOLE", 0)
+    monkeypatch.setattr(sql, "WHOLE", 0)
     path = tmp_path / "budget.db"
     account = lived(f"sqlite:///{path}")
     tamper(path, "UPDATE dpfewshot_entry SET epsilon = 900000000000 WHERE id = 4")
@@ -161,7 +162,8 @@ def test_totals_that_were_lowered_under_a_new_seal_are_found_by_verifying(tmp_pa
     url = f"sqlite:///{tmp_path / 'budget.db'}"
     account = lived(url)
     with closing(Database(url)) as database, database.write() as connection:
-        store_totals(connection, 1, Totals())
+        row = dict(connection.execute(accounts.select()).mappings().one()) | {"sums": "[]"}
+        connection.execute(accounts.update().values(sums="[]", seal=seal_of(row)))
     assert account.verify().problems == ("the running totals are not those of its history",)
     with pytest.raises(LedgerError, match="running totals"):
         account.reserve(None, PrivacySpend(0.001, 0.0), {})
@@ -172,7 +174,7 @@ def test_an_honest_account_still_works(ledger_url: str, scope: str | None) -> No
     account = lived(ledger_url)
     account.reserve(scope, PrivacySpend(0.0, 0.0), {})
     account.change_budget(PrivacyBudget(9.0, 1e-5))
-    account.cancel(account.reserve("trec: Other", PrivacySpend(0.1, 0.0), {}))
+    account.cancel(account.reserve("trec: Other", PrivacySpend(0.1, 0.0), {}).entry)
     account.reserve("trec: Other", PrivacySpend(0.1, 0.0), {})
     assert account.verify().ok
 
@@ -223,7 +225,8 @@ def rewrite(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(
             "DELETE FROM dpfewshot_history WHERE number > 8; DELETE FROM dpfewshot_entry WHERE id = 4;"
-            "UPDATE dpfewshot_entry SET state = 'reserved' WHERE id = 3"
+            "UPDATE dpfewshot_entry SET state = 'reserved' WHERE id = 3;"
+            "UPDATE dpfewshot_account SET seal = ''"
         )
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dpfewshot.budget.draws import DrawCounts
+from dpfewshot.account.draws import DrawCounts
+from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.errors import LedgerError
-from dpfewshot.ledger import BudgetLedger
 from dpfewshot.values import PrivacySpend
 from tests.integration.test_ledger_renyi import tamper, three_plans
 from tests.support.histories import drew

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dpfewshot.budget.draws import DrawCounts
-from dpfewshot.ledger import BudgetLedger
-from dpfewshot.ledger.database import Database
-from dpfewshot.ledger.file_lock import locked
-from dpfewshot.ledger.stored_account import find, lock
+from dpfewshot.account.database import Database
+from dpfewshot.account.draws import DrawCounts
+from dpfewshot.account.file_lock import locked
+from dpfewshot.account.ledger import BudgetLedger
+from dpfewshot.account.sql import SqlTransaction
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 
 if TYPE_CHECKING:
@@ -100,12 +100,10 @@ def test_accounts_do_not_wait_for_each_other(postgresql_url: str) -> None:
         other = stack.enter_context(closing(Database(postgresql_url)))
         late = threading.Thread(target=busy.reserve, args=(None, COST, {}))
         with other.write() as connection:
-            stored = find(connection, "a")
-            assert stored is not None
-            lock(connection, stored)
+            SqlTransaction(connection, busy._store.settings).account()  # noqa: SLF001 - locks it
             late.start()
-            entry = free.reserve("trec: Number", COST, {}, DrawCounts((4,), "lease"))
-            assert free.draw_ahead(entry, "lease", 0, 2) == 2
+            entry = free.reserve("trec: Number", COST, {}, DrawCounts((4,), "lease")).entry
+            assert free.draw(entry, "lease", 0, 2) == 2
             free.settle(entry, "lease")
             free.change_budget(PrivacyBudget(2.0, 1e-5))
             assert free.verify().ok

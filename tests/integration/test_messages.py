@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot.account.ledger import BudgetLedger, open_account
+from dpfewshot.account.verification import check
 from dpfewshot.cli.application import run
 from dpfewshot.demonstrations import Demonstrations
-from dpfewshot.ledger import BudgetLedger
-from dpfewshot.ledger.opening import open_account
-from dpfewshot.ledger.verification import check
 from tests.support.factory import demonstration
 
 
@@ -30,7 +29,7 @@ def test_an_overdrawn_account_and_a_changed_entry(tmp_path: Path, capsys: pytest
     url = f"sqlite:///{tmp_path / 'a.db'}"
     with BudgetLedger.open(url) as ledger:
         account = ledger.create("tickets", dpf.PrivacyBudget(4.0, 1e-5))
-        account.charge(account.reserve(None, dpf.PrivacySpend(3.5, 1e-6), {}))
+        account.charge(account.reserve(None, dpf.PrivacySpend(3.5, 1e-6), {}).entry)
         snapshot = account._store.snapshot(account._stored)  # noqa: SLF001 - what someone tampered with
         snapshot.entries[0]["epsilon"] = 10**12
         [problem] = check(snapshot).problems

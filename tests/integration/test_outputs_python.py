@@ -76,14 +76,15 @@ Call = Callable[[Here], object]
 
 def _spent(synthesizer: dpf.Synthesizer) -> object:
     synthesizer.generate("refund")
-    accountant = synthesizer.accountant
-    return accountant, accountant.spent, accountant.remaining
+    account = synthesizer.account
+    assert account is not None
+    return account, account.spent, account.remaining
 
 
 def _closed(synthesizer: dpf.Synthesizer) -> object:
     synthesizer.generate("refund", max_tokens=2)
     synthesizer.close()
-    return synthesizer.accountant.spent
+    return synthesizer.spent
 
 
 def _refused(synthesizer: dpf.Synthesizer) -> object:

@@ -91,7 +91,7 @@ def test_a_failing_backend_says_nothing(call: str, failure: str, tokens_per_draw
     assert type(error) is kind
     assert_says_nothing(error)
     assert error.__cause__ is None
-    assert made.accountant.spent.epsilon > 3.9, "what was drawn stays charged"
+    assert made.spent.epsilon > 3.9, "what was drawn stays charged"
 
 
 class TimesOut(BaseException):

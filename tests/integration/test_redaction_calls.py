@@ -12,11 +12,11 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot import audit, evaluation
+from dpfewshot.account.database import Database
 from dpfewshot.audit.influence import influences
 from dpfewshot.audit.membership import membership_inference, trials_of_records
 from dpfewshot.cli.application import run
 from dpfewshot.evaluation import Experiment, NonPrivateSample, Results, Trial
-from dpfewshot.ledger.database import Database
 from tests.support.crash_reporter import collected
 from tests.support.redaction import (
     CANARIES,
@@ -68,10 +68,10 @@ def experiment(backend: Sentence) -> Experiment:
     )
 
 
-class Locked(dpf.MemoryAccount):
+class Locked(dpf.Account):
     """An account that fails while it handles another error."""
 
-    def reserve(self, *arguments: Any) -> int:
+    def reserve(self, *arguments: Any) -> Any:
         try:
             return int(f"{SECRET} {arguments}")
         except ValueError:
@@ -121,7 +121,7 @@ PRIVATE_CALLS: dict[str, Callable[[], object]] = {
     "non_private_sample": lambda: dpf.non_private_sample(TASK, rows()),
     "release_labels": lambda: dpf.release_labels(rows(), count=1, epsilon=1.0, delta=1e-6),
     "release_labels, no ledger": lambda: dpf.release_labels(
-        rows()[:-1], count=1, epsilon=1.0, delta=1e-6, account=Locked(BUDGET)
+        rows()[:-1], count=1, epsilon=1.0, delta=1e-6, account=Locked.in_memory(BUDGET)
     ),
     "leak_check": lambda: audit.leak_check([DEMONSTRATION], RECORDS, Untokenisable()),
     "leak_check, rows": lambda: audit.leak_check([DEMONSTRATION], rows()),

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot.account.account import Account
+from dpfewshot.account.amounts import Amount
+from dpfewshot.account.draws import DrawCounts
 from dpfewshot.audit.certified import check_certificates
-from dpfewshot.budget.amounts import Amount
-from dpfewshot.budget.draws import DrawCounts
 from dpfewshot.certificates import line_hash
-from dpfewshot.ledger.store import Store
 from tests.support.interruptions import Failing, acts, fails_at, make
 from tests.support.ledgers import account, ledger, path, url
 
@@ -45,7 +45,7 @@ def nights(folder: Path, cancelled: int) -> str:
         made = []
         for _ in range(NIGHTS):
             for _ in range(cancelled):
-                account.cancel(account.reserve(None, Amount(10**11, 0), {"mechanism": "gaussian"}))
+                account.cancel(account.reserve(None, Amount(10**11, 0), {"mechanism": "gaussian"}).entry)
             with _sure(ledger) as one:
                 made += one.generate_all()
         published = dpf.Demonstrations(made)
@@ -111,7 +111,7 @@ def test_a_text_that_was_replaced_relabelled_invented_or_repeated_is_named(
 def test_a_ledger_that_fails_at_the_record_loses_no_text_and_hands_out_none(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, max_tokens: int, *, committed: bool
 ) -> None:
-    record, failures = Store.record_release, iter([True, True])
+    record, failures = Account.record_release, iter([True, True])
 
     def failing(*arguments: Any) -> None:
         if committed:
@@ -121,7 +121,7 @@ def test_a_ledger_that_fails_at_the_record_loses_no_text_and_hands_out_none(
         if not committed:
             record(*arguments)
 
-    monkeypatch.setattr(Store, "record_release", failing)
+    monkeypatch.setattr(Account, "record_release", failing)
     backend, checkpoint = Failing(), tmp_path / "run.jsonl"
     ways: dict[str, Callable[[dpf.Synthesizer], list[dpf.Demonstration]]] = {
         "generate": lambda one: [one.generate("refund")],
@@ -145,7 +145,7 @@ def test_a_ledger_that_fails_at_the_record_loses_no_text_and_hands_out_none(
 def test_a_process_that_dies_at_the_record_is_resumed_without_a_draw(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, recorded: bool
 ) -> None:
-    record = Store.record_release
+    record = Account.record_release
 
     def dying(*arguments: Any) -> None:
         if recorded:
@@ -154,7 +154,7 @@ def test_a_process_that_dies_at_the_record_is_resumed_without_a_draw(
 
     checkpoint = tmp_path / "run.jsonl"
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "record_release", dying)
+        patch.setattr(Account, "record_release", dying)
         with pytest.raises(KeyboardInterrupt):
             make().generate_all(checkpoint=checkpoint)
     later = Failing()
@@ -177,8 +177,8 @@ def test_what_a_resumed_run_repeats_word_for_word_is_recorded_again(make: Make, 
     assert checked(tmp_path, made) == (True, "")
 
 
-def test_only_the_holder_of_the_lease_records(account: dpf.ledger.LedgerAccount) -> None:
-    entry = account.reserve(None, Amount(10**11, 0), {"steps": 2}, DrawCounts((2,), "first"))
+def test_only_the_holder_of_the_lease_records(account: dpf.Account) -> None:
+    entry = account.reserve(None, Amount(10**11, 0), {"steps": 2}, DrawCounts((2,), "first")).entry
     with pytest.raises(dpf.LedgerError, match="never charged"):
         account.record_release(entry, "first", "ab" * 32, 1)
     account.draw(entry, "first", 0)

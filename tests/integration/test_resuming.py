@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dpfewshot as dpf
-from dpfewshot.budget.memory import MemoryAccount
-from dpfewshot.budget.reservation import Reservation
+from dpfewshot.account.account import Account
+from dpfewshot.account.reservation import Reservation
 from tests.support.resuming import Dying, Interrupted, draws_in, ledger, path, shared, synthesizer
 
 FIXTURES = (ledger, path, shared)
@@ -31,7 +31,7 @@ def test_a_finished_run_is_there_for_nothing(path: Path, ledger: dict[str, str])
     assert again.generate_all(checkpoint=path, on_demonstration=seen.append) == first
     assert seen == []
     assert again.set_up.backend.draws == 0
-    assert again.accountant.spent.epsilon <= 4.0
+    assert again.spent.epsilon <= 4.0
     assert dpf.Demonstrations.from_jsonl(path).items == first.items
 
 
@@ -42,16 +42,14 @@ def test_an_interrupted_demonstration_resumes_from_its_tokens(
     made = synthesizer(Dying(answers), **ledger)
     with pytest.raises(dpf.BackendError):
         made.generate_all(checkpoint=path)
-    spent = made.accountant.spent
+    spent = made.spent
     later = synthesizer(**ledger)
     demonstrations = later.generate_all(checkpoint=path)
     assert [one.text for one in demonstrations] == ["my parcel is late"] * 2
     assert [one.label for one in demonstrations] == ["refund", "delivery"]
     assert later.set_up.backend.draws == 10 - answers
     assert draws_in(path) == {0: 5 + (answers < 5), 1: 5 + (answers > 5)}
-    assert later.accountant.spent.epsilon == pytest.approx(
-        spent.epsilon, abs=0.1
-    )  # the labels' plans differ a hair
+    assert later.spent.epsilon == pytest.approx(spent.epsilon, abs=0.1)  # the labels' plans differ a hair
     assert all(one.spent is not None and one.spent.epsilon <= 4.0 for one in demonstrations)
 
 
@@ -68,11 +66,11 @@ def test_the_same_synthesizer_resumes_too(path: Path) -> None:
 def test_a_budget_in_memory_counts_what_the_checkpoint_says(path: Path) -> None:
     with pytest.raises(dpf.BackendError):
         synthesizer(Dying(7)).generate_all(checkpoint=path)
-    shared = MemoryAccount(dpf.PrivacyBudget(4.0, 1e-5))
+    shared = Account.in_memory(dpf.PrivacyBudget(4.0, 1e-5))
     later = synthesizer(ledger=shared)
     later.generate_all(checkpoint=path)
     assert 3.9 < shared.spent.epsilon <= 4.0
-    poor = MemoryAccount(dpf.PrivacyBudget(2.0, 1e-5))
+    poor = Account.in_memory(dpf.PrivacyBudget(2.0, 1e-5))
     with pytest.raises(dpf.BudgetExceeded):
         synthesizer(ledger=poor).generate_all(checkpoint=path)
 
@@ -177,7 +175,7 @@ def test_any_interruptions_draw_no_more_than_was_planned(
             made = synthesizer(Dying(answers, Interrupted() if cut else None), **options)
             with suppress(Interrupted, dpf.BackendError, dpf.BudgetExceeded):
                 made.generate_all(checkpoint=path, on_demonstration=finished.append)
-            plan, spent = made.plan, made.accountant.spent
+            plan, spent = made.plan, made.spent
             assert spent.epsilon <= 4.0
     assert len(drawn) <= 2
     assert all(number <= plan.steps for number in drawn.values())

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.budget.draws import DrawCounts
-from dpfewshot.budget.memory import MemoryAccount
-from dpfewshot.ledger.counting import columns
+from dpfewshot.account.account import Account
+from dpfewshot.account.draws import DrawCounts, columns
 from tests.support.resuming import Dying, interrupted, ledger, path, shared, synthesizer
 
 FIXTURES = (ledger, path, shared)
@@ -83,10 +82,10 @@ def test_a_copy_without_draws_left_pays_for_nothing_more(
     interrupted(path, 3, **plan)
     copy = seems_original(Path(shutil.copy(path, elsewhere / "run.jsonl")))
     finished = synthesizer(**plan).generate_all(checkpoint=path)
-    spent = synthesizer(**plan).accountant.spent
+    spent = synthesizer(**plan).spent
     with pytest.raises(dpf.LedgerError, match="start anew"):
         synthesizer(**plan).generate_all(checkpoint=copy)
-    assert synthesizer(**plan).accountant.spent == spent
+    assert synthesizer(**plan).spent == spent
     assert synthesizer(**plan).generate_all(checkpoint=path) == finished
 
 
@@ -115,7 +114,7 @@ def test_a_checkpoint_resumes_no_entry_but_its_own(path: Path, tmp_path: Path) -
     with pytest.raises(dpf.LedgerError, match=r"second\.db' did not grant the draws.*its own ledger"):
         made.generate_all(checkpoint=path)
     assert made.set_up.backend.draws == 0
-    assert cheap.accountant.spent.epsilon < 0.11
+    assert cheap.spent.epsilon < 0.11
 
 
 def test_a_run_whose_checkpoint_was_taken_over_draws_no_more(
@@ -174,7 +173,7 @@ def test_with_a_ledger_a_checkpoint_may_move_to_another_file_system(
 
 
 def test_in_one_process_a_budget_in_memory_finds_a_stale_copy(path: Path) -> None:
-    account = MemoryAccount(dpf.PrivacyBudget(100.0, 1e-3))
+    account = Account.in_memory(dpf.PrivacyBudget(100.0, 1e-3))
     interrupted(path, ledger=account)
     backup = path.read_bytes()
     synthesizer(ledger=account).generate_all(checkpoint=path)

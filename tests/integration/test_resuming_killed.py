@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.budget.reservation import Reservation
+from dpfewshot.account.account import Account
+from dpfewshot.account.reservation import Reservation
 from dpfewshot.generation.checkpoint import Checkpoint
-from dpfewshot.ledger import LedgerAccount
 from tests.support.resuming import synthesizer
 
 # newer Pythons warn of what is tested here: a fork beside threads
@@ -66,7 +66,7 @@ def run_with_boundaries(folder: Path, dies_at: int | None, *, forgets: Sequence[
     for name in ("reserved", "resuming", "draw", "token", "finish"):
         watched(Checkpoint, name)
     for name in ("reserve", "draw", "resume"):
-        watched(LedgerAccount, name)
+        watched(Account, name)
     watched(Reservation, "draw")
     account = {"ledger": url(folder), "dataset": "tickets", "create": True}
     plan: dict[str, Any] = {"labels": ["refund"], "shots_per_label": 2, "max_tokens": 4, "tokens_per_draw": 2}
@@ -144,7 +144,6 @@ def test_a_checkpoint_that_forgets_its_draws_draws_no_more_than_the_ledger_count
 
 def test_control_when_nobody_counts_the_draws_it_is_found_out(tmp_path: Path) -> None:
     worst = (
-        most_drawn(folder_with_ledger(tmp_path, str(at)), at, [Checkpoint, LedgerAccount])
-        for at in range(8, 24, 5)
+        most_drawn(folder_with_ledger(tmp_path, str(at)), at, [Checkpoint, Account]) for at in range(8, 24, 5)
     )
     assert max(worst) > BLOCKS

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.budget.memory import MemoryAccount
+from dpfewshot.account.account import Account
 from dpfewshot.demonstrations import COLUMNS
 from tests.support.resuming import Dying, ledger, path, synthesizer
 from tests.support.scripts import TASK
@@ -65,7 +65,7 @@ def test_two_runs_cannot_hold_one_checkpoint(path: Path) -> None:
 
 
 def test_what_is_left_is_the_checkpoints(path: Path) -> None:
-    account = MemoryAccount(dpf.PrivacyBudget(100.0, 1e-3))
+    account = Account.in_memory(dpf.PrivacyBudget(100.0, 1e-3))
     made = synthesizer(ledger=account)
     made.generate_all(checkpoint=path)
     spent = account.spent
@@ -118,7 +118,7 @@ def test_a_folder_that_is_not_there(path: Path) -> None:
     made = synthesizer()
     with pytest.raises(dpf.LedgerError, match="cannot be opened"):
         made.generate_all(checkpoint=path / "nowhere" / "run.jsonl")
-    assert made.accountant.spent.epsilon == 0
+    assert made.spent.epsilon == 0
 
 
 def test_nothing_is_drawn_that_is_not_on_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def test_every_mechanism_writes_what_the_schema_asks_for(mechanism: Mechanism) -
     check(one.text)
     assert one.token_count <= 14
     assert one.certified
-    assert made.accountant.spent.epsilon <= 4
+    assert made.spent.epsilon <= 4
 
 
 @pytest.mark.parametrize("seed", range(3))

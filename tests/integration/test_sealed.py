@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.budget.amounts import Amount
-from dpfewshot.budget.reservation import Accountant
+from dpfewshot.account.amounts import Amount
 from dpfewshot.generation.experiments import unaccounted
 from dpfewshot.generation.generation import Generation
 from dpfewshot.generation.request import GenerationRequest
@@ -58,7 +57,7 @@ def test_no_public_name_can_be_set(mechanism: str) -> None:
         "Draws",
         "PlanSettings",
         "TokenLoop",
-        "Accountant",
+        "Account",
     } <= classes
     for path, thing, name in found:
         value = getattr(thing, name)
@@ -160,7 +159,7 @@ def test_the_writer_of_a_set_up_cannot_be_exchanged() -> None:
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_an_account_in_memory_is_not_copied(copied: Callable[[object], object]) -> None:
     with pytest.raises(dpf.LedgerError, match="spend it again"):
-        copied(dpf.MemoryAccount(dpf.PrivacyBudget(1.0, 1e-6)))
+        copied(dpf.Account.in_memory(dpf.PrivacyBudget(1.0, 1e-6)))
 
 
 def test_an_experiment_says_that_it_is_not_private(caplog: pytest.LogCaptureFixture) -> None:
@@ -171,7 +170,7 @@ def test_an_experiment_says_that_it_is_not_private(caplog: pytest.LogCaptureFixt
             one = unaccounted(set_up).release(GenerationRequest("refund", 8))
             assert not one.certified
             assert one.spent is None
-    assert made.accountant.spent.epsilon == 0
+    assert made.spent.epsilon == 0
     assert not caplog.records
 
 
@@ -185,7 +184,7 @@ def test_no_argument_sets_the_random_source() -> None:
 
 
 def test_what_no_account_pays_for_is_not_private() -> None:
-    generation = Generation(synthesizer().set_up, Accountant(None))
+    generation = Generation(synthesizer().set_up, None)
     assert generation.set_up.certified
     assert not generation.release(GenerationRequest("refund", 8)).certified
 

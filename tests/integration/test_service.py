@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.budget.memory import MemoryAccount
+from dpfewshot.account.account import Account
 from tests.support import inside
 from tests.support.resuming import ledger
 from tests.support.scripts import Sentence
@@ -36,7 +36,7 @@ def test_a_cancelled_coroutine_stops_at_the_next_token_and_its_charge_stands(led
         made = synthesizer(backend, shots_per_label=2, **ledger)
         await cancelled(asyncio.create_task(made.agenerate("refund")), backend)
         assert inside.draws_left(made) == [(15,)]
-        assert made.accountant.spent.epsilon > 3.9
+        assert made.spent.epsilon > 3.9
         backend.open()
         assert (await made.agenerate("refund")).text == "my parcel is late"
         assert made.generate("delivery").text == "my parcel is late"
@@ -56,7 +56,7 @@ def test_cancelled_before_the_first_draw_gives_everything_back(ledger: dict[str,
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
-        assert made.accountant.spent == NOTHING
+        assert made.spent == NOTHING
         assert (await made.agenerate("refund")).text == "my parcel is late"
 
     asyncio.run(scenario())
@@ -75,9 +75,9 @@ def test_cancelled_between_reserving_and_drawing_gives_everything_back(ledger: d
         made = synthesizer(backend, **ledger)
         task = asyncio.create_task(made.agenerate("refund"))
         await arrival(backend)
-        assert made.accountant.spent.epsilon > 3.9  # reserved, and nothing drawn
+        assert made.spent.epsilon > 3.9  # reserved, and nothing drawn
         await cancelled(task, backend)
-        assert made.accountant.spent == NOTHING
+        assert made.spent == NOTHING
 
     asyncio.run(scenario())
 
@@ -136,7 +136,7 @@ def test_a_cancelled_run_resumes_from_its_checkpoint(tmp_path: Path, ledger: dic
         backend.open()
         demonstrations = await made.agenerate_all(checkpoint=path)
         assert [one.text for one in demonstrations] == ["my parcel is late"] * 2
-        assert made.accountant.spent.epsilon <= 4.0
+        assert made.spent.epsilon <= 4.0
 
     asyncio.run(scenario())
 
@@ -146,7 +146,7 @@ def test_a_cancelled_run_resumes_from_its_checkpoint(tmp_path: Path, ledger: dic
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_many_threads_share_one_synthesizer(durable: bool, ledger: dict[str, str]) -> None:
-    account: dict[str, Any] = ledger if durable else {"ledger": MemoryAccount(BUDGET)}
+    account: dict[str, Any] = ledger if durable else {"ledger": Account.in_memory(BUDGET)}
     made = synthesizer(shots_per_label=4, **account)
 
     def work(number: int) -> str:
@@ -160,7 +160,7 @@ def test_many_threads_share_one_synthesizer(durable: bool, ledger: dict[str, str
     assert set(texts) == {"my parcel is late", "refused"}
     # 32 draws a label; a demonstration takes five, and is begun while eight are left
     assert texts.count("my parcel is late") == 2 * 5
-    assert 3.9 < made.accountant.spent.epsilon <= 4.0
+    assert 3.9 < made.spent.epsilon <= 4.0
 
 
 # ---- fork ------------------------------------------------------------------------------------------------
@@ -190,14 +190,14 @@ def test_a_budget_in_memory_is_refused_in_a_child() -> None:
         told = in_child(lambda: made.generate("refund").text)
         assert told.startswith("LedgerError: ")
         assert "ledger=" in told
-        assert in_child(lambda: str(made.accountant.spent)).startswith("LedgerError")
-        made.generate("refund" if made.accountant.spent == NOTHING else "delivery")
+        assert in_child(lambda: str(made.spent)).startswith("LedgerError")
+        made.generate("refund" if made.spent == NOTHING else "delivery")
 
 
 def test_a_child_of_its_parents_number_has_no_budget_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Containers give out the number 1 many times."""
     monkeypatch.setattr(os, "getpid", lambda: 1)
-    account = dpf.MemoryAccount(BUDGET)
+    account = dpf.Account.in_memory(BUDGET)
     assert account.spent.epsilon == 0.0
     assert "each forked child would spend it again" in in_child(lambda: str(account.spent))
 
@@ -218,7 +218,7 @@ def test_a_child_reserves_for_itself_whatever_its_parent_holds(ledger: dict[str,
     thread.start()
     held.wait()
     assert in_child(lambda: made.generate("refund").text) == "my parcel is late"
-    assert 7.9 < made.accountant.spent.epsilon <= 8.0
+    assert 7.9 < made.spent.epsilon <= 8.0
     assert in_child(lambda: made.generate("refund").text).startswith("BudgetExceeded")
     assert in_child(lambda: asyncio.run(made.agenerate("delivery")).text) == "my parcel is late"
     done.set()

@@ -43,15 +43,16 @@ def test_labels_compose_in_parallel() -> None:
     made = synthesizer(prompts_per_draw=40)
     demonstrations = made.generate_all()
     assert [one.label for one in demonstrations] == ["refund", "delivery"]
-    assert made.accountant.spent.epsilon <= 4.0
-    assert made.accountant.spent.delta == 1e-5
-    assert made.accountant.remaining.epsilon < 0.1
+    assert made.spent.epsilon <= 4.0
+    assert made.spent.delta == 1e-5
+    assert made.account is not None
+    assert made.account.remaining.epsilon < 0.1
 
 
 def test_nothing_is_spent_before_the_first_draw() -> None:
     made = synthesizer()
     assert made.plan.epsilon is not None
-    assert made.accountant.spent == dpf.PrivacySpend(0.0, 0.0)
+    assert made.spent == dpf.PrivacySpend(0.0, 0.0)
 
 
 def test_population_makes_the_relation_add_remove_and_fixes_the_rate() -> None:
@@ -69,7 +70,7 @@ def test_leftover_draws_serve_further_shots_and_no_more() -> None:
     assert made.generate("refund", max_tokens=3).token_count == 3
     with pytest.raises(dpf.BudgetExceeded):
         made.generate("refund", max_tokens=1)
-    assert made.accountant.spent.epsilon == made.plan.stratum_of("refund").spend.epsilon  # type: ignore[union-attr]
+    assert made.spent.epsilon == made.plan.stratum_of("refund").spend.epsilon  # type: ignore[union-attr]
 
 
 def test_the_rest_of_a_draw_is_forfeited() -> None:
@@ -123,7 +124,7 @@ def test_extraction_tasks_share_one_budget_over_all_labels() -> None:
     assert made.plan.steps == 16
     assert made.plan.strata[0].scope is None
     assert [one.label for one in made.generate_all()] == ["drama", "comedy"]
-    assert made.accountant.spent.epsilon == made.plan.epsilon
+    assert made.spent.epsilon == made.plan.epsilon
 
 
 def test_units_with_many_records_count_once() -> None:

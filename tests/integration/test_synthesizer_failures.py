@@ -85,7 +85,7 @@ def test_a_server_that_is_dead_from_the_start_costs_nothing(tmp_path: Path) -> N
     made = synthesizer(Dead(), ledger=ledger, dataset="tickets", create=True)
     with pytest.raises(dpf.BackendError):
         made.generate("refund")
-    assert made.accountant.spent == dpf.PrivacySpend(0.0, 0.0)
+    assert made.spent == dpf.PrivacySpend(0.0, 0.0)
     assert synthesizer(ledger=ledger, dataset="tickets").generate("refund").certified
 
 
@@ -93,7 +93,7 @@ def test_a_backend_that_fails_after_a_draw_keeps_the_charge() -> None:
     made = synthesizer(Dying(), prompts_per_draw=50)
     with pytest.raises(dpf.BackendError):
         made.generate("refund")
-    assert made.accountant.spent.epsilon > 3.9
+    assert made.spent.epsilon > 3.9
 
 
 def test_a_lying_backend_is_refused() -> None:
@@ -120,5 +120,5 @@ def test_nan_and_truncated_logprobs_are_zero_vectors_or_zero_coordinates() -> No
 def test_reprs_hold_no_private_text() -> None:
     made = synthesizer(records=[POISON] * 100, labels=["refund"])
     made.generate("refund")
-    things = [POISON, made, made.plan, made.accountant, *inside.objects(made)]
+    things = [POISON, made, made.plan, made.account, *inside.objects(made)]
     assert not [thing for thing in things if "swordfish" in repr(thing) or "secret" in repr(thing)]

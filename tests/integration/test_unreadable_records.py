@@ -219,7 +219,7 @@ class Here:
 
     records: Any
     folder: Path
-    account: dpf.MemoryAccount
+    account: dpf.Account
 
     @property
     def paid(self) -> dict[str, Any]:
@@ -370,7 +370,7 @@ def outcome(verb: str, step: Step | None, *, masked: bool = False) -> Outcome:
                 "dpfewshot.generation.set_up.disjoint_parts",
                 lambda units, parts, _: [np.arange(part, units, parts) for part in range(parts)],
             )
-        here = Here(records, folder, dpf.MemoryAccount(BUDGET))
+        here = Here(records, folder, dpf.Account.in_memory(BUDGET))
         try:
             result = repr(VERBS[verb](here))
         except dpf.DPFewShotError as error:
@@ -425,5 +425,5 @@ def test_a_file_that_changed_is_found_whoever_is_drawn_and_costs_nothing(
     records = jsonl(tmp_path, rows())
     (tmp_path / "r.jsonl").write_bytes(b"\n")
     with pytest.raises(dpf.InvalidRecords, match="has changed since it was indexed"):
-        VERBS[verb](here := Here(records, tmp_path, dpf.MemoryAccount(BUDGET)))
+        VERBS[verb](here := Here(records, tmp_path, dpf.Account.in_memory(BUDGET)))
     assert here.account.spent.epsilon == 0

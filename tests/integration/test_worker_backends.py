@@ -75,7 +75,7 @@ def test_workers_never_make_clients_of_their_own_of_a_server(threads: Executor, 
             made = factory.synthesizer(backend if own == "server" else fleet.sure(), **OPTIONS)
             with pytest.raises(dpf.InvalidPlan, match="ThreadPoolExecutor"):
                 made.generate_all(executor=threads, worker_backend=client)
-            assert made.accountant.spent.epsilon == 0
+            assert made.spent.epsilon == 0
 
 
 def test_processes_of_a_server_are_told_to_be_threads(account: dict[str, Any]) -> None:
@@ -101,7 +101,7 @@ def test_a_worker_refuses_other_weights_before_a_draw(threads: Executor) -> None
     with factory.synthesizer(Formed("file"), **OPTIONS) as made:
         with pytest.raises(dpf.InvalidPlan, match=r"worker's model has weights='bf16'.* weights='file'"):
             made.generate_all(executor=threads, worker_backend=partial(Formed, "bf16"))
-        assert made.accountant.spent.epsilon == 0
+        assert made.spent.epsilon == 0
 
 
 class Named(Sentence):
@@ -116,7 +116,7 @@ def test_a_worker_of_another_model_is_refused_since_certificates_name_it(threads
     with factory.synthesizer(Named("ab"), **OPTIONS) as made:
         with pytest.raises(dpf.InvalidPlan, match=r"worker's model is sha256:cd, and the .* sha256:ab"):
             made.generate_all(executor=threads, worker_backend=partial(Named, "cd"))
-        assert made.accountant.spent.epsilon == 0
+        assert made.spent.epsilon == 0
         [one, _] = made.generate_all(executor=threads, worker_backend=partial(Named, "ab"))
     assert one.certificate is not None
     assert (one.certificate.model, one.certificate.tokenizer) == ("sha256:ab", None)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dpfewshot import _core
+from dpfewshot.account.permit import Permit
 from dpfewshot.accounting.events import FixedSizeGaussian, PoissonGaussian
-from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.mechanisms import (
     AdaDPSyn,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dpfewshot import _core
+from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import ZeroConcentrated, calibrate
-from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws, InvisibleInk, RowChange
 

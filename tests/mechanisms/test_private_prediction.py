@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpfewshot import _core
+from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import (
     PoissonBoundedRange,
     PoissonProduct,
@@ -18,7 +19,6 @@ from dpfewshot.accounting import (
     calibrate,
     epsilon,
 )
-from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws, PrivatePrediction, RowChange
 

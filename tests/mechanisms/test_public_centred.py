@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dpfewshot import _core
-from dpfewshot.budget.permit import Permit
+from dpfewshot.account.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import ClippingQuantile, PublicCentred, RowChange
 from dpfewshot.mechanisms.gaussian import nearest_distribution, noise_scale

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dpfewshot import _core
+from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import PoissonProduct, PoissonRandomizedResponse, epsilon
-from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws, ReportNoisyMax, RowChange
 from dpfewshot.mechanisms.report_noisy_max import noise_rate

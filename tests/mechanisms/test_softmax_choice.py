@@ -9,8 +9,8 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
+from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import PoissonBoundedRange, PoissonProduct, Tightest, ZeroConcentrated, calibrate
-from dpfewshot.budget.permit import Permit
 from dpfewshot.mechanisms import Draws, Gaussian, Mechanism, RowChange, SoftmaxChoice
 
 CANDIDATES = 100

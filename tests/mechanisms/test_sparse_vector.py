@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpfewshot import _core
+from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import (
     Composition,
     PoissonBoundedRange,
@@ -20,7 +21,6 @@ from dpfewshot.accounting import (
     calibrate,
     epsilon,
 )
-from dpfewshot.budget.permit import Permit
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.mechanisms import (
     Draws,

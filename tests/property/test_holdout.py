@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpfewshot.budget.scopes import Partition, partition_of
+from dpfewshot.account.scopes import Partition, partition_of
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.records import as_records
 from dpfewshot.records.units import Unit, UnitSequence, units

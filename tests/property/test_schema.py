@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import dpfewshot as dpf
-from dpfewshot.budget.permit import Permit
+from dpfewshot.account.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.token_loop import TokenLoop

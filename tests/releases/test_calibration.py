@@ -76,7 +76,7 @@ def test_it_is_of_one_prompt() -> None:
 
 
 def test_it_is_charged_before_it_is_released_and_adds_without_a_partition() -> None:
-    account = dpf.MemoryAccount(dpf.PrivacyBudget(1.5, 1e-5))
+    account = dpf.Account.in_memory(dpf.PrivacyBudget(1.5, 1e-5))
     account_of = {"ledger": account, "budget": dpf.PrivacyBudget(1.0, 1e-6)}
     assert account.spent.epsilon == 0.0
     found = released(**account_of)
@@ -87,7 +87,7 @@ def test_it_is_charged_before_it_is_released_and_adds_without_a_partition() -> N
 
 
 def test_a_refused_release_asks_the_model_nothing_about_records() -> None:
-    account, asked = dpf.MemoryAccount(dpf.PrivacyBudget(0.5, 1e-5)), []
+    account, asked = dpf.Account.in_memory(dpf.PrivacyBudget(0.5, 1e-5)), []
 
     class Counting(Colours):
         def next_token_logprobs(self, *arguments: Any, **named: Any) -> Any:
@@ -101,7 +101,7 @@ def test_a_refused_release_asks_the_model_nothing_about_records() -> None:
 
 @pytest.mark.parametrize("error", [dpf.BackendError("the server is gone"), ConnectionResetError("sky")])
 def test_a_model_that_dies_costs_nothing_and_tells_no_text(error: Exception) -> None:
-    account = dpf.MemoryAccount(dpf.PrivacyBudget(4.0, 1e-5))
+    account = dpf.Account.in_memory(dpf.PrivacyBudget(4.0, 1e-5))
 
     class Dead(Colours):
         def next_token_logprobs(self, *_: Any, **__: Any) -> Any:
@@ -120,12 +120,12 @@ def test_a_model_that_turns_out_batch_variant_releases_nothing() -> None:
             return super().answer(prompt)
 
     with pytest.raises(dpf.BackendNotBatchInvariant):
-        released(backend=Turning(), ledger=(account := dpf.MemoryAccount(BUDGET)))
+        released(backend=Turning(), ledger=(account := dpf.Account.in_memory(BUDGET)))
     assert account.spent.epsilon == 0.0
 
 
 def test_a_model_without_an_answer_leaves_noise_alone() -> None:
-    account = dpf.MemoryAccount(dpf.PrivacyBudget(4.0, 1e-5))
+    account = dpf.Account.in_memory(dpf.PrivacyBudget(4.0, 1e-5))
 
     class Silent(Colours):
         def next_token_logprobs(self, *arguments: Any, **named: Any) -> Any:
@@ -141,11 +141,11 @@ def test_seeded_releases_have_no_guarantee_and_no_account() -> None:
     assert one == other
     assert (one.certified, one.spent) == (False, None)
     with pytest.raises(dpf.InvalidPlan, match="without a guarantee"):
-        released(random_source=random.Random(7).randbytes, ledger=dpf.MemoryAccount(BUDGET))
+        released(random_source=random.Random(7).randbytes, ledger=dpf.Account.in_memory(BUDGET))
 
 
 def test_with_a_holdout_it_costs_nothing_beside_generation() -> None:
-    account = dpf.MemoryAccount(dpf.PrivacyBudget(1.0, 1e-5))
+    account = dpf.Account.in_memory(dpf.PrivacyBudget(1.0, 1e-5))
     synthesizer = dpf.Synthesizer(
         TASK,
         named(),
@@ -202,7 +202,7 @@ def test_frequent_labels_weigh_less_where_their_numbers_are_public() -> None:
 
 def test_units_are_read_at_the_rate_that_is_charged() -> None:
     backend = Colours()
-    account = dpf.MemoryAccount(BUDGET)
+    account = dpf.Account.in_memory(BUDGET)
     released(backend=backend, ledger=account, holdout=None, scored_units=100)
     asked = sum(prompt.endswith(" sky\nColour:") for prompt in backend.prompts)
     assert stats.binom.cdf(asked, 1_000, 1 / 30) > 1e-9
@@ -292,7 +292,7 @@ def test_a_released_calibration_is_chosen_and_kept() -> None:
 
 
 def test_a_total_covers_the_calibration_only_if_it_can() -> None:
-    account = dpf.MemoryAccount(dpf.PrivacyBudget(8.0, 1e-5))
+    account = dpf.Account.in_memory(dpf.PrivacyBudget(8.0, 1e-5))
     dear, seeded = (
         released(holdout=None, budget=dpf.PrivacyBudget(6.0, 1e-6), random_source=source)
         for source in (None, random.Random(1).randbytes)
@@ -316,7 +316,7 @@ def test_a_calibrated_prompt_without_demonstrations_is_not_the_baseline() -> Non
 
 
 def test_candidates_with_a_wrong_calibration_are_refused_before_anything_is_spent() -> None:
-    account, found = dpf.MemoryAccount(BUDGET), released()
+    account, found = dpf.Account.in_memory(BUDGET), released()
     for wrong, says in (
         (dpf.Candidate(format=COLOURS, calibration=found), "released for another prompt"),
         (dpf.Candidate([ROSE], calibration=found), "released for another prompt"),

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot.account.account import Account
 from dpfewshot.icl import Calibration
-from dpfewshot.ledger.ledger_account import LedgerAccount
 from dpfewshot.planning.population import MOST_UNITS
 from dpfewshot.records.units import each_a_unit
 from dpfewshot.releases.choosing import _Mechanism
@@ -117,7 +117,7 @@ def test_balance_weighs_labels_by_public_numbers() -> None:
 )
 def test_a_population_that_is_none_of_the_task_is_refused(population: Any, says: str) -> None:
     """A weight above 1, or below 0, would release more than is stated."""
-    account = dpf.MemoryAccount(BUDGET)
+    account = dpf.Account.in_memory(BUDGET)
     for balanced in (False, True):
         with pytest.raises(dpf.InvalidPlan, match=says):
             choose(
@@ -164,7 +164,7 @@ def test_a_unit_chooses_or_measures_or_does_neither() -> None:
 
 
 def test_in_all_is_said_only_of_what_one_account_can_have_paid_for() -> None:
-    made = choose([[], HELPFUL], ledger=dpf.MemoryAccount(BUDGET))
+    made = choose([[], HELPFUL], ledger=dpf.Account.in_memory(BUDGET))
     assert made.covers_all
     assert "ε = 2 in all on this account" in made.statement
     dear = demonstration("money", "refund", spent=PrivacySpend(3.0, 0.0))
@@ -232,7 +232,7 @@ class Dying(Follower):
 @pytest.mark.parametrize("others", [[], [Follower()]])
 def test_a_model_that_dies_while_scoring_costs_nothing(error: Exception, others: list[Any]) -> None:
     """Also one whose own errors look like those of a record: the choice would be made of noise."""
-    account = dpf.MemoryAccount(BUDGET)
+    account = dpf.Account.in_memory(BUDGET)
     with pytest.raises(dpf.BackendError, match=r"gone|ConnectionResetError"):
         choose([[], HELPFUL], [*others, Dying(error)], ledger=account)
     assert account.spent == PrivacySpend(0.0, 0.0)
@@ -245,7 +245,7 @@ def test_whoever_interrupts_the_scoring_pays_nothing() -> None:
                 raise KeyboardInterrupt
             return super().next_token_logprobs(*arguments, **named)
 
-    account = dpf.MemoryAccount(BUDGET)
+    account = dpf.Account.in_memory(BUDGET)
     with pytest.raises(KeyboardInterrupt):
         choose([[], HELPFUL], Interrupted(), ledger=account)
     assert account.spent == PrivacySpend(0.0, 0.0)
@@ -266,7 +266,7 @@ class Turning(Follower):
 def test_a_backend_that_turns_out_batch_variant_is_not_certified(
     turning: Callable[[], Any], options: dict[str, Any]
 ) -> None:
-    account = dpf.MemoryAccount(BUDGET)
+    account = dpf.Account.in_memory(BUDGET)
     with pytest.raises(dpf.BackendNotBatchInvariant):
         choose([[]], turning(), ledger=account, **options)
     assert account.spent == PrivacySpend(0.0, 0.0)
@@ -275,14 +275,15 @@ def test_a_backend_that_turns_out_batch_variant_is_not_certified(
 def test_a_ledger_that_is_gone_after_the_charge_loses_no_choice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, draw = tmp_path / "budget.db", LedgerAccount.draw
+    file, draw = tmp_path / "budget.db", Account.draw
 
-    def last_draw(*arguments: Any) -> None:
-        draw(*arguments)
+    def last_draw(*arguments: Any) -> int:
+        drawn = draw(*arguments)
         file.rename(tmp_path / "away.db")
         file.write_text("not a ledger" * 500)
+        return drawn
 
-    monkeypatch.setattr(LedgerAccount, "draw", last_draw)
+    monkeypatch.setattr(Account, "draw", last_draw)
     choice = choose([[], HELPFUL], ledger=f"sqlite:///{file}", dataset="tickets", create=True)
     assert choice.certified
     assert choice.total is None
@@ -319,7 +320,7 @@ def test_records_without_answers_say_nothing() -> None:
     ],
 )
 def test_bad_arguments_are_refused_before_anything_is_spent(options: dict[str, Any], says: str) -> None:
-    account = dpf.MemoryAccount(BUDGET)
+    account = dpf.Account.in_memory(BUDGET)
     arguments: dict[str, Any] = {
         "task": TASK,
         "records": private_records(20),

@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dpfewshot as dpf
-from dpfewshot.budget.account import Details
-from dpfewshot.budget.draws import DrawCounts
-from dpfewshot.budget.permit import Permit
+from dpfewshot.account.account import Reserved
+from dpfewshot.account.draws import DrawCounts
+from dpfewshot.account.history import Details
+from dpfewshot.account.permit import Permit
 from dpfewshot.releases.labels import _NoisyMax, _StabilityHistogram, smallest_threshold, votes_of
 from dpfewshot.values import PrivacySpend, Record
 
@@ -31,24 +32,26 @@ def records_of(votes: Mapping[str, int]) -> list[Record]:
 MANY = records_of({"drama": 300, "comedy": 200, "western": 100, SECRET: 1})
 
 
-class Watched(dpf.MemoryAccount):
+class Watched(dpf.Account):
     """Remembers what it was asked for."""
 
     def __init__(self, *, fails: bool = False, relation: str = "zero-out", unit: str | None = None) -> None:
-        super().__init__(BUDGET)
+        super().__init__(dpf.Account.in_memory(BUDGET)._store)  # noqa: SLF001 - of its own class
         self.bind(frozenset({relation}), unit)
         self.fails = fails
         self.calls: list[tuple[Any, ...]] = []
 
-    def reserve(self, scope: str | None, cost: Any, details: Details, draws: DrawCounts | None = None) -> int:
+    def reserve(
+        self, scope: str | None, cost: Any, details: Details, draws: DrawCounts | None = None
+    ) -> Reserved:
         self.calls.append(("reserve", scope, cost.as_spend(), dict(details)))
         return super().reserve(scope, cost, details, draws)
 
-    def draw(self, entry: int, lease: str, part: int) -> None:
+    def draw(self, entry: int, lease: str, part: int, count: int = 1) -> int:
         self.calls.append(("charge",))
         if self.fails:
             raise dpf.LedgerError("the disk is gone")
-        super().draw(entry, lease, part)
+        return super().draw(entry, lease, part, count)
 
     def cancel(self, entry: int) -> None:
         self.calls.append(("cancel",))
@@ -224,14 +227,14 @@ def test_what_was_drawn_stays_spent(monkeypatch: pytest.MonkeyPatch) -> None:
         raise MemoryError
 
     monkeypatch.setattr(_StabilityHistogram, "release", failing)
-    account = dpf.MemoryAccount(BUDGET)
+    account = dpf.Account.in_memory(BUDGET)
     with pytest.raises(MemoryError):
         dpf.release_labels(MANY, count=2, epsilon=0.5, delta=1e-6, account=account)
     assert account.spent == PrivacySpend(0.5, 1e-6)
 
 
 def test_a_budget_that_is_too_small_is_not_touched() -> None:
-    account = dpf.MemoryAccount(BUDGET)
+    account = dpf.Account.in_memory(BUDGET)
     with pytest.raises(dpf.BudgetExceeded):
         dpf.release_labels(MANY, count=2, epsilon=4.5, delta=1e-6, account=account)
     assert account.spent == PrivacySpend(0.0, 0.0)
@@ -342,10 +345,10 @@ def test_an_account_of_replaced_units_is_refused_before_anything_is_charged() ->
 
 def test_a_shared_account_serves_either_relation_but_no_other_unit() -> None:
     for relation in ("zero-out", "add-remove"):
-        account = dpf.MemoryAccount(BUDGET)
+        account = dpf.Account.in_memory(BUDGET)
         dpf.release_labels(MANY, count=1, epsilon=1.0, delta=1e-6, account=account)
         account.bind(frozenset({relation}), None)
-    shared = dpf.MemoryAccount(BUDGET)
+    shared = dpf.Account.in_memory(BUDGET)
     shared.bind(frozenset({"zero-out"}), "unit")
     with pytest.raises(dpf.LedgerError, match="unit"):
         dpf.release_labels(MANY, count=1, epsilon=1.0, delta=1e-6, account=shared)

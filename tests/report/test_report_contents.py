@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from dpfewshot.budget.amounts import Amount
+from dpfewshot.account.amounts import Amount
+from dpfewshot.account.draws import columns
+from dpfewshot.account.history import HistoryEvent, chained
+from dpfewshot.account.verification import Snapshot
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidReport, LedgerError
 from dpfewshot.icl import Calibration
-from dpfewshot.ledger.counting import columns
-from dpfewshot.ledger.history import HistoryEvent, chained
-from dpfewshot.ledger.verification import Snapshot
 from dpfewshot.releases.choice import Choice
 from dpfewshot.report import (
     Sources,

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from dpfewshot.budget.amounts import Amount
-from dpfewshot.budget.tally import pure_cost
+from dpfewshot.account.amounts import Amount, pure_cost
+from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import MissingExtra
-from dpfewshot.ledger import BudgetLedger
 from dpfewshot.report import Sources, page, select
 from dpfewshot.report.charts import visible
 from dpfewshot.values import PrivacyBudget, PrivacySpend, epsilon_text

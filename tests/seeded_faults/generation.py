@@ -178,7 +178,7 @@ LOOP_AND_PARTS = (
         "tests/integration/test_executors_faults.py",
     ),
     Fault(
-        "dpfewshot/budget/reservation.py",
+        "dpfewshot/account/reservation.py",
         "told = DrawCounts((self._left[part] + 1,), lease)",
         "told = DrawCounts((self._left[part],), lease)",
         "a worker that dies before it charges costs no draw",

@@ -271,7 +271,7 @@ SAMPLING_AND_NOISE = (
         "tests/integration/test_holdout.py",
     ),
     Fault(
-        "dpfewshot/budget/scopes.py",
+        "dpfewshot/account/scopes.py",
         "listed = json.dumps([column, sorted(labels), *holdout]).encode()",
         "listed = json.dumps([column, sorted(labels)]).encode()",
         "another holdout is another partition",
@@ -348,7 +348,7 @@ SAMPLING_AND_NOISE = (
         "tests/mechanisms/test_gaussian.py tests/contract/test_mechanisms.py",
     ),
     Fault(
-        "dpfewshot/budget/permit.py",
+        "dpfewshot/account/permit.py",
         "if noise_multiplier != self._noise_multiplier:",
         "if noise_multiplier > self._noise_multiplier:",
         "nothing is drawn with less noise than was charged",

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import pytest
 from scipy import stats
 
+from dpfewshot.account.reservation import Reservation
 from dpfewshot.accounting import PoissonGaussian, calibrate
 from dpfewshot.backends import Scripted
-from dpfewshot.budget.reservation import Reservation
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.mechanisms import Draws, Gaussian, RowChange
 from dpfewshot.prompts.writer import LabelPrompts

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfewshot.budget.amounts import Amount
-from dpfewshot.budget.permit import Permit
+from dpfewshot.account.amounts import Amount
+from dpfewshot.account.permit import Permit
 from dpfewshot.releases.calibration import NoisyMean
 
 IMPOSSIBLE = 1e-9

@@ -149,7 +149,7 @@ def test_a_backend_that_mixes_batches_is_caught(backend):
 def test_the_game_spends_nothing_and_says_nothing_of_a_record():
     synthesizer = set_up()
     finding = played(synthesizer, plays=100)
-    assert synthesizer.accountant.spent.epsilon == 0
+    assert synthesizer.spent.epsilon == 0
     assert synthesizer.generate("refund").certified
     assert finding.confidential
     assert SECRET not in json.dumps(finding.as_dict())

@@ -9,7 +9,7 @@ from numpy.polynomial import Polynomial
 from scipy import stats
 
 import dpfewshot as dpf
-from dpfewshot.budget.permit import Permit
+from dpfewshot.account.permit import Permit
 from dpfewshot.releases.selection import GRID, Measurement, Noise, Selection, estimate
 
 IMPOSSIBLE = 1e-9

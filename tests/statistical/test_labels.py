@@ -9,7 +9,7 @@ import pytest
 from numpy.polynomial import Polynomial
 from scipy import stats
 
-from dpfewshot.budget.permit import Permit
+from dpfewshot.account.permit import Permit
 from dpfewshot.releases import labels
 from dpfewshot.releases.labels import _NoisyMax, _StabilityHistogram, smallest_threshold
 

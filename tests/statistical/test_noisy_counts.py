@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpfewshot import _core
-from dpfewshot.budget.permit import Permit
+from dpfewshot.account.permit import Permit
 from dpfewshot.mechanisms import ClippingQuantile, Draws, PublicCentred, RowChange
 from dpfewshot.mechanisms.adadpsyn import AdaDPSyn
 from dpfewshot.mechanisms.gaussian import noise_scale

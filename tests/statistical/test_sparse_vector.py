@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import integrate, stats
 
 from dpfewshot import _core
-from dpfewshot.budget.permit import Permit
+from dpfewshot.account.permit import Permit
 from dpfewshot.mechanisms import Draws, ReportNoisyMax, RowChange, SparseVector, sparse_vector
 
 IMPOSSIBLE = 1e-9

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dpfewshot.budget.account import Account
-from dpfewshot.budget.memory import MemoryAccount
+from dpfewshot.account.account import Account
+from dpfewshot.account.amounts import Cost
+from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.errors import BudgetExceeded, LedgerError
-from dpfewshot.ledger import BudgetLedger
 from dpfewshot.values import PrivacySpend
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
 def make_account(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeAccount]:
     if request.param == "memory":
-        yield MemoryAccount
+        yield Account.in_memory
         return
     from tests.conftest import new_ledger
 
@@ -32,6 +32,11 @@ def make_account(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mak
 
 def spend(epsilon: float, delta: float = 0.0) -> PrivacySpend:
     return PrivacySpend(epsilon, delta)
+
+
+def entry_of(account: Account, scope: str | None, cost: Cost) -> int:
+    """The number of a new entry."""
+    return account.reserve(scope, cost, {}).entry
 
 
 def outcome(

@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dpfewshot import _core
-from dpfewshot.budget.permit import Permit
+from dpfewshot.account.permit import Permit
 from dpfewshot.mechanisms import AdaDPSyn, Draws, RowChange
 
 GRID, COUNT_GRID = _core.grid, _core.count_grid

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from dpfewshot.budget.draws import DrawCounts
-from dpfewshot.ledger import BudgetLedger, LedgerAccount
+from dpfewshot.account.account import Account
+from dpfewshot.account.draws import DrawCounts
+from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.ledgers import BUDGET
 
 
-def lived(url: str) -> LedgerAccount:
+def lived(url: str) -> Account:
     """An account that has seen every act."""
     account = BudgetLedger.open(url).create("tickets", BUDGET, unit="customer")
-    drew = account.reserve("trec: Location", PrivacySpend(0.25, 1e-6), {"mechanism": "gaussian", "steps": 15})
+    drew = account.reserve(
+        "trec: Location", PrivacySpend(0.25, 1e-6), {"mechanism": "gaussian", "steps": 15}
+    ).entry
     account.charge(drew)
     account.settle(drew)
-    account.cancel(account.reserve(None, PrivacySpend(0.1, 0.0), {}))
+    account.cancel(account.reserve(None, PrivacySpend(0.1, 0.0), {}).entry)
     account.change_budget(PrivacyBudget(2.0, 1e-5))
-    account.charge(account.reserve("trec: Number", PrivacySpend(0.5, 0.0), {}))
+    account.charge(account.reserve("trec: Number", PrivacySpend(0.5, 0.0), {}).entry)
     account.reserve(None, PrivacySpend(0.5, 0.0), {})
     return account
 
 
-def drew(url: str) -> LedgerAccount:
+def drew(url: str) -> Account:
     """An account with an entry that drew, was resumed, and has a block left of two."""
     account = BudgetLedger.open(url).create("tickets", BUDGET)
     entry = account.reserve(
         "trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 4}, DrawCounts((4,), "first")
-    )
+    ).entry
     account.draw(entry, "first", 0)
     words = entry, "trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 4}
     account.resume(*words, known=["first"], draws=DrawCounts((2,), "second"))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dpfewshot.ledger import BudgetLedger, LedgerAccount
+from dpfewshot.account.account import Account
+from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.processes import environment
 
@@ -50,7 +51,7 @@ def ledger(url: str) -> Iterator[BudgetLedger]:
 
 
 @pytest.fixture
-def account(ledger: BudgetLedger) -> LedgerAccount:
+def account(ledger: BudgetLedger) -> Account:
     return ledger.create("tickets", BUDGET)
 
 

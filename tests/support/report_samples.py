@@ -7,11 +7,12 @@ import json
 from pathlib import Path
 from unittest.mock import patch
 
-from dpfewshot.budget.draws import DrawCounts
+from dpfewshot.account.account import Account
+from dpfewshot.account.draws import DrawCounts
+from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.certificates import line_hash
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.evaluation import Cell, read_cells
-from dpfewshot.ledger import BudgetLedger, LedgerAccount
 from dpfewshot.releases.choice import Candidate, Choice
 from dpfewshot.releases.selection import Estimate
 from dpfewshot.report import (
@@ -39,20 +40,22 @@ def demonstrations() -> Demonstrations:
     return Demonstrations([*made, demonstration(SECRET, "Refund", spent=None)])
 
 
-def account(folder: Path, plans: int = 6, suffix: str = "") -> LedgerAccount:
+def account(folder: Path, plans: int = 6, suffix: str = "") -> Account:
     """An account that released `demonstrations`. A plan was given back, and the budget was changed."""
     ledger = BudgetLedger.open(f"sqlite:///{folder}/budget.db")
-    with patch("dpfewshot.ledger.ledger.dataset_name", str):  # an older version took any name
+    with patch("dpfewshot.account.ledger.dataset_name", str):  # whoever tampers may store any name
         account = ledger.create(f"tickets{suffix}", PrivacyBudget(6.0, 1e-5))
     for number in range(plans):
         scope = f"support: {LABELS[number % len(LABELS)]}{suffix}"
         details = {"mechanism": "gaussian", "noise_multiplier": 1.5, "sampling_rate": "2/15", "steps": 4}
         cost, lease = PrivacySpend(6.0 / plans, 1e-6 / plans), f"lease {number}"
-        entry = account.reserve(scope, cost, details, DrawCounts((4,), lease))
+        entry = account.reserve(scope, cost, details, DrawCounts((4,), lease)).entry
         account.draw(entry, lease, 0)
         for one in demonstrations()[2 * number : 2 * number + 2]:
             account.record_release(entry, lease, line_hash(one.as_line()), 1)
-    account.cancel(account.reserve("support: Refund", PrivacySpend(0.5, 0.0), {"mechanism": "gaussian"}))
+    account.cancel(
+        account.reserve("support: Refund", PrivacySpend(0.5, 0.0), {"mechanism": "gaussian"}).entry
+    )
     account.change_budget(PrivacyBudget(8.0, 1e-5))
     return account
 

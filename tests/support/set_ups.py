@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dpfewshot import PrivacyBudget
+from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import PoissonGaussian
 from dpfewshot.backends import Scripted
-from dpfewshot.budget.permit import Permit
 from dpfewshot.generation import units as division
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import Gaussian, Mechanism, Release, RowChange

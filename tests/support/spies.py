@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from dpfewshot.account.account import Account, Reserved
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
-from dpfewshot.budget.memory import MemoryAccount
 from dpfewshot.mechanisms import Mechanism
 from dpfewshot.values import PrivacyBudget, Record
 
@@ -138,20 +138,20 @@ class Told:
     arguments: tuple[Any, ...]
 
 
-class SpyingAccount(MemoryAccount):
+class SpyingAccount(Account):
     """An account that writes down what it is told; the numbers of its entries are no matter."""
 
     def __init__(self, budget: PrivacyBudget, journal: list[Any]) -> None:
-        super().__init__(budget)
+        super().__init__(Account.in_memory(budget)._store)  # noqa: SLF001 - of its own class
         self._journal = journal
 
-    def reserve(self, scope: Any, cost: Any, details: Any, draws: Any = None) -> int:
+    def reserve(self, scope: Any, cost: Any, details: Any, draws: Any = None) -> Reserved:
         self._journal.append(Told("reserve", (scope, cost, dict(details))))
         return super().reserve(scope, cost, details, draws)
 
-    def draw(self, entry: int, lease: str, part: int) -> None:
+    def draw(self, entry: int, lease: str, part: int, count: int = 1) -> int:
         self._journal.append(Told("charge", ()))
-        super().draw(entry, lease, part)
+        return super().draw(entry, lease, part, count)
 
 
 def draws_of(journal: Sequence[Any], tokens: int) -> Iterator[list[list[tuple[int, ...]]]]:

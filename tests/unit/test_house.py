@@ -65,9 +65,8 @@ def test_only_the_accountant_makes_permits_and_only_audits_make_unpaid_ones() ->
     """`Permit.unpaid` and `pass_on` are in permit.py itself, which cannot make more than it is given."""
     makes = re.compile(r"(.+\.)?Permit")
     assert callers_of(makes, "dpfewshot") == {
-        "dpfewshot/budget/delegation.py",
-        "dpfewshot/budget/reservation.py",
-        "dpfewshot/budget/permit.py",  # a token that was used up, passed on
+        "dpfewshot/account/reservation.py",
+        "dpfewshot/account/permit.py",  # a token that was used up, passed on
     }
     assert callers_of(makes, "bench") | callers_of(makes, "examples") == set()
     unpaid = callers_of(re.compile(r"(.+\.)?Permit\.unpaid"), "dpfewshot")
@@ -85,10 +84,10 @@ def test_mechanisms_see_no_accounting_but_events_and_permits() -> None:
         for source in SOURCES
         if "mechanisms" in source.parts
         for name in imports_of(source)
-        if name.startswith(("dpfewshot.accounting", "dpfewshot.budget"))
+        if name.startswith(("dpfewshot.accounting", "dpfewshot.account"))
     }
     modules = {".".join(name.split(".")[1:3]) for name in seen}
-    assert modules == {"accounting.events", "budget.permit"}
+    assert modules == {"accounting.events", "account.permit"}
 
 
 MAY_HAVE_A_SEED = {

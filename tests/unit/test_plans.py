@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpfewshot as dpf
+from dpfewshot.account.amounts import Amount
 from dpfewshot.accounting import events
-from dpfewshot.budget.amounts import Amount
 from dpfewshot.mechanisms import Gaussian
 from dpfewshot.planning.plan import GenerationPlan, Stratum, StratumPlan, draws_at
 from dpfewshot.planning.planner import plan_stratum
@@ -60,7 +60,7 @@ def test_a_plan_states_what_the_account_is_charged_when_labels_differ() -> None:
     demonstrations = made.generate_all()
     assert {one.label: one.spent for one in demonstrations} == spends
     assert all(spend.epsilon <= made.plan.epsilon for spend in spends.values())
-    assert made.accountant.spent == PrivacySpend(made.plan.epsilon, made.plan.delta)
+    assert made.spent == PrivacySpend(made.plan.epsilon, made.plan.delta)
 
 
 RATES = st.floats(2.0**-30, 1.0)

@@ -83,4 +83,4 @@ def test_tokens_that_are_no_whole_number_draw_nothing() -> None:
     made = synthesizer()
     with pytest.raises(InvalidPlan, match="max_tokens"):
         made.generate("refund", max_tokens=1.5)  # type: ignore[arg-type]
-    assert made.accountant.spent.epsilon == 0
+    assert made.spent.epsilon == 0

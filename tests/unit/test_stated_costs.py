@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.budget.amounts import EPSILON_SCALE, Amount
-from dpfewshot.budget.permit import Permit
+from dpfewshot.account.amounts import EPSILON_SCALE, Amount
+from dpfewshot.account.permit import Permit
 from dpfewshot.generation.telemetry import Observer
 from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.releases.labels import _mechanism
@@ -42,11 +42,11 @@ def test_a_document_that_states_less_than_it_holds_is_refused(where: str, name: 
         GenerationPlan.from_dict(document)
 
 
-def chosen(budget: dpf.PrivacyBudget, account: dpf.MemoryAccount) -> object:
+def chosen(budget: dpf.PrivacyBudget, account: dpf.Account) -> object:
     return choose([[]], records=private_records(20), holdout=0, budget=budget, ledger=account).spent
 
 
-def labelled(budget: dpf.PrivacyBudget, account: dpf.MemoryAccount) -> object:
+def labelled(budget: dpf.PrivacyBudget, account: dpf.Account) -> object:
     return dpf.release_labels(
         tickets(), count=1, epsilon=budget.epsilon, delta=budget.delta, account=account
     ).spent
@@ -57,13 +57,13 @@ def labelled(budget: dpf.PrivacyBudget, account: dpf.MemoryAccount) -> object:
 def test_a_budget_pays_for_a_release_of_the_same(release: Any, epsilon: float) -> None:
     """Of a budget with more digits than an account has: what is stated is what is charged."""
     budget = dpf.PrivacyBudget(epsilon, 1e-6)
-    account = dpf.MemoryAccount(budget)
+    account = dpf.Account.in_memory(budget)
     assert release(budget, account) == account.spent
     assert account.spent.epsilon <= epsilon
 
 
 def test_a_choice_of_less_than_an_account_can_count_is_refused() -> None:
-    account = dpf.MemoryAccount(dpf.PrivacyBudget(1.0, 1e-6))
+    account = dpf.Account.in_memory(dpf.PrivacyBudget(1.0, 1e-6))
     with pytest.raises(dpf.InvalidPlan, match="at least 1e-12"):
         chosen(dpf.PrivacyBudget(9e-13, 1e-6), account)
 
@@ -90,7 +90,7 @@ def test_nothing_is_drawn_after_an_observer_closed_the_synthesizer() -> None:
     made = closing.made = factory.synthesizer(observers=[closing])
     with pytest.raises(dpf.BudgetExceeded, match="closed"):
         made.generate("refund")
-    assert made.accountant.spent == dpf.PrivacySpend(0.0, 0.0)
+    assert made.spent == dpf.PrivacySpend(0.0, 0.0)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -1,0 +1,1 @@
+"""What may still be spent: accounts in memory and in ledgers, their reservations and permits."""

@@ -1,0 +1,599 @@
+"""An account: a budget, what is spent of it, and the rules by which plans spend it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+from collections.abc import Collection, Iterable
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from typing import Final, NamedTuple, Self
+
+from dpfewshot.account.amounts import LARGEST, Amount, Cost, in_words
+from dpfewshot.account.draws import COUNTED, NOT_COUNTED, WHAT_TO_DO, DrawCounts, draws_in, granted
+from dpfewshot.account.history import (
+    CANCEL,
+    CANCELLED,
+    CHANGE_BUDGET,
+    CHARGE,
+    CHARGED,
+    LEASE,
+    OPEN,
+    PAID,
+    RELEASE,
+    RELEASED,
+    RESERVATION,
+    RESERVE,
+    RESERVED,
+    RESUME,
+    SETTLE,
+    SETTLED,
+    VERIFY,
+    Details,
+    as_json,
+    as_shown,
+    plan_facts,
+)
+from dpfewshot.account.memory import AccountSettings, Entry, MemoryStore, Store, Transaction
+from dpfewshot.account.rule import EMPTY, Admission, Rule
+from dpfewshot.account.scopes import check_partition
+from dpfewshot.account.verification import Snapshot, Verification, check, tally_of
+from dpfewshot.errors import LedgerError
+from dpfewshot.runtime.redaction import redacts_errors_of_methods
+from dpfewshot.values import PrivacyBudget, PrivacySpend
+
+NAME_IT: Final = (
+    "these records were made by hand and have units of a column that nobody named: name it with unit="
+)
+
+
+class Reserved(NamedTuple):
+    """What an account gives for a reserved plan.
+
+    Attributes:
+        entry: its number in the account.
+        reservation: its random identifier, which certificates name; None for an account in memory.
+    """
+
+    entry: int
+    reservation: str | None
+
+
+@redacts_errors_of_methods(LedgerError, f"the account ({VERIFY})")
+class Account:
+    """A budget and what is spent of it. A plan's entry is reserved, charged and settled, or cancelled unused.
+
+    A `BudgetLedger` has durable ones, which threads, processes and forked children may use at the same time;
+    `in_memory` makes one that ends with its process, for notebooks and for several releases that share it.
+    Every method raises `LedgerError` if the store fails, and then nothing may be drawn.
+
+    Args:
+        store: keeps it.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        settings = store.settings
+        self._relations = None if settings.relation is None else frozenset({settings.relation})
+        self._unit = settings.unit
+
+    @classmethod
+    def in_memory(cls, budget: PrivacyBudget, *, parallel: bool = True, rule: str = Admission.SUM) -> Self:
+        """An account that lives as long as its process. A forked child is refused: it would spend it again.
+
+        Args:
+            budget: what may be spent in all.
+            parallel: as in `BudgetLedger.create`.
+            rule: "sum" or "renyi", as in `BudgetLedger.create`.
+
+        Raises:
+            InvalidPlan: an unknown rule, or a budget too small for it.
+        """
+        limit = Amount.of_budget(budget)
+        return cls(MemoryStore(limit, AccountSettings(Rule.of(rule, limit), parallel)))
+
+    def __repr__(self) -> str:
+        return f"Account({self.dataset or 'in memory'!r})"  # reads no database
+
+    def __str__(self) -> str:
+        standing = self._store.standing()
+        spent, left = standing.spent.as_spend(), standing.left.as_remainder()
+        return f"spent {in_words(spent)}; {in_words(left)} remain"
+
+    # ---- what it is for
+
+    @property
+    def dataset(self) -> str | None:
+        """The data set whose budget this is; None for an account in memory."""
+        return self._store.settings.dataset
+
+    @property
+    def durable(self) -> bool:
+        """Whether all processes see the same entries, so that a lease exposes a copied checkpoint."""
+        return self._store.durable
+
+    @property
+    def relation(self) -> str | None:
+        """The neighbouring relation of every plan; None while several are possible, in memory."""
+        relations = tuple(self._relations or ())
+        return relations[0] if len(relations) == 1 else None
+
+    @property
+    def unit(self) -> str | None:
+        """The column that names whom a record belongs to; None where each record is a unit of its own."""
+        return self._unit
+
+    @property
+    def parallel(self) -> bool:
+        """Whether plans over different strata of the recorded partition compose in parallel."""
+        return self._store.settings.parallel
+
+    @property
+    def rule(self) -> str:
+        """How plans count: "sum" or "renyi"."""
+        return self._store.settings.rule.admission
+
+    def bind(self, relations: frozenset[str], unit: str | None) -> str | None:
+        """State what the costs to come hold for, and return the account's relation; None while it is open.
+
+        Call it before spending: ε over records and ε over customers, or over two kinds of neighbours, cannot
+        be combined.
+
+        Args:
+            relations: the neighbouring relations that they hold for, at least one.
+            unit: the name of the unit column; "" where nobody named it; None where each record is a unit.
+
+        Raises:
+            LedgerError: the account is for another relation or unit, or durable, and nobody named the unit.
+        """
+        if unit == "" and self.durable:
+            raise LedgerError(f"{NAME_IT}; an account of a ledger must be able to compare it")
+        with nullcontext() if self.durable else self._store.change():  # threads take turns
+            common = relations if self._relations is None else relations & self._relations
+            if not common or (self._relations is not None and unit != self._unit):
+                name = "the account" + (f" of the data set {self.dataset!r}" if self.dataset else "")
+                raise LedgerError(other_kind(name, self._relations or (), self._unit, relations, unit))
+            self._relations, self._unit = common, unit
+        return self.relation
+
+    # ---- what is spent
+
+    @property
+    def budget(self) -> PrivacyBudget:
+        """What may be spent in all."""
+        return self._store.standing().limit.as_budget()
+
+    @property
+    def spent(self) -> PrivacySpend:
+        """What is reserved or charged, over all scopes: the smaller ε of those that the rule certifies."""
+        return self._store.standing().spent.as_spend()
+
+    @property
+    def remaining(self) -> PrivacySpend:
+        """What a plan over the whole data set may still reserve."""
+        return self._store.standing().left.as_remainder()
+
+    @property
+    def entries(self) -> int:
+        """The number of entries that make up what is spent; cancelled ones do not count."""
+        return self._store.standing().entries
+
+    @property
+    def partition(self) -> str | None:
+        """The one partition whose strata compose in parallel, as "task#fingerprint".
+
+        None until a plan over a stratum is reserved.
+        """
+        return self._store.standing().partition
+
+    @property
+    def chain_tip(self) -> str:
+        """The hash of the last event. Noted elsewhere, it lets `verify` find a copy or new history."""
+        return self._store.standing().chain_tip
+
+    @property
+    def plans_left(self) -> int | None:
+        """How many more plans like the last one fit, over the same units; None before the first plan.
+
+        Counted up to a million. `summary` has the number of each stratum.
+        """
+        return self._store.standing().plans_left
+
+    def summary(self) -> dict[str, object]:
+        """Budget, spend, entries and strata at one moment, as `dpfewshot ledger show --json` prints them.
+
+        A stratum's scope is None for the whole data set. Its spend is that of its own plans; `remaining` is
+        what a plan over it may still cost, and `plans_left` how many more plans like the account's last fit.
+        """
+        standing = self._store.standing()
+        budget, spent = standing.limit.as_budget(), standing.spent.as_spend()
+        return {
+            "dataset": self.dataset,
+            "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
+            "spent": {"epsilon": spent.epsilon, "delta": spent.delta},
+            "entries": standing.entries,
+            "strata": [
+                {
+                    "scope": scope,
+                    **asdict(amount.as_spend()),
+                    "remaining": asdict(standing.left_in(scope).as_remainder()),
+                    "plans_left": standing.plans_left_in(scope),
+                }
+                for scope, amount in standing.spent_by_scope.items()
+            ],
+        }
+
+    def check(self, plans: Iterable[tuple[str | None, Cost]]) -> None:
+        """Refuse plans that do not all fit, one after another, and reserve none of them.
+
+        Args:
+            plans: the scope and the cost of each, as in `reserve`.
+
+        Raises:
+            BudgetExceeded: one does not fit.
+            LedgerError: a scope belongs to another partition than the account's.
+        """
+        standing, rule = self._store.standing(), self._store.settings.rule
+        sums = dict(standing.totals.sums)
+        for scope, cost in plans:
+            where = self._counted(scope)
+            if where is not None:
+                check_partition(standing.partition, where)
+            tally = rule.admitted(sums, where, rule.tally(cost), standing.limit)
+            sums[where] = sums.get(where, EMPTY).plus(tally)
+
+    # ---- the life of an entry
+
+    def reserve(
+        self, scope: str | None, cost: Cost, details: Details, draws: DrawCounts | None = None
+    ) -> Reserved:
+        """Reserve a plan's whole cost. It counts as spent until it is cancelled, even if this process dies.
+
+        Args:
+            scope: the stratum of the account's partition that the plan draws from; None for the whole data
+                set. Scopes that name no partition ("refund", without "task#…: ") count as strata of one: the
+                caller answers for it that they have no unit in common.
+            cost: the plan's certified (ε, δ). A run passes an `Amount`, which counts ε in 10⁻¹² and δ in
+                10⁻¹⁸; an `EventCost` is one that also says what it was computed for. A `PrivacySpend` is
+                rounded up.
+            details: public facts for the history.
+            draws: the draws that the cost pays for, which `draw` counts; None for an entry that is charged
+                as a whole.
+
+        Raises:
+            BudgetExceeded: it does not fit; nothing is changed.
+            InvalidPlan: the cost is negative or not finite.
+            LedgerError: the scope belongs to another partition than the account's, or the account does not
+                agree with its history.
+        """
+        settings, reservation = self._store.settings, secrets.token_hex(16)
+        for name in (LEASE, RESERVATION):
+            if name in details:
+                raise LedgerError(f"an entry's details cannot be called {name!r}")
+        if draws is not None:
+            draws.check()
+        # random: an entry's number would count cancelled plans, and a hash of the event would cover times
+        kept = as_json({**details, **granted(draws), RESERVATION: reservation})
+        scope, tally = self._counted(scope), settings.rule.tally(cost)
+        with self._store.change() as change:
+            limit, partition = change.account()
+            if scope is not None:
+                check_partition(partition, scope)
+            totals = change.checked_totals()
+            tally = settings.rule.admitted(totals.sums, scope, tally, limit)
+            entry = change.add(scope, tally, draws)
+            totals.add(scope, tally)
+            change.record(RESERVE, entry=entry, scope=scope, tally=tally, details=kept, totals=totals)
+        return Reserved(entry, reservation if self.durable else None)
+
+    def charge(self, entry: int) -> None:
+        """Charge a whole entry that counts no draws, before the plan draws. Idempotent.
+
+        From now on nothing of it comes back.
+
+        Raises:
+            LedgerError: the entry belongs to another account, was settled or cancelled, or the charge could
+                not be recorded; nothing may be drawn.
+        """
+        with self._store.change() as change:
+            found = change.entry(entry)
+            if found is not None and found.draws is not None:
+                raise LedgerError(COUNTED)
+            if found is not None and found.state == RESERVED:
+                change.replace(replace(found, state=CHARGED))
+                change.record(CHARGE, entry=entry, scope=found.scope)
+            elif found is None or found.state != CHARGED:
+                raise LedgerError(f"entry {entry} was {_state(found)}: it cannot be charged")
+
+    def draw(self, entry: int, lease: str, part: int, count: int = 1) -> int:
+        """Charge draws from one of an entry's disjoint parts, before the first of them is made.
+
+        The first one is the entry's charge in the history.
+
+        Args:
+            entry: its number.
+            lease: of the run.
+            part: of the disjoint parts.
+            count: how many, at least 1.
+
+        Returns:
+            How many were charged: at least 1, and fewer than `count` if the part has no more.
+
+        Raises:
+            BudgetExceeded: the part has no draw left.
+            LedgerError: another run holds the lease, the entry draws no more, or the charge could not be
+                recorded; nothing may be drawn.
+        """
+        with self._store.change() as change:
+            found, before = _drawing(change.entry(entry), entry)
+            after = before.after(entry, lease, part, count)
+            change.replace(replace(found, state=CHARGED, draws=after))
+            if found.state == RESERVED:
+                change.record(CHARGE, entry=entry, scope=found.scope)
+        return before.left[part] - after.left[part]
+
+    def give_back(self, entry: int, lease: str, part: int, count: int) -> None:
+        """Give back draws that were charged ahead and will not be made.
+
+        Nothing changes if the entry has another lease: the draws stay charged.
+
+        Raises:
+            LedgerError: the entry draws no more, more would come back than the lease charged, or it could not
+                be recorded. The draws may stay charged.
+        """
+        with self._store.change() as change:
+            found, draws = _drawing(change.entry(entry), entry)
+            began = draws_in(json.loads(change.events(entry, RESERVE, RESUME)[-1]["details"]))
+            if draws.lease == lease and began is not None:
+                change.replace(replace(found, draws=draws.given_back(part, count, began)))
+
+    def record_release(self, entry: int, lease: str, digest: str, times: int) -> None:
+        """Record that an entry released a demonstration; recorded when this returns.
+
+        Args:
+            entry: its number.
+            lease: of the run.
+            digest: `line_hash` of the demonstration.
+            times: how often this entry released it, this time included. Nothing changes if the history has
+                it as often, so a call whose answer was lost may be repeated.
+
+        Raises:
+            LedgerError: another run holds the lease, the entry never drew, or it could not be recorded.
+        """
+        details = as_json({RELEASED: digest})
+        with self._store.change() as change:
+            found = change.entry(entry)
+            if found is None or found.draws is None or found.state not in PAID:
+                raise LedgerError(f"entry {entry} was never charged: it releases nothing")
+            if found.draws.lease != lease:
+                raise LedgerError(f"entry {entry} was resumed by another run: this run releases no more")
+            if sum(event["details"] == details for event in change.events(entry, RELEASE)) < times:
+                change.record(RELEASE, entry=entry, scope=found.scope, details=details)
+
+    def resume(
+        self,
+        entry: int,
+        scope: str | None,
+        cost: Cost,
+        details: Details,
+        *,
+        known: Collection[str],
+        draws: DrawCounts,
+    ) -> tuple[Reserved, tuple[int, ...]]:
+        """Replace an entry's lease, so that only this run makes the draws that are left.
+
+        Args:
+            entry: its number.
+            scope: as it was reserved.
+            cost: as it was reserved.
+            details: as it was reserved.
+            known: leases of the checkpoint, one of which the entry must have.
+            draws: the draws that the checkpoint leaves, and the new lease; one of `known` changes nothing.
+
+        Returns:
+            The entry, which an account in memory reserves anew if its process has ended, and the draws left
+            in each disjoint part.
+
+        Raises:
+            LedgerError: the checkpoint is stale, or names another entry.
+            BudgetExceeded: an account in memory has no room for it.
+        """
+        if self.durable and draws.lease in known:
+            return Reserved(entry, None), draws.left
+        draws.check()
+        with self._store.change() as change:
+            found = change.entry(entry)
+            if found is not None and draws.lease in known:
+                return Reserved(entry, None), draws.left
+            if found is not None or self.durable:
+                plan = self._counted(scope), Amount.of_cost(cost), json.loads(as_json(details))
+                return self._resumed(change, found, (entry, *plan), known, draws)
+        return self._reserved_anew(scope, cost, details, draws)
+
+    def _resumed(
+        self,
+        change: Transaction,
+        found: Entry | None,
+        plan: tuple[int, str | None, Amount, dict[str, object]],
+        known: Collection[str],
+        draws: DrawCounts,
+    ) -> tuple[Reserved, tuple[int, ...]]:
+        entry, *words = plan
+        totals, events = change.checked_totals(), change.events(entry, RESERVE, RESUME)
+        began = [draws_in(json.loads(event["details"])) for event in events]
+        if not {each.lease for each in began if each} & set(known):
+            raise LedgerError(f"{self._store.name} did not grant the draws of this checkpoint: {WHAT_TO_DO}")
+        if found is None or found.draws is None:
+            raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
+        left = found.draws.resumed(entry, known, draws)
+        if found.state not in OPEN and (found.state != SETTLED or any(left.left)):
+            raise LedgerError(f"entry {entry} was {found.state}: {WHAT_TO_DO}")
+        reserved, facts = events[0], json.loads(events[0]["details"])
+        cost = Amount(reserved["epsilon"], reserved["delta"])
+        if words != [reserved["scope"], cost, plan_facts(facts)]:
+            raise LedgerError(f"entry {entry} was reserved for another plan: {WHAT_TO_DO}")
+        change.replace(replace(found, state=CHARGED if found.state in OPEN else SETTLED, draws=left))
+        resumed = {**granted(left), "previous": found.draws.lease, "reserve": reserved["hash"]}
+        change.record(RESUME, entry=entry, scope=found.scope, details=as_json(resumed), totals=totals)
+        return Reserved(entry, facts[RESERVATION] if self.durable else None), left.left
+
+    def _reserved_anew(
+        self, scope: str | None, cost: Cost, details: Details, draws: DrawCounts
+    ) -> tuple[Reserved, tuple[int, ...]]:
+        """Reserve the whole cost for a run whose account ended with its process; nothing of it comes back."""
+        reserved = self.reserve(scope, cost, details, draws)
+        with self._store.change() as change:
+            found, left = _drawing(change.entry(reserved.entry), reserved.entry)
+            left = DrawCounts((min(left.left),) * len(left.left), left.lease)
+            change.replace(replace(found, state=CHARGED, draws=left))
+        return reserved, left.left
+
+    def settle(self, entry: int, lease: str | None = None) -> None:
+        """Close an entry that drew: all of it stays spent, and it draws no more. Idempotent.
+
+        Nothing changes if the entry has another lease: another run resumed it.
+
+        Raises:
+            LedgerError: the entry belongs to another account or was never charged.
+        """
+        with self._store.change() as change:
+            found = change.entry(entry)
+            if found is not None and found.draws is not None and lease not in (None, found.draws.lease):
+                return
+            if found is not None and found.state == CHARGED:
+                change.replace(replace(found, state=SETTLED))
+                details = as_json(granted(found.draws))
+                change.record(SETTLE, entry=entry, scope=found.scope, details=details)
+            elif found is None or found.state != SETTLED:
+                raise LedgerError(f"entry {entry} was {_state(found)}: it cannot be settled")
+
+    def cancel(self, entry: int) -> None:
+        """Give back the whole cost of a plan that never drew; one that drew stays charged.
+
+        The history decides whether it drew: an entry's state is one word in a row.
+
+        Raises:
+            LedgerError: the entry was changed behind the ledger's back.
+        """
+        with self._store.change() as change:
+            found = change.entry(entry)
+            if found is None or found.state != RESERVED:
+                return
+            totals, events = change.totals(), change.events(entry)
+            if [event["act"] for event in events] != [RESERVE]:
+                raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
+            if totals is not None:
+                totals.remove(events[0]["scope"], tally_of(events[0]))
+            change.replace(replace(found, state=CANCELLED))
+            change.record(CANCEL, entry=entry, scope=found.scope, totals=totals)
+
+    def withdraw(self, lease: str) -> None:
+        """Cancel the entry with this lease if there is one and it never drew: nobody learned its number."""
+        entry = self._store.entry_of(lease)
+        if entry is not None:
+            self.cancel(entry)
+
+    # ---- its history
+
+    def change_budget(self, budget: PrivacyBudget) -> None:
+        """Replace the budget, which the history records. A larger one weakens the promise that was given.
+
+        Args:
+            budget: what may be spent in all, including what is spent already. If it is less than that,
+                nothing more fits.
+
+        Raises:
+            LedgerError: the ledger cannot store it, or the account was tampered with.
+        """
+        limit = storable(budget)
+        with self._store.change() as change:
+            change.account()
+            change.record(CHANGE_BUDGET, limit=limit, totals=change.checked_totals())
+
+    def history(self) -> list[dict[str, object]]:
+        """Every event since the account was created: when, who, what. Numbers, scopes and settings only."""
+        return [as_shown(row) for row in self._store.snapshot().history]
+
+    def verify(self, chain_tip: str | None = None) -> Verification:
+        """Recompute the chain of hashes and compare the account and its entries with the history.
+
+        Args:
+            chain_tip: the hash of an event, noted elsewhere, which the history must contain. An older copy
+                and a rewritten history do not contain it.
+        """
+        return check(self._store.snapshot(), chain_tip)
+
+    def snapshot(self) -> Snapshot:
+        """The account, its entries and its history as they are stored at one moment."""
+        return self._store.snapshot()
+
+    def export(self) -> dict[str, object]:
+        """The account, its entries and its history as they are stored, for archives and other programs."""
+        return self._store.snapshot().as_dict()
+
+    def _counted(self, scope: str | None) -> str | None:
+        """The scope that a plan counts for."""
+        return scope if self.parallel else None
+
+
+def _state(entry: Entry | None) -> str:
+    return "never made" if entry is None else entry.state
+
+
+def _drawing(found: Entry | None, entry: int) -> tuple[Entry, DrawCounts]:
+    """An entry that may still draw, and its draws."""
+    if found is None or found.state not in OPEN:
+        raise LedgerError(f"entry {entry} was {_state(found)}: it draws no more")
+    if found.draws is None:
+        raise LedgerError(NOT_COUNTED)
+    return found, found.draws
+
+
+def storable(budget: PrivacyBudget) -> Amount:
+    """A budget as an exact amount.
+
+    Raises:
+        LedgerError: the columns of a ledger cannot hold it.
+    """
+    limit = Amount.of_budget(budget)
+    if min(limit) < 1 or max(limit) > LARGEST:
+        raise LedgerError(f"a ledger keeps epsilon from 1e-12 to 9e6 and delta from 1e-18, not {budget}")
+    return limit
+
+
+def other_kind(
+    account: str, relations: Iterable[str], unit: str | None, others: Iterable[str], other_unit: str | None
+) -> str:
+    """The refusal of a plan for another relation or unit than the account's, with what to do about it."""
+    kept, asked = frozenset(relations), frozenset(others)
+    return (
+        f"{account} holds for relation={_listed(kept)}, unit={unit!r} and cannot be used with "
+        f"relation={_listed(asked)}, unit={other_unit!r}"
+        + _unit_advice(unit, other_unit)
+        + ("" if kept & asked or not kept else _RELATION_ADVICE)
+    )
+
+
+_RELATION_ADVICE = (
+    "; the population decides the relation: with population= it is add-remove, without it "
+    "zero-out, and draws of fixed size have replace-one"
+)
+
+
+def _unit_advice(unit: str | None, other: str | None) -> str:
+    if "" in (unit, other) and unit != other:
+        return f"; {NAME_IT}"
+    if unit == other:
+        return ""
+    if unit is None:
+        return (
+            "; each record is a unit of this account: to protect whole units, create an account of another "
+            f"name with dpfewshot ledger create ... --unit {shlex.quote(str(other))}; records read without "
+            "unit= fit this one, but protect single records only"
+        )
+    return f"; name the account's unit column when you read the records: unit={unit!r}"
+
+
+def _listed(relations: Iterable[str]) -> str:
+    return " or ".join(repr(relation) for relation in sorted(relations))

@@ -1,0 +1,417 @@
+"""Transactions on the ledger's database: short, serialised where they write, durable when they return.
+
+Many threads may use an open ledger, and it survives a fork. A SQLite connection is closed after every
+transaction. Each process keeps one PostgreSQL connection, which a forked child leaves alone
+(docs/decisions/ledger.md).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, Pool, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as NoConnection
+from sqlalchemy.pool import NullPool, QueuePool
+
+from dpfewshot.account.file_lock import check_names, locked
+from dpfewshot.account.history import VERIFY
+from dpfewshot.errors import DPFewShotError, LedgerError, MissingExtra
+
+BUSY_SECONDS: Final = 30.0
+"""How long a call waits for other processes before it reports that the ledger is locked."""
+
+_SQLITE_READ = "BEGIN"
+_SQLITE_WRITE = "BEGIN IMMEDIATE"  # locks before the first read: sums cannot become stale
+_POSTGRESQL_READ = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+_POSTGRESQL_WRITE = (  # a server may be configured to lose its last commits
+    f"SELECT set_config('lock_timeout', '{int(BUSY_SECONDS)}s', true), "
+    "set_config('synchronous_commit', 'on', true)"
+)
+
+_POSTGRESQL_CONNECTION: Final = {
+    "connect_timeout": int(BUSY_SECONDS),
+    "tcp_user_timeout": int(BUSY_SECONDS * 1000),  # a dead host sends nothing
+    "client_encoding": "utf8",
+}
+
+# SQLite keeps locks in the process's memory: a child forked during another thread's transaction would see
+# that lock as held forever. So forks wait for transactions, which take turns. The lock is reentrant because a
+# finaliser may cancel a plan during the same thread's transaction.
+_one_at_a_time = threading.RLock()
+os.register_at_fork(
+    before=_one_at_a_time.acquire,
+    after_in_parent=_one_at_a_time.release,
+    after_in_child=_one_at_a_time.release,
+)
+
+_PAGE_SIZE_AT: Final = 16
+"""Where the header of a SQLite file states the size of a page."""
+
+_pooled: weakref.WeakSet[Engine] = weakref.WeakSet()
+_left_alone: list[Pool] = []  # never closed in a child: that would end the parent's session
+
+
+def _leave_connections_to_the_parent() -> None:
+    for engine in _pooled:
+        _left_alone.append(engine.pool)
+        engine.dispose(close=False)
+
+
+os.register_at_fork(after_in_child=_leave_connections_to_the_parent)
+
+
+class Database:
+    """The database at one place.
+
+    Raises:
+        LedgerError: the URL is not one of a ledger.
+        MissingExtra: the driver is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.place = Place.parse(url)
+        self._file = Path(self.place.url.database or "").absolute()  # as the engine resolves it
+        self._seen = False
+        self._closed = False
+        self._seconds = self.place.seconds(BUSY_SECONDS)
+        with as_ledger_errors(self.place):
+            if self.place.is_sqlite:
+                self._engine = _sqlite(self.place)
+                self._reader = _sqlite(self.place, self._connect_read_only)
+            else:
+                self._engine = self._reader = _postgresql(self.place)
+        weakref.finalize(self, self._engine.dispose)  # closes the connections of a ledger that nobody closed
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether it is a file that does not exist. Opening a SQLite database would create it.
+
+        Raises:
+            LedgerError: its folder does not exist either, or this was closed.
+        """
+        self._check_open()
+        if not self.place.is_sqlite:
+            return False
+        if not self._file.parent.is_dir():
+            raise LedgerError(f"{self.place.name}: {NOT_OPENED}")
+        return not self._file.exists()
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A read-only transaction on one snapshot. It creates nothing; who may only read may read."""
+        opening = _SQLITE_READ if self.place.is_sqlite else _POSTGRESQL_READ
+        engine = self._engine if self.place.is_sqlite and self._may_write else self._reader
+        with self._transaction(engine, opening, create=False) as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A write transaction: on disk when this returns, rolled back if anything is raised.
+
+        On SQLite no other writer runs meanwhile. On PostgreSQL the caller locks the row that it relies on.
+        """
+        opening = _SQLITE_WRITE if self.place.is_sqlite else _POSTGRESQL_WRITE
+        with self._transaction(self._engine, opening, create=not self._seen) as connection:
+            yield connection
+
+    @property
+    def _may_write(self) -> bool:
+        """Whether this process may write to the SQLite file and beside it, where SQLite keeps its log."""
+        real = os.access in os.supports_effective_ids
+        return all(os.access(path, os.W_OK, effective_ids=real) for path in (self._file, self._file.parent))
+
+    def _connect_read_only(self) -> sqlite3.Connection:
+        """Open the SQLite file without writing beside it.
+
+        Without a log beside it, the file is all there is, and the lock that every transaction takes keeps
+        writers away: so SQLite may take it for immutable. It would overlook a log.
+        """
+        path = self._file.resolve()
+        logs = [path.with_name(path.name + suffix) for suffix in ("-wal", "-journal")]
+        logged = any(log.exists() and log.stat().st_size for log in logs)
+        options = "mode=ro" if logged else "mode=ro&immutable=1"
+        try:
+            connection = sqlite3.connect(f"{path.as_uri()}?{options}", uri=True, timeout=self._seconds)
+            connection.execute("SELECT count(*) FROM sqlite_master")
+        except sqlite3.OperationalError:
+            if logged:
+                raise LedgerError(f"{self.place.name}: {LOG_NEEDS_WRITING}") from None
+            raise
+        return connection
+
+    def use_write_ahead_log(self) -> None:
+        """Let readers of a SQLite file run while another process writes. The setting is kept in the file."""
+        deadline = time.monotonic() + BUSY_SECONDS
+        with as_ledger_errors(self.place):
+            while not self._switched_to_write_ahead_log(deadline):
+                time.sleep(0.02)
+
+    def _switched_to_write_ahead_log(self, deadline: float) -> bool:
+        # processes that switch at the same time may fail with "locked" without the usual wait
+        try:
+            with self._turn(create=True), self._engine.connect() as connection:
+                connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+        except OperationalError as error:
+            if is_locked(error) and time.monotonic() < deadline:
+                return False
+            raise
+        return True
+
+    def close(self) -> None:
+        """Refuse further calls."""
+        self._closed = True
+        self._engine.dispose()  # a reader of SQLite pools nothing
+
+    @contextmanager
+    def _transaction(self, engine: Engine, opening: str, *, create: bool) -> Iterator[Connection]:
+        self._check_open()
+        if self._seen and self.is_missing:
+            raise LedgerError(f"{self.place.name}: {GONE}")  # else SQLite would create an empty one
+        with as_ledger_errors(self.place), self._turn(create=create), engine.begin() as connection:
+            connection.exec_driver_sql(opening)
+            self._seen = True
+            yield connection
+
+    @contextmanager
+    def _turn(self, *, create: bool) -> Iterator[None]:
+        """Keep SQLite connections from overlapping: held from before one opens until after it closes."""
+        if not self.place.is_sqlite:
+            yield
+            return
+        with _one_at_a_time, ExitStack() as stack:
+            try:
+                check_names(self._file)
+                held = stack.enter_context(locked(self._file, self._seconds, create=create))
+            except LedgerError as error:
+                raise LedgerError(f"{self.place.name}: {error}") from None
+            except OSError:
+                raise LedgerError(f"{self.place.name}: {NOT_OPENED}") from None
+            if held is None:
+                raise LedgerError(f"{self.place.name}: {LOCKED}")
+            self._check_length(held)
+            yield
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LedgerError(f"{self.place.name} was closed")
+
+    def _check_length(self, descriptor: int) -> None:
+        """Refuse half a page, whose rest SQLite would read as empty; it detects missing pages itself."""
+        page = int.from_bytes(os.pread(descriptor, 2, _PAGE_SIZE_AT), "big")
+        page = 65_536 if page == 1 else page  # SQLite's way to say so in two bytes
+        if page and os.fstat(descriptor).st_size % page:
+            raise LedgerError(f"{self.place.name}: {DAMAGED}")
+
+
+def _sqlite(place: Place, creator: Callable[[], sqlite3.Connection] | None = None) -> Engine:
+    waiting = {} if "timeout" in place.url.query else {"timeout": BUSY_SECONDS}
+    options = {"connect_args": waiting} if creator is None else {"creator": creator}
+    engine = create_engine(place.url, poolclass=NullPool, hide_parameters=True, **options)
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: sqlite3.Connection, _record: Any) -> None:
+        # SQLAlchemy's recipe for pysqlite: the driver must not begin transactions itself
+        connection.isolation_level = None
+        try:
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA foreign_keys = ON")
+        except sqlite3.Error:
+            connection.close()
+            raise
+
+    return engine
+
+
+def _postgresql(place: Place) -> Engine:
+    try:
+        engine = create_engine(
+            place.url,
+            poolclass=QueuePool,
+            pool_size=1,  # threads take turns: a server supports as many processes as connections
+            max_overflow=0,
+            pool_timeout=BUSY_SECONDS,
+            pool_pre_ping=True,  # the server may have restarted
+            hide_parameters=True,
+            # a stricter level would keep the snapshot from before the row lock, and overspend
+            isolation_level="READ COMMITTED",
+            connect_args={k: v for k, v in _POSTGRESQL_CONNECTION.items() if k not in place.url.query},
+        )
+    except ImportError:
+        raise MissingExtra("a ledger in PostgreSQL", "postgresql") from None
+    _pooled.add(engine)
+    return engine
+
+
+# ---- where a ledger is
+
+_DAY = 86_400
+
+_EXAMPLES = '"sqlite:///budget.db" or "postgresql+psycopg://user@host/database"'
+
+
+@dataclass(frozen=True)
+class Place:
+    """A database that can hold a ledger.
+
+    Attributes:
+        url: where it is, with its password.
+        name: its name in messages.
+        secrets: what no message may contain.
+    """
+
+    url: URL = field(repr=False)  # its repr hides the password, but not one in the query
+    name: str
+    secrets: frozenset[str] = field(repr=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """Read a ledger URL.
+
+        Raises:
+            LedgerError: it is not a URL, or names another kind of database, or one in memory.
+        """
+        try:
+            url = make_url(text)
+        except (ArgumentError, ValueError):
+            # SQLAlchemy's own message may quote the whole text
+            raise LedgerError(f"the ledger's URL cannot be read: write {_EXAMPLES}") from None
+        if url.drivername in ("sqlite", "sqlite+pysqlite"):
+            name = _name_of_file(url)
+            if set(url.query) - {"timeout"}:  # such as uri=true&mode=memory: another file, or none
+                raise LedgerError("a SQLite ledger's URL takes one option, ?timeout=SECONDS")
+            return cls(url, name, frozenset())
+        if url.drivername in ("postgresql", "postgresql+psycopg"):
+            url = url.set(drivername="postgresql+psycopg")
+            _check_parts(url)
+            return cls(url, f"the ledger {url.database!r} on {url.host or 'this host'}", _secrets(url))
+        raise LedgerError(f"a ledger cannot be kept in {url.drivername!r}: write {_EXAMPLES}")
+
+    @property
+    def address(self) -> str:
+        """The URL with its password, for other processes. It names a file by its absolute path."""
+        url = (
+            self.url.set(database=str(Path(self.url.database or "").absolute()))
+            if self.is_sqlite
+            else self.url
+        )
+        return url.render_as_string(hide_password=False)
+
+    def seconds(self, default: float) -> float:
+        """How long to wait for another process: `?timeout=` of the URL, in seconds.
+
+        Raises:
+            LedgerError: it is not a number from 0 to a day.
+        """
+        given = self.url.query.get("timeout", default)
+        try:
+            seconds = float(given) if not isinstance(given, tuple) else math.nan
+        except ValueError:
+            seconds = math.nan
+        if not 0 <= seconds <= _DAY:
+            raise LedgerError(f"the ledger's timeout must be a number of seconds from 0 to {_DAY}")
+        return seconds
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether it is a file on this host."""
+        return self.url.get_backend_name() == "sqlite"
+
+
+def _check_parts(url: URL) -> None:
+    """Messages show the host and the database, so these must not contain part of a password."""
+    if "@" in (url.host or "") or any(sign in (url.database or "") for sign in " =@"):
+        raise LedgerError(f"the ledger's URL cannot be read: write {_EXAMPLES}, %40 for @ in a password")
+
+
+def _name_of_file(url: URL) -> str:
+    path = url.database or ""
+    # a file: name may say mode=memory or nolock=1, which would void every guarantee here
+    if path in ("", ":memory:") or path.startswith("file:"):
+        raise LedgerError(f"a ledger must outlive its process: name a file, after three slashes, {_EXAMPLES}")
+    return f"the ledger {path!r}"
+
+
+def _secrets(url: URL) -> frozenset[str]:
+    named = (str(value) for key, value in url.query.items() if "pass" in key.lower())
+    return frozenset(secret for secret in (str(url.password or ""), *named) if secret)
+
+
+# ---- failures as one line that an operator can act on
+
+LOCKED = "another process held it for too long; nothing was changed, try again later"
+
+DAMAGED = "the file is damaged: restore it from a copy, and count what was spent since"
+NOT_OPENED = "the file cannot be opened: does its directory exist, and may it be written?"
+LOG_NEEDS_WRITING = (
+    "a log lies beside the file (-wal or -journal), which SQLite can read only where it may write: copy both "
+    "to a folder of your own"
+)
+GONE = "the file is gone: restore it from a copy, and count what was spent since"
+_BUSY_THREADS = "other threads of this process used it for too long; nothing was changed, try again later"
+
+_ADVICE = {
+    "SQLITE_BUSY": LOCKED,
+    "SQLITE_CANTOPEN": NOT_OPENED,
+    "SQLITE_CORRUPT": DAMAGED,
+    "SQLITE_FULL": "the disk is full",
+    "SQLITE_IOERR": "the file cannot be read or written: is the disk full, or a limit reached?",
+    "SQLITE_NOTADB": "the file is not a SQLite database",
+    "SQLITE_READONLY": "the file or its directory cannot be written",
+    "55P03": LOCKED,  # lock_not_available
+    "40P01": LOCKED,  # deadlock_detected
+    "42501": "this user lacks the privileges that a ledger needs",
+}
+
+_LONGEST = 300
+
+
+@contextmanager
+def as_ledger_errors(place: Place) -> Iterator[None]:
+    """Turn every failure of the database into one `LedgerError`.
+
+    It is raised `from None`: the drivers' errors may carry the URL and the statement's values.
+    """
+    try:
+        yield
+    except DPFewShotError:
+        raise
+    except (SQLAlchemyError, sqlite3.Error, OSError, ValueError, OverflowError) as error:
+        raise LedgerError(f"{place.name}: {_describe(error, place)}") from None
+
+
+def is_locked(error: DBAPIError) -> bool:
+    """Whether the database was busy, so that the same call may succeed later."""
+    return _advice(error.orig) == LOCKED
+
+
+def _describe(error: Exception, place: Place) -> str:
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    advice = _BUSY_THREADS if isinstance(cause, NoConnection) else _advice(cause)
+    if advice is not None:
+        return advice
+    if isinstance(cause, json.JSONDecodeError):
+        return f"a row cannot be read: {VERIFY}"
+    primary = getattr(getattr(cause, "diag", None), "message_primary", None)
+    line = " ".join(str(primary or cause).split())[:_LONGEST]
+    if any(secret in line for secret in place.secrets):
+        return type(cause).__name__
+    return line
+
+
+def _advice(cause: BaseException | None) -> str | None:
+    # extended names add words after the first two: SQLITE_BUSY_RECOVERY
+    name = "_".join((getattr(cause, "sqlite_errorname", None) or "").split("_")[:2])
+    return _ADVICE.get(name) or _ADVICE.get(getattr(cause, "sqlstate", None) or "")

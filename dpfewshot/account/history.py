@@ -1,0 +1,220 @@
+"""The history of an account: one row for each event, chained to the row before it by a hash.
+
+The hash of a row is the SHA-256, in hexadecimal, of the row as a JSON object without its hash: amounts named
+with their units, keys sorted, no spaces, non-ASCII escaped. `previous` is the hash of the row before, so
+nobody can change, drop or insert a row without changing every later hash (docs/decisions/ledger.md says what
+that is worth).
+"""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib import metadata as installed
+from typing import Any, Final
+
+from dpfewshot.account.amounts import Amount
+from dpfewshot.errors import LedgerError
+from dpfewshot.values import on_one_line
+
+NOTHING_BEFORE: Final = "0" * 64
+"""`previous` of an account's first row."""
+
+ACTOR_VARIABLE: Final = "DPFEWSHOT_LEDGER_ACTOR"
+"""Environment variable: the actor to record in place of the user, the host and the process."""
+
+LONGEST_ACTOR: Final = 200
+
+_UNITS: Final = {"epsilon": "epsilon_in_1e-12", "delta": "delta_in_1e-18", "renyi": "renyi_in_1e-12"}
+
+Details = Mapping[str, str | int | float]
+"""Public facts about a plan, for the history: mechanism, σ, q, steps."""
+
+LEASE: Final = "lease"
+"""The member of an event's details that holds its draws."""
+
+RESERVATION: Final = "reservation"
+"""The member of a "reserve" event's details that identifies the entry outside of the ledger."""
+
+RELEASED: Final = "line_sha256"
+"""The member of a "release" event's details: `certificates.line_hash` of what was released."""
+
+VERIFY: Final = "run dpfewshot ledger verify, which says what was changed"
+
+CREATE: Final = "create"
+CHANGE_BUDGET: Final = "change-budget"
+RESERVE: Final = "reserve"
+CHARGE: Final = "charge"
+RESUME: Final = "resume"
+RELEASE: Final = "release"
+SETTLE: Final = "settle"
+CANCEL: Final = "cancel"
+
+RESERVED: Final = "reserved"
+CHARGED: Final = "charged"
+SETTLED: Final = "settled"
+CANCELLED: Final = "cancelled"
+
+OPEN: Final = (RESERVED, CHARGED)
+"""The states in which an entry may draw."""
+
+PAID: Final = (CHARGED, SETTLED)
+"""The states of an entry that may have drawn."""
+
+MOVES: Final = {CHARGE: (RESERVED, CHARGED), SETTLE: (CHARGED, SETTLED), CANCEL: (RESERVED, CANCELLED)}
+"""Events that change an entry's state: the state before and the state after."""
+
+
+@dataclass(frozen=True)
+class HistoryEvent:
+    """One event in an account's history. It holds public facts only.
+
+    Attributes:
+        act: "create", "change-budget", "reserve", "charge", "resume", "release",
+            "settle" or "cancel".
+        at: the time by the actor's clock, ISO 8601 in UTC.
+        actor: who caused it, as in "user@host:process".
+        entry: the plan's number; None for events of the account.
+        scope: the entry's scope.
+        epsilon: ε of a budget or a reserved cost, in 10⁻¹²; None for other events.
+        delta: its δ, in 10⁻¹⁸.
+        details: JSON: the plan and its draws, or the account's relation and unit.
+        package_version: of dpfewshot.
+        renyi: the bound of a reserved plan's Rényi divergence at the account's order, in 10⁻¹²; None for
+            other events and for plans without one.
+    """
+
+    act: str
+    at: str
+    actor: str
+    entry: int | None
+    scope: str | None
+    epsilon: int | None
+    delta: int | None
+    details: str
+    package_version: str
+    renyi: int | None = None
+
+
+def event_now(
+    act: str,
+    *,
+    entry: int | None = None,
+    scope: str | None = None,
+    amount: Amount | None = None,
+    renyi: int | None = None,
+    details: str = "{}",
+) -> HistoryEvent:
+    """An event that this process causes now."""
+    return HistoryEvent(
+        act=act,
+        at=now(),
+        actor=_actor(),
+        entry=entry,
+        scope=scope,
+        epsilon=amount.epsilon if amount else None,
+        delta=amount.delta if amount else None,
+        details=details,
+        package_version=package_version(),
+        renyi=renyi,
+    )
+
+
+def chained(event: HistoryEvent, number: int, previous: str) -> dict[str, Any]:
+    """The row of an event: its fields, its number from 1 up, the previous hash and its own."""
+    row = {**asdict(event), "number": number, "previous": previous}
+    return {**row, "hash": hash_of(row)}
+
+
+def told(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as it is hashed and exported: without its account's number."""
+    return {name: row[name] for name in row if name != "account_id"}
+
+
+def with_units(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with the units of its amounts in their names, as it is hashed and exported."""
+    return {_UNITS.get(name, name): value for name, value in row.items()}
+
+
+def hash_of(row: Mapping[str, Any]) -> str:
+    """The hash of a row; a hash that it carries is ignored."""
+    fields = {name: value for name, value in with_units(row).items() if name != "hash"}
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def hash_if_readable(row: Mapping[str, Any]) -> str | None:
+    """The hash of a row; None if a value has none, such as binary data."""
+    try:
+        return hash_of(row)
+    except TypeError:
+        return None
+
+
+def as_shown(row: Mapping[str, Any]) -> dict[str, object]:
+    """A row for display: amounts as numbers, details as an object."""
+    shown = dict(row)
+    if row["epsilon"] is not None:
+        amount = Amount(row["epsilon"], row["delta"])
+        budget = row["act"] in (CREATE, CHANGE_BUDGET)
+        shown |= asdict(amount.as_remainder() if budget else amount.as_spend())
+    if row["renyi"] is not None:
+        shown["renyi"] = Amount(row["renyi"], 0).as_spend().epsilon
+    return shown | {"details": json.loads(row["details"])}
+
+
+def as_json(details: Mapping[str, object]) -> str:
+    """Details as the history keeps them.
+
+    Raises:
+        LedgerError: they are not strings and finite numbers.
+    """
+    try:
+        return json.dumps(dict(details), sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError):
+        raise LedgerError("an entry's details must be strings and finite numbers") from None
+
+
+def plan_facts(details: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan's public facts in a "reserve" event's details: without what the account added."""
+    return {name: value for name, value in details.items() if name not in (LEASE, RESERVATION)}
+
+
+def now() -> str:
+    """The time now, as rows keep it."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+@functools.cache
+def package_version() -> str:
+    """The version of dpfewshot."""
+    try:
+        return installed.version("dpfewshot")
+    except installed.PackageNotFoundError:
+        return "not installed"
+
+
+def _actor() -> str:
+    named = os.environ.get(ACTOR_VARIABLE)
+    if not named:
+        return on_one_line(f"{_user()}@{socket.gethostname()}:{os.getpid()}")[:LONGEST_ACTOR]
+    if len(named) > LONGEST_ACTOR or not named.strip() or on_one_line(named) != named:
+        raise LedgerError(
+            f"{ACTOR_VARIABLE} must be at most {LONGEST_ACTOR} printable characters, without line breaks, "
+            "control characters, or two spaces in a row"
+        )
+    return named
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # in containers the user often has no name
+        return str(os.getuid())

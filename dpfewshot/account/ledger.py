@@ -1,0 +1,282 @@
+"""Ledgers: accounts that outlive their process and are shared by many processes.
+
+Importing this needs no database library; opening a ledger does (the extra `ledger`).
+"""
+
+from __future__ import annotations
+
+import shlex
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from dpfewshot.account.account import Account, storable
+from dpfewshot.account.names import dataset_name, similar
+from dpfewshot.account.rule import Admission, Rule
+from dpfewshot.errors import InvalidPlan, LedgerError, MissingExtra
+from dpfewshot.runtime.redaction import redacts_errors_of_methods
+from dpfewshot.values import PrivacyBudget, Relation
+
+if TYPE_CHECKING:
+    from dpfewshot.account.sql import SqlLedger
+
+_CREATE: Final = "dpfewshot ledger create --ledger URL --dataset NAME --epsilon E --delta D"
+
+
+@redacts_errors_of_methods(LedgerError, "the ledger")
+class BudgetLedger:
+    """The accounts of one database. Create it with `BudgetLedger.open`."""
+
+    def __init__(self, ledger: SqlLedger) -> None:
+        self._ledger = ledger
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        """Open a ledger, which reads. `create` creates missing tables; only they and what spends write.
+
+        Args:
+            url: "sqlite:///budget.db" for the processes of one host, or
+                "postgresql+psycopg://user:password@host/database" for several.
+
+        Raises:
+            LedgerError: the database cannot be reached or used, or another version of this package created
+                its tables. No message contains the password.
+            MissingExtra: SQLAlchemy, Alembic, or for PostgreSQL psycopg, is not installed.
+        """
+        try:
+            from dpfewshot.account.sql import SqlLedger
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "sqlalchemy":
+                raise
+            raise MissingExtra("the durable ledger", "ledger") from None
+        return cls(SqlLedger(url))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Refuse further calls, of its accounts too. Nothing is lost: every finished call is on disk."""
+        self._ledger.database.close()
+
+    def datasets(self) -> list[str]:
+        """The data sets that have an account, sorted."""
+        return self._ledger.datasets()
+
+    def account(self, dataset: str, *, relation: str = Relation.ZERO_OUT, unit: str | None = None) -> Account:
+        """The account of a data set, of any relation and unit.
+
+        Args:
+            dataset: its name.
+            relation: of the run, for the command that the message suggests if there is no account.
+            unit: of the run, likewise.
+
+        Raises:
+            LedgerError: the account does not exist. Names accounts with similar names.
+        """
+        stored = self._ledger.find(dataset_name(dataset))
+        if stored is None:
+            raise LedgerError(
+                f"{self._unknown(dataset_name(dataset))}: compare the ledger's path and the name, since a "
+                f"new account is a new budget; only if none was ever made: {_create(relation, unit)}"
+            )
+        return Account(stored)
+
+    def _unknown(self, name: str) -> str:
+        if not self._ledger.is_there:
+            return f"{self._ledger.name} does not exist, so it has no account for the data set {name!r}"
+        close = ", ".join(ascii(each) for each in similar(name, self.datasets()))
+        meant = f" (did you mean {close}?)" if close else ""
+        return f"{self._ledger.name} has no account for the data set {name!r}{meant}"
+
+    def create(
+        self,
+        dataset: str,
+        budget: PrivacyBudget,
+        *,
+        relation: str = Relation.ZERO_OUT,
+        unit: str | None = None,
+        parallel: bool = True,
+        rule: str = Admission.SUM,
+    ) -> Account:
+        """Create an account, or return the existing one if its settings match.
+
+        Args:
+            dataset: its name, of letters of one script, digits, spaces and ASCII punctuation. It is
+                normalised: NFKC, stripped.
+            budget: what may be spent in all, by every plan that will ever run.
+            relation: "zero-out", "add-remove" or "replace-one"; every plan must have the same.
+            unit: the column that names whom a record belongs to, as in `read_records(unit=...)`; every plan
+                must have the same. None: a unit is one record.
+            parallel: plans over different labels of one task compose in parallel: the greatest of their costs
+                counts, and a second task that divides the data set by other labels is refused. False: every
+                plan counts for the whole data set, whatever its task.
+            rule: "sum": the ε and the δ of plans add up. "renyi": the account also adds up Rényi divergences
+                at one order, chosen for this budget, and admits what fits either way. Many small plans then
+                share the budget with far less noise; a single plan may take at most a quarter of δ
+                (docs/proofs/filter.md).
+
+        Raises:
+            InvalidPlan: an unknown rule, or a budget too small for it.
+            LedgerError: it exists with other settings, or the ledger cannot store these.
+        """
+        account = self._find_or_add(
+            dataset, budget, relation, unit, parallel=parallel, rule=Rule.of(rule, storable(budget))
+        )
+        if (account.parallel, account.rule) != (parallel, rule):
+            raise LedgerError(
+                f"the data set {dataset!r} has an account already, with parallel={account.parallel} and "
+                f"rule={str(account.rule)!r}"
+            )
+        there = account.budget
+        if there != storable(budget).as_budget():
+            raise LedgerError(
+                f"the data set {dataset!r} has an account already, with the budget epsilon={there.epsilon}, "
+                f"delta={there.delta}, not epsilon={budget.epsilon}, delta={budget.delta}: dpfewshot ledger "
+                "change-budget replaces it"
+            )
+        return account
+
+    def account_or_create(
+        self,
+        dataset: str,
+        budget: PrivacyBudget,
+        *,
+        relation: str = Relation.ZERO_OUT,
+        unit: str | None = None,
+    ) -> Account:
+        """The account of a data set, created if it does not exist. An existing one keeps its own budget.
+
+        Raises:
+            LedgerError: it exists with another relation or unit, or the ledger cannot store these.
+        """
+        stored = self._ledger.find(dataset_name(dataset))
+        if stored is None:
+            return self._find_or_add(dataset, budget, relation, unit)
+        return _bound(Account(stored), relation, unit)
+
+    def _find_or_add(
+        self,
+        dataset: str,
+        budget: PrivacyBudget,
+        relation: str,
+        unit: str | None,
+        *,
+        parallel: bool = True,
+        rule: Rule = Rule(),  # noqa: B008 - a frozen value
+    ) -> Account:
+        if relation not in tuple(Relation):
+            raise LedgerError(f"the relation must be one of {', '.join(Relation)}, not {relation!r}")
+        if unit is not None and not unit.strip():
+            raise LedgerError("unit must be the name of a column, or None where a unit is one record")
+        stored = self._ledger.find_or_add(
+            dataset_name(dataset), storable(budget), str(relation), unit, parallel=parallel, rule=rule
+        )
+        return _bound(Account(stored), relation, unit)
+
+
+def account_of_run(
+    budget: PrivacyBudget | None,
+    ledger: object,
+    dataset: str | None,
+    *,
+    relation: str,
+    unit: str | None,
+    create: bool = False,
+) -> Account | None:
+    """The account that `ledger` names, bound to the run's relation and unit.
+
+    Args:
+        budget: of the run; None for a run without a guarantee, which has no account.
+        ledger: None, the URL of a ledger, a BudgetLedger, or an Account.
+        dataset: the account's name in a ledger.
+        relation: the neighbouring relation of the run.
+        unit: the column that names whom a record belongs to.
+        create: create the account with the run's budget if the ledger has none of that name.
+
+    Raises:
+        InvalidPlan: a run without a guarantee names a ledger, a ledger comes without a data set, a data set
+            or `create` without a ledger, an account with another data set, or `ledger` is something else.
+        LedgerError: there is no such account, it holds for another relation or unit, or the ledger cannot be
+            used.
+    """
+    if ledger is None and dataset is not None:
+        raise InvalidPlan(
+            "dataset= names an account of a ledger, but ledger= is None: give its URL, or leave dataset= out "
+            "for a budget that lives as long as this process"
+        )
+    if budget is None:
+        if ledger is not None:
+            raise InvalidPlan("a run without a guarantee (certified=False) is refused a ledger account")
+        return None
+    if isinstance(ledger, (str, BudgetLedger)):
+        if not dataset:
+            raise InvalidPlan("ledger= needs dataset=, the name of the account")
+        opened = ledger if isinstance(ledger, BudgetLedger) else BudgetLedger.open(ledger)
+        account = _opened(opened, dataset, budget if create else None, relation, unit)
+    elif create:
+        raise InvalidPlan("create=True creates an account in a ledger: give ledger= its URL, and dataset=")
+    else:
+        account = _given(ledger, dataset) if ledger is not None else Account.in_memory(budget)
+    account.bind(frozenset({relation}), unit)
+    return account
+
+
+def open_account(
+    url: str,
+    dataset: str,
+    *,
+    create: PrivacyBudget | None = None,
+    relation: str = Relation.ZERO_OUT,
+    unit: str | None = None,
+) -> Account:
+    """The account of a data set in a ledger.
+
+    Args:
+        url: of the ledger, as in `BudgetLedger.open`.
+        dataset: the account's name.
+        create: the budget to create the account with if the ledger has none of that name; an existing one
+            keeps its own. None: it must exist.
+        relation: as in `BudgetLedger.create`.
+        unit: as in `BudgetLedger.create`.
+
+    Raises:
+        LedgerError: there is no such account, it was to be created and holds for another relation or unit, or
+            the ledger cannot be used.
+        MissingExtra: SQLAlchemy, Alembic, or for PostgreSQL psycopg, is not installed.
+    """
+    return _opened(BudgetLedger.open(url), dataset, create, relation, unit)
+
+
+def _opened(
+    ledger: BudgetLedger, dataset: str, create: PrivacyBudget | None, relation: str, unit: str | None
+) -> Account:
+    if create is None:
+        return ledger.account(dataset, relation=relation, unit=unit)
+    return ledger.account_or_create(dataset, create, relation=relation, unit=unit)
+
+
+def _given(ledger: object, dataset: str | None) -> Account:
+    if not isinstance(ledger, Account):
+        raise InvalidPlan(
+            "ledger= takes the URL of a ledger, a BudgetLedger or an Account; "
+            f"{type(ledger).__name__} is none"
+        )
+    if dataset not in (None, ledger.dataset):
+        raise InvalidPlan(f"ledger= is an account already, and not that of the data set {dataset!r}")
+    return ledger
+
+
+def _create(relation: str, unit: str | None) -> str:
+    """The command that creates an account for a run."""
+    options = "" if relation == Relation.ZERO_OUT else f" --relation {relation}"
+    named = f" --unit {shlex.quote(unit)}" if unit else ""
+    return f"{_CREATE}{options}{named}"
+
+
+def _bound(account: Account, relation: str, unit: str | None) -> Account:
+    account.bind(frozenset({relation}), unit)
+    return account

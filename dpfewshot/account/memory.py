@@ -1,0 +1,288 @@
+"""What an account asks of the store that keeps it, and the store in memory, which ends with its process."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, Protocol, SupportsIndex
+
+from dpfewshot.account.amounts import Amount
+from dpfewshot.account.draws import DrawCounts
+from dpfewshot.account.history import CANCELLED, RESERVED
+from dpfewshot.account.rule import Rule, Standing, Tally, Totals
+from dpfewshot.account.scopes import partition_of
+from dpfewshot.account.verification import Snapshot
+from dpfewshot.errors import LedgerError
+from dpfewshot.runtime.forking import start_afresh_in_children
+
+ELSEWHERE: Final = 'open one of a ledger, dpfewshot.open_account("sqlite:///budget.db", NAME)'
+
+
+@dataclass(frozen=True)
+class AccountSettings:
+    """What an account is created with and keeps.
+
+    Attributes:
+        rule: how its plans count.
+        parallel: whether plans over different strata of the recorded partition compose in parallel, so that
+            the greatest counts. False: every plan counts for the whole data set.
+        relation: of every plan; None for an account in memory, which learns it from `bind`.
+        unit: the column that names whom a record belongs to; None as above, or where a record is a unit.
+        dataset: its name in its ledger; None for an account in memory.
+        number: in its ledger.
+    """
+
+    rule: Rule
+    parallel: bool = True
+    relation: str | None = None
+    unit: str | None = None
+    dataset: str | None = None
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A reserved plan as a store keeps it.
+
+    Attributes:
+        number: given by the store.
+        scope: the stratum that it draws from; None for the whole data set.
+        tally: its cost.
+        state: "reserved", "charged", "settled" or "cancelled".
+        draws: those that are left; None if it counts none.
+    """
+
+    number: int
+    scope: str | None
+    tally: Tally
+    state: str
+    draws: DrawCounts | None
+
+
+class Transaction(Protocol):
+    """One change of an account: all of it is kept, or nothing. It begins with `account` or `entry`."""
+
+    def account(self) -> tuple[Amount, str | None]:
+        """Lock the account; return its limit and the recorded partition."""
+        ...
+
+    def entry(self, number: int) -> Entry | None:
+        """Lock the account and one of its entries; None if it has no such entry."""
+        ...
+
+    def totals(self) -> Totals | None:
+        """What the entries cost; None if the store does not know."""
+        ...
+
+    def checked_totals(self) -> Totals:
+        """What the entries cost, once the account agrees with its history.
+
+        Raises:
+            LedgerError: it does not.
+        """
+        ...
+
+    def events(self, entry: int, *acts: str) -> list[Mapping[str, Any]]:
+        """The events of an entry in their order: those that are one of `acts`, or all without any.
+
+        Raises:
+            LedgerError: one was changed behind the store's back.
+        """
+        ...
+
+    def add(self, scope: str | None, tally: Tally, draws: DrawCounts | None) -> int:
+        """Add a reserved entry and return its number."""
+        ...
+
+    def replace(self, entry: Entry) -> None:
+        """Replace an entry's state and draws."""
+        ...
+
+    def record(
+        self,
+        act: str,
+        *,
+        entry: int | None = None,
+        scope: str | None = None,
+        tally: Tally | None = None,
+        details: str = "{}",
+        totals: Totals | None = None,
+        limit: Amount | None = None,
+    ) -> None:
+        """Add an event to the history.
+
+        Args:
+            act: what happened.
+            entry: the plan's number.
+            scope: of the entry.
+            tally: what the plan costs, if it is reserved now.
+            details: JSON.
+            totals: what the entries cost from now on; None if the event changes nothing in that.
+            limit: the budget from now on; None if the event does not change it.
+        """
+        ...
+
+
+class Store(Protocol):
+    """Where one account is kept."""
+
+    durable: bool
+    """Whether all processes see the same entries, so that a lease exposes a copied checkpoint."""
+
+    name: str
+    """As messages name it."""
+
+    settings: AccountSettings
+
+    def change(self) -> AbstractContextManager[Transaction]:
+        """Begin a change; it is kept when this is left without an error."""
+        ...
+
+    def entry_of(self, lease: str) -> int | None:
+        """The number of the entry with this lease."""
+        ...
+
+    def standing(self) -> Standing:
+        """The account at this moment."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """Everything that is stored, at this moment."""
+        ...
+
+
+class MemoryStore:
+    """An account in the memory of one process: itself the transaction, since threads take turns.
+
+    A forked child holds a copy that its parent cannot see, so in a child every call raises `LedgerError`.
+
+    Args:
+        limit: what may be spent in all.
+        settings: of the account.
+    """
+
+    durable = False
+    name = "this process"
+
+    def __init__(self, limit: Amount, settings: AccountSettings) -> None:
+        self.settings = settings
+        self._limit = limit
+        self._partition: str | None = None
+        self._entries: dict[int, Entry] = {}
+        self._events: defaultdict[int, list[Mapping[str, Any]]] = defaultdict(list)
+        # unique across accounts: a checkpoint may name the entry of a process that has ended
+        self._numbers = itertools.count(int.from_bytes(os.urandom(6), "big"))
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._is_a_copy = False
+        start_afresh_in_children(self)
+
+    def after_fork(self) -> None:
+        """Refuse every call in a child. The process number alone would not do: every container has a 1."""
+        self._is_a_copy = True
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refuse to be copied or pickled: each copy would spend the budget again."""
+        raise LedgerError(
+            "this budget lives in one object, and a copy would spend it again: share the object, or "
+            + ELSEWHERE
+        )
+
+    @contextmanager
+    def change(self) -> Iterator[MemoryStore]:
+        """Hold the account. Whoever changes it changes nothing before the last thing that may fail."""
+        if self._is_a_copy or os.getpid() != self._process:  # nobody may ever release a child's lock
+            raise LedgerError(
+                "this budget lives in the memory of the process that made it, and each forked child would "
+                "spend it again: " + ELSEWHERE
+            )
+        with self._lock:
+            yield self
+
+    def entry_of(self, lease: str) -> int | None:
+        """See `Store`."""
+        with self.change():
+            having = (one.number for one in self._entries.values() if one.draws and one.draws.lease == lease)
+            return next(having, None)
+
+    def standing(self) -> Standing:
+        """See `Store`."""
+        with self.change():
+            counted = [entry for entry in self._entries.values() if entry.state != CANCELLED]
+            last = counted[-1] if counted else None
+            newest = None if last is None else (last.scope, last.tally)
+            return Standing(self.settings.rule, self._limit, self.totals(), newest, self._partition, "")
+
+    def snapshot(self) -> NoReturn:
+        """An account in memory keeps no history for others to read."""
+        raise LedgerError("an account in memory has no history to read: " + ELSEWHERE)
+
+    def account(self) -> tuple[Amount, str | None]:
+        """See `Transaction`."""
+        return self._limit, self._partition
+
+    def entry(self, number: int) -> Entry | None:
+        """See `Transaction`."""
+        return self._entries.get(number)
+
+    def totals(self) -> Totals:
+        """See `Transaction`. Added up each time: an interrupt leaves no entry half counted."""
+        totals = Totals()
+        for entry in self._entries.values():
+            if entry.state != CANCELLED:
+                totals.add(entry.scope, entry.tally)
+        return totals
+
+    def checked_totals(self) -> Totals:
+        """See `Transaction`. Nobody else can have changed them."""
+        return self.totals()
+
+    def events(self, entry: int, *acts: str) -> list[Mapping[str, Any]]:
+        """See `Transaction`."""
+        return [event for event in self._events.get(entry, []) if not acts or event["act"] in acts]
+
+    def add(self, scope: str | None, tally: Tally, draws: DrawCounts | None) -> int:
+        """See `Transaction`."""
+        entry = Entry(next(self._numbers), scope, tally, RESERVED, draws)
+        self._entries[entry.number] = entry
+        if scope is not None and self._partition is None:
+            self._partition = partition_of(scope)
+        return entry.number
+
+    def replace(self, entry: Entry) -> None:
+        """See `Transaction`."""
+        self._entries[entry.number] = entry
+
+    def record(
+        self,
+        act: str,
+        *,
+        entry: int | None = None,
+        scope: str | None = None,
+        tally: Tally | None = None,
+        details: str = "{}",
+        totals: Totals | None = None,
+        limit: Amount | None = None,
+    ) -> None:
+        """See `Transaction`. Keeps what later changes of an entry ask for."""
+        del totals
+        if limit is not None:
+            self._limit = limit
+        if entry is not None:
+            cost = None if tally is None else tally.cost
+            self._events[entry].append(
+                {
+                    "act": act,
+                    "scope": scope,
+                    "epsilon": cost and cost.epsilon,
+                    "delta": cost and cost.delta,
+                    "renyi": tally and tally.stated,
+                    "details": details,
+                    "hash": "",
+                }
+            )

@@ -1,0 +1,71 @@
+"""The permit to release tokens: the account issues it after charging, and the mechanism uses it up."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Self
+
+from dpfewshot.errors import BudgetExceeded
+
+
+class Permit:
+    """Permission to release up to `tokens` tokens on one draw of records.
+
+    Only a reservation calls the constructor, after charging. A mechanism uses up one token of the permit
+    before it reads a private number. So nothing is released without a charge, or with less noise than was
+    charged for. `unpaid` is for audits; tests/unit/test_house.py checks who calls which.
+
+    Args:
+        tokens: R ≥ 1, the tokens that the draw was charged for.
+        noise_multiplier: the σ that it was charged for.
+    """
+
+    def __init__(self, tokens: int, noise_multiplier: float) -> None:
+        self._noise_multiplier = noise_multiplier
+        self._tokens = self._left = tokens
+        self._used = 0
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+
+    @classmethod
+    def unpaid(cls, tokens: int, noise_multiplier: float) -> Self:
+        """A permit without a charge, to measure a mechanism; no token may be released to anybody."""
+        return cls(tokens, noise_multiplier)
+
+    @property
+    def tokens(self) -> int:
+        """R, the tokens that the draw was charged for. Further tokens need a new draw."""
+        return self._tokens
+
+    def use(self, noise_multiplier: float) -> None:
+        """Use up one token.
+
+        Args:
+            noise_multiplier: the σ that the token is about to be released with.
+
+        Raises:
+            BudgetExceeded: the draw's tokens are all used, were charged for another σ, or by a process that
+                this one was forked from.
+        """
+        if os.getpid() != self._process:
+            raise BudgetExceeded("this draw was charged by the parent process, which releases its tokens")
+        if noise_multiplier != self._noise_multiplier:
+            raise BudgetExceeded("this draw was charged for another noise multiplier")
+        with self._lock:
+            if self._left < 1:
+                raise BudgetExceeded("this draw's tokens are used up: charge a new draw first")
+            self._left -= 1
+            self._used += 1
+
+    def pass_on(self) -> Permit:
+        """A permit for another mechanism to release one token that was used up here; each token serves once.
+
+        Raises:
+            BudgetExceeded: every token that was used up here is passed on already.
+        """
+        with self._lock:
+            if self._used < 1:
+                raise BudgetExceeded("every used-up token of this draw was passed on already")
+            self._used -= 1
+        return Permit(1, self._noise_multiplier)

@@ -1,0 +1,468 @@
+"""The rules by which an account admits plans: by sums of (ε, δ), and by sums of Rényi divergences.
+
+An account of ε and δ with a Rényi order α admits a plan if, with everything reserved, one of two holds:
+
+    Σ ε_i ≤ ε   and   Σ δ_i ≤ δ/4
+    Σ r_i + Σ' ε_i + max(0, log c - log(δ/2)) / (α-1) ≤ ε   and   Σ' δ_i ≤ δ/4,   c = (α-1)^{α-1} / α^α
+
+r_i bounds the plan's Rényi divergence at α in both directions. Σ' is over the plans without such a bound. A
+transcript may satisfy either, so their δ add up: δ/4 + δ/2 + δ/4. Without an order the account admits a plan
+if the sums of (ε, δ) fit. Feldman and Zrnic 2021 (Rényi filters); docs/proofs/filter.md.
+"""
+
+from __future__ import annotations
+
+import decimal
+import functools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fractions import Fraction
+from typing import Final, NamedTuple
+
+from dpfewshot.account.amounts import (
+    DELTA_SCALE,
+    EPSILON_SCALE,
+    LARGEST,
+    NOTHING,
+    Amount,
+    Cost,
+    EventCost,
+    in_words,
+)
+from dpfewshot.account.scopes import are_apart, stratum_of, total_over_scopes, unspent_of
+from dpfewshot.errors import BudgetExceeded, InvalidPlan
+from dpfewshot.values import amount_text
+
+
+class Tally(NamedTuple):
+    """The cost of one entry, or of several together.
+
+    Attributes:
+        cost: the sum of all (ε, δ).
+        renyi: the sum of the entries' Rényi divergences at the account's order, in 10⁻¹², rounded up.
+        rest: the sum of (ε, δ) of the entries without such a bound.
+    """
+
+    cost: Amount
+    renyi: int
+    rest: Amount
+
+    @classmethod
+    def of(cls, cost: Amount, renyi: int | None) -> Tally:
+        """One entry; `renyi` is None or 0 if it has no bound."""
+        return cls(cost, renyi, NOTHING) if renyi else cls(cost, 0, cost)
+
+    @property
+    def stated(self) -> int | None:
+        """The bound of one entry; None if it has none."""
+        return self.renyi or None
+
+    def plus(self, other: Tally) -> Tally:
+        """The sum of each."""
+        return Tally(self.cost.plus(other.cost), self.renyi + other.renyi, self.rest.plus(other.rest))
+
+    def minus(self, other: Tally) -> Tally:
+        """What remains without the other, at least zero of each."""
+        return Tally(
+            self.cost.minus(other.cost), max(self.renyi - other.renyi, 0), self.rest.minus(other.rest)
+        )
+
+    def times(self, count: int) -> Tally:
+        """The cost of `count` such entries."""
+        return Tally(
+            Amount(count * self.cost.epsilon, count * self.cost.delta),
+            count * self.renyi,
+            Amount(count * self.rest.epsilon, count * self.rest.delta),
+        )
+
+    @classmethod
+    def over_scopes(cls, tallies: Mapping[str | None, Tally]) -> Tally:
+        """What all scopes cost together: `total_over_scopes` of each sum (docs/proofs/filter.md, 4)."""
+        return cls(
+            total_over_scopes({scope: tally.cost for scope, tally in tallies.items()}),
+            total_over_scopes({scope: Amount(tally.renyi, 0) for scope, tally in tallies.items()}).epsilon,
+            total_over_scopes({scope: tally.rest for scope, tally in tallies.items()}),
+        )
+
+
+EMPTY = Tally(NOTHING, 0, NOTHING)
+
+TotalsRow = tuple[str | None, int, int, int, int, int, int]
+"""A scope, its ε, δ, Rényi divergence, ε and δ of the entries without a divergence, and its entries."""
+
+
+@dataclass
+class Totals:
+    """What counts now; entries that were cancelled do not.
+
+    Attributes:
+        sums: of each scope that has an entry.
+        entries: the number of each scope's entries.
+    """
+
+    sums: defaultdict[str | None, Tally] = field(default_factory=lambda: defaultdict(lambda: EMPTY))
+    entries: defaultdict[str | None, int] = field(default_factory=lambda: defaultdict(int))
+
+    def add(self, scope: str | None, tally: Tally, entries: int = 1) -> None:
+        """Count one entry, or several that cost this together."""
+        self.sums[scope] = self.sums[scope].plus(tally)
+        self.entries[scope] += entries
+
+    def remove(self, scope: str | None, tally: Tally) -> None:
+        """Count an entry no more."""
+        self.sums[scope] = self.sums[scope].minus(tally)
+        self.entries[scope] -= 1
+        if not self.entries[scope]:
+            del self.sums[scope], self.entries[scope]
+
+    @property
+    def count(self) -> int:
+        """The number of entries."""
+        return sum(self.entries.values())
+
+    @property
+    def total(self) -> Tally:
+        """What all scopes cost together."""
+        return Tally.over_scopes(self.sums)
+
+    def rows(self) -> list[TotalsRow]:
+        """One row for each scope, the whole data set first."""
+        return [
+            (scope, *self.sums[scope].cost, self.sums[scope].renyi, *self.sums[scope].rest, count)
+            for scope, count in sorted(self.entries.items(), key=_order)
+        ]
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[TotalsRow]) -> Totals:
+        """The totals that gave these rows."""
+        totals = cls()
+        for scope, epsilon, delta, renyi, rest_epsilon, rest_delta, count in rows:
+            totals.add(scope, Tally(Amount(epsilon, delta), renyi, Amount(rest_epsilon, rest_delta)), count)
+        return totals
+
+
+def _order(item: tuple[str | None, int]) -> tuple[bool, str]:
+    return item[0] is not None, item[0] or ""
+
+
+class Admission(StrEnum):
+    """How an account counts its plans."""
+
+    SUM = "sum"
+    """By sums of (ε, δ)."""
+
+    RENYI = "renyi"
+    """By sums of Rényi divergences, or by sums of (ε, δ) where these are smaller."""
+
+
+_SHARE: Final = 4  # the part of δ for sums of δ_i, once by each rule; the other half pays for the conversion
+_ORDERS: Final = range(2, 2**15 + 1)
+_EXACT: Final = decimal.Context(prec=50)  # its logarithms are correctly rounded, on every machine alike
+_ABOVE: Final = decimal.Decimal(10) ** -30  # more than the error of the logarithms
+_NEVER: Final = 2**63  # above the ε of any budget
+_MOST_PLANS: Final = 10**6
+_SHOWN: Final = 8  # strata of a message that cost alike
+_FEW: Final = 5  # orders, of which each is tried
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an account counts, fixed when it is created.
+
+    Attributes:
+        order: α ≥ 2 of the Rényi divergences; None where the account counts by sums of (ε, δ) alone.
+    """
+
+    order: int | None = None
+
+    @classmethod
+    def of(cls, admission: str, limit: Amount) -> Rule:
+        """The rule for an account with this budget: of all orders, that which admits the largest zCDP ρ.
+
+        Raises:
+            InvalidPlan: an unknown name, or a budget too small for any order.
+        """
+        if admission not in tuple(Admission):
+            raise InvalidPlan(f"the rule must be one of {', '.join(Admission)}, not {admission!r}")
+        if admission == Admission.SUM:
+            return cls()
+        if limit.delta < _SHARE:
+            raise InvalidPlan(f"a Rényi rule needs a delta of at least {_SHARE}e-18")
+        order = _best_order(limit)
+        if _conversion(order, limit.delta // 2) >= limit.epsilon:
+            raise InvalidPlan("the budget's epsilon is too small for a Rényi rule: use the rule 'sum'")
+        return cls(order)
+
+    @property
+    def admission(self) -> Admission:
+        """Its name."""
+        return Admission.SUM if self.order is None else Admission.RENYI
+
+    def tally(self, cost: Cost) -> Tally:
+        """What a plan costs in each way in which this rule counts.
+
+        Raises:
+            InvalidPlan: the cost is negative or not finite.
+        """
+        amount = Amount.of_cost(cost)
+        if self.order is None or not isinstance(cost, EventCost):
+            return Tally.of(amount, None)
+        return Tally.of(amount, _divergence(cost, self.order))
+
+    def fits(self, tally: Tally, limit: Amount) -> bool:
+        """Whether one of the two holds."""
+        return any(way.fits(self._room(limit)) for way in self._ways(tally, limit))
+
+    def admitted(
+        self, sums: Mapping[str | None, Tally], scope: str | None, entry: Tally, limit: Amount
+    ) -> Tally:
+        """A new entry as it counts from now on.
+
+        Args:
+            sums: what each scope costs already.
+            scope: of the entry.
+            entry: what the plan costs.
+            limit: the budget.
+
+        Raises:
+            BudgetExceeded: it does not fit.
+        """
+        before = sums.get(scope, EMPTY)
+        entry = counted(entry, before, limit)
+        after = before.plus(entry)
+        if not self.fits(Tally.over_scopes({**sums, scope: after}), limit):
+            raise self._refusal(entry, scope, sums, limit)
+        if not _can_be_stored(after):  # sums of (ε, δ) have no limit where divergences fit
+            raise BudgetExceeded("with this plan the sums of (ε, δ) exceed what an account can store")
+        return entry
+
+    def spent(self, tally: Tally, limit: Amount) -> Amount:
+        """What the rule certifies of a tally: the smaller ε, by sums at their δ, else at the account's."""
+        by_sum, *by_renyi = self._ways(tally, limit)
+        better = [way for way in by_renyi if way.delta <= self._room(limit).delta]
+        if better and not (by_sum.epsilon <= better[0].epsilon and by_sum.delta <= self._room(limit).delta):
+            return Amount(better[0].epsilon, limit.delta)
+        return by_sum
+
+    def left(self, sums: Mapping[str | None, Tally], limit: Amount, scope: str | None = None) -> Amount:
+        """An (ε, δ) that a plan without a Rényi bound may still cost.
+
+        Args:
+            sums: what each scope costs already.
+            limit: the budget.
+            scope: that the plan draws from; None for the whole data set. The other strata of its partition do
+                not count, unless they exceed the budget by themselves.
+        """
+        room, total = self._room(limit), Tally.over_scopes(sums)
+        beside = {other: each for other, each in sums.items() if not are_apart(scope, other)}
+        # Divergences add to the greatest of the partition, whose stratum may be another one.
+        alone = Tally.over_scopes(beside)._replace(renyi=total.renyi)
+        rooms = (
+            room.minus(way if whole.fits(room) else whole)
+            for whole, way in zip(self._ways(total, limit), self._ways(alone, limit), strict=True)
+            if whole.delta <= room.delta
+        )
+        return max(rooms, key=lambda each: each.epsilon, default=NOTHING)
+
+    def plans_left(
+        self, sums: Mapping[str | None, Tally], last: tuple[str | None, Tally], limit: Amount
+    ) -> int:
+        """How many more entries like the last one fit, counted up to a million.
+
+        Args:
+            sums: what each scope costs.
+            last: the scope of the last entry, and what it costs.
+            limit: the budget.
+        """
+        scope, entry = last
+
+        def fit(count: int) -> bool:
+            more = sums.get(scope, EMPTY).plus(entry.times(count))
+            return _can_be_stored(more) and self.fits(Tally.over_scopes({**sums, scope: more}), limit)
+
+        if not fit(1):
+            return 0
+        fits, too_many = 1, _MOST_PLANS + 1
+        while too_many - fits > 1:
+            middle = (fits + too_many) // 2
+            fits, too_many = (middle, too_many) if fit(middle) else (fits, middle)
+        return fits
+
+    def _refusal(
+        self, entry: Tally, scope: str | None, sums: Mapping[str | None, Tally], limit: Amount
+    ) -> BudgetExceeded:
+        """Why a plan does not fit. All of its numbers are public."""
+        asked, left = entry.cost.as_spend(), self.left(sums, limit, scope).as_remainder()
+        by_scope = {each: self.left(sums, limit, each).as_remainder() for each in {None: EMPTY, **sums}}
+        before = Tally.over_scopes(sums)
+        spent = self.spent(before, limit)
+        return BudgetExceeded(
+            f"the plan needs {in_words(asked)}, and does not fit: {in_words(spent.as_spend())} of the budget "
+            f"{in_words(limit.as_remainder())} is spent, which leaves a plan over {stratum_of(scope)} "
+            f"{in_words(left)}"
+            + self._renyi_refusal(entry, before, limit)
+            + self._by_stratum(entry, sums, limit),
+            asked=(asked.epsilon, asked.delta),
+            remaining=(left.epsilon, left.delta),
+            remaining_by_scope={each: (one.epsilon, one.delta) for each, one in by_scope.items()},
+        )
+
+    def _by_stratum(self, entry: Tally, sums: Mapping[str | None, Tally], limit: Amount) -> str:
+        """Which strata are exhausted for a plan and which are not, with what is left of them."""
+        strata = sorted(scope for scope in sums if scope is not None)
+        groups: dict[tuple[bool, Amount], list[str]] = {}
+        for scope in strata:
+            after = {**sums, scope: sums[scope].plus(entry)}
+            fits = self.fits(Tally.over_scopes(after), limit)
+            groups.setdefault((fits, self.left(sums, limit, scope)), []).append(stratum_of(scope))
+        if strata:
+            unspent = unspent_of(strata[0])
+            after = {**sums, unspent: entry}
+            fits = self.fits(Tally.over_scopes(after), limit)
+            groups.setdefault((fits, self.left(sums, limit, unspent)), []).append("all without a plan")
+        told = {
+            fits: "; ".join(
+                f"{_some(names)} ({in_words(left.as_remainder())} left)"
+                for (fitting, left), names in groups.items()
+                if fitting is fits
+            )
+            for fits in (False, True)
+        }
+        return "".join(
+            f". {word}: {told[fits]}"
+            for fits, word in ((False, "Exhausted for this plan"), (True, "Not exhausted"))
+            if told[fits]
+        )
+
+    def _renyi_refusal(self, entry: Tally, before: Tally, limit: Amount) -> str:
+        if self.order is None:
+            return ""
+        share = self._room(limit)
+        if before.rest.plus(entry.rest).delta > share.delta:
+            return (
+                "; plans without a Rényi divergence may take a quarter of delta, "
+                f"{amount_text(share.as_remainder().delta)}, in all"
+            )
+        if entry.renyi == 0:
+            return "; it has no Rényi divergence that fits the budget"
+        needed = Amount(entry.renyi, 0).as_spend().epsilon
+        left = limit.minus(self._ways(before, limit)[-1]).as_remainder().epsilon
+        return f"; by its Rényi divergence of order {self.order} the plan needs {needed}, and {left} is left"
+
+    def _room(self, limit: Amount) -> Amount:
+        """The largest ε, and the largest sum of δ_i, that either rule admits."""
+        return limit if self.order is None else Amount(limit.epsilon, limit.delta // _SHARE)
+
+    def _ways(self, tally: Tally, limit: Amount) -> list[Amount]:
+        """By sums, and by divergences: ε in all, and the sum of the δ_i that count."""
+        if self.order is None:
+            return [tally.cost]
+        converted = tally.renyi + tally.rest.epsilon + _conversion(self.order, limit.delta // 2)
+        return [tally.cost, Amount(converted, tally.rest.delta)]
+
+
+def _some(names: list[str]) -> str:
+    """The first names of a list, and how many follow."""
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+
+
+def counted(entry: Tally, before: Tally, limit: Amount) -> Tally:
+    """A new entry as it counts from now on.
+
+    It loses its divergence if that would not fit the budget, so that no sum of divergences exceeds a budget.
+
+    Args:
+        entry: what the plan costs.
+        before: what its scope costs already.
+        limit: the budget.
+    """
+    return entry if before.renyi + entry.renyi <= limit.epsilon else Tally.of(entry.cost, None)
+
+
+def _can_be_stored(sums: Tally) -> bool:
+    return max(sums.cost) <= LARGEST
+
+
+def _divergence(cost: EventCost, order: int) -> int | None:
+    """The event's Rényi divergence in 10⁻¹², rounded up; None if none is known."""
+    from dpfewshot.accounting.renyi import renyi_divergence  # loads SciPy: only where it is needed
+
+    found = renyi_divergence(cost.event, order)
+    return math.ceil(Fraction(found) * EPSILON_SCALE) if math.isfinite(found) else None
+
+
+@functools.cache
+def _conversion(order: int, delta: int) -> int:
+    """max(0, log c - log δ) / (α-1) in 10⁻¹², rounded up: turns D_α into ε at δ, in 10⁻¹⁸ (zcdp.md, 3)."""
+    if delta < 1:
+        return _NEVER
+    ln = [_EXACT.ln(decimal.Decimal(number)) for number in (order - 1, order, delta, DELTA_SCALE)]
+    log_c = _EXACT.subtract(_EXACT.multiply(order - 1, ln[0]), _EXACT.multiply(order, ln[1]))
+    total = _EXACT.add(log_c, _EXACT.subtract(ln[3], ln[2]))
+    return max(0, math.ceil((Fraction(total) + Fraction(_ABOVE)) * EPSILON_SCALE / (order - 1)))
+
+
+def _best_order(limit: Amount) -> int:
+    """The order that admits the largest ρ: (ε - conversion) / α, which rises and then falls."""
+
+    def room(order: int) -> float:
+        return (limit.epsilon - _conversion(order, limit.delta // 2)) / order
+
+    orders = _ORDERS
+    while len(orders) > _FEW:
+        third = len(orders) // 3
+        orders = orders[:-third] if room(orders[third]) >= room(orders[-1 - third]) else orders[third:]
+    return max(orders, key=room)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """An account at one moment: its limit, its running totals, its newest entry, and its history's tip."""
+
+    rule: Rule
+    limit: Amount
+    totals: Totals
+    last: tuple[str | None, Tally] | None
+    partition: str | None
+    chain_tip: str
+
+    @property
+    def entries(self) -> int:
+        """The number of plans; cancelled ones do not count."""
+        return self.totals.count
+
+    @property
+    def spent(self) -> Amount:
+        """What counts as spent."""
+        return self.rule.spent(self.totals.total, self.limit)
+
+    @property
+    def spent_by_scope(self) -> dict[str | None, Amount]:
+        """What the plans of each scope have spent by themselves, the whole data set first."""
+        sums = self.totals.sums
+        ordered = sorted(sums, key=lambda scope: scope or "")
+        return {scope: self.rule.spent(sums[scope], self.limit) for scope in ordered}
+
+    @property
+    def left(self) -> Amount:
+        """What a plan over the whole data set may still cost."""
+        return self.rule.left(self.totals.sums, self.limit)
+
+    @property
+    def plans_left(self) -> int | None:
+        """How many more plans like the last one fit; None before the first plan."""
+        return None if self.last is None else self.plans_left_in(self.last[0])
+
+    def left_in(self, scope: str | None) -> Amount:
+        """What a plan over one scope may still cost."""
+        return self.rule.left(self.totals.sums, self.limit, scope)
+
+    def plans_left_in(self, scope: str | None) -> int | None:
+        """How many more plans over one scope that cost what the last one did fit; None before the first."""
+        if self.last is None:
+            return None
+        return self.rule.plans_left(self.totals.sums, (scope, self.last[1]), self.limit)

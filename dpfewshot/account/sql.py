@@ -1,0 +1,383 @@
+"""The store of an account in a SQL database: each transaction makes one change with its row of history.
+
+The account's row holds its running totals and the tip of its history, under a **seal**: a hash over the row.
+Every event replaces it. Totals without the right seal are never used: they are added up again from the
+history. Before anything is spent the account is compared with its history. A short one is verified as a
+whole. Of a longer one only the last event, its link to the event before and the seal are, in constant time.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from sqlalchemy import Connection, Select, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from dpfewshot.account.amounts import Amount
+from dpfewshot.account.database import Database
+from dpfewshot.account.draws import DrawCounts, columns, draws_of
+from dpfewshot.account.history import (
+    CANCELLED,
+    CREATE,
+    NOTHING_BEFORE,
+    RESERVED,
+    VERIFY,
+    as_json,
+    chained,
+    event_now,
+    hash_if_readable,
+    told,
+)
+from dpfewshot.account.memory import AccountSettings, Entry
+from dpfewshot.account.rule import Rule, Standing, Tally, Totals
+from dpfewshot.account.scopes import partition_of
+from dpfewshot.account.tables import accounts, create_tables, entries, history, is_there
+from dpfewshot.account.verification import Snapshot, examined
+from dpfewshot.errors import LedgerError
+
+WHOLE: Final = 100
+"""Histories of up to this many events are verified as a whole."""
+
+UNSEALED: Final = ""
+"""The seal of a row whose totals are not known."""
+
+Row = dict[str, Any]
+
+
+class SqlLedger:
+    """The accounts of the database at a URL. The first one creates the tables if they are missing.
+
+    Raises:
+        LedgerError: the database cannot be used.
+        MissingExtra: its driver is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.database = Database(url)
+        self.name = self.database.place.name
+        self._is_there = is_there(self.database)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there are tables; another process may have created them since this was opened."""
+        self._is_there = self._is_there or is_there(self.database)
+        return self._is_there
+
+    def datasets(self) -> list[str]:
+        """The names of all accounts, sorted."""
+        if not self.is_there:
+            return []
+        with self.database.read() as connection:
+            return sorted(connection.scalars(select(accounts.c.dataset)))
+
+    def find(self, dataset: str) -> SqlStore | None:
+        """The account of a data set."""
+        if not self.is_there:
+            return None
+        with self.database.read() as connection:
+            settings = _found(connection, dataset)
+        return None if settings is None else SqlStore(self.database, settings)
+
+    def find_or_add(
+        self, dataset: str, limit: Amount, relation: str, unit: str | None, *, parallel: bool, rule: Rule
+    ) -> SqlStore:
+        """The account of a data set: a new one, or the one that another process created first."""
+        words: Row = {"dataset": dataset, "relation": relation, "unit": unit, "parallel": parallel}
+        order = {} if rule.order is None else {"renyi_order": rule.order}
+        dialect = sqlite if self.database.place.is_sqlite else postgresql
+        nothing = {"sums": "[]", "events": 0, "chain_tip": NOTHING_BEFORE, "seal": UNSEALED}
+        statement = (
+            dialect.insert(accounts)
+            .on_conflict_do_nothing(index_elements=[accounts.c.dataset])
+            .values(**words, **order, **limit._asdict(), **nothing)
+            .returning(accounts.c.id)
+        )
+        if not self.is_there:
+            create_tables(self.database)
+            self._is_there = True
+        with self.database.write() as connection:
+            number = connection.execute(statement).scalar_one_or_none()
+            settings = _found(connection, dataset)
+            if settings is None:
+                raise LedgerError(f"{self.name} did not keep the account of {dataset!r}")
+            if number is not None:
+                transaction = SqlTransaction(connection, settings)
+                transaction.account()
+                transaction.record(CREATE, limit=limit, details=as_json({**words, **order}), totals=Totals())
+        return SqlStore(self.database, settings)
+
+
+class SqlStore:
+    """One account of a database. Threads, processes and forked children may use it at the same time."""
+
+    durable = True
+
+    def __init__(self, database: Database, settings: AccountSettings) -> None:
+        self.settings = settings
+        self.name = database.place.name
+        self._database = database
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy in another process opens the ledger at the same address. The pickle holds its password."""
+        return _reopened, (self._database.place.address, self.settings)
+
+    @contextmanager
+    def change(self) -> Iterator[SqlTransaction]:
+        """See `Store`: on disk when this returns."""
+        with self._database.write() as connection:
+            yield SqlTransaction(connection, self.settings)
+
+    def entry_of(self, lease: str) -> int | None:
+        """See `Store`."""
+        having = (entries.c.account_id == self.settings.number) & (entries.c.lease == lease)
+        with self._database.read() as connection:
+            return connection.scalars(select(entries.c.id).where(having)).first()
+
+    def standing(self) -> Standing:
+        """See `Store`."""
+        number = self.settings.number
+        newest = entries.c.account_id == number, entries.c.state != CANCELLED
+        with self._database.read() as connection:
+            [row] = _rows(connection, select(accounts).where(accounts.c.id == number))
+            totals = sealed_totals(row) or totals_in_entries(connection, number)
+            last = _rows(connection, select(entries).where(*newest).order_by(entries.c.id.desc()).limit(1))
+            [tip] = _last_events(connection, number, 1) or [{"hash": NOTHING_BEFORE}]
+        limit = Amount(row["epsilon"], row["delta"])
+        found = (last[0]["scope"], _tally(last[0])) if last else None
+        return Standing(self.settings.rule, limit, totals, found, row["partition"], tip["hash"])
+
+    def snapshot(self) -> Snapshot:
+        """See `Store`."""
+        with self._database.read() as connection:
+            [row] = _rows(connection, select(accounts).where(accounts.c.id == self.settings.number))
+            return _snapshot(connection, row)
+
+
+class SqlTransaction:
+    """A write transaction on one account. The account's row is locked first, by everybody.
+
+    Args:
+        connection: in the transaction.
+        settings: of the account, as it was opened.
+    """
+
+    def __init__(self, connection: Connection, settings: AccountSettings) -> None:
+        self._connection = connection
+        self._settings = settings
+        self._row: Row = {}  # the account's, as it was read
+        self._partition: str | None = None  # as it is from now on
+
+    # ---- what is read
+
+    def account(self) -> tuple[Amount, str | None]:
+        """See `Transaction`.
+
+        Raises:
+            LedgerError: its number belongs to another account: the ledger was replaced, or it was tampered
+                with.
+        """
+        having = accounts.c.id == self._settings.number
+        found = _rows(self._connection, select(accounts).where(having).with_for_update())
+        if not found or _settings(found[0]) != self._settings:
+            raise LedgerError(
+                f"the account of the data set {self._settings.dataset!r} is not as it was opened: its ledger "
+                f"was replaced, or it was tampered with. Open it again, or {VERIFY}"
+            )
+        self._row = found[0]
+        return Amount(self._row["epsilon"], self._row["delta"]), self._row["partition"]
+
+    def entry(self, number: int) -> Entry | None:
+        """See `Transaction`. One statement locks the account's row, and then the entry's."""
+        of_account = accounts.c.id == entries.c.account_id
+        having = accounts.c.id == self._settings.number, entries.c.id == number
+        query = select(accounts, entries).join_from(accounts, entries, of_account).where(*having)
+        found = self._connection.execute(query.with_for_update()).mappings().one_or_none()
+        if found is None:
+            self.account()
+            return None
+        self._row = {column.name: found[column] for column in accounts.c}
+        if _settings(self._row) != self._settings:
+            self.account()  # says so
+        row = {column.name: found[column] for column in entries.c}
+        return Entry(number, row["scope"], _tally(row), row["state"], draws_of(row))
+
+    def totals(self) -> Totals | None:
+        """See `Transaction`."""
+        return self._sealed
+
+    def checked_totals(self) -> Totals:
+        """See `Transaction`."""
+        if self._sealed is not None and self._is_long_and_linked():
+            return self._sealed
+        problems, totals = examined(_snapshot(self._connection, self._row))
+        if problems:
+            raise LedgerError(
+                f"the account of {self._settings.dataset!r} does not agree with its history ({problems[0]}), "
+                f"so nothing is reserved: {VERIFY}"
+            )
+        return totals
+
+    def events(self, entry: int, *acts: str) -> list[Mapping[str, Any]]:
+        """See `Transaction`."""
+        having = (history.c.account_id == self._settings.number) & (history.c.entry == entry)
+        if acts:
+            having &= history.c.act.in_(acts)
+        found = _rows(self._connection, select(history).where(having).order_by(history.c.number))
+        rows: list[Mapping[str, Any]] = [told(row) for row in found]
+        if any(hash_if_readable(row) != row["hash"] for row in rows):
+            raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
+        return rows
+
+    # ---- what is written
+
+    def add(self, scope: str | None, tally: Tally, draws: DrawCounts | None) -> int:
+        """See `Transaction`."""
+        if scope is not None and self._row["partition"] is None:
+            self._partition = partition_of(scope)
+        values = {"account_id": self._settings.number, "scope": scope, **tally.cost._asdict()}
+        statement = insert(entries).values(**values, renyi=tally.stated, state=RESERVED, **columns(draws))
+        return int(self._connection.execute(statement.returning(entries.c.id)).scalar_one())
+
+    def replace(self, entry: Entry) -> None:
+        """See `Transaction`."""
+        values = {"state": entry.state, **columns(entry.draws)}
+        self._connection.execute(update(entries).where(entries.c.id == entry.number).values(**values))
+
+    def record(
+        self,
+        act: str,
+        *,
+        entry: int | None = None,
+        scope: str | None = None,
+        tally: Tally | None = None,
+        details: str = "{}",
+        totals: Totals | None = None,
+        limit: Amount | None = None,
+    ) -> None:
+        """See `Transaction`: the event, and the account's row under its new seal."""
+        number, previous = self._tip()
+        amount = limit if tally is None else tally.cost
+        event = event_now(
+            act,
+            entry=entry,
+            scope=scope,
+            amount=amount,
+            renyi=None if tally is None else tally.stated,
+            details=details,
+        )
+        row = chained(event, number + 1, previous)
+        after = {**self._row, "events": row["number"], "chain_tip": row["hash"]}
+        if self._partition is not None:
+            after["partition"] = self._partition
+        if totals is not None:
+            after["sums"] = json.dumps(totals.rows())
+        if limit is not None:
+            after |= limit._asdict()
+        known = totals is not None or self._sealed is not None
+        after["seal"] = seal_of(after) if known else UNSEALED
+        changed = {name: value for name, value in after.items() if value != self._row[name]}
+        account = self._settings.number
+        self._connection.execute(insert(history).values(account_id=account, **row))
+        self._connection.execute(update(accounts).where(accounts.c.id == account).values(**changed))
+
+    @functools.cached_property
+    def _sealed(self) -> Totals | None:
+        return sealed_totals(self._row)
+
+    def _tip(self) -> tuple[int, str]:
+        """The number and the hash of the last event."""
+        if self._sealed is not None:
+            return self._row["events"], self._row["chain_tip"]
+        last = _last_events(self._connection, self._settings.number, 1)
+        return (last[0]["number"], last[0]["hash"]) if last else (0, NOTHING_BEFORE)
+
+    def _is_long_and_linked(self) -> bool:
+        """Whether it has more than `WHOLE` events, and the last one is unchanged and linked."""
+        if self._row["events"] <= WHOLE:
+            return False
+        last, before = [*_last_events(self._connection, self._settings.number, 2), None, None][:2]
+        if last is None or before is None:
+            return False
+        tip = last["number"], last["hash"]
+        linked = (before["number"] + 1, before["hash"]) == (last["number"], last["previous"])
+        return (
+            linked
+            and tip == (self._row["events"], self._row["chain_tip"])
+            and hash_if_readable(last) == last["hash"]
+        )
+
+
+def sealed_totals(row: Mapping[str, Any]) -> Totals | None:
+    """The totals in an account's row; None if the row was changed since it was sealed."""
+    return Totals.of_rows(json.loads(row["sums"])) if row["seal"] == seal_of(row) else None
+
+
+def seal_of(row: Mapping[str, Any]) -> str | None:
+    """The seal of an account's row."""
+    return hash_if_readable({name: value for name, value in row.items() if name != "seal"})
+
+
+def totals_in_entries(connection: Connection, account: int) -> Totals:
+    """The totals of an account, added up from its entries."""
+    without = entries.c.renyi.is_(None)
+    sums = [func.sum(column) for column in (entries.c.epsilon, entries.c.delta, entries.c.renyi)]
+    rows = connection.execute(
+        select(entries.c.scope, without, *sums, func.count())
+        .where((entries.c.account_id == account) & (entries.c.state != CANCELLED))
+        .group_by(entries.c.scope, without)
+    )
+    totals = Totals()
+    for scope, unbounded, epsilon, delta, renyi, count in rows:
+        cost = Amount(int(epsilon), int(delta))  # PostgreSQL's sum is an exact Decimal
+        totals.add(scope, Tally.of(cost, None if unbounded else int(renyi)), count)
+    return totals
+
+
+def _found(connection: Connection, dataset: str) -> AccountSettings | None:
+    found = _rows(connection, select(accounts).where(accounts.c.dataset == dataset))
+    return _settings(found[0]) if found else None
+
+
+def _settings(row: Mapping[str, Any]) -> AccountSettings:
+    named = {name: row[name] for name in ("relation", "unit", "dataset")}
+    return AccountSettings(Rule(row["renyi_order"]), bool(row["parallel"]), **named, number=row["id"])
+
+
+def _tally(row: Mapping[str, Any]) -> Tally:
+    return Tally.of(Amount(row["epsilon"], row["delta"]), row["renyi"])
+
+
+def _rows(connection: Connection, query: Select[Any]) -> list[Row]:
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _last_events(connection: Connection, account: int, limit: int) -> list[Row]:
+    """The last rows of an account's history as they were hashed, the newest first."""
+    of_account = select(history).where(history.c.account_id == account)
+    return [told(row) for row in _rows(connection, of_account.order_by(history.c.number.desc()).limit(limit))]
+
+
+def _snapshot(connection: Connection, row: Row) -> Snapshot:
+    """Everything that is stored of the account with this row."""
+    plans = select(entries).where(entries.c.account_id == row["id"]).order_by(entries.c.id)
+    events = select(history).where(history.c.account_id == row["id"]).order_by(history.c.number)
+    return Snapshot(
+        account=row,
+        entries=[told(each) for each in _rows(connection, plans)],
+        history=[told(each) for each in _rows(connection, events)],
+        totals=sealed_totals(row),
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _database_at(address: str) -> Database:
+    """One a process for each ledger that pickled accounts name."""
+    return Database(address)
+
+
+def _reopened(address: str, settings: AccountSettings) -> SqlStore:
+    return SqlStore(_database_at(address), settings)

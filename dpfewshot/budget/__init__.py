@@ -1,1 +1,0 @@
-"""What may still be spent, in memory: accounts, reservations, and the permits that they issue."""
