@@ -10,7 +10,7 @@
 | how close does each mechanism stay to the noiseless token? | `mechanisms`, `vectors` | mechanisms.md |
 | how good are the demonstrations in use? | `utility`, `batched`, `models` | utility.md |
 | is a peer better? | `peers`, `asking` | comparison.md |
-| what can poisoned records achieve? | `poisoned` | how-to/poisoned-records.md |
+| what can poisoned records achieve? | `poisoned` | results/poisoned.md |
 | do the tests notice faults? | `faults` | |
 | how much code does one demonstration pass through? | `walk` | |
 

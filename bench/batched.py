@@ -1,6 +1,6 @@
 """Many prompts in one evaluation, for experiments on public data: fast, and not batch-invariant.
 
-Privacy needs one short prompt a call (docs/decisions/hugging-face.md), and two cores then spend most of their time on
+Privacy needs one short prompt a call (docs/decisions/backends.md), and two cores then spend most of their time on
 reading weights. Here up to 64 prompts share a call. Their rounding depends on each other, so `batch_invariant` is
 false, and a Synthesizer with `allow_batch_variance=True` states no guarantee.
 """

@@ -1,7 +1,7 @@
 """What poisoned records achieve, into bench/results/poisoned.json: `python -m bench.poisoned`.
 
 The worst case: a model that obeys every record. A prompt that holds a poisoned record answers with the planted
-word, at probability 1. The page docs/how-to/poisoned-records.md shows the tables.
+word, at probability 1. The page docs/results/poisoned.md shows the tables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dpfewshot.mechanisms import Gaussian, Mechanism
 from dpfewshot.runtime.files import write_whole
 
 RAW = ROOT / "bench/results/poisoned.json"
-PAGE = ROOT / "docs/how-to/poisoned-records.md"
+PAGE = ROOT / "docs/results/poisoned.md"
 PLAYS, UNITS, PROMPTS, TOKENS, DELTA = 2_000, 200, 20, 8, 1e-6
 EPSILONS: tuple[float | None, ...] = (1.0, 4.0, 8.0, None)
 POISONED = (0, 1, 5, 20)

@@ -21,7 +21,6 @@ from dpfewshot.evaluation.summaries import Calibration, Difference
 
 LINES, CELLS = RAW.with_name("peers.jsonl"), RAW.with_name("peers-accuracy.jsonl")
 PAGE = ROOT / "docs/comparison.md"
-MECHANISMS = ROOT / "docs/results/mechanisms.md"
 
 TASKS = ("trec", "mit-d", "agnews")
 EPSILONS = (1.0, 4.0)
@@ -57,19 +56,6 @@ STATES = {
     "autodp": "upper bound by Rényi divergences, at a grid of orders; floats are not bounded",
 }
 """What each accountant states."""
-
-AGREEING = {
-    "public-centred, three rounds, R = T": "dpfewshot's default, one draw a demonstration",
-    "public-centred, three rounds, R = T, 2 M": "the same, 2 M",
-    "Gaussian, as published (√2)": "Tang et al., as published",
-    "AdaDPSyn, paper's accounting": "AdaDPSyn, as published",
-    "AdaDPSyn": "AdaDPSyn, our accounting",
-    "private prediction, τ = 1": "private prediction, τ = 1",
-    "private prediction, c = 10": "private prediction, c = 10",
-    "InvisibleInk, τ = 1": "InvisibleInk, τ = 1",
-}
-"""Rows of docs/results/mechanisms.md, and their names here."""
-
 
 Line: TypeAlias = dict[str, Any]
 """A JSON object with the keys "kind" and "versions"."""
@@ -298,17 +284,6 @@ def spread() -> Lines:
     return table(f"runs at ε = {EPSILONS[0]:g} lie from, to | {' | '.join(TASKS)}", found)
 
 
-def agreement() -> Lines:
-    """Agreement with the noiseless token, from the page of mechanisms."""
-    found, data_set = [], ""
-    for line in MECHANISMS.read_text(encoding="utf-8").splitlines():
-        data_set = line.removeprefix("## ") if line.startswith("## ") else data_set
-        columns = [column.strip() for column in line.split("|")[1:-1]]
-        if columns and columns[0] in AGREEING and len(columns) > 10:  # noqa: PLR2004 - the tables of data sets have 11
-            found.append([data_set, AGREEING[columns[0]], columns[2], columns[3], columns[5]])
-    return table("data set | mechanism | model tokens a token | ε = 1 | ε = 4", found)
-
-
 def accounting() -> Lines:
     """ε at the printed σ, and seconds."""
     measured = lines("accounting")
@@ -369,7 +344,6 @@ TABLES: dict[str, Table] = {
     "claims": claims,
     "accuracy": accuracy,
     "spread": spread,
-    "agreement": agreement,
     "accounting": accounting,
     "noise": noise,
     "runs": runs,

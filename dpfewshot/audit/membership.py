@@ -203,7 +203,7 @@ def average_area(areas: Sequence[float]) -> tuple[float, float, float]:
 
 
 def largest_area(epsilon: float, delta: float) -> float:
-    """Return the largest expected area that (ε, δ)-differential privacy allows (docs/how-to/attacks.md).
+    """Return the largest expected area that (ε, δ)-differential privacy allows (docs/how-to/audit.md).
 
     It is 1 - e^-ε·(1/2 - δ) if neighbours add, remove, zero out or replace one unit and a fair draw chose the
     members among the candidates.

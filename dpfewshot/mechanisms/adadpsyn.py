@@ -14,7 +14,7 @@ Three departures from the paper:
   summed, 0 for an absent row, and M·c is added afterwards (docs/proofs/projected-mean.md).
 - With one record per prompt the means have sensitivity 1 and R, not √2 and 2R: a row comes or goes.
 - A noisy mean becomes a centre by projection on the simplex. The paper cuts negative coordinates and rescales
-  the rest (docs/decisions/simplex.md).
+  the rest (docs/decisions/mechanisms.md).
 """
 
 from __future__ import annotations

