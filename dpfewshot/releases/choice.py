@@ -279,7 +279,10 @@ def _candidate(told: Mapping[str, Any]) -> Candidate:
 
 def _format(told: object) -> PromptFormat:
     words = document.check("the choice's 'format'", told, _FORMAT)
-    lists = {name: words[name] and tuple(words[name]) for name in ("labels", "label_words", "text_fields")}
+    lists = {
+        name: None if words[name] is None else tuple(words[name])
+        for name in ("labels", "label_words", "text_fields")
+    }
     try:
         return PromptFormat(**{name: words[name] for name in _FORMAT} | lists)
     except InvalidTask as error:
