@@ -249,14 +249,14 @@ def race_lines(
 
 def share_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
     """The ledger's share of a real generation's time: `dpfewshot demo`, one demonstration a label."""
-    from dpfewshot.cli.backends import open_backend
-    from dpfewshot.cli.demo import KEPT_FOR, MAX_TOKENS, PROMPT_TOKENS
+    from dpfewshot.cli.doctor import KEPT_FOR, MAX_TOKENS, PROMPT_TOKENS
+    from dpfewshot.cli.models import Model, open_backend
     from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 
     yield "## Share of a generation\n\n`dpfewshot demo` with a ledger: one demonstration a label, packaged model.\n"
     yield "| database | ledger events | ledger, s | generation, s | share |"
     yield "|---|---|---|---|---|"
-    backend = open_backend({}, prompts=KEPT_FOR)
+    backend = open_backend(Model(), prompts=KEPT_FOR)
     for name, make in ledgers.items():
         account = dpf.BudgetLedger.open(make()).create(DATASET, dpf.PrivacyBudget(8.0, 1e-3))
         took: Timed = []

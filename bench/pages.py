@@ -339,7 +339,7 @@ def biases() -> Lines:
     made = (
         [
             task,
-            TITLES.get(condition, condition),
+            condition,
             level(epsilon),
             len(runs),
             *(mean(runs, kind) for kind in CALIBRATIONS),
@@ -347,10 +347,6 @@ def biases() -> Lines:
         for (task, condition, epsilon), runs in groups.items()
     )
     return table("task | setting | ε | runs | none | contextual | batch", made)
-
-
-TITLES = {"random-private": "non-private sample", "zero-private": "instruction-only"}
-"""Former names of conditions in the rows, and today's."""
 
 
 def radii() -> Lines:

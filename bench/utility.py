@@ -418,7 +418,7 @@ def experiment(
 
 def show(cell: Cell) -> None:
     """Prints one line of progress."""
-    hidden = ("outcomes", "uncalibrated", "batch_calibrated", "population", "settings")
+    hidden = ("outcomes", "uncalibrated", "batch_calibrated", "population", "description")
     line = {name: value for name, value in cell.as_dict().items() if name not in hidden}
     print(json.dumps(line), file=sys.stderr, flush=True)
 

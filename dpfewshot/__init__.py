@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         read_records as read_records,
     )
     from dpfewshot.releases.calibration import release_calibration as release_calibration
-    from dpfewshot.releases.candidates import Candidate as Candidate
+    from dpfewshot.releases.choice import Candidate as Candidate
     from dpfewshot.releases.choice import Choice as Choice
     from dpfewshot.releases.choosing import choose as choose
     from dpfewshot.releases.labels import LabelRelease as LabelRelease, release_labels as release_labels
@@ -71,7 +71,7 @@ _HOMES = {
     "BackendNotBatchInvariant": "dpfewshot.errors",
     "BudgetExceeded": "dpfewshot.errors",
     "BudgetLedger": "dpfewshot.ledger",
-    "Candidate": "dpfewshot.releases.candidates",
+    "Candidate": "dpfewshot.releases.choice",
     "Choice": "dpfewshot.releases.choice",
     "DPFewShotError": "dpfewshot.errors",
     "Demonstration": "dpfewshot.values",

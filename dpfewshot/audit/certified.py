@@ -78,7 +78,7 @@ class CheckedDemonstrations:
     def verified(self) -> bool:
         """Whether the ledger has paid for every demonstration as its line states. Without any, False."""
         uncovered = self.without_certificate + self.without_ledger
-        problems = [part.problems for part in (*self.accounts, *self.entries)]
+        problems = [*(each.problems for each in self.accounts), *(each.problems for each in self.entries)]
         return bool(self.demonstrations) and not uncovered and not any(problems)
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from tqdm import tqdm
 
@@ -328,7 +328,7 @@ class _Table:
         """The upper bound on the rate of an outcome that happens once in `many` plays."""
         return Rate(self.plays // many, self.plays, self.beta).high
 
-    def _plan(self, stratum: StratumPlan, **settings: object) -> GenerationPlan:
+    def _plan(self, stratum: StratumPlan, **settings: Any) -> GenerationPlan:
         """The plan with other settings, and with a stratum whose draws last for all plays."""
         plan = self.set_up.plan
         steps = self.ticks * plan.settings.max_tokens * plan.settings.shots_per_label
@@ -373,7 +373,7 @@ class _Table:
 
     def _texts(self, generation: Generation, game: Game, plays: int, shots: int = 1) -> list[list[str]]:
         """The texts of each play."""
-        played = []
+        played: list[list[str]] = []
         for _ in range(plays):
             played.append([])
             for _ in range(shots):

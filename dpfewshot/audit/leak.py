@@ -128,32 +128,35 @@ def _overlaps(texts: Sequence[str], records: Sequence[Record], cut: Callable[[st
     written = [cut(text) for text in texts]
     runs_of = [_all_runs(pieces) for pieces in written]
     runs = set[Pieces]().union(*runs_of)
-    holders: defaultdict[Hashable, set[Hashable]] = defaultdict(set)
+    holders: defaultdict[Pieces, set[Hashable]] = defaultdict(set)
+    personal: defaultdict[tuple[str, str], set[Hashable]] = defaultdict(set)
     whole: set[Pieces] = set()
     for number, record in enumerate(records):
         holder = number if record.unit is None else record.unit
         pieces = cut(record.text)
         whole.add(pieces)
-        for each in [*_known_runs(pieces, runs), *found_in(record.text)]:
-            holders[each].add(holder)
-    return [
-        _overlap(text, mine, holders, pieces in whole)
-        for text, pieces, mine in zip(texts, written, runs_of, strict=True)
-    ]
-
-
-def _overlap(
-    text: str, runs: set[Pieces], holders: Mapping[Hashable, set[Hashable]], duplicate: bool
-) -> Overlap:
-    shared = [run for run in runs if run in holders]
-    found = list(found_in(text))
-    return Overlap(
-        longest_run=max(map(len, shared), default=0),
-        longest_run_of_one_unit=max((len(run) for run in shared if len(holders[run]) == 1), default=0),
-        exact_duplicate=duplicate,
-        personal_data=dict(Counter(one.kind for one in found)),
-        personal_data_of_one_unit=dict(Counter(one.kind for one in found if len(holders.get(one, ())) == 1)),
-    )
+        for run in _known_runs(pieces, runs):
+            holders[run].add(holder)
+        for found in found_in(record.text):
+            personal[found].add(holder)
+    overlaps = []
+    for text, pieces, mine in zip(texts, written, runs_of, strict=True):
+        shared = [run for run in mine if run in holders]
+        data = list(found_in(text))
+        overlaps.append(
+            Overlap(
+                longest_run=max(map(len, shared), default=0),
+                longest_run_of_one_unit=max(
+                    (len(run) for run in shared if len(holders[run]) == 1), default=0
+                ),
+                exact_duplicate=pieces in whole,
+                personal_data=dict(Counter(kind for kind, _ in data)),
+                personal_data_of_one_unit=dict(
+                    Counter(one[0] for one in data if len(personal.get(one, ())) == 1)
+                ),
+            )
+        )
+    return overlaps
 
 
 def _all_runs(pieces: Pieces) -> set[Pieces]:
@@ -193,28 +196,19 @@ _BARE_DIGITS = range(10, 16)
 _IBAN_MODULUS = 97
 
 
-@dataclass(frozen=True)
-class PersonalDatum:
-    """A match of a pattern.
+def found_in(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the kind of each match and its text, normalised so that spacing does not matter.
 
-    Attributes:
-        kind: "e-mail", "IBAN", "card", "IP address", "phone" or "long number" (at least seven digits).
-        value: the matched text, normalised so that spacing does not matter.
+    A match counts once, as the first that fits of "e-mail", "IBAN", "card", "IP address", "phone" and
+    "long number" (at least seven digits).
     """
-
-    kind: str
-    value: str
-
-
-def found_in(text: str) -> Iterator[PersonalDatum]:
-    """Yield each match once, as the first kind that fits."""
     for kind, (pattern, normal) in _KINDS.items():
         kept: list[str] = []
         position = 0
         for match in pattern.finditer(text):
             value = normal(match.group())
             if value is not None:
-                yield PersonalDatum(kind, value)
+                yield kind, value
                 kept += [text[position : match.start()], " "]  # later kinds must not match it again
                 position = match.end()
         text = "".join([*kept, text[position:]])

@@ -28,8 +28,7 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.baselines import verbatim
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.icl import Classifier
-from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
-from dpfewshot.icl.label_tree import LabelTree
+from dpfewshot.icl.prompt import FewShotPrompt, LabelTree, no_answer
 from dpfewshot.prompts.few_shot import PromptFormat, prompt_format
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task

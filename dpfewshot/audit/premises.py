@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -150,15 +150,15 @@ def changed_by_company(
         return _answers(backend, prompts, company, said, supports)
 
     together = asked(suffixes)
-    others = [
-        [row for each in suffixes for row in asked([each])],
+    others: list[Iterable[Logprobs]] = [
+        (row for each in suffixes for row in asked([each])),
         asked([first, *suffixes, last])[1:-1],
         asked([last, *suffixes, first])[1:-1],
     ]
     same = [
-        np.array_equal(*pair, equal_nan=True)
+        np.array_equal(one, other, equal_nan=True)
         for company in others
-        for pair in zip(together, company, strict=True)
+        for one, other in zip(together, company, strict=True)
     ]
     return same.count(False), len(same)
 

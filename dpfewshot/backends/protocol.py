@@ -7,15 +7,17 @@ members have defaults.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant, DPFewShotError
 from dpfewshot.runtime.redaction import is_failure
+
+Known = TypeVar("Known")
 
 Tokens = Sequence[int]
 """Token ids of one prompt."""
@@ -116,6 +118,13 @@ class LogprobBackend(ABC):
         """Return the token ids of a public text: special tokens are parsed, and nothing is added."""
         del text
         raise BackendError(f"{type(self).__name__} gives no chat template: use chat=False")
+
+    def known(self, fact: Hashable, find: Callable[[], Known]) -> Known:
+        """Return what `find` returns: a public fact about the model, found once."""
+        facts: dict[Hashable, Known] = vars(self).setdefault("_known", {})
+        if fact not in facts:
+            facts[fact] = find()
+        return facts[fact]
 
     def describe(self) -> str:
         """Return what the backend is, in one line for the operator."""

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import Final, NoReturn, Protocol
-from weakref import WeakKeyDictionary
 
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, MissingExtra
@@ -36,9 +34,6 @@ END_NAMES = (
 """The texts of common end tokens. A model's configuration often names one; a server names none."""
 
 _LONGEST_REASON: Final = 200
-
-_ENDING_TOKENS: WeakKeyDictionary[LogprobBackend, frozenset[int]] = WeakKeyDictionary()
-"""Cached by backend: the search reads the text of every token, 0.2 s for a vocabulary of 50,000."""
 
 
 # ---- characters ------------------------------------------------------------------------------------------
@@ -78,13 +73,12 @@ def _ends_within_a_character(backend: Detokenizer, kept: Sequence[int], tokens: 
 
 def ending_tokens(backend: LogprobBackend) -> frozenset[int]:
     """Return the tokens that end a demonstration: the model's end tokens, and all that hold a newline."""
-    with suppress(KeyError, TypeError):  # a custom backend may be unhashable
-        return _ENDING_TOKENS[backend]
-    newlines = (t for t in range(backend.vocabulary_size) if "\n" in backend.detokenize([t]))
-    ends = frozenset(backend.end_token_ids).union(newlines)
-    with suppress(TypeError):
-        _ENDING_TOKENS[backend] = ends
-    return ends
+
+    def find() -> frozenset[int]:  # reads the text of every token, 0.2 s for a vocabulary of 50,000
+        newlines = (t for t in range(backend.vocabulary_size) if "\n" in backend.detokenize([t]))
+        return frozenset(backend.end_token_ids).union(newlines)
+
+    return backend.known("ending tokens", find)
 
 
 def text_of(backend: LogprobBackend, released: Iterable[int], ends: frozenset[int]) -> str:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +28,6 @@ _CACHED_STEPS: Final = 32
 
 _START, _BEHIND_SPACE = 1, 2
 """States before the first byte: of a text that a space may precede, and behind that space."""
-
-_AUTOMATA: WeakKeyDictionary[LogprobBackend, dict[str, TokenAutomaton]] = WeakKeyDictionary()
 
 
 class Step(NamedTuple):
@@ -273,12 +269,7 @@ def token_automaton(backend: LogprobBackend, schema: str, ends: frozenset[int]) 
         schema: as `Task.schema` keeps it.
         ends: the backend's `ending_tokens`.
     """
-    with suppress(KeyError, TypeError):  # a custom backend may be unhashable
-        return _AUTOMATA[backend][schema]
-    made = TokenAutomaton(schema, backend, ends)
-    with suppress(TypeError):
-        _AUTOMATA.setdefault(backend, {})[schema] = made
-    return made
+    return backend.known(("schema", schema), lambda: TokenAutomaton(schema, backend, ends))
 
 
 def _texts(backend: LogprobBackend) -> list[str]:

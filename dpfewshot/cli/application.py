@@ -6,43 +6,52 @@ import importlib
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import click
 
 from dpfewshot import __version__
-from dpfewshot.cli.wording import in_options
+from dpfewshot.cli.printing import in_options
 from dpfewshot.errors import BudgetExceeded, DPFewShotError
 
-BAD_INPUT = 2
-BUDGET_EXCEEDED = 3
-INTERRUPTED = 130
+BAD_INPUT: Final = 2
+BUDGET_EXCEEDED: Final = 3
+INTERRUPTED: Final = 130
+
+_COMMANDS: Final[Mapping[str, str]] = {
+    "demo": "doctor",
+    "plan": "plan",
+    "generate": "generate",
+    "labels": "releases",
+    "calibrate": "releases",
+    "choose": "releases",
+    "evaluate": "evaluate",
+    "audit": "audit",
+    "report": "report",
+    "verify": "ledger",
+    "doctor": "doctor",
+    "ledger": "ledger",
+}
+"""The module of each command, in the order in which a newcomer needs them."""
 
 
 class LazyGroup(click.Group):
     """Loads a command's module on use, so that starting costs nothing heavy."""
 
-    commands_by_name = (
-        "demo",
-        "plan",
-        "generate",
-        "labels",
-        "calibrate",
-        "choose",
-        "evaluate",
-        "audit",
-        "report",
-        "verify",
-        "doctor",
-        "ledger",
-    )
-
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the commands in the order in which a newcomer needs them."""
-        return list(self.commands_by_name)
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
+        """Return the command from its module."""
+        if name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"dpfewshot.cli.{_COMMANDS[name]}"), name)
+        return command
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command. What it refuses is said in its own options."""
+        """Run the command. Its errors name its own options."""
         try:
             return super().invoke(ctx)
         except DPFewShotError as error:
@@ -50,21 +59,17 @@ class LazyGroup(click.Group):
             error.args = (in_options(str(error), command),)
             raise
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
-        """Return the command from the module of the same name."""
-        if name not in self.commands_by_name:
-            return None
-        module = importlib.import_module(f"dpfewshot.cli.{name}")
-        command: click.Command = getattr(module, name)
-        return command
-
 
 @click.group(
-    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True},
 )
 @click.version_option(__version__, prog_name="dpfewshot")
 def cli() -> None:
     """Synthetic few-shot demonstrations from private labelled text, with a certified (epsilon, delta).
+
+    Exit status: 0 success, 1 an audit or verification failed, 2 bad input, 3 the budget does not allow it,
+    130 interrupted.
 
     \b
     Example:
@@ -73,7 +78,7 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit: 0 success, 1 an audit or verification failed, 2 bad input, 3 no budget."""
+    """Run a command and exit with its status, which `dpfewshot --help` lists."""
     sys.exit(run(arguments))
 
 
@@ -86,9 +91,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except DPFewShotError as error:
         return _fail(str(error), BAD_INPUT)
     except click.ClickException as error:
-        return _fail(
-            re.sub(r"://\S*@", "://...@", error.format_message()), BAD_INPUT
-        )  # hides a ledger's password
+        message = re.sub(r"://\S*@", "://...@", error.format_message())  # hides a ledger's password
+        return _fail(message, BAD_INPUT)
     except (click.Abort, KeyboardInterrupt) as interruption:
         return _fail(str(interruption) or "interrupted", INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - a bug: only its place and type are shown

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Callable, Iterator
+from decimal import ROUND_CEILING, Decimal
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dpfewshot.cli.attacks import influence, membership
-from dpfewshot.cli.columns import text_option
-from dpfewshot.cli.findings import conclude, finding_options
-from dpfewshot.cli.options import generation_options, open_session
-from dpfewshot.cli.stages import stages
+from dpfewshot.cli.models import Model, open_backend
+from dpfewshot.cli.printing import FAILED, Decorator, json_option, quiet_option, stages
+from dpfewshot.cli.project import COLUMNS, Budget, Data, PlanOptions, Project, takes
+from dpfewshot.exact.rounding import to_digits
+from dpfewshot.runtime.files import write_errors, write_whole
+
+if TYPE_CHECKING:
+    from dpfewshot.audit import AuditFinding, Figure
+
+CONFIDENTIAL: Final = (
+    "CONFIDENTIAL: computed from private records, outside every budget. Keep it on the trusted side."
+)
+
+
+def _takes(*wanted: type | str, **further: Any) -> Decorator:
+    """Give an audit options, and those that all audits have."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        output = {"help": "Write the JSON to this file, new or replaced."}
+        return takes(*wanted, "output", output=output, **further)(quiet_option(json_option(command)))
+
+    return decorate
 
 
 class _CanaryByDefault(click.Group):
@@ -36,30 +56,11 @@ def audit() -> None:
 
 
 @audit.command()
-@generation_options
-@click.option(
-    "--plays",
-    type=int,
-    default=1000,
-    show_default=True,
-    help="Plays of each game, with canaries and again without.",
-)
-@click.option(
-    "--beta",
-    type=float,
-    default=1e-3,
-    show_default=True,
-    help="Probability that a sound set-up fails by chance.",
-)
-@click.option(
-    "--texts-only",
-    is_flag=True,
-    help="Play with your model and records, and look at the released texts alone.",
-)
-@finding_options
-def canary(
-    *, plays: int, beta: float, texts_only: bool, output: str | None, as_json: bool, **options: Any
-) -> None:
+@_takes(Data, Model, Budget, PlanOptions, required=("task", "records", "epsilon"))
+@click.option("--plays", default=1000, help="Plays of each game, with canaries and again without.")
+@click.option("--beta", default=1e-3, help="Probability that a sound set-up fails by chance.")
+@click.option("--texts-only", is_flag=True, help="Play with your model and records; look at texts alone.")
+def canary(*, project: Project, plays: int, beta: float, texts_only: bool, as_json: bool) -> None:
     """Play with and without canaries against a set-up, and bound epsilon from below.
 
     Takes the options of `generate`. Fails if there is less noise than planned, if records are not drawn as
@@ -73,46 +74,24 @@ def canary(
     """
     from dpfewshot.audit import canary_game
 
-    session = open_session(options)
+    synthesizer = project.synthesizer()
     stages()(f"playing {plays} games with canaries, and {plays} without")
-    finding = canary_game(session.synthesizer, plays=plays, beta=beta, texts_only=texts_only)
-    conclude([finding], output, as_json=as_json)
+    conclude(
+        canary_game(synthesizer, plays=plays, beta=beta, texts_only=texts_only), project, as_json=as_json
+    )
 
 
 @audit.command()
-@click.option(
-    "--demonstrations",
-    required=True,
-    help="The released .jsonl of generate --output.",
-)
-@click.option("--records", required=True, help="The private records: .jsonl, .csv (also .gz) or .parquet.")
-@text_option
-@click.option("--label-column", default="label", show_default=True, help="The column of the label.")
-@click.option("--unit", default=None, help="The column that names a record's unit, such as a customer id.")
-@click.option(
-    "--baseline", default=None, help="Instruction-only texts of the same model, in the same format."
-)
-@click.option("--held-out", default=None, help="Unused records, with the same columns.")
-@click.option(
-    "--long-run", type=int, default=10, show_default=True, help="Words of one unit alone that make a leak."
-)
-@finding_options
+@_takes("records", *COLUMNS, required=("records",))
+@click.option("--demonstrations", required=True, help="The released .jsonl of generate --output.")
+@click.option("--baseline", help="Instruction-only texts of the same model, in the same format.")
+@click.option("--held-out", help="Unused records, with the same columns.")
 def leak(
-    *,
-    demonstrations: str,
-    records: str,
-    text: str | dict[str, str],
-    label_column: str,
-    unit: str | None,
-    baseline: str | None,
-    held_out: str | None,
-    long_run: int,
-    output: str | None,
-    as_json: bool,
+    *, project: Project, demonstrations: str, baseline: str | None, held_out: str | None, as_json: bool
 ) -> None:
     """Search released texts for private text and personal data.
 
-    Fails if a demonstration repeats a long run of words, or personal data, of one unit alone.
+    Fails if a demonstration repeats ten words in a row, or personal data, of one unit alone.
 
     \b
     Example:
@@ -120,20 +99,106 @@ def leak(
     """
     from dpfewshot.audit import leak_check
     from dpfewshot.demonstrations import Demonstrations
-    from dpfewshot.records import read_records
-
-    def read(path: str) -> list[Any]:
-        return read_records(path, text=text, label=label_column, unit=unit)
 
     finding = leak_check(
         Demonstrations.from_jsonl(demonstrations),
-        read(records),
+        project.data.read(),
         baseline=() if baseline is None else Demonstrations.from_jsonl(baseline),
-        held_out=None if held_out is None else read(held_out),
-        long_run=long_run,
+        held_out=None if held_out is None else project.data.read(held_out),
     )
-    conclude([finding], output, as_json=as_json)
+    conclude(finding, project, as_json=as_json)
 
 
-audit.add_command(membership)
-audit.add_command(influence)
+@audit.command()
+@_takes("task", "text", "label_column", Model, required=("task",))
+@click.option("--members", required=True, help="The records behind the demonstrations.")
+@click.option("--non-members", required=True, help="Other records, drawn like the members.")
+@click.option(
+    "--demonstrations", help="From generate --output. Default: prompts hold the members themselves."
+)
+def membership(
+    *, project: Project, members: str, non_members: str, demonstrations: str | None, as_json: bool
+) -> None:
+    """Tell members from non-members by a model's loss with one demonstration in its prompt.
+
+    \b
+    Example:
+      dpfewshot audit membership --task trec --demonstrations demos.jsonl \\
+        --members half.jsonl --non-members other-half.jsonl
+    """
+    from dpfewshot.audit.membership import (
+        membership_inference,
+        trials_of_demonstrations,
+        trials_of_records,
+    )
+    from dpfewshot.demonstrations import Demonstrations
+
+    inside, outside = map(project.data.read, (members, non_members))
+    if demonstrations is None:
+        trials = trials_of_records(inside, outside)
+    else:
+        trials = trials_of_demonstrations(Demonstrations.from_jsonl(demonstrations), inside, outside)
+    tell = stages()
+    backend = open_backend(project.model, tell=tell)
+    tell("measuring losses")
+    conclude(membership_inference(project.task, backend, trials), project, as_json=as_json)
+
+
+@audit.command()
+@_takes("task", "text", "label_column", Model, required=("task",))
+@click.option("--demonstrations", required=True, help="From generate --output, in prompt order.")
+@click.option("--texts", required=True, help="Labelled texts, in the format of --records.")
+@click.option("--items", default=100, help="Use this many texts, from the first.")
+def influence(*, project: Project, demonstrations: str, texts: str, items: int, as_json: bool) -> None:
+    """Measure how much leaving out each demonstration moves a prompt's answers (ICLInf).
+
+    \b
+    Example:
+      dpfewshot audit influence --task trec --demonstrations demos.jsonl --texts test.jsonl.gz --items 50
+    """
+    from dpfewshot.audit.influence import influence_finding, influences
+    from dpfewshot.demonstrations import Demonstrations
+
+    asked = [record.text for record in project.data.read(texts)[:items]]
+    shown, tell = Demonstrations.from_jsonl(demonstrations), stages()
+    backend = open_backend(project.model, tell=tell)
+    tell("measuring influences")
+    measured = influences(project.task, backend, shown, asked)
+    conclude(influence_finding([measured]), project, as_json=as_json)
+
+
+def conclude(finding: AuditFinding, project: Project, *, as_json: bool) -> None:
+    """Write and print a finding; exit with 1 if it failed."""
+    from dpfewshot.audit import as_document
+
+    document = json.dumps(as_document([finding]))
+    if project.output is not None:
+        with write_errors(project.output):
+            write_whole(project.output, document + "\n")
+    click.echo(document if as_json else "\n".join(_in_words(finding)))
+    if finding.verdict == "failed":
+        raise click.exceptions.Exit(FAILED)
+
+
+def _in_words(finding: AuditFinding) -> Iterator[str]:
+    if finding.confidential:
+        yield CONFIDENTIAL
+    yield f"{finding.title}: {finding.verdict}"
+    yield f"  {finding.statement}"
+    width = max((len(figure.name) for figure in finding.figures), default=0)
+    for figure in finding.figures:
+        yield f"  {figure.name:<{width}}  {_number(figure)}"
+
+
+def _number(figure: Figure) -> str:
+    interval = (
+        "" if figure.low is None or figure.high is None else f" ({figure.low:.4g} to {figure.high:.4g})"
+    )
+    # Rounded up, so that a printed upper bound, such as an ε, is still one.
+    reference = "" if figure.reference is None else f", reference {rounded_up_text(figure.reference)}"
+    return f"{figure.value:.4g}{interval}{reference}"
+
+
+def rounded_up_text(number: float) -> str:
+    """A number to four digits, rounded up."""
+    return f"{float(to_digits(Decimal(repr(float(number))), 4, ROUND_CEILING)):.4g}"

@@ -1,28 +1,32 @@
-"""`dpfewshot doctor`: checks all that a generation needs, and says what to do about failures."""
+"""`dpfewshot doctor` checks all that a generation needs; `dpfewshot demo` generates from made-up records."""
 
 from __future__ import annotations
 
 import json
 import platform
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from dpfewshot import __version__
-from dpfewshot.cli.backends import backend_options, open_backend
-from dpfewshot.cli.remedies import remedy
-from dpfewshot.cli.stages import quiet_option, stages
+from dpfewshot.cli.models import HUGGING_FACE, LLAMA_CPP, Model, open_backend
+from dpfewshot.cli.plan import describe
+from dpfewshot.cli.printing import json_option, quiet_option, stages
+from dpfewshot.cli.project import Project, takes
 from dpfewshot.errors import DPFewShotError
-from dpfewshot.values import epsilon_text
+from dpfewshot.runtime.files import write_errors
+from dpfewshot.values import PrivacyBudget, delta_text, epsilon_text
 
 if TYPE_CHECKING:
     from dpfewshot.backends import LogprobBackend
+    from dpfewshot.synthesizer import Synthesizer
 
-UNWELL = 2
-NINE_STANDARD_ERRORS = 0.1  # of the standard deviation of 4,096 draws, relative
+UNWELL: Final = 2
+NINE_STANDARD_ERRORS: Final = 0.1  # of the standard deviation of 4,096 draws, relative
 
 
 @dataclass(frozen=True)
@@ -36,10 +40,10 @@ class Check:
 
 
 @click.command()
-@backend_options
+@takes(Model)
 @quiet_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def doctor(*, as_json: bool, **options: Any) -> None:
+@json_option
+def doctor(*, project: Project, as_json: bool) -> None:
     """Check the installation, the backend and its batch invariance, and say what to do.
 
     With a real model, the checks take minutes.
@@ -50,7 +54,7 @@ def doctor(*, as_json: bool, **options: Any) -> None:
       dpfewshot doctor --backend package.module:factory
     """
     checks: list[Check] = []
-    for check in _examine(options):
+    for check in _examine(project.model):
         checks.append(check)
         if not as_json:
             click.echo(f"{'ok  ' if check.well else 'FAIL'} {check.check}: {check.says}")
@@ -63,37 +67,30 @@ def doctor(*, as_json: bool, **options: Any) -> None:
         raise click.exceptions.Exit(UNWELL)
 
 
-def _examine(options: Mapping[str, Any]) -> Iterator[Check]:
+def _examine(model: Model) -> Iterator[Check]:
     yield _check("python", lambda: f"{platform.python_version()}, dpfewshot {__version__}, {sys.platform}")
     yield _check("exact core", _core)
     yield _check("accounting", _accounting)
     tell = stages()
     try:
-        backend = open_backend(options, tell=tell)
+        backend = open_backend(model, tell=tell)
     except DPFewShotError as error:
         yield Check("model", well=False, says=str(error))
         return
-    described = backend.describe()
-    yield Check("model", well=True, says=f"{described}, {backend.vocabulary_size} tokens")
-    yield _claim(backend, options["backend"], described)
     from dpfewshot.backends.conformance import CHECKS, examine
-
-    tell(f"running {len(CHECKS)} checks on the backend: this takes minutes with a model")
-    for finding in examine(backend):
-        what_to_do = remedy(
-            options["backend"], described, finding.check, about_invariance=finding.about_invariance
-        )
-        yield Check(finding.check, finding.passed, finding.detail, None if finding.passed else what_to_do)
-
-
-def _claim(backend: LogprobBackend, name: str, described: str) -> Check:
-    """Check that the backend states batch invariance; otherwise a `Synthesizer` refuses it."""
     from dpfewshot.backends.protocol import states_invariance
 
+    described = backend.describe()
+    yield Check("model", well=True, says=f"{described}, {backend.vocabulary_size} tokens")
     if states_invariance(backend):
-        return Check("claim", well=True, says="states that it is batch-invariant")
-    what_to_do = remedy(name, described, "claim", about_invariance=True)
-    return Check("claim", False, "does not state that it is batch-invariant", what_to_do)
+        yield Check("claim", well=True, says="states that it is batch-invariant")
+    else:
+        advice = remedy(model.backend, described, "claim", about_invariance=True)
+        yield Check("claim", well=False, says="does not state that it is batch-invariant", remedy=advice)
+    tell(f"running {len(CHECKS)} checks on the backend: this takes minutes with a model")
+    for found in examine(backend):
+        advice = remedy(model.backend, described, found.check, about_invariance=found.about_invariance)
+        yield Check(found.check, found.passed, found.detail, None if found.passed else advice)
 
 
 def _check(name: str, check: Callable[[], str]) -> Check:
@@ -120,3 +117,138 @@ def _accounting() -> str:
 
     bound = epsilon(PoissonGaussian(80 / 835, 0.95, 15), delta=1 / 835).upper
     return f"TREC of the paper at sigma=0.95: epsilon at most {epsilon_text(bound)} (printed: 2)"
+
+
+# ---- what to do about a failed check ---------------------------------------------------------------------
+
+_ONE_BY_ONE: Final = "run with --decode-batch 1 and check again: dpfewshot doctor --decode-batch 1"
+_ANY: Final = "evaluate every prompt in its own call; otherwise no epsilon holds"
+
+_SERVERS: Final[Mapping[str, str]] = {
+    "llama-server": (
+        "start it with one slot, without prompt cache and flash attention: "
+        "llama-server -m MODEL.gguf --parallel 1 --no-cache-prompt --flash-attn off"
+    ),
+    "vllm": (
+        "start it with one sequence at a time, without prefix caching: "
+        "vllm serve MODEL --max-logprobs -1 --max-num-seqs 1 --no-enable-prefix-caching"
+    ),
+}
+"""By a word in the backend's description of itself."""
+
+_BY_CHECK: Final[Mapping[str, str]] = {
+    "claim": "set batch_invariant only if every check passes; until then no epsilon holds",
+    "sample prompts": "tokenize any plain ASCII text without raising",
+    "text": "detokenize must return what tokenize got: no clean-up of spaces, no special tokens added",
+    "special tokens": "turn off the parsing of special tokens in tokenize",
+    "vocabulary": "turn off the parsing of special tokens in tokenize, and name end tokens from 0 to V-1",
+    "end tokens": "end_token_ids must be tokens that end the model's text, and never occur inside one",
+    "shapes": "return float32 of shape (prompts, support or V), in the support's order",
+    "support": "take the log-softmax over the whole vocabulary first, then the support's columns",
+    "normalisation": "take the log-softmax over the whole vocabulary, before temperature, bias and penalties",
+    "empty prompt": "answer an empty prompt with a row of NaN, or like any other prompt",
+    "long prompt": "answer a prompt of more than context_tokens with a row of NaN; never cut it, never raise",
+    "prefix reuse": "do not use what an earlier call left behind",
+    "concurrency": "hold a lock around the model",
+    "load": "answer each prompt as if it were alone, however long it waits; a queue or quota fails them all",
+    "closing": "let close() be called twice, and raise BackendError afterwards",
+}
+
+
+def remedy(backend: str, described: str, check: str, *, about_invariance: bool) -> str:
+    """Advice in one line.
+
+    Args:
+        backend: the value of --backend.
+        described: the backend's description of itself.
+        check: the check that failed.
+        about_invariance: whether answers depend on other prompts.
+    """
+    if about_invariance:
+        for word, recipe in _SERVERS.items():
+            if word in described.lower():
+                return recipe
+        if backend in {LLAMA_CPP, HUGGING_FACE} and check in {"claim", "block invariance"}:
+            return _ONE_BY_ONE
+    return _BY_CHECK.get(check, _ANY)
+
+
+# ---- demo ------------------------------------------------------------------------------------------------
+
+KEPT_FOR: Final = 45
+"""M of the draws that the demo's backend keeps: a quarter of the memory of the default."""
+
+MAX_TOKENS: Final = 18
+PROMPT_TOKENS: Final = 4_000
+"""Of a demonstration: two cores finish five demonstrations in a minute."""
+
+NEXT_STEPS: Final = """
+Next steps:
+  your own records   dpfewshot plan --task task.toml --records tickets.jsonl --epsilon 4
+                     dpfewshot generate ... with the same options and --output demos.jsonl
+  your own model     ... --model model.gguf
+  check the set-up   dpfewshot doctor
+  the guarantee      docs/guarantee.md"""
+
+
+@click.command()
+@takes("epsilon", "model", "threads", epsilon={"default": 4.0})
+@click.option("--save-records", help="Write the made-up tickets to this .jsonl file too.")
+@quiet_option
+@json_option
+def demo(*, project: Project, save_records: str | None, as_json: bool) -> None:
+    """Generate one private demonstration per label from 1,500 made-up support tickets.
+
+    \b
+    Example:
+      dpfewshot demo
+    """
+    from dpfewshot.sample_data import support_tickets, write_jsonl
+
+    if save_records is not None:
+        with write_errors(save_records):
+            write_jsonl(support_tickets(), save_records)
+    started, tell = time.monotonic(), stages()
+    backend = open_backend(project.model, prompts=KEPT_FOR, tell=tell)
+    tell("planning")
+    synthesizer = demo_synthesizer(backend, epsilon=project.budget.epsilon)
+    if not as_json:
+        click.echo("1,500 made-up support tickets, read by a language model on this machine only")
+        click.echo(describe(synthesizer.plan) + "\n")
+    tell("generating")
+    demonstrations = synthesizer.generate_all(
+        on_demonstration=None if as_json else lambda one: click.echo(f"[{one.label}] {one.text}\n")
+    )
+    spent = synthesizer.accountant.spent
+    if as_json:
+        document = {
+            "plan": synthesizer.plan.as_dict(),
+            "demonstrations": demonstrations.to_lines(),
+            "spent": asdict(spent),
+        }
+        click.echo(json.dumps(document))
+        return
+    click.echo(
+        f"spent: epsilon={epsilon_text(spent.epsilon)} delta={delta_text(spent.delta)}, certified, "
+        f"neighbours {synthesizer.plan.relation}, in {time.monotonic() - started:.0f} s (the labels' tickets "
+        "are disjoint, so the largest cost counts)\n"
+        f"You may publish these lines, or use them in prompts to any model, without limit.\n{NEXT_STEPS}"
+    )
+
+
+def demo_synthesizer(backend: LogprobBackend, *, epsilon: float = 4.0) -> Synthesizer:
+    """The demo's synthesizer: planned, with work for a minute on two cores (docs/decisions/defaults.md)."""
+    from dpfewshot.planning.population import default_delta
+    from dpfewshot.planning.settings import Settings
+    from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
+    from dpfewshot.synthesizer import Synthesizer
+
+    tickets = support_tickets()
+    return Synthesizer(
+        SUPPORT_TICKETS,
+        tickets,
+        backend,
+        budget=PrivacyBudget(epsilon=epsilon, delta=default_delta(None, tickets)),
+        max_tokens=MAX_TOKENS,
+        settings=Settings(prompt_token_limit=PROMPT_TOKENS, record_token_cap=32),
+    )

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from dpfewshot.cli.accounts import account_options
-from dpfewshot.cli.options import describe, generation_options, open_session
-from dpfewshot.cli.stages import stages
-from dpfewshot.cli.workers import worker_options, workers_of
+from dpfewshot.cli.models import Model, worker_options, workers_of
+from dpfewshot.cli.plan import describe
+from dpfewshot.cli.printing import json_option, quiet_option, stages, warn
+from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project, takes
 from dpfewshot.demonstrations import Demonstrations, json_line
-from dpfewshot.errors import BudgetExceeded, DPFewShotError
+from dpfewshot.errors import BudgetExceeded, DPFewShotError, LedgerError
 from dpfewshot.generation.checkpointed import Progress
 from dpfewshot.values import Demonstration, counted, on_one_line
 
@@ -33,29 +33,21 @@ CHECKPOINT = ".checkpoint"
 
 
 @click.command()
-@generation_options
-@click.option("--output", default=None, help="A .jsonl file to append to. Default: standard output.")
+@takes(
+    *(Data, Model, Budget, PlanOptions, AccountName, "output"),
+    required=("task", "records", "epsilon"),
+    output={"help": "A .jsonl file to append to. Default: standard output."},
+)
 @click.option(
     "--resume",
     is_flag=True,
     help="Keep OUTPUT.checkpoint when the run is finished, so that the same command pays for nothing again. "
     "With --ledger and --output an interrupted run resumes anyway.",
 )
-@account_options
 @worker_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with the plan and all lines.")
-def generate(
-    *,
-    output: str | None,
-    resume: bool,
-    ledger: str | None,
-    dataset: str | None,
-    create: bool,
-    ray: str | None,
-    workers: int | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+@quiet_option
+@json_option
+def generate(*, project: Project, resume: bool, ray: str | None, workers: int | None, as_json: bool) -> None:
     """Release demonstrations of private records under (epsilon, delta).
 
     \b
@@ -64,32 +56,31 @@ def generate(
         --max-tokens 15 --output demos.jsonl
       dpfewshot generate ... --preset tang
     """
+    output, ledger, prompts = project.output, project.account.ledger, project.settings.prompts_per_draw
     if resume and output is None:
         raise click.UsageError("--resume needs --output: its checkpoint is kept beside that file")
-    if dataset is not None and ledger is None:
-        raise click.UsageError("--dataset needs --ledger: without one, the budget ends with this run")
     checkpoint = _checkpoint_of(output, ledger, resume=resume)
     with (
         _Lines(output, held=as_json and output is None) as lines,  # opened before anything is spent
-        workers_of(options, ray=ray, workers=workers, ledger=ledger) as work,
+        workers_of(project.model, prompts=prompts, ray=ray, workers=workers, ledger=ledger) as work,
     ):
         resuming = checkpoint is not None and checkpoint.exists()
-        session = open_session(options, ledger=ledger, dataset=dataset, create=create, resuming=resuming)
-        stages()(describe(session.synthesizer.plan, options["unit"]))
-        if ledger is None and session.synthesizer.plan.epsilon is not None:
-            click.echo(_NO_LEDGER, err=True)
+        if lines.there and not resuming:
+            warn(f"{output} has {counted(lines.there, 'line')} already: this run's are appended")
+        synthesizer = project.synthesizer(resuming=resuming)
+        stages()(describe(synthesizer.plan, project.data.unit))
+        if ledger is None and synthesizer.plan.epsilon is not None:
+            click.echo("no --ledger: nothing adds up what several runs on these records cost", err=True)
         with _kept(checkpoint, always=resume):
-            demonstrations = _release(session.synthesizer, lines, checkpoint, work, ledger=ledger)
-            session.synthesizer.close()
+            demonstrations = _release(synthesizer, lines, checkpoint, work, ledger=ledger)
+            synthesizer.close()
+    document = {"plan": synthesizer.plan.as_dict(), "demonstrations": demonstrations.to_lines()}
+    with suppress(LedgerError), project.account.opened() as account:  # nothing that is paid for is lost
+        if account is not None:
+            document["chain_tip"] = account.chain_tip
+            stages()(f"account {on_one_line(account.dataset)}: chain tip {account.chain_tip}")
     if as_json:
-        document = {
-            "plan": session.synthesizer.plan.as_dict(),
-            "demonstrations": demonstrations.to_lines(),
-        }
         click.echo(json.dumps(document))
-
-
-_NO_LEDGER = "no --ledger: nothing adds up what several runs on these records cost"
 
 
 def _release(
@@ -100,7 +91,7 @@ def _release(
     *,
     ledger: str | None,
 ) -> Demonstrations:
-    """Generate and write all demonstrations. Ctrl-C tells what there is, what is spent, and how to go on."""
+    """Generate and write all demonstrations. Ctrl-C tells what there is, what is spent, and how to resume."""
     tell, planned = stages(), synthesizer.plan.demonstrations
     if checkpoint is not None and checkpoint.exists():
         tell(f"resuming the run in {checkpoint}")
@@ -133,6 +124,29 @@ def _release(
     return demonstrations
 
 
+def _interrupted(there: str, checkpoint: Path | None, ledger: str | None) -> str:
+    """What there is after Ctrl-C, what is spent, and how to resume."""
+    if checkpoint is not None:
+        return (
+            f"interrupted: {there}. The same command makes the others: it continues from {checkpoint} within "
+            "what is reserved, and labels that have not begun reserve theirs then"
+        )
+    spent = "what labels that began have reserved stays spent" if ledger else "its budget ended with it"
+    return f"interrupted: {there}. This run cannot be resumed, and {spent}: with --ledger and --output it can"
+
+
+# ---- checkpoints -----------------------------------------------------------------------------------------
+
+
+def _checkpoint_of(output: str | None, ledger: str | None, *, resume: bool) -> Path | None:
+    """Where a run records its progress; None if it cannot be resumed."""
+    if output is None or (ledger is None and not resume):
+        return None
+    if not resume and os.path.lexists(output) and not Path(output).is_file():  # such as a terminal or a pipe
+        return None
+    return Path(f"{output}{CHECKPOINT}")
+
+
 @contextmanager
 def _kept(checkpoint: Path | None, *, always: bool) -> Iterator[None]:
     """Keep the checkpoint of an unfinished run, or always; one without draws only hinders other plans."""
@@ -157,6 +171,9 @@ def _remove_if_empty(checkpoint: Path) -> None:
             checkpoint.unlink()
 
 
+# ---- lines -----------------------------------------------------------------------------------------------
+
+
 class _Lines:
     """Writes each line as soon as it is released, so that an interruption loses nothing that was paid for."""
 
@@ -165,6 +182,8 @@ class _Lines:
         self._held = held  # until all are printed as one object
         self._file: FileIO | None = None
         self._is_new = False
+        self.there = 0
+        """The lines of the file before this run."""
 
     def __enter__(self) -> Self:
         if self._output is not None:
@@ -173,6 +192,8 @@ class _Lines:
                 self._file = Path(self._output).open("ab+", buffering=0)
             except OSError as error:
                 raise DPFewShotError(f"cannot write {self._output}: {error.strerror}") from None
+            if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+                self.there = len(Path(self._output).read_bytes().splitlines())
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -228,32 +249,6 @@ class _Lines:
         where = "not printed" if self._held else f"in {self._output}" if self._output else "printed"
         are = "is" if released == 1 else "are"
         return f"{released} of this run's {counted(planned, 'demonstration')} {are} {where}"
-
-
-def _checkpoint_of(output: str | None, ledger: str | None, *, resume: bool) -> Path | None:
-    """Where a run records its progress; None if it cannot be resumed."""
-    if output is None or (ledger is None and not resume):
-        return None
-    if not resume and os.path.lexists(output) and not Path(output).is_file():  # such as a terminal or a pipe
-        return None
-    return Path(f"{output}{CHECKPOINT}")
-
-
-def _interrupted(there: str, checkpoint: Path | None, ledger: str | None) -> str:
-    """What there is after Ctrl-C, what is spent, and how to go on.
-
-    Args:
-        there: where the run's demonstrations are.
-        checkpoint: from which the same command continues; None if it cannot.
-        ledger: that pays; None for a budget of this run alone.
-    """
-    if checkpoint is not None:
-        return (
-            f"interrupted: {there}. The same command makes the others: it continues from {checkpoint} within "
-            "what is reserved, and labels that have not begun reserve theirs then"
-        )
-    spent = "what labels that began have reserved stays spent" if ledger else "its budget ended with it"
-    return f"interrupted: {there}. This run cannot be resumed, and {spent}: with --ledger and --output it can"
 
 
 def _missing_end(file: int) -> bytes:

@@ -1,31 +1,39 @@
-"""`dpfewshot ledger`: create and show durable budgets, and check that nobody changed them."""
+"""`dpfewshot ledger` keeps durable budgets; `dpfewshot verify` compares demonstrations with them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from dpfewshot.budget.scopes import scope_text
-from dpfewshot.cli.accounts import ledger_option
+from dpfewshot.cli.printing import FAILED, Decorator, json_option, warn
+from dpfewshot.cli.project import Project, takes
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, amount_text, counted, on_one_line
 
 if TYPE_CHECKING:
+    from dpfewshot.audit.certified import CheckedDemonstrations
     from dpfewshot.ledger import LedgerAccount
 
-_LEDGER = ledger_option("url", text="As in sqlite:///budget.db.", required=True)
-_DATASET = click.option("--dataset", required=True, help="The account's name.")
-_EPSILON = click.option("--epsilon", type=float, required=True)
-_DELTA = click.option("--delta", type=float, required=True)
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+LIMITS: Final = (
+    "This does not show that these are all demonstrations that the entries released, nor that a server's "
+    "model is what it claims. Whoever can write to a ledger can rewrite it: compare the chain tip."
+)
 
 
-def _of_an_account(command: Callable[..., Any]) -> Callable[..., Any]:
-    return _LEDGER(_DATASET(_JSON(command)))
+def _takes(*wanted: str, **changed: Mapping[str, Any]) -> Decorator:
+    """Give a command an account and further options, of which budgets must be given."""
+    required = {"ledger", "dataset", "epsilon", "delta"}
+    return takes("ledger", "dataset", *wanted, required=required, **changed)
+
+
+_DELTA: Final = {"help": "Delta of the budget."}
 
 
 @click.group()
@@ -39,49 +47,26 @@ def ledger() -> None:
 
 
 @ledger.command()
-@_LEDGER
-@_DATASET
-@_EPSILON
-@_DELTA
-@click.option(
-    "--relation",
-    type=click.Choice(["zero-out", "add-remove", "replace-one"]),
-    default="zero-out",
-    show_default=True,
+@_takes(
+    "epsilon",
+    "delta",
+    "unit",
+    delta=_DELTA,
+    unit={"help": "The column that names whom a record belongs to, in every plan. Default: one record."},
 )
+@click.option("--relation", type=click.Choice(["zero-out", "add-remove", "replace-one"]), default="zero-out")
 @click.option(
-    "--unit",
-    default=None,
-    metavar="COLUMN",
-    help="The column that names whom a record belongs to; a unit is all records with one value in it. "
-    "Every plan must use the same column. Default: a unit is one record.",
-)
-@click.option(
-    "--sequential",
-    is_flag=True,
-    help="Every plan counts for the whole data set, so that tasks with other labels may share the account.",
+    "--sequential", is_flag=True, help="Every plan counts for all records: tasks may share the account."
 )
 @click.option(
     "--rule",
     type=click.Choice(["sum", "renyi"]),
     default="sum",
-    show_default=True,
     help="How plans count. sum: their epsilon and delta add up. renyi: many small plans share the budget "
     "with far less noise; one plan may take a quarter of delta.",
 )
-@_JSON
-def create(
-    *,
-    url: str,
-    dataset: str,
-    epsilon: float,
-    delta: float,
-    relation: str,
-    unit: str | None,
-    sequential: bool,
-    rule: str,
-    as_json: bool,
-) -> None:
+@json_option
+def create(*, project: Project, relation: str, sequential: bool, rule: str, as_json: bool) -> None:
     """Create an account for a data set.
 
     \b
@@ -91,12 +76,12 @@ def create(
     """
     from dpfewshot.ledger import BudgetLedger
 
-    with BudgetLedger.open(url) as opened:
+    with BudgetLedger.open(str(project.account.ledger)) as opened:
         account = opened.create(
-            dataset,
-            PrivacyBudget(epsilon, delta),
+            str(project.account.dataset),
+            _budget(project),
             relation=relation,
-            unit=unit,
+            unit=project.data.unit,
             parallel=not sequential,
             rule=rule,
         )
@@ -104,8 +89,9 @@ def create(
 
 
 @ledger.command()
-@_of_an_account
-def show(*, url: str, dataset: str, as_json: bool) -> None:
+@_takes()
+@json_option
+def show(*, project: Project, as_json: bool) -> None:
     """Show an account's budget, what is spent, and its chain tip, the hash of its last event.
 
     A line for each stratum that has spent follows: its task with the start of its partition's fingerprint,
@@ -116,13 +102,14 @@ def show(*, url: str, dataset: str, as_json: bool) -> None:
     Example:
       dpfewshot ledger show --ledger sqlite:///budget.db --dataset tickets --json
     """
-    with _account(url, dataset) as account:
+    with _account(project) as account:
         _print_summary(account, as_json=as_json)
 
 
 @ledger.command()
-@_of_an_account
-def history(*, url: str, dataset: str, as_json: bool) -> None:
+@_takes()
+@json_option
+def history(*, project: Project, as_json: bool) -> None:
     """List the events of an account: when, who, what.
 
     On an account with a Rényi rule, renyi is what a plan adds to the sum of divergences. It may exceed the
@@ -132,77 +119,13 @@ def history(*, url: str, dataset: str, as_json: bool) -> None:
     Example:
       dpfewshot ledger history --ledger sqlite:///budget.db --dataset tickets
     """
-    with _account(url, dataset) as account:
+    with _account(project) as account:
         rows = account.history()
     if as_json:
-        click.echo(json.dumps({"dataset": dataset, "history": rows}))
+        click.echo(json.dumps({"dataset": project.account.dataset, "history": rows}))
         return
     for row in rows:
         click.echo("  ".join(on_one_line(str(word)) for word in _words(row) if word))
-
-
-@ledger.command()
-@click.option("--head", default=None, help="A chain tip noted earlier: the history must contain this hash.")
-@_of_an_account
-def verify(*, url: str, dataset: str, head: str | None, as_json: bool) -> None:
-    """Recompute the chain of hashes and replay the history. Exit status 2 if anything disagrees.
-
-    Anyone who can write to the database can rewrite the whole history. Note the printed chain tip elsewhere
-    and pass it later as --head: that finds a rewritten history and a restored copy.
-
-    \b
-    Example:
-      dpfewshot ledger verify --ledger sqlite:///budget.db --dataset tickets
-    """
-    with _account(url, dataset) as account:
-        found = account.verify(head)
-    if as_json:
-        document = {"dataset": dataset, "ok": found.ok, "acts": found.events, "head": found.chain_tip}
-        click.echo(json.dumps({**document, "problems": list(found.problems)}))
-    elif found.ok:
-        click.echo(f"{on_one_line(dataset)}: {found.events} events agree, chain tip {found.chain_tip}")
-    if not found.ok:
-        raise LedgerError(f"the account of {dataset!r} cannot be trusted: {'; '.join(found.problems)}")
-
-
-@ledger.command()
-@_of_an_account
-def export(*, url: str, dataset: str, as_json: bool) -> None:  # noqa: ARG001 - JSON is its only form
-    """Print the account, its entries and its history as they are stored: one JSON object.
-
-    Amounts are integers, named with their units: epsilon_in_1e-12, delta_in_1e-18. A row's hash covers these
-    names.
-
-    \b
-    Example:
-      dpfewshot ledger export --ledger sqlite:///budget.db --dataset tickets --json > tickets.json
-    """
-    with _account(url, dataset) as account:
-        click.echo(json.dumps(account.export()))
-
-
-@ledger.command("change-budget")
-@_EPSILON
-@_DELTA
-@_of_an_account
-def change_budget(*, url: str, dataset: str, epsilon: float, delta: float, as_json: bool) -> None:
-    """Replace an account's budget, which its history records. A larger one weakens the promise.
-
-    \b
-    Example:
-      dpfewshot ledger change-budget --ledger sqlite:///budget.db --dataset tickets --epsilon 4 --delta 1e-5
-    """
-    with _account(url, dataset) as account:
-        account.change_budget(PrivacyBudget(epsilon, delta))
-        budget, spent = account.budget, account.spent
-        if spent.epsilon > budget.epsilon or spent.delta > budget.delta:
-            click.echo(
-                f"warning: the account of {dataset!r} is overdrawn: epsilon={spent.epsilon}, "
-                f"delta={spent.delta} is spent of epsilon={budget.epsilon}, delta={budget.delta}; no further "
-                "plan fits",
-                err=True,
-            )
-        _print_summary(account, as_json=as_json)
 
 
 def _words(row: dict[str, Any]) -> Iterator[object]:
@@ -220,25 +143,97 @@ def _words(row: dict[str, Any]) -> Iterator[object]:
         yield f"draws left: {', '.join(map(str, draws.left))}"
 
 
+@ledger.command("verify")
+@_takes()
+@click.option("--head", help="A chain tip noted earlier: the history must contain this hash.")
+@json_option
+def verify_account(*, project: Project, head: str | None, as_json: bool) -> None:
+    """Recompute the chain of hashes and replay the history. Exit status 2 if anything disagrees.
+
+    Anyone who can write to the database can rewrite the whole history. Note the printed chain tip elsewhere
+    and pass it later as --head: that finds a rewritten history and a restored copy.
+
+    \b
+    Example:
+      dpfewshot ledger verify --ledger sqlite:///budget.db --dataset tickets
+    """
+    if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
+        raise click.UsageError("--head must be a whole chain tip: 64 characters of 0-9 and a-f")
+    with _account(project) as account:
+        found = account.verify(head)
+    dataset = str(project.account.dataset)
+    if as_json:
+        document = {"dataset": dataset, "ok": found.ok, "acts": found.events, "head": found.chain_tip}
+        click.echo(json.dumps({**document, "problems": list(found.problems)}))
+    elif found.ok:
+        contains = "" if head is None else f", the history contains {head}"
+        click.echo(
+            f"{on_one_line(dataset)}: {found.events} events agree, chain tip {found.chain_tip}{contains}"
+        )
+    if not found.ok:
+        raise LedgerError(f"the account of {dataset!r} cannot be trusted: {'; '.join(found.problems)}")
+
+
+@ledger.command()
+@_takes()
+@json_option
+def export(*, project: Project, as_json: bool) -> None:  # noqa: ARG001 - JSON is its only form
+    """Print the account, its entries and its history as they are stored: one JSON object.
+
+    Amounts are integers, named with their units: epsilon_in_1e-12, delta_in_1e-18. A row's hash covers these
+    names.
+
+    \b
+    Example:
+      dpfewshot ledger export --ledger sqlite:///budget.db --dataset tickets --json > tickets.json
+    """
+    with _account(project) as account:
+        click.echo(json.dumps(account.export()))
+
+
+@ledger.command("change-budget")
+@_takes("epsilon", "delta", delta=_DELTA)
+@json_option
+def change_budget(*, project: Project, as_json: bool) -> None:
+    """Replace an account's budget, which its history records. A larger one weakens the promise.
+
+    \b
+    Example:
+      dpfewshot ledger change-budget --ledger sqlite:///budget.db --dataset tickets --epsilon 4 --delta 1e-5
+    """
+    with _account(project) as account:
+        account.change_budget(_budget(project))
+        budget, spent = account.budget, account.spent
+        if spent.epsilon > budget.epsilon or spent.delta > budget.delta:
+            warn(
+                f"the account of {account.dataset!r} is overdrawn: epsilon={spent.epsilon}, "
+                f"delta={spent.delta} is spent of epsilon={budget.epsilon}, delta={budget.delta}; no further "
+                "plan fits"
+            )
+        _print_summary(account, as_json=as_json)
+
+
+def _budget(project: Project) -> PrivacyBudget:
+    return PrivacyBudget(project.budget.epsilon, project.budget.delta or 0.0)
+
+
 @contextmanager
-def _account(url: str, dataset: str) -> Iterator[LedgerAccount]:
+def _account(project: Project) -> Iterator[LedgerAccount]:
     from dpfewshot.ledger import BudgetLedger
 
-    with BudgetLedger.open(url) as opened:
-        yield opened.account(dataset)
+    with BudgetLedger.open(str(project.account.ledger)) as opened:
+        yield opened.account(str(project.account.dataset))
 
 
 def _print_summary(account: LedgerAccount, *, as_json: bool) -> None:
     summary: dict[str, Any] = account.summary()
-    left = account.plans_left
     if as_json:
-        click.echo(json.dumps({**summary, "rule": account.rule, "plans_left": left}))
+        click.echo(json.dumps({**summary, "rule": account.rule, "plans_left": account.plans_left}))
         return
     click.echo(
         f"{on_one_line(account.dataset)}: budget {_in_words(summary['budget'])}, "
         f"spent {_in_words(summary['spent'])}, {counted(summary['entries'], 'entry', 'entries')}, "
-        f"relation {account.relation}, each {on_one_line(account.unit or 'record')} is one unit, "
-        f"rule {account.rule}, chain tip {account.chain_tip}"
+        f"{_holds_for(account)}, rule {account.rule}, chain tip {account.chain_tip}"
     )
     for stratum in summary["strata"]:
         more = counted(stratum["plans_left"], "more plan")
@@ -248,5 +243,106 @@ def _print_summary(account: LedgerAccount, *, as_json: bool) -> None:
         )
 
 
+def _holds_for(account: LedgerAccount) -> str:
+    return f"relation {account.relation}, each {on_one_line(account.unit or 'record')} is one unit"
+
+
 def _in_words(amount: dict[str, float]) -> str:
     return f"epsilon={amount['epsilon']} delta={amount['delta']}"
+
+
+# ---- demonstrations --------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("file")
+@takes("ledger", required=("ledger",))
+@json_option
+def verify(*, file: str, project: Project, as_json: bool) -> None:
+    """Check that a ledger paid for the demonstrations of a file, and that each line is as it was released.
+
+    A line is verified if the ledger has the entry that its certificate names; if the entry released exactly
+    this line (the history has the SHA-256 of each), at least as often as the file has it; if the entry was
+    paid and has the line's epsilon, delta, relation, unit, mechanism and plan; and if its draws suffice for
+    the tokens that all its lines state. The history of the account must agree with itself.
+
+    It also prints what wrote the lines: hashes of the model, of its tokenizer and of the public prompt. Exit
+    status: 0 verified, 1 not verified, 2 the file or the ledger cannot be read. It only reads: a read-only
+    copy of the ledger will do.
+
+    \b
+    Example:
+      dpfewshot generate ... --output demos.jsonl --ledger sqlite:///budget.db --dataset tickets
+      dpfewshot verify demos.jsonl --ledger sqlite:///budget.db
+    """
+    from dpfewshot.audit.certified import check_certificates
+    from dpfewshot.demonstrations.collection import numbered_lines
+    from dpfewshot.ledger import BudgetLedger
+
+    lines = dict(numbered_lines(file))
+    with BudgetLedger.open(str(project.account.ledger)) as opened:
+        checked = check_certificates(lines.values(), opened, lines)
+        accounts = {one.dataset: opened.account(one.dataset) for one in checked.accounts}
+        holds_for = {name: _holds_for(account) for name, account in accounts.items()}
+    labels: dict[str | None, set[str]] = {}
+    for one in lines.values():
+        labels.setdefault(one.certificate and one.certificate.reservation, set()).add(one.label)
+    if as_json:
+        document: dict[str, Any] = {"file": file, "verified": checked.verified, **asdict(checked)}
+        for entry in document["entries"]:
+            entry["labels"] = sorted(labels[entry["reservation"]])
+        for account in document["accounts"]:
+            account["holds_for"] = holds_for[account["dataset"]]
+        click.echo(json.dumps({**document, "does_not_show": LIMITS}))
+    else:
+        click.echo("\n".join(_verdict(file, checked, labels, holds_for)))
+    if not checked.verified:
+        raise click.exceptions.Exit(FAILED)
+
+
+def _verdict(
+    file: str,
+    checked: CheckedDemonstrations,
+    labels: Mapping[str | None, set[str]],
+    holds_for: Mapping[str, str],
+) -> Iterator[str]:
+    """The result in lines, for people.
+
+    Args:
+        file: the name of the file.
+        checked: the result.
+        labels: of the lines that name a reservation.
+        holds_for: the relation and the unit of each account.
+    """
+    yield (
+        f"{on_one_line(file)}: {'verified' if checked.verified else 'NOT VERIFIED'}, "
+        f"{counted(checked.demonstrations, 'demonstration')}"
+    )
+    for entry in checked.entries:
+        lines = counted(entry.demonstrations, "demonstration")
+        of_labels = ", ".join(map(on_one_line, sorted(labels[entry.reservation])))
+        if entry.cost is None:
+            named = on_one_line(f"reservation {entry.reservation} of {entry.dataset}")
+            yield f"  {named}: {lines} of {of_labels}, not in the ledger"
+        else:
+            cost = f"epsilon={amount_text(entry.cost.epsilon)} delta={amount_text(entry.cost.delta)}"
+            yield (
+                f"  entry {entry.entry} of {on_one_line(entry.dataset)}: {lines} of {of_labels}, "
+                f"{entry.state}, {cost}{', disagrees' if entry.problems else ''}"
+            )
+            for name, told in asdict(entry.provenance).items():
+                yield f"    {name}: {on_one_line(told or 'unknown')}"
+        yield from (f"    {on_one_line(problem)}" for problem in entry.problems)
+    for account in checked.accounts:
+        spent = account.together
+        yield (
+            f"  account {on_one_line(account.dataset)}: {holds_for[account.dataset]}; these entries together "
+            f"cost epsilon={amount_text(spent.epsilon)} delta={amount_text(spent.delta)}, "
+            f"chain tip {account.chain_tip}"
+        )
+        yield from (f"    {on_one_line(problem)}" for problem in account.problems)
+    if checked.without_certificate:
+        yield f"  {checked.without_certificate} without a certificate: from a baseline, or removed"
+    if checked.without_ledger:
+        yield f"  {checked.without_ledger} generated without a ledger: nobody counted what they cost"
+    yield LIMITS

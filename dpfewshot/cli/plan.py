@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from dpfewshot.cli.options import describe, generation_options, open_session
-from dpfewshot.cli.stages import stages
-from dpfewshot.cli.tables import aligned
-from dpfewshot.values import epsilon_text
+from dpfewshot.cli.models import Model
+from dpfewshot.cli.printing import aligned, in_options, json_option, quiet_option, stages
+from dpfewshot.cli.project import Budget, Data, PlanOptions, Project, takes
+from dpfewshot.values import counted, delta_text, epsilon_text, on_one_line
 
 if TYPE_CHECKING:
     from dpfewshot.planning.compare import Compared
@@ -19,36 +19,23 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@generation_options
-@click.option(
-    "--probe-seconds",
-    type=float,
-    default=2.0,
-    show_default=True,
-    help="How long to measure the backend, in seconds.",
-)
+@takes(Data, Model, Budget, PlanOptions, required=("task", "records", "epsilon"))
+@click.option("--probe-seconds", default=2.0, help="How long to measure the backend, in seconds.")
 @click.option("--cross-check", is_flag=True, help="Compute epsilon with dp-accounting too; takes seconds.")
+@click.option("--compare", is_flag=True, help="Show every mechanism and setting side by side.")
 @click.option(
-    "--compare",
-    is_flag=True,
-    help="Show every mechanism and setting side by side for these records and this budget.",
+    "--target-noise", default=0.01, help="With --compare: the most noise on a mean probability, one sigma."
 )
-@click.option(
-    "--target-noise",
-    type=float,
-    default=0.01,
-    show_default=True,
-    help="With --compare: the largest standard deviation of the noise on a mean probability.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@quiet_option
+@json_option
 def plan(
     *,
+    project: Project,
     probe_seconds: float,
     cross_check: bool,
     compare: bool,
     target_noise: float,
     as_json: bool,
-    **options: Any,
 ) -> None:
     """Show sigma, q, steps, epsilon, delta, noise, tokens and time before anything is spent.
 
@@ -62,50 +49,81 @@ def plan(
         from dpfewshot.accounting.cross_check import require
 
         require()  # before the model is loaded
-    session, tell = open_session(options), stages()
+    synthesizer, tell = project.synthesizer(), stages()
     tell("measuring the model's speed")
-    measured = session.synthesizer.probe(probe_seconds)
+    measured = synthesizer.probe(probe_seconds)
+    checks: list[tuple[str | None, float, float | None]] = []
     if cross_check:
         tell("computing epsilon with other accountants")
-    checks = _cross_checks(measured) if cross_check else []
+        checks = list(_cross_checks(measured))
+    compared: list[Compared] = []
     if compare:
         tell("comparing mechanisms")
-    compared = session.synthesizer.compare(target_noise=target_noise) if compare else []
+        compared = synthesizer.compare(target_noise=target_noise)
     if as_json:
-        found: dict[str, object] = {}
+        document = measured.as_dict()
         if cross_check:
-            found["cross_check"] = [_check_as_dict(*check) for check in checks]
+            names = ("scope", "certified", "dp_accounting")
+            document["cross_check"] = [dict(zip(names, check, strict=True)) for check in checks]
         if compare:
-            found["comparison"] = [_row_as_dict(row) for row in compared]
-        click.echo(json.dumps(measured.as_dict() | found))
-    else:
-        lines = [describe(measured, options["unit"]), *(_check_in_words(*check) for check in checks)]
-        click.echo("\n".join([*lines, *(_comparison(compared, target_noise) if compare else ())]))
+            document["comparison"] = [_as_dict(row) for row in compared]
+        click.echo(json.dumps(document))
+        return
+    click.echo(describe(measured, project.data.unit))
+    for scope, certified, other in checks:
+        told = "does not say" if other is None else f"{other:.4f}"
+        click.echo(
+            f"cross-check {scope or 'whole data set'}: epsilon {epsilon_text(certified)} certified here, "
+            f"dp-accounting {told}"
+        )
+    if compare:
+        click.echo("\n".join(comparison(compared, target_noise)))
 
 
-def _row_as_dict(row: Compared) -> dict[str, object]:
-    plan = row.plan
-    return {
-        "mechanism": plan.mechanism,
-        "prompts_per_draw": plan.settings.prompts_per_draw,
-        "tokens_per_draw": plan.settings.tokens_per_draw,
-        "noise_multiplier": plan.noise_multiplier,
-        "noise_on_mean": plan.noise_on_mean,
-        "epsilon": plan.epsilon,
-        "delta": plan.delta,
-        "prompt_tokens": plan.prompt_tokens,
-        "estimated_seconds": plan.estimated_seconds,
-        "meets_target": row.meets_target,
-        "cheapest": row.cheapest,
-    }
+def _cross_checks(plan: GenerationPlan) -> Iterator[tuple[str | None, float, float | None]]:
+    """Each stratum's scope, its certified ε, and what the other accountant says."""
+    from dpfewshot.accounting.cross_check import cross_check
+
+    for stratum in plan.strata:
+        if stratum.event is not None and stratum.spend is not None:
+            spend = stratum.spend
+            yield stratum.scope, spend.epsilon, cross_check(stratum.event, spend.delta, spend.epsilon)
 
 
-def _comparison(rows: list[Compared], target_noise: float) -> Iterator[str]:
+def _as_dict(row: Compared) -> dict[str, object]:
+    told = row.plan.as_dict()
+    names = (
+        "mechanism",
+        "prompts_per_draw",
+        "tokens_per_draw",
+        "noise_multiplier",
+        "noise_on_mean",
+        "epsilon",
+        "delta",
+        "prompt_tokens",
+        "estimated_seconds",
+    )
+    return {name: told[name] for name in names} | {"meets_target": row.meets_target, "cheapest": row.cheapest}
+
+
+def comparison(rows: list[Compared], target_noise: float) -> Iterator[str]:
     """One line for each mechanism and setting; * marks the cheapest that meets the target."""
     yield f"\nequal epsilon and delta; * is the cheapest with noise on the mean of at most {target_noise:g}:"
     columns = ("mechanism", "M", "R", "sigma", "noise on mean", "tokens", "seconds")
+    cells = [
+        (
+            plan.mechanism,
+            str(plan.settings.prompts_per_draw),
+            str(plan.settings.tokens_per_draw),
+            f"{plan.noise_multiplier:.4f}",
+            "-" if plan.noise_on_mean is None else f"{plan.noise_on_mean:.4f}",
+            f"{plan.prompt_tokens:,}",
+            "-" if plan.estimated_seconds is None else f"{plan.estimated_seconds:.0f}",
+        )
+        for plan in (row.plan for row in rows)
+    ]
     marks = [False, *(row.cheapest for row in rows)]
-    for marked, line in zip(marks, aligned([columns, *map(_cells, rows)]), strict=True):
+    for marked, line in zip(marks, aligned([columns, *cells]), strict=True):
         yield f"{'* ' if marked else '  '}{line}"
     yield "tokens: the most that the language model reads for one demonstration; seconds: for all of them"
     if not any(row.cheapest for row in rows):
@@ -115,38 +133,55 @@ def _comparison(rows: list[Compared], target_noise: float) -> Iterator[str]:
         )
 
 
-def _cells(row: Compared) -> tuple[str, ...]:
-    plan = row.plan
-    return (
-        plan.mechanism,
-        str(plan.settings.prompts_per_draw),
-        str(plan.settings.tokens_per_draw),
-        f"{plan.noise_multiplier:.4f}",
-        "-" if plan.noise_on_mean is None else f"{plan.noise_on_mean:.4f}",
-        f"{plan.prompt_tokens:,}",
-        "-" if plan.estimated_seconds is None else f"{plan.estimated_seconds:.0f}",
+def describe(plan: GenerationPlan, unit: str | None = None) -> str:
+    """The plan in a few lines, for people.
+
+    Args:
+        plan: to describe.
+        unit: the column that names whom a record belongs to; None if each record is a unit of its own.
+    """
+    settings = plan.settings
+    sizes = (
+        f"M={settings.prompts_per_draw} N={settings.records_per_prompt} T={settings.max_tokens} "
+        f"R={settings.tokens_per_draw}; at most {plan.prompt_tokens:,} tokens a demonstration"
     )
-
-
-def _cross_checks(plan: GenerationPlan) -> list[tuple[StratumPlan, float | None]]:
-    from dpfewshot.accounting.cross_check import cross_check
-
-    return [
-        (stratum, cross_check(stratum.event, stratum.spend.delta, stratum.spend.epsilon))
-        for stratum in plan.strata
-        if stratum.event is not None and stratum.spend is not None
+    if plan.estimated_seconds is not None:
+        all_of_them = counted(plan.demonstrations, "demonstration")
+        sizes += f"; at most about {_duration(plan.estimated_seconds)} for {all_of_them}"
+    columns = ("stratum", "n", "q", "steps", "sigma", "noise on mean", "epsilon", "delta")
+    lines = [
+        (
+            f"{counted(plan.demonstrations, 'demonstration')} by {plan.mechanism}, "
+            f"neighbours {plan.relation}, each {on_one_line(unit or 'record')} is one unit"
+        ),
+        sizes,
+        *aligned([columns, *map(_cells, plan.strata)]),
+        *(on_one_line(in_options(sentence)) for sentence in (*plan.reasons, *plan.notes)),
     ]
+    if settings.holdout:
+        lines.append(
+            f"{100 * settings.holdout:g} % of the units are kept for `choose`, which then costs no further "
+            "budget; the others are drawn more often, which takes more noise. --holdout 0 uses all"
+        )
+    return "\n".join(f"{'      ' if place else 'plan: '}{line}" for place, line in enumerate(lines))
 
 
-def _check_as_dict(stratum: StratumPlan, check: float | None) -> dict[str, object]:
-    certified = stratum.spend.epsilon if stratum.spend else None
-    return {"scope": stratum.scope, "certified": certified, "dp_accounting": check}
-
-
-def _check_in_words(stratum: StratumPlan, check: float | None) -> str:
-    certified = epsilon_text(stratum.spend.epsilon) if stratum.spend else "none"
-    other = "does not say" if check is None else f"{check:.4f}"
+def _cells(stratum: StratumPlan) -> tuple[str, ...]:
+    spent = stratum.spend
     return (
-        f"cross-check {stratum.scope or 'whole data set'}: epsilon {certified} certified here, "
-        f"dp-accounting {other}"
+        stratum.scope or "whole data set",
+        str(stratum.population),
+        f"{float(stratum.sampling_rate):.4f}",
+        str(stratum.steps),
+        f"{stratum.noise_multiplier:.4f}",
+        "none" if stratum.noise_on_mean is None else f"{stratum.noise_on_mean:.4f}",
+        *(("none", "none") if spent is None else (epsilon_text(spent.epsilon), delta_text(spent.delta))),
     )
+
+
+def _duration(seconds: float) -> str:
+    """In seconds up to two minutes, at least one, in minutes up to two hours, else in hours."""
+    for size, name in ((3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {name}"
+    return f"{max(1.0, seconds):.0f} s"

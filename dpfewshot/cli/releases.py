@@ -1,128 +1,333 @@
-"""What the commands share that release something from labelled records: `choose` and `calibrate`."""
+"""`dpfewshot choose`, `calibrate` and `labels`: release something else than demonstrations from records."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dpfewshot.cli.accounts import account_options, existing_account, least_cost
-from dpfewshot.cli.backends import LLAMA_CPP, Decorator, open_backend
-from dpfewshot.cli.options import HOLDOUT, budget_of, delta_option, population_of
-from dpfewshot.cli.stages import quiet_option, stages
-from dpfewshot.errors import BudgetExceeded
-from dpfewshot.runtime.files import write_errors
-from dpfewshot.values import PrivacyBudget, check_whole, unit_of
+from dpfewshot.cli import project as projects
+from dpfewshot.cli.models import LLAMA_CPP, Model
+from dpfewshot.cli.printing import Decorator, json_option, publish, quiet_option, stages
+from dpfewshot.cli.project import COLUMNS, HOLDOUT, AccountName, Budget, Data, Project, check_budget, takes
+from dpfewshot.errors import BudgetExceeded, InvalidPlan
+from dpfewshot.values import (
+    PrivacyBudget,
+    PrivacySpend,
+    check_whole,
+    delta_text,
+    epsilon_text,
+    on_one_line,
+    unit_of,
+)
 
 if TYPE_CHECKING:
     from dpfewshot.backends import LogprobBackend
+    from dpfewshot.icl import Calibration
+    from dpfewshot.releases.choice import Candidate
     from dpfewshot.tasks import Task
-    from dpfewshot.values import Records
+    from dpfewshot.values import Records, StoredRecords
 
-CONTEXT_TOKENS = 1024
+CONTEXT_TOKENS: Final = 1024
 """The default of --context-tokens with llama.cpp: a prompt holds all demonstrations."""
 
-_BLOCK = 30
+_BLOCK: Final = 30
+"""Prompts that are evaluated together."""
 
-_OPTIONS: tuple[Decorator, ...] = (
-    click.option("--epsilon", type=float, required=True, help="Epsilon of the release."),
-    delta_option,
-    click.option(
-        "--holdout",
-        type=float,
-        default=HOLDOUT,
-        show_default=True,
-        help="The fraction of units to read, as given to generate; 0 reads all.",
-    ),
-    click.option(
-        "--scored-units", type=int, default=1000, show_default=True, help="Units to score, on average."
-    ),
-    click.option(
-        "--population",
-        multiple=True,
-        metavar="LABEL=N",
-        help="Public number of units of a label (N if labels are free).",
-    ),
-    click.option("--record-token-cap", type=int, default=100, show_default=True),
-    account_options,
+_HOLDOUT: Final = {"default": HOLDOUT, "help": "The share of units to read, as in generate; 0 reads all."}
+
+
+def _takes(output: str) -> Decorator:
+    """Give a command the options of a release from labelled records."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        scored = click.option("--scored-units", default=1000, help="Units to score, on average.")
+        return takes(
+            *(Data, Model, Budget, "holdout", "record_token_cap", AccountName, "output"),
+            without=("mask_identifiers",),
+            required=("task", "records", "epsilon"),
+            holdout=_HOLDOUT,
+            output={"help": output},
+        )(scored(quiet_option(json_option(command))))
+
+    return decorate
+
+
+@click.command()
+@_takes("A new .jsonl file for the chosen demonstrations.")
+@click.option(
+    "--candidates", "files", multiple=True, required=True, help="From generate --output. Repeatable."
 )
+@click.option("--without/--no-without", default=True, help="Whether no demonstrations are a candidate too.")
+@click.option("--instruction-only", is_flag=True, help="Add texts that the model writes without records.")
+@click.option(
+    "--calibration", "calibrations", multiple=True, help="From calibrate, for a candidate. Repeatable."
+)
+@click.option(
+    "--score",
+    type=click.Choice(["accuracy", "likelihood"]),
+    default="accuracy",
+    help="Choose by right or wrong, or by the probability of the label.",
+)
+@click.option("--balanced", is_flag=True, help="Count every label alike, whatever its number of units.")
+@click.option("--proxy-choice", is_flag=True, help="Say that another model will use the demonstrations.")
+def choose(
+    *,
+    project: Project,
+    scored_units: int,
+    files: tuple[str, ...],
+    without: bool,
+    instruction_only: bool,
+    calibrations: tuple[str, ...],
+    score: str,
+    balanced: bool,
+    proxy_choice: bool,
+    as_json: bool,
+) -> None:
+    """Choose the demonstrations that label the records best, under (epsilon, 0), and print their accuracy.
+
+    \b
+    Example:
+      dpfewshot choose --task trec --records trec.jsonl.gz --candidates demos.jsonl \\
+        --candidates others.jsonl --epsilon 0.2 --output chosen.jsonl
+    """
+    from dpfewshot.baselines import instruction_only_demonstrations
+    from dpfewshot.demonstrations import Demonstrations
+    from dpfewshot.releases import choosing
+    from dpfewshot.releases.choice import Candidate, checked_candidates
+
+    _check_new(project.output)
+    task = project.task
+    candidates = [Candidate(Demonstrations.from_jsonl(path), name=path) for path in files]
+    if without:
+        candidates.insert(0, Candidate())
+    checked_candidates(task, candidates)
+    with _nothing_spent_if_interrupted("scoring") as on_progress:
+        records, settings = _inputs(project, task, scored_units, pure=True)
+        model = _model(project)
+        if instruction_only:
+            written = instruction_only_demonstrations(task, model)
+            candidates.append(Candidate(written, name="instruction-only"))
+        candidates += list(_calibrated(task, model, candidates, calibrations))
+        stages()("scoring the candidates")
+        choice = choosing.choose(
+            task,
+            records,
+            model,
+            candidates,
+            score=score,
+            balanced=balanced,
+            proxy=proxy_choice,
+            on_progress=on_progress,
+            **settings,
+        )
+    named = f"{choice.candidate.name}: " if choice.ingredients else ""
+    told = json.dumps(choice.as_dict()) if as_json else named + choice.statement
+    publish(told, project.output, choice.demonstrations.to_jsonl)
 
 
-def release_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a release from labelled records, beside `data_options`."""
-    for option in reversed((*_OPTIONS, quiet_option)):
-        command = option(command)
-    return command
+def _calibrated(
+    task: Task, model: LogprobBackend, candidates: Sequence[Candidate], paths: Sequence[str]
+) -> Iterator[Candidate]:
+    """The candidates that files of `dpfewshot calibrate` were released for, with their calibrations."""
+    from dpfewshot.icl import Calibration
+    from dpfewshot.icl.prompt import FewShotPrompt
+
+    prompts = {FewShotPrompt(task, model, one.demonstrations).fingerprint(): one for one in candidates}
+    for path in paths:
+        released = Calibration.from_json(path)
+        if released.prompt not in prompts:
+            raise InvalidPlan(f"{path}: was released for another prompt than those of --candidates")
+        plain = prompts[released.prompt]
+        yield replace(plain, name=f"{plain.name} with {path}", calibration=released)
 
 
-def read_inputs(task: Task, options: dict[str, Any], *, pure: bool = False) -> tuple[Records, dict[str, Any]]:
+_SUFFIX: Final = ".calibration.json"
+
+
+@click.command()
+@_takes(f"A new file. Default: the demonstrations' name, with {_SUFFIX} for its ending.")
+@click.option("--demonstrations", help="From generate --output, in prompt order. Default: none.")
+def calibrate(*, project: Project, scored_units: int, demonstrations: str | None, as_json: bool) -> None:
+    """Release a prompt's bias towards each label, under (epsilon, delta), for icl.Classifier(calibration=).
+
+    The records of frequent labels weigh less, unless --population gives one number for all labels: if most
+    records had one label, it would look like bias.
+
+    \b
+    Example:
+      dpfewshot calibrate --task trec --records trec.jsonl.gz --demonstrations demos.jsonl --epsilon 0.1
+      dpfewshot choose ... --candidates demos.jsonl --calibration demos.calibration.json
+    """
+    from dpfewshot.demonstrations import Demonstrations
+    from dpfewshot.releases.calibration import release_calibration
+
+    path = project.output or str(Path(demonstrations or "none").with_suffix(_SUFFIX))
+    _check_new(path)
+    shown = () if demonstrations is None else Demonstrations.from_jsonl(demonstrations)
+    with _nothing_spent_if_interrupted("measuring") as on_progress:
+        records, settings = _inputs(project, project.task, scored_units)
+        model = _model(project)
+        stages()("measuring the bias")
+        released = release_calibration(
+            project.task, records, model, shown, on_progress=on_progress, **settings
+        )
+    told = json.dumps(released.as_dict()) if as_json else f"{path}: {_in_words(released)}"
+    publish(told, path, released.to_json)
+
+
+def _in_words(released: Calibration) -> str:
+    biases = ", ".join(
+        f"{on_one_line(label)} {bias:+.2f}"
+        for label, bias in zip(released.labels, released.bias, strict=True)
+    )
+    beside = ", at no cost beside generation" if released.parallel else ""
+    price = "no guarantee" if released.spent is None else _price(released.spent, released.relation) + beside
+    return f"in nats, with noise of {released.noise:.2g} each: {biases} ({price})"
+
+
+def _price(spent: PrivacySpend, relation: str) -> str:
+    return f"epsilon {epsilon_text(spent.epsilon)}, delta {delta_text(spent.delta)}, neighbours {relation}"
+
+
+def _check_new(path: str | None) -> None:
+    if path is not None and Path(path).exists():
+        raise click.UsageError(f"--output {path} exists: name a new file")
+
+
+def _model(project: Project) -> LogprobBackend:
+    """Open the model that labels records."""
+    model = project.model
+    if model.backend == LLAMA_CPP and model.context_tokens is None:
+        model = replace(model, context_tokens=CONTEXT_TOKENS)
+    return projects.open_backend(model, prompts=_BLOCK, tell=stages())
+
+
+def _inputs(
+    project: Project, task: Task, scored_units: int, *, pure: bool = False
+) -> tuple[Records | StoredRecords, dict[str, Any]]:
     """Read the records, check what needs no model, and return them with the release's keyword arguments.
 
-    Args:
-        task: of the records.
-        options: of `data_options` and `release_options`.
-        pure: whether the release costs ε alone, and no δ.
-
-    Raises:
-        BudgetExceeded: the account does not allow the release.
-        LedgerError: there is no such account.
-        InvalidRecords: a record cannot be used.
-        InvalidPlan: an option is outside its range.
-        UsageError: an account lacks its ledger, or epsilon is infinite.
+    A `pure` release costs ε alone, and no δ.
     """
     from dpfewshot.planning.population import relation_of
-    from dpfewshot.records import read_records
     from dpfewshot.releases.payment import explained, open_payment, scope_of_release
     from dpfewshot.sampling import Holdout, partition_of_units
 
-    if options["dataset"] is not None and options["ledger"] is None:
-        raise click.UsageError("--dataset needs --ledger: without one, the budget ends with this run")
-    population = population_of(options["population"])
-    records = read_records(
-        options["records"], text=options["text"], label=options["label_column"], unit=options["unit"]
-    )
-    budget = budget_of(options["epsilon"], options["delta"], population, records)
+    project.account.check()
+    records, population, holdout = project.data.read(), project.budget.population, project.holdout
+    budget = project.budget.of(records)
     if not isinstance(budget, PrivacyBudget):
         raise click.UsageError("--epsilon must be finite: without noise there is no release")
-    check_whole("scored_units", options["scored_units"])
-    division = Holdout(options["holdout"])
-    open_payment(task, records, budget=None, population=population, holdout=options["holdout"])
-    with existing_account(
-        options["ledger"],
-        options["dataset"],
-        relation=relation_of("poisson", population),
-        unit=unit_of(records),
-        create=options["create"],
-    ) as account:
+    check_whole("scored_units", scored_units)
+    open_payment(task, records, budget=None, population=population, holdout=holdout)
+    cost = PrivacySpend(budget.epsilon, 0.0 if pure else budget.delta)
+    with project.account.opened(relation_of("poisson", population), unit_of(records)) as account:
         if account is not None:
-            scope = scope_of_release(account, partition_of_units(task, records, division))
-            least = least_cost(account, budget.epsilon, 0.0 if pure else budget.delta)
+            scope = scope_of_release(account, partition_of_units(task, records, Holdout(holdout)))
             try:
-                account.check([(scope, least)])
+                check_budget(account, [scope], cost, by_stratum=False)
             except BudgetExceeded as refusal:
                 raise explained(refusal, scope) from None
-    same = ("ledger", "dataset", "create", "holdout", "scored_units", "record_token_cap")
-    return records, {"budget": budget, "population": population, **{name: options[name] for name in same}}
+    name = project.account.dataset
+    stages()(
+        f"this may spend epsilon {epsilon_text(cost.epsilon)}, delta {delta_text(cost.delta)}"
+        f"{' without a ledger that counts it' if name is None else f' of the account {name!r}'}; "
+        "interrupted before it is done, it spends nothing"
+    )
+    return records, {
+        "budget": budget,
+        "population": population,
+        "holdout": holdout,
+        "scored_units": scored_units,
+        "record_token_cap": project.settings.record_token_cap,
+        "ledger": project.account.ledger,
+        "dataset": project.account.dataset,
+        "create": project.account.create,
+    }
 
 
-def publish(text: str, path: str | None, write: Callable[[str], object]) -> None:
-    """Print a release and write it to a file, if one is named. It is paid for: neither may lose the other.
+@contextmanager
+def _nothing_spent_if_interrupted(doing: str) -> Iterator[Callable[[int, int], None]]:
+    """Give a function that prints the progress in a pipe; make Ctrl-C say that nothing was spent.
 
-    Raises:
-        DPFewShotError: the file cannot be written.
-        OSError: the text cannot be printed.
+    A release is charged after its last step alone (`releases.scoring.charged`).
     """
+    tell, done = stages(), False
+
+    def on_progress(step: int, steps: int) -> None:
+        nonlocal done
+        done = step == steps
+        if not sys.stderr.isatty() and 10 * step // steps > 10 * (step - 1) // steps:  # a terminal has a bar
+            tell(f"{doing}: {100 * step // steps} % done")
+
     try:
-        click.echo(text)
-    finally:
-        if path is not None:
-            with write_errors(path):
-                write(path)
+        yield on_progress
+    except KeyboardInterrupt:
+        spent = "`dpfewshot ledger show` says whether it was paid for" if done else "nothing is spent"
+        raise click.Abort(f"interrupted: nothing is released, and {spent}") from None
 
 
-def open_model(options: dict[str, Any]) -> LogprobBackend:
-    """Open the model that labels records."""
-    if options["backend"] == LLAMA_CPP and options["context_tokens"] is None:
-        options["context_tokens"] = CONTEXT_TOKENS
-    return open_backend(options, prompts=_BLOCK, tell=stages())
+# ---- labels ----------------------------------------------------------------------------------------------
+
+
+@click.command()
+@takes(
+    *("records", *COLUMNS, "epsilon", "delta", "ledger", "dataset"),
+    required=("records", "epsilon"),
+    delta={"help": "Delta of the release; required without --candidates."},
+    dataset={"help": "The ledger account's name. The account must exist."},
+)
+@click.option("--count", type=int, required=True, help="The number of labels.")
+@click.option("--candidates", help="A file with the public labels to choose from, one per line.")
+@json_option
+def labels(*, project: Project, count: int, candidates: str | None, as_json: bool) -> None:
+    """Release the labels that most units have, under (epsilon, delta), one per line.
+
+    Without --candidates, there may be fewer than --count, or none.
+
+    \b
+    Example:
+      dpfewshot labels --records movies.jsonl --count 5 --epsilon 0.5 --delta 1e-6
+    """
+    from dpfewshot.releases.labels import release_labels
+
+    project.account.check()
+    epsilon, delta = project.budget.epsilon, project.budget.delta or 0.0
+    listed = None if candidates is None else _lines(candidates)
+    with project.account.opened() as account:
+        if account is not None and epsilon > 0:
+            cost = PrivacySpend(epsilon, delta if listed is None else 0.0)
+            check_budget(account, [None], cost, by_stratum=False)
+        release = release_labels(
+            project.data.read(),
+            count=count,
+            epsilon=epsilon,
+            delta=delta,
+            candidates=listed,
+            account=account,
+        )
+    if as_json:
+        click.echo(json.dumps(release.as_dict()))
+        return
+    for label in release.labels:
+        click.echo(" ".join(label.splitlines()))  # one line per label
+    price = _price(release.spent or PrivacySpend(0.0, 0.0), release.relation)
+    click.echo(f"{len(release.labels)} labels for {price}", err=True)
+
+
+def _lines(path: str) -> list[str]:
+    """Return the non-blank lines of a public file."""
+    try:
+        content = Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InvalidPlan(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidPlan(f"{path}: is not UTF-8; convert the file") from None
+    return [line for line in content.split("\n") if line.strip()]

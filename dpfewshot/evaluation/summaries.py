@@ -32,7 +32,7 @@ Calibration: TypeAlias = Literal["contextual", "none", "batch"]
 """The calibration of classifications: by content-free texts, none, or by the test texts."""
 
 Outcomes: TypeAlias = NDArray[np.float64]
-"""In 0..1, shape (repetitions, items); a fraction is the share of draws that are right."""
+"""1 for right and 0 for wrong, shape (repetitions, items)."""
 
 
 @dataclass(frozen=True)
@@ -119,31 +119,14 @@ def difference(
     if one.shape[1] != other.shape[1]:
         raise InvalidRecords("the two groups were measured on different numbers of items")
     together = [cell.repetition for cell in first] == [cell.repetition for cell in second]
-    return mean_difference(one, other, paired=together)
-
-
-def mean_of(outcomes: Outcomes) -> tuple[float, float, float]:
-    """Return the mean of outcomes and its 95 % interval."""
-    return float(outcomes.mean()), *_ends(outcomes.mean(axis=0), [outcomes])
-
-
-def mean_difference(first: Outcomes, second: Outcomes, *, paired: bool) -> Difference:
-    """Return the difference of two means of outcomes on the same items, with its 95 % interval.
-
-    Args:
-        first: of any number of repetitions.
-        second: on the same items.
-        paired: whether a repetition of one belongs to the same repetition of the other.
-    """
-    low, high = _ends(
-        first.mean(axis=0) - second.mean(axis=0), [first - second] if paired else [first, second]
-    )
-    return Difference(float(first.mean() - second.mean()), low, high)
+    low, high = _ends(one.mean(axis=0) - other.mean(axis=0), [one - other] if together else [one, other])
+    return Difference(float(one.mean() - other.mean()), low, high)
 
 
 def _summary(group: Sequence[Cell], calibration: Calibration) -> Summary:
     first = group[0]
-    accuracy, low, high = mean_of(_outcomes(group, calibration))
+    outcomes = _outcomes(group, calibration)
+    low, high = _ends(outcomes.mean(axis=0), [outcomes])
     return Summary(
         task=first.task,
         model=first.model,
@@ -154,7 +137,7 @@ def _summary(group: Sequence[Cell], calibration: Calibration) -> Summary:
         relation=first.relation,
         certified=all(cell.epsilon is not None for cell in group),
         shots=first.shots,
-        accuracy=accuracy,
+        accuracy=float(outcomes.mean()),
         low=max(0.0, low),
         high=min(1.0, high),
         repetitions=len(group),

@@ -20,13 +20,11 @@ from dpfewshot.evaluation.conditions import Condition, Request, populations
 from dpfewshot.icl import Classifier, Extractor, batch_calibrated
 from dpfewshot.icl.extractor import same_label
 from dpfewshot.planning.document import MAYBE_NUMBER, MAYBE_TEXT, check
+from dpfewshot.releases.scoring import EXTRACTED_TOKENS
 from dpfewshot.runtime.files import write_errors
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
-
-EXTRACTED_TOKENS: Final = 12
-"""The most tokens of an extracted label."""
 
 Key: TypeAlias = tuple[str, str, str, str, str, float | None, int, int, int]
 """What identifies a cell."""

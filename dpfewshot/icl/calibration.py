@@ -38,7 +38,7 @@ class Calibration:
         bias: of each label, in nats: the noisy mean of clipped, centred log-probabilities after records.
         noise: the standard deviation of the noise on each bias, in nats.
         prompt: the fingerprint of the prompt and its labels that the bias belongs to.
-        spent: the release's (ε, δ); None if `private` is false.
+        spent: the release's (ε, δ); None if not certified.
         relation: the neighbouring relation, "add-remove" or "zero-out".
         parallel: whether the account counts the greater of this release and generation, not their sum.
         certified: whether (ε, δ) holds. False for seeded runs.

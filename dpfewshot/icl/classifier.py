@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidTask
 from dpfewshot.icl.calibration import Calibration
-from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
+from dpfewshot.icl.prompt import FewShotPrompt, no_answer
 from dpfewshot.prompts.few_shot import PromptFormat, Text
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task

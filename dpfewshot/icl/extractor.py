@@ -11,7 +11,7 @@ import numpy as np
 from dpfewshot.backends.protocol import LogprobBackend, Tokens, failing_as_backend
 from dpfewshot.backends.text import ending_tokens, text_of
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.icl.few_shot import FewShotPrompt, no_answer
+from dpfewshot.icl.prompt import FewShotPrompt, no_answer
 from dpfewshot.prompts.few_shot import PromptFormat, Text
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task

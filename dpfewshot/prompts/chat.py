@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from dpfewshot.backends.protocol import LogprobBackend, not_a_backend
 from dpfewshot.errors import BackendError
@@ -29,9 +27,6 @@ _CONVERSATIONS: Final = (
     tuple(f"{number} 'firs' \"and\" <pines> & {'cedars ' * 40}\nor {number}" for number in range(101, 122)),
 )
 """Public words that a template does not hold: each time others, and more; the last ones are long and odd."""
-
-_TURNS: WeakKeyDictionary[object, ChatTurns] = WeakKeyDictionary()
-"""Cached by backend, where it is hashable: all its prompts have the same turns, whatever the clock says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +49,15 @@ class ChatTurns:
 
 
 def chat_turns(backend: object) -> ChatTurns:
-    """Return the turns of a backend's model.
+    """Return the turns of a backend's model, found once: a template may write the time of day.
 
     Raises:
         BackendError: the backend gives no template, or one whose turns depend on their place or their text,
             or that texts could write themselves.
     """
-    with suppress(KeyError, TypeError):  # a custom backend may be unhashable
-        return _TURNS[backend]
     if not isinstance(backend, LogprobBackend):
         raise not_a_backend("the backend", backend)
-    found = _turns(backend)
-    with suppress(TypeError):
-        _TURNS[backend] = found
-    return found
+    return backend.known("chat turns", lambda: _turns(backend))
 
 
 def _turns(backend: LogprobBackend) -> ChatTurns:

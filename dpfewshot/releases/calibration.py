@@ -28,7 +28,7 @@ from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.icl.calibration import Calibration
-from dpfewshot.icl.few_shot import FewShotPrompt
+from dpfewshot.icl.prompt import FewShotPrompt
 from dpfewshot.mechanisms.gaussian import noise_scale
 from dpfewshot.planning.planner import SMALLEST_EPSILON
 from dpfewshot.planning.population import Population
@@ -39,6 +39,7 @@ from dpfewshot.releases.payment import open_payment
 from dpfewshot.releases.scoring import (
     RECORD_TOKEN_CAP,
     LabelScorer,
+    Progress,
     charged,
     scoring_progress,
 )
@@ -71,6 +72,7 @@ def release_calibration(
     scored_units: int = 1_000,
     prompt_format: PromptFormat | None = None,
     record_token_cap: int = RECORD_TOKEN_CAP,
+    on_progress: Progress | None = None,
     random_source: RandomSource | None = None,
 ) -> Calibration:
     """Release a prompt's bias towards each label, for `icl.Classifier(..., calibration=)`, under (ε, δ).
@@ -95,6 +97,7 @@ def release_calibration(
             and more noise.
         prompt_format: the prompt's wording; by default the task's.
         record_token_cap: as in `Synthesizer`.
+        on_progress: as in `choose`.
         random_source: n to n uniform bytes, for tests alone: the release says `certified=False`.
 
     Raises:
@@ -133,7 +136,7 @@ def release_calibration(
         details=mean.details,
     ) as reservation:
         drawn = _drawn(payment.units, mean.sampling_rate, random_source)
-        with scoring_progress(1) as advance:
+        with scoring_progress(1, on_progress) as advance:
             rows = scorer.probabilities(drawn)
             advance()
         permit = charged(reservation, [scorer])

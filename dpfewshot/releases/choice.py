@@ -1,9 +1,9 @@
-"""What a choice releases: a prompt, its accuracy, and the accuracy without demonstrations."""
+"""What may be chosen, prompts of public parts, and what a choice releases: one of them, and accuracies."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
@@ -12,9 +12,77 @@ from dpfewshot.errors import InvalidPlan, InvalidTask
 from dpfewshot.icl.calibration import Calibration
 from dpfewshot.planning import document
 from dpfewshot.prompts.few_shot import PromptFormat
-from dpfewshot.releases.candidates import Candidate
-from dpfewshot.releases.estimates import Estimate
-from dpfewshot.values import Demonstration, PrivacySpend, delta_text, epsilon_text
+from dpfewshot.releases.selection import Estimate
+from dpfewshot.tasks import Task
+from dpfewshot.values import Demonstration, PrivacySpend, counted, delta_text, epsilon_text
+
+MOST_CANDIDATES: Final = 1024
+"""Every candidate is scored on every sampled record."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A prompt that may be chosen. All of it must be public: nothing here is protected by the choice.
+
+    Args:
+        demonstrations: in prompt order; none is zero-shot.
+        name: for reports; by default the number of demonstrations.
+        calibrated: whether labels are calibrated with content-free texts, as in `icl.Classifier`. Ignored if
+            labels are free.
+        format: the prompt's wording; None is the task's (`icl.prompt_format`).
+        calibration: what `dpf.release_calibration` released for this prompt, instead of content-free texts.
+    """
+
+    demonstrations: Sequence[Demonstration] = field(default=(), repr=False)
+    name: str = ""
+    calibrated: bool = True
+    format: PromptFormat | None = None
+    calibration: Calibration | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.demonstrations, Demonstrations):
+            object.__setattr__(self, "demonstrations", Demonstrations(self.demonstrations))
+        if not all(isinstance(one, Demonstration) for one in self.demonstrations):
+            raise InvalidPlan("a candidate's demonstrations must be Demonstration objects")
+        if not self.name:
+            count = len(self.demonstrations)
+            name = counted(count, "demonstration") if count else "no demonstrations"
+            released = ", released calibration" if self.calibration else ""
+            object.__setattr__(self, "name", name + released)
+
+
+def checked_candidates(task: Task, candidates: Iterable[Any]) -> tuple[Candidate, ...]:
+    """Return candidates, of which a plain sequence of demonstrations is one.
+
+    Raises:
+        InvalidPlan: there are none or too many, one is something else, its wording has other labels than
+            the task, or it has a calibration and the task's labels are free.
+    """
+    if not isinstance(candidates, Iterable):
+        raise InvalidPlan(f"candidates must be a list of prompts, not {type(candidates).__name__}")
+    listed = tuple(one if isinstance(one, Candidate) else Candidate(_sequence(one)) for one in candidates)
+    if not 1 <= len(listed) <= MOST_CANDIDATES:
+        raise InvalidPlan(f"there are {len(listed)} candidates: give 1 to {MOST_CANDIDATES}")
+    if any(one.format is not None and one.format.labels != task.labels for one in listed):
+        raise InvalidPlan(f"a candidate's format must have the labels of task {task.name!r}")
+    if task.labels is None and any(one.calibration is not None for one in listed):
+        raise InvalidPlan(f"the labels of task {task.name!r} are free: a candidate cannot have a calibration")
+    return listed
+
+
+def baseline_of(candidates: Sequence[Candidate]) -> Candidate:
+    """The first candidate that needs no release; else the task's own prompt without demonstrations."""
+    plain = (one for one in candidates if not len(one.demonstrations) and one.calibration is None)
+    return next(plain, Candidate())
+
+
+def _sequence(one: object) -> Sequence[Demonstration]:
+    if isinstance(one, Demonstrations):
+        return one
+    if isinstance(one, (str, Demonstration)) or not isinstance(one, Iterable):
+        raise InvalidPlan("a candidate is a sequence of demonstrations, or a Candidate")
+    return tuple(one)
+
 
 PROXY_CAVEAT: Final = (
     "a proxy: other models scored than the one that will use the demonstrations, and choices transfer badly "
@@ -31,6 +99,7 @@ _MEMBERS: Final[Mapping[str, tuple[type, ...]]] = {
     "index": (int,),
     "name": (str,),
     "calibrated": (bool,),
+    "calibration": (object,),
     "format": (Mapping, type(None)),
     "demonstrations": (list,),
     "accuracy": (Mapping,),
@@ -52,8 +121,6 @@ _FORMAT: Final[Mapping[str, tuple[type, ...]]] = {
     "multiline": (bool,),
     "chat": (bool,),
 }
-_LATER: Final[Mapping[str, object]] = {"text_fields": (), "multiline": False, "chat": False}
-"""Members of a format that older choices lack, with what they were; only others are written."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +133,7 @@ class Choice:
         accuracy: of the chosen prompt, on other units than those that chose it.
         baseline: without demonstrations, on the same units as `accuracy`.
         balanced: whether both are balanced accuracies: every label counts alike.
-        spent: (ε, 0) of the choice; None if `private` is false.
+        spent: (ε, 0) of the choice; None if not certified.
         total: what its account has spent in all, after the choice; None without `ledger=`.
         relation: the neighbouring relation, "add-remove" or "zero-out".
         certified: whether (ε, δ) holds. False for seeded runs.
@@ -151,7 +218,7 @@ class Choice:
             "name": self.candidate.name,
             "calibrated": self.candidate.calibrated,
             "calibration": None if released is None else released.as_dict(),
-            "format": None if prompt is None else _told(prompt),
+            "format": None if prompt is None else dataclasses.asdict(prompt),
             "demonstrations": self.demonstrations.to_lines(),
             "accuracy": self.accuracy.as_dict(),
             "baseline": self.baseline.as_dict(),
@@ -196,12 +263,11 @@ def _total(told: object) -> PrivacySpend | None:
 
 
 def _candidate(told: Mapping[str, Any]) -> Candidate:
-    calibration = told.get("calibration")  # choices of older versions have none
-    prompt = told["format"]
     try:
         shown = [from_line(line) for line in told["demonstrations"]]
     except (TypeError, ValueError):
         raise InvalidPlan("the choice has 'demonstrations' of the wrong type") from None
+    calibration, prompt = told["calibration"], told["format"]
     return Candidate(
         shown,
         name=told["name"],
@@ -211,17 +277,8 @@ def _candidate(told: Mapping[str, Any]) -> Candidate:
     )
 
 
-def _told(prompt: PromptFormat) -> dict[str, object]:
-    return {
-        name: value
-        for name, value in dataclasses.asdict(prompt).items()
-        if name not in _LATER or _LATER[name] != value
-    }
-
-
 def _format(told: object) -> PromptFormat:
-    whole = {**_LATER, **told} if isinstance(told, Mapping) else told
-    words = document.check("the choice's 'format'", whole, _FORMAT)
+    words = document.check("the choice's 'format'", told, _FORMAT)
     lists = {name: words[name] and tuple(words[name]) for name in ("labels", "label_words", "text_fields")}
     try:
         return PromptFormat(**{name: words[name] for name in _FORMAT} | lists)

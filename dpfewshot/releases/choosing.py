@@ -14,7 +14,6 @@ from fractions import Fraction
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.backends.protocol import LogprobBackend
@@ -26,13 +25,32 @@ from dpfewshot.exact import RandomSource
 from dpfewshot.planning.population import Population
 from dpfewshot.records import as_records
 from dpfewshot.records.units import UnitSequence
-from dpfewshot.releases.candidates import Candidate, baseline_of, checked_candidates
-from dpfewshot.releases.choice import Choice
-from dpfewshot.releases.estimates import Estimate, Noise, estimate
+from dpfewshot.releases.choice import Candidate, Choice, baseline_of, checked_candidates
 from dpfewshot.releases.payment import open_payment
-from dpfewshot.releases.scores import Integers, Outcomes, cells_of, scores_of, weights_of
-from dpfewshot.releases.scoring import RECORD_TOKEN_CAP, Scorer, charged, scorer_of, scoring_progress
-from dpfewshot.releases.selection import Measurement, Selection, amplified, sampled_cost, scale_of
+from dpfewshot.releases.scoring import (
+    RECORD_TOKEN_CAP,
+    ExtractionScorer,
+    LabelScorer,
+    Progress,
+    Scorer,
+    charged,
+    scoring_progress,
+)
+from dpfewshot.releases.selection import (
+    Estimate,
+    Integers,
+    Measurement,
+    Noise,
+    Outcomes,
+    Selection,
+    amplified,
+    cells_of,
+    estimate,
+    sampled_cost,
+    scale_of,
+    scores_of,
+    weights_of,
+)
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import drawable
 from dpfewshot.tasks import Task
@@ -40,9 +58,6 @@ from dpfewshot.values import PrivacyBudget, Record, check_whole
 
 ACCURACY: Final = "accuracy"
 LIKELIHOOD: Final = "likelihood"
-
-SCORED_UNITS: Final = 1000
-"""The default of `scored_units`."""
 
 _SLICES: Final = 5
 """Steps of the progress bar for each prompt, model and part: public, unlike the number of records."""
@@ -62,11 +77,12 @@ def choose(
     population: Population = None,
     unit: str | None = None,
     holdout: float = 0.0,
-    scored_units: int = SCORED_UNITS,
+    scored_units: int = 1000,
     score: str = ACCURACY,
     balanced: bool = False,
     proxy: bool = False,
     record_token_cap: int = RECORD_TOKEN_CAP,
+    on_progress: Progress | None = None,
     random_source: RandomSource | None = None,
 ) -> Choice:
     """Choose the prompt that labels the records best, under (ε, 0), and release its accuracy.
@@ -93,6 +109,7 @@ def choose(
             unit has most of its records has no number, and each of its records weighs 1.
         proxy: whether the choice is for another model; so it always is with several.
         record_token_cap: the most tokens of a record's text in a prompt.
+        on_progress: called with the steps done and all steps; an interrupt before the last spends nothing.
         random_source: n to n uniform bytes, for tests alone: the choice says `certified=False`.
 
     Raises:
@@ -115,11 +132,11 @@ def choose(
         raise InvalidPlan(f"unknown score {score!r}; choose {ACCURACY!r} or {LIKELIHOOD!r}")
     if balanced and task.labels is None:
         raise InvalidPlan("balanced=True needs a task with labels of its own")
-    cost, checked = _cost(budget), as_records(records, unit=unit)
+    cost, checked, certified = _cost(budget), as_records(records, unit=unit), random_source is None
     payment = open_payment(
         task,
         checked,
-        budget=budget if random_source is None else None,
+        budget=budget if certified else None,
         ledger=ledger,
         dataset=dataset,
         create=create,
@@ -127,8 +144,9 @@ def choose(
         holdout=holdout,
     )
     mechanism = _Mechanism(cost.as_target().epsilon, scored_units, payment.population)
-    prompts = _Prompts(listed, baseline_of(listed))
-    scorers = prompts.scorers(task, models, record_token_cap)
+    baseline = baseline_of(listed)
+    prompts = listed if baseline in listed else (*listed, baseline)
+    scorers = [[_scorer(task, model, one, record_token_cap) for model in models] for one in prompts]
     weights = _weights(payment.counts) if balanced else {}
     details: Details = {
         "mechanism": "choice",
@@ -139,22 +157,29 @@ def choose(
         "q": str(mechanism.sampling_rate),
         "epsilon": cost.as_spend().epsilon,
     }
-    certified = random_source is None
     with payment.reserved(
         sampled_cost(cost, mechanism.sampling_rate, mechanism.rate) if certified else None,
         uses=2,
         noise_multiplier=scale_of(mechanism.rate),
         details=details,
     ) as reservation:
-        parts = mechanism.sampled(payment.units, weights, random_source)
-        scored = prompts.scored(scorers, *parts)  # a model that fails here has cost nothing
+        chooses, measures = mechanism.sampled(payment.units, weights, random_source)
+        steps = (len(listed) + len(prompts)) * len(models) * _SLICES
+        with scoring_progress(steps, on_progress) as advance:  # a model that fails here has cost nothing
+            chosen_by = [chooses.outcomes(each, advance) for each in scorers[: len(listed)]]
+            measured = [measures.outcomes(each, advance) for each in scorers]
         permit = charged(reservation, scorers[0])
-        released = scored.released(mechanism.rate, score, permit, random_source)
+        sums = [chooses.score(each, likelihood=score == LIKELIHOOD) for each in chosen_by]
+        index = Selection(mechanism.rate).release(np.array(sums, dtype=np.int64), permit, random_source)
+        compared = list(dict.fromkeys((index, prompts.index(baseline))))
+        accuracies = _accuracies(
+            measures.cells([measured[each] for each in compared]), mechanism.rate, permit, random_source
+        )
     return Choice(
-        index=released.index,
-        candidate=listed[released.index],
-        accuracy=released.accuracy,
-        baseline=released.baseline,
+        index=index,
+        candidate=listed[index],
+        accuracy=accuracies[0],
+        baseline=accuracies[-1],
         spent=cost.as_spend() if certified else None,
         relation=payment.relation,
         certified=certified,
@@ -182,11 +207,36 @@ def _models(backend: LogprobBackend | Sequence[LogprobBackend]) -> tuple[Logprob
     return models
 
 
+def _scorer(task: Task, model: LogprobBackend, prompt: Candidate, record_token_cap: int) -> Scorer:
+    """Return the scorer of a task's labels, or of extraction where labels are free. Reads no record."""
+    words = prompt.format or task
+    if task.labels is None:
+        return ExtractionScorer(words, model, prompt.demonstrations, record_token_cap=record_token_cap)
+    return LabelScorer(
+        words,
+        model,
+        prompt.demonstrations,
+        calibrated=prompt.calibrated,
+        calibration=prompt.calibration,
+        record_token_cap=record_token_cap,
+    )
+
+
 def _weights(counts: Mapping[str, int]) -> dict[str, Fraction]:
     """Each label's weight min n / n_y, from the public numbers of units."""
     if not counts:
         raise InvalidPlan("balanced=True needs population={label: n}, the public number of each label")
     return {label: Fraction(min(counts.values()), count) for label, count in counts.items()}
+
+
+def _accuracies(
+    cells: Integers, rate: Fraction, permit: Permit, random_source: RandomSource | None
+) -> list[Estimate]:
+    """Release the counts of right and wrong, and estimate each prompt's accuracy from them."""
+    counts = Measurement(rate).release(cells, permit, random_source)
+    noise = Noise(scale_of(rate), terms=counts.ndim)
+    by_prompt = [np.moveaxis(counts, axis, 0) for axis in range(counts.ndim)]
+    return [estimate(float(right.sum()), float(wrong.sum()), noise) for wrong, right in by_prompt]
 
 
 @dataclass(frozen=True)
@@ -208,7 +258,7 @@ class _Part:
         records = units.records()
         return cls(records, units.sizes.tolist(), weights_of(records, weights))
 
-    def outcomes(self, scorers: Sequence[Scorer], advance: Callable[[], object]) -> Outcomes:
+    def outcomes(self, scorers: Sequence[Scorer], advance: Callable[[], None]) -> Outcomes:
         """Score the records with every model, in `_SLICES` steps for each."""
         columns = []
         for scorer in scorers:
@@ -219,6 +269,14 @@ class _Part:
             columns.append([np.concatenate(each) for each in zip(*found, strict=True)])
         right, likelihood = zip(*columns, strict=True)
         return Outcomes(np.column_stack(right), np.column_stack(likelihood))
+
+    def score(self, outcomes: Outcomes, *, likelihood: bool) -> int:
+        """See `scores_of`."""
+        return scores_of(outcomes, self.weights, self.sizes, likelihood=likelihood)
+
+    def cells(self, columns: Sequence[Outcomes]) -> Integers:
+        """See `cells_of`."""
+        return cells_of(columns, self.weights, self.sizes)
 
 
 @dataclass(frozen=True)
@@ -253,99 +311,3 @@ class _Mechanism:
         drawn, parts = _core.poisson_subsets(len(units), q.numerator, q.denominator, 2, random_source)
         chooses, measures = (units.chosen(drawn[parts == part]) for part in range(2))
         return _Part.of(chooses, weights), _Part.of(measures, weights)
-
-
-@dataclass(frozen=True)
-class _Prompts:
-    """The candidates, and the prompt without demonstrations that the chosen one is compared with."""
-
-    candidates: Sequence[Candidate]
-    baseline: Candidate
-
-    @property
-    def all(self) -> tuple[Candidate, ...]:
-        """The candidates, with the baseline behind them if it is not among them."""
-        listed = tuple(self.candidates)
-        return listed if self.baseline in listed else (*listed, self.baseline)
-
-    def scorers(
-        self, task: Task, models: Sequence[LogprobBackend], record_token_cap: int
-    ) -> list[list[Scorer]]:
-        """For each prompt, a scorer for each model. Reads no record."""
-        return [
-            [
-                scorer_of(
-                    task,
-                    model,
-                    one.demonstrations,
-                    prompt_format=one.format,
-                    calibrated=one.calibrated,
-                    calibration=one.calibration,
-                    record_token_cap=record_token_cap,
-                )
-                for model in models
-            ]
-            for one in self.all
-        ]
-
-    def scored(self, scorers: Sequence[Sequence[Scorer]], choosing: _Part, measuring: _Part) -> _Scored:
-        """Score the candidates on one part, and every prompt on the other."""
-        count = len(self.candidates)
-        steps = (count + len(scorers)) * len(scorers[0]) * _SLICES
-        with scoring_progress(steps) as advance:
-            chosen_by = [choosing.outcomes(each, advance) for each in scorers[:count]]
-            measured = [measuring.outcomes(each, advance) for each in scorers]
-        return _Scored(choosing, measuring, chosen_by, measured, self.all.index(self.baseline))
-
-
-@dataclass(frozen=True)
-class _Released:
-    """What a choice releases."""
-
-    index: int
-    accuracy: Estimate
-    baseline: Estimate
-
-
-@dataclass(frozen=True)
-class _Scored:
-    """All outcomes. Private.
-
-    Attributes:
-        choosing: the units that choose.
-        measuring: the units that measure.
-        chosen_by: each candidate's outcomes on the first.
-        measured: each prompt's outcomes on the second.
-        baseline: the index of the prompt without demonstrations.
-    """
-
-    choosing: _Part = field(repr=False)
-    measuring: _Part = field(repr=False)
-    chosen_by: Sequence[Outcomes] = field(repr=False)
-    measured: Sequence[Outcomes] = field(repr=False)
-    baseline: int
-
-    def released(
-        self, rate: Fraction, score: str, permit: Permit, random_source: RandomSource | None
-    ) -> _Released:
-        """Release the choice, then the counts that its accuracy and the baseline's are made of."""
-        part = self.choosing
-        sums = [
-            scores_of(each, part.weights, part.sizes, likelihood=score == LIKELIHOOD)
-            for each in self.chosen_by
-        ]
-        index = Selection(rate).release(np.array(sums, dtype=np.int64), permit, random_source)
-        shown = [index] if index == self.baseline else [index, self.baseline]
-        cells = cells_of(
-            [self.measured[each] for each in shown], self.measuring.weights, self.measuring.sizes
-        )
-        counts = Measurement(rate).release(cells, permit, random_source)
-        noise = Noise(scale_of(rate), terms=len(shown))
-        accuracies = [_estimate(np.moveaxis(counts, axis, 0), noise) for axis in range(len(shown))]
-        return _Released(index, accuracies[0], accuracies[-1])
-
-
-def _estimate(counts: NDArray[np.float64], noise: Noise) -> Estimate:
-    """The accuracy of noisy counts, wrong ones first."""
-    wrong, right = counts
-    return estimate(float(right.sum()), float(wrong.sum()), noise)

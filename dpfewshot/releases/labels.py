@@ -49,7 +49,7 @@ class LabelRelease:
 
     Attributes:
         labels: in the order of their release; without candidates there may be fewer than requested.
-        spent: the release's (ε, δ); None if `private` is false.
+        spent: the release's (ε, δ); None if not certified.
         relation: the neighbouring relation, "add-remove" or "zero-out".
         certified: whether (ε, δ) holds. False for seeded runs.
     """

@@ -7,9 +7,10 @@ Lemma 1). Each prompt is evaluated by itself. Only a cause that is no record's, 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
 from dpfewshot.icl.calibration import Calibration
 from dpfewshot.icl.classifier import Classifier
 from dpfewshot.icl.extractor import greedy, same_label
-from dpfewshot.icl.few_shot import FewShotPrompt
+from dpfewshot.icl.prompt import FewShotPrompt
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.prompts.writer import none_if_unusable
 from dpfewshot.tasks import Task
@@ -40,46 +41,70 @@ _BATCH: Final = 30
 
 _PUBLIC_TEXT: Final = "a public text"
 
-
-def require_batch_invariance(backend: LogprobBackend) -> None:
-    """Refuse a backend whose answers to one record may depend on the others.
-
-    Raises:
-        BackendNotBatchInvariant: says so.
-    """
-    if not states_invariance(backend):
-        raise BackendNotBatchInvariant(
-            "the backend does not state that a prompt's answer is independent of its neighbours, which a "
-            "release from private records needs: see dpfewshot doctor"
-        )
+Progress = Callable[[int, int], object]
+"""Called with the number of public steps that are done, and of all steps. A release is charged after them."""
 
 
 @contextmanager
-def scoring_progress(steps: int) -> Iterator[Callable[[], object]]:
+def scoring_progress(steps: int, on_progress: Progress | None) -> Iterator[Callable[[], None]]:
     """Show a bar on standard error, if that is a terminal, and give the function that advances it by a step.
 
     Args:
         steps: public. The number of records is not: a sample's size is private.
+        on_progress: called after each step.
     """
+    done = 0
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        bar.update()
+        if on_progress is not None:
+            on_progress(done, steps)
+
     with tqdm(total=steps, desc="scoring", unit="step", disable=None, leave=False) as bar:
-        yield bar.update
+        yield advance
 
 
-class Scorer(Protocol):
-    """Labels private records with one prompt."""
+class Scorer(ABC):
+    """Labels private records with one prompt.
 
+    Args:
+        task: a task, or the prompt's wording.
+        backend: a trusted model that states batch invariance.
+        demonstrations: released demonstrations in prompt order.
+        record_token_cap: the most tokens of a record's text. The rest is dropped, text by text; no character
+            is cut.
+
+    Raises:
+        BackendNotBatchInvariant: the backend does not state batch invariance.
+        InvalidPlan: a text at the cap exceeds the backend's context.
+        InvalidTask, BackendError: as `icl.Classifier` or `icl.Extractor`, for public causes alone.
+    """
+
+    def __init__(
+        self,
+        task: Task | PromptFormat,
+        backend: LogprobBackend,
+        demonstrations: Iterable[Demonstration],
+        record_token_cap: int,
+    ) -> None:
+        _require_batch_invariance(backend)
+        check_whole("record_token_cap", record_token_cap)
+        self._prompt = FewShotPrompt(task, backend, demonstrations)
+        self._cap = record_token_cap
+
+    @abstractmethod
     def outcomes(self, records: Sequence[Record | None]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
         """Return what the model makes of each record's label. None, which cannot be read, has no answer.
 
         Returns:
-            Two arrays of shape (records,). The first is 1 where the model gives the record's label, 0 where
-            it gives another, and -1 where it has no answer. The second is the probability of the record's
-            label, 0..1, and 0 where the model has no answer.
+            Two arrays of shape (records,): 1 if the label is right, 0 if not, -1 without an answer; and the
+            label's probability, 0..1, and 0 without an answer.
 
         Raises:
             BackendError: the model or its server failed, for a cause that is not one record.
         """
-        ...
 
     def check_backend(self) -> None:
         """Ask the model for a public answer, and look whether it still states batch invariance.
@@ -88,7 +113,58 @@ class Scorer(Protocol):
             BackendError: the model does not answer: what it made of records may be noise alone.
             BackendNotBatchInvariant: it found itself not invariant meanwhile.
         """
-        ...
+        with failing_as_backend():
+            question = self._prompt.question(_PUBLIC_TEXT)
+        with self._prompt.block([question], 1) as block:
+            self._prompt.answers(block, 1)
+        _require_batch_invariance(self._prompt.backend)
+
+    def _check_context(self, label_tokens: int) -> None:
+        """Refuse a cap whose texts, with a label of so many tokens, exceed the backend's context."""
+        prefix, ending = self._prompt.prefix, self._prompt.ending
+        self._prompt.backend.detokenize(ending[-1:])  # a server's vocabulary is read now, for no record
+        longest = len(prefix) + self._cap + len(ending) + label_tokens
+        context = self._prompt.backend.context_tokens
+        if context is not None and longest > context:
+            raise InvalidPlan(
+                f"a prompt takes up to {longest} tokens: {len(prefix)} of instruction and demonstrations, "
+                f"{self._cap} of a record (record_token_cap) and a label; the backend has "
+                f"context_tokens={context}"
+            )
+
+    def _batches(
+        self, records: Sequence[Record | None]
+    ) -> Iterator[tuple[list[int], list[list[int]], Sequence[Record | None]]]:
+        """Yield the positions of some records that can be tokenised, their questions, and the records."""
+        for start in range(0, len(records), _BATCH):
+            batch = records[start : start + _BATCH]
+            questions = [None if record is None else self._question(record.text) for record in batch]
+            usable = [index for index, question in enumerate(questions) if question is not None]
+            yield (
+                [start + index for index in usable],
+                [question for question in questions if question is not None],
+                [batch[index] for index in usable],
+            )
+
+    def _question(self, text: str) -> list[int] | None:
+        """Return a text's tokens up to where its label follows; None if it cannot be tokenised."""
+        return none_if_unusable(lambda: self._tokens(text), public=lambda: self._tokens(_PUBLIC_TEXT))
+
+    def _tokens(self, text: str) -> list[int]:
+        # A huge text is not tokenised whole: few tokens cover more than 16 characters.
+        whole, ending = self._prompt.question(text, longest=16 * self._cap), self._prompt.ending
+        if len(whole) <= self._cap + len(ending):
+            return whole
+        return [*first_tokens(self._prompt.backend, whole, self._cap), *ending]
+
+
+def _require_batch_invariance(backend: LogprobBackend) -> None:
+    """Refuse a backend whose answers to one record may depend on the others."""
+    if not states_invariance(backend):
+        raise BackendNotBatchInvariant(
+            "the backend does not state that a prompt's answer is independent of its neighbours, which a "
+            "release from private records needs: see dpfewshot doctor"
+        )
 
 
 def charged(reservation: Reservation, scorers: Iterable[Scorer]) -> Permit:
@@ -103,80 +179,19 @@ def charged(reservation: Reservation, scorers: Iterable[Scorer]) -> Permit:
     return reservation.draw()
 
 
-class _Scorer:
-    """What the scorers share: a public prompt, and the check of its model."""
-
-    _prompt: FewShotPrompt
-
-    def check_backend(self) -> None:
-        """See `Scorer.check_backend`."""
-        with failing_as_backend():
-            question = self._prompt.question(_PUBLIC_TEXT)
-        with self._prompt.block([question], 1) as block:
-            self._prompt.answers(block, 1)
-        require_batch_invariance(self._prompt.backend)
-
-
-class _RecordPrompts:
-    """The tokens of private records' texts behind one public prompt.
-
-    Args:
-        prompt: instruction and demonstrations.
-        record_token_cap: the most tokens of a text. The rest is dropped, text by text; no character
-            is cut.
-        label_tokens: the most tokens that follow a question.
-
-    Raises:
-        InvalidPlan: a text at the cap exceeds the backend's context.
-    """
-
-    def __init__(self, prompt: FewShotPrompt, record_token_cap: int, label_tokens: int) -> None:
-        check_whole("record_token_cap", record_token_cap)
-        self._prompt = prompt
-        self._cap = record_token_cap
-        self._ending = prompt.ending
-        prompt.backend.detokenize(self._ending[-1:])  # a server's vocabulary is read now, for no record
-        longest = len(prompt.prefix) + record_token_cap + len(self._ending) + label_tokens
-        context = prompt.backend.context_tokens
-        if context is not None and longest > context:
-            raise InvalidPlan(
-                f"a prompt takes up to {longest} tokens: {len(prompt.prefix)} of instruction and "
-                f"demonstrations, {record_token_cap} of a record (record_token_cap) and a label; the backend "
-                f"has context_tokens={context}"
-            )
-
-    def questions(self, records: Iterable[Record | None]) -> list[list[int] | None]:
-        """Return each text's tokens up to where its label follows; None if it cannot be tokenised."""
-        return [None if record is None else self._question(record.text) for record in records]
-
-    def _question(self, text: str) -> list[int] | None:
-        return none_if_unusable(lambda: self._tokens(text), public=lambda: self._tokens(_PUBLIC_TEXT))
-
-    def _tokens(self, text: str) -> list[int]:
-        # A huge text is not tokenised whole: few tokens cover more than 16 characters.
-        whole = self._prompt.question(text, longest=16 * self._cap)
-        if len(whole) <= self._cap + len(self._ending):
-            return whole
-        return [*first_tokens(self._prompt.backend, whole, self._cap), *self._ending]
-
-
-class LabelScorer(_Scorer):
+class LabelScorer(Scorer):
     """Gives private texts the probability of each label, as `icl.Classifier` does.
 
     Args:
         task: a task with labels, or the prompt's wording.
-        backend: a trusted model that states batch invariance.
-        demonstrations: released demonstrations in prompt order.
+        backend: as in `Scorer`.
+        demonstrations: as in `Scorer`.
         calibrated: as in `icl.Classifier`.
         calibration: as in `icl.Classifier`.
-        record_token_cap: the most tokens of a text in a prompt.
+        record_token_cap: as in `Scorer`.
 
     Attributes:
         labels: in the task's order.
-
-    Raises:
-        BackendNotBatchInvariant: the backend does not state batch invariance.
-        InvalidTask, InvalidPlan, BackendError: as `icl.Classifier`, for public causes alone.
     """
 
     def __init__(
@@ -189,15 +204,13 @@ class LabelScorer(_Scorer):
         calibration: Calibration | None = None,
         record_token_cap: int = RECORD_TOKEN_CAP,
     ) -> None:
-        require_batch_invariance(backend)
         shown = tuple(demonstrations)
-        self._prompt = FewShotPrompt(task, backend, shown)
+        super().__init__(task, backend, shown, record_token_cap)
         classifier = Classifier(task, backend, shown, calibrated, calibration=calibration)
         self.labels = classifier.labels
         self._bias = classifier.bias
         self._tree = self._prompt.label_tree()
-        deepest = max(len(beginning) for beginning in self._tree.beginnings)
-        self._records = _RecordPrompts(self._prompt, record_token_cap, deepest)
+        self._check_context(max(len(beginning) for beginning in self._tree.beginnings))
 
     def probabilities(self, records: Sequence[Record | None]) -> NDArray[np.float64]:
         """Return the probability of each label for each record's text.
@@ -209,14 +222,11 @@ class LabelScorer(_Scorer):
             BackendError: the model or its server failed, for a cause that is not one record.
         """
         rows = np.zeros((len(records), len(self.labels)))
-        for start in range(0, len(records), _BATCH):
-            questions = self._records.questions(records[start : start + _BATCH])
-            usable = [index for index, question in enumerate(questions) if question is not None]
+        for positions, asked, _ in self._batches(records):
             # A warning would reveal that a record has no answer.
             with np.errstate(all="ignore"):
-                asked = [question for question in questions if question is not None]
                 logprobs = self._prompt.label_logprobs(self._tree, asked, private=True) - self._bias
-                rows[[start + index for index in usable]] = _normalised(logprobs)
+                rows[positions] = _normalised(logprobs)
         return rows
 
     def outcomes(self, records: Sequence[Record | None]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
@@ -228,20 +238,10 @@ class LabelScorer(_Scorer):
         return right.astype(np.int8), np.where(answered, rows[np.arange(len(records)), truth], 0.0)
 
 
-class ExtractionScorer(_Scorer):
+class ExtractionScorer(Scorer):
     """Writes the label of private texts by greedy decoding, as `icl.Extractor` does.
 
     A label is right if it is the record's up to case and white space. Its probability is 1 or 0.
-
-    Args:
-        task: a task, or the prompt's wording.
-        backend: a trusted model that states batch invariance.
-        demonstrations: released demonstrations in prompt order.
-        record_token_cap: the most tokens of a text in a prompt.
-
-    Raises:
-        BackendNotBatchInvariant: the backend does not state batch invariance.
-        InvalidTask, InvalidPlan: as `icl.Extractor`, for public causes alone.
     """
 
     def __init__(
@@ -252,24 +252,18 @@ class ExtractionScorer(_Scorer):
         *,
         record_token_cap: int = RECORD_TOKEN_CAP,
     ) -> None:
-        require_batch_invariance(backend)
-        self._prompt = FewShotPrompt(task, backend, demonstrations)
+        super().__init__(task, backend, demonstrations, record_token_cap)
         self._ends = ending_tokens(backend)
-        self._records = _RecordPrompts(self._prompt, record_token_cap, EXTRACTED_TOKENS)
+        self._check_context(EXTRACTED_TOKENS)
 
     def outcomes(self, records: Sequence[Record | None]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
         """See `Scorer.outcomes`."""
         right = np.full(len(records), -1, dtype=np.int8)
-        for start in range(0, len(records), _BATCH):
-            batch = records[start : start + _BATCH]
-            questions = self._records.questions(batch)
-            usable = [index for index, question in enumerate(questions) if question is not None]
-            asked = [question for question in questions if question is not None]
-            for index, written in zip(
-                usable, greedy(self._prompt, asked, EXTRACTED_TOKENS, self._ends), strict=True
-            ):
-                found = self._is_right(written, batch[index])
-                right[start + index] = -1 if found is None else found
+        for positions, asked, batch in self._batches(records):
+            answers = greedy(self._prompt, asked, EXTRACTED_TOKENS, self._ends)
+            for position, written, record in zip(positions, answers, batch, strict=True):
+                found = self._is_right(written, record)
+                right[position] = -1 if found is None else found
         return right, (right == 1).astype(np.float64)
 
     def _is_right(self, written: list[int] | None, record: Record | None) -> bool | None:
@@ -281,30 +275,6 @@ class ExtractionScorer(_Scorer):
             lambda: same_label(text_of(backend, written, self._ends), record.label),
             public=lambda: backend.tokenize(_PUBLIC_TEXT),
         )
-
-
-def scorer_of(
-    task: Task,
-    backend: LogprobBackend,
-    demonstrations: Iterable[Demonstration],
-    *,
-    prompt_format: PromptFormat | None,
-    calibrated: bool,
-    calibration: Calibration | None = None,
-    record_token_cap: int,
-) -> Scorer:
-    """Return the scorer of a task's labels, or of extraction where labels are free."""
-    words = prompt_format or task
-    if task.labels is None:
-        return ExtractionScorer(words, backend, demonstrations, record_token_cap=record_token_cap)
-    return LabelScorer(
-        words,
-        backend,
-        demonstrations,
-        calibrated=calibrated,
-        calibration=calibration,
-        record_token_cap=record_token_cap,
-    )
 
 
 def _normalised(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -19,16 +19,17 @@ from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import MissingExtra
 from dpfewshot.report.charts import (
     MOST_POINTS,
+    Swatch,
     accuracy_chart,
     attack_chart,
     budget_chart,
     epsilon_mark,
     interval_chart,
     interval_text,
+    visible,
 )
 from dpfewshot.report.contents import Contents
 from dpfewshot.report.promise import factor_text, other_world
-from dpfewshot.report.svg import Swatch, visible
 from dpfewshot.values import Demonstration, delta_text, epsilon_text, percent_text
 
 if TYPE_CHECKING:

@@ -128,7 +128,7 @@ def test_steps_add_up(q: float, sigma: float, first: int, second: int, delta_: f
 
 @pytest.mark.slow
 @given(rates, noises, counts, deltas)
-@some
+@settings(max_examples=10, deadline=None)  # a δ takes a bisection
 def test_delta_and_epsilon_invert_each_other(q: float, sigma: float, steps: int, delta_: float) -> None:
     event = PoissonGaussian(q, sigma, steps)
     spent = epsilon(event, delta_)

@@ -39,8 +39,8 @@ def dp_accounting() -> None:
 
 
 def command(monkeypatch: pytest.MonkeyPatch, made: GenerationPlan, *arguments: str) -> str:
-    session = SimpleNamespace(synthesizer=SimpleNamespace(probe=lambda _: made))
-    monkeypatch.setattr(command_module, "open_session", lambda _: session)
+    synthesizer = SimpleNamespace(probe=lambda _: made)
+    monkeypatch.setattr(command_module.Project, "synthesizer", lambda _: synthesizer)
     given = ["--task", "trec", "--records", "none", "--epsilon", "2", "--quiet", *arguments]
     result = CliRunner().invoke(command_module.plan, given, catch_exceptions=False)
     assert result.exit_code == 0

@@ -94,6 +94,15 @@ def test_free_labels_have_influence_over_the_vocabulary() -> None:
     assert found == pytest.approx(math.log((1 / 2) / (1 / 3)), rel=1e-5)
 
 
+def test_the_interval_of_a_mean_influence() -> None:
+    prompts = [[[1.0, 2.0], [0.5, 0.25]], [[3.0, 2.5], [0.1, 0.2]], [[0.1, 0.3], [1.5, 0.0]]]
+    figure = influence_finding([np.array(each) for each in prompts]).figures[0]
+    assert (figure.value, figure.low) == (pytest.approx(0.9541666666666667, rel=1e-11), 0.0)
+    assert figure.high == pytest.approx(2.1657144835255857, rel=1e-11)
+    apart = influence_finding([np.array(each) + 9 for each in prompts]).figures[0]
+    assert apart.low == pytest.approx(9 + 2 * figure.value - figure.high, rel=1e-11)
+
+
 @pytest.mark.model
 def test_on_a_real_model_the_vocabulary_tells_more_than_the_labels() -> None:
     import dpfewshot as dpf

@@ -106,4 +106,4 @@ def test_nothing_released_is_refused():
     ],
 )
 def test_shapes(text, kinds):
-    assert [one.kind for one in found_in(text)] == kinds
+    assert [kind for kind, _ in found_in(text)] == kinds

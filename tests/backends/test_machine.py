@@ -11,8 +11,7 @@ import pytest
 
 from dpfewshot.backends import machine
 from dpfewshot.backends.machine import digest_of, keep_verdict, kept_verdict, steering_variables
-from dpfewshot.cli import workers
-from dpfewshot.cli.backends import LLAMA_CPP
+from dpfewshot.cli import models
 
 
 @pytest.mark.parametrize(
@@ -42,10 +41,10 @@ def test_the_smaller_of_both_counts(
 def test_worker_processes_share_what_is_usable(
     usable: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "usable_processors", lambda: usable)
-    options = {"backend": LLAMA_CPP, "threads": None, "prompts_per_draw": 5}
-    with workers.workers_of(options, ray=None, workers=2, ledger="sqlite:///budget.db") as found:
-        assert found["worker_backend"].args[0]["threads"] == threads
+    monkeypatch.setattr(models, "usable_processors", lambda: usable)
+    ledger = "sqlite:///budget.db"
+    with models.workers_of(models.Model(), prompts=5, ray=None, workers=2, ledger=ledger) as found:
+        assert found["worker_backend"].args[0].threads == threads
 
 
 @pytest.mark.parametrize("own", [None, "7"])

@@ -19,7 +19,7 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.audit.certified import check_certificates
 from dpfewshot.cli.application import run
-from dpfewshot.cli.workers import workers_of
+from dpfewshot.cli.models import Model, workers_of
 from tests.support import factory, fleet
 from tests.support.scripted_servers import LlamaServer
 from tests.support.scripts import tickets
@@ -231,12 +231,8 @@ def test_the_command_line_refuses_workers_without_a_ledger(
 
 
 def test_ctrl_c_leaves_the_workers_of_the_command_line_alive() -> None:
-    with workers_of(
-        {"backend": "tests.support.fleet:sure", "prompts_per_draw": 1},
-        ray=None,
-        workers=1,
-        ledger="sqlite://",
-    ) as work:
+    model = Model(backend="tests.support.fleet:sure")
+    with workers_of(model, prompts=1, ray=None, workers=1, ledger="sqlite://") as work:
         pool = work["executor"]
         os.kill(pool.submit(os.getpid).result(), signal.SIGINT)
         assert pool.submit(sum, [1, 2]).result() == 3
@@ -259,8 +255,7 @@ def test_the_command_line_sends_all_requests_to_a_server_through_one_client(tmp_
 
 
 def test_the_workers_of_a_server_are_threads_that_share_its_client() -> None:
-    options = {"backend": "openai", "threads": None, "prompts_per_draw": 1}
-    with workers_of(options, ray=None, workers=2, ledger="sqlite://") as work:
+    with workers_of(Model(backend="openai"), prompts=1, ray=None, workers=2, ledger="sqlite://") as work:
         assert isinstance(work["executor"], ThreadPoolExecutor)
         assert "worker_backend" not in work
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpfewshot.accounting import Composition, Event, Relation, Tightest, calibrate, epsilon
 from dpfewshot.budget.permit import Permit
-from dpfewshot.cli.options import MECHANISM_NAMES
+from dpfewshot.cli.project import MECHANISM_NAMES
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.mechanisms import (
     MECHANISMS,

@@ -6,7 +6,9 @@ import math
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import stats
 
 import dpfewshot as dpf
 from dpfewshot.demonstrations import Demonstrations
@@ -315,6 +317,37 @@ def test_the_same_repetitions_are_compared_one_by_one() -> None:
 def test_an_accuracy_is_never_below_none_or_above_all() -> None:
     (found,) = summarise([cell("11111111"), cell("00000000", 1), cell("11110000", 2)])
     assert (found.low, found.high) == (0.0, 1.0)
+
+
+ITEMS, RIGHT = 200, 150
+
+
+def of(right: int, repetition: int = 0) -> Cell:
+    return cell("1" * right + "0" * (ITEMS - right), repetition)
+
+
+def test_the_bootstrap_of_one_repetition_is_binomial() -> None:
+    """The resampled number of right items is Binomial(200, 0.75); its ends are known to about an item."""
+    (found,) = summarise([of(RIGHT)])
+    low, high = stats.binom.ppf([0.025, 0.975], ITEMS, RIGHT / ITEMS) / ITEMS
+    assert found.low == pytest.approx(low, abs=2 / ITEMS)
+    assert found.high == pytest.approx(high, abs=2 / ITEMS)
+
+
+def test_repetitions_that_differ_have_the_interval_of_a_t_variable() -> None:
+    """Where repetitions differ much, items add little to it."""
+    rights = (20, 60, 100, 140, 180)
+    (found,) = summarise([of(right, number) for number, right in enumerate(rights)])
+    error = np.std([right / ITEMS for right in rights], ddof=1) / math.sqrt(len(rights))
+    reach = stats.t.ppf(0.975, len(rights) - 1) * error
+    assert found.low == pytest.approx(0.5 - reach, rel=0.25)
+    assert found.high == pytest.approx(0.5 + reach, rel=0.1)
+
+
+def test_intervals_are_the_same_every_time() -> None:
+    cells = [of(right, number) for number, right in enumerate((120, 150, 160))]
+    assert summarise(cells) == summarise(cells)
+    assert difference(cells, cells[:2]) == difference(cells, cells[:2])
 
 
 def coverage(effect: float, shrunk: float = 1.0) -> int:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpfewshot as dpf
-from dpfewshot.cli import options
+from dpfewshot.cli import project
 from dpfewshot.cli.application import run
 from dpfewshot.errors import LedgerError
 from dpfewshot.ledger import BudgetLedger
@@ -214,7 +214,7 @@ def test_no_verb_of_the_ledger_but_create_makes_a_file(
 def test_the_command_line_makes_an_account_only_when_told(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(options, "open_backend", lambda *_, **__: Sentence())
+    monkeypatch.setattr(project, "open_backend", lambda *_, **__: Sentence())
     records = tmp_path / "records.jsonl"
     records.write_text(
         "".join(json.dumps({"text": one.text, "label": one.label}) + "\n" for one in tickets())

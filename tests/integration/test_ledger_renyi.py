@@ -27,11 +27,11 @@ from dpfewshot.releases.calibration import NoisyMean
 from dpfewshot.report.spending import spending_of
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.contract.test_account_rules import BUDGET, WEEKLY
+from tests.releases.test_choosing import HELPFUL, choose
 from tests.support import factory
 from tests.support.histories import lived
 from tests.support.ledgers import path, url
 from tests.support.processes import environment
-from tests.unit.test_choice import HELPFUL, choose
 
 FIXTURES = (path, url)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.cli import options
+from dpfewshot.cli import project
 from dpfewshot.cli.application import run
 from tests.support import factory
 from tests.support.presidio import needs_presidio
@@ -103,9 +103,9 @@ def test_the_commands_mask_if_they_are_told_to(
 ) -> None:
     listening = Listening()
     seen: list[Any] = []
-    read = options.read_private
-    monkeypatch.setattr(options, "open_backend", lambda *_, **__: listening)
-    monkeypatch.setattr(options, "read_private", lambda given: seen.append(read(given)) or seen[-1])
+    read = project.Data.read
+    monkeypatch.setattr(project, "open_backend", lambda *_, **__: listening)
+    monkeypatch.setattr(project.Data, "read", lambda data: seen.append(read(data)) or seen[-1])
     assert run([command, *mask, *arguments]) == 0
     assert (MAIL in seen[0][0].text) == (not mask)
     assert mask or command == "plan" or MAIL in "".join(listening.heard)
@@ -120,7 +120,7 @@ def test_a_resumed_command_masks_as_the_first_did(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(options, "open_backend", lambda *_, **__: Listening())
+    monkeypatch.setattr(project, "open_backend", lambda *_, **__: Listening())
     generate = ["generate", *arguments, "--output", str(tmp_path / "demos.jsonl"), "--resume"]
     assert run([*generate, "--mask-identifiers"]) == 0
     assert run(generate) == 2

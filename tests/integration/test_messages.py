@@ -44,13 +44,3 @@ def test_an_overdrawn_account_and_a_changed_entry(tmp_path: Path, capsys: pytest
     printed = capsys.readouterr()
     assert not printed.err
     assert "1 entry, relation zero-out, each record is one unit" in printed.out
-
-
-@pytest.mark.parametrize("existed", [True, False])
-def test_a_failed_run_leaves_no_new_file(tmp_path: Path, existed: bool) -> None:
-    output = tmp_path / "out.jsonl"
-    if existed:
-        output.touch()
-    missing = ["--records", str(tmp_path / "none.jsonl"), "--epsilon", "1", "--output", str(output)]
-    assert run(["generate", "--task", "trec", *missing]) == 2
-    assert output.exists() == existed

@@ -18,7 +18,7 @@ import click
 import pytest
 
 from dpfewshot.cli.application import cli, run
-from dpfewshot.cli.options import MECHANISM_NAMES
+from dpfewshot.cli.project import MECHANISM_NAMES
 from dpfewshot.errors import DPFewShotError
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.sampling import PoissonSampler
@@ -99,7 +99,7 @@ def private_finding(told: Outputs) -> Outputs:
 
 
 def private_results(told: Outputs) -> Outputs:
-    """Which trials there were, at which (ε, δ); that they are private; and not how accurate they are."""
+    """Which trials there were, at which (ε, δ); that they are confidential; and not how accurate they are."""
     document = json.loads(told["stdout"])
     assert document["confidential"] is True
     measured = {"accuracy", "low", "high"}
@@ -144,7 +144,7 @@ FURTHER = (
     audit("membership", "--task", "task.toml", "--members", "records.jsonl",
           "--non-members", "public.jsonl", *SHOWN, *BACKEND),
     audit("influence", "--task", "task.toml", "--texts", "records.jsonl", "--items", "2", *SHOWN, *BACKEND),
-    Verb("evaluate", (*SET_UP, "--test", "public.jsonl", "--shots", "2", "--repetitions", "1", "--json"),
+    Verb("evaluate", (*SET_UP, "--test", "public.jsonl", "--shots", "2", "--json"),
          ("unit",), 0, private_results, "accuracy on private data is measured outside of every budget"),
     Verb("doctor", BACKEND),
     Verb("demo", ("--epsilon", "40")),  # on made-up records of its own
@@ -175,7 +175,7 @@ IN_FULL = (
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo with the scripted model and a comparison of two mechanisms."""
-    monkeypatch.setattr("dpfewshot.cli.demo.open_backend", lambda *_, **__: Certain())
+    monkeypatch.setattr("dpfewshot.cli.doctor.open_backend", lambda *_, **__: Certain())
     monkeypatch.setattr("dpfewshot.planning.compare.MECHANISMS", MECHANISM_NAMES[:2])
     monkeypatch.setattr("dpfewshot.planning.planner.plan_stratum", planned_once)
 

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import dpfewshot as dpf
 from dpfewshot.generation.telemetry import OpenTelemetryObserver
 from dpfewshot.icl import PromptFormat
-from dpfewshot.releases.estimates import Estimate
+from dpfewshot.releases.selection import Estimate
 from dpfewshot.sampling import PoissonSampler
 from dpfewshot.values import Relation
 from tests.support import factory

@@ -256,7 +256,7 @@ def test_a_fault_of_the_command_line_is_one_line_without_its_message(
 
     (tmp_path / "records.jsonl").write_text('{"text": "a", "label": "Location"}\n' * 100)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dpfewshot.cli.plan.open_session", faulty)
+    monkeypatch.setattr("dpfewshot.cli.project.Project.synthesizer", faulty)
     arguments = (
         "plan --task trec --records records.jsonl --label Location --epsilon 4 --delta 1e-5 --max-tokens 4"
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import dpfewshot as dpf
 from dpfewshot import icl
 from dpfewshot.errors import BackendError
-from dpfewshot.icl.few_shot import FewShotPrompt
+from dpfewshot.icl.prompt import FewShotPrompt
 from dpfewshot.prompts.chat import chat_turns
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.values import Record

@@ -8,7 +8,7 @@ from importlib import resources
 
 import pytest
 
-from dpfewshot.report.svg import SERIES
+from dpfewshot.report.charts import SERIES
 
 SHEET = (resources.files("dpfewshot.report") / "templates" / "report.css").read_text("utf-8")
 LIGHT, DARK = (

@@ -81,22 +81,6 @@ def test_factors_are_rounded_up(factor: float) -> None:
     assert factor <= printed <= factor * 1.01
 
 
-@pytest.mark.parametrize(
-    ("share", "words"),
-    [
-        (0.0, "0 %"),
-        (1e-6, "0.0001 %"),
-        (0.98201, "98.21 %"),
-        (0.99966, "99.966 %"),
-        (0.5, "50 %"),
-        (1, "100 %"),
-    ],
-)
-def test_percentages_as_they_are_printed(share, words) -> None:
-    # three digits, above a half of what is missing: what is close to 1 shows how close
-    assert percent_text(share) == words
-
-
 def test_every_relation_has_its_words() -> None:
     assert len({other_world(relation) for relation in Relation}) == 3
     assert "'of a new kind'" in other_world("of a new kind")

@@ -86,7 +86,7 @@ def test_findings_of_several_audits(command: Command, tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         ([], "nothing to report"),
-        (["--ledger", "sqlite:///budget.db"], "together"),
+        (["--ledger", "sqlite:///budget.db"], "--dataset"),
         (["--demonstrations", "missing.jsonl"], "missing.jsonl"),
         (["--ledger", "sqlite:///budget.db", "--dataset", "tickets"], "ledger create"),
         (["--plan", "missing.json"], "missing.json"),

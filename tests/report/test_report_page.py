@@ -20,7 +20,7 @@ from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import MissingExtra
 from dpfewshot.ledger import BudgetLedger
 from dpfewshot.report import Sources, page, select
-from dpfewshot.report.svg import visible
+from dpfewshot.report.charts import visible
 from dpfewshot.values import PrivacyBudget, PrivacySpend, epsilon_text
 from tests.support.report_samples import SECRET, account, demonstrations, sources
 

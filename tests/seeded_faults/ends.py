@@ -199,7 +199,7 @@ ENDS = (
         'raise InvalidRecords(f"{where}: is not JSON; put one object on each line") from None',
         'raise InvalidRecords(f"{where}: {line!r} is not JSON; put one object on each line") from None',
         "no message quotes a record",
-        "tests/records/test_reading.py tests/integration/test_cli.py",
+        "tests/records/test_reading.py tests/cli/test_application.py",
     ),
     Fault(
         "dpfewshot/generation/telemetry.py",
@@ -227,14 +227,14 @@ ENDS = (
         "elif not cost.fits(stated):",
         "elif False:",
         "a line that states less than was paid is not verified",
-        "tests/integration/test_cli_verify.py",
+        "tests/cli/test_verify.py",
     ),
     Fault(
         "dpfewshot/audit/certified.py",
         "account.reserved.get(key[1])",
         "next(iter(account.reserved.values()), None)",
         "a ledger that did not pay does not verify",
-        "tests/integration/test_cli_verify.py",
+        "tests/cli/test_verify.py",
     ),
     Fault(
         "dpfewshot/audit/certified.py",
@@ -297,14 +297,14 @@ ENDS = (
         'if paid is None and row["state"] in PAID:',
         "if False:",
         "what pays for no text verifies none",
-        "tests/integration/test_cli_verify.py",
+        "tests/cli/test_verify.py",
     ),
     Fault(
         "dpfewshot/demonstrations/collection.py",
         ' and "text" not in line):',
         "):",
         "no line hides in a checkpoint",
-        "tests/integration/test_cli_verify.py",
+        "tests/cli/test_verify.py",
     ),
     Fault(
         "dpfewshot/planning/planner.py",
@@ -318,6 +318,6 @@ ENDS = (
         "                self._certificates.of(run)  # a ledger that cannot be read fails before the first draw\n",
         "",
         "a ledger that cannot be read costs nothing",
-        "tests/integration/test_cli_verify.py",
+        "tests/cli/test_verify.py",
     ),
 )

@@ -10,9 +10,7 @@ from scipy import stats
 
 import dpfewshot as dpf
 from dpfewshot.budget.permit import Permit
-from dpfewshot.releases.estimates import Noise, estimate
-from dpfewshot.releases.scores import GRID
-from dpfewshot.releases.selection import Measurement, Selection
+from dpfewshot.releases.selection import GRID, Measurement, Noise, Selection, estimate
 
 IMPOSSIBLE = 1e-9
 DRAWS = 20_000

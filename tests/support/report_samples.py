@@ -12,9 +12,8 @@ from dpfewshot.certificates import line_hash
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.evaluation import Cell, read_cells
 from dpfewshot.ledger import BudgetLedger, LedgerAccount
-from dpfewshot.releases.candidates import Candidate
-from dpfewshot.releases.choice import Choice
-from dpfewshot.releases.estimates import Estimate
+from dpfewshot.releases.choice import Candidate, Choice
+from dpfewshot.releases.selection import Estimate
 from dpfewshot.report import (
     Sources,
     read_choice,

@@ -16,8 +16,8 @@ from dpfewshot.budget.scopes import (
     scope_name,
     total_over_scopes,
 )
-from dpfewshot.cli.findings import _up
-from dpfewshot.cli.plan import _comparison
+from dpfewshot.cli.audit import rounded_up_text
+from dpfewshot.cli.plan import comparison
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.report.promise import factor_text
 from dpfewshot.values import PrivacyBudget, PrivacySpend, delta_text, epsilon_text, percent_text
@@ -101,7 +101,7 @@ def test_the_callers_decimal_context_changes_no_amount(context: decimal.Context)
                 factor_text(1 + number),
                 factor_text(1e5 * number),
             ]
-            found += [percent_text(number), _up(number)]
+            found += [percent_text(number), rounded_up_text(number)]
         return found
 
     expected = all_of_them()
@@ -272,6 +272,6 @@ def test_an_account_of_another_kind_says_what_to_do(kept: Any, asked: Any, advic
 def test_a_comparison_says_when_no_row_meets_the_target() -> None:
     made = factory.synthesizer(max_tokens=2)
     for target, marked in ((1.0, True), (1e-9, False)):
-        lines = list(_comparison(made.compare(target_noise=target), target))
+        lines = list(comparison(made.compare(target_noise=target), target))
         assert any(line.startswith("* ") for line in lines) == marked
         assert ("no row is marked" in lines[-1]) != marked

@@ -15,7 +15,7 @@ from dpfewshot import icl
 from dpfewshot.backends.text import conversation
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidTask
 from dpfewshot.generation.draw_task import public_prompt
-from dpfewshot.icl.few_shot import FewShotPrompt
+from dpfewshot.icl.prompt import FewShotPrompt
 from dpfewshot.prompts.chat import chat_turns
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.tasks import MIT_D, TREC
@@ -225,7 +225,6 @@ def test_a_task_in_a_file_may_be_a_chat(tmp_path: Path) -> None:
         'labels = ["refund", "delivery"]\nchat = true\n'
     )
     assert dpf.Task.from_file(path) == CHAT
-    assert "chat" not in TASK.identity()
     assert CHAT.identity() == TASK.identity() | {"chat": True}
 
 

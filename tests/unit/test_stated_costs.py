@@ -15,9 +15,9 @@ from dpfewshot.budget.permit import Permit
 from dpfewshot.generation.telemetry import Observer
 from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.releases.labels import _mechanism
+from tests.releases.test_choosing import choose, private_records
 from tests.support import factory
 from tests.support.scripts import tickets
-from tests.unit.test_choice import choose, private_records
 
 
 def fixed_size(records: Any) -> dpf.Synthesizer:

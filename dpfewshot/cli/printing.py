@@ -1,0 +1,135 @@
+"""What commands print: stages on standard error, tables, JSON, and messages in the words of the options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import click
+
+from dpfewshot.runtime.files import write_errors
+from dpfewshot.values import on_one_line
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+"""Gives a command an option."""
+
+FAILED: Final = 1
+"""The exit status of a failed audit or verification."""
+
+_QUIET: Final = "dpfewshot.quiet"
+
+json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+def _remember(context: click.Context, _: click.Parameter, quiet: bool) -> None:
+    context.meta[_QUIET] = quiet
+
+
+quiet_option: Decorator = click.option(
+    "--quiet",
+    is_flag=True,
+    expose_value=False,
+    callback=_remember,
+    help="Print no stages on standard error, only warnings and errors.",
+)
+
+
+def stages() -> Callable[[str], None]:
+    """Return what prints the stages of the running command, on any thread; nothing with --quiet.
+
+    A stage is named when it begins, so that a pipe is not silent. It may say public numbers alone, and no
+    duration.
+    """
+    context = click.get_current_context(silent=True)
+    quiet = context is None or context.meta.get(_QUIET, False)
+
+    def tell(stage: str) -> None:
+        if not quiet:
+            click.echo(stage, err=True)
+
+    return tell
+
+
+def warn(message: str) -> None:
+    """Print a warning on standard error, with --quiet too."""
+    click.echo(f"warning: {message}", err=True)
+
+
+def publish(text: str, path: str | None, write: Callable[[str], object]) -> None:
+    """Print a release and write it to a file, if one is named. It is paid for: neither may lose the other.
+
+    Raises:
+        DPFewShotError: the file cannot be written.
+        OSError: the text cannot be printed.
+    """
+    try:
+        click.echo(text)
+    finally:
+        if path is not None:
+            with write_errors(path):
+                write(path)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """One line a row: the first column to the left, the others to the right, two spaces between columns.
+
+    Args:
+        rows: of equally many cells. A cell is shown on one line, without two spaces in a row.
+    """
+    shown = [[on_one_line(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in shown
+    ]
+
+
+# ---- Python's arguments as options -----------------------------------------------------------------------
+
+_RENAMED: Final[Mapping[str, str]] = {"shots_per_label": "shots", "label": "label_column"}
+"""Arguments whose option has another name. `label=` names a column wherever a message has it."""
+
+_AMOUNTS: Final = frozenset({"epsilon", "delta"})
+"""A message states amounts, and gives no advice, where it writes these."""
+
+_OF_THE_TASK: Final = frozenset({"chat"})
+"""Fields of the task's file, for which there is no option."""
+
+_ARGUMENT: Final = re.compile(
+    r"(?<![\w'\"/.-])(?P<name>[a-z]+(?:_[a-z]+)*)"
+    r"(?P<given>=(?P<value>'[^']*'|\"[^\"]*\"|[\w+-]+(?:\.\w+)*)?)?(?![\w'\"/(])"
+)
+"""A word, or an argument with or without its value: `max_tokens`, `text=`, `unit='customer'`."""
+
+
+def in_options(message: str, command: click.Command | None = None) -> str:
+    """Write arguments of Python as options of a command: `max_tokens=40` as `--max-tokens 40`.
+
+    A word without "=" is an argument only if it has an underscore: "population" and "unit" are words too.
+    What the command has no option for stays as it is.
+
+    Args:
+        message: for whoever calls Python.
+        command: whose options count; None is the one that runs.
+    """
+    context = click.get_current_context(silent=True)
+    command = command or (context.command if context else None)
+    options = {one.name: max(one.opts, key=len) for one in command.params if one.name} if command else {}
+
+    def written(found: re.Match[str]) -> str:
+        name, value = found["name"], (found["value"] or "").strip("'\"")
+        if name in _OF_THE_TASK and found["given"]:
+            return f"{name} = {value.lower()} in the task's file"
+        option = options.get(_RENAMED.get(name, name))
+        is_argument = found["given"] or "_" in name
+        if option is None or name in _AMOUNTS or not is_argument:
+            return found[0]
+        if value in {"None", "False"}:
+            return f"no {option}"
+        return f"{option} {value}" if value not in {"", "True"} else option
+
+    return _ARGUMENT.sub(written, message)

@@ -1,0 +1,544 @@
+"""The settings that every command is built from: one value, whose fields are the options of all commands.
+
+A command offers the options that it uses (`takes`) and is called with a `Project`. The project checks what
+needs no model before one is loaded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import Field, dataclass, field, fields
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import click
+
+from dpfewshot.cli.models import Model, open_backend, option
+from dpfewshot.cli.printing import Decorator, in_options, stages, warn
+from dpfewshot.errors import BudgetExceeded, InvalidPlan
+from dpfewshot.tasks import Task, by_name
+from dpfewshot.values import (
+    NO_PRIVACY,
+    NoPrivacy,
+    PrivacyBudget,
+    PrivacySpend,
+    Records,
+    Relation,
+    StoredRecords,
+    amount_text,
+    unit_of,
+)
+
+if TYPE_CHECKING:
+    from dpfewshot.ledger import LedgerAccount
+    from dpfewshot.mechanisms import Mechanism
+    from dpfewshot.planning.population import Population
+    from dpfewshot.planning.settings import Settings
+    from dpfewshot.synthesizer import Synthesizer
+
+MECHANISM_NAMES: Final = (
+    "gaussian",
+    "public-centred",
+    "adadpsyn",
+    "softmax-choice",
+    "report-noisy-max",
+    "private-prediction",
+    "invisible-ink",
+)
+"""A copy of the names in `mechanisms.MECHANISMS`: --help must not import NumPy. A test compares the two."""
+
+HOLDOUT: Final = 0.2
+"""The default of --holdout: `generate` comes before `choose`."""
+
+LEDGER_VARIABLE: Final = "DPFEWSHOT_LEDGER"
+"""Stands for --ledger: a password need not stand in the arguments, which other users can list."""
+
+_PLANNED: Final = "Default: planned for the least noise."
+
+_REPEATABLE: Final[Mapping[str, Any]] = {"default": (), "multiple": True}
+
+
+# ---- values of options -----------------------------------------------------------------------------------
+
+
+def finite_or_inf(text: object) -> float:
+    """The value of --epsilon: a finite number, or infinity for the word inf.
+
+    Raises:
+        BadParameter: it is neither. A number too large for a float does not mean "no privacy".
+    """
+    if text == "inf":
+        return math.inf
+    try:
+        number = float(str(text))
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise click.BadParameter(f"{text!r} is neither a finite number nor the word inf for no privacy")
+    return number
+
+
+def _columns(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> str | dict[str, str]:
+    """The value of --text: a column, or each text field's column."""
+    if len(given) < 2:  # noqa: PLR2004 - several are fields
+        return given[0] if given else "text"
+    columns: dict[str, str] = {}
+    for entry in given:
+        name, equals, column = entry.partition("=")
+        if name in columns:
+            raise click.BadParameter(f"the field {name!r} is there twice")
+        columns[name] = column if equals else name
+    return columns
+
+
+def _population(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> Population:
+    if len(given) == 1 and given[0].isdecimal():
+        return int(given[0])
+    population: dict[str, int] = {}
+    for entry in given:
+        label, equals, count = entry.rpartition("=")
+        if not equals or not count.isdecimal():
+            raise click.BadParameter(f"must read LABEL=N, not {entry!r}")
+        population[label] = int(count)
+    return population or None
+
+
+def _top_k(_: click.Context, __: click.Parameter, text: str | None) -> int | Literal["all"] | None:
+    if text is None or text == "all":
+        return text  # type: ignore[return-value]  # "all"
+    if not text.isdecimal():
+        raise click.BadParameter(f"must be a whole number or 'all', not {text!r}")
+    return int(text)
+
+
+# ---- the sections of a project ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Data:
+    """The task, and the private records with their columns. Empty if a command does not ask for them."""
+
+    task: str = option("", "A built-in task (agnews, dbpedia, trec, mit-g, mit-d) or a .toml file.")
+    records: str = option("", "Private records: .jsonl, .csv (also .gz) or .parquet.")
+    text: str | Mapping[str, str] = option(
+        "text",
+        "The column of the text. If the task has several fields, repeat FIELD=COLUMN for each, in order. "
+        "A column may be a path: ticket.body.",
+        **_REPEATABLE,
+        callback=_columns,
+        show_default="text",
+    )
+    label_column: str = option("label", "The column of the label.")
+    unit: str | None = option(None, "The column that names whom a record belongs to (a customer id).")
+    mask_identifiers: str | None = option(
+        None,
+        "Replace e-mail addresses, telephone numbers, cards and the like in the records by placeholders. "
+        "LANGUAGE selects the national numbers; without it, en. Epsilon stays the same.",
+        is_flag=False,
+        flag_value="en",
+        metavar="[LANGUAGE]",
+    )
+
+    def read(self, path: str | None = None) -> Records | StoredRecords:
+        """Read the records, or those of another file with the same columns; masked if that is asked for.
+
+        Raises:
+            DPFewShotError: the file cannot be used, or Presidio is not installed.
+        """
+        from dpfewshot.records import mask_identifiers, read_records
+
+        records = read_records(path or self.records, text=self.text, label=self.label_column, unit=self.unit)
+        if self.mask_identifiers is None:
+            return records
+        return mask_identifiers(records, language=self.mask_identifiers)
+
+
+COLUMNS: Final = ("text", "label_column", "unit")
+"""The options that name the columns of records."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a command may spend, and the public numbers that it is stated for. ε = 0 is refused."""
+
+    epsilon: float = option(0.0, "Epsilon; the word inf means no privacy.", type=finite_or_inf)
+    delta: float | None = option(
+        None, "Default: the smaller of 1e-5 and 1/(100 n); n counts all units, or is the population if given."
+    )
+    population: Mapping[str, int] | int | None = option(
+        None,
+        "LABEL=N, the public number of units; N if labels are free.",
+        **_REPEATABLE,
+        callback=_population,
+    )
+
+    def of(self, records: Records | StoredRecords) -> PrivacyBudget | NoPrivacy:
+        """The budget, with the default δ for these records (`planning.population.default_delta`)."""
+        from dpfewshot.planning.population import default_delta
+
+        if self.epsilon == math.inf:
+            return NO_PRIVACY
+        delta = default_delta(self.population, records) if self.delta is None else self.delta
+        return PrivacyBudget(self.epsilon, delta)
+
+
+@dataclass(frozen=True)
+class AccountName:
+    """The account of a ledger that pays; without a ledger, the budget ends with the command."""
+
+    ledger: str | None = option(
+        None, "A durable budget: sqlite:///budget.db.", envvar=LEDGER_VARIABLE, show_envvar=True
+    )
+    dataset: str | None = option(None, "The account's name, as in `ledger create`.")
+    create: bool = option(False, "Create the account with this budget if there is none.", is_flag=True)
+
+    def check(self) -> None:
+        """Refuse a ledger without a data set, or the other way round."""
+        if self.dataset is not None and self.ledger is None:
+            raise click.UsageError("--dataset needs --ledger: without one, the budget ends with this run")
+        if self.ledger is not None and not self.dataset:
+            raise click.UsageError("--ledger needs --dataset, the name of the account")
+
+    @contextmanager
+    def opened(self, relation: str | None = None, unit: str | None = None) -> Iterator[LedgerAccount | None]:
+        """The account, bound to a run's relation and unit; None if nobody names one or it is to be created.
+
+        Raises:
+            LedgerError: there is no such account, or it holds for another relation or unit.
+        """
+        if self.ledger is None or self.dataset is None:
+            yield None
+            return
+        from dpfewshot.budget.account import bound
+        from dpfewshot.ledger import BudgetLedger
+        from dpfewshot.ledger.names import dataset_name
+
+        with BudgetLedger.open(self.ledger) as ledger:
+            known = {self.dataset, dataset_name(self.dataset)}.intersection(ledger.datasets())
+            if self.create and not known:
+                yield None
+                return
+            account = ledger.account(self.dataset, relation=relation or Relation.ZERO_OUT, unit=unit)
+            if relation is not None:
+                bound(account, frozenset({relation}), unit)
+            yield account
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """What is generated, and how. None leaves a setting to the planner or to a preset."""
+
+    labels: tuple[str, ...] = option(
+        (), "A label to generate; repeat it for several. Default: all.", "--label", multiple=True
+    )
+    shots: int = option(1, "Demonstrations of each label.")
+    preset: str | None = option(
+        None,
+        "The mechanism, M, N and R of a paper, where you give none; tang takes a fresh draw for each token.",
+        type=click.Choice(["tang", "adadpsyn"]),
+    )
+    prompts_per_draw: int | None = option(None, f"Prompts of a draw. {_PLANNED}", "--prompts-per-draw", "-M")
+    records_per_prompt: int | None = option(
+        None, "Records in a prompt. Default: 1.", "--records-per-prompt", "-N"
+    )
+    max_tokens: int = option(40, "The most tokens of a demonstration.")
+    tokens_per_draw: int | None = option(None, f"Tokens that share one draw of records. {_PLANNED}")
+    mechanism: str | None = option(
+        None, f"What turns private numbers into a token. {_PLANNED}", type=click.Choice(MECHANISM_NAMES)
+    )
+    prompt_token_limit: int = option(
+        20_000, "Plan for this many tokens, at most, that the model evaluates for one demonstration."
+    )
+    top_k: int | Literal["all"] | None = option(
+        None, "Candidate tokens, or 'all'. Default: 100.", callback=_top_k
+    )
+    clip: float | None = option(None, "The mechanism's clipping norm.")
+    temperature: float | None = option(None, "0 takes the largest noisy token; more samples one.")
+    top_p: float | None = option(None, "The nucleus to sample from if temperature > 0.")
+    sampling: str = option(
+        "poisson",
+        "fixed-size reproduces papers; neighbours then replace one unit.",
+        type=click.Choice(["poisson", "fixed-size"]),
+    )
+    accounting: str = option(
+        "certified",
+        "published: the noise of a paper's own accounting, without a guarantee.",
+        type=click.Choice(["certified", "published"]),
+    )
+    holdout: float | None = option(
+        None,
+        "The share of units that never generate and are kept for choose and calibrate, at no further cost. "
+        f"Default: {HOLDOUT}; 0 with --preset, fixed-size draws, no privacy, or masked texts without --unit.",
+    )
+    disjoint_parts: int = option(
+        1, "Disjoint parts of each label's records, each with its own demonstrations at the full epsilon."
+    )
+    record_token_cap: int = option(100, "The most tokens of a record's text.")
+
+    def made_mechanism(self) -> Mechanism | None:
+        """The mechanism that is named or described; None leaves it to the planner or the preset.
+
+        Raises:
+            InvalidPlan: a setting needs a mechanism, or does not fit it.
+        """
+        from dataclasses import replace
+
+        from dpfewshot.mechanisms import by_name as mechanism_by_name
+
+        settings = {name: getattr(self, name) for name in ("clip", "temperature", "top_p")}
+        given = [name for name in ("top_k", *settings) if getattr(self, name) is not None]
+        if self.mechanism is None and not given:
+            return None
+        if self.mechanism is None and self.preset is not None:
+            raise InvalidPlan(f"--{given[0].replace('_', '-')} with --preset needs --mechanism")
+        mechanism = mechanism_by_name(self.mechanism or "public-centred", **settings)
+        if self.top_k is None:
+            return mechanism
+        return replace(mechanism, top_k=None if self.top_k == "all" else self.top_k)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True)
+class Project:
+    """What a command works on. What it has no option for has its default."""
+
+    data: Data = field(default_factory=Data)
+    budget: Budget = field(default_factory=Budget)
+    account: AccountName = field(default_factory=AccountName)
+    model: Model = field(default_factory=Model)
+    settings: PlanOptions = field(default_factory=PlanOptions)
+    output: str | None = option(None, "The file to write.")
+
+    @property
+    def task(self) -> Task:
+        """The task that is named."""
+        return by_name(self.data.task)
+
+    @property
+    def holdout(self) -> float:
+        """The value of --holdout, or its default: none where there can be none, or where a paper has none."""
+        settings = self.settings
+        if settings.holdout is not None:
+            return settings.holdout
+        by_masked_text = self.data.mask_identifiers is not None and self.data.unit is None
+        of_a_paper = settings.sampling != "poisson" or settings.preset is not None
+        return 0.0 if of_a_paper or by_masked_text or self.budget.epsilon == math.inf else HOLDOUT
+
+    def expert_settings(self) -> Settings:
+        """What only experts set."""
+        from dpfewshot.planning.settings import Settings
+
+        same = {one.name for one in fields(Settings)} & {one.name for one in fields(PlanOptions)} - {
+            "holdout"
+        }
+        return Settings(holdout=self.holdout, **{name: getattr(self.settings, name) for name in same})
+
+    def synthesizer(self, *, resuming: bool = False) -> Synthesizer:
+        """Read the records, load the model and plan. Spends nothing.
+
+        What needs no model is checked before it is loaded, the account too.
+
+        Args:
+            resuming: whether an earlier run has reserved some of the plan already.
+
+        Raises:
+            DPFewShotError: the input is wrong; says what in one line.
+            BudgetExceeded: the account does not allow the plan.
+        """
+        from dpfewshot.planning.population import relation_of
+
+        tell, options, account, settings = stages(), self.settings, self.account, self.expert_settings()
+        account.check()
+        task, mechanism, records = self.task, options.made_mechanism(), self.data.read()
+        budget = self.budget.of(records)
+        scopes = self._checked_scopes(task, records, budget, settings)
+        if budget is NO_PRIVACY and account.ledger is not None:
+            raise InvalidPlan("a run without a guarantee (certified=False) is refused a ledger account")
+        run = relation_of(options.sampling, self.budget.population), unit_of(records)
+        with account.opened(*run) as opened:
+            if opened is not None and isinstance(budget, PrivacyBudget) and not resuming:
+                check_budget(opened, scopes, PrivacySpend(budget.epsilon, budget.delta))
+        backend = open_backend(self.model, prompts=options.prompts_per_draw, tell=tell)
+        from dpfewshot.synthesizer import Synthesizer
+
+        tell("planning")
+        synthesizer = Synthesizer(
+            task,
+            records,
+            backend,
+            budget=budget,
+            mechanism=mechanism,
+            max_tokens=options.max_tokens,
+            shots_per_label=options.shots,
+            population=self.budget.population,
+            labels=options.labels or None,
+            ledger=account.ledger,
+            dataset=account.dataset,
+            create=account.create,
+            settings=settings,
+        )
+        for warning in synthesizer.plan.warnings:
+            warn(in_options(warning))
+        with account.opened(*run) as opened:
+            if opened is not None and not resuming:  # of all strata, before the first one generates
+                with refusals(opened, None, by_stratum=True):
+                    opened.check(synthesizer.set_up.account_costs())
+        return synthesizer
+
+    def _checked_scopes(
+        self,
+        task: Task,
+        records: Records | StoredRecords,
+        budget: PrivacyBudget | NoPrivacy,
+        settings: Settings,
+    ) -> list[str | None]:
+        """Check what needs no model, as `Synthesizer` does; return the scopes that the plan draws from."""
+        from dpfewshot.generation.units import labels_of, planned_labels, units_by_scope
+        from dpfewshot.planning.planner import rate_of
+        from dpfewshot.planning.population import public_stratum
+        from dpfewshot.planning.presets import TANG, TOP_K, preset
+        from dpfewshot.records.checks import check_fields
+        from dpfewshot.sampling import partition_of_units
+
+        options, population = self.settings, self.budget.population
+        labels = planned_labels(task, options.labels or None)
+        paper = options.preset or (TANG if options.accounting == "published" else None)
+        if paper is not None:
+            limit = budget if isinstance(budget, PrivacyBudget) else None
+            settings = settings.filled(preset(paper, task, limit, TOP_K)[1])
+        planned = settings.decided(max_tokens=options.max_tokens, shots_per_label=options.shots)
+        check_fields(task, records)
+        units = units_by_scope(task, records, labels)
+        strata = [
+            public_stratum(planned.sampling, population, scope, labels_of(scope, labels), len(members))
+            for scope, members in units.items()
+        ]
+        for stratum in sorted(strata, key=lambda each: each.population):  # what fits the smallest fits all
+            rate_of(planned, stratum)
+        partition = partition_of_units(task, records, planned.division)
+        return [partition.generating(scope) for scope in units]
+
+
+def check_budget(
+    account: LedgerAccount, scopes: Sequence[str | None], cost: PrivacySpend, *, by_stratum: bool = True
+) -> None:
+    """Refuse what an account cannot pay, before a model is loaded and the exact cost is planned.
+
+    By sums a plan costs nearly its whole budget: calibration ends within a thousandth of ε. A Rényi rule may
+    count far less, so that only an account with nothing left refuses.
+
+    Args:
+        account: that pays.
+        scopes: that are charged, each as a whole.
+        cost: of each, at most.
+        by_stratum: whether a refusal lists what is left of each stratum.
+    """
+    from dpfewshot.budget.amounts import Amount
+    from dpfewshot.budget.rule import Admission
+
+    least = Amount.of_cost(PrivacySpend(0.999 * cost.epsilon, cost.delta))
+    if account.rule == Admission.RENYI:
+        least = Amount(1, 0)
+    with refusals(account, cost, by_stratum=by_stratum):
+        account.check([(scope, least) for scope in scopes])
+
+
+@contextmanager
+def refusals(account: LedgerAccount, asked: PrivacySpend | None, *, by_stratum: bool) -> Iterator[None]:
+    """Make a refusal say which of ε and δ is short; `asked` is None for what the refused plan costs."""
+    from dpfewshot.budget.scopes import scope_text
+
+    try:
+        yield
+    except BudgetExceeded as refusal:
+        if refusal.asked is None or refusal.remaining is None:
+            raise
+        epsilon, delta = refusal.asked
+        needed = PrivacySpend(epsilon, delta) if asked is None else asked
+        left = PrivacySpend(*refusal.remaining)
+        lacking = (("epsilon", epsilon > left.epsilon), ("delta", delta > left.delta))
+        short = [f"{name} is short" for name, lacks in lacking if lacks]
+        message = (
+            f"this does not fit the budget of the account {account.dataset!r}: "
+            f"{' and '.join(short) or 'its Rényi rule has no room'}. It needs {_words(needed)}, and "
+            f"{_words(left)} is left"
+        )
+        strata = [
+            scope_text(scope)
+            for scope, (some, rest) in (refusal.remaining_by_scope or {}).items()
+            if by_stratum and scope is not None and (epsilon > some or delta > rest)
+        ]
+        raise refusal.saying(message + (f", for {'; '.join(strata)}" if strata else "")) from None
+
+
+def _words(amount: PrivacySpend) -> str:
+    return f"epsilon={amount_text(amount.epsilon)}, delta={amount_text(amount.delta)}"
+
+
+# ---- options ---------------------------------------------------------------------------------------------
+
+_SECTIONS: Final[Mapping[str, type]] = {
+    "data": Data,
+    "budget": Budget,
+    "account": AccountName,
+    "model": Model,
+    "settings": PlanOptions,
+}
+
+
+def _options_of(section: type) -> dict[str, Field[Any]]:
+    return {one.name: one for one in fields(section) if "option" in one.metadata}
+
+
+_TYPES: Final = {"int | None": int, "float | None": float}
+"""By a field's annotation, where the default does not tell."""
+
+_FIELDS: Final = {
+    name: one for section in (*_SECTIONS.values(), Project) for name, one in _options_of(section).items()
+}
+
+
+def takes(
+    *wanted: type | str,
+    without: Collection[str] = (),
+    required: Collection[str] = (),
+    **changed: Mapping[str, Any],
+) -> Decorator:
+    """Give a command options, and call it with the project that they describe.
+
+    Args:
+        wanted: sections, with all of their options, and names of single fields.
+        without: fields that are not offered.
+        required: fields that must be given.
+        changed: what an option has otherwise in this command, by the field's name.
+    """
+    listed = [name for one in wanted for name in ([one] if isinstance(one, str) else _options_of(one))]
+    names = [name for name in dict.fromkeys(listed) if name not in without]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def with_project(**values: Any) -> None:
+            given = {name: values.pop(name) for name in names}
+            command(project=_project(given), **values)
+
+        for name in reversed(names):
+            one = _FIELDS[name]
+            flags = one.metadata["flags"] or ("--" + name.replace("_", "-"),)
+            attributes = {"type": _TYPES.get(str(one.type)), **one.metadata["option"]}
+            attributes |= changed.get(name, {})
+            if name in required:
+                attributes["required"] = True
+                del attributes["default"]
+            with_project = click.option(*flags, name, **attributes)(with_project)
+        return with_project
+
+    return decorate
+
+
+def _project(given: Mapping[str, Any]) -> Project:
+    sections = {
+        name: section(**{key: given[key] for key in _options_of(section) if key in given})
+        for name, section in _SECTIONS.items()
+    }
+    return Project(**sections, output=given.get("output"))

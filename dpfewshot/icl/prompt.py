@@ -1,0 +1,278 @@
+"""A few-shot prompt in one backend's tokens, and the probability of labels of one or several tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, Tokens, closing_block
+from dpfewshot.errors import BackendError, InvalidPlan, InvalidRecords, InvalidTask
+from dpfewshot.prompts.chat import ChatTurns, chat_turns
+from dpfewshot.prompts.few_shot import PromptFormat, Text, prompt_format
+from dpfewshot.runtime.redaction import is_failure, may_pass
+from dpfewshot.tasks import Task
+from dpfewshot.values import Demonstration
+
+_NEVER_NOTHING = np.finfo(np.float64).tiny
+
+
+class LabelTree:
+    """The prefixes and next tokens that are needed to score every label as a whole.
+
+    A label's probability is that its tokens come next, and not a longer label that starts with them. So
+    labels exclude each other, and need no end token: whatever follows "Number" counts for "Number", except "
+    of people" if "Number of people" is a label too.
+
+    Args:
+        labels: the tokens of each label.
+        vocabulary_size: V.
+
+    Attributes:
+        beginnings: the proper prefixes of labels, the empty one first; the model is asked what follows each.
+        longest_beginnings: those with which no other one begins.
+        support: the tokens of all labels, ascending.
+
+    Raises:
+        InvalidTask: a label has no tokens, those of another label, or one outside the vocabulary. The message
+            counts labels from 1.
+    """
+
+    def __init__(self, labels: Sequence[Sequence[int]], vocabulary_size: int) -> None:
+        paths = [tuple(label) for label in labels]
+        following: dict[tuple[int, ...], set[int]] = {}
+        for number, path in enumerate(paths, start=1):
+            if not path or path in paths[: number - 1] or max(path) >= vocabulary_size:
+                raise InvalidTask(
+                    f"label {number} has no tokens of its own in this backend's vocabulary: "
+                    "choose other words for it (label_words)"
+                )
+            for end, token in enumerate(path):
+                following.setdefault(path[:end], set()).add(token)
+        self.beginnings = sorted(following)
+        inner = {beginning[:-1] for beginning in self.beginnings if beginning}
+        self.longest_beginnings = [each for each in self.beginnings if each not in inner]
+        self.support = sorted(set().union(*following.values()))
+        row = {beginning: index for index, beginning in enumerate(self.beginnings)}
+        column = {token: index for index, token in enumerate(self.support)}
+        self._steps = [[(row[path[:end]], column[token]) for end, token in enumerate(path)] for path in paths]
+        self._longer = [
+            (row[path], [column[token] for token in sorted(following[path])]) if path in following else None
+            for path in paths
+        ]
+
+    def logprobs(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the log-probability of each label.
+
+        Args:
+            rows: log-probabilities of the support after each beginning, in nats, shape
+                (texts, beginnings, tokens of the support).
+
+        Returns:
+            Nats, shape (texts, labels); the probabilities of a text sum to at most 1.
+        """
+        scores = np.empty((len(rows), len(self._steps)))
+        for label, (steps, longer) in enumerate(zip(self._steps, self._longer, strict=True)):
+            scores[:, label] = sum(rows[:, row, column] for row, column in steps)
+            if longer is not None:
+                row, columns = longer
+                left = 1 - np.exp(rows[:, row, columns]).sum(axis=1)
+                scores[:, label] += np.log(np.maximum(left, _NEVER_NOTHING))
+        return scores
+
+
+class FewShotPrompt:
+    """The public prefix of a prompt, and the tokens of the texts and labels that follow.
+
+    Texts and labels are tokenised behind the words that precede them, so their tokens are the same as if the
+    whole prompt were tokenised at once.
+
+    Args:
+        task: a task, or the prompt's format.
+        backend: any language model.
+        demonstrations: released demonstrations in prompt order.
+
+    Attributes:
+        format: the prompt's wording.
+        backend: as above.
+        prefix: the public tokens at the start of every prompt.
+        ending: the public tokens between a text and its label.
+
+    Raises:
+        InvalidTask: a demonstration has an unknown label, or other fields.
+        BackendError: the format has `chat=True`, and the backend gives no template that can be used.
+        InvalidPlan: the demonstrations exceed the backend's context.
+    """
+
+    def __init__(
+        self,
+        task: Task | PromptFormat,
+        backend: LogprobBackend,
+        demonstrations: Iterable[Demonstration],
+    ) -> None:
+        self.format = task if isinstance(task, PromptFormat) else prompt_format(task)
+        self.backend = backend
+        shown = tuple(demonstrations)
+        self._text_field = self.format.text_opening
+        self._label_field = f"{self.format.label_field}:"
+        self._turns = chat_turns(backend) if self.format.chat else None
+        if self._turns is None:
+            self.prefix = backend.tokenize(self.format.opening(shown))
+            self.ending = backend.tokenize(self.format.label_opening)
+        else:
+            self.prefix = self._conversation(self._turns, shown)
+            self.ending = [*self._turns.answer, *backend.tokenize(self._label_field)]
+        self._fields = {field: backend.tokenize(field) for field in (self._text_field, self._label_field)}
+        context = backend.context_tokens
+        if context is not None and len(self.prefix) >= context:
+            raise InvalidPlan(
+                f"the instruction and {len(shown)} demonstrations take {len(self.prefix)} tokens, but the "
+                f"backend has context_tokens={context}: use fewer or shorter ones, or a larger context"
+            )
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of what is public in a prompt: instruction, demonstrations, fields, labels."""
+        labels = [self.label(word) for word in self.format.words]
+        layout, turns = self.format.layout, self._turns
+        told = [
+            *(self.prefix, *self._fields.values(), labels, layout.fields, layout.multiline),
+            None if turns is None else turns.fingerprint(),
+        ]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+    def questions(self, texts: Iterable[Text]) -> Iterator[tuple[int, list[int]]]:
+        """Lazily yield each text's position and its tokens (see `question`).
+
+        Raises:
+            InvalidRecords: a text is blank or not a string, lacks a field, or `texts` is a single string.
+            BackendError: the backend cannot tokenise a text. Messages name the position, never the text.
+        """
+        if isinstance(texts, str):
+            raise InvalidRecords(
+                "texts is a single string, which would be read letter by letter: pass a list"
+            )
+        for position, given in enumerate(texts):
+            text = self.format.text_of(given, f"texts[{position}]")
+            if not any(value.strip() for value in self.format.layout.values(text)):
+                raise InvalidRecords(f"texts[{position}] is blank: there is nothing to label")
+            try:
+                tokens = self.question(text)
+            except BaseException as error:  # its message may quote the text
+                if not is_failure(error) or may_pass(error):
+                    raise
+                raise BackendError(f"the backend cannot tokenise texts[{position}]") from None
+            yield position, tokens
+
+    def question(self, text: str, longest: int | None = None) -> list[int]:
+        """Return the tokens of a text and of the label's field, as they follow the prefix.
+
+        Args:
+            text: as in `PromptFormat.question`.
+            longest: the most characters of a field; None for no limit.
+        """
+        if self._turns is None:
+            return self._following(self._text_field, self.format.question(text, longest))
+        asked = f"{self._text_field} {self.format.written(text, longest)}"
+        return [*self._following(self._text_field, asked), *self.ending]
+
+    def label(self, word: str) -> list[int]:
+        """Return the tokens of a label, as they follow its field."""
+        return self._following(self._label_field, f"{self._label_field} {word}")
+
+    def label_tree(self) -> LabelTree:
+        """Return the tree of all labels' tokens.
+
+        Raises:
+            InvalidTask: two labels have the same tokens.
+        """
+        return LabelTree([self.label(word) for word in self.format.words], self.backend.vocabulary_size)
+
+    def block(
+        self, suffixes: Sequence[Tokens], tokens: int, *, private: bool = False
+    ) -> AbstractContextManager[PromptBlock]:
+        """Open a block of the prompts with these suffixes, whose errors reveal nothing of them.
+
+        Blocks of several tokens are not `public`, because backends decode public prompts one by one.
+        """
+        public = tokens == 1 and not private
+        return closing_block(self.backend, self.prefix, suffixes, tokens, public=public)
+
+    def label_logprobs(
+        self, tree: LabelTree, questions: Sequence[Tokens], *, private: bool = False
+    ) -> NDArray[np.float64]:
+        """Return the log-probability of each label after each question.
+
+        Args:
+            tree: of the labels.
+            questions: the tokens of each text (see `question`).
+            private: whether each prompt is evaluated by itself, as the guarantee needs for private records.
+
+        Returns:
+            Nats, shape (questions, labels); NaN or -inf where the backend has no answer.
+        """
+        if private:
+            return tree.logprobs(self._rows_by_steps(tree, questions))
+        suffixes = [[*question, *beginning] for question in questions for beginning in tree.beginnings]
+        with self.block(suffixes, 1) as block:
+            rows = self.answers(block, len(suffixes), tree.support)
+        return tree.logprobs(rows.reshape(len(questions), len(tree.beginnings), len(tree.support)))
+
+    def _rows_by_steps(self, tree: LabelTree, questions: Sequence[Tokens]) -> NDArray[np.float64]:
+        """Return what `LabelTree.logprobs` takes, from blocks of private prompts that walk down the tree.
+
+        A private prompt may continue no other, but all of a block may take the same public token. So a
+        backend that keeps blocks evaluates a question once for each of the longest beginnings, and takes one
+        step for every further token. Any other backend is asked once for every beginning.
+        """
+        rows = np.empty((len(questions), len(tree.beginnings), len(tree.support)))
+        index = {beginning: number for number, beginning in enumerate(tree.beginnings)}
+        for longest in tree.longest_beginnings:
+            with self.block(questions, len(longest) + 1, private=True) as block:
+                for length in range(len(longest) + 1):
+                    if length:
+                        block.append(longest[length - 1])
+                    if (number := index.pop(longest[:length], None)) is not None:
+                        rows[:, number] = self.answers(block, len(questions), tree.support)
+        return rows
+
+    def answers(self, block: PromptBlock, rows: int, support: Tokens | None = None) -> NDArray[np.float64]:
+        """Return a block's answers in double precision, shape (rows, tokens of the support or V).
+
+        Raises:
+            BackendError: the backend's array has another shape.
+        """
+        logprobs = np.asarray(block.next_token_logprobs(support), dtype=np.float64)
+        columns = self.backend.vocabulary_size if support is None else len(support)
+        if logprobs.shape != (rows, columns):
+            raise BackendError("the backend answered with an array of the wrong shape")
+        return logprobs
+
+    def _conversation(self, turns: ChatTurns, shown: Iterable[Demonstration]) -> list[int]:
+        """Return a chat's prefix: a demonstration's text is the user's turn, and its label the answer."""
+        tokens = self.backend.tokenize
+        instruction = self.format.instruction
+        prefix = [*turns.head, *(tokens(f"{instruction}\n\n") if instruction else ())]
+        for text, word in map(self.format.pair, shown):
+            asked, answered = f"{self._text_field} {text}", f"{self._label_field} {word}"
+            prefix += [*tokens(asked), *turns.answer, *tokens(answered), *turns.following]
+        return [*prefix, *tokens(self._text_field)]
+
+    def _following(self, field: str, whole: str) -> list[int]:
+        """Return the tokens of `whole` after those of the field at its start."""
+        before, tokens = self._fields[field], self.backend.tokenize(whole)
+        if tokens[: len(before)] == before:
+            return tokens[len(before) :]
+        return self.backend.tokenize(whole.removeprefix(field))  # the tokenizer merges over the boundary
+
+
+def no_answer(position: int | None) -> BackendError:
+    """Return the error for a text that the backend cannot evaluate; None is a content-free one."""
+    which = "a content-free text" if position is None else f"texts[{position}]"
+    return BackendError(
+        f"the backend has no answer for {which}: with the instruction and the demonstrations, "
+        "it may exceed the backend's context"
+    )

@@ -1,0 +1,171 @@
+"""The command line: exit status 0, 2 or 3, help, and one line that names what is wrong, quoting no record."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from dpfewshot import __version__
+from dpfewshot.cli.application import cli
+from tests.support.commands import Run
+
+SECRET = "swordfish"
+LOADING, PLANNING = "loading the model", "planning"
+TREC = ("--task", "trec", "--label", "Location", "--epsilon", "4", "--delta", "1e-3")
+GENERATE = ("generate", *TREC, "--records", "records.jsonl", "--prompts-per-draw", "5", "--max-tokens", "4")
+
+
+def one_line(status: int, out: str, err: str, *stages: str) -> str:
+    """What is wrong, after the stages that were begun."""
+    assert (status, out) == (2, "")
+    assert SECRET not in err
+    for stage in stages:
+        assert err.startswith(f"{stage}\n")
+        err = err.removeprefix(f"{stage}\n")
+    assert err.startswith("dpfewshot: ")
+    assert err.count("\n") == 1
+    return err
+
+
+# ---- bad input that is found before the model is loaded --------------------------------------------------
+
+GOOD = json.dumps({"text": f"hello {SECRET}", "label": "Location"}).encode() + b"\n"
+
+
+@pytest.mark.usefixtures("towns")
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "no records"),
+        (GOOD * 2 + b'{"text": "swordfish\n', "line 3"),
+        (GOOD + '{"text": "caf\xe9 swordfish", "label": "Location"}\n'.encode("latin-1"), "line 2"),
+        (GOOD + json.dumps({"text": SECRET}).encode(), "line 2"),
+        (GOOD * 3 + json.dumps({"text": "  ", "label": "Location"}).encode(), "line 4"),
+        (GOOD + json.dumps({"text": SECRET, "label": f"love of {SECRET}"}).encode(), "record 2"),
+    ],
+    ids=["empty", "broken", "latin-1", "no label", "blank", "other label"],
+)
+def test_bad_records(command: Run, content: bytes, says: str) -> None:
+    Path("records.jsonl").write_bytes(content)
+    assert says in one_line(*command(*GENERATE))
+
+
+@pytest.mark.usefixtures("towns")
+def test_missing_and_broken_files(command: Run) -> None:
+    assert "nowhere" in one_line(*command(*GENERATE, "--records", "nowhere.jsonl"))
+    Path("broken.jsonl.gz").write_bytes(gzip.compress(Path("records.jsonl").read_bytes())[:-20])
+    assert "gz" in one_line(*command(*GENERATE, "--records", "broken.jsonl.gz"))
+    one_line(*command(*GENERATE, "--text", "body"))
+
+
+@pytest.mark.usefixtures("towns")
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--epsilon 0", "epsilon must be a positive number"),
+        ("--epsilon -1", "epsilon must be a positive number"),
+        ("--epsilon nan", "neither a finite number nor the word inf"),
+        ("--epsilon much", "neither a finite number nor the word inf"),
+        ("--delta 0", "delta must lie between 0 and 1"),
+        ("--delta 1", "delta must lie between 0 and 1"),
+        ("--top-k many", "--top-k"),
+        ("--task nosuchtask", "nosuchtask"),
+        ("--task nowhere.toml", "nowhere.toml"),
+        ("--backend crystal-ball", "crystal-ball"),
+        ("--population Location", "LABEL=N"),
+        ("--nosuchoption 1", "--nosuchoption"),
+        ("--output /nowhere/at/all.jsonl", "cannot write"),
+        ("--resume", "--resume needs --output"),
+        ("--prompts-per-draw 21 --holdout 0", "--prompts-per-draw 20 would fit"),
+        ("--prompts-per-draw 20", "holdout of 0.2 (0 uses all): --prompts-per-draw 16 would fit"),
+        ("--max-tokens 0", "--max-tokens"),
+        ("--label Colour", "label"),
+        ("--label Entity", "Entity"),
+        ("--record-token-cap 0", "--record-token-cap"),
+        ("--mechanism oracle", "oracle"),
+        ("--mechanism report-noisy-max --top-p 0.9", "the winner alone"),
+        ("--mechanism invisible-ink --clip 3", "its settings are"),
+        ("--temperature -1", "temperature"),
+        ("--sampling bernoulli", "bernoulli"),
+    ],
+)
+def test_bad_options(command: Run, option: str, says: str) -> None:
+    assert says in one_line(*command(*GENERATE, *option.split()))
+
+
+@pytest.mark.usefixtures("towns")
+def test_model_that_is_missing_or_no_model(command: Run) -> None:
+    assert "nowhere.gguf" in one_line(*command(*GENERATE, "--model", "nowhere.gguf"), LOADING)
+    Path("text.gguf").write_text("not a model")
+    assert "GGUF" in one_line(*command(*GENERATE, "--model", "text.gguf"), LOADING)
+
+
+@pytest.mark.model
+@pytest.mark.usefixtures("towns")
+def test_a_top_k_above_the_vocabulary(command: Run) -> None:
+    assert "--top-k" in one_line(*command(*GENERATE, "--top-k", "1000000"), LOADING, PLANNING)
+
+
+# ---- help ------------------------------------------------------------------------------------------------
+
+
+def commands_of(group: click.Group, *names: str) -> Iterator[tuple[str, click.Command]]:
+    yield " ".join(names), group
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands_of(command, *names, name)
+        else:
+            yield " ".join([*names, name]), command
+
+
+COMMANDS = dict(commands_of(cli))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_an_example_and_no_option_stands_twice(command: Run, name: str) -> None:
+    status, out, _ = command(*name.split(), "--help")
+    assert status == 0
+    assert f"dpfewshot {name}".strip() in out.partition("Example:")[2]
+    options = [one for parameter in COMMANDS[name].params for one in parameter.opts]
+    assert len(set(options)) == len(options)
+    assert name == "" or isinstance(COMMANDS[name], click.Group) or "--json" in options
+
+
+def test_every_command_takes_its_ledger_from_the_environment() -> None:
+    found = {
+        name: one
+        for name, command in COMMANDS.items()
+        for one in command.params
+        if isinstance(one, click.Option) and "--ledger" in one.opts
+    }
+    assert {"generate", "choose", "calibrate", "labels", "verify", "report", "ledger show"} <= found.keys()
+    assert {option.envvar for option in found.values()} == {"DPFEWSHOT_LEDGER"}
+
+
+def test_version(command: Run) -> None:
+    assert __version__ in command("--version")[1]
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dpfewshot", "plan", "--task"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("dpfewshot: ")
+
+
+def test_help_and_import_load_nothing_heavy() -> None:
+    script = (
+        "import sys, dpfewshot.cli.application as cli; cli.run(['generate', '--help']); "
+        "sys.exit('numpy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0

@@ -1,0 +1,282 @@
+"""`dpfewshot generate` and `plan`: what they print, write and pay, and what an interruption leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpfewshot.cli import project
+from dpfewshot.cli.application import run
+from dpfewshot.cli.project import MECHANISM_NAMES
+from dpfewshot.ledger.ledger_account import LedgerAccount
+from tests.support.commands import Run
+from tests.support.scripts import Sentence
+
+SECRET = "swordfish"
+PLAN = (
+    *("--task", "trec", "--records", "records.jsonl", "--label", "Location", "--epsilon", "4"),
+    *("--delta", "1e-3", "--prompts-per-draw", "5", "--max-tokens", "3", "--record-token-cap", "12"),
+)
+ACCOUNT = ("--ledger", "sqlite:///budget.db", "--dataset", "towns")
+
+
+# ---- with the packaged model -----------------------------------------------------------------------------
+
+
+@pytest.mark.model
+@pytest.mark.usefixtures("towns")
+def test_generate_appends_lines_says_what_they_cost_and_warns_of_both(command: Run) -> None:
+    for there in ("", "warning: demos.jsonl has 1 line already: this run's are appended"):
+        status, out, err = command("generate", *PLAN, "--output", "demos.jsonl")
+        assert (status, out) == (0, "")
+        assert SECRET not in err
+        assert "nothing adds up what several runs" in err
+        assert there in err
+        assert ("appended" in err) == bool(there)
+    lines = [json.loads(line) for line in Path("demos.jsonl").read_text().splitlines()]
+    assert len(lines) == 2
+    members = "text label epsilon delta relation certified mechanism tokens certificate"
+    for line in lines:
+        assert set(line) == set(members.split())
+        assert line["label"] == "Location"
+        assert 3.5 < line["epsilon"] <= 4
+        assert line["delta"] == 1e-3
+        assert line["certified"] is True
+        assert 1 <= line["tokens"] <= 4
+
+
+@pytest.mark.model
+@pytest.mark.usefixtures("towns")
+def test_generate_json_and_no_privacy(command: Run) -> None:
+    status, out, err = command("generate", *PLAN, "--epsilon", "inf", "--json")
+    document = json.loads(out)
+    assert status == 0
+    assert "nothing adds up" not in err
+    assert document["demonstrations"][0]["certified"] is False
+    assert document["demonstrations"][0]["epsilon"] is None
+    assert document["plan"]["epsilon"] is None
+
+
+@pytest.mark.model
+@pytest.mark.usefixtures("towns")
+def test_a_spent_ledger_is_refused_with_status_3_and_nothing_is_generated(command: Run) -> None:
+    assert command("ledger", "create", *ACCOUNT, "--epsilon", "5", "--delta", "1e-2")[0] == 0
+    generate = ("generate", *PLAN, *ACCOUNT, "--output", "demos.jsonl")
+    status, out, err = command(*generate, "--json")
+    assert status == 0
+    assert f"chain tip {json.loads(out)['chain_tip']}\n" in err
+    status, out, err = command(*generate)
+    assert (status, out) == (3, "")
+    assert "epsilon is short. It needs epsilon=4, delta=0.001, and epsilon=1" in err
+    assert len(Path("demos.jsonl").read_text().splitlines()) == 1
+    summary = json.loads(command("ledger", "show", *ACCOUNT, "--json")[1])
+    assert 3.5 < summary["spent"]["epsilon"] <= 4
+    assert summary["entries"] == 1
+
+
+@pytest.mark.model
+@pytest.mark.usefixtures("towns")
+@pytest.mark.parametrize("mechanism", MECHANISM_NAMES)
+def test_every_mechanism_generates(command: Run, mechanism: str) -> None:
+    status, out, err = command("generate", *PLAN, "--mechanism", mechanism)
+    line = json.loads(out)
+    assert (status, line["mechanism"], line["certified"]) == (0, mechanism, True)
+    assert 0 < line["epsilon"] <= 4
+    assert SECRET not in err
+
+
+@pytest.mark.model
+@pytest.mark.usefixtures("towns")
+@pytest.mark.parametrize(
+    ("further", "relation", "certified", "count"),
+    [
+        ("--sampling fixed-size", "replace-one", True, 1),
+        ("--sampling fixed-size --accounting published", "replace-one", False, 1),
+        ("--disjoint-parts 2 --shots 2 --tokens-per-draw 3", "zero-out", True, 2),
+        ("--temperature 1 --top-p 0.9", "zero-out", True, 1),
+    ],
+)
+def test_draws_and_decoding(command: Run, further: str, relation: str, certified: bool, count: int) -> None:
+    status, out, _ = command("generate", *PLAN, *further.split())
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert (status, len(lines)) == (0, count)
+    for line in lines:
+        assert (line["relation"], line["certified"]) == (relation, certified)
+        assert (line["epsilon"] is None) is not certified
+
+
+@pytest.mark.model
+@pytest.mark.usefixtures("towns")
+def test_private_predictions_clip_follows_from_a_temperature(command: Run) -> None:
+    """Its clip of 10 by default would leave the budget nothing to decide; both given are still refused."""
+    solved = ("generate", *PLAN, "--mechanism", "private-prediction", "--temperature", "2")
+    status, out, _ = command(*solved)
+    assert (status, json.loads(out)["epsilon"] <= 4) == (0, True)
+    status, _, err = command(*solved, "--clip", "10")
+    assert (status, "would fix epsilon" in err) == (2, True)
+
+
+@pytest.mark.model
+@pytest.mark.usefixtures("towns")
+def test_plan_spends_nothing_and_shows_everything(command: Run) -> None:
+    plan = ("plan", *PLAN, "--probe-seconds", "0.2")
+    told = json.loads(command(*plan, "--json")[1])
+    assert told["sampling_rate"] == 5 / (0.8 * 20)  # a fifth of the 20 is kept for `choose`
+    assert told["steps"] == 3
+    assert told["epsilon"] <= 4
+    assert told["delta"] == 1e-3
+    assert told["estimated_seconds"] > 0
+    assert told["prompt_tokens"] > 0
+    assert "noise on mean" in command(*plan)[1]
+
+
+@pytest.mark.model
+@pytest.mark.usefixtures("towns")
+def test_plan_compares_every_mechanism_and_marks_one(command: Run) -> None:
+    compare = ("plan", *PLAN, "--compare", "--target-noise", "0.2", "--probe-seconds", "0.2")
+    rows = json.loads(command(*compare, "--json")[1])["comparison"]
+    assert {row["mechanism"] for row in rows} == set(MECHANISM_NAMES)
+    assert {row["tokens_per_draw"] for row in rows} == {1, 3}
+    assert all(row["epsilon"] <= 4 and row["delta"] == 1e-3 for row in rows)
+    (cheapest,) = (row for row in rows if row["cheapest"])
+    meeting = [row for row in rows if row["meets_target"]]
+    assert cheapest["prompt_tokens"] == min(row["prompt_tokens"] for row in meeting)
+    assert all(row["noise_on_mean"] <= 0.2 for row in meeting)
+    assert any(row["prompts_per_draw"] > 5 for row in meeting), "M was raised somewhere"
+    assert "\n* " in command(*compare)[1]
+
+
+# ---- interruptions, with a scripted model ----------------------------------------------------------------
+
+
+class Dying(Sentence):
+    """Is gone after so many answers to private prompts."""
+
+    def __init__(self, answers: int) -> None:
+        super().__init__(sure=0.999999)
+        self.answers = answers
+
+    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
+        if support is not None:
+            self.answers -= 1
+            if self.answers < 0:
+                raise KeyboardInterrupt
+        return super().next_token_logprobs(prompts, support)
+
+
+DESK = [
+    *("generate", "--task", "task.toml", "--records", "records.jsonl", "--epsilon", "4", "--delta", "1e-5"),
+    *("--mechanism", "gaussian", "--prompts-per-draw", "100", "--tokens-per-draw", "1", "--max-tokens", "8"),
+    *("--top-k", "all", "--ledger", "sqlite:///budget.db", "--dataset", "tickets", "--create"),
+]
+OUTPUT = ["--output", "demos.jsonl"]
+
+
+def generate(monkeypatch: pytest.MonkeyPatch, arguments: list[str], answers: int = 1000) -> int:
+    monkeypatch.setattr(project, "open_backend", lambda *_, **__: Dying(answers))
+    return run(arguments)
+
+
+@pytest.mark.usefixtures("desk")
+def test_an_interrupted_command_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
+    output, resumed = Path("demos.jsonl"), [*DESK, *OUTPUT, "--resume"]
+    assert generate(monkeypatch, resumed, answers=7) == 130
+    assert len(output.read_text().splitlines()) == 1
+    for _ in "ab":
+        assert generate(monkeypatch, resumed) == 0
+        lines = [json.loads(line) for line in output.read_text().splitlines()]
+        assert [(line["label"], line["text"]) for line in lines] == [
+            ("refund", "my parcel is late"),
+            ("delivery", "my parcel is late"),
+        ]
+    Path("demos.jsonl.checkpoint").unlink()
+    # without the checkpoint another plan is asked for, which the budget does not allow
+    assert generate(monkeypatch, [*DESK, *OUTPUT]) == 3
+
+
+@pytest.mark.usefixtures("desk")
+def test_a_line_that_is_only_in_the_checkpoint_is_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, resumed = Path("demos.jsonl"), [*DESK, *OUTPUT, "--resume", "--json"]
+    assert generate(monkeypatch, resumed) == 0
+    whole = output.read_text().splitlines(keepends=True)
+    output.write_text("a line of somebody else\n" + whole[0])
+    assert generate(monkeypatch, resumed) == 0
+    assert output.read_text() == "a line of somebody else\n" + "".join(whole)
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert document["demonstrations"] == [json.loads(line) for line in whole]
+
+
+@pytest.mark.usefixtures("desk")
+def test_on_a_ledger_with_an_output_a_run_resumes_unasked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An interruption pays for nothing twice and says so; the run after it makes what is missing."""
+    output, checkpoint, resumable = Path("demos.jsonl"), Path("demos.jsonl.checkpoint"), [*DESK, *OUTPUT]
+    assert generate(monkeypatch, resumable, answers=3) == 130
+    assert f"released no demonstration, and {output} is as it was before" in capsys.readouterr().err
+    assert not output.exists()
+    assert generate(monkeypatch, resumable, answers=6) == 130
+    told = capsys.readouterr().err
+    assert f"resuming the run in {checkpoint}" in told
+    assert f"interrupted: 1 of this run's 2 demonstrations is in {output}. The same command makes" in told
+    assert generate(monkeypatch, resumable) == 0
+    assert [json.loads(line)["label"] for line in output.read_text().splitlines()] == ["refund", "delivery"]
+    assert not checkpoint.exists()  # another plan may follow
+    assert generate(monkeypatch, resumable) == 3
+    assert not checkpoint.exists()
+    assert len(output.read_text().splitlines()) == 2
+
+
+@pytest.mark.usefixtures("desk")
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (DESK, "run's 2 demonstrations is printed. This run cannot be resumed, and what labels that"),
+        (
+            [*DESK[: DESK.index("--ledger")], *OUTPUT],
+            "demos.jsonl. This run cannot be resumed, and its budget ended with it: with --ledger",
+        ),
+    ],
+)
+def test_an_interruption_says_what_cannot_be_resumed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    assert generate(monkeypatch, arguments, answers=7) == 130
+    assert says in capsys.readouterr().err
+    assert not list(Path().glob("*.checkpoint"))
+
+
+@pytest.mark.usefixtures("desk")
+def test_a_second_run_leaves_the_checkpoint_of_the_first_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first waits for the ledger, so its checkpoint holds no reservation yet."""
+    reserve = LedgerAccount.reserve
+    statuses: list[int] = []
+
+    def waits(*given: Any) -> int:
+        if not statuses:
+            statuses.append(2)
+            statuses.append(run([*DESK, *OUTPUT]))
+        return reserve(*given)
+
+    monkeypatch.setattr(LedgerAccount, "reserve", waits)
+    assert generate(monkeypatch, [*DESK, *OUTPUT]) == 0
+    assert statuses == [2, 2]
+    assert "another run holds this checkpoint" in capsys.readouterr().err
+    assert len(Path("demos.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("existed", [True, False])
+def test_a_failed_run_leaves_no_new_file(tmp_path: Path, existed: bool) -> None:
+    output = tmp_path / "out.jsonl"
+    if existed:
+        output.touch()
+    missing = ["--records", str(tmp_path / "none.jsonl"), "--epsilon", "1", "--output", str(output)]
+    assert run(["generate", "--task", "trec", *missing]) == 2
+    assert output.exists() == existed

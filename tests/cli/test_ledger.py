@@ -1,0 +1,270 @@
+"""`dpfewshot ledger` on real files: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dpfewshot.budget.draws import DrawCounts
+from dpfewshot.budget.scopes import Partition
+from dpfewshot.cli.application import run
+from dpfewshot.errors import BudgetExceeded
+from dpfewshot.ledger import BudgetLedger
+from dpfewshot.values import PrivacyBudget, PrivacySpend
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "budget.db"
+
+
+@pytest.fixture
+def command(path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    def call(name: str, *arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = run(["ledger", name, "--ledger", f"sqlite:///{path}", "--dataset", "tickets", *arguments])
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return call
+
+
+@pytest.fixture
+def account(command: Command, path: Path) -> None:
+    assert command("create", "--epsilon", "1", "--delta", "1e-5")[0] == 0
+    with BudgetLedger.open(f"sqlite:///{path}") as ledger:
+        found = ledger.account("tickets")
+        found.charge(found.reserve("trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 15}))
+
+
+@pytest.mark.usefixtures("account")
+def test_show_prints_one_object_and_no_more_than_readers_know(command: Command) -> None:
+    status, out, _ = command("show", "--json")
+    assert status == 0
+    assert json.loads(out) == {
+        "dataset": "tickets",
+        "budget": {"epsilon": 1.0, "delta": 1e-5},
+        "spent": {"epsilon": 0.25, "delta": 1e-6},
+        "entries": 1,
+        "strata": [
+            {
+                "scope": "trec: Location",
+                "epsilon": 0.25,
+                "delta": 1e-6,
+                "remaining": {"epsilon": 0.75, "delta": 9e-6},
+                "plans_left": 3,
+            }
+        ],
+        "rule": "sum",
+        "plans_left": 3,
+    }
+    told = "trec: Location: epsilon=0.25 delta=1e-06 spent, epsilon=0.75 delta=9e-06 left: 3 more plans"
+    assert told in command("show")[1]
+
+
+def test_show_says_by_label_how_many_plans_fit(command: Command, path: Path) -> None:
+    """A label that another run left alone keeps its plans, whatever the last label has spent."""
+    partition = Partition("trec", ("Location", "Number"))
+    assert command("create", "--epsilon", "4", "--delta", "1e-5")[0] == 0
+    with BudgetLedger.open(f"sqlite:///{path}") as ledger:
+        found = ledger.account("tickets")
+        for label, epsilon in (("Number", 2.0), ("Location", 2.0), ("Location", 2.0)):
+            found.charge(found.reserve(partition.generating(label), PrivacySpend(epsilon, 0.0), {}))
+        with pytest.raises(BudgetExceeded, match=r"Exhausted.*'Location'.*Not exhausted: 'Number'") as caught:
+            found.reserve(partition.generating("Location"), PrivacySpend(2.0, 0.0), {})
+    assert (caught.value.asked, caught.value.remaining) == ((2.0, 0.0), (0.0, 1e-5))
+    by_scope = caught.value.remaining_by_scope
+    assert by_scope is not None
+    assert by_scope[partition.generating("Number")] == (2.0, 1e-5)
+    head, *strata = command("show")[1].splitlines()
+    assert "plans like" not in head
+    assert [line.rpartition(": ")[2] for line in strata] == [
+        "0 more plans like the last one",
+        "1 more plan like the last one",
+    ]
+
+
+def test_show_lists_strata_with_short_fingerprints(command: Command, path: Path) -> None:
+    partition = Partition("trec", ("Location", "Number"), holdout=("rule",))
+    scopes = (partition.generating("Location"), partition.choosing, None)
+    assert command("create", "--epsilon", "4", "--delta", "1e-5")[0] == 0
+    with BudgetLedger.open(f"sqlite:///{path}") as ledger:
+        found = ledger.account("tickets")
+        for place, scope in enumerate(scopes, start=1):
+            found.charge(found.reserve(scope, PrivacySpend(place / 4, 0.0), {}))
+        found.cancel(found.reserve(partition.generating("Number"), PrivacySpend(0.5, 0.0), {}))
+    lines = command("show")[1].splitlines()[1:]
+    name = str(scopes[0]).split(": ")[0]
+    assert lines == [
+        f"  {where}: epsilon={spent} delta=0.0 spent, epsilon={left} delta=1e-05 left: {more} more plans "
+        "like the last one"
+        for where, spent, left, more in (
+            ("whole data set", 0.75, 2.75, 3),
+            (f"{name[:13]}: chooses", 0.5, 2.75, 3),
+            (f"{name[:13]}: generates: Location", 0.25, 3.0, 4),
+        )
+    ]
+    assert name not in command("history")[1]
+    document = json.loads(command("show", "--json")[1])
+    assert {one["scope"] for one in document["strata"]} == set(scopes)
+
+
+@pytest.mark.usefixtures("account")
+def test_history_lists_every_act(command: Command) -> None:
+    lines = command("history")[1].splitlines()
+    assert [line.split()[2] for line in lines] == ["create", "reserve", "charge"]
+    assert "trec: Location" in lines[1]
+    document = json.loads(command("history", "--json")[1])
+    assert [row["act"] for row in document["history"]] == ["create", "reserve", "charge"]
+    details = document["history"][1]["details"]
+    assert re.fullmatch("[0-9a-f]{32}", details.pop("reservation"))
+    assert details == {"steps": 15}
+
+
+@pytest.mark.usefixtures("account")
+def test_stored_words_cannot_forge_a_line_of_the_history(command: Command, path: Path) -> None:
+    """A ledger of before may hold any actor, and a task may have any label."""
+    forged = "me  charge\n2026-01-01  auditor  settle\x1b[2K\u202e"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE dpfewshot_history SET actor = ?, scope = ? WHERE number = 2", [forged] * 2)
+    lines = command("history")[1].splitlines()
+    assert len(lines) == 3
+    shown = r"me \x20charge\n2026-01-01 \x20auditor \x20settle\x1b[2K\u202e"
+    assert lines[1].split("  ")[1:5] == [shown, "reserve", "entry 1", shown]
+
+
+@pytest.mark.usefixtures("account")
+def test_history_shows_what_a_resume_left(command: Command, path: Path) -> None:
+    with BudgetLedger.open(f"sqlite:///{path}") as ledger:
+        found = ledger.account("tickets")
+        entry = found.reserve("trec: Number", PrivacySpend(0.25, 1e-6), {}, DrawCounts((4, 4), "first"))
+        words = entry, "trec: Number", PrivacySpend(0.25, 1e-6), {}
+        found.resume(*words, known=["first"], draws=DrawCounts((3, 3), "second"))
+    assert command("history")[1].splitlines()[-1].split("  ")[2:] == [
+        "resume", "entry 2", "trec: Number", "draws left: 3, 3"
+    ]  # fmt: skip
+    assert command("verify")[0] == 0
+
+
+@pytest.mark.usefixtures("account")
+def test_verify_prints_a_head_and_finds_it_again(command: Command) -> None:
+    document = json.loads(command("verify", "--json")[1])
+    assert (document["ok"], document["acts"], document["problems"]) == (True, 3, [])
+    status, out, _ = command("verify", "--head", document["head"])
+    assert (status, f"the history contains {document['head']}" in out) == (0, True)
+    status, _, err = command("verify", "--head", document["head"][:12])
+    assert (status, "--head must be a whole chain tip" in err) == (2, True)
+    status, _, err = command("verify", "--head", "0" * 64)
+    assert status == 2
+    assert "copy" in err
+
+
+@pytest.mark.usefixtures("account")
+def test_verify_fails_where_somebody_changed_a_cost(command: Command, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE dpfewshot_entry SET epsilon = 1")
+    status, out, err = command("verify", "--json")
+    assert status == 2
+    assert not json.loads(out)["ok"]
+    assert "entry 1" in err
+
+
+@pytest.mark.usefixtures("account")
+def test_export_is_one_object_with_whole_units(command: Command) -> None:
+    document = json.loads(command("export", "--json")[1])
+    assert document["entries"] == [
+        {
+            "id": 1,
+            "scope": "trec: Location",
+            "epsilon_in_1e-12": 250_000_000_000,
+            "delta_in_1e-18": 10**12,
+            "state": "charged",
+            "blocks": None,
+            "lease": None,
+            "draws_hash": None,
+        }
+    ]
+    assert document["head"] == document["history"][-1]["hash"]
+
+
+@pytest.mark.usefixtures("account")
+def test_a_changed_budget_is_recorded(command: Command) -> None:
+    status, out, _ = command("change-budget", "--epsilon", "4", "--delta", "2e-5", "--json")
+    assert status == 0
+    assert json.loads(out)["budget"] == {"epsilon": 4.0, "delta": 2e-5}
+    assert command("history")[1].splitlines()[-1].split()[2:] == ["change-budget", "epsilon=4", "delta=2e-05"]
+
+
+def test_a_sequential_account_takes_any_task(command: Command, path: Path) -> None:
+    assert command("create", "--epsilon", "1", "--delta", "1e-5", "--sequential")[0] == 0
+    with BudgetLedger.open(f"sqlite:///{path}") as ledger:
+        account = ledger.account("tickets")
+        account.reserve("trec: Location", PrivacySpend(0.25, 0.0), {})
+        account.reserve("mood: glad", PrivacySpend(0.25, 0.0), {})
+        assert account.spent == PrivacySpend(0.5, 0.0)
+    status, _, err = command("create", "--epsilon", "1", "--delta", "1e-5")
+    assert (status, "parallel=False" in err) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["show", "history", "verify", "export"])
+def test_an_account_that_is_missing(command: Command, name: str) -> None:
+    status, _, err = command(name)
+    assert status == 2
+    assert "ledger create" in err
+
+
+def test_a_recorded_command_line_shows_no_password(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["ledger", "show", "postgresql://me:ter2secret@host/budget"]) == 2
+    assert run(["ledger", "postgresql://me:ter2secret@host/budget"]) == 2
+    shown = capsys.readouterr().err
+    assert "ter2secret" not in shown
+    assert "://...@host" in shown
+
+
+# ---- the ledger in the environment -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://me:swordfish@127.0.0.1:1/budget",
+        "postgresql+psycopg://me:swordfish@127.0.0.1:port/budget",
+        "mysql://me:swordfish@host/budget",
+        "swordfish",
+    ],
+)
+def test_the_environment_names_a_ledger_and_no_message_its_password(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    create = ["ledger", "create", "--dataset", "tickets", "--epsilon", "1", "--delta", "1e-5"]
+    monkeypatch.setenv("DPFEWSHOT_LEDGER", f"sqlite:///{path}")
+    assert run(create) == 0
+    assert run(["ledger", "show", "--dataset", "tickets"]) == 0
+    assert run(["report", "--output", str(path.with_name("report.html"))]) == 2  # of no account that it names
+    assert "there is nothing to report" in capsys.readouterr().err
+    monkeypatch.setenv("DPFEWSHOT_LEDGER", url)
+    assert run(create) == 2
+    printed = capsys.readouterr()
+    assert "swordfish" not in printed.out + printed.err
+
+
+def test_a_new_ledger_logs_no_step_of_alembic_unless_its_logger_is_configured(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("alembic")
+    with caplog.at_level(logging.INFO):
+        BudgetLedger.open(f"sqlite:///{tmp_path / 'one.db'}").create("one", PrivacyBudget(1.0, 1e-5))
+        assert [one.name for one in caplog.records if one.name.startswith("alembic")] == []
+        assert logger.level == logging.NOTSET
+    with caplog.at_level(logging.INFO, "alembic"):
+        BudgetLedger.open(f"sqlite:///{tmp_path / 'two.db'}").create("two", PrivacyBudget(1.0, 1e-5))
+    assert any(one.name.startswith("alembic") for one in caplog.records)

@@ -1,0 +1,244 @@
+"""The options that choose a backend, and what `doctor` says of the one that they name."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+
+from dpfewshot import backends
+from dpfewshot.backends import Scripted
+from dpfewshot.backends.conformance import CHECKS
+from dpfewshot.cli.application import run
+from dpfewshot.cli.doctor import remedy
+from dpfewshot.cli.models import Model, open_backend
+from dpfewshot.cli.project import Project, takes
+from dpfewshot.errors import BackendError, MissingExtra
+
+SECRET = "swordfish"
+
+BACKENDS = """
+import numpy as np
+from dpfewshot.backends import Scripted
+
+LETTERS = [*map(chr, range(32, 127)), "\\n"]
+
+class Sound(Scripted):
+    def __init__(self):
+        super().__init__(LETTERS, lambda _: [1 / 96] * 96)
+
+class Leaky(Sound):
+    def describe(self):
+        return "vLLM 0.11 at http://gpu:8000"
+
+    def next_token_logprobs(self, prompts, support=None):
+        return super().next_token_logprobs(prompts, support) - np.float32(1e-6) * len(prompts)
+
+class Humble(Sound):
+    def __init__(self):
+        super().__init__()
+        self.batch_invariant = False
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder to work in, with backends of one's own."""
+    (tmp_path / "own_backends.py").write_text(BACKENDS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.delitem(sys.modules, "own_backends", raising=False)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
+    """What the backends of other extras were made with, in place of making them."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, module in (("OpenAICompatible", "servers.openai_compatible"), ("HuggingFace", "hugging_face")):
+
+        def make(name: str = name, **arguments: Any) -> Scripted:
+            found[name] = arguments
+            return Scripted(["a"], lambda _: [1.0])
+
+        stub = SimpleNamespace(**{name: make})
+        monkeypatch.setitem(sys.modules, f"dpfewshot.backends.{module}", stub)  # type: ignore[arg-type]
+    return found
+
+
+Chosen = Callable[..., object]
+
+
+@pytest.fixture
+def choose() -> Chosen:
+    """The backend that a command line names."""
+
+    made: list[object] = []
+
+    @click.command()
+    @takes(Model)
+    def command(*, project: Project) -> None:
+        made.append(open_backend(project.model, prompts=25))
+
+    def call(*arguments: str) -> object:
+        command.main(arguments, standalone_mode=False)
+        return made[-1]
+
+    return call
+
+
+def test_a_server(choose: Chosen, made: dict[str, dict[str, Any]]) -> None:
+    way = ["--proxy", "http://proxy:3128", "--ca-bundle", "authority.pem"]
+    choose("--backend", "openai", "--base-url", "http://host/v1", "--model", "m", "--allow-truncated", *way)
+    assert made["OpenAICompatible"] == {
+        "proxy": "http://proxy:3128",
+        "ca_bundle": "authority.pem",
+        "base_url": ("http://host/v1",),
+        "model": "m",
+        "api_key": None,
+        "allow_truncated": True,
+    }
+
+
+def test_replicas_of_a_server(choose: Chosen, made: dict[str, dict[str, Any]]) -> None:
+    urls = ("http://one/v1", "http://two/v1")
+    choose("--backend", "openai", "--base-url", urls[0], "--base-url", urls[1], "--model", "m")
+    assert made["OpenAICompatible"]["base_url"] == urls
+    with pytest.raises(BackendError, match="--backend openai needs --base-url"):
+        choose("--backend", "openai", "--model", "m")
+
+
+def test_the_key_reaches_the_backend_and_no_message(
+    choose: Chosen, made: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = ["--backend", "openai", "--base-url", "http://host/v1", "--model", "m", "--dialect", "vllm"]
+    monkeypatch.setenv("SERVER_KEY", SECRET)
+    choose(*server, "--api-key-env", "SERVER_KEY")
+    assert made["OpenAICompatible"]["api_key"] == SECRET
+    monkeypatch.setenv("SERVER_KEY", "")
+    with pytest.raises(BackendError, match="--api-key-env SERVER_KEY: this environment variable is unset"):
+        choose(*server, "--api-key-env", "SERVER_KEY")
+
+
+def test_hugging_face(choose: Chosen, made: dict[str, dict[str, Any]]) -> None:
+    choose("--backend", "hugging-face", "--model", "gpt2", "--device", "cpu", "--dtype", "float32")
+    expected = {"model": "gpt2", "device": "cpu", "dtype": "float32"}
+    assert made["HuggingFace"] == {**expected, "kept_prompts": 45}
+
+
+def test_llama_cpp_has_room_for_nearly_every_draw(choose: Chosen, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, Any] = {}
+    monkeypatch.setattr(backends, "LlamaCpp", found.update, raising=False)
+    choose("--model", "model.gguf", "--gpu-layers", "-1", "--threads", "3", "--weights", "bf16")
+    given = {"model": "model.gguf", "gpu_layers": -1, "threads": 3, "weights": "bf16"}
+    assert found == {**given, "context_tokens": 256, "kept_prompts": 45}
+    choose("--model", "model.gguf", "--kept-prompts", "300", "--context-tokens", "512", "--decode-batch", "1")
+    assert found["kept_prompts"] == 300
+    assert found["context_tokens"] == 512
+    assert found["decode_batch"] == 1
+
+
+def test_an_installed_backend_is_named_like_our_own(choose: Chosen, tmp_path: Path) -> None:
+    info = tmp_path / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[dpfewshot.backends]\ntheirs = own_backends:Sound\n")
+    sys.path.append(str(tmp_path))
+    assert type(choose("--backend", "theirs")).__name__ == "Sound"
+    with pytest.raises(BackendError, match="theirs has no --model: it takes no options"):
+        choose("--backend", "theirs", "--model", "m")
+    with pytest.raises(BackendError, match="choose llama-cpp, openai, hugging-face, theirs, or package"):
+        choose("--backend", "others")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ["--backend", "crystal-ball"],
+            "unknown --backend 'crystal-ball'; choose llama-cpp, openai, hugging-face, or package.module:f",
+        ),
+        (["--backend", "openai", "--model", "m"], "openai needs --base-url"),
+        (["--backend", "openai"], "openai needs --base-url, --model"),
+        (["--backend", "hugging-face"], "hugging-face needs --model"),
+        (["--backend", "openai", "--threads", "2"], "openai has no --threads: it takes --model, --base-url"),
+        (["--device", "cpu", "--dialect", "vllm"], "llama-cpp has no --dialect, --device"),
+        (["--backend", "own_backends:Sound", "--model", "m"], "has no --model: it takes no options"),
+        (["--backend", "own_backends:Other"], "has no 'Other'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(choose: Chosen, arguments: list[str], says: str) -> None:
+    with pytest.raises(BackendError) as raised:
+        choose(*arguments)
+    assert says in str(raised.value)
+
+
+def test_doctor_passes_a_sound_backend_of_ones_own(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--backend", "own_backends:Sound", "--json"]) == 0
+    report = json.loads(capfd.readouterr().out)
+    assert report["well"] is True
+    assert [check["check"] for check in report["checks"]][-len(CHECKS) :] == list(CHECKS)
+    assert {check["remedy"] for check in report["checks"]} == {None}
+
+
+def test_doctor_names_its_stages_unless_it_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--backend", "own_backends:Sound", "--json"]) == 0
+    assert "this takes minutes with a model" in capfd.readouterr().err
+    assert run(["doctor", "--backend", "own_backends:Sound", "--json", "--quiet"]) == 0
+    assert capfd.readouterr().err == ""
+
+
+def test_doctor_names_a_leaky_server_and_says_how_to_start_it(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--backend", "own_backends:Leaky"]) == 2
+    out = capfd.readouterr().out
+    assert "ok   model: vLLM 0.11 at http://gpu:8000, 96 tokens" in out
+    assert "FAIL batch invariance: " in out
+    assert "what to do: start it with one sequence at a time" in out
+    assert "--max-num-seqs 1" in out
+
+
+def test_doctor_fails_a_backend_that_claims_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--backend", "own_backends:Humble", "--json"]) == 2
+    report = json.loads(capfd.readouterr().out)
+    (ill,) = (check for check in report["checks"] if not check["well"])
+    assert "does not state" in ill["says"]
+    assert "no epsilon holds" in ill["remedy"]
+
+
+def test_generate_uses_a_backend_of_ones_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    records = tmp_path / "records.jsonl"
+    records.write_text("".join(f'{{"text": "town {i}", "label": "Location"}}\n' for i in range(40)))
+    plan = ["--task", "trec", "--records", str(records), "--label", "Location", "--epsilon", "4"]
+    size = ["--delta", "1e-3", "--prompts-per-draw", "5", "--max-tokens", "3", "--top-k", "90"]
+    assert run(["generate", *plan, *size, "--backend", "own_backends:Sound"]) == 0
+    assert json.loads(capfd.readouterr().out)["epsilon"] <= 4
+
+
+@pytest.mark.parametrize("name", ["plan", "generate", "doctor"])
+def test_every_command_with_a_model_has_the_options(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run([name, "--help"]) == 0
+    out = capfd.readouterr().out
+    assert {"--backend", "--base-url", "--api-key-env", "--gpu-layers", "--device"} <= set(out.split())
+
+
+def test_remedies_are_for_the_backend_that_failed() -> None:
+    leak = {"about_invariance": True}
+    assert "--decode-batch 1" in remedy("llama-cpp", "llama.cpp", "block invariance", **leak)
+    assert "--parallel 1 --no-cache-prompt" in remedy("openai", "llama-server", "batch invariance", **leak)
+    assert "--decode-batch 1" in remedy("hugging-face", "cuda", "claim", **leak)
+    assert "no epsilon holds" in remedy("a:b", "Own", "batch invariance", **leak)
+    for check in CHECKS:
+        assert remedy("a:b", "Own", check, about_invariance=False)
+
+
+def test_an_extra_that_is_missing_is_named(choose: Chosen, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lack(**_: object) -> None:
+        raise MissingExtra("HuggingFace", "huggingface")
+
+    stub = SimpleNamespace(HuggingFace=lack)
+    monkeypatch.setitem(sys.modules, "dpfewshot.backends.hugging_face", stub)  # type: ignore[arg-type]
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[huggingface\]'"):
+        choose("--backend", "hugging-face", "--model", "gpt2")

@@ -1,0 +1,136 @@
+"""What the command line prints: its own options, and columns that do not run together."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpfewshot.backends import Scripted
+from dpfewshot.cli.generate import generate
+from dpfewshot.cli.plan import comparison, describe
+from dpfewshot.cli.printing import aligned, in_options
+from dpfewshot.planning.compare import Compared
+from dpfewshot.planning.guidance import believed
+from dpfewshot.values import percent_text
+from tests.support.commands import Run
+from tests.support.factory import synthesizer
+from tests.support.scripts import Sentence, tickets
+
+PYTHON = re.compile(r"(?<![\w/'-])[a-z]+_[a-z_]+\b|\b[a-z]+=(?!\S*e-)|\bTrue\b|\bFalse\b|\bNone\b")
+"""An argument of Python; a delta is an amount."""
+
+
+def small() -> Scripted:
+    """A scripted model whose context holds 200 tokens."""
+    made = Sentence()
+    made.context_tokens = 200  # type: ignore[attr-defined]
+    return made
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> list[str]:
+    task = {"name": "t", "instruction": "Write.", "label_field": "Kind", "text_field": "Ticket"}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in task.items()]
+    (tmp_path / "t.toml").write_text("\n".join([*lines, 'labels = ["refund", "delivery"]']))
+    rows = [json.dumps({"text": one.text, "label": one.label}) for one in tickets(60)]
+    (tmp_path / "r.jsonl").write_text("\n".join(rows))
+    given = ["--task", str(tmp_path / "t.toml"), "--records", str(tmp_path / "r.jsonl")]
+    return [*given, "--backend", f"{__name__}:small", "--probe-seconds", "0.01", "--epsilon"]
+
+
+@pytest.mark.parametrize(
+    ("further", "advises"),
+    [
+        ("1 --max-tokens 5000", "--max-tokens 87"),
+        ("1 --record-token-cap 300", "--record-token-cap 147"),
+        ("1 --max-tokens 8 -M 31 --holdout 0", "--prompts-per-draw 30"),
+        ("1 --max-tokens 8 --records-per-prompt 5 --record-token-cap 60", "--records-per-prompt 2"),
+        ("1 --max-tokens 8 --tokens-per-draw 9", "--tokens-per-draw 9"),
+        ("1 --max-tokens 8 --shots 0", "--shots"),
+        ("1 --max-tokens 8 --accounting published", "--sampling fixed-size"),
+        ("1 --max-tokens 8 --text body", "--text, --label-column and --unit"),
+        ("1 --max-tokens 8 -M 5", "(--prompt-token-limit "),
+        ("0.01 --max-tokens 8 -M 5 --tokens-per-draw 8", "a --tokens-per-draw below 8"),
+        ("1 --max-tokens 8", "raise --record-token-cap"),
+        ("1 --max-tokens 80 --prompt-token-limit 10", "more than --prompt-token-limit 10"),
+        ("1 --chat", "chat = false in the task's file"),
+    ],
+)
+def test_advice_on_the_command_line_names_options(
+    command: Run, arguments: list[str], tmp_path: Path, further: str, advises: str
+) -> None:
+    if "--chat" in further:
+        with (tmp_path / "t.toml").open("a") as task:
+            task.write("\nchat = true\n")
+        further = further.replace("--chat", "--max-tokens 8")
+    _, out, err = command("plan", *arguments, *further.split())
+    said = out + err
+    assert advises in said
+    assert not PYTHON.findall(said), said
+
+
+def test_what_has_no_option_and_what_is_quoted_stays_as_it_is() -> None:
+    for message in (
+        "epsilon=4, delta=1e-05 remain",
+        "there is no column 'max_tokens'",
+        "/home/me/max_tokens=3.csv: no such file",
+        "executor= is of type int",
+        "the population decides the relation",
+    ):
+        assert in_options(message, generate) == message
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("3", "--max-tokens 3"),
+        ("'a b'", "--max-tokens a b"),
+        ("None", "no --max-tokens"),
+        ("", "--max-tokens"),
+    ],
+)
+def test_an_arguments_value_follows_its_option(value: str, written: str) -> None:
+    command = click.Command("any", params=[click.Option(["--max-tokens", "-T"])])
+    assert in_options(f"give max_tokens={value}, or less", command) == f"give {written}, or less"
+
+
+@given(st.lists(st.lists(st.text("ab 1\n", max_size=30), min_size=3, max_size=3), min_size=1, max_size=4))
+def test_no_two_columns_run_together(rows: list[list[str]]) -> None:
+    lines = aligned([*rows, ["x", "y", "z"]])
+    assert len(lines) == len(rows) + 1
+    assert re.split(" {2,}", lines[-1].strip()) == ["x", "y", "z"]
+    for line, row in zip(lines, rows, strict=False):
+        if all(cell.isalnum() for cell in row):
+            assert re.split(" {2,}", line.strip()) == row
+
+
+@pytest.mark.parametrize("sigma", [0.0001, 15559.6447, 1e9])
+def test_every_row_of_a_plan_has_as_many_cells_as_its_header(sigma: float) -> None:
+    made = synthesizer().plan
+    strata = [
+        dataclasses.replace(one, noise_multiplier=sigma, noise_on_mean=sigma / 20) for one in made.strata
+    ]
+    made = dataclasses.replace(made, strata=tuple(strata), prompt_tokens=10**9, estimated_seconds=10.0**7)
+    lines = describe(made).splitlines()
+    start = next(number for number, line in enumerate(lines) if "stratum" in line)
+    assert [len(re.split(" {2,}", line.strip())) for line in lines[start : start + 3]] == [8] * 3
+    rows = [Compared(made, meets_target=True, cheapest=cheapest) for cheapest in (True, False)]
+    compared = list(comparison(rows, 0.01))[1:4]
+    assert [len(re.split(" {2,}", line[2:].strip())) for line in compared] == [7] * 3
+
+
+def test_a_time_says_what_it_is_the_time_of() -> None:
+    timed = dataclasses.replace(synthesizer().plan, estimated_seconds=924.0)
+    assert "at most about 15.4 minutes for 2 demonstrations" in describe(timed)
+    assert "at most about 1 s for" in describe(dataclasses.replace(timed, estimated_seconds=0.0))
+
+
+def test_a_percentage_of_the_documentation_is_that_of_the_plan() -> None:
+    assert percent_text(believed(0.5, 4.0)) == "98.21 %"

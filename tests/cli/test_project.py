@@ -1,0 +1,259 @@
+"""The project that options describe: what is refused before a model is loaded, defaults, and stages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import click
+import pytest
+
+import dpfewshot as dpf
+from dpfewshot.cli import project
+from dpfewshot.cli.models import Model
+from dpfewshot.cli.project import (
+    AccountName,
+    Budget,
+    Data,
+    PlanOptions,
+    Project,
+    finite_or_inf,
+    takes,
+)
+from dpfewshot.sampling import Holdout, partition_of_units
+from tests.support.commands import Run
+from tests.support.factory import demonstration
+from tests.support.scripts import TASK
+
+DATA = ("--task", "task.toml", "--records", "records.jsonl", "--backend", "tests.support.scripts:Sentence")
+PLAN = (*DATA, "--epsilon", "2", "--delta", "1e-6", "--max-tokens", "5", "--top-k", "8")
+ACCOUNT = ("--ledger", "sqlite:///budget.db", "--dataset", "tickets")
+
+
+@pytest.fixture(autouse=True)
+def here(desk: Path) -> Iterator[dpf.LedgerAccount]:
+    """A task, records, demonstrations, and an account of ε = 4."""
+    assert desk.exists()
+    dpf.Demonstrations([demonstration(relation="add-remove")]).to_jsonl("demos.jsonl")
+    with dpf.BudgetLedger.open("sqlite:///budget.db") as ledger:
+        yield ledger.create("tickets", dpf.PrivacyBudget(4.0, 1e-5))
+
+
+@pytest.fixture
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading a model fails the test."""
+
+    def loaded(*_: object, **__: object) -> NoReturn:
+        pytest.fail("the model was loaded")
+
+    monkeypatch.setattr(project, "open_backend", loaded)
+
+
+GENERATE = ("generate", *PLAN)
+CHOOSE = ("choose", *DATA, "--epsilon", "2", "--candidates", "demos.jsonl")
+CALIBRATE = ("calibrate", *DATA, "--epsilon", "2", "--delta", "1e-6", "--output", "new.json")
+NOBODY = ("--ledger", "sqlite:///budget.db", "--dataset", "nobody")
+
+
+@pytest.mark.usefixtures("no_model")
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((*GENERATE, *NOBODY), "has no account"),
+        ((*CHOOSE, *NOBODY), "has no account"),
+        ((*CALIBRATE, *NOBODY), "has no account"),
+        ((*GENERATE, "--label", "complaint"), "has no such label"),
+        ((*GENERATE, "-M", "1000"), "1000 is above the population"),
+        (("plan", *PLAN, "-M", "161"), "161 is above the population 160"),
+        ((*GENERATE, "--holdout", "1"), "holdout must be"),
+        ((*GENERATE, "--tokens-per-draw", "9"), "--tokens-per-draw 9 is more than --max-tokens 5"),
+        ((*CHOOSE, "--holdout", "1"), "holdout must be"),
+        ((*CHOOSE, "--scored-units", "0"), "--scored-units"),
+        ((*CALIBRATE, "--population", "refund=1"), "population"),
+        ((*GENERATE, *ACCOUNT, "--population", "refund=200", "--population", "delivery=200"), "relation"),
+        ((*GENERATE, "--ledger", "sqlite:///budget.db"), "--dataset"),
+    ],
+)
+def test_what_needs_no_model_is_refused_before_it(command: Run, words: tuple[str, ...], says: str) -> None:
+    status, out, err = command(*words)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert says in err
+
+
+@pytest.mark.usefixtures("no_model")
+@pytest.mark.parametrize("words", [GENERATE, CHOOSE, CALIBRATE])
+@pytest.mark.parametrize("rule", ["sum", "renyi"])
+def test_a_budget_that_is_gone_is_refused_before_the_model(
+    command: Run, words: tuple[str, ...], rule: str
+) -> None:
+    with dpf.BudgetLedger.open("sqlite:///budget.db") as ledger:
+        gone = ledger.create(rule, dpf.PrivacyBudget(4.0, 1e-5), rule=rule)
+        gone.charge(gone.reserve(None, dpf.PrivacySpend(2.5 if rule == "sum" else 4.0, 2.5e-6), {}))
+    status, out, err = command(*words, "--ledger", "sqlite:///budget.db", "--dataset", rule)
+    assert (status, out, err.count("\n")) == (3, "", 1)
+    assert "does not fit" in err
+
+
+@pytest.mark.usefixtures("no_model")
+def test_so_are_labels(command: Run) -> None:
+    labels = ("labels", "--records", "nowhere.jsonl", "--count", "1", "--delta", "1e-6", *ACCOUNT)
+    assert "does not fit" in command(*labels, "--epsilon", "5")[2]
+    assert "no such file" in command(*labels, "--epsilon", "4")[2]
+
+
+def test_no_label_generates_if_another_has_no_budget(command: Run, here: dpf.LedgerAccount) -> None:
+    """By sums and by labels that a sequential account adds up, where each alone would fit."""
+    with dpf.BudgetLedger.open("sqlite:///budget.db") as ledger:
+        ledger.create("one", dpf.PrivacyBudget(3.0, 1e-5), parallel=False)
+    status, out, _ = command(*GENERATE, "--ledger", "sqlite:///budget.db", "--dataset", "one")
+    assert (status, out) == (3, "")
+    scope = partition_of_units(TASK, dpf.read_records("records.jsonl"), Holdout(0.2)).generating("delivery")
+    here.charge(here.reserve(scope, dpf.PrivacySpend(3.0, 0.0), {}))
+    status, out, err = command(*GENERATE, *ACCOUNT)
+    assert (status, out) == (3, "")
+    assert "epsilon is short. It needs epsilon=2, delta=1e-06, and epsilon=1, delta=1e-05 is left" in err
+    assert err.endswith("generates: delivery\n")  # and not the other label
+    assert command(*GENERATE, *ACCOUNT, "--label", "refund", "--quiet")[0] == 0
+
+
+def test_a_failed_run_creates_no_account(command: Run, here: dpf.LedgerAccount) -> None:
+    assert command(*GENERATE, *NOBODY, "--create", "--backend", "no.such:backend")[0] == 2
+    with dpf.BudgetLedger.open("sqlite:///budget.db") as ledger:
+        assert ledger.datasets() == [here.dataset]
+
+
+# ---- the holdout -------------------------------------------------------------------------------------------
+
+
+def test_after_generating_with_the_defaults_choosing_costs_nothing_further(
+    command: Run, here: dpf.LedgerAccount
+) -> None:
+    generate = (*GENERATE[:-4], "--max-tokens", "5", "--top-k", "8", *ACCOUNT, "--quiet")
+    assert command(*generate, "--epsilon", "4", "--delta", "1e-5", "--output", "new.jsonl")[0] == 0
+    spent = here.spent
+    partition = partition_of_units(TASK, dpf.read_records("records.jsonl"), Holdout(0.2))
+    here.check([(partition.choosing, dpf.PrivacySpend(4.0, 0.0))])
+    assert spent.epsilon > 3.9
+    assert {one["scope"] for one in here.summary()["strata"]} == {  # type: ignore[attr-defined]
+        partition.generating("refund"),
+        partition.generating("delivery"),
+    }
+
+
+def test_the_plan_says_what_the_holdout_buys(command: Run) -> None:
+    plan = ("plan", *PLAN, "--probe-seconds", "0.01", "--quiet")
+    status, out, err = command(*plan)
+    assert (status, err) == (0, "")
+    assert "20 % of the units are kept for `choose`, which then costs no further budget" in out
+    assert "`choose`" not in command(*plan, "--holdout", "0")[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "holdout"),
+    [
+        (Project(), 0.2),
+        (Project(settings=PlanOptions(holdout=0.0)), 0.0),
+        (Project(settings=PlanOptions(holdout=0.3, preset="tang")), 0.3),
+        (Project(settings=PlanOptions(sampling="fixed-size")), 0.0),
+        (Project(settings=PlanOptions(preset="tang")), 0.0),
+        (Project(budget=Budget(epsilon=float("inf"))), 0.0),
+        (Project(data=Data(mask_identifiers="en")), 0.0),
+        (Project(data=Data(mask_identifiers="en", unit="customer")), 0.2),
+    ],
+)
+def test_there_is_no_holdout_by_default_where_there_can_be_none(given: Project, holdout: float) -> None:
+    assert given.holdout == holdout
+
+
+# ---- stages ------------------------------------------------------------------------------------------------
+
+
+def test_a_pipe_reads_a_line_for_each_stage_and_nothing_with_quiet(
+    command: Run, here: dpf.LedgerAccount
+) -> None:
+    status, out, err = command(*GENERATE, *ACCOUNT, "--output", "new.jsonl")
+    stages = [line for line in err.splitlines() if not line.startswith(("plan: ", " ", "warning: "))]
+    assert (status, out) == (0, "")
+    assert stages == [
+        "loading the model",
+        "planning",
+        "generating 2 demonstrations",
+        "generated 1 of 2: refund",
+        "generated 2 of 2: delivery",
+        "done",
+        f"account tickets: chain tip {here.chain_tip}",
+    ]
+    status, out, err = command(*GENERATE, *ACCOUNT, "--output", "new.jsonl", "--quiet")
+    assert (status, out, [line for line in err.splitlines() if not line.startswith("warning: ")]) == (
+        0,
+        "",
+        [],
+    )
+
+
+@pytest.mark.usefixtures("no_model")
+def test_advice_on_prompts_fits_the_smallest_label(command: Run) -> None:
+    sizes = ("--population", "refund=200", "--population", "delivery=50")
+    _, _, err = command(*GENERATE, *sizes, "-M", "1000")
+    assert "--prompts-per-draw 40 would fit" in err
+
+
+@pytest.mark.parametrize("words", ["verify demos.jsonl", "ledger show --dataset tickets"])
+def test_a_missing_ledger_is_named(command: Run, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DPFEWSHOT_LEDGER", raising=False)
+    status, out, err = command(*words.split())
+    assert (status, out) == (2, "")
+    assert "Missing option '--ledger'" in err
+
+
+# ---- values ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["1e309", "-1e309", "nan", "-inf", "+inf", "Infinity", "INF", " inf", "four"]
+)
+def test_what_is_neither_finite_nor_the_word_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="word inf"):
+        finite_or_inf(text)
+
+
+def test_numbers_and_the_word_are_taken() -> None:
+    assert finite_or_inf("inf") == math.inf
+    assert [finite_or_inf(text) for text in ("4", "0.5", "1e-3", 4.0)] == [4.0, 0.5, 1e-3, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--population refund", "LABEL=N"),
+        ("--text Ticket=a --text Ticket=b", "the field 'Ticket' is there twice"),
+        ("--top-k some", "whole number or 'all'"),
+        ("--preset tang", "--top-k with --preset needs --mechanism"),
+    ],
+)
+def test_values_that_cannot_be_read_are_refused(command: Run, words: str, says: str) -> None:
+    status, _, err = command(*GENERATE, *words.split())
+    assert (status, says in err) == (2, True)
+
+
+def test_options_become_a_project() -> None:
+    made: list[Project] = []
+
+    @click.command()
+    @takes(Data, Model, Budget, PlanOptions, AccountName, "output")
+    def any_command(*, project: Project) -> None:
+        made.append(project)
+
+    words = "--task t --text Ticket=a --text Name --population x=3 --label x -M 4 --output o --threads 2"
+    for given in ((), words.split()):
+        any_command.main(given, standalone_mode=False)
+    assert made[0] == Project()
+    assert made[1] == Project(
+        data=Data(task="t", text={"Ticket": "a", "Name": "Name"}),
+        budget=Budget(population={"x": 3}),
+        model=Model(threads=2),
+        settings=PlanOptions(labels=("x",), prompts_per_draw=4),
+        output="o",
+    )
