@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dpfewshot.cli import project as projects
-from dpfewshot.cli.models import LLAMA_CPP, Model
+from dpfewshot.cli.models import LLAMA_CPP, Model, open_backend
 from dpfewshot.cli.printing import Decorator, json_option, publish, quiet_option, stages
 from dpfewshot.cli.project import COLUMNS, HOLDOUT, AccountName, Budget, Data, Project, check_budget, takes
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
@@ -206,7 +205,7 @@ def _model(project: Project) -> LogprobBackend:
     model = project.model
     if model.backend == LLAMA_CPP and model.context_tokens is None:
         model = replace(model, context_tokens=CONTEXT_TOKENS)
-    return projects.open_backend(model, prompts=_BLOCK, tell=stages())
+    return open_backend(model, prompts=_BLOCK, tell=stages())
 
 
 def _inputs(

@@ -25,7 +25,15 @@ from dpfewshot.records.checks import check_fields
 from dpfewshot.records.units import UnitSequence, units, units_by_label
 from dpfewshot.sampling import Holdout, partition_of_units
 from dpfewshot.tasks import Task
-from dpfewshot.values import PrivacyBudget, PrivacySpend, Records, Relation, check_whole, unit_of
+from dpfewshot.values import (
+    PrivacyBudget,
+    PrivacySpend,
+    Records,
+    Relation,
+    StoredRecords,
+    check_whole,
+    unit_of,
+)
 
 _ADDS: Final = "; it counts for the whole data set, since no plan with the same holdout came first"
 
@@ -102,7 +110,7 @@ def explained(refusal: BudgetExceeded, scope: str | None) -> BudgetExceeded:
 
 def open_payment(
     task: Task,
-    records: Records,
+    records: Records | StoredRecords,
     *,
     budget: PrivacyBudget | None,
     ledger: object = None,
@@ -148,7 +156,7 @@ def open_payment(
     )
 
 
-def _public_counts(task: Task, population: Population, records: Records) -> dict[str, int]:
+def _public_counts(task: Task, population: Population, records: Records | StoredRecords) -> dict[str, int]:
     """See `Payment.counts`. Without a population, zero-out makes the number of each label's units public."""
     if task.labels is None or isinstance(population, int):
         return {}

@@ -144,8 +144,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/synthesizer.py",
-        "sound = states_invariance(backend) and self._random_source is None and accounting == CERTIFIED",
-        "sound = states_invariance(backend) and accounting == CERTIFIED",
+        "states_invariance(backend) and self._random_source is None and settings.accounting == CERTIFIED",
+        "states_invariance(backend) and settings.accounting == CERTIFIED",
         "what was made with a seed says certified=False",
         "tests/integration/test_synthesizer.py",
     ),
