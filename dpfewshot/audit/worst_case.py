@@ -50,9 +50,9 @@ class WorstCaseModel(LogprobBackend):
         self._candidates = candidates
         self._canaries = canaries
         hinted = _HINT / max(hints, 1)
-        self._known = np.full(self.vocabulary_size, -np.inf, dtype=np.float32)
-        self._known[candidates:] = np.log(hinted)
-        self._known[OTHER_MARK % candidates if decoys else MARK] = 0.0
+        self._known_rows = np.full(self.vocabulary_size, -np.inf, dtype=np.float32)
+        self._known_rows[candidates:] = np.log(hinted)
+        self._known_rows[OTHER_MARK % candidates if decoys else MARK] = 0.0
         self._public = np.full((1, self.vocabulary_size), np.log(hinted), dtype=np.float32)
         self._public[0, :candidates] = -np.log(candidates)
 
@@ -70,7 +70,7 @@ class WorstCaseModel(LogprobBackend):
         answers = np.full((len(prompts), self.vocabulary_size), np.nan, dtype=np.float32)
         for answer, prompt in zip(answers, prompts, strict=True):
             if any(-1 - self._canaries < token < 0 for token in prompt):
-                answer[:] = self._known
+                answer[:] = self._known_rows
         return answers if support is None else answers[:, support]
 
     def open_block(
