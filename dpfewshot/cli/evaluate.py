@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from dpfewshot.cli.models import LLAMA_CPP, Model, open_backend
+from dpfewshot.cli.models import LLAMA_CPP, Model
 from dpfewshot.cli.printing import aligned, json_option, quiet_option, stages
 from dpfewshot.cli.project import MECHANISM_NAMES, Data, Project, finite_or_inf, takes
 from dpfewshot.errors import InvalidPlan
@@ -127,10 +127,11 @@ def _experiment(
     data, model = project.data, project.model
     records = data.read()
     items = read_records(test, text=data.text, label=data.label_column)
-    if model.backend == LLAMA_CPP and model.context_tokens is None:
-        model = replace(model, context_tokens=context)
-    writer = open_backend(model, prompts=project.settings.prompts_per_draw, tell=stages())
-    user = None if user_model is None else open_backend(replace(model, model=user_model, kept_prompts=30))
+    writer = project.open_model(prompts=project.settings.prompts_per_draw, context_tokens=context)
+    user = None
+    if user_model is not None:
+        other = replace(project, model=replace(model, model=user_model, kept_prompts=30))
+        user = other.open_model(prompts=None, context_tokens=context)
     packaged = "SmolLM2-135M (packaged)" if model.backend == LLAMA_CPP else model.backend
     return Experiment(
         task=project.task,

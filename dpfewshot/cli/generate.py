@@ -78,7 +78,7 @@ def generate(*, project: Project, resume: bool, ray: str | None, workers: int | 
     with suppress(LedgerError), project.account.opened() as account:  # nothing that is paid for is lost
         if account is not None:
             document["chain_tip"] = account.chain_tip
-            stages()(f"account {on_one_line(account.dataset)}: chain tip {account.chain_tip}")
+            stages()(f"account {on_one_line(account.dataset or 'in memory')}: chain tip {account.chain_tip}")
     if as_json:
         click.echo(json.dumps(document))
 

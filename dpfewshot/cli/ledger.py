@@ -286,8 +286,8 @@ def verify(*, file: str, project: Project, as_json: bool) -> None:
         holds_for = {name: _holds_for(account) for name, account in accounts.items()}
     labels: dict[str | None, set[str]] = {}
     for one in lines.values():
-        paid = None if one.certificate is None else one.certificate.reservation
-        labels.setdefault(paid, set()).add(one.label)
+        reservation = None if one.certificate is None else one.certificate.reservation
+        labels.setdefault(reservation, set()).add(one.label)
     if as_json:
         document: dict[str, Any] = {"file": file, "verified": checked.verified, **asdict(checked)}
         for entry in document["entries"]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from dpfewshot.cli.models import Model, open_backend, option
+from dpfewshot.cli.models import CONTEXT_TOKENS, LLAMA_CPP, Model, open_backend, option
 from dpfewshot.cli.printing import Decorator, in_options, stages, warn
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.tasks import Task, by_name
@@ -33,6 +33,7 @@ from dpfewshot.values import (
 
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
+    from dpfewshot.backends import LogprobBackend
     from dpfewshot.mechanisms import Mechanism
     from dpfewshot.planning.population import Population
     from dpfewshot.planning.settings import Settings
@@ -141,18 +142,22 @@ class Data:
         metavar="[LANGUAGE]",
     )
 
-    def read(self, path: str | None = None) -> Records | StoredRecords:
-        """Read the records, or those of another file with the same columns; masked if that is asked for.
+    def read(self, path: str | None = None) -> Records:
+        """Read the records, or those of another file with the same columns."""
+        from dpfewshot.records import read_records
+
+        return read_records(path or self.records, text=self.text, label=self.label_column, unit=self.unit)
+
+    def read_masked(self) -> Records | StoredRecords:
+        """Read the records, masked if that is asked for.
 
         Raises:
             DPFewShotError: the file cannot be used, or Presidio is not installed.
         """
-        from dpfewshot.records import mask_identifiers, read_records
+        from dpfewshot.records import mask_identifiers
 
-        records = read_records(path or self.records, text=self.text, label=self.label_column, unit=self.unit)
-        if self.mask_identifiers is None:
-            return records
-        return mask_identifiers(records, language=self.mask_identifiers)
+        records, language = self.read(), self.mask_identifiers
+        return records if language is None else mask_identifiers(records, language=language)
 
 
 COLUMNS: Final = ("text", "label_column", "unit")
@@ -282,8 +287,6 @@ class PlanOptions:
         Raises:
             InvalidPlan: a setting needs a mechanism, or does not fit it.
         """
-        from dataclasses import replace
-
         from dpfewshot.mechanisms import by_name as mechanism_by_name
 
         settings = {name: getattr(self, name) for name in ("clip", "temperature", "top_p")}
@@ -324,6 +327,18 @@ class Project:
         of_a_paper = settings.sampling != "poisson" or settings.preset is not None
         return 0.0 if of_a_paper or by_masked_text or self.budget.epsilon == math.inf else HOLDOUT
 
+    def open_model(self, *, prompts: int | None, context_tokens: int = CONTEXT_TOKENS) -> LogprobBackend:
+        """Open the language model.
+
+        Args:
+            prompts: as in `open_backend`.
+            context_tokens: the default of --context-tokens with llama.cpp.
+        """
+        model = self.model
+        if model.backend == LLAMA_CPP and model.context_tokens is None:
+            model = replace(model, context_tokens=context_tokens)
+        return open_backend(model, prompts=prompts, tell=stages())
+
     def expert_settings(self) -> Settings:
         """What only experts set."""
         from dpfewshot.planning.settings import Settings
@@ -349,7 +364,7 @@ class Project:
 
         tell, options, account, settings = stages(), self.settings, self.account, self.expert_settings()
         account.check()
-        task, mechanism, records = self.task, options.made_mechanism(), self.data.read()
+        task, mechanism, records = self.task, options.made_mechanism(), self.data.read_masked()
         budget = self.budget.of(records)
         scopes = self._checked_scopes(task, records, budget, settings)
         if budget is NO_PRIVACY and account.ledger is not None:
@@ -358,7 +373,7 @@ class Project:
         with account.opened(*run) as opened:
             if opened is not None and isinstance(budget, PrivacyBudget) and not resuming:
                 check_budget(opened, scopes, PrivacySpend(budget.epsilon, budget.delta))
-        backend = open_backend(self.model, prompts=options.prompts_per_draw, tell=tell)
+        backend = self.open_model(prompts=options.prompts_per_draw)
         from dpfewshot.synthesizer import Synthesizer
 
         tell("planning")

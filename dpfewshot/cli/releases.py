@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dpfewshot.cli.models import LLAMA_CPP, Model, open_backend
+from dpfewshot.cli.models import Model
 from dpfewshot.cli.printing import Decorator, json_option, publish, quiet_option, stages
 from dpfewshot.cli.project import COLUMNS, HOLDOUT, AccountName, Budget, Data, Project, check_budget, takes
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dpfewshot.icl import Calibration
     from dpfewshot.releases.choice import Candidate
     from dpfewshot.tasks import Task
-    from dpfewshot.values import Records, StoredRecords
+    from dpfewshot.values import Records
 
 CONTEXT_TOKENS: Final = 1024
 """The default of --context-tokens with llama.cpp: a prompt holds all demonstrations."""
@@ -109,7 +109,7 @@ def choose(
     checked_candidates(task, candidates)
     with _nothing_spent_if_interrupted("scoring") as on_progress:
         records, settings = _inputs(project, task, scored_units, pure=True)
-        model = _model(project)
+        model = project.open_model(prompts=_BLOCK, context_tokens=CONTEXT_TOKENS)
         if instruction_only:
             written = instruction_only_demonstrations(task, model)
             candidates.append(Candidate(written, name="instruction-only"))
@@ -172,7 +172,7 @@ def calibrate(*, project: Project, scored_units: int, demonstrations: str | None
     shown = () if demonstrations is None else Demonstrations.from_jsonl(demonstrations)
     with _nothing_spent_if_interrupted("measuring") as on_progress:
         records, settings = _inputs(project, project.task, scored_units)
-        model = _model(project)
+        model = project.open_model(prompts=_BLOCK, context_tokens=CONTEXT_TOKENS)
         stages()("measuring the bias")
         released = release_calibration(
             project.task, records, model, shown, on_progress=on_progress, **settings
@@ -200,17 +200,9 @@ def _check_new(path: str | None) -> None:
         raise click.UsageError(f"--output {path} exists: name a new file")
 
 
-def _model(project: Project) -> LogprobBackend:
-    """Open the model that labels records."""
-    model = project.model
-    if model.backend == LLAMA_CPP and model.context_tokens is None:
-        model = replace(model, context_tokens=CONTEXT_TOKENS)
-    return open_backend(model, prompts=_BLOCK, tell=stages())
-
-
 def _inputs(
     project: Project, task: Task, scored_units: int, *, pure: bool = False
-) -> tuple[Records | StoredRecords, dict[str, Any]]:
+) -> tuple[Records, dict[str, Any]]:
     """Read the records, check what needs no model, and return them with the release's keyword arguments.
 
     A `pure` release costs ε alone, and no δ.

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -108,7 +109,7 @@ class Mechanism(ABC):
     """
 
     published_accounting: ClassVar[PublishedAccounting | None] = None
-    refused_settings: ClassVar[Mapping[str, str]] = {}
+    refused_settings: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     @property
     @abstractmethod

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from types import MappingProxyType
 from typing import ClassVar
 
 from dpfewshot import _core
@@ -46,9 +47,9 @@ class ExactChoice(Mechanism):
 class SoftmaxMechanism(ExactChoice):
     """A mechanism whose token is a draw from a softmax with exponents of range 2/σ."""
 
-    refused_settings: ClassVar[Mapping[str, str]] = {
-        "top_p": "the draw from the softmax is what protects: a nucleus would change it"
-    }
+    refused_settings: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"top_p": "the draw from the softmax is what protects: a nucleus would change it"}
+    )
 
     def event(self, draws: Draws, noise_multiplier: float) -> Event:
         """Tokens of bounded range 2/σ: amplified by sampling as pure releases, or added up as zCDP ones.

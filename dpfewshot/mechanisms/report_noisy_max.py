@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 from typing import ClassVar
 
 from dpfewshot import _core
@@ -41,7 +42,9 @@ class ReportNoisyMax(ExactChoice):
     """
 
     name: ClassVar[str] = "report-noisy-max"
-    refused_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(("temperature", "top_p"), _WINNER_ALONE)
+    refused_settings: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"temperature": _WINNER_ALONE, "top_p": _WINNER_ALONE}
+    )
     top_k: int | None = 100
 
     def event(self, draws: Draws, noise_multiplier: float) -> Event:

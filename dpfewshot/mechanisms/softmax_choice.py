@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from statistics import NormalDist
+from types import MappingProxyType
 from typing import ClassVar
 
 from dpfewshot import _core
@@ -37,10 +38,9 @@ class SoftmaxChoice(SoftmaxMechanism):
     """
 
     name: ClassVar[str] = "softmax-choice"
-    refused_settings: ClassVar[Mapping[str, str]] = {
-        **SoftmaxMechanism.refused_settings,
-        "temperature": "the budget decides how sharp the draw is",
-    }
+    refused_settings: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {**SoftmaxMechanism.refused_settings, "temperature": "the budget decides how sharp the draw is"}
+    )
     top_k: int | None = 100
 
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float:

@@ -103,9 +103,9 @@ def test_the_commands_mask_if_they_are_told_to(
 ) -> None:
     listening = Listening()
     seen: list[Any] = []
-    read = project.Data.read
+    read = project.Data.read_masked
     monkeypatch.setattr(project, "open_backend", lambda *_, **__: listening)
-    monkeypatch.setattr(project.Data, "read", lambda data: seen.append(read(data)) or seen[-1])
+    monkeypatch.setattr(project.Data, "read_masked", lambda data: seen.append(read(data)) or seen[-1])
     assert run([command, *mask, *arguments]) == 0
     assert (MAIL in seen[0][0].text) == (not mask)
     assert mask or command == "plan" or MAIL in "".join(listening.heard)

@@ -55,7 +55,7 @@ def test_no_public_name_can_be_set(mechanism: str) -> None:
         "GenerationPlan",
         "StratumPlan",
         "Draws",
-        "Settings",
+        "PlanSettings",
         "TokenLoop",
         "Account",
     } <= classes

@@ -213,7 +213,7 @@ ENDS = (
         "return len(units(records))",
         "return len(list(records))",
         "the command line's delta follows from what is declared public",
-        "tests/integration/test_default_delta.py",
+        "tests/cli/test_default_delta.py",
     ),
     Fault(
         "dpfewshot/demonstrations/collection.py",
