@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Collection, Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, SupportsIndex
 
 from dpfewshot.account.amounts import LARGEST, Amount, Cost, in_words
 from dpfewshot.account.draws import COUNTED, NOT_COUNTED, WHAT_TO_DO, DrawCounts, draws_in, granted
@@ -95,6 +95,12 @@ class Account:
 
     def __repr__(self) -> str:
         return f"Account({self.dataset or 'in memory'!r})"  # reads no database
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        """A copy opens the same ledger. An account in memory refuses: a copy would spend the budget again."""
+        if not self.durable:
+            self._store.__reduce_ex__(protocol)
+        return super().__reduce_ex__(protocol)
 
     def __str__(self) -> str:
         standing = self._store.standing()

@@ -57,8 +57,8 @@ os.register_at_fork(
     after_in_child=_one_at_a_time.release,
 )
 
-_PAGE_SIZE_AT: Final = 16
-"""Where the header of a SQLite file states the size of a page."""
+_HEADER: Final = b"SQLite format 3\0"
+"""What a SQLite file begins with; the size of a page follows."""
 
 _pooled: weakref.WeakSet[Engine] = weakref.WeakSet()
 _left_alone: list[Pool] = []  # never closed in a child: that would end the parent's session
@@ -195,13 +195,14 @@ class Database:
             try:
                 check_names(self._file)
                 held = stack.enter_context(locked(self._file, self._seconds, create=create))
+                if held is not None:
+                    self._check_length(held)
             except LedgerError as error:
                 raise LedgerError(f"{self.place.name}: {error}") from None
             except OSError:
                 raise LedgerError(f"{self.place.name}: {NOT_OPENED}") from None
             if held is None:
                 raise LedgerError(f"{self.place.name}: {LOCKED}")
-            self._check_length(held)
             yield
 
     def _check_open(self) -> None:
@@ -210,10 +211,11 @@ class Database:
 
     def _check_length(self, descriptor: int) -> None:
         """Refuse half a page, whose rest SQLite would read as empty; it detects missing pages itself."""
-        page = int.from_bytes(os.pread(descriptor, 2, _PAGE_SIZE_AT), "big")
+        header = os.pread(descriptor, len(_HEADER) + 2, 0)
+        page = int.from_bytes(header[len(_HEADER) :], "big")
         page = 65_536 if page == 1 else page  # SQLite's way to say so in two bytes
-        if page and os.fstat(descriptor).st_size % page:
-            raise LedgerError(f"{self.place.name}: {DAMAGED}")
+        if header.startswith(_HEADER) and page and os.fstat(descriptor).st_size % page:
+            raise LedgerError(DAMAGED)
 
 
 def _sqlite(place: Place, creator: Callable[[], sqlite3.Connection] | None = None) -> Engine:

@@ -165,7 +165,9 @@ def as_shown(row: Mapping[str, Any]) -> dict[str, object]:
         amount = Amount(row["epsilon"], row["delta"])
         budget = row["act"] in (CREATE, CHANGE_BUDGET)
         shown |= asdict(amount.as_remainder() if budget else amount.as_spend())
-    if row["renyi"] is not None:
+    if shown["renyi"] is None:
+        del shown["renyi"]
+    else:
         shown["renyi"] = Amount(row["renyi"], 0).as_spend().epsilon
     return shown | {"details": json.loads(row["details"])}
 

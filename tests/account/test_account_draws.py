@@ -107,7 +107,7 @@ def test_one_of_the_runs_that_resume_at_once_continues(ledger_url: str) -> None:
         entry = (
             ledger.create("tickets", PrivacyBudget(1.0, 1e-5))
             .reserve(None, spend(0.5), {}, DrawCounts((5,), "first"))
-            .entry.entry
+            .entry
         )
 
     def race(number: int) -> None:

@@ -191,6 +191,7 @@ def test_export_is_one_object_with_whole_units(command: Command) -> None:
             "blocks": None,
             "lease": None,
             "draws_hash": None,
+            "renyi_in_1e-12": None,
         }
     ]
     assert document["head"] == document["history"][-1]["hash"]

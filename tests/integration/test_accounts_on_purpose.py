@@ -236,8 +236,8 @@ def test_the_command_line_makes_an_account_only_when_told(
 
 
 def test_no_account_is_made_of_units_without_a_name(ledger: BudgetLedger) -> None:
-    with pytest.raises(LedgerError, match="another name"):
-        ledger.create("tickets", BUDGET, unit="unit")
+    with pytest.raises(LedgerError, match="name of a column"):
+        ledger.create("tickets", BUDGET, unit="")
     assert ledger.datasets() == []
 
 

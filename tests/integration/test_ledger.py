@@ -30,7 +30,7 @@ from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.values import PrivacySpend
 
 account = BudgetLedger.open(sys.argv[1]).account("tickets")
-entry = account.reserve(None, PrivacySpend(0.75, 1e-6), {})
+entry = account.reserve(None, PrivacySpend(0.75, 1e-6), {}).entry
 if sys.argv[2] == "charged":
     account.charge(entry)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -243,8 +243,8 @@ ACCOUNTING_AND_LEDGER = (
     ),
     Fault(
         "dpfewshot/generation/strata.py",
-        "draws=min(recorded.draws_left),",
-        "draws=max(recorded.draws_left),",
+        "draws = min(recorded.draws_left)",
+        "draws = max(recorded.draws_left)",
         "what one disjoint part drew, all count as drawn after an interruption",
         "tests/integration/test_resuming.py tests/integration/test_draws.py",
     ),
