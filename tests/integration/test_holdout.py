@@ -152,7 +152,7 @@ def test_generating_and_choosing_cost_the_greater(make_account: MakeAccount, tas
     assert account.spent.epsilon == 4.0
     with pytest.raises(dpf.BudgetExceeded):
         spend(payment(account, task=task), 0.1)
-    scopes = {row["scope"] for row in account.history()} if hasattr(account, "history") else set()
+    scopes = {row["scope"] for row in account.history()} if account.durable else set()
     assert not scopes or choosing.scope in scopes
 
 

@@ -14,9 +14,9 @@ from tests.support.factory import demonstration
 
 
 def test_a_missing_account_is_created_for_the_run(tmp_path: Path) -> None:
-    budget, url = dpf.PrivacyBudget(1.0, 1e-5), f"sqlite:///{tmp_path / 'a.db'}"
+    url = f"sqlite:///{tmp_path / 'a.db'}"
     with pytest.raises(dpf.LedgerError, match=r"--relation add-remove --unit customer$"):
-        open_account(budget, url, "tickets", relation="add-remove", unit="customer")
+        open_account(url, "tickets", relation="add-remove", unit="customer")
 
 
 def test_sums_are_exact() -> None:
@@ -30,7 +30,7 @@ def test_an_overdrawn_account_and_a_changed_entry(tmp_path: Path, capsys: pytest
     with BudgetLedger.open(url) as ledger:
         account = ledger.create("tickets", dpf.PrivacyBudget(4.0, 1e-5))
         account.charge(account.reserve(None, dpf.PrivacySpend(3.5, 1e-6), {}).entry)
-        snapshot = account._store.snapshot(account._stored)  # noqa: SLF001 - what someone tampered with
+        snapshot = account.snapshot()
         snapshot.entries[0]["epsilon"] = 10**12
         [problem] = check(snapshot).problems
         assert "is charged with epsilon=1.0, delta=1e-06 for the whole data set, its history" in problem

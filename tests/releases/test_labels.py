@@ -248,7 +248,7 @@ def test_the_account_says_what_a_unit_is() -> None:
             dpf.release_labels(records, count=1, epsilon=0.5, delta=1e-6, account=account)
         assert account.calls == []
     release = dpf.release_labels(
-        of_ann, count=1, epsilon=0.5, delta=1e-6, account=Watched(unit="unit", relation="add-remove")
+        of_ann, count=1, epsilon=0.5, delta=1e-6, account=Watched(unit="", relation="add-remove")
     )
     assert release.relation == "add-remove"
 
