@@ -15,7 +15,7 @@ from bench.pages import Lines, Table, rows, table, write
 from bench.utility import ROOT
 from dpfewshot.audit.bounds import Rate, TradeOff, most_probable
 from dpfewshot.backends import Scripted
-from dpfewshot.generation.experiments import unaccounted
+from dpfewshot.generation.generation import unaccounted
 from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.mechanisms import Gaussian, Mechanism
 from dpfewshot.runtime.files import write_whole

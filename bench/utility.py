@@ -37,7 +37,7 @@ from dpfewshot.evaluation import (
     evaluate,
 )
 from dpfewshot.evaluation.conditions import INSTRUCTION_ONLY, NON_PRIVATE_SAMPLE
-from dpfewshot.generation.experiments import unaccounted
+from dpfewshot.generation.generation import unaccounted
 from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import AdaDPSyn, Gaussian, Mechanism, PublicCentred, ReportNoisyMax, SoftmaxChoice

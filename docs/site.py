@@ -25,7 +25,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PACKAGES = ("", ".backends", ".mechanisms", ".accounting", ".ledger", ".icl", ".evaluation", ".audit")
+PACKAGES = ("", ".backends", ".mechanisms", ".accounting", ".icl", ".evaluation", ".audit")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 LANGUAGES = {
     ".py": "python",

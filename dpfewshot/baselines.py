@@ -18,8 +18,7 @@ from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.exact.choice import uniform_below
-from dpfewshot.generation.draft import Draft
-from dpfewshot.generation.shaped_draft import ShapedDraft
+from dpfewshot.generation.draft import Draft, ShapedDraft
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import check_record_labels, planned_labels
 from dpfewshot.mechanisms.base import likeliest

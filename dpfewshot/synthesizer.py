@@ -17,11 +17,9 @@ from dpfewshot.backends.protocol import LogprobBackend, check_invariance, states
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
-from dpfewshot.generation.cancellation import StopSignal
 from dpfewshot.generation.generation import Generation
-from dpfewshot.generation.request import GenerationRequest
-from dpfewshot.generation.resuming import checkpointed
-from dpfewshot.generation.runner import OnDemonstration, identity, release_all
+from dpfewshot.generation.request import GenerationRequest, StopSignal
+from dpfewshot.generation.runner import OnDemonstration, checkpointed, identity, release_all
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.telemetry import Observer, observers_of
 from dpfewshot.generation.units import check_every_label_has_units, labels_of, planned_labels, units_by_scope
@@ -33,8 +31,7 @@ from dpfewshot.planning.defaults import WorkLimit, decide
 from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.planning.planner import Planner
 from dpfewshot.planning.population import Population, public_stratum, relation_of
-from dpfewshot.planning.presets import TANG, preset
-from dpfewshot.planning.settings import CERTIFIED, PUBLISHED, Settings
+from dpfewshot.planning.settings import CERTIFIED, PUBLISHED, TANG, Settings, preset
 from dpfewshot.planning.speed import Speed, SpeedProbe
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records import as_records

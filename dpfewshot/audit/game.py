@@ -33,8 +33,7 @@ from dpfewshot.audit.findings import AuditFinding, Figure
 from dpfewshot.audit.premises import Expected, changed_by_company
 from dpfewshot.audit.worst_case import WorstCaseModel, telling, text_of_unit
 from dpfewshot.errors import BackendError, InvalidPlan
-from dpfewshot.generation.experiments import unaccounted
-from dpfewshot.generation.generation import Generation
+from dpfewshot.generation.generation import Generation, unaccounted
 from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import Draws, Mechanism, RowChange

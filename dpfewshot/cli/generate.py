@@ -22,7 +22,7 @@ from dpfewshot.cli.printing import json_option, quiet_option, stages, warn
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project, takes
 from dpfewshot.demonstrations import Demonstrations, json_line
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, LedgerError
-from dpfewshot.generation.checkpointed import Progress
+from dpfewshot.generation.checkpoint import Progress
 from dpfewshot.values import Demonstration, counted, on_one_line
 
 if TYPE_CHECKING:

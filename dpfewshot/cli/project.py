@@ -411,7 +411,7 @@ class Project:
         from dpfewshot.generation.units import labels_of, planned_labels, units_by_scope
         from dpfewshot.planning.planner import rate_of
         from dpfewshot.planning.population import public_stratum
-        from dpfewshot.planning.presets import TANG, TOP_K, preset
+        from dpfewshot.planning.settings import TANG, TOP_K, preset
         from dpfewshot.records.checks import check_fields
         from dpfewshot.sampling import partition_of_units
 

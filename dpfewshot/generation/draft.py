@@ -1,6 +1,7 @@
 """A demonstration while it is written: which released token belongs to which field, and where a field ends.
 
-All of it is a function of released tokens and public words, so it is post-processing.
+A schema and the rule against repetition exclude tokens. All of it is a function of released tokens and public
+words, so it is post-processing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.backends.text import text_of, whole_text
-from dpfewshot.generation.repetition import repeating
+from dpfewshot.backends.token_automaton import TokenAutomaton
 from dpfewshot.tasks.layout import BLANK_LINE, TextLayout, on_lines, on_one_line
 
 SupportRule = Callable[[NDArray[np.float32], frozenset[int]], list[int]]
@@ -113,3 +114,68 @@ class Draft:
             return on_lines(BLANK_LINE.split(written, maxsplit=1)[0])
         value = text_of(self._backend, tokens, self._ends)
         return on_one_line(value) if len(self._layout.fields) > 1 else value
+
+
+def repeating(tokens: Sequence[int], size: int) -> frozenset[int]:
+    """The tokens that would end an n-gram which the tokens already have.
+
+    Args:
+        tokens: released so far.
+        size: n ≥ 2.
+
+    Example:
+        >>> sorted(repeating([1, 2, 3, 1, 2, 4, 1, 2], 3))
+        [3, 4]
+    """
+    last = list(tokens[len(tokens) - size + 1 :])
+    starts = range(len(tokens) - size + 1)
+    return frozenset(tokens[at + size - 1] for at in starts if list(tokens[at : at + size - 1]) == last)
+
+
+class ShapedDraft:
+    """The released tokens of one demonstration whose text matches a schema. See `Draft`.
+
+    It ends at an end token, which may come only where the text matches, or where nothing else may follow.
+
+    Args:
+        automaton: of the schema, in the backend's tokens.
+        released: the tokens so far.
+
+    Attributes:
+        context: the tokens after the opening in every prompt: those released, and what the schema forces.
+    """
+
+    def __init__(self, automaton: TokenAutomaton, released: Iterable[int] = ()) -> None:
+        self.context = list(automaton.opening)
+        self._automaton = automaton
+        self._released: list[int] = []
+        self._state = automaton.start
+        self._ended = False
+        for token in released:
+            self.add(token)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the text has ended."""
+        return self._ended or self._automaton.ends_at(self._state)
+
+    def support(self, rule: SupportRule, public_logprobs: NDArray[np.float32], left: int) -> list[int]:
+        """The candidates, from the allowed tokens alone: fewer than asked for where fewer are allowed."""
+        allowed = self._automaton.allowed(self._state, left)
+        return allowed[rule(public_logprobs[allowed], frozenset())].tolist()  # type: ignore[no-any-return]
+
+    def written_left(self, tokens: int) -> int:
+        """The most tokens that the schema forces beside so many further released ones."""
+        return self._automaton.most_forced(tokens, self._state)
+
+    def add(self, token: int) -> Sequence[int]:
+        """Take a released token, and return the tokens that continue the prompts."""
+        self._released.append(token)
+        self._ended = self._ended or token in self._automaton.ends
+        self._state, forced = self._automaton.after(self._state, token)
+        self.context += (token, *forced)
+        return (token, *forced)
+
+    def text(self) -> str:
+        """The text of the demonstration, which matches the schema."""
+        return self._automaton.text(self._released)

@@ -1,29 +1,172 @@
 """Generates all demonstrations of a plan except those that its checkpoint holds.
 
-They are made one after another, or with workers each stratum's one after another.
+A run may follow a checkpoint (docs/proofs/resuming.md). Demonstrations are made one after another, or with
+workers each stratum's one after another.
 """
 
 from __future__ import annotations
 
 import contextvars
+import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, is_dataclass
+from typing import Self
+
+from tqdm import tqdm
 
 from dpfewshot.demonstrations import Demonstrations
-from dpfewshot.errors import BudgetExceeded, LedgerError
-from dpfewshot.generation.cancellation import Stopped, StopSignal
-from dpfewshot.generation.checkpoint import Checkpoint, NoCheckpoint
-from dpfewshot.generation.checkpointed import Progress, Unfinished
+from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
+from dpfewshot.generation.checkpoint import NO_CHECKPOINT, Checkpoint, NoCheckpoint, Progress, Unfinished
 from dpfewshot.generation.generation import Generation
-from dpfewshot.generation.progress import ProgressBar
-from dpfewshot.generation.request import GenerationRequest
+from dpfewshot.generation.request import GenerationRequest, Stopped, StopSignal
 from dpfewshot.generation.workers import Workers
 from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.prompts.chat import chat_turns
-from dpfewshot.values import Demonstration, PrivacySpend
+from dpfewshot.values import Demonstration, PrivacySpend, epsilon_text
+
+
+@contextmanager
+def checkpointed(
+    generation: Generation, path: str | os.PathLike[str], identity: Mapping[str, object]
+) -> Iterator[Checkpoint]:
+    """Open a checkpoint that records every draw, and resume the reservations in it.
+
+    Afterwards the checkpoint keeps what is left of the plan: only a later run that follows it can draw.
+
+    Args:
+        generation: of the plan.
+        path: of the checkpoint.
+        identity: public settings that all runs of one checkpoint share.
+
+    Raises:
+        InvalidPlan: the checkpoint is of another plan, or this synthesizer has a reservation of its own.
+        BudgetExceeded: an account in memory has no room for what was reserved, or the synthesizer is closed.
+        LedgerError: the checkpoint is stale or of another account, or cannot be read or written.
+    """
+    generation.check_open()
+    books, weights = generation.books, generation.set_up.backend.weights
+    durable = books.account is not None and books.account.durable
+    with closing(Checkpoint(path, identity, weights=weights, copies=durable)) as checkpoint:
+        with generation.no_draws():
+            generation.check_open()
+            if isinstance(books.checkpoint, Checkpoint):
+                raise LedgerError(
+                    f"another run of this synthesizer writes its checkpoint to {books.checkpoint.path}"
+                )
+            _check(generation, checkpoint)
+            _resume(generation, checkpoint)
+            generation.resumed(checkpoint.progress.finished)
+            books.checkpoint = checkpoint
+        finished = False
+        try:
+            yield checkpoint
+            finished = True
+        finally:
+            with generation.no_draws(), ExitStack() as stack:
+                if books.checkpoint is checkpoint:  # a forked child has dropped it
+                    books.checkpoint = NO_CHECKPOINT
+                    for run in generation.runs.values():
+                        stack.callback(run.hand_over, checkpoint, finished=finished)
+
+
+def _check(generation: Generation, checkpoint: Checkpoint) -> None:
+    """Refuse lines that name this plan but do not fit it, and a reservation that is not the checkpoint's.
+
+    Raises:
+        LedgerError: a line does not fit.
+        InvalidPlan: this synthesizer has a reservation of its own.
+    """
+    progress, plan, runs = checkpoint.progress, generation.plan, generation.runs.values()
+    planned = {label for stratum in plan.strata for label in stratum.labels}
+    found = {one.label for one in progress.finished}
+    fits = (
+        all(number < len(runs) for number in progress.reserved)
+        and all(run.fits(checkpoint) for run in runs)
+        and found <= planned
+        and all(
+            number < len(runs)
+            and each.label in plan.strata[number].labels
+            and len(each.released) <= plan.settings.max_tokens
+            and all(token < generation.set_up.backend.vocabulary_size for token in each.released)
+            for number, each in progress.unfinished.items()
+        )
+    )
+    if not fits:
+        raise LedgerError(f"{checkpoint.path}: its lines do not fit its plan: name another file")
+    for run in runs:
+        own, recorded = run.reservation, progress.reserved.get(run.number)
+        if own is not None and recorded is not None and own.entry != recorded.entry:
+            raise InvalidPlan(
+                f"{checkpoint.path}: this synthesizer has already reserved for itself: make a new one "
+                "and resume the checkpoint first"
+            )
+
+
+def _resume(generation: Generation, checkpoint: Checkpoint) -> None:
+    """Resume all strata or none: if one fails, the others stay unchanged."""
+    runs = generation.runs.values()
+    resumed = [run.resume(checkpoint) or run.reservation for run in runs]
+    for run, reservation in zip(runs, resumed, strict=True):
+        if reservation is not None:
+            checkpoint.reserved(run.number, reservation)
+    for run, reservation in zip(runs, resumed, strict=True):
+        run.reservation = reservation
+
+
+class ProgressBar:
+    """A bar on standard error, shown only if that is a terminal. Threads may count at the same time.
+
+    Args:
+        plan: of the run.
+        done: demonstrations of earlier runs.
+    """
+
+    def __init__(self, plan: GenerationPlan, done: Sequence[Demonstration]) -> None:
+        self._lock = threading.Lock()
+        self._plan = plan
+        self._done = list(done)
+        to_come = (plan.demonstrations - len(done)) * plan.settings.max_tokens
+        self._bar = tqdm(total=to_come, desc="generating", unit="token", disable=None, leave=False)
+        self._show()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def token(self) -> None:
+        """Count one more token."""
+        with self._lock:
+            self._bar.update()
+
+    @contextmanager
+    def demonstration(self, demonstration: Demonstration) -> Iterator[None]:
+        """Count one more demonstration; within the context the bar is cleared, so that callers may print."""
+        self._done.append(demonstration)
+        if self._bar.total is not None:  # unused tokens take no time
+            self._bar.total = self._bar.n + self._left * self._plan.settings.max_tokens
+        self._bar.clear()
+        yield
+        self._show()
+
+    @property
+    def _left(self) -> int:
+        return self._plan.demonstrations - len(self._done)
+
+    def _show(self) -> None:
+        used = f"{len(self._done)} of {self._plan.demonstrations} demonstrations"
+        spends = [one.spent.epsilon for one in self._done if one.spent is not None]
+        if self._plan.epsilon is not None:
+            # labels are disjoint, so the greatest counts; a plan counts as a whole
+            budget = epsilon_text(self._plan.epsilon)
+            used += f", epsilon {epsilon_text(max(spends, default=0.0))} of {budget} used"
+        self._bar.set_postfix_str(used)
+
 
 OnDemonstration = Callable[[Demonstration], None]
 

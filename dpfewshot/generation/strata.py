@@ -15,9 +15,8 @@ from dpfewshot.account.permit import Permit
 from dpfewshot.account.reservation import DelegatedDraw, Reservation, Terms
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.generation.bodies import Bodies
-from dpfewshot.generation.cancellation import Worker
 from dpfewshot.generation.checkpoint import NO_CHECKPOINT, Checkpoint, NoCheckpoint
-from dpfewshot.generation.request import GenerationRequest
+from dpfewshot.generation.request import GenerationRequest, Worker
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.telemetry import Observers
 from dpfewshot.planning.plan import StratumPlan

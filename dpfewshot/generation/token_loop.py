@@ -15,8 +15,7 @@ from dpfewshot.backends.text import ending_tokens
 from dpfewshot.backends.token_automaton import TokenAutomaton, token_automaton
 from dpfewshot.errors import BackendError
 from dpfewshot.generation.bodies import Bodies
-from dpfewshot.generation.draft import Draft
-from dpfewshot.generation.shaped_draft import ShapedDraft
+from dpfewshot.generation.draft import Draft, ShapedDraft
 from dpfewshot.mechanisms import Release
 from dpfewshot.prompts.writer import LabelPrompts
 from dpfewshot.sampling import Sampler

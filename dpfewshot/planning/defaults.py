@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Gaussian, Mechanism, PublicCentred, SoftmaxChoice
 from dpfewshot.planning.planner import Planner, plan_stratum
-from dpfewshot.planning.presets import TOP_K
-from dpfewshot.planning.settings import PROMPT_TOKEN_LIMIT, PlanSettings, Settings
+from dpfewshot.planning.settings import PROMPT_TOKEN_LIMIT, TOP_K, PlanSettings, Settings
 from dpfewshot.values import check_whole, counted
 
 QUIET = 0.1

@@ -252,6 +252,22 @@ class _Pinned:
         return [(one.st_size, one.st_mtime_ns) for one in seen]
 
 
+class _Columns:
+    """Columns of private values. Arrow's own show their values wherever an error's variables are printed."""
+
+    __slots__ = ("_columns",)
+
+    def __init__(self, columns: Sequence[Any]) -> None:
+        self._columns = columns
+
+    def __repr__(self) -> str:
+        return "_Columns()"
+
+    def at(self, row: int) -> list[Any]:
+        """The value of each column in a row."""
+        return [column[row].as_py() for column in self._columns]
+
+
 class _Index:
     """An Arrow file of records, mapped into memory.
 
@@ -277,12 +293,12 @@ class _Index:
             self.label_rows, self.unit_rows = _first_rows(reader, names)
             mapped = arrow.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             table = arrow.ipc.open_file(mapped).read_all()
-        self._values = [table.column(name) for name in ("text", *names)]
+        self._values = _Columns([table.column(name) for name in ("text", *names)])
         self._columns, self._pinned = place.columns, pinned
 
     def record(self, row: int) -> Record:
         """One record, by its number."""
-        return Record(*(values[row].as_py() for values in self._values), columns=self._columns)
+        return Record(*self._values.at(row), columns=self._columns)
 
     def check(self) -> None:
         """See `_Pinned.check`."""

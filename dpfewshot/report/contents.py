@@ -245,6 +245,8 @@ def _promise(
 def _of_choice(choice: Choice, spent: PrivacySpend) -> Promise | None:
     """The bound of a choice, and of the calibration that it chose."""
     calibration = choice.candidate.calibration
+    if choice.unprotected:  # the accuracies depend on what was chosen
+        return None
     if calibration is None:
         return _of(spent, choice.relation, "the choice")
     if calibration.spent is None or calibration.relation != choice.relation:

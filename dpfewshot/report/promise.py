@@ -18,7 +18,7 @@ from fractions import Fraction
 from typing import Final
 
 from dpfewshot.exact.rounding import own_context, to_digits
-from dpfewshot.planning.guidance import believed
+from dpfewshot.planning.plan import believed
 from dpfewshot.values import Relation
 
 _LARGEST_EXPONENT: Final = 700.0

@@ -17,7 +17,7 @@ from dpfewshot.cli.generate import generate
 from dpfewshot.cli.plan import comparison, describe
 from dpfewshot.cli.printing import aligned, in_options
 from dpfewshot.planning.compare import Compared
-from dpfewshot.planning.guidance import believed
+from dpfewshot.planning.plan import believed
 from dpfewshot.values import percent_text
 from tests.support.commands import Run
 from tests.support.factory import synthesizer

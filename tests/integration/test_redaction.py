@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.generation.cancellation import Stopped
 from dpfewshot.generation.generation import Generation
+from dpfewshot.generation.request import Stopped
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.strata import StratumRun
 from dpfewshot.prompts.writer import PromptWriter

@@ -16,8 +16,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.account.amounts import Amount
-from dpfewshot.generation.experiments import unaccounted
-from dpfewshot.generation.generation import Generation
+from dpfewshot.generation.generation import Generation, unaccounted
 from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import MECHANISMS, by_name

@@ -14,8 +14,7 @@ from dpfewshot.backends import Scripted
 from dpfewshot.backends.text import ending_tokens
 from dpfewshot.baselines import instruction_only_demonstrations
 from dpfewshot.errors import InvalidTask
-from dpfewshot.generation.draft import Draft
-from dpfewshot.generation.repetition import repeating
+from dpfewshot.generation.draft import Draft, repeating
 from dpfewshot.mechanisms import InvisibleInk, Mechanism, PublicCentred
 from dpfewshot.tasks import Task
 from tests.support.factory import synthesizer

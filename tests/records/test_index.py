@@ -22,6 +22,7 @@ from dpfewshot.errors import DPFewShotError, InvalidRecords, MissingExtra
 from dpfewshot.records import as_records, index, index_records, read_records
 from dpfewshot.records.units import units
 from dpfewshot.values import StoredRecords, columns_of, unit_of
+from tests.support.crash_reporter import collected
 from tests.support.refusals import PRIVATE, refusal
 
 pa = pytest.importorskip("pyarrow")
@@ -131,6 +132,20 @@ def test_a_data_set_of_the_library_is_read(tmp_path: Path) -> None:
     expected = as_records(made, unit="who")
     assert read_records(tmp_path / "saved", unit="who") == expected
     assert list(index_records(tmp_path / "saved", unit="who")) == expected
+
+
+def test_an_error_of_reading_holds_no_record(tmp_path: Path) -> None:
+    path = jsonl(tmp_path)
+    records = index_records(path, unit="who")
+    texts = {record.text for record in records}
+    with pytest.raises(IndexError) as beyond:
+        records[len(records)]
+    path.write_bytes(path.read_bytes() + b"\n")
+    for read in (lambda: records[1], lambda: list(records)):
+        with pytest.raises(InvalidRecords) as changed:
+            read()
+        for error in (beyond.value, changed.value):
+            assert not [text for text in texts if text in collected(error)]
 
 
 def test_it_needs_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

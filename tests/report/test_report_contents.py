@@ -131,6 +131,15 @@ def test_the_calibration_of_a_choice_adds_too() -> None:
     assert bound(certified=False, spent=None) is None
 
 
+def test_a_choice_among_texts_without_a_guarantee_has_no_bound() -> None:
+    """Its accuracies depend on the texts that were chosen."""
+    made = Choice.from_dict(choice())
+    raw = [dataclasses.replace(one, certified=False, spent=None) for one in made.demonstrations]
+    candidate = dataclasses.replace(made.candidate, demonstrations=raw)
+    assert promised(Sources(choice=made)) is not None
+    assert promised(Sources(choice=dataclasses.replace(made, candidate=candidate))) is None
+
+
 def test_a_choice_without_a_guarantee_is_confidential() -> None:
     seeded = dataclasses.replace(Choice.from_dict(choice()), certified=False, spent=None)
     for confidential in (False, True):

@@ -235,7 +235,7 @@ ACCOUNTING_AND_LEDGER = (
         "tests/integration/test_ledger_history.py tests/integration/test_ledger_tampering.py",
     ),
     Fault(
-        "dpfewshot/generation/checkpointed.py",
+        "dpfewshot/generation/checkpoint.py",
         "left[part] = max(0, left[part] - 1)",
         "left[part] = max(0, left[part] - 0)",
         "a draw that was made is not made again",

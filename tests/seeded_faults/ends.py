@@ -48,7 +48,7 @@ ENDS = (
         "tests/records/test_reading.py",
     ),
     Fault(
-        "dpfewshot/planning/guidance.py",
+        "dpfewshot/planning/plan.py",
         "odds = math.exp(min(epsilon, _LARGEST_EXPONENT)) * prior",
         "odds = math.exp(min(epsilon, 9.0)) * prior",
         "a plan's odds bound what a reader may learn",

@@ -43,14 +43,14 @@ LOOP_AND_PARTS = (
         "tests/property/test_repetition.py",
     ),
     Fault(
-        "dpfewshot/generation/repetition.py",
+        "dpfewshot/generation/draft.py",
         "range(len(tokens) - size + 1)",
         "range(len(tokens) - 2 * size + 1)",
         "no n-gram comes twice",
         "tests/property/test_repetition.py",
     ),
     Fault(
-        "dpfewshot/generation/shaped_draft.py",
+        "dpfewshot/generation/draft.py",
         "allowed[rule(public_logprobs[allowed], frozenset())]",
         "np.array(rule(public_logprobs, frozenset()))",
         "only tokens that the schema allows are candidates",

@@ -15,8 +15,7 @@ from dpfewshot.mechanisms import AdaDPSyn, Gaussian, Mechanism, PublicCentred, R
 from dpfewshot.planning.defaults import QUIET, WorkLimit, decide, prompts_within
 from dpfewshot.planning.plan import GenerationPlan, Stratum
 from dpfewshot.planning.planner import Planner
-from dpfewshot.planning.presets import preset
-from dpfewshot.planning.settings import PlanSettings, Settings
+from dpfewshot.planning.settings import PlanSettings, Settings, preset
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.values import NO_PRIVACY, PrivacyBudget, Record, Relation
 from tests.support import factory

@@ -10,8 +10,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.mechanisms import PublicCentred
-from dpfewshot.planning.guidance import READABLE_NOISE
-from dpfewshot.planning.plan import GenerationPlan
+from dpfewshot.planning.plan import READABLE_NOISE, GenerationPlan
 from dpfewshot.values import epsilon_text
 from tests.support.factory import synthesizer
 from tests.support.scripts import TASK
