@@ -36,8 +36,11 @@ OPEN_FILES = Path("/proc/self/fd")
 ALL_LAYERS: Final = 2**31 - 1
 """More layers than any model has."""
 
-# llama.cpp logs paths and, at some levels, prompt text. This object must outlive every call of the library.
-_drop_message = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
+# llama.cpp logs paths and, at some levels, prompt text. What drops a message is native code, without
+# effect: Python code would raise a pending KeyboardInterrupt, which ctypes swallows.
+_drop_message = ctypes.cast(
+    ctypes.CDLL(None).abs, ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+)
 
 
 @cache
