@@ -40,7 +40,7 @@ from dpfewshot.account.rule import EMPTY, Admission, Rule
 from dpfewshot.account.scopes import check_partition
 from dpfewshot.account.verification import Snapshot, Verification, check, tally_of
 from dpfewshot.errors import LedgerError
-from dpfewshot.runtime.redaction import redacts_errors_of_methods
+from dpfewshot.runtime.redaction import redacts_errors, redacts_errors_of_methods
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 
 NAME_IT: Final = (
@@ -102,6 +102,7 @@ class Account:
             self._store.__reduce_ex__(protocol)
         return super().__reduce_ex__(protocol)
 
+    @redacts_errors(LedgerError, f"the account ({VERIFY})")
     def __str__(self) -> str:
         standing = self._store.standing()
         spent, left = standing.spent.as_spend(), standing.left.as_remainder()

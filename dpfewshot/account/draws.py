@@ -80,7 +80,8 @@ class DrawCounts:
         Raises:
             LedgerError: more would be left than the lease began with.
         """
-        if _whole(count) < 0 or self.left[part] + count > granted.left[part]:
+        known = 0 <= part < len(self.left)
+        if not known or _whole(count) < 0 or self.left[part] + count > granted.left[part]:
             raise LedgerError("more draws are given back than were taken")
         return self._with(part, self.left[part] + count)
 

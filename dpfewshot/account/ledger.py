@@ -13,7 +13,7 @@ from dpfewshot.account.account import Account, storable
 from dpfewshot.account.names import dataset_name, similar
 from dpfewshot.account.rule import Admission, Rule
 from dpfewshot.errors import InvalidPlan, LedgerError, MissingExtra
-from dpfewshot.runtime.redaction import redacts_errors_of_methods
+from dpfewshot.runtime.redaction import redacts_errors, redacts_errors_of_methods
 from dpfewshot.values import PrivacyBudget, Relation
 
 if TYPE_CHECKING:
@@ -225,6 +225,7 @@ def account_of_run(
     return account
 
 
+@redacts_errors(LedgerError, "opening an account")
 def open_account(
     url: str,
     dataset: str,

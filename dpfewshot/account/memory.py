@@ -174,6 +174,7 @@ class MemoryStore:
         self._limit = limit
         self._partition: str | None = None
         self._entries: dict[int, Entry] = {}
+        self._added: Entry | None = None  # until its event is recorded
         self._events: defaultdict[int, list[Mapping[str, Any]]] = defaultdict(list)
         # unique across accounts: a checkpoint may name the entry of a process that has ended
         self._numbers = itertools.count(int.from_bytes(os.urandom(6), "big"))
@@ -248,11 +249,8 @@ class MemoryStore:
 
     def add(self, scope: str | None, tally: Tally, draws: DrawCounts | None) -> int:
         """See `Transaction`."""
-        entry = Entry(next(self._numbers), scope, tally, RESERVED, draws)
-        self._entries[entry.number] = entry
-        if scope is not None and self._partition is None:
-            self._partition = partition_of(scope)
-        return entry.number
+        self._added = Entry(next(self._numbers), scope, tally, RESERVED, draws)
+        return self._added.number
 
     def replace(self, entry: Entry) -> None:
         """See `Transaction`."""
@@ -286,3 +284,8 @@ class MemoryStore:
                     "hash": "",
                 }
             )
+        if self._added is not None and self._added.number == entry:
+            if scope is not None and self._partition is None:
+                self._partition = partition_of(scope)
+            self._entries[entry] = self._added  # last: what an interrupt leaves before it counts nothing
+            self._added = None

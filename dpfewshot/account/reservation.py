@@ -14,7 +14,7 @@ from dpfewshot.account.draws import USED_UP, DrawCounts, new_lease
 from dpfewshot.account.history import Details
 from dpfewshot.account.memory import ELSEWHERE
 from dpfewshot.account.permit import Permit
-from dpfewshot.errors import BudgetExceeded, DPFewShotError, LedgerError
+from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.runtime.forking import start_afresh_in_children
 
 
@@ -98,9 +98,9 @@ class Reservation:
         counts = DrawCounts((terms.draws,) * terms.disjoint_parts, lease)
         try:
             return cls(account, terms, account.reserve(terms.scope, terms.cost, terms.details, counts), lease)
-        except DPFewShotError:
+        except (BudgetExceeded, InvalidPlan):
             raise
-        except BaseException:  # an interrupt may come after the commit and before its answer
+        except BaseException:  # an interrupt or a lost answer may come after the commit
             with suppress(LedgerError):
                 account.withdraw(lease)
             raise
@@ -253,7 +253,7 @@ class Reservation:
             self.lease, self._left = lease, list(left)
 
     def _one_of(self, part: int) -> DelegatedDraw:
-        if self._left[part] < 1:
+        if self._closed or self._left[part] < 1:
             raise BudgetExceeded(USED_UP)
         tokens, noise = self._terms.tokens_per_draw, self._terms.noise_multiplier
         return DelegatedDraw(self._account, self.entry, self.lease, part, tokens, noise)
@@ -270,7 +270,7 @@ class Reservation:
         """Leave the remaining draws to a later run, which resumes them; this object draws no more."""
         with self._lock:
             self._give_back()
-            self._account = None
+            self._account, self._closed = None, True
             self._left = [0] * len(self._left)
 
     def close(self) -> None:
