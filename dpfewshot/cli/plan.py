@@ -91,7 +91,7 @@ def _cross_checks(plan: GenerationPlan) -> Iterator[tuple[str | None, float, flo
 
 
 def _as_dict(row: Compared) -> dict[str, object]:
-    told = row.plan.as_dict()
+    told = row.plan.as_dict() | {"noise_on_mean": row.plan.noise_on_mean}
     names = (
         "mechanism",
         "prompts_per_draw",

@@ -157,7 +157,7 @@ def test_ray_refuses_what_it_cannot_pickle_without_printing_it(
     ray: Executor, capfd: pytest.CaptureFixture[str]
 ) -> None:
     made = factory.synthesizer(fleet.sure(), prompts_per_draw=100)
-    with pytest.raises(dpf.LedgerError, match="ledger="):
+    with pytest.raises(dpf.LedgerError, match="open_account"):
         made.generate_all(executor=ray, worker_backend=fleet.sure)
     assert made.spent.epsilon == 0
     assert capfd.readouterr() == ("", "")

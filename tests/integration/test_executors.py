@@ -161,7 +161,7 @@ def test_a_worker_refuses_a_backend_that_mixes_batches(threads: Executor, accoun
 @pytest.mark.parametrize(
     ("has_ledger", "worker_backend", "error", "words"),
     [
-        (False, fleet.sure, dpf.LedgerError, "ledger="),
+        (False, fleet.sure, dpf.LedgerError, "open_account"),
         (True, None, dpf.InvalidPlan, "worker_backend="),
         (True, lambda: Sentence(sure=0.9), dpf.BackendError, "can import"),
     ],

@@ -116,7 +116,8 @@ def _calibrated(here: Here) -> object:
 
 METHODS: dict[str, Call] = {
     "plan": lambda here: here.synthesizer().plan,
-    "accountant": lambda here: _spent(here.synthesizer()),
+    "account": lambda here: _spent(here.synthesizer()),
+    "spent": lambda here: here.synthesizer().spent,
     "compare": lambda here: here.synthesizer().compare(target_noise=1.0),
     "probe": lambda here: here.synthesizer().probe(0.01),
     "generate": lambda here: here.synthesizer().generate("delivery"),
@@ -223,7 +224,7 @@ def test_spans_and_metrics_are_compared() -> None:
 
 def test_every_public_member_is_tried() -> None:
     public = {name for name in dir(dpf.Synthesizer) if not name.startswith("_")}
-    assert public | {"accountant"} == set(METHODS)
+    assert public == set(METHODS)
 
 
 def test_every_function_that_takes_records_is_tried_or_named() -> None:

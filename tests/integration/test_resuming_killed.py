@@ -62,7 +62,7 @@ def run_with_boundaries(folder: Path, dies_at: int | None, *, forgets: Sequence[
         setattr(kind, name, outer)
 
     for kind in forgets:
-        kind.draw = lambda *_: None  # type: ignore[attr-defined]
+        kind.draw = lambda *_: 1  # type: ignore[attr-defined]
     for name in ("reserved", "resuming", "draw", "token", "finish"):
         watched(Checkpoint, name)
     for name in ("reserve", "draw", "resume"):

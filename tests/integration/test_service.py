@@ -189,7 +189,7 @@ def test_a_budget_in_memory_is_refused_in_a_child() -> None:
     for _ in "ab":  # before and after the parent reserved
         told = in_child(lambda: made.generate("refund").text)
         assert told.startswith("LedgerError: ")
-        assert "ledger=" in told
+        assert "open_account" in told
         assert in_child(lambda: str(made.spent)).startswith("LedgerError")
         made.generate("refund" if made.spent == NOTHING else "delivery")
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 from scipy import stats
 
-from dpfewshot.account.reservation import Reservation
+from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.accounting import PoissonGaussian, calibrate
 from dpfewshot.backends import Scripted
 from dpfewshot.generation.token_loop import TokenLoop
@@ -66,7 +66,7 @@ def count_hits(backend: Votes, units: list[list[list[int]]], noise: float, audit
     sampler = PoissonSampler(Fraction(1, 2), 1, 1)
     hits = 0
     for _ in range(audit.runs):
-        one = Reservation(None, 0, draws=1, tokens_per_draw=audit.block, noise_multiplier=noise)
+        one = Reservation.make(None, Terms(None, None, 1, audit.block, noise, {}))
         release = Gaussian(top_k=None).start(draws, noise)
         released = [
             0,
