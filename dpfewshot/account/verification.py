@@ -284,7 +284,7 @@ def _in_words(entry: Row | None) -> str:
     """An entry as a message shows it."""
     if entry is None:
         return "missing"
-    names = ("epsilon", "delta", *(["renyi"] if entry.get("renyi") else []))
+    names = ("epsilon", "delta", *(["renyi"] if entry["renyi"] else []))
     amounts = ", ".join(f"{name}={_value(name, entry[name])}" for name in names)
     scope = "the whole data set" if entry["scope"] is None else repr(entry["scope"])
     return f"{entry['state']} with {amounts} for {scope}"

@@ -202,7 +202,15 @@ def long_book(plans: int) -> Snapshot:
         act("reserve", Amount(10**10, 1), number)
         act("charge", None, number)
         entries.append(
-            {"id": number, "scope": None, "epsilon": 10**10, "delta": 1, "state": "charged", **columns(None)}
+            {
+                "id": number,
+                "scope": None,
+                "epsilon": 10**10,
+                "delta": 1,
+                "state": "charged",
+                "renyi": None,
+                **columns(None),
+            }
         )
         if number == plans // 2:
             act("change-budget", Amount(10**15 + 1, 10**15))
