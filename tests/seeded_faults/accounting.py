@@ -215,7 +215,7 @@ ACCOUNTING_AND_LEDGER = (
     ),
     Fault(
         "dpfewshot/account/draws.py",
-        "if _whole(count) < 0 or self.left[part] + count > granted.left[part]:",
+        "if not known or _whole(count) < 0 or self.left[part] + count > granted.left[part]:",
         "if _whole(count) < 0:",
         "no more draws come back than the lease was granted",
         "tests/account/test_draws_ahead.py",
