@@ -283,17 +283,16 @@ def generate(backend: LlamaCpp, records: list[dpf.Record], prompts: int, tokens:
     """Generates a demonstration of TREC's Location with a ledger in a file, and returns its token count."""
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{Path(folder) / 'budget.db'}"
-        dpf.BudgetLedger.open(url).create("trec", dpf.PrivacyBudget(epsilon=4, delta=1e-5))
+        budget = dpf.PrivacyBudget(epsilon=4, delta=1e-5)
         synthesizer = dpf.Synthesizer(
             dpf.tasks.TREC,
             records,
             backend,
-            budget=dpf.PrivacyBudget(epsilon=4, delta=1e-5),
+            budget=budget,
             settings=dpf.Settings(prompts_per_draw=prompts, tokens_per_draw=every),
             max_tokens=tokens,
             labels=["Location"],
-            ledger=url,
-            dataset="trec",
+            account=dpf.open_account(url, "trec", create=budget),
         )
         return synthesizer.generate("Location").token_count
 

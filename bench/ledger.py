@@ -261,10 +261,10 @@ def share_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
     for name, make in ledgers.items():
         account = dpf.BudgetLedger.open(make()).create(DATASET, dpf.PrivacyBudget(8.0, 1e-3))
         took: Timed = []
-        for act in ("reserve", "draw", "settle", "cancel"):
+        for act in ("reserve", "draw", "record_release", "settle", "cancel"):
             setattr(account, act, timed(getattr(account, act), took))
         made = dpf.Synthesizer(
-            SUPPORT_TICKETS, support_tickets(), backend, budget=dpf.PrivacyBudget(4.0, 1e-5), ledger=account,
+            SUPPORT_TICKETS, support_tickets(), backend, budget=dpf.PrivacyBudget(4.0, 1e-5), account=account,
             max_tokens=MAX_TOKENS,
             settings=dpf.Settings(prompt_token_limit=PROMPT_TOKENS, record_token_cap=32),
         )  # fmt: skip

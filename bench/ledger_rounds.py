@@ -69,7 +69,9 @@ def kill_rounds(url: str, rounds: int, *, forgetful: bool = False) -> dict[str, 
         boundaries = ["after release"]
         vars(account).update(
             reserve=lambda *_: Reserved(1, "none"),
-            draw=lambda *arguments: arguments[3] if len(arguments) > 3 else 1,  # noqa: PLR2004 - the count
+            draw=lambda *arguments: arguments[2],
+            record_release=_nothing,
+            give_back=_nothing,
             settle=_nothing,
             cancel=_nothing,
         )
@@ -79,7 +81,7 @@ def kill_rounds(url: str, rounds: int, *, forgetful: bool = False) -> dict[str, 
         _RECORDS,
         backend,
         budget=_PLAN,
-        ledger=account,
+        account=account,
         labels=["refund"],
         max_tokens=4,
         settings=dpf.Settings(preset="tang"),

@@ -16,7 +16,6 @@ from bench.utility import ROOT
 from dpfewshot.audit.bounds import Rate, TradeOff, most_probable
 from dpfewshot.backends import Scripted
 from dpfewshot.generation.generation import unaccounted
-from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.mechanisms import Gaussian, Mechanism
 from dpfewshot.runtime.files import write_whole
 
@@ -73,8 +72,10 @@ def synthesizer(
 
 def planted(synthesizer: dpf.Synthesizer, plays: int) -> int:
     """The number of demonstrations, of so many, that hold the planted word."""
-    request = GenerationRequest("refund", synthesizer.plan.settings.max_tokens)
-    return sum(PLANTED.strip() in unaccounted(synthesizer.set_up).release(request).text for _ in range(plays))
+    request = "refund", synthesizer.plan.settings.max_tokens
+    return sum(
+        PLANTED.strip() in unaccounted(synthesizer.set_up).release(*request).text for _ in range(plays)
+    )
 
 
 def main() -> None:

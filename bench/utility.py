@@ -38,7 +38,6 @@ from dpfewshot.evaluation import (
 )
 from dpfewshot.evaluation.conditions import INSTRUCTION_ONLY, NON_PRIVATE_SAMPLE
 from dpfewshot.generation.generation import unaccounted
-from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import AdaDPSyn, Gaussian, Mechanism, PublicCentred, ReportNoisyMax, SoftmaxChoice
 from dpfewshot.mechanisms.adadpsyn import published
@@ -186,7 +185,7 @@ class FreshNoise:
         generation = unaccounted(_on_one_draw(every_token.synthesizer(request).set_up))
         return request.in_order(
             [
-                generation.release(GenerationRequest(label, self.synthetic.max_tokens))
+                generation.release(label, self.synthetic.max_tokens)
                 for _ in range(request.shots_per_label)
                 for label in sorted(set(request.labels))
             ]

@@ -103,9 +103,7 @@ def walked(ledger: str | None) -> Walk:
         budget=BUDGET,
         mechanism=Gaussian(top_k=None),
         max_tokens=TOKENS,
-        ledger=ledger,
-        dataset="walk" if ledger else None,
-        create=ledger is not None,
+        account=dpf.open_account(ledger, "walk", create=BUDGET) if ledger else None,
         settings=dpf.Settings(prompts_per_draw=PROMPTS, tokens_per_draw=1),
     ) as synthesizer:
         with counted() as walk:

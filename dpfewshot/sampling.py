@@ -113,27 +113,73 @@ class FixedSizeSampler:
         return [drawn[start : start + size] for start in range(0, len(drawn), size)]
 
 
-def disjoint_parts(units: int, parts: int, random_source: RandomSource | None = None) -> list[Integers]:
-    """Assign each unit by itself, uniformly, to one of P parts.
+_HOLDOUT_RULE: Final = "dpfewshot holdout 1"
+_PARTS_RULE: Final = "dpfewshot parts 1"
+"""Name the rules below. Another rule needs another name, or units would change parts within an account."""
 
-    The sizes of the parts are random. If a list were cut into equal parts, one more unit would move every
-    later one.
+
+def _place(unit: Unit, rule: str, places: int) -> int | None:
+    """Which of equally likely places a unit has under a rule; None if its first record cannot be read.
+
+    Its SHA-256 decides: of its name if there is a unit column, else of its text. So every process and every
+    session puts a unit in the same part (docs/proofs/sampling.md, Lemmas 3 and 4).
+    """
+    first = unit[0]
+    if first is None:
+        return None
+    key = ["text", first.text] if first.unit is None else ["unit", first.unit]
+    digest = hashlib.sha256(json.dumps([rule, *key]).encode()).digest()
+    return int.from_bytes(digest) * places >> 8 * len(digest)
+
+
+def _deciding_column(records: Records | StoredRecords) -> tuple[str, str]:
+    """What `_place` reads of a unit, and of which column.
+
+    Raises:
+        InvalidPlan: the texts decide, and their identifiers were masked: another version of what masks them
+            would change the parts.
+    """
+    unit = unit_of(records)
+    if unit is None and columns_of(records).masked:
+        raise InvalidPlan(
+            "a holdout, and disjoint parts, divide records without units by their texts, which are masked: "
+            "name a unit column"
+        )
+    return ("text", records.text) if unit is None else ("unit", unit)
+
+
+def disjoint_parts(units: UnitSequence, parts: int) -> list[UnitSequence]:
+    """Divide units into P parts by a fixed rule for each unit alone.
+
+    The sizes of the parts are private. If a list were cut into equal parts, one more unit would move every
+    later one. A unit whose first record cannot be read is a null, in no part.
 
     Args:
-        units: how many there are; private.
+        units: of a stratum. Private; the first record of each is read.
         parts: P ≥ 1.
-        random_source: for tests alone; None is the operating system's generator.
-
-    Returns:
-        For each part, the positions of its units, ascending.
     """
-    part_of_unit = _core.uniform_integers(parts, units, random_source).astype(np.int64)
-    ends = np.cumsum(np.bincount(part_of_unit, minlength=parts))
-    return np.split(np.argsort(part_of_unit, kind="stable"), ends[:-1])
+    if parts == 1:
+        return [units]
+
+    found = (none_if_it_fails(partial(_place, (first,), _PARTS_RULE, parts)) for first in units.firsts())
+    numbers = np.fromiter((-1 if number is None else number for number in found), np.int64)
+    return [units.chosen(np.flatnonzero(numbers == part)) for part in range(parts)]
 
 
-_RULE: Final = "dpfewshot holdout 1"
-"""Names the rule below. Another rule needs another name, or units would change parts within an account."""
+def part_names(records: Records | StoredRecords, parts: int) -> tuple[str, ...]:
+    """How scopes name the parts of a stratum: their number, and the rule that makes them, by its hash.
+
+    Args:
+        records: only what is said of their columns is read.
+        parts: P ≥ 1; one part has no name.
+
+    Raises:
+        InvalidPlan: as for a holdout.
+    """
+    if parts == 1:
+        return ("",)
+    rule = hashlib.sha256(json.dumps([_PARTS_RULE, parts, *_deciding_column(records)]).encode()).hexdigest()
+    return tuple(f", part {part + 1} of {parts} by {rule}" for part in range(parts))
 
 
 @dataclass(frozen=True)
@@ -167,17 +213,13 @@ class Holdout:
         return 1 - self.fraction
 
     def chooses(self, unit: Unit) -> bool | None:
-        """Whether a unit is held out: its digest, as a number in [0, 1), is below the fraction.
+        """Whether a unit is held out: its digest, as one of so many places, is below the fraction.
 
         Returns:
             None if its first record cannot be read.
         """
-        first = unit[0]
-        if first is None:
-            return None
-        key = ["text", first.text] if first.unit is None else ["unit", first.unit]
-        digest = hashlib.sha256(json.dumps([_RULE, *key]).encode()).digest()
-        return int.from_bytes(digest) * self.fraction.denominator < self.fraction.numerator << 8 * len(digest)
+        place = _place(unit, _HOLDOUT_RULE, self.fraction.denominator)
+        return None if place is None else place < self.fraction.numerator
 
     def generating(self, members: UnitSequence) -> UnitSequence:
         """The units that generate, in order."""
@@ -204,18 +246,15 @@ class Holdout:
         """
         if not self.fraction:
             return ()
-        unit = unit_of(records)
-        if unit is None and columns_of(records).masked:
-            raise InvalidPlan(
-                "a holdout divides records without units by their texts, which are masked: name a unit column"
-            )
-        column = ("text", records.text) if unit is None else ("unit", unit)
-        return (_RULE, str(self.fraction), *column)
+        return (_HOLDOUT_RULE, str(self.fraction), *_deciding_column(records))
 
 
-def partition_of_units(task: Task, records: Records | StoredRecords, holdout: Holdout) -> Partition:
-    """The strata of a task's data set: its labels, and what a holdout keeps for choosing."""
-    return Partition(task.name, task.labels or (), records.label, holdout.rule(records))
+def partition_of_units(
+    task: Task, records: Records | StoredRecords, holdout: Holdout, parts: int = 1
+) -> Partition:
+    """The strata of a task's data set: its labels, what a holdout keeps for choosing, and disjoint parts."""
+    labels, names = task.labels or (), part_names(records, parts)
+    return Partition(task.name, labels, records.label, holdout.rule(records), names)
 
 
 def _below(bound: int, random_source: RandomSource | None) -> int:

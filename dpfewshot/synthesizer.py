@@ -6,21 +6,19 @@ It checks, plans, opens the account and hands the pieces to `generation`, whose 
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Final, Self
 
-from dpfewshot.account.account import Account
-from dpfewshot.account.ledger import account_of_run
+from dpfewshot.account.account import Account, account_of_run
 from dpfewshot.backends.protocol import LogprobBackend, check_invariance, states_invariance
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.generation.generation import Generation
-from dpfewshot.generation.request import GenerationRequest, StopSignal
-from dpfewshot.generation.runner import OnDemonstration, checkpointed, identity, release_all
+from dpfewshot.generation.runner import OnDemonstration, release_all
 from dpfewshot.generation.set_up import SetUp
+from dpfewshot.generation.stopping import StopSignal
 from dpfewshot.generation.telemetry import Observer, observers_of
 from dpfewshot.generation.units import check_every_label_has_units, labels_of, planned_labels, units_by_scope
 from dpfewshot.generation.worker_backend import BackendFactory
@@ -70,11 +68,8 @@ class Synthesizer:
         population: public n of each label, {label: n}, or one number if labels are free. With it, neighbours
             add or remove one unit. Without it, n is counted, and neighbours zero a unit out.
         labels: the labels to generate, public input; by default the task's. Required if its labels are free.
-        ledger: a durable budget: "sqlite:///budget.db", "postgresql+psycopg://...", a BudgetLedger, or an
-            account that others spend from too, such as `Account.in_memory`.
-        dataset: the ledger account's name, required with a URL or a BudgetLedger. The account must exist
-            (`dpfewshot ledger create`, `BudgetLedger.create`).
-        create: create the account with this budget if the ledger has none of that name.
+        account: what pays: `open_account(url, name)`, which outlives the process and which many share, or
+            `Account.in_memory(budget)`. None is one in memory of this budget.
         settings: M, N, R and what else only experts set.
         observers: are told what is released (`dpfewshot.generation.telemetry`, docs/how-to/service.md), after
             a `LogObserver`, which logs to "dpfewshot".
@@ -83,8 +78,7 @@ class Synthesizer:
         InvalidPlan: settings that no plan can honour.
         InvalidRecords: a record's label is not the task's.
         BackendNotBatchInvariant: the backend does not state batch invariance.
-        LedgerError: the ledger cannot be used, or has no such account, or its account is for another relation
-            or unit.
+        LedgerError: the account is for another relation or unit.
     """
 
     _random_source: RandomSource | None = None
@@ -103,9 +97,7 @@ class Synthesizer:
         mechanism: Mechanism | None = None,
         population: Population = None,
         labels: Sequence[str] | None = None,
-        ledger: object = None,
-        dataset: str | None = None,
-        create: bool = False,
+        account: Account | None = None,
         settings: Settings = _PLANNED,
         observers: Iterable[Observer] = (),
     ) -> None:
@@ -141,24 +133,21 @@ class Synthesizer:
         )
         certified = limit is not None and sound
         unit = unit_of(records)
-        account = account_of_run(
-            limit if certified else None, ledger, dataset, relation=relation, unit=unit, create=create
-        )
-        if account is not None and ledger is not None and account.parallel and unit is not None:
+        paying = account_of_run(account, limit if certified else None, relation=relation, unit=unit)
+        if account is not None and account.parallel and unit is not None:
             check_every_label_has_units(task, records, relation)
-        partition = partition_of_units(task, records, open_settings.division)
+        division = open_settings.division, open_settings.disjoint_parts
+        partition = partition_of_units(task, records, *division)
         set_up = SetUp(
             task, backend, decided.mechanism, plan, units, certified, partition, self._random_source
         )
         told = observers_of(decided.mechanism.name, relation, observers)
-        self._generation = Generation(set_up, account, told)
-        self._identity = {
+        identity = {
             "budget": None if limit is None else dataclasses.asdict(limit),
-            "dataset": dataset,
-            "unit": unit,
             **columns_of(records).identity(),
             "vocabulary": backend.vocabulary_size,
         }
+        self._generation = Generation(set_up, paying, told, identity)
 
     @property
     def plan(self) -> GenerationPlan:
@@ -176,12 +165,17 @@ class Synthesizer:
     @property
     def account(self) -> Account | None:
         """What pays; None without a guarantee."""
-        return self._generation.books.account
+        return self._generation.account
 
     @property
     def spent(self) -> PrivacySpend:
         """What is reserved or charged on the account; (0, 0) without one."""
         return PrivacySpend(0.0, 0.0) if self.account is None else self.account.spent
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the account has a run of this plan, of whichever process, that nobody has finished."""
+        return self._generation.unfinished
 
     def compare(self, *, target_noise: float) -> list[Compared]:
         """Every mechanism and setting for these records and this budget, side by side. Spends nothing.
@@ -221,45 +215,47 @@ class Synthesizer:
             LedgerError: the charge could not be recorded; nothing is drawn without it. Or the demonstration
                 could not be: call again, which returns it and draws nothing.
         """
-        return self._generation.release(GenerationRequest(label, self._at_most(max_tokens)))
+        return self._generation.release(label, self._at_most(max_tokens))
 
     def generate_all(
         self,
         *,
         on_demonstration: OnDemonstration | None = None,
-        checkpoint: str | os.PathLike[str] | None = None,
+        resume: bool | str = False,
         executor: Executor | None = None,
         worker_backend: BackendFactory | None = None,
     ) -> Demonstrations:
         """Release every planned demonstration, with a progress bar on a terminal.
 
         Args:
-            on_demonstration: called with each demonstration as it is released, one call at a time.
-            checkpoint: a file from which a later run resumes, created if it does not exist. Finished
-                demonstrations are not paid for again; an interruption costs the draw in progress
-                (docs/proofs/resuming.md).
-            executor: makes the draws, of several strata at a time: a `ThreadPoolExecutor`, a
+            on_demonstration: called with each demonstration as it is released, one call at a time; first with
+                those that an earlier process released, which may have ended before it was told.
+            resume: continue the newest run of this plan in the account, which must be a ledger's, or begin
+                one. What it released is returned and not paid for again, all of it if it is finished. A
+                process that still runs it draws no more (docs/proofs/resuming.md). A string names the run,
+                for those who make several with one plan: one a night, say.
+            executor: makes the demonstrations, of several strata at a time: a `ThreadPoolExecutor`, a
                 `ProcessPoolExecutor` or a `RayExecutor` (docs/how-to/scale.md). Workers in other processes
-                need `ledger=`.
+                need an account of a ledger.
             worker_backend: makes the backend of each worker: a function without arguments, or
                 "package.module:factory". None: threads share the synthesizer's; other processes need one.
 
         Raises:
-            InvalidPlan: the checkpoint is of another plan, or a worker has no backend or another model.
-            BudgetExceeded, BackendError, LedgerError: as `generate`. With a checkpoint, all demonstrations
-                that can be made are made first. LedgerError also if the checkpoint cannot be read or written.
+            InvalidPlan: `resume` without a ledger, or a worker has no backend or another model.
+            BudgetExceeded, BackendError, LedgerError: as `generate`. All demonstrations that draws are left
+                for are made before BudgetExceeded names those that cannot be.
         """
         try:
             workers = Workers.of(executor, self._backend, worker_backend)
         finally:
             del worker_backend  # its representation may hold a key, and this frame is in tracebacks
-        return self._generate_all(on_demonstration, checkpoint, workers, StopSignal())
+        return self._generate_all(on_demonstration, workers, StopSignal(), resume=resume)
 
     def close(self) -> None:
-        """Settle what drew, give back what did not, and refuse every later call with `BudgetExceeded`.
+        """Give back what never drew, and refuse every later call with `BudgetExceeded`.
 
-        What a run with a checkpoint reserved stays with the checkpoint. Never call it in a signal handler
-        (docs/how-to/service.md).
+        What an unfinished run on a ledger has left stays open to `generate_all(resume=True)`. Never call this
+        in a signal handler (docs/how-to/service.md).
 
         Raises:
             LedgerError: something could not be given back; it stays spent, until this is called again.
@@ -278,16 +274,16 @@ class Synthesizer:
         When it is cancelled, the thread stops before the next token. What was drawn stays charged, a plan
         that drew nothing is given back, and nothing stays locked.
         """
-        worker, tokens = self._generation.run_of(label).worker, self._at_most(max_tokens)
-        return await worker.run(
-            lambda stop: self._generation.release(GenerationRequest(label, tokens, stop=stop))
-        )
+        self._generation.plan.stratum_of(label)  # refuses a label that is not planned
+        tokens = self._at_most(max_tokens)
+        worker = self._generation.workers[label]
+        return await worker.run(lambda stop: self._generation.release(label, tokens, stop))
 
     async def agenerate_all(
         self,
         *,
         on_demonstration: OnDemonstration | None = None,
-        checkpoint: str | os.PathLike[str] | None = None,
+        resume: bool | str = False,
         executor: Executor | None = None,
         worker_backend: BackendFactory | None = None,
     ) -> Demonstrations:
@@ -296,21 +292,21 @@ class Synthesizer:
             workers = Workers.of(executor, self._backend, worker_backend)
         finally:
             del worker_backend  # its representation may hold a key, and this frame is in tracebacks
-        return await self._generation.worker.run(
-            lambda stop: self._generate_all(on_demonstration, checkpoint, workers, stop)
+        return await self._generation.workers[None].run(
+            lambda stop: self._generate_all(on_demonstration, workers, stop, resume=resume)
         )
 
     def _generate_all(
         self,
         on_demonstration: OnDemonstration | None,
-        checkpoint: str | os.PathLike[str] | None,
         workers: Workers | None,
         stop: StopSignal,
+        *,
+        resume: bool | str,
     ) -> Demonstrations:
-        if checkpoint is None:
-            return release_all(self._generation, on_demonstration, stop, workers)
-        with checkpointed(self._generation, checkpoint, identity(self._generation, self._identity)):
-            return release_all(self._generation, on_demonstration, stop, workers)
+        if resume is not False:
+            self._generation.resume("" if resume is True else resume)
+        return release_all(self._generation, on_demonstration, stop, workers, resume=resume is not False)
 
     def _at_most(self, max_tokens: int | None) -> int:
         planned = self._planner.settings.max_tokens

@@ -70,7 +70,7 @@ class Columns:
     masked: str = ""
 
     def identity(self) -> dict[str, str]:
-        """What the runs of one checkpoint share."""
+        """What a run has in common with the one that it continues."""
         return {"label_column": self.label} | ({"masked": self.masked} if self.masked else {})
 
 

@@ -52,11 +52,11 @@ def main(arguments: Sequence[str], open_backend: Callable[[], LogprobBackend] = 
             open_backend(),
             budget=dpf.PrivacyBudget(epsilon=2, delta=1e-6),  # of one night
             max_tokens=16,
-            ledger=account,
+            account=account,
             settings=dpf.Settings(prompts_per_draw=40, tokens_per_draw=4),
         )
         try:
-            demonstrations = synthesizer.generate_all(checkpoint=options.folder / f"{options.day}.checkpoint")
+            demonstrations = synthesizer.generate_all(resume=options.day)
         except dpf.BudgetExceeded as error:
             logging.error("nothing more is released: %s", error)  # noqa: TRY400 - a refusal needs no stack
             return BUDGET_EXCEEDED

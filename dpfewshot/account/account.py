@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import secrets
 import shlex
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any, Final, NamedTuple, Self, SupportsIndex
 
 from dpfewshot.account.amounts import LARGEST, Amount, Cost, in_words
-from dpfewshot.account.draws import COUNTED, NOT_COUNTED, WHAT_TO_DO, DrawCounts, draws_in, granted
+from dpfewshot.account.draws import COUNTED, NOT_COUNTED, DrawCounts, draws_in, granted
 from dpfewshot.account.history import (
     CANCEL,
     CANCELLED,
@@ -35,11 +35,11 @@ from dpfewshot.account.history import (
     as_shown,
     plan_facts,
 )
-from dpfewshot.account.memory import AccountSettings, Entry, MemoryStore, Store, Transaction
+from dpfewshot.account.memory import AccountSettings, Entry, MemoryStore, Store
 from dpfewshot.account.rule import EMPTY, Admission, Rule
 from dpfewshot.account.scopes import check_partition
 from dpfewshot.account.verification import Snapshot, Verification, check, tally_of
-from dpfewshot.errors import LedgerError
+from dpfewshot.errors import InvalidPlan, LedgerError
 from dpfewshot.runtime.redaction import redacts_errors, redacts_errors_of_methods
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 
@@ -117,7 +117,7 @@ class Account:
 
     @property
     def durable(self) -> bool:
-        """Whether all processes see the same entries, so that a lease exposes a copied checkpoint."""
+        """Whether all processes see the same entries, so that a run can be resumed."""
         return self._store.durable
 
     @property
@@ -313,35 +313,35 @@ class Account:
             elif found is None or found.state != CHARGED:
                 raise LedgerError(f"entry {entry} was {_state(found)}: it cannot be charged")
 
-    def draw(self, entry: int, lease: str, part: int, count: int = 1) -> int:
-        """Charge draws from one of an entry's disjoint parts, before the first of them is made.
+    def draw(self, entry: int, lease: str, count: int = 1, progress: str = "") -> int:
+        """Charge draws of an entry before the first of them is made, and record what is released by now.
 
         The first one is the entry's charge in the history.
 
         Args:
             entry: its number.
             lease: of the run.
-            part: of the disjoint parts.
             count: how many, at least 1.
+            progress: of the run, as `Reservation` writes it. Public.
 
         Returns:
-            How many were charged: at least 1, and fewer than `count` if the part has no more.
+            How many were charged: at least 1, and fewer than `count` if the entry has no more.
 
         Raises:
-            BudgetExceeded: the part has no draw left.
+            BudgetExceeded: no draw is left.
             LedgerError: another run holds the lease, the entry draws no more, or the charge could not be
                 recorded; nothing may be drawn.
         """
         with self._store.change() as change:
-            found, before = _drawing(change.entry(entry), entry)
-            after = before.after(entry, lease, part, count)
+            found, draws = _drawing(change.entry(entry), entry)
+            after = draws.held(entry, lease).after(count, progress)
             change.replace(replace(found, state=CHARGED, draws=after))
             if found.state == RESERVED:
                 change.record(CHARGE, entry=entry, scope=found.scope)
-        return before.left[part] - after.left[part]
+        return draws.left - after.left
 
-    def give_back(self, entry: int, lease: str, part: int, count: int) -> None:
-        """Give back draws that were charged ahead and will not be made.
+    def give_back(self, entry: int, lease: str, count: int, progress: str) -> None:
+        """Give back draws that were charged ahead and will not be made, and record what is released by now.
 
         Nothing changes if the entry has another lease: the draws stay charged.
 
@@ -353,108 +353,83 @@ class Account:
             found, draws = _drawing(change.entry(entry), entry)
             began = draws_in(json.loads(change.events(entry, RESERVE, RESUME)[-1]["details"]))
             if draws.lease == lease and began is not None:
-                change.replace(replace(found, draws=draws.given_back(part, count, began)))
+                change.replace(replace(found, draws=draws.given_back(count, began, progress)))
 
-    def record_release(self, entry: int, lease: str, digest: str, times: int) -> None:
+    def record_release(self, entry: int, lease: str, digest: str, progress: str) -> None:
         """Record that an entry released a demonstration; recorded when this returns.
 
         Args:
             entry: its number.
             lease: of the run.
             digest: `line_hash` of the demonstration.
-            times: how often this entry released it, this time included. Nothing changes if the history has
-                it as often, so a call whose answer was lost may be repeated.
+            progress: of the run, with this demonstration. Nothing changes if the entry has it already, so a
+                call whose answer was lost may be repeated.
 
         Raises:
             LedgerError: another run holds the lease, the entry never drew, or it could not be recorded.
         """
-        details = as_json({RELEASED: digest})
         with self._store.change() as change:
             found = change.entry(entry)
             if found is None or found.draws is None or found.state not in PAID:
                 raise LedgerError(f"entry {entry} was never charged: it releases nothing")
-            if found.draws.lease != lease:
-                raise LedgerError(f"entry {entry} was resumed by another run: this run releases no more")
-            if sum(event["details"] == details for event in change.events(entry, RELEASE)) < times:
-                change.record(RELEASE, entry=entry, scope=found.scope, details=details)
+            if found.draws.held(entry, lease).progress != progress:
+                change.replace(replace(found, draws=replace(found.draws, progress=progress)))
+                change.record(RELEASE, entry=entry, scope=found.scope, details=as_json({RELEASED: digest}))
+
+    def run_of(self, plan: str, run: str | None = None) -> list[Entry]:
+        """The entries of a run, which `resume` continues; none if there is no such run.
+
+        Args:
+            plan: `RunKey.plan`.
+            run: `RunKey.run`; None is the newest run of the plan.
+
+        Raises:
+            LedgerError: an entry was changed behind the ledger's back, or the account is in memory, whose
+                runs end with their process.
+        """
+        return self._store.run_of(plan, run)
 
     def resume(
-        self,
-        entry: int,
-        scope: str | None,
-        cost: Cost,
-        details: Details,
-        *,
-        known: Collection[str],
-        draws: DrawCounts,
-    ) -> tuple[Reserved, tuple[int, ...]]:
+        self, entry: int, scope: str | None, cost: Cost, details: Details, lease: str
+    ) -> tuple[Reserved, DrawCounts]:
         """Replace an entry's lease, so that only this run makes the draws that are left.
+
+        An entry that is settled has no draw left and keeps its lease: it says what was released.
 
         Args:
             entry: its number.
             scope: as it was reserved.
             cost: as it was reserved.
             details: as it was reserved.
-            known: leases of the checkpoint, one of which the entry must have.
-            draws: the draws that the checkpoint leaves, and the new lease; one of `known` changes nothing.
+            lease: the new one.
 
         Returns:
-            The entry, which an account in memory reserves anew if its process has ended, and the draws left
-            in each disjoint part.
+            The entry, and its draws.
 
         Raises:
-            LedgerError: the checkpoint is stale, or names another entry.
-            BudgetExceeded: an account in memory has no room for it.
+            LedgerError: the entry was reserved for something else, was cancelled, or was changed behind the
+                ledger's back.
         """
-        if self.durable and draws.lease in known:
-            return Reserved(entry, None), draws.left
-        draws.check()
         with self._store.change() as change:
             found = change.entry(entry)
-            if found is not None and draws.lease in known:
-                return Reserved(entry, None), draws.left
-            if found is not None or self.durable:
-                plan = self._counted(scope), Amount.of_cost(cost), json.loads(as_json(details))
-                return self._resumed(change, found, (entry, *plan), known, draws)
-        return self._reserved_anew(scope, cost, details, draws)
-
-    def _resumed(
-        self,
-        change: Transaction,
-        found: Entry | None,
-        plan: tuple[int, str | None, Amount, dict[str, object]],
-        known: Collection[str],
-        draws: DrawCounts,
-    ) -> tuple[Reserved, tuple[int, ...]]:
-        entry, *words = plan
-        totals, events = change.checked_totals(), change.events(entry, RESERVE, RESUME)
-        began = [draws_in(json.loads(event["details"])) for event in events]
-        if not {each.lease for each in began if each} & set(known):
-            raise LedgerError(f"{self._store.name} did not grant the draws of this checkpoint: {WHAT_TO_DO}")
-        if found is None or found.draws is None:
-            raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
-        left = found.draws.resumed(entry, known, draws)
-        if found.state not in OPEN and (found.state != SETTLED or any(left.left)):
-            raise LedgerError(f"entry {entry} was {found.state}: {WHAT_TO_DO}")
-        reserved, facts = events[0], json.loads(events[0]["details"])
-        cost = Amount(reserved["epsilon"], reserved["delta"])
-        if words != [reserved["scope"], cost, plan_facts(facts)]:
-            raise LedgerError(f"entry {entry} was reserved for another plan: {WHAT_TO_DO}")
-        change.replace(replace(found, state=CHARGED if found.state in OPEN else SETTLED, draws=left))
-        resumed = {**granted(left), "previous": found.draws.lease, "reserve": reserved["hash"]}
-        change.record(RESUME, entry=entry, scope=found.scope, details=as_json(resumed), totals=totals)
-        return Reserved(entry, facts[RESERVATION] if self.durable else None), left.left
-
-    def _reserved_anew(
-        self, scope: str | None, cost: Cost, details: Details, draws: DrawCounts
-    ) -> tuple[Reserved, tuple[int, ...]]:
-        """Reserve the whole cost for a run whose account ended with its process; nothing of it comes back."""
-        reserved = self.reserve(scope, cost, details, draws)
-        with self._store.change() as change:
-            found, left = _drawing(change.entry(reserved.entry), reserved.entry)
-            left = DrawCounts((min(left.left),) * len(left.left), left.lease)
-            change.replace(replace(found, state=CHARGED, draws=left))
-        return reserved, left.left
+            events = change.events(entry, RESERVE, RESUME)
+            if found is None or found.draws is None or found.state not in (*OPEN, SETTLED) or not events:
+                raise LedgerError(f"entry {entry} was {_state(found)}: it cannot be resumed")
+            reserved, facts = events[0], json.loads(events[0]["details"])
+            plan = [self._counted(scope), Amount.of_cost(cost), json.loads(as_json(details))]
+            if plan != [reserved["scope"], Amount(reserved["epsilon"], reserved["delta"]), plan_facts(facts)]:
+                raise LedgerError(f"entry {entry} was reserved for another plan: start a new run")
+            given = Reserved(entry, facts[RESERVATION])
+            if found.state == SETTLED:
+                return given, replace(found.draws, left=0)
+            totals, began = change.checked_totals(), draws_in(json.loads(events[-1]["details"]))
+            if began is None or found.draws.lease != began.lease or found.draws.left > began.left:
+                raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
+            draws = replace(found.draws, lease=lease)
+            change.replace(replace(found, state=CHARGED, draws=draws))
+            resumed = {**granted(draws), "previous": found.draws.lease, "reserve": reserved["hash"]}
+            change.record(RESUME, entry=entry, scope=found.scope, details=as_json(resumed), totals=totals)
+        return given, draws
 
     def settle(self, entry: int, lease: str | None = None) -> None:
         """Close an entry that drew: all of it stays spent, and it draws no more. Idempotent.
@@ -492,7 +467,8 @@ class Account:
                 raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
             if totals is not None:
                 totals.remove(events[0]["scope"], tally_of(events[0]))
-            change.replace(replace(found, state=CANCELLED))
+            draws = None if found.draws is None else replace(found.draws, key=None)  # the run may begin anew
+            change.replace(replace(found, state=CANCELLED, draws=draws))
             change.record(CANCEL, entry=entry, scope=found.scope, totals=totals)
 
     def withdraw(self, lease: str) -> None:
@@ -542,6 +518,35 @@ class Account:
     def _counted(self, scope: str | None) -> str | None:
         """The scope that a plan counts for."""
         return scope if self.parallel else None
+
+
+def account_of_run(
+    account: object, budget: PrivacyBudget | None, *, relation: str, unit: str | None
+) -> Account | None:
+    """The account that pays for a run, bound to the run's relation and unit.
+
+    Args:
+        account: the user's; None is one in memory with the run's budget.
+        budget: of the run; None for a run without a guarantee, which has no account.
+        relation: the neighbouring relation of the run.
+        unit: the column that names whom a record belongs to.
+
+    Raises:
+        InvalidPlan: a run without a guarantee has an account, or `account` is none.
+        LedgerError: it holds for another relation or unit.
+    """
+    if account is not None and not isinstance(account, Account):
+        raise InvalidPlan(
+            'account= takes what dpfewshot.open_account("sqlite:///budget.db", NAME) returns, or '
+            f"Account.in_memory(budget); {type(account).__name__} is no account"
+        )
+    if budget is None:
+        if account is not None:
+            raise InvalidPlan("a run without a guarantee (certified=False) is refused an account")
+        return None
+    paying = Account.in_memory(budget) if account is None else account
+    paying.bind(frozenset({relation}), unit)
+    return paying
 
 
 def _state(entry: Entry | None) -> str:

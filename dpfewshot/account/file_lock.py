@@ -152,15 +152,11 @@ def check_names(file: Path) -> None:
                 f"the file has {found.st_nlink} names (hard links), of which only one may be left"
             )
     mounts = _MOUNTS.read_text(errors="replace").splitlines() if _MOUNTS.exists() else []
-    if os.path.realpath(file) in {_mount_point(line) for line in mounts}:
+    point = os.path.realpath(file)
+    for character in ("\\", " ", "\t", "\n"):  # as the list of mounts has them
+        point = point.replace(character, f"\\{ord(character):03o}")
+    if any(line.split(" ", 5)[4] == point for line in mounts):
         raise LedgerError("the file is mounted by itself: mount its folder, where SQLite keeps its log")
-
-
-def _mount_point(line: str) -> str:
-    point = line.split(" ")[4]
-    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        point = point.replace(code, character)
-    return point
 
 
 def _open(file: Path, *, create: bool) -> _Opened:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 from dpfewshot.account.account import Account, storable
 from dpfewshot.account.names import dataset_name, similar
 from dpfewshot.account.rule import Admission, Rule
-from dpfewshot.errors import InvalidPlan, LedgerError, MissingExtra
+from dpfewshot.errors import LedgerError, MissingExtra
 from dpfewshot.runtime.redaction import redacts_errors, redacts_errors_of_methods
 from dpfewshot.values import PrivacyBudget, Relation
 
@@ -178,53 +178,6 @@ class BudgetLedger:
         return _bound(Account(stored), relation, unit)
 
 
-def account_of_run(
-    budget: PrivacyBudget | None,
-    ledger: object,
-    dataset: str | None,
-    *,
-    relation: str,
-    unit: str | None,
-    create: bool = False,
-) -> Account | None:
-    """The account that `ledger` names, bound to the run's relation and unit.
-
-    Args:
-        budget: of the run; None for a run without a guarantee, which has no account.
-        ledger: None, the URL of a ledger, a BudgetLedger, or an Account.
-        dataset: the account's name in a ledger.
-        relation: the neighbouring relation of the run.
-        unit: the column that names whom a record belongs to.
-        create: create the account with the run's budget if the ledger has none of that name.
-
-    Raises:
-        InvalidPlan: a run without a guarantee names a ledger, a ledger comes without a data set, a data set
-            or `create` without a ledger, an account with another data set, or `ledger` is something else.
-        LedgerError: there is no such account, it holds for another relation or unit, or the ledger cannot be
-            used.
-    """
-    if ledger is None and dataset is not None:
-        raise InvalidPlan(
-            "dataset= names an account of a ledger, but ledger= is None: give its URL, or leave dataset= out "
-            "for a budget that lives as long as this process"
-        )
-    if budget is None:
-        if ledger is not None:
-            raise InvalidPlan("a run without a guarantee (certified=False) is refused a ledger account")
-        return None
-    if isinstance(ledger, (str, BudgetLedger)):
-        if not dataset:
-            raise InvalidPlan("ledger= needs dataset=, the name of the account")
-        opened = ledger if isinstance(ledger, BudgetLedger) else BudgetLedger.open(ledger)
-        account = _opened(opened, dataset, budget if create else None, relation, unit)
-    elif create:
-        raise InvalidPlan("create=True creates an account in a ledger: give ledger= its URL, and dataset=")
-    else:
-        account = _given(ledger, dataset) if ledger is not None else Account.in_memory(budget)
-    account.bind(frozenset({relation}), unit)
-    return account
-
-
 @redacts_errors(LedgerError, "opening an account")
 def open_account(
     url: str,
@@ -249,26 +202,10 @@ def open_account(
             the ledger cannot be used.
         MissingExtra: SQLAlchemy, Alembic, or for PostgreSQL psycopg, is not installed.
     """
-    return _opened(BudgetLedger.open(url), dataset, create, relation, unit)
-
-
-def _opened(
-    ledger: BudgetLedger, dataset: str, create: PrivacyBudget | None, relation: str, unit: str | None
-) -> Account:
+    ledger = BudgetLedger.open(url)
     if create is None:
         return ledger.account(dataset, relation=relation, unit=unit)
     return ledger.account_or_create(dataset, create, relation=relation, unit=unit)
-
-
-def _given(ledger: object, dataset: str | None) -> Account:
-    if not isinstance(ledger, Account):
-        raise InvalidPlan(
-            "ledger= takes the URL of a ledger, a BudgetLedger or an Account; "
-            f"{type(ledger).__name__} is none"
-        )
-    if dataset not in (None, ledger.dataset):
-        raise InvalidPlan(f"ledger= is an account already, and not that of the data set {dataset!r}")
-    return ledger
 
 
 def _create(relation: str, unit: str | None) -> str:

@@ -132,7 +132,7 @@ class Store(Protocol):
     """Where one account is kept."""
 
     durable: bool
-    """Whether all processes see the same entries, so that a lease exposes a copied checkpoint."""
+    """Whether all processes see the same entries, so that a run can be resumed."""
 
     name: str
     """As messages name it."""
@@ -145,6 +145,10 @@ class Store(Protocol):
 
     def entry_of(self, lease: str) -> int | None:
         """The number of the entry with this lease."""
+        ...
+
+    def run_of(self, plan: str, run: str | None) -> list[Entry]:
+        """See `Account.run_of`."""
         ...
 
     def standing(self) -> Standing:
@@ -176,8 +180,7 @@ class MemoryStore:
         self._entries: dict[int, Entry] = {}
         self._added: Entry | None = None  # until its event is recorded
         self._events: defaultdict[int, list[Mapping[str, Any]]] = defaultdict(list)
-        # unique across accounts: a checkpoint may name the entry of a process that has ended
-        self._numbers = itertools.count(int.from_bytes(os.urandom(6), "big"))
+        self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._is_a_copy = False
@@ -210,6 +213,10 @@ class MemoryStore:
         with self.change():
             having = (one.number for one in self._entries.values() if one.draws and one.draws.lease == lease)
             return next(having, None)
+
+    def run_of(self, plan: str, run: str | None) -> NoReturn:  # noqa: ARG002 - whichever run it is
+        """No other process sees these runs."""
+        raise LedgerError("a run in memory ends with its process: to resume it, " + ELSEWHERE)
 
     def standing(self) -> Standing:
         """See `Store`."""

@@ -14,7 +14,7 @@ class Permit:
 
     Only a reservation calls the constructor, after charging. A mechanism uses up one token of the permit
     before it reads a private number. So nothing is released without a charge, or with less noise than was
-    charged for. `unpaid` is for audits; tests/unit/test_house.py checks who calls which.
+    charged for. `unpaid` is for measurements; tests/unit/test_house.py checks who calls which.
 
     Args:
         tokens: R ≥ 1, the tokens that the draw was charged for.

@@ -5,7 +5,8 @@ rule that puts every unit in exactly one stratum: the task's name, and a fingerp
 column's name, the task's whole label set and the holdout's rule. Tasks of one name with different labels,
 label columns or holdouts divide the data set differently, so they are different partitions.
 With a holdout the strata are "…: generates: Location" for each label ("…: generates" if labels are free) and
-"…: chooses".
+"…: chooses". A stratum may be divided further: "trec#5f0c…, part 2 of 4 by 09ab…: Location", where the last
+hash names the rule that divides it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from dpfewshot.errors import LedgerError
 from dpfewshot.values import LABEL_COLUMN
 
 _ESCAPED: Final = {"%": "%25", ":": "%3A", "#": "%23"}
+_PART: Final = re.compile(r"(?<=#[0-9a-f]{64}), part (\d+) of (\d+ by [0-9a-f]{64})$")
+"""The part that a scope names behind its partition."""
 
 
 @dataclass(frozen=True)
@@ -34,26 +37,33 @@ class Partition:
         column: the name of the label column.
         holdout: the public facts that decide whether a unit generates or chooses (`sampling.Holdout.rule`);
             none if all units generate.
+        parts: names the disjoint parts that each stratum is divided into (`sampling.part_names`).
     """
 
     task: str
     labels: tuple[str, ...]
     column: str = LABEL_COLUMN
     holdout: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ("",)
 
-    def generating(self, label: str | None) -> str | None:
-        """The scope of the units that generate a label, or, for None, every label; None: all units."""
-        if label is None:
-            return self._scope("generates") if self.holdout else None
-        return self._scope(f"generates: {label}" if self.holdout else label)
+    def generating(self, label: str | None, part: int = 0) -> str | None:
+        """The scope of the units of a part that generate a label, or, for None, every label.
+
+        None: all units of the data set.
+        """
+        stratum = ": ".join([*(["generates"] if self.holdout else []), *([label] if label else [])])
+        if not stratum and not self.parts[part]:
+            return None
+        return self._scope(stratum or "all", self.parts[part])
 
     @property
     def choosing(self) -> str | None:
         """The scope of the units that are held out; None without a holdout."""
         return self._scope("chooses") if self.holdout else None
 
-    def _scope(self, stratum: str) -> str:
-        return scope_name(self.task, self.labels, stratum, self.column, self.holdout)
+    def _scope(self, stratum: str, part: str = "") -> str:
+        scope = scope_name(self.task, self.labels, stratum, self.column, self.holdout)
+        return scope.replace(": ", f"{part}: ", 1)
 
 
 def scope_name(
@@ -75,13 +85,26 @@ def scope_name(
 
 def partition_of(scope: str) -> str:
     """The partition that a scope belongs to; "" for a scope that names none."""
-    partition, colon, _ = scope.partition(": ")
-    return partition if colon else ""
+    return _place(scope)[0]
 
 
 def stratum_of(scope: str | None) -> str:
     """A scope in a message: its stratum without the partition, quoted."""
-    return "the whole data set" if scope is None else repr(scope.partition(": ")[2] or scope)
+    if scope is None:
+        return "the whole data set"
+    _, stratum, family, part = _place(scope)
+    return repr(stratum) + (f", part {part} of {family.partition(' ')[0]}" if family else "")
+
+
+def _place(scope: str) -> tuple[str, str, str, str]:
+    """Where a scope is: its partition, its stratum, the rule that divides the stratum, and its part."""
+    partition, colon, stratum = scope.partition(": ")
+    if not colon:
+        return "", scope, "", ""
+    divided = _PART.search(partition)
+    if divided is None:
+        return partition, stratum, "", ""
+    return partition[: divided.start()], stratum, divided[2], divided[1]
 
 
 def unspent_of(scope: str) -> str:
@@ -91,8 +114,13 @@ def unspent_of(scope: str) -> str:
 
 
 def are_apart(one: str | None, other: str | None) -> bool:
-    """Whether two scopes are different strata of one partition, so that no unit is in both."""
-    return None not in (one, other) and one != other and partition_of(str(one)) == partition_of(str(other))
+    """Whether no unit is in both scopes: different strata of one partition, or parts of one stratum."""
+    if one is None or other is None:
+        return False
+    (partition, stratum, family, part), (*of_other, other_part) = _place(one), _place(other)
+    if partition != of_other[0]:
+        return False
+    return stratum != of_other[1] or (family == of_other[2] and part != other_part)
 
 
 def scope_text(scope: str | None) -> str:
@@ -100,7 +128,12 @@ def scope_text(scope: str | None) -> str:
     return (
         "whole data set"
         if scope is None
-        else re.sub(r"(#[0-9a-f]{8})[0-9a-f]{56}(?=: )", r"\1", scope, count=1)
+        else re.sub(
+            r"(#[0-9a-f]{8})[0-9a-f]{56}(, part \d+ of \d+)?( by [0-9a-f]{64})?(?=: )",
+            r"\1\2",
+            scope,
+            count=1,
+        )
     )
 
 
@@ -126,16 +159,23 @@ def total_over_scopes(costs: Mapping[str | None, Amount]) -> Amount:
     """What all scopes cost together (docs/proofs/composition.md).
 
     A unit is in exactly one stratum of a partition, so the strata of one partition compose in parallel: the
-    greatest sum counts. It is in a stratum of every partition and in the whole data set, so those add.
+    greatest sum counts. So do the parts into which one rule divides a stratum. A unit is in a part of every
+    such rule, in a stratum of every partition and in the whole data set, so those add.
 
     Args:
         costs: the sum of each scope (`scope_name`); the key None is the whole data set.
     """
-    greatest: dict[str, Amount] = {}
+    families: dict[tuple[str, str, str], Amount] = {}
     for scope, amount in costs.items():
         if scope is not None:
-            partition = partition_of(scope)
-            greatest[partition] = greatest.get(partition, NOTHING).at_least(amount)
+            family = _place(scope)[:3]
+            families[family] = families.get(family, NOTHING).at_least(amount)
+    strata: dict[tuple[str, str], Amount] = {}
+    for (partition, stratum, _), amount in families.items():
+        strata[partition, stratum] = strata.get((partition, stratum), NOTHING).plus(amount)
+    greatest: dict[str, Amount] = {}
+    for (partition, _), amount in strata.items():
+        greatest[partition] = greatest.get(partition, NOTHING).at_least(amount)
     total = costs.get(None, NOTHING)
     for amount in greatest.values():
         total = total.plus(amount)

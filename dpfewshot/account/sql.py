@@ -137,6 +137,14 @@ class SqlStore:
         with self._database.read() as connection:
             return connection.scalars(select(entries.c.id).where(having)).first()
 
+    def run_of(self, plan: str, run: str | None) -> list[Entry]:
+        """See `Store`. Cancelled entries have no run."""
+        mine = (entries.c.account_id == self.settings.number) & (entries.c.plan == plan)
+        newest = select(entries.c.run).where(mine).order_by(entries.c.id.desc()).limit(1).scalar_subquery()
+        query = select(entries).where(mine, entries.c.run == (newest if run is None else run))
+        with self._database.read() as connection:
+            return [_entry(row) for row in _rows(connection, query.order_by(entries.c.id))]
+
     def standing(self) -> Standing:
         """See `Store`."""
         number = self.settings.number
@@ -202,8 +210,7 @@ class SqlTransaction:
         self._row = {column.name: found[column] for column in accounts.c}
         if _settings(self._row) != self._settings:
             self.account()  # says so
-        row = {column.name: found[column] for column in entries.c}
-        return Entry(number, row["scope"], _tally(row), row["state"], draws_of(row))
+        return _entry({column.name: found[column] for column in entries.c})
 
     def totals(self) -> Totals | None:
         """See `Transaction`."""
@@ -345,6 +352,10 @@ def _found(connection: Connection, dataset: str) -> AccountSettings | None:
 def _settings(row: Mapping[str, Any]) -> AccountSettings:
     named = {name: row[name] for name in ("relation", "unit", "dataset")}
     return AccountSettings(Rule(row["renyi_order"]), bool(row["parallel"]), **named, number=row["id"])
+
+
+def _entry(row: Mapping[str, Any]) -> Entry:
+    return Entry(row["id"], row["scope"], _tally(row), row["state"], draws_of(row))
 
 
 def _tally(row: Mapping[str, Any]) -> Tally:

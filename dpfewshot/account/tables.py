@@ -27,6 +27,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    UniqueConstraint,
     inspect,
     select,
     text,
@@ -80,15 +81,20 @@ entries = Table(
     Column("epsilon", BigInteger, nullable=False),
     Column("delta", BigInteger, nullable=False),
     Column("state", Text, nullable=False),
-    Column("blocks", Text),
+    Column("draws_left", BigInteger),
     Column("lease", Text),
-    Column("draws_hash", Text),
+    Column("progress", Text),  # what its run has released: public
+    Column("plan", Text),
+    Column("run", Text),
+    Column("stratum", Integer),
+    Column("draws_hash", Text),  # a hash over the six before
     Column("renyi", BigInteger),
     CheckConstraint("epsilon >= 0 AND delta >= 0", name="dpfewshot_entry_amounts"),
     CheckConstraint(
         f"state IN ('{RESERVED}', '{CHARGED}', '{SETTLED}', '{CANCELLED}')", name="dpfewshot_entry_state"
     ),
-    Index("dpfewshot_entry_by_account", "account_id"),
+    Index("dpfewshot_entry_by_account", "account_id", "plan"),
+    UniqueConstraint("account_id", "run", "stratum", name="dpfewshot_entry_of_run"),
 )
 
 history = Table(  # rows are added and never changed

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpfewshot.account.amounts import DELTA_SCALE, EPSILON_SCALE, Amount
-from dpfewshot.account.draws import DrawCounts, draws_in, draws_of
+from dpfewshot.account.draws import DrawCounts, columns, draws_in, draws_of
 from dpfewshot.account.history import (
     CANCELLED,
     CHANGE_BUDGET,
@@ -37,7 +37,7 @@ Row = dict[str, Any]
 _UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 """What values raise that no ledger wrote."""
 
-_NOT_IN_HISTORY = ("id", "blocks", "lease", "draws_hash")
+_NOT_IN_HISTORY = ("id", *columns(None))
 
 
 @dataclass(frozen=True)
@@ -215,14 +215,14 @@ class _Replay:
 
     def _resume(self, row: Row) -> str | None:
         entry, granted, details = row["entry"], self.draws[row["entry"]], json.loads(row["details"])
-        state, after = self.entries[entry]["state"], draws_in(details)
-        if state not in OPEN and (state != SETTLED or after is None or any(after.left)):
+        state = self.entries[entry]["state"]
+        if state not in OPEN:
             return f"what was {state} was resumed"
         if granted is None or details.get("previous") != granted.lease:
             return f"entry {entry} was resumed by a run without a lease of it"
         if details.get("reserve") != self.reserved_by[entry]:
             return f"entry {entry} was resumed for another event than the one that reserved it"
-        self.entries[entry]["state"] = CHARGED if state in OPEN else SETTLED
+        self.entries[entry]["state"] = CHARGED
         return self._grant(row, granted)
 
     def _grant(self, row: Row, before: DrawCounts, lease: str | None = None) -> str | None:
@@ -235,9 +235,8 @@ class _Replay:
 
 
 def within(after: DrawCounts, before: DrawCounts) -> bool:
-    """Whether no disjoint part has more draws left than before, or fewer than zero."""
-    same = len(after.left) == len(before.left)
-    return same and all(0 <= left <= had for left, had in zip(after.left, before.left, strict=True))
+    """Whether no more draws are left than before, and not fewer than zero."""
+    return 0 <= after.left <= before.left
 
 
 def _amount(row: Mapping[str, Any]) -> Amount:
@@ -313,5 +312,5 @@ def _other_draws_of(row: Row, granted: DrawCounts | None) -> Iterator[str]:
         yield f"entry {row['id']} counts draws, or its history does, but not both"
     elif now is not None and granted is not None:
         drew = row["state"] == CHARGED
-        if now.lease != granted.lease or not within(now, granted) or not (drew or now == granted):
+        if now.lease != granted.lease or not within(now, granted) or not (drew or now.left == granted.left):
             yield f"entry {row['id']} has {now.left} draws left, its history grants {granted.left}"

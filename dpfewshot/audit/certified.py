@@ -241,4 +241,4 @@ def _tokens_paid(row: _Row, details: _Row) -> int | None:
     granted, left, each = draws_in(details), draws_of(row), details.get("tokens_per_step")
     if granted is None or left is None or not isinstance(each, int):
         return None
-    return (sum(granted.left) - sum(left.left)) * each
+    return (granted.left - left.left) * each

@@ -33,8 +33,8 @@ from dpfewshot.audit.findings import AuditFinding, Figure
 from dpfewshot.audit.premises import Expected, changed_by_company
 from dpfewshot.audit.worst_case import WorstCaseModel, telling, text_of_unit
 from dpfewshot.errors import BackendError, InvalidPlan
+from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.generation import Generation, unaccounted
-from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import Draws, Mechanism, RowChange
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
@@ -203,7 +203,7 @@ class _Table:
         self.set_up, self.label, self.plays, self.beta, self._tick = set_up, label, plays, beta, tick
         self.stratum = set_up.plan.stratum_of(label)
         self._named = any(each.named for each in set_up.units.values())
-        self._sizes: list[int] = set_up.parts(self.stratum)[0].sizes.tolist()
+        self._sizes: list[int] = set_up.generating(self.stratum, 0).sizes.tolist()
         self._canary = _RECORDS if self._named else 1
         # Where n is fixed, canaries replace other units.
         self._room = _MOST_CANARIES if self.stratum.draws.fixed_size is None else len(self._sizes)
@@ -277,7 +277,7 @@ class _Table:
             return self._own_generation(plan, there)
 
         without, released = stage([]), list[int]()
-        without.release(GenerationRequest(self.label, game.tokens, on_token=released.append))
+        without.release(self.label, game.tokens, on_token=released.append)
         canary = EchoCanary.following(released[: len(released) // 2], self.set_up, self.label)
         rehearsed = map(canary.echo, self._texts(without, game, self.plays // 4, shots))
         threshold = math.nextafter(max(rehearsed), math.inf)
@@ -297,7 +297,7 @@ class _Table:
         """
         set_up, backend, writer = self.set_up, self.set_up.backend, self.set_up.writer
         prompts, cap = writer.for_label(self.label), set_up.plan.settings.record_token_cap
-        bodies = set_up.bodies(set_up.parts(self.stratum)[0])
+        bodies = Bodies(set_up.generating(self.stratum, 0), writer)
         subsets = bodies.of(set_up.sampler(self.stratum).draw(bodies.sizes))
         suffixes = [each for subset in subsets if (each := prompts.suffix(subset, []))]
         odd = ("canary " * cap, backend.detokenize(range(min(cap, backend.vocabulary_size))))
@@ -359,7 +359,7 @@ class _Table:
 
     def _own_generation(self, plan: GenerationPlan, canaries: Sequence[Record]) -> Generation:
         """A generation by the user's model over the user's records and canaries, which may replace units."""
-        generating = self.set_up.generating(self.stratum)
+        generating = self.set_up.generating(self.stratum, 0)
         replaced = 0 if self.stratum.draws.fixed_size is None else len(canaries)
         others = (
             record
@@ -376,7 +376,7 @@ class _Table:
         for _ in range(plays):
             played.append([])
             for _ in range(shots):
-                played[-1].append(generation.release(GenerationRequest(self.label, game.tokens)).text)
+                played[-1].append(generation.release(self.label, game.tokens).text)
                 self._tick()
         return played
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from dpfewshot.account.permit import Permit
+from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.accounting import ZeroConcentrated
 from dpfewshot.accounting import epsilon as certified_epsilon
 from dpfewshot.audit.findings import AuditFinding, Figure
@@ -141,14 +142,18 @@ def prediction_losses(
     draws = Draws(1.0, 1, max_tokens, setting.prompts, RowChange.ADDED)
     mechanism = PrivatePrediction(top_k=top_k, clip=setting.clip)
     watched = _Watched(mechanism.start(draws, noise_multiplier), setting)
-    TokenLoop(backend, task.layout).release(
+    unpaid = Reservation.make(None, Terms(None, None, 1, max_tokens, noise_multiplier, {}))
+    tokens = TokenLoop(backend, task.layout).tokens(
         Bodies(each_a_unit(records), writer),
         PoissonSampler(Fraction(1), setting.prompts, records_per_prompt=1),
         watched,
-        lambda: Permit.unpaid(max_tokens, noise_multiplier),
+        unpaid,
         prompts=writer.for_label(label),
         max_tokens=max_tokens,
+        released=[],
     )
+    for _ in tokens:
+        pass
     return PredictionLosses(np.array(watched.worst), np.sum(watched.said, axis=0))
 
 

@@ -170,8 +170,7 @@ class TokenAutomaton:
         reached = self._automaton.after(state, self._texts[token])
         if reached not in self._forced:
             raise BackendError(
-                "a released token does not fit the task's schema: a worker has another model, or a "
-                "checkpoint was changed"
+                "a released token does not fit the task's schema: the run was begun with another model"
             )
         return reached
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import stat
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -21,15 +20,12 @@ from dpfewshot.cli.plan import describe
 from dpfewshot.cli.printing import json_option, quiet_option, stages, warn
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project, takes
 from dpfewshot.demonstrations import Demonstrations, json_line
-from dpfewshot.errors import BudgetExceeded, DPFewShotError, LedgerError
-from dpfewshot.generation.checkpoint import Progress
+from dpfewshot.errors import DPFewShotError, LedgerError
 from dpfewshot.values import Demonstration, counted, on_one_line
 
 if TYPE_CHECKING:
+    from dpfewshot.account.account import Account
     from dpfewshot.synthesizer import Synthesizer
-
-CHECKPOINT = ".checkpoint"
-"""What a checkpoint adds to the name of the output file."""
 
 
 @click.command()
@@ -40,14 +36,18 @@ CHECKPOINT = ".checkpoint"
 )
 @click.option(
     "--resume",
-    is_flag=True,
-    help="Keep OUTPUT.checkpoint when the run is finished, so that the same command pays for nothing again. "
-    "With --ledger and --output an interrupted run resumes anyway.",
+    is_flag=False,
+    flag_value="",
+    metavar="[NAME]",
+    help="Continue the newest run of this plan in the account, or begin one. What it released is written and "
+    "not paid for again. NAME tells runs of one plan apart, such as nights. Needs --ledger.",
 )
 @worker_options
 @quiet_option
 @json_option
-def generate(*, project: Project, resume: bool, ray: str | None, workers: int | None, as_json: bool) -> None:
+def generate(
+    *, project: Project, resume: str | None, ray: str | None, workers: int | None, as_json: bool
+) -> None:
     """Release demonstrations of private records under (epsilon, delta).
 
     \b
@@ -57,26 +57,25 @@ def generate(*, project: Project, resume: bool, ray: str | None, workers: int | 
       dpfewshot generate ... --preset tang
     """
     output, ledger, prompts = project.output, project.account.ledger, project.settings.prompts_per_draw
-    if resume and output is None:
-        raise click.UsageError("--resume needs --output: its checkpoint is kept beside that file")
-    checkpoint = _checkpoint_of(output, ledger, resume=resume)
+    if resume is not None and ledger is None:
+        raise click.UsageError("--resume needs --ledger, which keeps what a run has released")
     with (
         _Lines(output, held=as_json and output is None) as lines,  # opened before anything is spent
         workers_of(project.model, prompts=prompts, ray=ray, workers=workers, ledger=ledger) as work,
+        project.synthesizer(resuming=resume is not None) as synthesizer,
     ):
-        resuming = checkpoint is not None and checkpoint.exists()
-        if lines.there and not resuming:
-            warn(f"{output} has {counted(lines.there, 'line')} already: this run's are appended")
-        synthesizer = project.synthesizer(resuming=resuming)
         stages()(describe(synthesizer.plan, project.data.unit))
         if ledger is None and synthesizer.plan.epsilon is not None:
             click.echo("no --ledger: nothing adds up what several runs on these records cost", err=True)
-        with _kept(checkpoint, always=resume):
-            demonstrations = _release(synthesizer, lines, checkpoint, work, ledger=ledger)
-            synthesizer.close()
+        if synthesizer.unfinished and resume is None:
+            warn("--resume continues the unfinished run of this plan in the account; this begins another")
+        if lines.there and resume is None:
+            warn(f"{output} has {counted(lines.there, 'line')} already: this run's are appended")
+        demonstrations = _release(synthesizer, lines, work, resume=resume)
+        account = synthesizer.account
     document = {"plan": synthesizer.plan.as_dict(), "demonstrations": demonstrations.to_lines()}
-    with suppress(LedgerError), project.account.opened() as account:  # nothing that is paid for is lost
-        if account is not None:
+    with suppress(LedgerError):  # nothing that is paid for is lost
+        if ledger is not None and account is not None:
             document["chain_tip"] = account.chain_tip
             stages()(f"account {on_one_line(account.dataset or 'in memory')}: chain tip {account.chain_tip}")
     if as_json:
@@ -84,91 +83,39 @@ def generate(*, project: Project, resume: bool, ray: str | None, workers: int | 
 
 
 def _release(
-    synthesizer: Synthesizer,
-    lines: _Lines,
-    checkpoint: Path | None,
-    work: Mapping[str, Any],
-    *,
-    ledger: str | None,
+    synthesizer: Synthesizer, lines: _Lines, work: Mapping[str, Any], *, resume: str | None
 ) -> Demonstrations:
     """Generate and write all demonstrations. Ctrl-C tells what there is, what is spent, and how to resume."""
     tell, planned = stages(), synthesizer.plan.demonstrations
-    if checkpoint is not None and checkpoint.exists():
-        tell(f"resuming the run in {checkpoint}")
-    tell(f"generating {counted(planned, 'demonstration')}")
-    released: list[Demonstration] = []
+    tell(f"{'generating' if resume is None else 'resuming'} {counted(planned, 'demonstration')}")
+    released = 0
 
     def on_demonstration(one: Demonstration) -> None:
-        if checkpoint is not None and not released:
-            released.extend(Demonstrations.from_jsonl(checkpoint)[:-1])  # of earlier runs
-        released.append(one)
-        lines.write(one)
+        nonlocal released
+        released += 1
+        lines.write(one, again=resume is not None)
         if not sys.stderr.isatty():  # which has a bar
-            tell(f"generated {len(released)} of {planned}: {on_one_line(one.label)}")
+            tell(f"generated {released} of {planned}: {on_one_line(one.label)}")
 
     try:
         demonstrations = synthesizer.generate_all(
-            on_demonstration=on_demonstration, checkpoint=checkpoint, **work
+            on_demonstration=on_demonstration, resume=False if resume is None else resume or True, **work
         )
-    except (BudgetExceeded, KeyboardInterrupt) as error:
-        if checkpoint is not None:  # which has the others
-            released = list(Demonstrations.from_jsonl(checkpoint))
-            lines.complete(released)
-        if isinstance(error, BudgetExceeded):
-            raise
-        there = lines.holding(len(released), planned)
-        raise click.Abort(_interrupted(there, checkpoint, ledger)) from None
-    if checkpoint is not None:
-        lines.complete(demonstrations)
+    except KeyboardInterrupt:
+        there = lines.holding(released, planned)
+        raise click.Abort(_interrupted(there, synthesizer.account)) from None
     tell("done")
     return demonstrations
 
 
-def _interrupted(there: str, checkpoint: Path | None, ledger: str | None) -> str:
+def _interrupted(there: str, account: Account | None) -> str:
     """What there is after Ctrl-C, what is spent, and how to resume."""
-    if checkpoint is not None:
+    if account is not None and account.durable:
         return (
-            f"interrupted: {there}. The same command makes the others: it continues from {checkpoint} within "
-            "what is reserved, and labels that have not begun reserve theirs then"
+            f"interrupted: {there}. The same command with --resume makes the others, within what "
+            "is reserved, and labels that have not begun reserve theirs then"
         )
-    spent = "what labels that began have reserved stays spent" if ledger else "its budget ended with it"
-    return f"interrupted: {there}. This run cannot be resumed, and {spent}: with --ledger and --output it can"
-
-
-# ---- checkpoints -----------------------------------------------------------------------------------------
-
-
-def _checkpoint_of(output: str | None, ledger: str | None, *, resume: bool) -> Path | None:
-    """Where a run records its progress; None if it cannot be resumed."""
-    if output is None or (ledger is None and not resume):
-        return None
-    if not resume and os.path.lexists(output) and not Path(output).is_file():  # such as a terminal or a pipe
-        return None
-    return Path(f"{output}{CHECKPOINT}")
-
-
-@contextmanager
-def _kept(checkpoint: Path | None, *, always: bool) -> Iterator[None]:
-    """Keep the checkpoint of an unfinished run, or always; one without draws only hinders other plans."""
-    try:
-        yield
-    except BaseException:
-        if checkpoint is not None:
-            _remove_if_empty(checkpoint)
-        raise
-    if checkpoint is not None and not always:
-        checkpoint.unlink(missing_ok=True)
-
-
-def _remove_if_empty(checkpoint: Path) -> None:
-    """Remove a checkpoint without demonstrations and draws for a later run, unless another run holds it."""
-    progress = Progress()
-    with suppress(OSError, LookupError, TypeError, ValueError), checkpoint.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for line in file.read().splitlines()[1:]:
-            progress.add(json.loads(line))
-        if not (progress.finished or progress.reserved):
-            checkpoint.unlink()
+    return f"interrupted: {there}. This run cannot be resumed, and its budget is gone; --ledger keeps both"
 
 
 # ---- lines -----------------------------------------------------------------------------------------------
@@ -181,6 +128,7 @@ class _Lines:
         self._output = output
         self._held = held  # until all are printed as one object
         self._file: FileIO | None = None
+        self._known: Counter[bytes] = Counter()
         self._is_new = False
         self.there = 0
         """The lines of the file before this run."""
@@ -193,7 +141,8 @@ class _Lines:
             except OSError as error:
                 raise DPFewShotError(f"cannot write {self._output}: {error.strerror}") from None
             if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
-                self.there = len(Path(self._output).read_bytes().splitlines())
+                found = Path(self._output).read_bytes().splitlines(keepends=True)
+                self.there, self._known = len(found), Counter(found)
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -205,10 +154,11 @@ class _Lines:
             with suppress(OSError):
                 Path(self._output).unlink()
 
-    def write(self, demonstration: Demonstration) -> None:
-        if self._held:
-            return
+    def write(self, demonstration: Demonstration, *, again: bool = False) -> None:
+        """Write a line; `again`: unless the file has it from the run that this one continues."""
         line = json_line(demonstration)
+        if self._held or (again and self._has(line.encode(errors="replace"))):
+            return
         if self._file is None:
             click.echo(line, nl=False)
             return
@@ -226,20 +176,10 @@ class _Lines:
                 f"cannot write {self._output}: {reason}; the last line went to standard output"
             )
 
-    def complete(self, demonstrations: Iterable[Demonstration]) -> None:
-        """Write what only the checkpoint has: a run may die between the two files."""
-        if self._file is None:
-            return
-        self._file.seek(0)
-        there = Counter((self._file.readall() or b"").split(b"\n"))
-        for one in demonstrations:
-            line = json_line(one).encode(errors="replace").rstrip(b"\n")
-            if there[line]:
-                there[line] -= 1
-            else:
-                self.write(one)
-        with suppress(OSError):  # not every file can be forced to disk
-            os.fsync(self._file.fileno())  # before the checkpoint goes
+    def _has(self, line: bytes) -> bool:
+        there = self._known[line] > 0
+        self._known[line] -= there
+        return there
 
     def holding(self, released: int, planned: int) -> str:
         """Where what an interrupted run released is."""

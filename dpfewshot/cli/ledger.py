@@ -140,7 +140,7 @@ def _words(row: dict[str, Any]) -> Iterator[object]:
     yield f"renyi={amount_text(row['renyi'])}" if "renyi" in row else ""
     draws = draws_in(row["details"])
     if draws is not None:
-        yield f"draws left: {', '.join(map(str, draws.left))}"
+        yield f"draws left: {draws.left}"
 
 
 @ledger.command("verify")

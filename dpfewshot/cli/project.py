@@ -205,29 +205,37 @@ class AccountName:
             raise click.UsageError("--dataset needs --ledger: without one, the budget ends with this run")
         if self.ledger is not None and not self.dataset:
             raise click.UsageError("--ledger needs --dataset, the name of the account")
+        if self.create and self.ledger is None:
+            raise click.UsageError("--create needs --ledger and --dataset: it creates an account there")
 
-    @contextmanager
-    def opened(self, relation: str | None = None, unit: str | None = None) -> Iterator[Account | None]:
+    def opened(
+        self, relation: str | None = None, unit: str | None = None, budget: PrivacyBudget | None = None
+    ) -> Account | None:
         """The account, bound to a run's relation and unit; None if nobody names one or it is to be created.
+
+        Args:
+            relation: the neighbouring relation of the run; None binds nothing.
+            unit: the column that names whom a record belongs to.
+            budget: to create it with if `--create` says so; None to create nothing.
 
         Raises:
             LedgerError: there is no such account, or it holds for another relation or unit.
         """
         if self.ledger is None or self.dataset is None:
-            yield None
-            return
+            return None
         from dpfewshot.account.ledger import BudgetLedger
         from dpfewshot.account.names import dataset_name
 
-        with BudgetLedger.open(self.ledger) as ledger:
-            known = {self.dataset, dataset_name(self.dataset)}.intersection(ledger.datasets())
-            if self.create and not known:
-                yield None
-                return
-            account = ledger.account(self.dataset, relation=relation or Relation.ZERO_OUT, unit=unit)
-            if relation is not None:
-                account.bind(frozenset({relation}), unit)
-            yield account
+        ledger = BudgetLedger.open(self.ledger)
+        known = {self.dataset, dataset_name(self.dataset)}.intersection(ledger.datasets())
+        if self.create and not known:
+            if budget is None:
+                return None
+            return ledger.create(self.dataset, budget, relation=relation or Relation.ZERO_OUT, unit=unit)
+        account = ledger.account(self.dataset, relation=relation or Relation.ZERO_OUT, unit=unit)
+        if relation is not None:
+            account.bind(frozenset({relation}), unit)
+        return account
 
 
 @dataclass(frozen=True)
@@ -370,9 +378,9 @@ class Project:
         if budget is NO_PRIVACY and account.ledger is not None:
             raise InvalidPlan("a run without a guarantee (certified=False) is refused a ledger account")
         run = relation_of(options.sampling, self.budget.population), unit_of(records)
-        with account.opened(*run) as opened:
-            if opened is not None and isinstance(budget, PrivacyBudget) and not resuming:
-                check_budget(opened, scopes, PrivacySpend(budget.epsilon, budget.delta))
+        opened = account.opened(*run, None)
+        if opened is not None and isinstance(budget, PrivacyBudget) and not resuming:
+            check_budget(opened, scopes, PrivacySpend(budget.epsilon, budget.delta))
         backend = self.open_model(prompts=options.prompts_per_draw)
         from dpfewshot.synthesizer import Synthesizer
 
@@ -387,17 +395,14 @@ class Project:
             shots_per_label=options.shots,
             population=self.budget.population,
             labels=options.labels or None,
-            ledger=account.ledger,
-            dataset=account.dataset,
-            create=account.create,
+            account=opened or account.opened(*run, budget if isinstance(budget, PrivacyBudget) else None),
             settings=settings,
         )
         for warning in synthesizer.plan.warnings:
             warn(in_options(warning))
-        with account.opened(*run) as opened:
-            if opened is not None and not resuming:  # of all strata, before the first one generates
-                with refusals(opened, None, by_stratum=True):
-                    opened.check(synthesizer.set_up.account_costs())
+        if opened is not None and not resuming:  # of all strata, before the first one generates
+            with refusals(opened, None, by_stratum=True):
+                opened.check(synthesizer.set_up.account_costs())
         return synthesizer
 
     def _checked_scopes(
@@ -430,8 +435,10 @@ class Project:
         ]
         for stratum in sorted(strata, key=lambda each: each.population):  # what fits the smallest fits all
             rate_of(planned, stratum)
-        partition = partition_of_units(task, records, planned.division)
-        return [partition.generating(scope) for scope in units]
+        partition = partition_of_units(task, records, planned.division, planned.disjoint_parts)
+        return [
+            partition.generating(scope, part) for scope in units for part in range(planned.disjoint_parts)
+        ]
 
 
 def check_budget(

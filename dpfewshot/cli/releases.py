@@ -219,13 +219,14 @@ def _inputs(
     check_whole("scored_units", scored_units)
     open_payment(task, records, budget=None, population=population, holdout=holdout)
     cost = PrivacySpend(budget.epsilon, 0.0 if pure else budget.delta)
-    with project.account.opened(relation_of("poisson", population), unit_of(records)) as account:
-        if account is not None:
-            scope = scope_of_release(account, partition_of_units(task, records, Holdout(holdout)))
-            try:
-                check_budget(account, [scope], cost, by_stratum=False)
-            except BudgetExceeded as refusal:
-                raise explained(refusal, scope) from None
+    run = relation_of("poisson", population), unit_of(records)
+    account = project.account.opened(*run, None)
+    if account is not None:
+        scope = scope_of_release(account, partition_of_units(task, records, Holdout(holdout)))
+        try:
+            check_budget(account, [scope], cost, by_stratum=False)
+        except BudgetExceeded as refusal:
+            raise explained(refusal, scope) from None
     name = project.account.dataset
     stages()(
         f"this may spend epsilon {epsilon_text(cost.epsilon)}, delta {delta_text(cost.delta)}"
@@ -238,9 +239,7 @@ def _inputs(
         "holdout": holdout,
         "scored_units": scored_units,
         "record_token_cap": project.settings.record_token_cap,
-        "ledger": project.account.ledger,
-        "dataset": project.account.dataset,
-        "create": project.account.create,
+        "account": account or project.account.opened(*run, budget),
     }
 
 
@@ -292,18 +291,13 @@ def labels(*, project: Project, count: int, candidates: str | None, as_json: boo
     project.account.check()
     epsilon, delta = project.budget.epsilon, project.budget.delta or 0.0
     listed = None if candidates is None else _lines(candidates)
-    with project.account.opened() as account:
-        if account is not None and epsilon > 0:
-            cost = PrivacySpend(epsilon, delta if listed is None else 0.0)
-            check_budget(account, [None], cost, by_stratum=False)
-        release = release_labels(
-            project.data.read(),
-            count=count,
-            epsilon=epsilon,
-            delta=delta,
-            candidates=listed,
-            account=account,
-        )
+    account = project.account.opened()
+    if account is not None and epsilon > 0:
+        cost = PrivacySpend(epsilon, delta if listed is None else 0.0)
+        check_budget(account, [None], cost, by_stratum=False)
+    release = release_labels(
+        project.data.read(), count=count, epsilon=epsilon, delta=delta, candidates=listed, account=account
+    )
     if as_json:
         click.echo(json.dumps(release.as_dict()))
         return

@@ -66,8 +66,8 @@ def report(
             "there is nothing to report: give --demonstrations, --choice, --ledger, --plan, --evaluation "
             "or --audit"
         )
-    with account.opened() as opened:
-        snapshot = None if opened is None else opened.snapshot()
+    opened = account.opened()
+    snapshot = None if opened is None else opened.snapshot()
     sources = reports.Sources(
         demonstrations=None if demonstrations is None else Demonstrations.from_jsonl(demonstrations),
         snapshot=snapshot,

@@ -31,9 +31,6 @@ COLUMNS = ("text", "label", "epsilon", "delta", "relation", "certified", "mechan
 CERTIFICATE: Final = "certificate"
 """A further key of lines that have one: `Certificate.as_dict`."""
 
-CHECKPOINT: Final = '{"checkpoint": "run", '
-"""How a checkpoint of `generate_all` begins, which holds demonstrations among other lines."""
-
 _NUMBERS = (int, float)
 
 
@@ -128,7 +125,7 @@ class Demonstrations(Sequence[Demonstration]):
 
     @classmethod
     def from_jsonl(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `to_jsonl`, `dpfewshot generate --output` or a checkpoint wrote.
+        """Read what `to_jsonl`, or `dpfewshot generate --output` wrote.
 
         Raises:
             InvalidRecords: the file cannot be read, or the line that it names is not a demonstration.
@@ -304,15 +301,13 @@ def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, Demonstr
         raise InvalidRecords(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InvalidRecords(f"{path}: is not UTF-8") from None
-    in_checkpoint = lines[0].startswith(CHECKPOINT)
     for number, text in enumerate(lines, start=1):
         if not text.strip():
             continue
         try:
             line = json.loads(text, object_pairs_hook=_once_each)
             json.dumps(line, ensure_ascii=False).encode()  # fails for a lone surrogate, hashed as "?"
-            if not (in_checkpoint and "checkpoint" in line and "text" not in line):
-                yield number, from_line(line)  # a checkpoint's other lines have no text
+            yield number, from_line(line)
         except (TypeError, ValueError, RecursionError):
             raise InvalidRecords(f"{path}: line {number}: is not a demonstration") from None
 

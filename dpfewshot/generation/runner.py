@@ -1,120 +1,187 @@
-"""Generates all demonstrations of a plan except those that its checkpoint holds.
+"""Generates all demonstrations of a plan except those that its run has released already.
 
-A run may follow a checkpoint (docs/proofs/resuming.md). Demonstrations are made one after another, or with
-workers each stratum's one after another.
+Demonstrations are made one after another, or with an executor each stratum's by one worker.
 """
 
 from __future__ import annotations
 
 import contextvars
-import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, is_dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Self
 
 from tqdm import tqdm
 
 from dpfewshot.demonstrations import Demonstrations
-from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
-from dpfewshot.generation.checkpoint import NO_CHECKPOINT, Checkpoint, NoCheckpoint, Progress, Unfinished
+from dpfewshot.errors import BudgetExceeded
 from dpfewshot.generation.generation import Generation
-from dpfewshot.generation.request import GenerationRequest, Stopped, StopSignal
+from dpfewshot.generation.stopping import Stopped, StopSignal
+from dpfewshot.generation.stratum import StratumRun
 from dpfewshot.generation.workers import Workers
 from dpfewshot.planning.plan import GenerationPlan
-from dpfewshot.prompts.chat import chat_turns
 from dpfewshot.values import Demonstration, PrivacySpend, epsilon_text
 
+OnDemonstration = Callable[[Demonstration], None]
 
-@contextmanager
-def checkpointed(
-    generation: Generation, path: str | os.PathLike[str], identity: Mapping[str, object]
-) -> Iterator[Checkpoint]:
-    """Open a checkpoint that records every draw, and resume the reservations in it.
+_LANES = 128
+"""The most strata that wait for workers at the same time."""
 
-    Afterwards the checkpoint keeps what is left of the plan: only a later run that follows it can draw.
+_POLL = 0.1
+"""Seconds after which a run with workers checks whether its caller was cancelled."""
+
+
+def release_all(
+    generation: Generation,
+    on_demonstration: OnDemonstration | None,
+    stop: StopSignal,
+    workers: Workers | None = None,
+    *,
+    resume: bool = False,
+) -> Demonstrations:
+    """Release every planned demonstration.
 
     Args:
         generation: of the plan.
-        path: of the checkpoint.
-        identity: public settings that all runs of one checkpoint share.
+        on_demonstration: called with each demonstration, one call at a time; first with those that an earlier
+            process released, which may have ended before it was told.
+        stop: checked between two tokens.
+        workers: make the demonstrations of several strata at a time; None: the caller's thread makes all.
+        resume: whether those count that the runs have released already.
+
+    Returns:
+        All of them, in the order of the plan.
 
     Raises:
-        InvalidPlan: the checkpoint is of another plan, or this synthesizer has a reservation of its own.
-        BudgetExceeded: an account in memory has no room for what was reserved, or the synthesizer is closed.
-        LedgerError: the checkpoint is stale or of another account, or cannot be read or written.
+        BudgetExceeded: too few draws are left for some, which interruptions or other callers took. All others
+            are made first.
     """
-    generation.check_open()
-    books, weights = generation.books, generation.set_up.backend.weights
-    durable = books.account is not None and books.account.durable
-    with closing(Checkpoint(path, identity, weights=weights, copies=durable)) as checkpoint:
-        with generation.no_draws():
-            generation.check_open()
-            if isinstance(books.checkpoint, Checkpoint):
-                raise LedgerError(
-                    f"another run of this synthesizer writes its checkpoint to {books.checkpoint.path}"
-                )
-            _check(generation, checkpoint)
-            _resume(generation, checkpoint)
-            generation.resumed(checkpoint.progress.finished)
-            books.checkpoint = checkpoint
-        finished = False
+    for run in generation.runs:
+        run.check_open()
+    shares = [_Share(run, run.released if resume else []) for run in generation.runs]
+    there = _in_order(generation.plan, shares)
+    if on_demonstration is not None:
+        for one in there:
+            on_demonstration(one)
+    with ProgressBar(generation.plan, there) as bar:
+        calls = threading.Lock()
+
+        def finish(one: Demonstration) -> None:
+            with calls, bar.demonstration(one):
+                if on_demonstration is not None:
+                    on_demonstration(one)
+
+        if workers is None:
+            _in_turn(shares, stop, bar, finish)
+        else:
+            _side_by_side(shares, stop, workers, finish)
+    refused = [label for share in shares for label in share.to_do]
+    if refused:
+        raise BudgetExceeded(_cannot_be_made(refused, sum(len(share.made) for share in shares)))
+    plan = generation.plan
+    spend = PrivacySpend(plan.epsilon or 0.0, plan.delta or 0.0) if generation.certified else None
+    return Demonstrations(_in_order(plan, shares), plan_spend=spend)
+
+
+@dataclass(eq=False)
+class _Share:
+    """What one stratum contributes to a set of demonstrations.
+
+    Attributes:
+        run: of the stratum.
+        made: those that are made.
+        to_do: the labels of those to make, in order: one that was interrupted is continued first.
+    """
+
+    run: StratumRun
+    made: list[Demonstration]
+    to_do: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        missing = Counter(self.run.labels) - Counter(one.label for one in self.made)
+        self.to_do = sorted(missing.elements(), key=self.run.labels.index)
+        self.to_do.sort(key=self.run.has_begun, reverse=True)
+
+
+def _in_turn(shares: Sequence[_Share], stop: StopSignal, bar: ProgressBar, finish: OnDemonstration) -> None:
+    """Make one demonstration of each stratum, then the next of each."""
+    for labels in zip_longest(*(tuple(share.to_do) for share in shares)):
+        for share, label in zip(shares, labels, strict=True):
+            if label is None:
+                continue
+            others = list(share.to_do)
+            others.remove(label)
+            one = share.run.make(label, others, stop, bar.token)
+            if one is not None:
+                share.to_do = others
+                share.made.append(one)
+                finish(one)
+
+
+def _side_by_side(
+    shares: Sequence[_Share], stop: StopSignal, workers: Workers, finish: OnDemonstration
+) -> None:
+    """Give each stratum to a worker. If one fails, the others stop after their draw."""
+    to_do = [share for share in shares if share.to_do]
+    if not to_do:
+        return
+    halt = StopSignal()
+
+    def make(share: _Share) -> None:
+        for one in workers.make(share.run, tuple(share.to_do), halt):
+            share.to_do.remove(one.label)
+            share.made.append(one)
+            finish(one)
+
+    with ThreadPoolExecutor(min(_LANES, len(to_do)), thread_name_prefix="dpfewshot") as lanes:
+        # in the caller's context, so that spans and request ids are the caller's
+        made = [lanes.submit(contextvars.copy_context().run, make, share) for share in to_do]
         try:
-            yield checkpoint
-            finished = True
+            while _unfinished(made):
+                stop.check()
         finally:
-            with generation.no_draws(), ExitStack() as stack:
-                if books.checkpoint is checkpoint:  # a forked child has dropped it
-                    books.checkpoint = NO_CHECKPOINT
-                    for run in generation.runs.values():
-                        stack.callback(run.hand_over, checkpoint, finished=finished)
+            halt.set()
+    _raise_first(made)
 
 
-def _check(generation: Generation, checkpoint: Checkpoint) -> None:
-    """Refuse lines that name this plan but do not fit it, and a reservation that is not the checkpoint's.
+def _unfinished(made: Sequence[Future[None]]) -> bool:
+    """Whether all go on, after a while."""
+    done, others = wait(made, timeout=_POLL, return_when=FIRST_EXCEPTION)
+    return bool(others) and all(each.exception() is None for each in done)
 
-    Raises:
-        LedgerError: a line does not fit.
-        InvalidPlan: this synthesizer has a reservation of its own.
-    """
-    progress, plan, runs = checkpoint.progress, generation.plan, generation.runs.values()
-    planned = {label for stratum in plan.strata for label in stratum.labels}
-    found = {one.label for one in progress.finished}
-    fits = (
-        all(number < len(runs) for number in progress.reserved)
-        and all(run.fits(checkpoint) for run in runs)
-        and found <= planned
-        and all(
-            number < len(runs)
-            and each.label in plan.strata[number].labels
-            and len(each.released) <= plan.settings.max_tokens
-            and all(token < generation.set_up.backend.vocabulary_size for token in each.released)
-            for number, each in progress.unfinished.items()
-        )
+
+def _raise_first(made: Iterable[Future[None]]) -> None:
+    """Raise what ended the run: a failure before those that it stopped."""
+    raised = [error for each in made if (error := each.exception()) is not None]
+    try:
+        for error in sorted(raised, key=lambda error: isinstance(error, Stopped)):
+            raise error
+    finally:
+        raised.clear()  # they hold this frame
+
+
+def _in_order(plan: GenerationPlan, shares: Iterable[_Share]) -> list[Demonstration]:
+    """The demonstrations in the order of the plan: the first of each label, then the next of each."""
+    labels = [label for stratum in plan.strata for label in stratum.labels]
+    made = [one for share in shares for one in share.made]
+    seen: Counter[str] = Counter()
+    places = []
+    for one in made:
+        places.append((seen[one.label], labels.index(one.label)))
+        seen[one.label] += 1
+    return [made[number] for number in sorted(range(len(made)), key=places.__getitem__)]
+
+
+def _cannot_be_made(labels: Sequence[str], made: int) -> str:
+    numbers = ", ".join(f"{count} of {label!r}" for label, count in Counter(labels).items())
+    return (
+        f"{numbers} cannot be made: draws of the plan were interrupted, or went to other callers. The other "
+        f"{'one is' if made == 1 else f'{made} are'} released. A further plan needs further budget"
     )
-    if not fits:
-        raise LedgerError(f"{checkpoint.path}: its lines do not fit its plan: name another file")
-    for run in runs:
-        own, recorded = run.reservation, progress.reserved.get(run.number)
-        if own is not None and recorded is not None and own.entry != recorded.entry:
-            raise InvalidPlan(
-                f"{checkpoint.path}: this synthesizer has already reserved for itself: make a new one "
-                "and resume the checkpoint first"
-            )
-
-
-def _resume(generation: Generation, checkpoint: Checkpoint) -> None:
-    """Resume all strata or none: if one fails, the others stay unchanged."""
-    runs = generation.runs.values()
-    resumed = [run.resume(checkpoint) or run.reservation for run in runs]
-    for run, reservation in zip(runs, resumed, strict=True):
-        if reservation is not None:
-            checkpoint.reserved(run.number, reservation)
-    for run, reservation in zip(runs, resumed, strict=True):
-        run.reservation = reservation
 
 
 class ProgressBar:
@@ -139,7 +206,7 @@ class ProgressBar:
     def __exit__(self, *_: object) -> None:
         self._bar.close()
 
-    def token(self) -> None:
+    def token(self, _token: int) -> None:
         """Count one more token."""
         with self._lock:
             self._bar.update()
@@ -166,242 +233,3 @@ class ProgressBar:
             budget = epsilon_text(self._plan.epsilon)
             used += f", epsilon {epsilon_text(max(spends, default=0.0))} of {budget} used"
         self._bar.set_postfix_str(used)
-
-
-OnDemonstration = Callable[[Demonstration], None]
-
-_LANES = 128
-"""The most strata that wait for workers at the same time."""
-
-_POLL = 0.1
-"""Seconds after which a run with workers checks whether its caller was cancelled."""
-
-
-def release_all(
-    generation: Generation,
-    on_demonstration: OnDemonstration | None,
-    stop: StopSignal,
-    workers: Workers | None = None,
-) -> Demonstrations:
-    """Release every planned demonstration that the generation's checkpoint does not hold.
-
-    Args:
-        generation: of the plan.
-        on_demonstration: called with each demonstration once the checkpoint holds it, one call at a time.
-        stop: checked between two tokens; a worker's draw is recorded whole before.
-        workers: make the draws, of several strata at a time; None: the caller's thread does.
-
-    Returns:
-        All of them, those of the checkpoint first, then in the order of the plan.
-
-    Raises:
-        BudgetExceeded: some cannot be made. With a checkpoint, all others are made first.
-        LedgerError: the checkpoint belongs to the parent of this process.
-    """
-    plan, checkpoint = generation.plan, generation.books.checkpoint
-    resumed = list(checkpoint.progress.finished)
-    to_do = _to_do(plan, checkpoint.progress)
-    with ProgressBar(plan, resumed) as bar:
-        run = _Run(generation, checkpoint, bar, on_demonstration)
-        if workers is None:
-            run.make(to_do, stop, None)
-        else:
-            _side_by_side(run, to_do, stop, workers)
-    made = len(resumed) + len(run.made)
-    if run.refused:
-        generation.check_open()  # after `close` no draws are left, for another reason
-        raise BudgetExceeded(_cannot_be_made(run.refused, made))
-    spend = PrivacySpend(plan.epsilon or 0.0, plan.delta or 0.0) if generation.certified else None
-    return Demonstrations([*resumed, *(run.made[number] for number in sorted(run.made))], plan_spend=spend)
-
-
-def identity(generation: Generation, further: Mapping[str, object]) -> dict[str, object]:
-    """Public settings that all runs of one checkpoint share.
-
-    Args:
-        generation: of the plan.
-        further: what the generation does not know: budget, account, vocabulary.
-    """
-    set_up = generation.set_up
-    mechanism: object = set_up.mechanism
-    turns = {"chat": chat_turns(set_up.backend).fingerprint()} if set_up.task.chat else {}
-    return {
-        **further,
-        **turns,
-        "task": set_up.task.identity(),
-        "plan": generation.plan.figures(),
-        # the repr of a user's own mechanism may contain an address
-        "mechanism": repr(mechanism) if is_dataclass(mechanism) else set_up.mechanism.name,
-        "certified": generation.certified,
-    }
-
-
-@dataclass(frozen=True)
-class _ToDo:
-    """A demonstration to make.
-
-    Attributes:
-        number: its place in the result.
-        label: its label.
-        interrupted: how far an earlier run came with it.
-    """
-
-    number: int
-    label: str
-    interrupted: Unfinished | None = None
-
-
-@dataclass(eq=False)
-class _Run:
-    """What the demonstrations of one run share.
-
-    Attributes:
-        generation: of the plan.
-        checkpoint: of the run.
-        bar: shows its progress.
-        on_demonstration: the caller's.
-        made: the demonstrations, by their place in the result.
-        refused: labels of those for which too few draws are left.
-    """
-
-    generation: Generation
-    checkpoint: Checkpoint | NoCheckpoint
-    bar: ProgressBar
-    on_demonstration: OnDemonstration | None
-    made: dict[int, Demonstration] = field(default_factory=dict)
-    refused: list[str] = field(default_factory=list)
-    _calls: threading.Lock = field(default_factory=threading.Lock)
-    """Held while the caller is told, who may call `close`: no thread waits for it with a stratum's lock."""
-
-    def make(self, to_do: Sequence[_ToDo], stop: StopSignal, workers: Workers | None) -> None:
-        """Make these demonstrations, one after another."""
-        generation, settings = self.generation, self.generation.plan.settings
-        for position, each in enumerate(to_do):
-            generation.check_open()
-            if generation.books.checkpoint is not self.checkpoint:
-                raise LedgerError("the checkpoint belongs to the parent of this process, which continues it")
-            others = [one.label for one in to_do[position + 1 :]]
-            tokens = _tokens(generation, each, others)
-            if not tokens and self.checkpoint.resumable:
-                self.refused.append(each.label)
-                continue
-            request = GenerationRequest(
-                each.label,
-                tokens or settings.max_tokens,
-                prior_tokens=tuple(each.interrupted.released) if each.interrupted else (),
-                on_token=self._on_token(generation.run_of(each.label).number),
-                stop=stop,
-                checkpointed=True,
-                workers=workers,
-                others=others,
-            )
-            try:
-                one = _released(generation, request)
-            except BudgetExceeded:
-                if generation.run_of(each.label).draws_left() or not self.checkpoint.resumable:
-                    raise
-                self.refused.append(each.label)  # workers died with its draws
-                continue
-            self._finish(each.number, one)
-
-    def _on_token(self, stratum: int) -> Callable[[int], None]:
-        def on_token(token: int) -> None:
-            self.checkpoint.token(stratum, token)
-            self.bar.token()
-
-        return on_token
-
-    def _finish(self, number: int, one: Demonstration) -> None:
-        with self._calls:
-            self.checkpoint.finish(one)
-            self.made[number] = one
-            with self.bar.demonstration(one):
-                if self.on_demonstration is not None:
-                    self.on_demonstration(one)
-
-
-def _side_by_side(run: _Run, to_do: Iterable[_ToDo], stop: StopSignal, workers: Workers) -> None:
-    """Make the demonstrations of several strata at a time. If one fails, the others stop after their draw."""
-    plan = run.generation.plan
-    strata: dict[str | None, list[_ToDo]] = {}
-    for each in to_do:
-        strata.setdefault(plan.stratum_of(each.label).scope, []).append(each)
-    if not strata:
-        return
-    halt = StopSignal()
-    with ThreadPoolExecutor(min(_LANES, len(strata)), thread_name_prefix="dpfewshot") as lanes:
-        made = [
-            # in the caller's context, so that spans and request ids are the caller's
-            lanes.submit(contextvars.copy_context().run, run.make, stratum, halt, workers)
-            for stratum in strata.values()
-        ]
-        try:
-            while _unfinished(made):
-                stop.check()
-        finally:
-            halt.set()
-            workers.cancel()
-    _raise_first(made)
-
-
-def _unfinished(made: Sequence[Future[None]]) -> bool:
-    """Whether all go on, after a while."""
-    done, others = wait(made, timeout=_POLL, return_when=FIRST_EXCEPTION)
-    return bool(others) and all(each.exception() is None for each in done)
-
-
-def _raise_first(made: Iterable[Future[None]]) -> None:
-    """Raise what ended the run: a failure before those that it stopped."""
-    raised = [error for each in made if (error := each.exception()) is not None]
-    try:
-        for error in sorted(raised, key=lambda error: isinstance(error, Stopped)):
-            raise error
-    finally:
-        raised.clear()  # they hold this frame
-
-
-def _to_do(plan: GenerationPlan, progress: Progress) -> list[_ToDo]:
-    """The unfinished demonstrations in the order of the plan, the interrupted ones first."""
-    labels = [label for stratum in plan.strata for label in stratum.labels]
-    finished = Counter(one.label for one in progress.finished)
-    interrupted = {each.label: each for each in progress.unfinished.values()}
-    first, rest = [], []
-    for number, label in enumerate(labels * plan.settings.shots_per_label):
-        if finished[label]:
-            finished[label] -= 1
-        elif label in interrupted:
-            first.append(_ToDo(number, label, interrupted.pop(label)))
-        else:
-            rest.append(_ToDo(number, label))
-    return first + rest
-
-
-def _tokens(generation: Generation, each: _ToDo, others: Sequence[str]) -> int:
-    """How many tokens a demonstration may have in all; 0 if too few draws are left.
-
-    An interrupted demonstration has the draws that the others leave to it. If they leave none and it has no
-    token yet, it takes those of the next one of its label, so that the last one of that label is lost.
-    """
-    settings, run = generation.plan.settings, generation.run_of(each.label)
-    if each.interrupted is not None:
-        draws, prior = run.draws_left(others), len(each.interrupted.released)
-        if prior + draws > 0:
-            return min(settings.max_tokens, prior + draws * settings.tokens_per_draw)
-    return settings.max_tokens if run.draws_left() >= settings.draws_per_demonstration else 0
-
-
-def _released(generation: Generation, request: GenerationRequest) -> Demonstration:
-    """The demonstration; without a draw if its prior tokens are all that it can have."""
-    prior = request.prior_tokens
-    if prior and (request.max_tokens == len(prior) or generation.set_up.loop.ended(prior)):
-        return generation.demonstration(request.label, prior)
-    return generation.release(request)
-
-
-def _cannot_be_made(labels: Sequence[str], made: int) -> str:
-    numbers = ", ".join(f"{count} of {label!r}" for label, count in Counter(labels).items())
-    return (
-        f"{numbers} cannot be made: draws of the plan were interrupted, or went to other callers. The other "
-        f"{'one is' if made == 1 else f'{made} are'} in the checkpoint "
-        "(Demonstrations.from_jsonl). A further plan needs further budget"
-    )

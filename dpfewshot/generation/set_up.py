@@ -13,12 +13,11 @@ from dpfewshot.account.amounts import Amount, EventCost
 from dpfewshot.account.history import Details
 from dpfewshot.account.scopes import Partition
 from dpfewshot.accounting import epsilon
-from dpfewshot.backends.protocol import LogprobBackend, states_invariance
+from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.certificates import Provenance
-from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
+from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.exact.rounding import rounded_up
-from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import labels_of, units_by_scope
 from dpfewshot.mechanisms import FixedSize, Mechanism, Release
@@ -61,6 +60,7 @@ class SetUp:
     certified: bool
     partition: Partition
     random_source: RandomSource | None = field(default=None, repr=False)
+    _parts: dict[str | None, list[UnitSequence]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "units", MappingProxyType(dict(self.units)))
@@ -75,21 +75,9 @@ class SetUp:
         if not all(self._states(stratum) for stratum in strata):
             raise InvalidPlan("the plan's epsilon is that of other draws, or of other noise")
         if not self._divides_as_paid():
-            raise InvalidPlan("the plan's holdout is not that of the account's strata")
+            raise InvalidPlan("the plan's holdout or parts are not those of the account's strata")
         if not all(_pays(stratum) for stratum in strata):
             raise InvalidPlan("the plan's epsilon is less than its draws cost")
-
-    def check_invariance(self) -> None:
-        """Refuse a draw if the backend no longer states what the guarantee needs.
-
-        Raises:
-            BackendNotBatchInvariant: the set-up is certified, and the backend has found itself not invariant.
-        """
-        if self.certified and not states_invariance(self.backend):
-            raise BackendNotBatchInvariant(
-                "the backend no longer states that a prompt's answer is independent of its neighbours: "
-                "nothing is drawn"
-            )
 
     @cached_property
     def writer(self) -> PromptWriter:
@@ -99,7 +87,7 @@ class SetUp:
     @cached_property
     def loop(self) -> TokenLoop:
         """Generates token by token."""
-        return TokenLoop(self.backend, self.task.layout)
+        return TokenLoop(self.backend, self.task.layout, self.certified)
 
     @cached_property
     def provenance(self) -> Provenance:
@@ -112,24 +100,13 @@ class SetUp:
             prompt=f"sha256:{hashlib.sha256(prompt.encode()).hexdigest()}",
         )
 
-    def generating(self, stratum: StratumPlan) -> UnitSequence:
-        """The units of a stratum that the plan's holdout leaves. Private."""
-        return self.plan.settings.division.generating(self.units[stratum.scope])
-
-    def parts(self, stratum: StratumPlan) -> list[UnitSequence]:
-        """The units of each disjoint part of a stratum. Private.
-
-        Every call assigns the units to the parts anew.
-        """
-        units, parts = self.generating(stratum), self.plan.settings.disjoint_parts
-        if parts == 1:
-            return [units]
-        members = disjoint_parts(len(units), parts, self.random_source)
-        return [units.chosen(part) for part in members]
-
-    def bodies(self, units: UnitSequence) -> Bodies:
-        """Units to be drawn from. Private."""
-        return Bodies(units, self.writer)
+    def generating(self, stratum: StratumPlan, part: int) -> UnitSequence:
+        """The units of one disjoint part of a stratum, of those that the plan's holdout leaves. Private."""
+        if stratum.scope not in self._parts:
+            settings = self.plan.settings
+            units = settings.division.generating(self.units[stratum.scope])
+            self._parts[stratum.scope] = disjoint_parts(units, settings.disjoint_parts)
+        return self._parts[stratum.scope][part]
 
     def sampler(self, stratum: StratumPlan) -> Sampler:
         """Draws the units of a stratum and groups them into prompts."""
@@ -143,15 +120,16 @@ class SetUp:
         """The mechanism, started for one demonstration of a stratum with the noise of its plan."""
         return start_release(self.mechanism, stratum.draws, stratum.noise_multiplier, self.random_source)
 
-    def account_scope(self, stratum: StratumPlan) -> str | None:
-        """The name of a stratum in the account's partition; None for the whole data set."""
-        return self.partition.generating(stratum.scope)
+    def account_scope(self, stratum: StratumPlan, part: int) -> str | None:
+        """The name of a stratum's part in the account's partition; None for the whole data set."""
+        return self.partition.generating(stratum.scope, part)
 
     def account_costs(self) -> list[tuple[str | None, Amount]]:
         """The scope and the cost of each stratum, as an account counts them; none if nothing is certified."""
         return [
-            (self.account_scope(stratum), EventCost(stratum.cost, stratum.event))
+            (self.account_scope(stratum, part), EventCost(stratum.cost, stratum.event))
             for stratum in self.plan.strata
+            for part in range(self.plan.settings.disjoint_parts)
             if self.certified and stratum.cost is not None and stratum.event is not None
         ]
 
@@ -192,9 +170,11 @@ class SetUp:
         return FixedSize(self.plan.settings.units_per_draw, len(self.units[stratum.scope]))
 
     def _divides_as_paid(self) -> bool:
-        """Whether the plan holds out what the account's strata say."""
-        fraction, rule = self.plan.settings.division.fraction, self.partition.holdout
-        return str(fraction) in rule if fraction else not rule
+        """Whether the plan holds out, and divides into parts, what the account's strata say."""
+        settings, rule = self.plan.settings, self.partition.holdout
+        fraction = settings.division.fraction
+        holds_out = str(fraction) in rule if fraction else not rule
+        return holds_out and len(self.partition.parts) == settings.disjoint_parts
 
     def _states(self, stratum: StratumPlan) -> bool:
         """Whether the stratum's event describes what the sampler, the mechanism and the loop do."""

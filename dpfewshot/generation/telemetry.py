@@ -33,7 +33,7 @@ class Observer:
     """
 
     def reserved(self, facts: Facts) -> None:
-        """A stratum's plan was reserved: `scope`, `blocks` (its draws), `epsilon`, `delta`.
+        """A stratum's plan was reserved: `scope`, `draws`, `epsilon`, `delta`.
 
         `epsilon` and `delta` are absent here and in `released` if nothing is certified.
         """
@@ -71,7 +71,7 @@ class Observers:
 
     def reserved(self, scope: str | None, spend: PrivacySpend | None, draws: int) -> None:
         """Tell that a stratum's plan was reserved, before its first draw."""
-        self._tell("reserved", {"scope": scope or "the whole data set", "blocks": draws, **_amounts(spend)})
+        self._tell("reserved", {"scope": scope or "the whole data set", "draws": draws, **_amounts(spend)})
 
     def generation(self, label: str, generate: Callable[[], Demonstration]) -> Demonstration:
         """Generate a demonstration; tell when it starts and how it ends."""

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
 import numpy as np
 
-from dpfewshot.account.permit import Permit
-from dpfewshot.backends.protocol import LogprobBackend, Logprobs, PromptBlock, Tokens, closing_block
+from dpfewshot.account.reservation import Reservation
+from dpfewshot.backends.protocol import (
+    LogprobBackend,
+    Logprobs,
+    PromptBlock,
+    Tokens,
+    closing_block,
+    states_invariance,
+)
 from dpfewshot.backends.text import ending_tokens
 from dpfewshot.backends.token_automaton import TokenAutomaton, token_automaton
-from dpfewshot.errors import BackendError
+from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.draft import Draft, ShapedDraft
+from dpfewshot.generation.stopping import StopSignal
 from dpfewshot.mechanisms import Release
 from dpfewshot.prompts.writer import LabelPrompts
 from dpfewshot.sampling import Sampler
@@ -29,50 +37,49 @@ class TokenLoop:
     Attributes:
         backend: the trusted language model.
         layout: of the task's texts.
-        known_ends: the tokens that end a demonstration, if the caller has found them; else they are found
-            when they are needed, which takes a while.
+        certified: whether each draw needs a backend that states batch invariance.
     """
 
     backend: LogprobBackend
     layout: TextLayout
-    known_ends: frozenset[int] | None = None
+    certified: bool = False
 
-    def release(
+    def tokens(
         self,
         units: Bodies,
         sampler: Sampler,
         release: Release,
-        charge: Callable[[], Permit],
+        reservation: Reservation,
         *,
         prompts: LabelPrompts,
         max_tokens: int,
-        text_tokens: int | None = None,
-        prior_tokens: Sequence[int] = (),
-        on_token: Callable[[int], None] = lambda _token: None,
-    ) -> list[int]:
-        """Return the released tokens of one demonstration, with the one that ends it if there is one.
+        released: list[int],
+        stop: StopSignal | None = None,
+    ) -> Generator[int]:
+        """Release the tokens of one demonstration, with the one that ends it if there is one.
+
+        Each token is appended to `released` and then yielded; nothing more is drawn until it is asked for.
 
         Args:
             units: to draw from. Private.
             sampler: draws units into subsets.
             release: the started mechanism; nothing else turns private numbers into a token.
-            charge: charges one draw and returns the permit for its tokens.
+            reservation: charges each draw, and gives the permit for its tokens.
             prompts: write the prompts of the label.
-            max_tokens: T_max, `prior_tokens` included.
-            text_tokens: the most tokens of the whole demonstration, where this call releases some of them;
-                None: `max_tokens`.
-            prior_tokens: of an interrupted run: fewer than `max_tokens`, and none ends the demonstration.
-            on_token: called with each released token before the next is drawn; what it raises ends the loop.
+            max_tokens: T_max.
+            released: the tokens of an interrupted demonstration, which none of them ends; else empty.
+            stop: checked before each draw and after each token.
 
         Raises:
             BudgetExceeded: the reservation has no draw left.
             BackendError: the model failed, for a cause that is not one record.
+            BackendNotBatchInvariant: the backend no longer states what the guarantee needs.
             InvalidRecords: the records' file changed since it was indexed.
             LedgerError: the charge could not be recorded.
+            Stopped: it was.
         """
-        released = list(prior_tokens)
-        draft = self.draft(prior_tokens, prompts.further)
-        whole = max_tokens if text_tokens is None else text_tokens
+        stop = stop or StopSignal()
+        draft = self.draft(released, prompts.further)
         suffix = [*prompts.public_suffix, *draft.context]
         left = max_tokens - len(released)
         left += draft.written_left(left)  # names are appended and never drawn, and so is what a schema forces
@@ -80,7 +87,9 @@ class TokenLoop:
             while len(released) < max_tokens:
                 public_row = _answer(public, 1, None)[0]  # finds a dead server before anything is charged
                 units.check()  # finds a changed file, likewise
-                permit = charge()  # before it draws
+                self._check_invariance()
+                stop.check()
+                permit = reservation.draw()  # before it draws
                 subsets = units.of(sampler.draw(units.sizes))
                 suffixes = [each for subset in subsets if (each := prompts.suffix(subset, draft.context))]
                 length = min(permit.tokens, max_tokens - len(released))
@@ -89,20 +98,27 @@ class TokenLoop:
                     for step in range(length):
                         if step > 0:
                             public_row = _answer(public, 1, None)[0]
-                        support = draft.support(release.support, public_row, whole - len(released))
+                        support = draft.support(release.support, public_row, max_tokens - len(released))
                         logprobs = _answer(private, len(suffixes), support)
                         winner = release.token(logprobs, public_row[support], permit)
                         if winner is None:
-                            return released
+                            return
                         released.append(support[winner])
-                        on_token(released[-1])
-                        following = draft.add(released[-1])
+                        following = draft.add(support[winner])
+                        yield support[winner]
+                        stop.check()
                         if draft.finished:
-                            return released
+                            return
                         continued = [public, private] if step + 1 < length else [public]
                         for block, token in product(continued, following):
                             block.append(token)
-        return released
+
+    def _check_invariance(self) -> None:
+        if self.certified and not states_invariance(self.backend):
+            raise BackendNotBatchInvariant(
+                "the backend no longer states that a prompt's answer is independent of its neighbours: "
+                "nothing is drawn"
+            )
 
     def text_of(self, released: Sequence[int]) -> str:
         """The demonstration's text, without what ends it."""
@@ -115,7 +131,7 @@ class TokenLoop:
     @cached_property
     def ends(self) -> frozenset[int]:
         """The tokens that end a demonstration."""
-        return ending_tokens(self.backend) if self.known_ends is None else self.known_ends
+        return ending_tokens(self.backend)
 
     @property
     def automaton(self) -> TokenAutomaton | None:

@@ -27,9 +27,14 @@ PLAN: Final[Mapping[str, tuple[type, ...]]] = {
     "max_tokens": (int,),
     "shots_per_label": (int,),
     "tokens_per_draw": (int,),
+    "record_token_cap": (int,),
     "sampling": (str,),
+    "disjoint_parts": (int,),
+    "accounting": (str,),
+    "holdout": NUMBER,
     "prompt_tokens": (int,),
     "estimated_seconds": MAYBE_NUMBER,
+    "reasons": (list,),
     "warnings": (list,),
     "parts": (list,),
 }
@@ -43,6 +48,7 @@ STRATUM: Final[Mapping[str, tuple[type, ...]]] = {
     "epsilon": MAYBE_NUMBER,
     "delta": MAYBE_NUMBER,
     "noise_on_mean": MAYBE_NUMBER,
+    "exact": (dict,),
 }
 SPEND: Final[Mapping[str, tuple[type, ...]]] = {"epsilon": MAYBE_NUMBER, "delta": MAYBE_NUMBER}
 EXACT: Final[Mapping[str, tuple[type, ...]]] = {
@@ -160,7 +166,7 @@ def numbers(where: str, name: str, value: list[Any]) -> tuple[float, ...]:
 
 
 def sentences(value: object) -> tuple[str, ...]:
-    """The plan's reasons; documents of older versions have none.
+    """The plan's reasons.
 
     Raises:
         InvalidPlan: it is not a list of texts.

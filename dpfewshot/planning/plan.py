@@ -257,8 +257,7 @@ class StratumPlan:
         stratum = Stratum(
             told["scope"], document.labels("a stratum of the plan", told["labels"]), told["population"]
         )
-        exact = told.get("exact", _recovered(told, settings))
-        exact = document.check("'exact' of a stratum of the plan", exact, document.EXACT)
+        exact = document.check("'exact' of a stratum of the plan", told["exact"], document.EXACT)
         rate = document.rate(exact["sampling_rate"])
         stated = cls(
             stratum=stratum,
@@ -272,14 +271,6 @@ class StratumPlan:
         epsilon, delta = (stated.spend.epsilon, stated.spend.delta) if stated.spend else (None, None)
         document.check_stated("a stratum of the plan", told, epsilon, delta)
         return stated
-
-
-def _recovered(told: Mapping[str, Any], settings: PlanSettings) -> dict[str, object]:
-    """What is "exact" of a document from before there was such a member: from its settings and floats."""
-    cost = None
-    if told["epsilon"] is not None and told["delta"] is not None:
-        cost = list(Amount.of_cost(PrivacySpend(told["epsilon"], told["delta"])))
-    return {"sampling_rate": [settings.units_wanted, told["population"]], "cost": cost, "event": None}
 
 
 def draws_at(settings: PlanSettings, stratum: Stratum, sampling_rate: Fraction) -> Draws:
@@ -408,7 +399,6 @@ class GenerationPlan:
         """The plan as JSON; `from_dict` reads it back."""
         parts = [stratum.as_dict() for stratum in self.strata]
         further: dict[str, object] = {
-            "accounting": self.settings.accounting,
             "reasons": list(self.reasons),
             "notes": list(self.notes),
             "warnings": list(self.warnings),
@@ -416,14 +406,7 @@ class GenerationPlan:
         return self.figures() | further | {"parts": parts}
 
     def figures(self) -> dict[str, object]:
-        """The plan as JSON, with numbers as they are displayed: what checkpoints compare.
-
-        Its "warnings" are those of δ alone, as in checkpoints of older versions.
-        """
-        settings = asdict(self.settings)
-        del settings["accounting"]
-        if not self.settings.holdout:  # as documents and checkpoints from before there were holdouts
-            del settings["holdout"]
+        """The plan as JSON, with numbers as they are displayed: what a run and its continuation share."""
         return {
             "mechanism": self.mechanism,
             "relation": self.relation,
@@ -432,10 +415,9 @@ class GenerationPlan:
             "noise_multiplier": self.noise_multiplier,
             "sampling_rate": self.sampling_rate,
             "steps": self.steps,
-            **settings,
+            **asdict(self.settings),
             "prompt_tokens": self.prompt_tokens,
             "estimated_seconds": self.estimated_seconds,
-            "warnings": list(self._delta_warnings),
             "parts": [stratum.figures() for stratum in self.strata],
         }
 
@@ -443,15 +425,13 @@ class GenerationPlan:
     def from_dict(cls, told: Mapping[str, Any]) -> Self:
         """The plan that `as_dict` made this from: σ, q and amounts are exact.
 
-        An event outside of `dpfewshot.accounting.events` is not stored and comes back as None. Documents of
-        older versions have no "exact": their costs are those displayed, and their events are None.
+        An event outside of `dpfewshot.accounting.events` is not stored and comes back as None.
 
         Raises:
             InvalidPlan: it is not such a plan; names the member.
         """
         told = document.check("the plan", told, document.PLAN)
-        chosen = {field.name: told[field.name] for field in fields(PlanSettings) if field.name in told}
-        settings = PlanSettings(**{"record_token_cap": 100, **chosen})
+        settings = PlanSettings(**{field.name: told[field.name] for field in fields(PlanSettings)})
         if not told["parts"]:
             raise InvalidPlan("the plan has no stratum in 'parts'")
         stated = cls(
@@ -461,7 +441,7 @@ class GenerationPlan:
             strata=tuple(StratumPlan.from_dict(part, settings) for part in told["parts"]),
             prompt_tokens=told["prompt_tokens"],
             estimated_seconds=told["estimated_seconds"],
-            reasons=document.sentences(told.get("reasons", [])),
+            reasons=document.sentences(told["reasons"]),
         )
         document.check_stated("the plan", told, stated.epsilon, stated.delta)
         return stated

@@ -130,9 +130,7 @@ class PlanSettings:
                 "a draw serves the tokens of one demonstration at most"
             )
         if self.sampling == FIXED_SIZE and self.disjoint_parts > 1:
-            raise InvalidPlan(
-                "disjoint_parts needs Poisson draws: parts are assigned at random, so their size is private"
-            )
+            raise InvalidPlan("disjoint_parts needs Poisson draws: the number of units in a part is private")
         if self.sampling == FIXED_SIZE and held_out:
             raise InvalidPlan("holdout needs Poisson draws: the number of units that generate is private")
         if self.accounting == PUBLISHED and (self.sampling != FIXED_SIZE or self.tokens_per_draw > 1):

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot import _core
+from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import Amount, EventCost
 from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import PoissonGaussian, calibrate, epsilon
@@ -62,9 +63,7 @@ def release_calibration(
     demonstrations: Iterable[Demonstration] = (),
     *,
     budget: PrivacyBudget,
-    ledger: object = None,
-    dataset: str | None = None,
-    create: bool = False,
+    account: Account | None = None,
     population: Population = None,
     unit: str | None = None,
     holdout: float = 0.0,
@@ -85,9 +84,7 @@ def release_calibration(
         backend: the model that will label texts, trusted with records; it must be batch-invariant.
         demonstrations: released demonstrations in prompt order; none for a zero-shot prompt.
         budget: (ε, δ) of this release.
-        ledger: as in `Synthesizer`.
-        dataset: as in `Synthesizer`.
-        create: as in `Synthesizer`.
+        account: as in `Synthesizer`.
         population: public n, as in `Synthesizer`, of every label; one number, their sum, weighs labels alike.
         unit: as in `Synthesizer`.
         holdout: as it was given to `Synthesizer`: only units kept for choosing are read. 0 reads all, and
@@ -118,9 +115,7 @@ def release_calibration(
         task,
         checked,
         budget=budget if random_source is None else None,
-        ledger=ledger,
-        dataset=dataset,
-        create=create,
+        account=account,
         population=population,
         holdout=holdout,
     )

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from dpfewshot import _core
+from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import Amount
 from dpfewshot.account.history import Details
 from dpfewshot.account.permit import Permit
@@ -71,9 +72,7 @@ def choose(
     candidates: Iterable[Candidate | Sequence[object]],
     *,
     budget: PrivacyBudget,
-    ledger: object = None,
-    dataset: str | None = None,
-    create: bool = False,
+    account: Account | None = None,
     population: Population = None,
     unit: str | None = None,
     holdout: float = 0.0,
@@ -95,9 +94,7 @@ def choose(
         candidates: sequences of released demonstrations, of which an empty one is zero-shot, or `Candidate`
             objects. All of them are public.
         budget: its ε is what the choice spends, and no δ.
-        ledger: as in `Synthesizer`.
-        dataset: as in `Synthesizer`.
-        create: as in `Synthesizer`.
+        account: as in `Synthesizer`.
         population: as in `Synthesizer`; with labels, {label: n} for all of them, or their sum.
         unit: as in `Synthesizer`.
         holdout: the fraction of units that choose, as it was given to `Synthesizer`, which then keeps them
@@ -137,9 +134,7 @@ def choose(
         task,
         checked,
         budget=budget if certified else None,
-        ledger=ledger,
-        dataset=dataset,
-        create=create,
+        account=account,
         population=population,
         holdout=holdout,
     )
@@ -183,7 +178,7 @@ def choose(
         spent=cost.as_spend() if certified else None,
         relation=payment.relation,
         certified=certified,
-        total=payment.total if certified and ledger is not None else None,
+        total=payment.total if certified and account is not None else None,
         balanced=balanced,
         proxy=proxy or len(models) > 1,
     )

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
-from dpfewshot.account.account import Account
+from dpfewshot.account.account import Account, account_of_run
 from dpfewshot.account.amounts import Cost
 from dpfewshot.account.history import Details
-from dpfewshot.account.ledger import account_of_run
 from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.account.scopes import Partition, partition_of
 from dpfewshot.errors import BudgetExceeded, LedgerError
@@ -111,9 +110,7 @@ def open_payment(
     records: Records | StoredRecords,
     *,
     budget: PrivacyBudget | None,
-    ledger: object = None,
-    dataset: str | None = None,
-    create: bool = False,
+    account: Account | None = None,
     population: Population = None,
     holdout: float | None = None,
 ) -> Payment:
@@ -123,9 +120,7 @@ def open_payment(
         task: of the demonstrations.
         records: private.
         budget: (ε, δ) of the release; None for a release without a guarantee, which has no account.
-        ledger: as in `Synthesizer`.
-        dataset: as in `Synthesizer`.
-        create: as in `Synthesizer`.
+        account: as in `Synthesizer`.
         population: as in `Synthesizer`; a mapping counts the units of every label of the task.
         holdout: f, as it was given to `Synthesizer`: only the units that it keeps for choosing are read. None
             or 0: all units are.
@@ -134,14 +129,14 @@ def open_payment(
         InvalidPlan: `holdout` is outside its range, the population is not one of the task
             (`check_population`), or the account is not one (`account_of_run`).
         InvalidRecords: a record has a label that the task does not have.
-        LedgerError: there is no such account, it is for another relation or unit, or it cannot be used.
+        LedgerError: the account is for another relation or unit.
     """
     check_population(population, task.labels)
     check_fields(task, records)
     check_record_labels(task, records)
     division, relation = Holdout(0.0 if holdout is None else holdout), relation_of(POISSON, population)
     unit = unit_of(records)
-    account = account_of_run(budget, ledger, dataset, relation=relation, unit=unit, create=create)
+    paying = account_of_run(account, budget, relation=relation, unit=unit)
     members, public = units(records), public_units(population, records)
     check_whole("the population of all labels", public)
     return Payment(
@@ -149,8 +144,8 @@ def open_payment(
         population=(division.fraction or Fraction(1)) * public,
         counts=_public_counts(task, population, records),
         relation=relation,
-        scope=scope_of_release(account, partition_of_units(task, records, division)),
-        account=account,
+        scope=scope_of_release(paying, partition_of_units(task, records, division)),
+        account=paying,
     )
 
 

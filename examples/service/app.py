@@ -41,8 +41,7 @@ def open_synthesizer() -> dpf.Synthesizer:
         budget=dpf.PrivacyBudget(epsilon=2, delta=1e-6),
         max_tokens=18,
         shots_per_label=4,
-        ledger=os.environ.get("LEDGER", "sqlite:///budget.db"),
-        dataset="tickets",
+        account=dpf.open_account(os.environ.get("LEDGER", "sqlite:///budget.db"), "tickets"),
         settings=dpf.Settings(prompts_per_draw=45, tokens_per_draw=18),
     )
 

@@ -107,12 +107,12 @@ def test_a_resumed_plan_keeps_its_divergence(make_account: MakeAccount) -> None:
     account = make_account(BUDGET, rule="renyi")
     for _ in range(10):
         account.reserve(None, WEEKLY, {})
-    entry = account.reserve(None, WEEKLY, {"steps": 15}, DrawCounts((15,), "first")).entry
-    account.draw(entry, "first", 0)
+    entry = account.reserve(None, WEEKLY, {"steps": 15}, DrawCounts(15, "first")).entry
+    account.draw(entry, "first")
     before = account.spent
     words = entry, None, WEEKLY, {"steps": 15}
-    resumed, left = account.resume(*words, known=["first"], draws=DrawCounts((14,), "second"))
-    assert (resumed.entry, left) == (entry, (14,))
+    resumed, draws = account.resume(*words, "second")
+    assert (resumed.entry, draws.left) == (entry, 14)
     assert account.spent == before
     assert verified(account)
 

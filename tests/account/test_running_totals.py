@@ -80,7 +80,7 @@ class Life:
     entries: dict[int, tuple[str | None, Cost, str]] = field(default_factory=dict)
 
     def reserve(self, scope: str | None, cost: Cost) -> None:
-        entry = self.account.reserve(scope, cost, {}, DrawCounts((3,), "first")).entry
+        entry = self.account.reserve(scope, cost, {}, DrawCounts(3, "first")).entry
         self.entries[entry] = scope, cost, "first"
 
     def act(self, name: str, which: int) -> None:
@@ -91,14 +91,13 @@ class Life:
         scope, cost, lease = self.entries[entry]
         match name:
             case "draw":
-                self.account.draw(entry, lease, 0, 2)
+                self.account.draw(entry, lease, 2)
             case "give back":
-                self.account.give_back(entry, lease, 0, 1)
+                self.account.give_back(entry, lease, 1, "")
             case "settle":
                 self.account.settle(entry, lease)
             case "cancel":
                 self.account.cancel(entry)
             case "resume":
-                told = DrawCounts((3,), f"{lease}+")
-                self.account.resume(entry, scope, cost, {}, known=[lease], draws=told)
-                self.entries[entry] = scope, cost, told.lease
+                self.account.resume(entry, scope, cost, {}, f"{lease}+")
+                self.entries[entry] = scope, cost, f"{lease}+"

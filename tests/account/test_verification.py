@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dpfewshot.account.amounts import Amount
+from dpfewshot.account.draws import columns
 from dpfewshot.account.history import NOTHING_BEFORE, HistoryEvent, chained, event_now
 from dpfewshot.account.verification import Snapshot, check
 
@@ -28,22 +29,22 @@ def reserve(entry: int, epsilon: int) -> HistoryEvent:
     return event_now("reserve", entry=entry, amount=Amount(epsilon, 0))
 
 
-def lease(name: str, blocks: int) -> dict[str, Any]:
-    return {"lease": {"id": name, "blocks": [blocks]}}
+def lease(name: str, draws: int) -> dict[str, Any]:
+    return {"lease": {"id": name, "draws": draws}}
 
 
 GRANTED = event_now("reserve", entry=1, amount=Amount(1, 0), details=json.dumps(lease("a", 3)))
 
 
-def resume(previous: str, blocks: int, name: str, reserved: str | None = None) -> HistoryEvent:
+def resume(previous: str, draws: int, name: str, reserved: str | None = None) -> HistoryEvent:
     """Of the entry that the second act granted."""
     [_, grant] = snapshot(CREATED, GRANTED).history
-    details = {**lease(name, blocks), "previous": previous, "reserve": reserved or grant["hash"]}
+    details = {**lease(name, draws), "previous": previous, "reserve": reserved or grant["hash"]}
     return event_now("resume", entry=1, details=json.dumps(details))
 
 
-def settle(name: str, blocks: int) -> HistoryEvent:
-    return event_now("settle", entry=1, details=json.dumps(lease(name, blocks)))
+def settle(name: str, draws: int) -> HistoryEvent:
+    return event_now("settle", entry=1, details=json.dumps(lease(name, draws)))
 
 
 def on(act: str, entry: int) -> HistoryEvent:
@@ -52,7 +53,7 @@ def on(act: str, entry: int) -> HistoryEvent:
 
 def kept(entry: int, epsilon: int, state: str) -> dict[str, Any]:
     row = {"id": entry, "scope": None, "epsilon": epsilon, "delta": 0, "state": state, "renyi": None}
-    return row | {"blocks": None, "lease": None, "draws_hash": None}
+    return row | columns(None)
 
 
 def test_a_history_that_could_have_happened() -> None:
@@ -81,14 +82,14 @@ def test_a_history_that_could_have_happened() -> None:
             [CREATED, GRANTED, resume("a", 1, "b", reserved="0" * 64)],
             "another event than the one that reserved",
         ),
-        ([CREATED, GRANTED, resume("a", 4, "b")], "entry 1 had (3,) draws left, and then (4,)"),
-        ([CREATED, GRANTED, resume("a", -1, "b")], "entry 1 had (3,) draws left, and then (-1,)"),
+        ([CREATED, GRANTED, resume("a", 4, "b")], "entry 1 had 3 draws left, and then 4"),
+        ([CREATED, GRANTED, resume("a", -1, "b")], "entry 1 had 3 draws left, and then -1"),
         ([CREATED, GRANTED, on("cancel", 1), resume("a", 1, "b")], "what was cancelled was resumed"),
         (
             [CREATED, GRANTED, resume("a", 2, "b"), settle("b", 3)],
-            "entry 1 had (2,) draws left, and then (3,)",
+            "entry 1 had 2 draws left, and then 3",
         ),
-        ([CREATED, GRANTED, resume("a", 2, "b"), settle("a", 2)], "entry 1 had (2,) draws left"),
+        ([CREATED, GRANTED, resume("a", 2, "b"), settle("a", 2)], "entry 1 had 2 draws left"),
         ([], "the account has no history"),
     ],
 )

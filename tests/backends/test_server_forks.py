@@ -58,7 +58,7 @@ def test_a_server_that_turned_is_refused_in_the_child(tmp_path):
     with scripted(server) as proxy, OpenAICompatible(proxy.base_url, "served", timeout=20) as backend:
         assert backend.batch_invariant
         ledger = f"sqlite:///{tmp_path}/budget.db"
-        made = synthesizer(backend, ledger=ledger, dataset="tickets", create=True)
+        made = synthesizer(backend, ledger=ledger)
         server.varies = True
 
         def is_refused():
@@ -79,7 +79,7 @@ def test_nothing_is_drawn_once_a_backend_is_not_batch_invariant():
     words = [" I", " would", " like"]
     backend = Scripted(words, lambda _: [1 / 3] * 3)
     account = Account.in_memory(BUDGET)
-    made = synthesizer(backend, ledger=account)
+    made = synthesizer(backend, account=account)
     backend.batch_invariant = False
     with pytest.raises(BackendNotBatchInvariant):
         made.generate("A")
@@ -105,7 +105,7 @@ def test_a_backend_that_turns_in_the_middle_ends_the_demonstration():
 
 def test_threads_of_a_child_wait_for_the_checked_connection(tmp_path):
     with scripted(VLLM()) as proxy, OpenAICompatible(proxy.base_url, "served", timeout=20) as backend:
-        made = synthesizer(backend, ledger=f"sqlite:///{tmp_path}/b.db", dataset="tickets", create=True)
+        made = synthesizer(backend, ledger=f"sqlite:///{tmp_path}/b.db")
         assert made.set_up.writer is not None
         proxy.answer = Slow()
 

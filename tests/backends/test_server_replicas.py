@@ -262,7 +262,7 @@ def test_a_replica_that_dies_in_a_draw_fails_it_and_the_draw_stays_charged(tmp_p
     with connected(VLLM(), VLLM(), seconds=0.3) as (backend, servers):
         made = factory.synthesizer(
             backend, RECORDS, task=TASK, budget=PrivacyBudget(4, 1e-6), mechanism=None, prompts_per_draw=4,
-            max_tokens=3, tokens_per_draw=1, ledger=ledger, dataset="tickets", create=True,
+            max_tokens=3, tokens_per_draw=1, ledger=ledger,
         )  # fmt: skip
         assert made.set_up.writer is not None
         private = tuple(backend.tokenize("private"))

@@ -106,7 +106,7 @@ def test_a_demonstration_is_generated_and_its_ledger_verifies(backend, tmp_path)
     with BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
         account = ledger.create("tickets", BUDGET)
         settings = {"prompts_per_draw": 4, "max_tokens": 3, "tokens_per_draw": 1}
-        with Synthesizer(TASK, RECORDS, backend, budget=BUDGET, ledger=account, **settings) as synthesizer:
+        with Synthesizer(TASK, RECORDS, backend, budget=BUDGET, account=account, **settings) as synthesizer:
             demonstration = synthesizer.generate("Refund")
         assert demonstration.certified
         assert 1 <= demonstration.token_count <= 3

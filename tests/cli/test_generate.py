@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from dpfewshot.account.account import Account
 from dpfewshot.cli import project
 from dpfewshot.cli.application import run
 from dpfewshot.cli.project import MECHANISM_NAMES
@@ -192,13 +191,12 @@ def test_an_interrupted_command_resumes(monkeypatch: pytest.MonkeyPatch) -> None
             ("refund", "my parcel is late"),
             ("delivery", "my parcel is late"),
         ]
-    Path("demos.jsonl.checkpoint").unlink()
-    # without the checkpoint another plan is asked for, which the budget does not allow
+    # without --resume another run is asked for, which the budget does not allow
     assert generate(monkeypatch, [*DESK, *OUTPUT]) == 3
 
 
 @pytest.mark.usefixtures("desk")
-def test_a_line_that_is_only_in_the_checkpoint_is_written(
+def test_a_line_that_is_only_in_the_ledger_is_written(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output, resumed = Path("demos.jsonl"), [*DESK, *OUTPUT, "--resume", "--json"]
@@ -212,23 +210,23 @@ def test_a_line_that_is_only_in_the_checkpoint_is_written(
 
 
 @pytest.mark.usefixtures("desk")
-def test_on_a_ledger_with_an_output_a_run_resumes_unasked(
+def test_an_interruption_says_how_to_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An interruption pays for nothing twice and says so; the run after it makes what is missing."""
-    output, checkpoint, resumable = Path("demos.jsonl"), Path("demos.jsonl.checkpoint"), [*DESK, *OUTPUT]
-    assert generate(monkeypatch, resumable, answers=3) == 130
+    """It pays for nothing twice and says so; the run after it makes what is missing."""
+    output, resumable = Path("demos.jsonl"), [*DESK, *OUTPUT, "--resume"]
+    assert generate(monkeypatch, [*DESK, *OUTPUT], answers=3) == 130
     assert f"released no demonstration, and {output} is as it was before" in capsys.readouterr().err
     assert not output.exists()
     assert generate(monkeypatch, resumable, answers=6) == 130
     told = capsys.readouterr().err
-    assert f"resuming the run in {checkpoint}" in told
-    assert f"interrupted: 1 of this run's 2 demonstrations is in {output}. The same command makes" in told
+    assert "resuming 2 demonstrations" in told
+    assert f"interrupted: 1 of this run's 2 demonstrations is in {output}. The same command with --re" in told
+    assert generate(monkeypatch, [*DESK, *OUTPUT]) == 3
+    assert "it does not fit" not in capsys.readouterr().out
     assert generate(monkeypatch, resumable) == 0
     assert [json.loads(line)["label"] for line in output.read_text().splitlines()] == ["refund", "delivery"]
-    assert not checkpoint.exists()  # another plan may follow
-    assert generate(monkeypatch, resumable) == 3
-    assert not checkpoint.exists()
+    assert generate(monkeypatch, resumable) == 0
     assert len(output.read_text().splitlines()) == 2
 
 
@@ -236,10 +234,10 @@ def test_on_a_ledger_with_an_output_a_run_resumes_unasked(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (DESK, "run's 2 demonstrations is printed. This run cannot be resumed, and what labels that"),
+        (DESK, "run's 2 demonstrations is printed. The same command with --resume makes the others"),
         (
             [*DESK[: DESK.index("--ledger")], *OUTPUT],
-            "demos.jsonl. This run cannot be resumed, and its budget ended with it: with --ledger",
+            "demos.jsonl. This run cannot be resumed, and its budget is gone; --ledger keeps both",
         ),
     ],
 )
@@ -248,28 +246,6 @@ def test_an_interruption_says_what_cannot_be_resumed(
 ) -> None:
     assert generate(monkeypatch, arguments, answers=7) == 130
     assert says in capsys.readouterr().err
-    assert not list(Path().glob("*.checkpoint"))
-
-
-@pytest.mark.usefixtures("desk")
-def test_a_second_run_leaves_the_checkpoint_of_the_first_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The first waits for the ledger, so its checkpoint holds no reservation yet."""
-    reserve = Account.reserve
-    statuses: list[int] = []
-
-    def waits(*given: Any) -> int:
-        if not statuses:
-            statuses.append(2)
-            statuses.append(run([*DESK, *OUTPUT]))
-        return reserve(*given)
-
-    monkeypatch.setattr(Account, "reserve", waits)
-    assert generate(monkeypatch, [*DESK, *OUTPUT]) == 0
-    assert statuses == [2, 2]
-    assert "another run holds this checkpoint" in capsys.readouterr().err
-    assert len(Path("demos.jsonl").read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize("existed", [True, False])

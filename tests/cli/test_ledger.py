@@ -146,11 +146,12 @@ def test_stored_words_cannot_forge_a_line_of_the_history(command: Command, path:
 def test_history_shows_what_a_resume_left(command: Command, path: Path) -> None:
     with BudgetLedger.open(f"sqlite:///{path}") as ledger:
         found = ledger.account("tickets")
-        entry = found.reserve("trec: Number", PrivacySpend(0.25, 1e-6), {}, DrawCounts((4, 4), "first")).entry
+        entry = found.reserve("trec: Number", PrivacySpend(0.25, 1e-6), {}, DrawCounts(4, "first")).entry
         words = entry, "trec: Number", PrivacySpend(0.25, 1e-6), {}
-        found.resume(*words, known=["first"], draws=DrawCounts((3, 3), "second"))
+        found.draw(entry, "first")
+        found.resume(*words, "second")
     assert command("history")[1].splitlines()[-1].split("  ")[2:] == [
-        "resume", "entry 2", "trec: Number", "draws left: 3, 3"
+        "resume", "entry 2", "trec: Number", "draws left: 3"
     ]  # fmt: skip
     assert command("verify")[0] == 0
 
@@ -188,7 +189,11 @@ def test_export_is_one_object_with_whole_units(command: Command) -> None:
             "epsilon_in_1e-12": 250_000_000_000,
             "delta_in_1e-18": 10**12,
             "state": "charged",
-            "blocks": None,
+            "draws_left": None,
+            "progress": None,
+            "plan": None,
+            "run": None,
+            "stratum": None,
             "lease": None,
             "draws_hash": None,
             "renyi_in_1e-12": None,

@@ -56,7 +56,7 @@ def demos(paid: Path, tmp_path: Path) -> dpf.Demonstrations:
 
 
 def generated(folder: Path, ledger: str = "budget.db", **options: Any) -> dpf.Demonstrations:
-    settings = {"ledger": f"sqlite:///{folder / ledger}", "dataset": "tickets", "create": True}
+    settings = {"ledger": f"sqlite:///{folder / ledger}"}
     with synthesizer(shots_per_label=2, **(settings | options)) as one:
         made = one.generate_all()
     made.to_jsonl(folder / "demos.jsonl")
@@ -177,14 +177,6 @@ def test_no_two_lines_of_a_file_have_one_hash(tmp_path: Path, change: dict[str, 
         dpf.Demonstrations.from_jsonl(tmp_path / "demos.jsonl")
 
 
-@pytest.mark.usefixtures("demos")
-def test_no_line_hides_in_a_checkpoint(tmp_path: Path) -> None:
-    file = tmp_path / "demos.jsonl"
-    hidden = file.read_text().replace('{"text"', '{"checkpoint": "token", "text"')
-    file.write_text('{"checkpoint": "run", "version": 2}\n' + file.read_text() + hidden)
-    assert run(["verify", str(file), "--ledger", f"sqlite:///{tmp_path / 'budget.db'}"]) == 2
-
-
 def test_a_release_that_makes_no_text_pays_for_none(
     verify: Verify, demos: dpf.Demonstrations, tmp_path: Path
 ) -> None:
@@ -285,13 +277,11 @@ def test_what_cannot_be_read_is_bad_input(verify: Verify, demos: dpf.Demonstrati
 def test_runs_of_every_kind_verify(verify: Verify, tmp_path: Path) -> None:
     with dpf.BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
         ledger.create("tickets", dpf.PrivacyBudget(8, 1e-4), parallel=False)
-    generated(tmp_path, create=False)
+    generated(tmp_path)
     assert verify()[0] == 0
     with (
         ThreadPoolExecutor(2) as threads,
-        synthesizer(
-            ledger=f"sqlite:///{tmp_path}/threads.db", dataset="tickets", create=True, disjoint_parts=2
-        ) as one,
+        synthesizer(ledger=f"sqlite:///{tmp_path}/threads.db", disjoint_parts=2) as one,
     ):
         one.generate_all(executor=threads).to_jsonl(tmp_path / "threads.jsonl")
     assert verify("threads.jsonl", "threads.db")[0] == 0
@@ -310,13 +300,11 @@ def test_a_resumed_run_verifies(
     verify: Verify,
     tmp_path: Path,
 ) -> None:
-    checkpoint = tmp_path / "demos.jsonl"
-    with pytest.raises(dpf.BackendError):
-        make(fails_at(7), shots_per_label=2).generate_all(checkpoint=checkpoint)
-    first = len(dpf.Demonstrations.from_jsonl(checkpoint))
+    with make(fails_at(7), shots_per_label=2) as first, pytest.raises(dpf.BackendError):
+        first.generate_all()
     with make(Failing(), shots_per_label=2) as later:
-        made = later.generate_all(checkpoint=checkpoint)
+        made = later.generate_all(resume=True)
+    made.to_jsonl(tmp_path / "demos.jsonl")
     assert len({one.certificate for one in made}) == 1
     status, told = verify()
     assert (status, told["demonstrations"], problems(told)) == (0, 2, "")
-    assert first < 2

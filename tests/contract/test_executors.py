@@ -27,7 +27,7 @@ from tests.support.servers import scripted
 
 TOKENS, SHOTS = 5, 2
 PLANNED = 8 * SHOTS
-OPTIONS: dict[str, Any] = {"prompts_per_draw": 100, "shots_per_label": SHOTS, "dataset": "tickets"}
+OPTIONS: dict[str, Any] = {"prompts_per_draw": 100, "shots_per_label": SHOTS}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def ray() -> Iterator[Executor]:
 
 def generated(url: str, **options: Any) -> tuple[dpf.Demonstrations, dict[str, Any]]:
     """A whole run on an empty ledger, and what the ledger says afterwards."""
-    with factory.synthesizer(fleet.sure(), ledger=url, create=True, **OPTIONS) as made:
+    with factory.synthesizer(fleet.sure(), ledger=url, **OPTIONS) as made:
         demonstrations = made.generate_all(**options)
     with dpf.BudgetLedger.open(url) as ledger:
         account = ledger.account("tickets")
@@ -127,9 +127,7 @@ def test_a_ray_worker_killed_while_it_draws_costs_that_draw_and_another_takes_it
 def test_an_error_in_another_process_holds_nothing_private(
     engine: str, request: pytest.FixtureRequest, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    made = factory.synthesizer(
-        fleet.sure(), ledger=f"sqlite:///{tmp_path / 'budget.db'}", create=True, **OPTIONS
-    )
+    made = factory.synthesizer(fleet.sure(), ledger=f"sqlite:///{tmp_path / 'budget.db'}", **OPTIONS)
     with made, pytest.raises(dpf.BackendError, match="RuntimeError") as raised:
         made.generate_all(executor=request.getfixturevalue(engine), worker_backend=fleet.Failing)
     told = traceback.TracebackException.from_exception(raised.value, capture_locals=True)
@@ -145,7 +143,7 @@ def test_a_cancelled_run_drops_what_ray_has_not_begun(ray: Executor, tmp_path: P
         raise Interrupted
 
     url = f"sqlite:///{tmp_path / 'budget.db'}"
-    made = factory.synthesizer(fleet.sure(), ledger=url, create=True, **(OPTIONS | {"shots_per_label": 20}))
+    made = factory.synthesizer(fleet.sure(), ledger=url, **(OPTIONS | {"shots_per_label": 20}))
     with made, pytest.raises(Interrupted):
         made.generate_all(executor=ray, worker_backend=fleet.slow(tmp_path, 0.02), on_demonstration=interrupt)
     assert fleet.notes(tmp_path / "begun") == fleet.notes(tmp_path / "ended") <= 2 * TOKENS + 2

@@ -40,8 +40,6 @@ def test_two_ray_workers_with_the_packaged_model_survive_the_death_of_one(tmp_pa
         labels=["Refund", "Delivery"],
         max_tokens=6,
         ledger=f"sqlite:///{tmp_path / 'budget.db'}",
-        dataset="tickets",
-        create=True,
         settings=dpf.Settings(prompts_per_draw=10, tokens_per_draw=3),
     )
     with synthesizer, dpf.RayExecutor() as executor:

@@ -76,7 +76,7 @@ def opened(url: str) -> Account:
 def synthesizer(account: Account, **settings: Any) -> dpf.Synthesizer:
     budget = dpf.PrivacyBudget(epsilon=2.0, delta=1e-6)
     return factory.synthesizer(
-        budget=budget, ledger=account, labels=["refund"], **({"max_tokens": 40} | settings)
+        budget=budget, account=account, labels=["refund"], **({"max_tokens": 40} | settings)
     )
 
 

@@ -41,8 +41,8 @@ def ledger(path: Path) -> Iterator[BudgetLedger]:
         yield opened
 
 
-def synthesizer(ledger: object, dataset: str, **further: Any) -> dpf.Synthesizer:
-    return factory.synthesizer(budget=BUDGET, ledger=ledger, dataset=dataset, max_tokens=3, **further)
+def synthesizer(ledger: BudgetLedger, dataset: str, **further: Any) -> dpf.Synthesizer:
+    return factory.synthesizer(budget=BUDGET, account=ledger.account(dataset), max_tokens=3, **further)
 
 
 # ---- names ------------------------------------------------------------------------------------------
@@ -146,16 +146,10 @@ def test_a_typo_is_an_error_that_names_what_was_meant(ledger: BudgetLedger) -> N
 
 def test_create_makes_the_account_and_finds_it_again(path: Path) -> None:
     for label in TASK.labels or ():
-        synthesizer(f"sqlite:///{path}", "tickets", create=True).generate(label)
-    synthesizer(f"sqlite:///{path}", "tickets")
+        account = dpf.open_account(f"sqlite:///{path}", "tickets", create=BUDGET)
+        factory.synthesizer(budget=BUDGET, account=account, max_tokens=3).generate(label)
     with BudgetLedger.open(f"sqlite:///{path}") as ledger:
         assert ledger.account("tickets").entries == 2
-
-
-@pytest.mark.parametrize("ledger", [None, dpf.Account.in_memory(BUDGET)])
-def test_create_without_a_ledger_is_a_mistake(ledger: object) -> None:
-    with pytest.raises(dpf.InvalidPlan, match="create=True"):
-        factory.synthesizer(budget=BUDGET, ledger=ledger, max_tokens=3, create=True)
 
 
 def test_looking_makes_no_file(path: Path) -> None:

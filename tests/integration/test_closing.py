@@ -16,13 +16,11 @@ from tests.support.scripts import Sentence
 
 BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
 CERTIFIED: dict[str, Any] = {"budget": BUDGET}
-WAYS: dict[str, Callable[[dpf.Synthesizer, Path], object]] = {
-    "generate": lambda made, _: made.generate("refund"),
-    "generate_all": lambda made, _: made.generate_all(),
-    "generate_all, checkpoint": lambda made, path: made.generate_all(checkpoint=path),
-    "agenerate": lambda made, _: asyncio.run(made.agenerate("refund")),
-    "agenerate_all": lambda made, _: asyncio.run(made.agenerate_all()),
-    "agenerate_all, checkpoint": lambda made, path: asyncio.run(made.agenerate_all(checkpoint=path)),
+WAYS: dict[str, Callable[[dpf.Synthesizer], object]] = {
+    "generate": lambda made: made.generate("refund"),
+    "generate_all": lambda made: made.generate_all(),
+    "agenerate": lambda made: asyncio.run(made.agenerate("refund")),
+    "agenerate_all": lambda made: asyncio.run(made.agenerate_all()),
 }
 
 
@@ -32,26 +30,25 @@ synthesizer = partial(factory.synthesizer, shots_per_label=2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("drawn", [False, True])
 @pytest.mark.parametrize("options", [CERTIFIED, {"budget": dpf.NO_PRIVACY}, {"random_source": os.urandom}])
-def test_a_closed_synthesizer_refuses(way: str, drawn: bool, options: dict[str, Any], tmp_path: Path) -> None:
-    backend, checkpoint = Sentence(), tmp_path / "run.jsonl"
+def test_a_closed_synthesizer_refuses(way: str, drawn: bool, options: dict[str, Any]) -> None:
+    backend = Sentence()
     made = synthesizer(backend, **options)
     if drawn:
         made.generate("refund")
     made.close()
     asked, spent = backend.prompts, made.spent
     with pytest.raises(dpf.BudgetExceeded, match="closed"):
-        WAYS[way](made, checkpoint)
+        WAYS[way](made)
     assert (backend.prompts, made.spent) == (asked, spent)
-    assert not checkpoint.exists()
     made.close()
 
 
-def test_a_checkpoint_that_holds_everything_is_refused_too(tmp_path: Path) -> None:
-    made = synthesizer()
-    made.generate_all(checkpoint=tmp_path / "run.jsonl")
+def test_a_run_that_released_everything_is_refused_too(tmp_path: Path) -> None:
+    made = synthesizer(ledger=f"sqlite:///{tmp_path}/budget.db")
+    made.generate_all()
     made.close()
     with pytest.raises(dpf.BudgetExceeded, match="closed"):
-        made.generate_all(checkpoint=tmp_path / "run.jsonl")
+        made.generate_all(resume=True)
 
 
 def test_a_with_block_closes_it() -> None:
@@ -82,7 +79,7 @@ def test_who_waits_for_a_turn_is_refused_when_it_comes() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_is_closed_with_its_parent_before_the_fork_and_alone_after_it(tmp_path: Path) -> None:
-    durable = {"ledger": f"sqlite:///{tmp_path}/budget.db", "dataset": "tickets", "create": True}
+    durable = {"ledger": f"sqlite:///{tmp_path}/budget.db"}
     made = synthesizer(**durable, budget=dpf.PrivacyBudget(1.0, 1e-6))
     assert exit_status_in_child(lambda: (made.close(), made.generate("refund"))) == 3
     assert made.generate("refund").certified

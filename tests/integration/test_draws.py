@@ -50,13 +50,13 @@ def test_parts_that_use_everybody_are_persistent_batches() -> None:
 def test_a_record_never_serves_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     made = synthesizer(disjoint_parts=10, shots_per_label=10, tokens_per_draw=8)
     used: list[set[int]] = []
-    release = TokenLoop.release
+    tokens = TokenLoop.tokens
 
-    def spy(loop: TokenLoop, units: Any, *rest: Any, **named: Any) -> list[int]:
+    def spy(loop: TokenLoop, units: Any, *rest: Any, **named: Any) -> Any:
         used.append({unit[0].text for unit in inside.units_of(units)})
-        return release(loop, units, *rest, **named)
+        return tokens(loop, units, *rest, **named)
 
-    monkeypatch.setattr(TokenLoop, "release", spy)
+    monkeypatch.setattr(TokenLoop, "tokens", spy)
     for _ in range(10):
         made.generate("refund")
     assert len(used) == 10
@@ -145,12 +145,12 @@ def test_every_mechanism_generates_and_without_privacy_says_what_the_prompts_say
 
 def test_two_synthesizers_share_an_account_in_memory() -> None:
     account = Account.in_memory(dpf.PrivacyBudget(epsilon=5.0, delta=1e-4))
-    first = synthesizer(ledger=account)
+    first = synthesizer(account=account)
     first.generate("refund")
     assert first.spent.epsilon > 3.9
     with pytest.raises(dpf.BudgetExceeded):
-        synthesizer(ledger=account).generate("refund")
-    synthesizer(ledger=account, budget=dpf.PrivacyBudget(epsilon=1.0, delta=1e-5)).generate("refund")
+        synthesizer(account=account).generate("refund")
+    synthesizer(account=account, budget=dpf.PrivacyBudget(epsilon=1.0, delta=1e-5)).generate("refund")
     assert account.spent.epsilon <= 5.0
 
 
@@ -159,19 +159,19 @@ def test_an_account_of_another_relation_is_refused(tmp_path: Path) -> None:
         "tickets", BUDGET, relation="add-remove"
     )
     with pytest.raises(dpf.LedgerError, match="add-remove"):
-        synthesizer(ledger=account)
+        synthesizer(account=account)
 
 
 def test_an_account_in_memory_is_shared_for_one_relation_and_one_unit() -> None:
     account = Account.in_memory(dpf.PrivacyBudget(epsilon=50.0, delta=1e-3))
-    synthesizer(ledger=account).generate("refund")
+    synthesizer(account=account).generate("refund")
     spent = account.spent
     customers = [dpf.Record(one.text, one.label, f"customer {i}") for i, one in enumerate(tickets())]
     for other in ({"sampling": "fixed-size"}, {"records": customers}):
         with pytest.raises(dpf.LedgerError, match="cannot be used"):
-            synthesizer(ledger=account, **other)
+            synthesizer(account=account, **other)
     with pytest.raises(dpf.LedgerError, match="add-remove"):
-        synthesizer(ledger=account, population={"refund": 300, "delivery": 300})
+        synthesizer(account=account, population={"refund": 300, "delivery": 300})
     assert account.spent == spent
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpfewshot.generation.draw_task import make_draw
 
 import dpfewshot as dpf
-from dpfewshot.generation.draw_task import make_draw
 from tests.support import factory, fleet, inside
 from tests.support.resuming import draws_in
 from tests.support.scripts import Sentence
@@ -26,7 +26,7 @@ OPTIONS: dict[str, Any] = {"prompts_per_draw": 100, "labels": ["refund", "delive
 
 @pytest.fixture
 def account(tmp_path: Path) -> dict[str, Any]:
-    return {"ledger": f"sqlite:///{tmp_path / 'budget.db'}", "dataset": "tickets", "create": True}
+    return {"ledger": f"sqlite:///{tmp_path / 'budget.db'}"}
 
 
 def synthesizer(**options: Any) -> dpf.Synthesizer:

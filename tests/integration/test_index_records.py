@@ -107,7 +107,7 @@ def test_a_file_that_changed_before_a_worker_opened_it_costs_nothing(
     path: Path, tmp_path: Path, change: Callable[[Path], object]
 ) -> None:
     url, records = f"sqlite:///{tmp_path}/b.db", dpf.index_records(path)
-    options: dict[str, Any] = {"ledger": url, "dataset": "tickets", "create": True, "labels": ["refund"]}
+    options: dict[str, Any] = {"ledger": url, "labels": ["refund"]}
     with (
         synthesizer(records=records, **options) as made,
         Pickling(lambda: change(path)) as executor,

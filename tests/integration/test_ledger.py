@@ -203,7 +203,7 @@ def test_a_closed_ledger_refuses_its_accounts_too(url: str) -> None:
 # plans
 def synthesizer(account: Account, **settings: object) -> dpf.Synthesizer:
     defaults = {"budget": dpf.PrivacyBudget(0.5, 1e-6), "max_tokens": 40}
-    return factory.synthesizer(ledger=account, **(defaults | settings))
+    return factory.synthesizer(account=account, **(defaults | settings))
 
 
 def acts(account: Account) -> list[tuple[object, object]]:
@@ -260,9 +260,7 @@ def test_an_amount_is_the_same_integers_in_the_row_the_history_and_every_sum(led
 
 def test_a_plan_reserves_exactly_its_cost(tmp_path: Path) -> None:
     """Delta has more digits than an amount, and epsilon is no binary fraction."""
-    made = factory.synthesizer(
-        budget=PrivacyBudget(0.7, 1 / 896), ledger=f"sqlite:///{tmp_path}/exact.db", dataset="d", create=True
-    )
+    made = factory.synthesizer(budget=PrivacyBudget(0.7, 1 / 896), ledger=f"sqlite:///{tmp_path}/exact.db")
     made.generate("refund")
     with BudgetLedger.open(f"sqlite:///{tmp_path}/exact.db") as opened:
         account = opened.account("d")

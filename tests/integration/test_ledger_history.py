@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from dpfewshot.account import history as history_module
-from dpfewshot.account.draws import DrawCounts
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacySpend
@@ -96,14 +95,14 @@ def test_the_history_shows_resumes_and_no_row_for_a_draw(ledger_url: str) -> Non
     rows = account.history()
     assert [row["act"] for row in rows] == ["create", "reserve", "charge", "resume"]
     assert rows[1]["details"].pop("reservation")  # type: ignore[attr-defined]
-    assert rows[1]["details"] == {"steps": 4, "lease": {"id": "first", "blocks": [4]}}
+    assert rows[1]["details"] == {"steps": 4, "lease": {"id": "first", "draws": 4}}
     assert rows[3]["details"] == {
-        "lease": {"id": "second", "blocks": [2]},
+        "lease": {"id": "second", "draws": 3},
         "previous": "first",
         "reserve": rows[1]["hash"],
     }
     account.settle(1, "second")
-    assert account.history()[-1]["details"] == {"lease": {"id": "second", "blocks": [1]}}
+    assert account.history()[-1]["details"] == {"lease": {"id": "second", "draws": 2}}
     assert account.verify().problems == ()
 
 
@@ -120,10 +119,10 @@ def test_a_resume_is_bound_to_the_words_of_its_reservation(ledger_url: str) -> N
     )
     for other in others:
         with pytest.raises(LedgerError, match="reserved for another plan"):
-            account.resume(**(words | other), known=["second"], draws=DrawCounts((1,), "third"))
+            account.resume(**(words | other), lease="third")
     for entry in (2, 2**70):
         with pytest.raises(LedgerError):
-            account.resume(**(words | {"entry": entry}), known=["second"], draws=DrawCounts((1,), "third"))
+            account.resume(**(words | {"entry": entry}), lease="third")
     with pytest.raises(LedgerError, match="cannot be called 'lease'"):
         account.reserve(None, PrivacySpend(0.1, 0.0), {"lease": "mine"})
     with pytest.raises(LedgerError, match="cannot be called 'reservation'"):

@@ -39,7 +39,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def paid(url: str, folder: Path) -> None:
-    with synthesizer(labels=["refund"], ledger=url, dataset="tickets", create=True) as one:
+    with synthesizer(labels=["refund"], ledger=url) as one:
         one.generate_all().to_jsonl(folder / "demos.jsonl")
 
 

@@ -126,7 +126,7 @@ def test_two_processes_share_what_one_may_spend(url: str) -> None:
 
 def test_a_plan_states_the_divergence_of_its_event(url: str) -> None:
     BudgetLedger.open(url).create("tickets", PrivacyBudget(4.0, 1e-5), rule="renyi")
-    made = factory.synthesizer(budget=PrivacyBudget(0.5, 1e-6), ledger=url, dataset="tickets")
+    made = factory.synthesizer(budget=PrivacyBudget(0.5, 1e-6), ledger=url)
     made.generate("refund")
     account = BudgetLedger.open(url).account("tickets")
     [entry] = account.export()["entries"]  # type: ignore[misc]
@@ -164,10 +164,10 @@ class Told(dpf.Account):
 
 def test_a_choice_and_a_calibration_state_their_divergences() -> None:
     account = Told.in_memory(PrivacyBudget(4.0, 1e-5), rule="renyi")
-    choose([HELPFUL], ledger=account)
+    choose([HELPFUL], account=account)
     [choice] = account.costs
     assert choice.event == PoissonRandomizedResponse(1.0, 2.0, 1)
-    choose([HELPFUL], ledger=account, scored_units=100)
+    choose([HELPFUL], account=account, scored_units=100)
     sampled = account.costs[-1].event
     assert (sampled.sampling_rate, sampled.steps) == (0.1, 1)
     assert math.log1p(0.1 * math.expm1(sampled.epsilon)) == pytest.approx(2.0)

@@ -179,21 +179,23 @@ def test_an_honest_account_still_works(ledger_url: str, scope: str | None) -> No
     assert account.verify().ok
 
 
-def stored(blocks: int, lease: str) -> str:
-    words = columns(DrawCounts((blocks,), lease))
-    assignments = ", ".join(f"{name} = '{word}'" for name, word in words.items())
+def stored(draws: int, lease: str) -> str:
+    words = columns(DrawCounts(draws, lease))
+    assignments = ", ".join(
+        f"{name} = {'NULL' if word is None else repr(word)}" for name, word in words.items()
+    )
     return f"UPDATE dpfewshot_entry SET {assignments}"  # noqa: S608 - of the test's own words
 
 
 DRAWS_TAMPERED = {
-    "blocks are raised": "UPDATE dpfewshot_entry SET blocks = '[2]'",
-    "blocks are no list": "UPDATE dpfewshot_entry SET blocks = 'many'",
+    "draws are raised": "UPDATE dpfewshot_entry SET draws_left = 3",
+    "draws are no number": "UPDATE dpfewshot_entry SET draws_left = 'many'",
     "the lease is an older one": "UPDATE dpfewshot_entry SET lease = 'first'",
-    "draws are no more counted": "UPDATE dpfewshot_entry SET blocks = NULL, lease = NULL",
-    "blocks are raised above the resume's, with their hash": stored(3, "second"),
+    "draws are no more counted": "UPDATE dpfewshot_entry SET draws_left = NULL, lease = NULL",
+    "draws are raised above the resume's, with their hash": stored(4, "second"),
     "an older lease is put back, with its hash": stored(1, "first"),
     "the resume granted more": (
-        "UPDATE dpfewshot_history SET details = replace(details, '[2]', '[4]') WHERE number = 4"
+        "UPDATE dpfewshot_history SET details = replace(details, '3', '4') WHERE number = 4"
     ),
 }
 
@@ -210,9 +212,9 @@ def test_tampering_with_draws_is_found(tmp_path: Path, statements: str) -> None:
 def test_nothing_is_drawn_from_an_entry_whose_draws_were_raised(tmp_path: Path) -> None:
     path = tmp_path / "budget.db"
     account = drew(f"sqlite:///{path}")
-    tamper(path, DRAWS_TAMPERED["blocks are raised"])
+    tamper(path, DRAWS_TAMPERED["draws are raised"])
     with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
-        account.draw(1, "second", 0)
+        account.draw(1, "second")
 
 
 def tamper(path: Path, statements: str) -> None:

@@ -1,4 +1,4 @@
-"""Masked records in plans, prompts, checkpoints and commands."""
+"""Masked records in plans, prompts, runs and commands."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dpfewshot.cli import project
 from dpfewshot.cli.application import run
 from tests.support import factory
 from tests.support.presidio import needs_presidio
-from tests.support.resuming import path, synthesizer
+from tests.support.resuming import ledger, synthesizer
 from tests.support.scripts import Sentence, tickets
 
-FIXTURES = (path,)
+FIXTURES = (ledger,)
 pytestmark = needs_presidio
 MAIL = "ann@example.com"
 
@@ -50,13 +50,13 @@ def test_no_prompt_has_what_was_masked(mask: bool) -> None:
     assert (MAIL in heard, "<EMAIL_ADDRESS>" in heard) == (not mask, mask)
 
 
-def test_a_checkpoint_is_of_masked_records_or_of_others(path: Path) -> None:
+def test_a_run_is_of_masked_records_or_of_others(ledger: str) -> None:
     masked = dpf.mask_identifiers(rows())
-    first = synthesizer(records=masked).generate_all(checkpoint=path)
-    assert synthesizer(records=masked).generate_all(checkpoint=path) == first
+    made = synthesizer(records=masked, ledger=ledger)
+    made.generate("refund")
+    assert synthesizer(records=masked, ledger=ledger).unfinished
     for other in (rows(), dpf.mask_identifiers(rows(), language="de")):
-        with pytest.raises(dpf.InvalidPlan, match="another plan"):
-            synthesizer(records=other).generate_all(checkpoint=path)
+        assert not synthesizer(records=other, ledger=ledger).unfinished
 
 
 def test_a_holdout_needs_units_that_masking_leaves_alone() -> None:

@@ -126,7 +126,7 @@ BRIEF = (
 FURTHER = (
     planned("plan", *PROBE),
     planned("plan", "--compare", "--target-noise", "1", "--max-tokens", "1", "--json", *PROBE),
-    planned("generate", *ACCOUNT, "--output", "demos.jsonl", "--resume"),  # all of it from the checkpoint
+    planned("generate", *ACCOUNT, "--output", "demos.jsonl", "--resume"),  # all of it from the ledger
     planned("generate", *ACCOUNT, "--output", "more.jsonl", "--json", status=3),  # no budget is left
     planned("generate", "--json", "--delta", "0.5"),  # with a warning
     planned("generate", "--prompts-per-draw", "61", status=2),  # more than the population

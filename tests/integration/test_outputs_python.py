@@ -53,8 +53,7 @@ class Here:
     relation: Neighbouring
 
     def synthesizer(self, backend: dpf.backends.LogprobBackend | None = None) -> dpf.Synthesizer:
-        ledger = dpf.BudgetLedger.open("sqlite:///budget.db")
-        ledger.create("tickets", BUDGET, relation=self.relation.name, unit=self.relation.unit)
+        relation = {"relation": self.relation.name, "unit": self.relation.unit}
         return factory.synthesizer(
             backend or Certain(),
             self.records,
@@ -65,8 +64,7 @@ class Here:
             max_tokens=4,
             population=UNITS if self.relation.name == Relation.ADD_REMOVE else None,
             sampling="fixed-size" if self.relation.name == Relation.REPLACE_ONE else "poisson",
-            ledger=ledger,
-            dataset="tickets",
+            account=dpf.open_account("sqlite:///budget.db", "tickets", create=BUDGET, **relation),
             observers=[OpenTelemetryObserver()],
         )
 
@@ -121,7 +119,7 @@ METHODS: dict[str, Call] = {
     "compare": lambda here: here.synthesizer().compare(target_noise=1.0),
     "probe": lambda here: here.synthesizer().probe(0.01),
     "generate": lambda here: here.synthesizer().generate("delivery"),
-    "generate_all": lambda here: here.synthesizer().generate_all(checkpoint="run.checkpoint"),
+    "generate_all": lambda here: here.synthesizer().generate_all(resume=True),
     "agenerate": lambda here: asyncio.run(here.synthesizer().agenerate("refund")),
     "agenerate_all": lambda here: asyncio.run(here.synthesizer().agenerate_all()),
     "close": lambda here: _closed(here.synthesizer()),

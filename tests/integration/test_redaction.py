@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -14,10 +12,10 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.generation.generation import Generation
-from dpfewshot.generation.request import Stopped
+from dpfewshot.account.reservation import Reservation
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.generation.strata import StratumRun
+from dpfewshot.generation.stopping import Stopped
+from dpfewshot.generation.stratum import StratumRun
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.runtime.redaction import portable, redacts_errors
 from dpfewshot.values import Record
@@ -44,7 +42,7 @@ from tests.support.scripts import TASK, WORDS, Sentence
 def test_control_without_the_border_everything_is_there(
     failure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Generation, "release", Generation.release.__wrapped__)  # type: ignore[attr-defined]
+    monkeypatch.setattr(StratumRun, "release", StratumRun.release.__wrapped__)  # type: ignore[attr-defined]
     error = raised_by(lambda: synthesizer(Failing(FAILURES[failure][0])).generate("refund"))
     told = collected(error)
     assert TOKENS in told
@@ -234,7 +232,7 @@ def test_a_record_that_makes_a_library_panic_is_a_null() -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "place"), [(SetUp, "sampler"), (StratumRun, "charge"), (Generation, "demonstration")]
+    ("owner", "place"), [(SetUp, "sampler"), (Reservation, "draw"), (StratumRun, "_recorded")]
 )
 def test_a_fault_of_this_package_says_nothing(
     owner: type, place: str, monkeypatch: pytest.MonkeyPatch
@@ -258,26 +256,9 @@ def test_a_charge_that_cannot_be_recorded_says_nothing(tmp_path: Path) -> None:
                 path.write_bytes(b"no database at all" * 999)
             return super().next_token_logprobs(prompts, support)
 
-    made = synthesizer(Losing(), ledger=f"sqlite:///{path}", dataset="tickets", create=True)
+    made = synthesizer(Losing(), ledger=f"sqlite:///{path}")
     error = raised_by(lambda: made.generate("refund"))
     assert type(error) is dpf.LedgerError
-    assert_says_nothing(error)
-
-
-def test_a_full_disk_under_a_checkpoint_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = Failing(lambda _: None, answers=10**6)
-    made = synthesizer(backend)
-    write = os.write
-
-    def full(file: int, data: bytes) -> int:
-        if b'"token"' in data:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(file, data)
-
-    monkeypatch.setattr("dpfewshot.generation.checkpoint.os.write", full)
-    error = raised_by(lambda: made.generate_all(checkpoint=tmp_path / "run.checkpoint"))
-    assert type(error) is dpf.LedgerError
-    assert "No space left" in str(error)
     assert_says_nothing(error)
 
 

@@ -178,7 +178,7 @@ URL = f"postgresql+psycopg://me:{SECRET}@127.0.0.1:1/budget?sslpassword={SECRET}
 def ledger_calls() -> dict[str, Callable[[], object]]:
     return {
         "open": lambda: dpf.BudgetLedger.open(URL),
-        "Synthesizer": lambda: synthesizer(Sentence(), ledger=URL, dataset="tickets"),
+        "Synthesizer": lambda: synthesizer(Sentence(), ledger=URL),
         "no URL": lambda: dpf.BudgetLedger.open(f"me:{SECRET}@host"),
         "another database": lambda: dpf.BudgetLedger.open(f"mysql://me:{SECRET}@host/x"),
     }

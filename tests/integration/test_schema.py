@@ -109,14 +109,12 @@ class Dying(Moody):
 
 
 def test_a_run_resumes_within_its_text(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"ledger": f"sqlite:///{tmp_path / 'budget.db'}", "dataset": "tickets"}
-    settings |= {"create": True, "labels": ["refund"], "budget": dpf.PrivacyBudget(100.0, 1e-5)}
+    settings: dict[str, Any] = {"ledger": f"sqlite:///{tmp_path / 'budget.db'}"}
+    settings |= {"labels": ["refund"], "budget": dpf.PrivacyBudget(100.0, 1e-5)}
     with shaped(backend=Dying(0), **settings) as first, pytest.raises(BackendError):
-        first.generate_all(checkpoint=tmp_path / "run")
-    other = dataclasses.replace(TASK, schema="[a-z]+")
-    with shaped(task=other, **settings) as second, pytest.raises(InvalidPlan):
-        second.generate_all(checkpoint=tmp_path / "run")
-    [one] = shaped(**settings).generate_all(checkpoint=tmp_path / "run")
+        first.generate_all()
+    assert not shaped(task=dataclasses.replace(TASK, schema="[a-z]+"), **settings).unfinished
+    [one] = shaped(**settings).generate_all(resume=True)
     check(one.text)
 
 
@@ -162,8 +160,8 @@ def test_a_schema_that_the_model_cannot_meet_costs_nothing(schema: Any, trouble:
     url = f"sqlite:///{tmp_path / 'budget.db'}"
     task = dataclasses.replace(TASK, schema=schema)
     with pytest.raises(InvalidPlan, match=trouble):
-        shaped(task=task, ledger=url, dataset="tickets", create=True)
-    assert not (tmp_path / "budget.db").exists()
+        shaped(task=task, ledger=url)
+    assert dpf.open_account(url, "tickets").entries == 0
 
 
 def test_forced_tokens_count_for_the_context() -> None:

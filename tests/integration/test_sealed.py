@@ -17,7 +17,6 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.account.amounts import Amount
 from dpfewshot.generation.generation import Generation, unaccounted
-from dpfewshot.generation.request import GenerationRequest
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import MECHANISMS, by_name
 from tests.support import factory
@@ -166,7 +165,7 @@ def test_an_experiment_says_that_it_is_not_private(caplog: pytest.LogCaptureFixt
     altered = replace(made.set_up, **changed(made.set_up, "tokens of a draw"), certified=False)
     with caplog.at_level(logging.DEBUG, "dpfewshot"):
         for set_up in (made.set_up, altered):
-            one = unaccounted(set_up).release(GenerationRequest("refund", 8))
+            one = unaccounted(set_up).release("refund", 8)
             assert not one.certified
             assert one.spent is None
     assert made.spent.epsilon == 0
@@ -185,7 +184,7 @@ def test_no_argument_sets_the_random_source() -> None:
 def test_what_no_account_pays_for_is_not_private() -> None:
     generation = Generation(synthesizer().set_up, None)
     assert generation.set_up.certified
-    assert not generation.release(GenerationRequest("refund", 8)).certified
+    assert not generation.release("refund", 8).certified
 
 
 def test_a_set_up_is_frozen() -> None:

@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,12 +29,12 @@ BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
 # ---- asyncio ---------------------------------------------------------------------------------------------
 
 
-def test_a_cancelled_coroutine_stops_at_the_next_token_and_its_charge_stands(ledger: dict[str, str]) -> None:
+def test_a_cancelled_coroutine_stops_at_the_next_token_and_its_charge_stands(ledger: str) -> None:
     async def scenario() -> None:
         backend = Gated()
-        made = synthesizer(backend, shots_per_label=2, **ledger)
+        made = synthesizer(backend, shots_per_label=2, ledger=ledger)
         await cancelled(asyncio.create_task(made.agenerate("refund")), backend)
-        assert inside.draws_left(made) == [(15,)]
+        assert inside.draws_left(made) == [15]
         assert made.spent.epsilon > 3.9
         backend.open()
         assert (await made.agenerate("refund")).text == "my parcel is late"
@@ -45,9 +44,9 @@ def test_a_cancelled_coroutine_stops_at_the_next_token_and_its_charge_stands(led
     gc.collect()
 
 
-def test_cancelled_before_the_first_draw_gives_everything_back(ledger: dict[str, str]) -> None:
+def test_cancelled_before_the_first_draw_gives_everything_back(ledger: str) -> None:
     async def scenario() -> None:
-        made = synthesizer(**ledger)
+        made = synthesizer(ledger=ledger)
         with inside.turn(made, "refund"):
             waiting = asyncio.create_task(made.agenerate("refund"))
             queued = asyncio.create_task(made.agenerate("refund"))
@@ -62,7 +61,7 @@ def test_cancelled_before_the_first_draw_gives_everything_back(ledger: dict[str,
     asyncio.run(scenario())
 
 
-def test_cancelled_between_reserving_and_drawing_gives_everything_back(ledger: dict[str, str]) -> None:
+def test_cancelled_between_reserving_and_drawing_gives_everything_back(ledger: str) -> None:
     class GatedInPublic(Gated):
         def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
             if support is None and not self.gate.acquire(blocking=False):
@@ -72,7 +71,7 @@ def test_cancelled_between_reserving_and_drawing_gives_everything_back(ledger: d
 
     async def scenario() -> None:
         backend = GatedInPublic()
-        made = synthesizer(backend, **ledger)
+        made = synthesizer(backend, ledger=ledger)
         task = asyncio.create_task(made.agenerate("refund"))
         await arrival(backend)
         assert made.spent.epsilon > 3.9  # reserved, and nothing drawn
@@ -125,16 +124,15 @@ def test_a_failure_after_the_cancellation_is_nobodys_noise(caplog: pytest.LogCap
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
-def test_a_cancelled_run_resumes_from_its_checkpoint(tmp_path: Path, ledger: dict[str, str]) -> None:
+def test_a_cancelled_run_resumes(ledger: str) -> None:
     async def scenario() -> None:
         backend = Gated()
-        made = synthesizer(backend, **ledger)
-        path = tmp_path / "run.jsonl"
+        made = synthesizer(backend, ledger=ledger)
         backend.open(2)
-        task = asyncio.create_task(made.agenerate_all(checkpoint=path))
+        task = asyncio.create_task(made.agenerate_all())
         await cancelled(task, backend)
         backend.open()
-        demonstrations = await made.agenerate_all(checkpoint=path)
+        demonstrations = await made.agenerate_all(resume=True)
         assert [one.text for one in demonstrations] == ["my parcel is late"] * 2
         assert made.spent.epsilon <= 4.0
 
@@ -145,8 +143,8 @@ def test_a_cancelled_run_resumes_from_its_checkpoint(tmp_path: Path, ledger: dic
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_many_threads_share_one_synthesizer(durable: bool, ledger: dict[str, str]) -> None:
-    account: dict[str, Any] = ledger if durable else {"ledger": Account.in_memory(BUDGET)}
+def test_many_threads_share_one_synthesizer(durable: bool, ledger: str) -> None:
+    account: dict[str, Any] = {"ledger": ledger} if durable else {"account": Account.in_memory(BUDGET)}
     made = synthesizer(shots_per_label=4, **account)
 
     def work(number: int) -> str:
@@ -202,9 +200,9 @@ def test_a_child_of_its_parents_number_has_no_budget_in_memory(monkeypatch: pyte
     assert "each forked child would spend it again" in in_child(lambda: str(account.spent))
 
 
-def test_a_child_reserves_for_itself_whatever_its_parent_holds(ledger: dict[str, str]) -> None:
-    dpf.BudgetLedger.open(ledger["ledger"]).create("tickets", dpf.PrivacyBudget(9.0, 1e-3))
-    made = synthesizer(shots_per_label=2, **ledger)
+def test_a_child_reserves_for_itself_whatever_its_parent_holds(ledger: str) -> None:
+    dpf.BudgetLedger.open(ledger).create("tickets", dpf.PrivacyBudget(9.0, 1e-3))
+    made = synthesizer(shots_per_label=2, ledger=ledger)
     made.generate("refund")
     held = threading.Event()
     done = threading.Event()
@@ -226,20 +224,14 @@ def test_a_child_reserves_for_itself_whatever_its_parent_holds(ledger: dict[str,
     assert made.generate("refund").text == "my parcel is late"  # the parent's own reservation stands
 
 
-def test_a_fork_during_a_run_leaves_the_checkpoint_to_the_parent(
-    tmp_path: Path, ledger: dict[str, str]
-) -> None:
-    dpf.BudgetLedger.open(ledger["ledger"]).create("tickets", dpf.PrivacyBudget(9.0, 1e-3))
-    made = synthesizer(**ledger)
-    path = tmp_path / "run.jsonl"
-    told: list[str] = []
+def test_a_child_that_is_forked_during_a_run_has_a_run_of_its_own(ledger: str) -> None:
+    dpf.BudgetLedger.open(ledger).create("tickets", dpf.PrivacyBudget(9.0, 1e-3))
+    made, told = synthesizer(ledger=ledger), list[str]()
 
     def meanwhile(one: dpf.Demonstration) -> None:
         told.append(in_child(lambda: made.generate(one.label).text))
-        told.append(in_child(lambda: str(made.generate_all(checkpoint=path))))
 
-    assert len(made.generate_all(checkpoint=path, on_demonstration=meanwhile)) == 2
-    assert told[::2] == ["my parcel is late"] * 2
-    assert all("another run holds" in text for text in told[1::2])
-    assert path.read_text().count('"draw"') == 10
-    assert len(made.generate_all(checkpoint=path)) == 2  # children keep no lock
+    assert len(made.generate_all(on_demonstration=meanwhile)) == 2
+    assert told == ["my parcel is late"] * 2
+    assert made.account is not None
+    assert [row["act"] for row in made.account.history()].count("reserve") == 4

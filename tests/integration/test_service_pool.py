@@ -144,7 +144,7 @@ def test_a_ledger_that_is_gone_is_503_and_nothing_is_drawn(tmp_path: Path) -> No
     url = f"sqlite:///{folder / 'budget.db'}"
     with dpf.BudgetLedger.open(url) as ledger:
         ledger.create("tickets", dpf.PrivacyBudget(epsilon=4, delta=1e-5))
-    made = synthesizer(backend, long=False, ledger=url, dataset="tickets")
+    made = synthesizer(backend, long=False, ledger=url)
     backend.prompts = 0
 
     async def ask(client: Any) -> tuple[int, str]:

@@ -141,8 +141,8 @@ def test_no_privacy_says_so_and_is_refused_a_ledger() -> None:
     assert not demonstration.certified
     assert demonstration.as_line()["epsilon"] is None
     assert made.plan.epsilon is None
-    with pytest.raises(dpf.InvalidPlan, match="ledger"):
-        synthesizer(budget=dpf.NO_PRIVACY, ledger="sqlite:///never.db", dataset="d")
+    with pytest.raises(dpf.InvalidPlan, match="is refused an account"):
+        synthesizer(budget=dpf.NO_PRIVACY, account=dpf.Account.in_memory(dpf.PrivacyBudget(1.0, 1e-5)))
 
 
 def test_a_seed_says_private_false() -> None:
@@ -185,7 +185,7 @@ def test_records_of_unknown_labels_are_refused_without_quoting_them() -> None:
         ({"labels": []}, "labels"),
         ({"labels": ["refund", "refund"]}, "labels"),
         ({"budget": dpf.PrivacyBudget(1e-9, 1e-5)}, "epsilon"),
-        ({"ledger": "sqlite:///x.db"}, "dataset"),
+        ({"account": "sqlite:///x.db"}, "is no account"),
     ],
 )
 def test_settings_that_no_plan_can_honour(options: dict[str, Any], says: str) -> None:

@@ -82,11 +82,11 @@ def test_a_dead_backend_fails_the_demonstration_with_its_charge_standing(backend
 def test_a_server_that_is_dead_from_the_start_costs_nothing(tmp_path: Path) -> None:
     pytest.importorskip("sqlalchemy")
     ledger = f"sqlite:///{tmp_path / 'budget.db'}"
-    made = synthesizer(Dead(), ledger=ledger, dataset="tickets", create=True)
+    made = synthesizer(Dead(), ledger=ledger)
     with pytest.raises(dpf.BackendError):
         made.generate("refund")
     assert made.spent == dpf.PrivacySpend(0.0, 0.0)
-    assert synthesizer(ledger=ledger, dataset="tickets").generate("refund").certified
+    assert synthesizer(ledger=ledger).generate("refund").certified
 
 
 def test_a_backend_that_fails_after_a_draw_keeps_the_charge() -> None:

@@ -49,7 +49,7 @@ def test_log_records_are_released_facts(caplog: pytest.LogCaptureFixture) -> Non
     ]  # fmt: skip
     reserved = [fields for message, fields in told if "was reserved" in message]
     assert [fields["scope"] for fields in reserved] == ["refund", "delivery"]
-    assert all(fields["epsilon"] in epsilons and fields["blocks"] == 16 for fields in reserved)
+    assert all(fields["epsilon"] in epsilons and fields["draws"] == 16 for fields in reserved)
     assert len(told) == 6
     assert all(message.endswith(f": {fields.get('label', fields.get('scope'))}") for message, fields in told)
 
@@ -253,7 +253,7 @@ def test_an_observer_is_told_public_facts_alone() -> None:
     spent = {"epsilon": one.spent.epsilon, "delta": one.spent.delta}
     assert seen.told == [
         ("started", {**RUN, "label": "refund"}),
-        ("reserved", {**RUN, "scope": "refund", "blocks": 8, **spent}),
+        ("reserved", {**RUN, "scope": "refund", "draws": 8, **spent}),
         ("released", {**RUN, "label": "refund", "tokens": 5, "certified": True, **spent}),
     ]
 

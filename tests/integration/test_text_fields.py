@@ -105,11 +105,11 @@ class Dying(Writer):
 
 
 def test_a_run_goes_on_in_the_field_where_it_was_interrupted(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"ledger": f"sqlite:///{tmp_path / 'budget.db'}", "dataset": "mails"}
-    settings |= {"create": True, "labels": ["refund"], "budget": dpf.PrivacyBudget(100.0, 1e-5)}
+    settings: dict[str, Any] = {"ledger": f"sqlite:///{tmp_path / 'budget.db'}"}
+    settings |= {"labels": ["refund"], "budget": dpf.PrivacyBudget(100.0, 1e-5)}
     with fielded(Dying(WRITER), **settings) as first, pytest.raises(BackendError):
-        first.generate_all(checkpoint=tmp_path / "run")
-    [one] = fielded(**settings).generate_all(checkpoint=tmp_path / "run")
+        first.generate_all()
+    [one] = fielded(**settings).generate_all(resume=True)
     assert one.fields == LATE
 
 
@@ -230,8 +230,8 @@ def test_a_chosen_format_is_read_again(later: Any) -> None:
 
 def test_a_holdout_by_texts_is_bound_to_the_names_of_the_fields(tmp_path: Path) -> None:
     """The names are part of the text, so other names divide the records in another way."""
-    settings: dict[str, Any] = {"ledger": f"sqlite:///{tmp_path / 'budget.db'}", "dataset": "mails"}
-    settings |= {"create": True, "holdout": 0.5, "budget": dpf.PrivacyBudget(1.0, 1e-6)}
+    settings: dict[str, Any] = {"ledger": f"sqlite:///{tmp_path / 'budget.db'}"}
+    settings |= {"holdout": 0.5, "budget": dpf.PrivacyBudget(1.0, 1e-6)}
     fielded(prompts_per_draw=10, **settings).generate("refund")
     renamed = dataclasses.replace(TASK, text_fields=("Title", "Body"))
     other = dpf.as_records(rows(), text={"Title": "mail.subject", "Body": "mail.text"})
@@ -240,18 +240,18 @@ def test_a_holdout_by_texts_is_bound_to_the_names_of_the_fields(tmp_path: Path) 
 
 
 def test_records_of_other_fields_are_refused_and_cost_nothing(tmp_path: Path) -> None:
-    ledger = dpf.BudgetLedger.open(f"sqlite:///{tmp_path / 'budget.db'}")
+    ledger = f"sqlite:///{tmp_path / 'budget.db'}"
     mixed = dpf.as_records(rows(), text={"Body": "mail.text", "Subject": "mail.subject"})
     plain = dpf.as_records(rows(), text="mail.text")
     for task, given in ((TASK, mixed), (TASK, plain), (ONE, records())):
-        settings = {"ledger": ledger, "dataset": "mails", "create": True}
+        settings = {"ledger": ledger}
         with pytest.raises(InvalidRecords, match="text field"):
             fielded(task=task, records=given, **settings)
         with pytest.raises(InvalidRecords, match="text field"):
             dpf.choose(task, given, Bytes(), candidates=[[]], budget=dpf.PrivacyBudget(1.0, 1e-6))
         with pytest.raises(InvalidRecords, match="text field"):
             dpf.non_private_sample(task, given, ["refund"])
-    assert not ledger.datasets()
+    assert dpf.open_account(ledger, "tickets").entries == 0
     with pytest.raises(InvalidRecords, match="record 1: does not have the text fields"):
         dpf.as_records([dpf.Record("private", "refund")], text=COLUMNS)
     with pytest.raises(InvalidRecords, match="one of them is blank"):

@@ -223,11 +223,11 @@ class Here:
 
     @property
     def paid(self) -> dict[str, Any]:
-        return {"ledger": self.account}
+        return {"account": self.account}
 
     @property
     def on_disk(self) -> dict[str, Any]:
-        return {"ledger": f"sqlite:///{self.folder}/budget.db", "dataset": "tickets", "create": True}
+        return {"ledger": f"sqlite:///{self.folder}/budget.db"}
 
     def spent(self) -> object:
         if not (self.folder / "budget.db").exists():

@@ -80,7 +80,7 @@ def generated(
         mechanism=SpyingMechanism(dpf.mechanisms.Gaussian(top_k=3), journal),  # type: ignore[arg-type]
         max_tokens=TOKENS,
         shots_per_label=shots,
-        ledger=SpyingAccount(BUDGET, journal),
+        account=SpyingAccount(BUDGET, journal),
         **options,
     )
     labels = [label for part in made.plan.strata for label in part.labels]

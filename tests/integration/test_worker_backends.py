@@ -25,7 +25,7 @@ KEY = "sk-hunter2"
 
 @pytest.fixture
 def account(tmp_path: Path) -> dict[str, Any]:
-    return {"ledger": f"sqlite:///{tmp_path / 'budget.db'}", "dataset": "tickets", "create": True}
+    return {"ledger": f"sqlite:///{tmp_path / 'budget.db'}"}
 
 
 def server_of_one_slot() -> LlamaServer:

@@ -21,11 +21,9 @@ def main() -> None:
             SUPPORT_TICKETS,
             support_tickets(),
             dpf.backends.Scripted(WORDS, lambda _prompt: [0.2] * 5),
-            budget=dpf.PrivacyBudget(epsilon=4, delta=1e-6),
+            budget=(budget := dpf.PrivacyBudget(epsilon=4, delta=1e-6)),
             max_tokens=4,
-            ledger=ledger,
-            dataset="tickets",
-            create=True,
+            account=dpf.open_account(ledger, "tickets", create=budget),
             settings=dpf.Settings(prompts_per_draw=20),
         ) as synthesizer:
             synthesizer.generate_all().to_jsonl(file)

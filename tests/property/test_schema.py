@@ -18,6 +18,7 @@ from hypothesis.extra import numpy as npst
 
 import dpfewshot as dpf
 from dpfewshot.account.permit import Permit
+from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.token_loop import TokenLoop
@@ -95,14 +96,17 @@ def released(task: dpf.Task, backend: Moody, mechanism: Any, tokens: int, every:
     loop = TokenLoop(backend, task.layout)
     random_source = random.Random(backend.seeds[0]).randbytes
     writer = PromptWriter(task, backend, 20)
-    made = loop.release(
+    made: list[int] = []
+    drawn = loop.tokens(
         Bodies(each_a_unit(records), writer),
         PoissonSampler(Fraction(1), 3, 1, random_source),
         mechanism.start(Draws(1.0, 1, 1, 3, RowChange.ADDED), 1.0, random_source),
-        lambda: Permit(every, 1.0),
+        Reservation.make(None, Terms(None, None, tokens, every, 1.0, {})),
         prompts=writer.for_label("refund"),
         max_tokens=tokens,
+        released=made,
     )
+    assert list(drawn) == made
     assert len(made) <= tokens
     forced = len(loop.draft(made).context) - len(made)
     assert forced <= len(loop.automaton.opening) + loop.automaton.most_forced(tokens, loop.automaton.start)

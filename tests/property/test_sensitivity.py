@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
+import dpfewshot as dpf
 from dpfewshot import _core
+from dpfewshot.records.units import each_a_unit
 from dpfewshot.sampling import FixedSizeSampler, disjoint_parts
 from tests.support.draws import poisson_subsets_of, sliced, without
 
@@ -114,19 +116,20 @@ def test_control_subsets_sliced_by_position_break_the_bound() -> None:
 # ---- disjoint parts and draws of fixed size -------------------------------------------------------------
 
 
-@given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 2**32), st.integers(0, 39))
+@given(st.lists(st.text(min_size=1, max_size=3), max_size=12), st.integers(2, 8), st.data())
 def test_a_unit_that_is_added_leaves_every_other_unit_in_its_part(
-    n: int, parts: int, seed: int, unit: int
+    others: list[str], parts: int, data: st.DataObject
 ) -> None:
-    """The last unit is the one that is added: the coins of all others are shared."""
+    place = data.draw(st.integers(0, len(others)))
+    joined = [*others[:place], "the added one", *others[place:]]
     before, after = (
-        [part.tolist() for part in disjoint_parts(units, parts, random.Random(seed).randbytes)]
-        for units in (n - 1, n)
+        [[unit[0].text for unit in part] for part in disjoint_parts(each_a_unit(records), parts)]
+        for records in ([dpf.Record(text, "refund") for text in texts] for texts in (others, joined))
     )
     changed = [part for part in range(parts) if before[part] != after[part]]
     assert len(changed) == 1
-    assert [u for u in after[changed[0]] if u != n - 1] == before[changed[0]]
-    assert unit % n in {u for part in after for u in part}
+    assert [text for text in after[changed[0]] if text != "the added one"] == before[changed[0]]
+    assert sorted(text for part in after for text in part) == sorted(joined)
 
 
 def test_control_equal_pieces_move_units_from_part_to_part() -> None:

@@ -77,7 +77,7 @@ def test_it_is_of_one_prompt() -> None:
 
 def test_it_is_charged_before_it_is_released_and_adds_without_a_partition() -> None:
     account = dpf.Account.in_memory(dpf.PrivacyBudget(1.5, 1e-5))
-    account_of = {"ledger": account, "budget": dpf.PrivacyBudget(1.0, 1e-6)}
+    account_of = {"account": account, "budget": dpf.PrivacyBudget(1.0, 1e-6)}
     assert account.spent.epsilon == 0.0
     found = released(**account_of)
     assert account.spent == found.spent
@@ -95,7 +95,7 @@ def test_a_refused_release_asks_the_model_nothing_about_records() -> None:
             return super().next_token_logprobs(*arguments, **named)
 
     with pytest.raises(dpf.BudgetExceeded):
-        released(backend=Counting(), ledger=account)
+        released(backend=Counting(), account=account)
     assert not asked
 
 
@@ -108,7 +108,7 @@ def test_a_model_that_dies_costs_nothing_and_tells_no_text(error: Exception) -> 
             raise error
 
     with pytest.raises(dpf.BackendError) as caught:
-        released(backend=Dead(), ledger=account)
+        released(backend=Dead(), account=account)
     assert "sky" not in str(caught.value)
     assert account.spent.epsilon == 0.0
 
@@ -120,7 +120,7 @@ def test_a_model_that_turns_out_batch_variant_releases_nothing() -> None:
             return super().answer(prompt)
 
     with pytest.raises(dpf.BackendNotBatchInvariant):
-        released(backend=Turning(), ledger=(account := dpf.Account.in_memory(BUDGET)))
+        released(backend=Turning(), account=(account := dpf.Account.in_memory(BUDGET)))
     assert account.spent.epsilon == 0.0
 
 
@@ -131,7 +131,7 @@ def test_a_model_without_an_answer_leaves_noise_alone() -> None:
         def next_token_logprobs(self, *arguments: Any, **named: Any) -> Any:
             return np.full_like(super().next_token_logprobs(*arguments, **named), np.nan)
 
-    found = released(backend=Silent(), ledger=account)
+    found = released(backend=Silent(), account=account)
     assert np.abs(found.bias).max() < 7 * found.noise
     assert account.spent == found.spent
 
@@ -141,7 +141,7 @@ def test_seeded_releases_have_no_guarantee_and_no_account() -> None:
     assert one == other
     assert (one.certified, one.spent) == (False, None)
     with pytest.raises(dpf.InvalidPlan, match="without a guarantee"):
-        released(random_source=random.Random(7).randbytes, ledger=dpf.Account.in_memory(BUDGET))
+        released(random_source=random.Random(7).randbytes, account=dpf.Account.in_memory(BUDGET))
 
 
 def test_with_a_holdout_it_costs_nothing_beside_generation() -> None:
@@ -153,12 +153,12 @@ def test_with_a_holdout_it_costs_nothing_beside_generation() -> None:
         budget=dpf.PrivacyBudget(1.0, 1e-5),
         mechanism=dpf.mechanisms.Gaussian(top_k=4),
         max_tokens=2,
-        ledger=account,
+        account=account,
         settings=dpf.Settings(holdout=0.2),
     )
     synthesizer.generate_all()
     spent = account.spent
-    found = released(ledger=account, budget=dpf.PrivacyBudget(0.5, 1e-6), holdout=0.2)
+    found = released(account=account, budget=dpf.PrivacyBudget(0.5, 1e-6), holdout=0.2)
     assert found.parallel
     assert account.spent == spent
 
@@ -203,7 +203,7 @@ def test_frequent_labels_weigh_less_where_their_numbers_are_public() -> None:
 def test_units_are_read_at_the_rate_that_is_charged() -> None:
     backend = Colours()
     account = dpf.Account.in_memory(BUDGET)
-    released(backend=backend, ledger=account, holdout=None, scored_units=100)
+    released(backend=backend, account=account, holdout=None, scored_units=100)
     asked = sum(prompt.endswith(" sky\nColour:") for prompt in backend.prompts)
     assert stats.binom.cdf(asked, 1_000, 1 / 30) > 1e-9
     assert stats.binom.sf(asked, 1_000, 1 / 30) > 1e-9
@@ -298,11 +298,11 @@ def test_a_total_covers_the_calibration_only_if_it_can() -> None:
         for source in (None, random.Random(1).randbytes)
     )
     for found, says in ((dear, "ε = 2 for the choice"), (seeded, "no guarantee")):
-        choice = chosen(candidates_with(found)[1:], ledger=account)
+        choice = chosen(candidates_with(found)[1:], account=account)
         assert not choice.covers_all  # another account paid for it, or none
         assert says in choice.statement
-    paid = released(holdout=None, ledger=account, budget=dpf.PrivacyBudget(1.0, 1e-6))
-    choice = chosen(candidates_with(paid)[1:], ledger=account)
+    paid = released(holdout=None, account=account, budget=dpf.PrivacyBudget(1.0, 1e-6))
+    choice = chosen(candidates_with(paid)[1:], account=account)
     assert choice.covers_all
     assert "in all" in choice.statement
 
@@ -322,11 +322,11 @@ def test_candidates_with_a_wrong_calibration_are_refused_before_anything_is_spen
         (dpf.Candidate([ROSE], calibration=found), "released for another prompt"),
     ):
         with pytest.raises(dpf.InvalidPlan, match=says):
-            chosen([wrong], ledger=account)
+            chosen([wrong], account=account)
     free = dpf.Task("things", "Name the colour.", "Colour", "Thing")
     with pytest.raises(dpf.InvalidPlan, match="cannot have a calibration"):
         dpf.choose(
-            free, named(), Colours(), [dpf.Candidate(calibration=found)], budget=BUDGET, ledger=account
+            free, named(), Colours(), [dpf.Candidate(calibration=found)], budget=BUDGET, account=account
         )
     assert account.spent.epsilon == 0.0
 

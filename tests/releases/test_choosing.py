@@ -121,7 +121,7 @@ def test_a_population_that_is_none_of_the_task_is_refused(population: Any, says:
     for balanced in (False, True):
         with pytest.raises(dpf.InvalidPlan, match=says):
             choose(
-                [[]], records=private_records(20), population=population, balanced=balanced, ledger=account
+                [[]], records=private_records(20), population=population, balanced=balanced, account=account
             )
     with pytest.raises(dpf.InvalidPlan, match="must be one whole number"):
         choose([[]], Shop(), task=FREE, population={"refund": 300})
@@ -164,7 +164,7 @@ def test_a_unit_chooses_or_measures_or_does_neither() -> None:
 
 
 def test_in_all_is_said_only_of_what_one_account_can_have_paid_for() -> None:
-    made = choose([[], HELPFUL], ledger=dpf.Account.in_memory(BUDGET))
+    made = choose([[], HELPFUL], account=dpf.Account.in_memory(BUDGET))
     assert made.covers_all
     assert "ε = 2 in all on this account" in made.statement
     dear = demonstration("money", "refund", spent=PrivacySpend(3.0, 0.0))
@@ -203,7 +203,7 @@ def test_a_seeded_choice_has_no_guarantee() -> None:
 
 def test_a_ledger_pays_before_anything_is_released(tmp_path: Any) -> None:
     ledger = f"sqlite:///{tmp_path}/budget.db"
-    account = {"ledger": ledger, "dataset": "tickets", "create": True}
+    account = {"account": dpf.open_account(ledger, "tickets", create=BUDGET)}
     first = choose([[], HELPFUL], **account)
     assert first.total == first.spent == PrivacySpend(2.0, 0.0)
     assert "ε = 2 in all on this account" in first.statement
@@ -234,7 +234,7 @@ def test_a_model_that_dies_while_scoring_costs_nothing(error: Exception, others:
     """Also one whose own errors look like those of a record: the choice would be made of noise."""
     account = dpf.Account.in_memory(BUDGET)
     with pytest.raises(dpf.BackendError, match=r"gone|ConnectionResetError"):
-        choose([[], HELPFUL], [*others, Dying(error)], ledger=account)
+        choose([[], HELPFUL], [*others, Dying(error)], account=account)
     assert account.spent == PrivacySpend(0.0, 0.0)
 
 
@@ -247,7 +247,7 @@ def test_whoever_interrupts_the_scoring_pays_nothing() -> None:
 
     account = dpf.Account.in_memory(BUDGET)
     with pytest.raises(KeyboardInterrupt):
-        choose([[], HELPFUL], Interrupted(), ledger=account)
+        choose([[], HELPFUL], Interrupted(), account=account)
     assert account.spent == PrivacySpend(0.0, 0.0)
 
 
@@ -268,7 +268,7 @@ def test_a_backend_that_turns_out_batch_variant_is_not_certified(
 ) -> None:
     account = dpf.Account.in_memory(BUDGET)
     with pytest.raises(dpf.BackendNotBatchInvariant):
-        choose([[]], turning(), ledger=account, **options)
+        choose([[]], turning(), account=account, **options)
     assert account.spent == PrivacySpend(0.0, 0.0)
 
 
@@ -284,7 +284,7 @@ def test_a_ledger_that_is_gone_after_the_charge_loses_no_choice(
         return drawn
 
     monkeypatch.setattr(Account, "draw", last_draw)
-    choice = choose([[], HELPFUL], ledger=f"sqlite:///{file}", dataset="tickets", create=True)
+    choice = choose([[], HELPFUL], account=dpf.open_account(f"sqlite:///{file}", "tickets", create=BUDGET))
     assert choice.certified
     assert choice.total is None
     assert "ε = 2 for the choice" in choice.statement
@@ -327,7 +327,7 @@ def test_bad_arguments_are_refused_before_anything_is_spent(options: dict[str, A
         "backend": Follower(),
         "candidates": [[]],
         "budget": BUDGET,
-        "ledger": account,
+        "account": account,
     }
     with pytest.raises(dpf.InvalidPlan, match=says):
         dpf.choose(**(arguments | options))

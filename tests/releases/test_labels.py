@@ -47,11 +47,11 @@ class Watched(dpf.Account):
         self.calls.append(("reserve", scope, cost.as_spend(), dict(details)))
         return super().reserve(scope, cost, details, draws)
 
-    def draw(self, entry: int, lease: str, part: int, count: int = 1) -> int:
+    def draw(self, entry: int, lease: str, count: int = 1, progress: str = "") -> int:
         self.calls.append(("charge",))
         if self.fails:
             raise dpf.LedgerError("the disk is gone")
-        return super().draw(entry, lease, part, count)
+        return super().draw(entry, lease, count, progress)
 
     def cancel(self, entry: int) -> None:
         self.calls.append(("cancel",))

@@ -15,11 +15,10 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/token_loop.py",
-        "support = draft.support(release.support, public_row, whole - len(released))",
-        "support = draft.support(release.support, _answer(private, len(suffixes), None).mean(axis=0)\n"
-        "    if suffixes else public_row, whole - len(released))",
+        "support = draft.support(release.support, public_row, max_tokens - len(released))",
+        "support = draft.support(release.support, _answer(private, len(suffixes), None).mean(axis=0)\n    if suffixes else public_row, max_tokens - len(released))",
         "supports are public",
-        WIRING,
+        "tests/integration/test_wiring.py",
     ),
     Fault(
         "dpfewshot/generation/token_loop.py",
@@ -30,8 +29,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/token_loop.py",
-        "permit = charge()  # before it draws",
-        "permit = locals().get('permit') or charge()",
+        "permit = reservation.draw()  # before it draws",
+        "permit = locals().get('permit') or reservation.draw()",
         "every draw is charged",
         "tests/integration/test_synthesizer.py",
     ),
@@ -122,18 +121,18 @@ LOOP_AND_PARTS = (
         WIRING,
     ),
     Fault(
-        "dpfewshot/generation/set_up.py",
-        "members = disjoint_parts(len(units), parts, self.random_source)",
-        "members = disjoint_parts(len(units), 1) * parts",
+        "dpfewshot/sampling.py",
+        "np.flatnonzero(numbers == part)) for part in range(parts)]",
+        "np.flatnonzero(numbers >= 0)) for part in range(parts)]",
         "disjoint parts are disjoint",
-        "tests/integration/test_draws.py tests/integration/test_synthesizer.py",
+        "tests/integration/test_draws.py tests/property/test_sensitivity.py",
     ),
     Fault(
-        "dpfewshot/generation/strata.py",
-        "        self.reservation = None\n        self.unrecorded = {}\n",
-        "        self.unrecorded = {}\n",
+        "dpfewshot/generation/stratum.py",
+        "self.lock, self.reservation = threading.RLock(), None",
+        "self.lock = threading.RLock()",
         "a forked child does not draw from its parent's plan",
-        "tests/integration/test_service.py",
+        "tests/integration/test_service.py tests/generation/test_interruptions.py",
     ),
     Fault(
         "dpfewshot/planning/plan.py",

@@ -68,12 +68,10 @@ def count_hits(backend: Votes, units: list[list[list[int]]], noise: float, audit
     for _ in range(audit.runs):
         one = Reservation.make(None, Terms(None, None, 1, audit.block, noise, {}))
         release = Gaussian(top_k=None).start(draws, noise)
-        released = [
-            0,
-            *loop.release(
-                Written(units), sampler, release, one.draw, prompts=PROMPTS, max_tokens=audit.block
-            ),
-        ]
+        drawn = loop.tokens(
+            Written(units), sampler, release, one, prompts=PROMPTS, max_tokens=audit.block, released=[]
+        )
+        released = [0, *drawn]
         follows = sum(backend.next(before) == after for before, after in itertools.pairwise(released))
         hits += follows >= audit.wanted
     return hits

@@ -12,7 +12,7 @@ from dpfewshot.mechanisms import Gaussian
 from dpfewshot.planning.plan import GenerationPlan, Stratum, StratumPlan
 from dpfewshot.planning.planner import plan_stratum
 from dpfewshot.planning.settings import PlanSettings
-from dpfewshot.values import PrivacyBudget, PrivacySpend
+from dpfewshot.values import PrivacyBudget, PrivacySpend, unit_of
 from tests.support.scripts import TASK, Sentence, tickets
 
 BUDGET = PrivacyBudget(epsilon=4.0, delta=1e-5)
@@ -34,11 +34,13 @@ def synthesizer(
     task: dpf.Task = TASK,
     random_source: RandomSource | None = None,
     unit: str | None = None,
+    ledger: str | None = None,
     **settings: Any,
 ) -> dpf.Synthesizer:
     """A synthesizer of `Sentence` for 400 tickets: Gaussian, M = 20, R = 1 and T = 8, whatever is planned.
 
-    Given a random source, it draws from that: its results say `certified=False`.
+    Given a random source, it draws from that: its results say `certified=False`. Given the URL of a ledger,
+    it spends from the account "tickets" there, which is created with its budget if there is none.
     """
     defaults: dict[str, Any] = {
         "budget": BUDGET,
@@ -53,13 +55,24 @@ def synthesizer(
     expert = {field.name for field in dataclasses.fields(dpf.Settings)}
     given = defaults | settings
     chosen = {name: given.pop(name) for name in expert & given.keys()}
+    checked = dpf.as_records(tickets() if records is None else records, unit=unit)
+    if ledger is not None:
+        given["account"] = account(ledger, checked, **given)
     return kind(
         task,
-        dpf.as_records(tickets() if records is None else records, unit=unit),
+        checked,
         Sentence() if backend is None else backend,
         **given,
         settings=dpf.Settings(**chosen),
     )
+
+
+def account(
+    ledger: str, records: Any, *, budget: PrivacyBudget = BUDGET, population: Any = None, **_: Any
+) -> dpf.Account:
+    """The account "tickets" for such a synthesizer."""
+    relation = "zero-out" if population is None else "add-remove"
+    return dpf.open_account(ledger, "tickets", create=budget, relation=relation, unit=unit_of(records))
 
 
 def stratum_plan(

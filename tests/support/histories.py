@@ -25,13 +25,13 @@ def lived(url: str) -> Account:
 
 
 def drew(url: str) -> Account:
-    """An account with an entry that drew, was resumed, and has a block left of two."""
+    """An account with an entry that drew, was resumed, and has two draws left of four."""
     account = BudgetLedger.open(url).create("tickets", BUDGET)
     entry = account.reserve(
-        "trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 4}, DrawCounts((4,), "first")
+        "trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 4}, DrawCounts(4, "first")
     ).entry
-    account.draw(entry, "first", 0)
+    account.draw(entry, "first")
     words = entry, "trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 4}
-    account.resume(*words, known=["first"], draws=DrawCounts((2,), "second"))
-    account.draw(entry, "second", 0)
+    account.resume(*words, "second")
+    account.draw(entry, "second")
     return account

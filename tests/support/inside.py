@@ -9,7 +9,7 @@ from typing import Any
 
 from dpfewshot.backends.streams.backend import Use
 from dpfewshot.generation.bodies import Bodies
-from dpfewshot.generation.request import GenerationRequest
+from dpfewshot.generation.stopping import StopSignal
 from dpfewshot.records import identifiers
 from dpfewshot.records.units import UnitSequence
 
@@ -107,9 +107,14 @@ def evaluated_by(classifier: Any, questions: Any) -> tuple[int, int]:
 # ---- generations -----------------------------------------------------------------------------------------
 
 
-def turn(synthesizer: Any, scope: str) -> Any:
+def run_of(synthesizer: Any, label: str) -> Any:
+    """The run of a label's stratum, or of its first part."""
+    return next(run for run in synthesizer._generation.runs if label in run.plan.labels)
+
+
+def turn(synthesizer: Any, label: str) -> Any:
     """The lock of a stratum's run: whoever holds it is generating."""
-    return synthesizer._generation.runs[scope].lock
+    return run_of(synthesizer, label).lock
 
 
 def no_draws(synthesizer: Any) -> Any:
@@ -117,16 +122,14 @@ def no_draws(synthesizer: Any) -> Any:
     return synthesizer._generation.no_draws()
 
 
-def draws_left(synthesizer: Any) -> list[tuple[int, ...]]:
+def draws_left(synthesizer: Any) -> list[int]:
     """The draws left of each open reservation."""
-    runs = synthesizer._generation.runs.values()
-    return [run.reservation.draws_left for run in runs if run.reservation]
+    return [run.reservation.draws_left for run in synthesizer._generation.runs if run.reservation]
 
 
 def bodies(synthesizer: Any) -> list[Any]:
     """Each record's tokens, as every stratum's run keeps them; None for a null."""
-    runs = synthesizer._generation.runs.values()
-    return [body for run in runs for body in all_of(run.bodies(0))]
+    return [body for run in synthesizer._generation.runs for body in all_of(run.bodies)]
 
 
 def all_of(bodies: Bodies) -> list[Any]:
@@ -142,15 +145,15 @@ def units_of(bodies: Bodies) -> UnitSequence:
 
 def beginnings(synthesizer: Any, label: str, tokens: int) -> list[tuple[list[int], str]]:
     """The first tokens of a demonstration for each number of them, and the text that they would have made."""
-    generation, released = synthesizer._generation, list[int]()
-    generation.release(GenerationRequest(label, tokens, on_token=released.append))
+    released: list[int] = []
+    run_of(synthesizer, label).release(label, tokens, StopSignal(), released.append)
     cuts = [released[:count] for count in range(1, len(released) + 1)]
-    return [(cut, generation.demonstration(label, cut).text) for cut in cuts]
+    return [(cut, synthesizer.set_up.loop.text_of(cut)) for cut in cuts]
 
 
 def objects(synthesizer: Any) -> list[object]:
     """What a synthesizer generates with: objects that must not show what they hold."""
-    return [synthesizer._generation, *synthesizer._generation.runs.values()]
+    return [synthesizer._generation, *synthesizer._generation.runs]
 
 
 # ---- records ---------------------------------------------------------------------------------------------

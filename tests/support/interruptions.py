@@ -1,4 +1,4 @@
-"""Models and accounts that fail at the worst moments of a run."""
+"""Models and ledgers that fail at the worst moments of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from tests.support import factory
+from tests.support import factory, resuming
 from tests.support.scripts import Sentence
 
 GONE = dpf.BackendError("the server is gone", retryable=True)
@@ -45,8 +45,6 @@ def make(tmp_path: Path) -> Callable[..., dpf.Synthesizer]:
             "prompts_per_draw": 100,
             "labels": ["refund"],
             "ledger": f"sqlite:///{tmp_path}/budget.db?timeout=0.2",
-            "dataset": "tickets",
-            "create": True,
         }
         return factory.synthesizer(backend or Failing(), **(settings | options))
 
@@ -54,15 +52,5 @@ def make(tmp_path: Path) -> Callable[..., dpf.Synthesizer]:
 
 
 def acts(folder: Path) -> list[object]:
-    with dpf.BudgetLedger.open(f"sqlite:///{folder}/budget.db") as ledger:
-        account = ledger.account("tickets")
-        assert account.verify().problems == ()
-        return [row["act"] for row in account.history()]
-
-
-class Gone(Sentence):
-    """Answers nothing, so that a generation fails between its reservation and its first draw."""
-
-    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
-        del prompts, support
-        raise GONE
+    """What happened to the account of `make`."""
+    return resuming.acts(f"sqlite:///{folder}/budget.db")

@@ -38,12 +38,10 @@ NOT_COMPARED = (
     (r"(?<=about )\d+(?= s)|(?<=in )\d+(?= s)", _OF_THE_CLOCK),
     (r"\[(generated in|cached since|no key) [^\]]*\]", _OF_THE_CLOCK),
     # A ledger's hashes cover the acts' times. All else that they cover is compared in clear. The hash of a
-    # plan in a checkpoint covers no time: it is compared.
+    # run's plan covers no time: it is compared.
     (r"(?<!\"plan\": \")\b[0-9a-f]{64}\b", _OF_THE_CLOCK),
     (r"\b[0-9a-f]{32}\b", _RANDOM),
     (r"(?<=\"id\": \")[0-9a-f]{1,31}(?= \.\.\. \()", _RANDOM),  # a lease that SQLAlchemy cuts in a long row
-    (r"(?<=\"entry\": )\d{9,}", _RANDOM),  # of an account in memory; a ledger's entries count from 1
-    (r"(?<=\"file\": )(\d+|\[\d+, \d+\])", "The file system's number of a checkpoint."),
     (r"\b0x[0-9a-f]+\b", "Where an object is in memory."),
 )
 """What differs between two runs on the same data, and why it says nothing of a record."""

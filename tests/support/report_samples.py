@@ -49,10 +49,10 @@ def account(folder: Path, plans: int = 6, suffix: str = "") -> Account:
         scope = f"support: {LABELS[number % len(LABELS)]}{suffix}"
         details = {"mechanism": "gaussian", "noise_multiplier": 1.5, "sampling_rate": "2/15", "steps": 4}
         cost, lease = PrivacySpend(6.0 / plans, 1e-6 / plans), f"lease {number}"
-        entry = account.reserve(scope, cost, details, DrawCounts((4,), lease)).entry
-        account.draw(entry, lease, 0)
-        for one in demonstrations()[2 * number : 2 * number + 2]:
-            account.record_release(entry, lease, line_hash(one.as_line()), 1)
+        entry = account.reserve(scope, cost, details, DrawCounts(4, lease)).entry
+        account.draw(entry, lease)
+        for place, one in enumerate(demonstrations()[2 * number : 2 * number + 2]):
+            account.record_release(entry, lease, line_hash(one.as_line()), f"{place + 1} of 2")
     account.cancel(
         account.reserve("support: Refund", PrivacySpend(0.5, 0.0), {"mechanism": "gaussian"}).entry
     )
@@ -73,11 +73,17 @@ def plan_document() -> dict[str, object]:
             "epsilon": 1.25,
             "delta": 1e-6,
             "noise_on_mean": 0.075,
+            "exact": {"sampling_rate": [1, 15], "cost": [1_250 * 10**9, 10**12], "event": None},
         }
         for label in LABELS
     ]
     settings = {"prompts_per_draw": 20, "records_per_prompt": 1, "max_tokens": 40, "shots_per_label": 2}
     return settings | {
+        "record_token_cap": 100,
+        "disjoint_parts": 1,
+        "accounting": "certified",
+        "holdout": 0.0,
+        "reasons": [],
         "mechanism": "gaussian",
         "relation": "zero-out",
         "epsilon": 1.25,

@@ -1,9 +1,7 @@
-"""Runs that are interrupted and resume from a checkpoint."""
+"""Runs that are interrupted and resume from the ledger."""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -41,29 +39,29 @@ def synthesizer(backend: Any = None, **options: Any) -> dpf.Synthesizer:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run.jsonl"
+def ledger(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'budget.db'}"
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> dict[str, Any]:
-    return {"ledger": f"sqlite:///{tmp_path / 'budget.db'}", "dataset": "tickets", "create": True}
-
-
-def draws_in(path: Path) -> Counter[int]:
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return Counter(line["part"] for line in lines if line.get("checkpoint") == "draw")
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def shared(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    from tests.conftest import new_ledger
-
-    return {"ledger": new_ledger(request, tmp_path), "dataset": "tickets", "create": True}
-
-
-def interrupted(path: Path, answers: int = 3, **options: Any) -> dpf.Synthesizer:
+def interrupted(answers: int, **options: Any) -> dpf.Synthesizer:
+    """A run whose backend died, as it is in memory, with what it charged ahead."""
     made = synthesizer(Dying(answers), **options)
     with pytest.raises(dpf.BackendError):
-        made.generate_all(checkpoint=path)
+        made.generate_all()
     return made
+
+
+def account(url: str) -> dpf.Account:
+    found = dpf.open_account(url, "tickets")
+    assert found.verify().problems == ()
+    return found
+
+
+def acts(url: str) -> list[object]:
+    return [row["act"] for row in account(url).history()]
+
+
+def draws_left(url: str) -> list[int]:
+    """Of each entry that was not cancelled."""
+    entries: Any = account(url).export()["entries"]
+    return [entry["draws_left"] for entry in entries if entry["state"] != "cancelled"]

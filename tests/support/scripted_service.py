@@ -19,7 +19,6 @@ def open_synthesizer() -> dpf.Synthesizer:
         budget=dpf.PrivacyBudget(epsilon=2, delta=1e-6),
         prompts_per_draw=200,
         ledger=os.environ["LEDGER"],
-        dataset="tickets",
     )
 
 

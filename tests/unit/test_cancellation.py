@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from dpfewshot.generation.request import StopSignal, Worker
+from dpfewshot.generation.stopping import StopSignal, Worker
 
 
 def test_a_second_cancel_does_not_leave_the_work_running() -> None:

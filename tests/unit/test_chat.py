@@ -13,8 +13,8 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot import icl
 from dpfewshot.backends.text import conversation
-from dpfewshot.errors import BackendError, InvalidPlan, InvalidTask
-from dpfewshot.generation.draw_task import public_prompt
+from dpfewshot.errors import BackendError, InvalidTask
+from dpfewshot.generation.workers import public_prompt
 from dpfewshot.icl.prompt import FewShotPrompt
 from dpfewshot.prompts.chat import chat_turns
 from dpfewshot.prompts.writer import PromptWriter
@@ -170,30 +170,29 @@ def test_a_word_does_not_pass_for_a_special_token() -> None:
 
 
 def test_a_refusal_costs_nothing(tmp_path: Path) -> None:
-    ledger = dpf.BudgetLedger.open(f"sqlite:///{tmp_path / 'budget.db'}")
-    settings: dict[str, Any] = {"ledger": ledger, "dataset": "tickets", "create": True, "task": CHAT}
+    ledger = f"sqlite:///{tmp_path / 'budget.db'}"
+    settings: dict[str, Any] = {"ledger": ledger, "task": CHAT}
     for backend in (Sentence(), Chat(two_users)):
         with pytest.raises(BackendError, match=r"chat=False|only one turn"):
             synthesizer(backend, **settings)
-    assert not ledger.datasets()
+    assert dpf.open_account(ledger, "tickets").entries == 0
     words = icl.PromptFormat("Which?", "Text", "Kind", ("a", "b"), chat=True)
     with pytest.raises(BackendError, match="Sentence gives no chat template"):
         icl.Classifier(words, Sentence())
 
 
-def test_a_checkpoint_is_of_one_template(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    made = synthesizer(Chat(), task=CHAT).generate_all(checkpoint=path)
-    assert [one.text for one in made] == ["Late", "Late"]
-    assert synthesizer(Chat(), task=CHAT).generate_all(checkpoint=path) == made
+def test_a_run_is_of_one_template(tmp_path: Path) -> None:
+    ledger = f"sqlite:///{tmp_path}/budget.db"
+    made = synthesizer(Chat(), task=CHAT, ledger=ledger)
+    assert made.generate("refund").text == "Late"
+    assert synthesizer(Chat(), task=CHAT, ledger=ledger).unfinished
     for other in (
-        synthesizer(Chat()),
+        synthesizer(Chat(), ledger=ledger),
         synthesizer(
-            Chat(lambda c: chatml(c).replace("user", "USER")), task=CHAT
+            Chat(lambda c: chatml(c).replace("user", "USER")), task=CHAT, ledger=ledger
         ),  # no number of the plan changes
     ):
-        with pytest.raises(InvalidPlan, match="another plan"):
-            other.generate_all(checkpoint=path)
+        assert not other.unfinished
 
 
 def test_the_end_of_a_turn_ends_a_text() -> None:

@@ -3,7 +3,8 @@ from fractions import Fraction
 
 import pytest
 
-from dpfewshot.records.units import Unit, units, units_by_label
+import dpfewshot as dpf
+from dpfewshot.records.units import Unit, each_a_unit, units, units_by_label
 from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, disjoint_parts
 from dpfewshot.values import Record
 
@@ -58,11 +59,11 @@ def test_a_draw_of_everybody_is_everybody() -> None:
 
 
 def test_every_unit_is_in_exactly_one_of_the_disjoint_parts() -> None:
-    parts = disjoint_parts(100, 7)
+    records = [dpf.Record(f"ticket {number}", "refund") for number in range(100)]
+    parts = [[unit[0].text for unit in part] for part in disjoint_parts(each_a_unit(records), 7)]
     assert len(parts) == 7
-    assert sorted(unit for part in parts for unit in part) == list(range(100))
-    assert all(part.tolist() == sorted(part) for part in parts)
-    assert [len(part) for part in disjoint_parts(0, 3)] == [0, 0, 0]
+    assert sorted(text for part in parts for text in part) == sorted(one.text for one in records)
+    assert [len(part) for part in disjoint_parts(each_a_unit([]), 3)] == [0, 0, 0]
 
 
 def partition(records: list[Record]) -> dict[str, list[Unit]]:

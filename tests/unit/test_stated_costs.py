@@ -43,7 +43,7 @@ def test_a_document_that_states_less_than_it_holds_is_refused(where: str, name: 
 
 
 def chosen(budget: dpf.PrivacyBudget, account: dpf.Account) -> object:
-    return choose([[]], records=private_records(20), holdout=0, budget=budget, ledger=account).spent
+    return choose([[]], records=private_records(20), holdout=0, budget=budget, account=account).spent
 
 
 def labelled(budget: dpf.PrivacyBudget, account: dpf.Account) -> object:

@@ -37,16 +37,21 @@ def upgrade() -> None:
         sa.Column("epsilon", sa.BigInteger, nullable=False),
         sa.Column("delta", sa.BigInteger, nullable=False),
         sa.Column("state", sa.Text, nullable=False),
-        sa.Column("blocks", sa.Text),
+        sa.Column("draws_left", sa.BigInteger),
         sa.Column("lease", sa.Text),
+        sa.Column("progress", sa.Text),
+        sa.Column("plan", sa.Text),
+        sa.Column("run", sa.Text),
+        sa.Column("stratum", sa.Integer),
         sa.Column("draws_hash", sa.Text),
         sa.Column("renyi", sa.BigInteger),
         sa.CheckConstraint("epsilon >= 0 AND delta >= 0", name="dpfewshot_entry_amounts"),
         sa.CheckConstraint(
             "state IN ('reserved', 'charged', 'settled', 'cancelled')", name="dpfewshot_entry_state"
         ),
+        sa.UniqueConstraint("account_id", "run", "stratum", name="dpfewshot_entry_of_run"),
     )
-    op.create_index("dpfewshot_entry_by_account", "dpfewshot_entry", ["account_id"])
+    op.create_index("dpfewshot_entry_by_account", "dpfewshot_entry", ["account_id", "plan"])
     op.create_table(
         "dpfewshot_history",
         sa.Column(

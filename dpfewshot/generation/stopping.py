@@ -1,19 +1,14 @@
-"""Options for generating one demonstration, and how its caller stops it: threads and asyncio."""
+"""How a caller stops a generation, and the one thread that works for asynchronous callers."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from dpfewshot.generation.workers import Workers
-
+from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
@@ -30,6 +25,10 @@ class StopSignal:
 
     def __init__(self) -> None:
         self._stopped = threading.Event()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy in another process hears of no stop: it ends with its stratum, or loses its lease."""
+        return StopSignal, ()
 
     def set(self) -> None:
         """Ask the thread to stop."""
@@ -93,38 +92,3 @@ def _retrieve_exception(outcome: asyncio.Future[Result]) -> None:
     # asyncio would log an exception that is never retrieved
     if not outcome.cancelled():
         outcome.exception()
-
-
-@dataclass(frozen=True, repr=False)
-class GenerationRequest:
-    """What to generate, how long, and whom to call.
-
-    Attributes:
-        label: a planned one.
-        max_tokens: of the whole demonstration, `prior_tokens` included.
-        prior_tokens: released by an interrupted run: fewer than `max_tokens`, none of which ends it.
-        on_token: records each further token. It does not check `stop`, so that all tokens of a worker's draw
-            are recorded.
-        stop: checked before each draw, and between two tokens that the caller's thread releases.
-        checkpointed: whether the run that the checkpoint follows makes the request.
-        workers: make the draws; None: the caller's thread does.
-        others: labels of the run's demonstrations to come, which keep their draws if a worker dies.
-    """
-
-    label: str
-    max_tokens: int
-    prior_tokens: Sequence[int] = ()
-    on_token: Callable[[int], None] = lambda _token: None
-    stop: StopSignal = field(default_factory=StopSignal)
-    checkpointed: bool = False
-    workers: Workers | None = None
-    others: Sequence[str] = ()
-
-    def released(self, token: int) -> None:
-        """Record a token of the caller's thread, then check for a stop.
-
-        Raises:
-            Stopped: the request was cancelled.
-        """
-        self.on_token(token)
-        self.stop.check()

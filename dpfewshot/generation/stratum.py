@@ -1,0 +1,390 @@
+"""A stratum's run: it reserves the stratum's plan, releases its demonstrations, and can be continued.
+
+Each disjoint part of a label's units is a stratum of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
+from typing import Final
+
+from dpfewshot import __version__
+from dpfewshot.account.account import Account
+from dpfewshot.account.amounts import Amount, EventCost
+from dpfewshot.account.draws import RunKey
+from dpfewshot.account.reservation import Reservation, Terms
+from dpfewshot.certificates import Certificate, line_hash, plan_hash
+from dpfewshot.demonstrations import from_line
+from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError
+from dpfewshot.generation.bodies import Bodies
+from dpfewshot.generation.set_up import SetUp
+from dpfewshot.generation.stopping import StopSignal
+from dpfewshot.generation.telemetry import Observers
+from dpfewshot.planning.plan import StratumPlan
+from dpfewshot.runtime.redaction import redacts_errors
+from dpfewshot.values import Demonstration, PrivacySpend
+
+COMMITS: Final = 8
+"""The least number of commits that charge a demonstration's draws, if it has as many draws.
+
+A killed process loses the draws of one commit.
+"""
+
+
+@dataclass(eq=False)
+class StratumRun:
+    """One stratum of a plan while it generates.
+
+    Attributes:
+        plan: fixed beforehand.
+        part: which of the stratum's disjoint parts it draws from.
+        labels: one for each demonstration that is planned for it, in order.
+        set_up: what generates.
+        account: charges the budget; None without a guarantee.
+        observers: are told what becomes public.
+        key: names the run to the ledger, for whoever continues it.
+        reservation: what is left of its plan; None until it is needed.
+        closed: whether it may draw no more.
+        lock: held by the thread that generates.
+    """
+
+    plan: StratumPlan
+    part: int
+    labels: tuple[str, ...]
+    set_up: SetUp = field(repr=False)
+    account: Account | None = field(repr=False)
+    observers: Observers = field(repr=False)
+    key: RunKey
+    reservation: Reservation | None = field(default=None, init=False)
+    closed: bool = field(default=False, init=False)
+    lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
+
+    @property
+    def certified(self) -> bool:
+        """Whether the guarantee holds. It never does where no account is charged."""
+        return self.set_up.certified and self.account is not None
+
+    @property
+    def cost(self) -> Amount | None:
+        """What the account is charged for all draws; None if nothing is certified."""
+        cost, event = self.plan.cost, self.plan.event
+        if not self.certified or cost is None:
+            return None
+        return cost if event is None else EventCost(cost, event)
+
+    @property
+    def spend(self) -> PrivacySpend | None:
+        """`cost`, as results state it."""
+        return self.plan.spend if self.certified else None
+
+    @property
+    def terms(self) -> Terms:
+        """What is reserved for the stratum."""
+        settings = self.set_up.plan.settings
+        return Terms(
+            self.cost,
+            self.set_up.account_scope(self.plan, self.part),
+            draws=self.plan.steps,
+            tokens_per_draw=self.plan.draws.tokens_per_draw,
+            noise_multiplier=self.plan.noise_multiplier,
+            details=self.set_up.account_details(self.plan),
+            draws_at_once=max(1, settings.draws_per_demonstration // COMMITS),
+            key=self.key,
+        )
+
+    @cached_property
+    def bodies(self) -> Bodies:
+        """The units of the stratum, to be drawn from. Private."""
+        return Bodies(self.set_up.generating(self.plan, self.part), self.set_up.writer)
+
+    @property
+    def draws_left(self) -> int:
+        """The draws that later demonstrations may take."""
+        return self.plan.steps if self.reservation is None else self.reservation.draws_left
+
+    @property
+    def released(self) -> list[Demonstration]:
+        """The demonstrations that it has released, in their order."""
+        lines = [] if self.reservation is None else self.reservation.released
+        return [from_line(line) for line in lines]
+
+    def has_begun(self, label: str) -> bool:
+        """Whether a demonstration of this label was interrupted, and waits to be continued."""
+        return self.reservation is not None and label in self.reservation.unfinished
+
+    def room(self, label: str, others: Sequence[str] = ()) -> int:
+        """How many tokens a demonstration may have in all; 0 if too few draws are left.
+
+        An interrupted demonstration has the draws that the others leave to it. If they leave none and it has
+        no token yet, it takes those of the next one, so that the last one is lost.
+
+        Args:
+            label: of the demonstration.
+            others: labels of those that this stratum still has to make.
+        """
+        settings, left = self.set_up.plan.settings, self.draws_left
+        begun = self.reservation.unfinished.get(label, []) if self.reservation else []
+        own = max(0, left - len(others) * settings.draws_per_demonstration)
+        if begun or (own and own < settings.draws_per_demonstration):
+            return min(settings.max_tokens, len(begun) + own * settings.tokens_per_draw)
+        return settings.max_tokens if left >= settings.draws_per_demonstration else 0
+
+    @redacts_errors(BackendError, "generation")
+    def release(
+        self,
+        label: str,
+        max_tokens: int,
+        stop: StopSignal,
+        on_token: Callable[[int], object] = lambda _token: None,
+    ) -> Demonstration:
+        """Release one demonstration; one that was interrupted is continued.
+
+        Args:
+            label: one of the stratum's.
+            max_tokens: of the whole demonstration.
+            stop: checked between two tokens.
+            on_token: called with each token that is drawn.
+
+        Raises:
+            BudgetExceeded: the plan or the account does not allow it, or it is closed; nothing is drawn.
+            BackendError: the model or its server failed. What was drawn stays charged.
+            InvalidRecords: the file of indexed records has changed. What was drawn stays charged.
+            LedgerError: the charge could not be recorded; nothing is drawn without it. Or the demonstration
+                could not be: the next request for its label gets it, and draws nothing.
+            Stopped: the request was cancelled.
+        """
+        return self.observers.generation(label, partial(self._release, label, max_tokens, stop, on_token))
+
+    def make(
+        self,
+        label: str,
+        others: Sequence[str],
+        stop: StopSignal,
+        on_token: Callable[[int], object] = lambda _token: None,
+    ) -> Demonstration | None:
+        """Release one demonstration of the planned length, as far as the draws suffice; None if none is left.
+
+        Args:
+            label: as in `release`, as are the last two.
+            others: labels of those that this stratum still has to make.
+            stop: as above.
+            on_token: as above.
+
+        Raises:
+            As `release`.
+        """
+        stop.acquire(self.lock)
+        try:
+            self.check_open()
+            tokens = self.room(label, others)
+            return self.release(label, tokens, stop, on_token) if tokens else None
+        finally:
+            self.lock.release()
+
+    def make_all(self, labels: Sequence[str], stop: StopSignal) -> None:
+        """Release one demonstration of each of these labels. See `make`."""
+        for position, label in enumerate(labels):
+            self.make(label, labels[position + 1 :], stop)
+
+    def resume(self, entry: int) -> None:
+        """Take over what an earlier run reserved.
+
+        Raises:
+            LedgerError: it reserved for another plan.
+        """
+        assert self.account is not None  # noqa: S101 - it found the entry
+        self.reservation = Reservation.resume(self.account, self.terms, entry)
+
+    def start_afresh(self, run: str) -> None:
+        """Drop the reservation, and the lock, which another thread may have held: a forked child begins anew.
+
+        Args:
+            run: the name of the child's run.
+        """
+        self.lock, self.reservation = threading.RLock(), None
+        self.key = replace(self.key, run=run)
+
+    def hand_over(self) -> None:
+        """Leave what is not drawn to another process; `take_back` ends that."""
+        with self.lock:
+            if self.reservation is not None:
+                self.reservation.hand_over()
+
+    def take_back(self) -> None:
+        """Take the stratum's row in the ledger over from whoever has it, if there is one.
+
+        Raises:
+            LedgerError: the ledger cannot be used.
+        """
+        with self.lock:
+            if self.account is None or not self.account.durable:
+                return
+            found = [
+                entry.number
+                for entry in self.account.run_of(self.key.plan, self.key.run)
+                if entry.draws is not None and entry.draws.key == self.key
+            ]
+            if not found:
+                self.reservation = None
+                return
+            if self.reservation is None:
+                self.observers.reserved(self.plan.scope, self.spend, self.plan.steps)
+            self.resume(found[0])
+
+    def close(self) -> None:
+        """Draw no more. Give back what never drew; settle what is complete or in memory; leave the rest open.
+
+        A ledger counts what is left open as it counts what is settled, and a later run may resume it.
+
+        Raises:
+            LedgerError: it could not be given back and stays spent, until this is called again.
+        """
+        self.closed = True
+        if self.reservation is None:
+            return
+        complete = len(self.reservation.released) >= len(self.labels)
+        durable = self.account is not None and self.account.durable
+        if durable and self.reservation.asked and not complete:
+            self.reservation.hand_over()
+        else:
+            self.reservation.close()
+
+    def check_open(self) -> None:
+        """Refuse further work after `close`.
+
+        Raises:
+            BudgetExceeded: it is closed.
+        """
+        if self.closed:
+            raise BudgetExceeded(
+                "the synthesizer is closed and generates no more: make a new one, with a budget of its own"
+            )
+
+    def _release(
+        self, label: str, max_tokens: int, stop: StopSignal, on_token: Callable[[int], object]
+    ) -> Demonstration:
+        stop.acquire(self.lock)
+        try:
+            self.check_open()  # it may have been closed while this waited
+            with self._reserved() as reservation:
+                released = reservation.unfinished.setdefault(label, [])
+                most = len(released) + reservation.draws_left * self.plan.draws.tokens_per_draw
+                if released:  # an interruption cost draws: it ends with those that are left
+                    max_tokens = min(max_tokens, most)
+                elif most < max_tokens:
+                    raise BudgetExceeded(_too_few(most))
+                if len(released) < max_tokens and not self.set_up.loop.ended(released):
+                    self._draw(reservation, label, max_tokens, stop, on_token)
+                return self._recorded(reservation, label, released)
+        finally:
+            self.lock.release()
+
+    def _draw(
+        self,
+        reservation: Reservation,
+        label: str,
+        max_tokens: int,
+        stop: StopSignal,
+        on_token: Callable[[int], object],
+    ) -> None:
+        """Draw the tokens that a demonstration lacks."""
+        set_up, released = self.set_up, reservation.unfinished[label]
+        tokens = set_up.loop.tokens(
+            self.bodies,
+            set_up.sampler(self.plan),
+            set_up.release(self.plan),
+            reservation,
+            prompts=set_up.writer.for_label(label),
+            max_tokens=max_tokens,
+            released=released,
+            stop=stop,
+        )
+        with closing(tokens):
+            for token in tokens:
+                on_token(token)
+
+    def _recorded(self, reservation: Reservation, label: str, released: Sequence[int]) -> Demonstration:
+        """The demonstration of these tokens, once the ledger has recorded it."""
+        text = self.set_up.loop.text_of(released)
+        made = Demonstration(
+            text=text,
+            label=label,
+            token_count=len(released),
+            certified=self.certified,
+            spent=self.spend,
+            relation=self.set_up.plan.relation,
+            mechanism=self.set_up.mechanism.name,
+            fields=self.set_up.task.layout.fields_of(text),
+            certificate=self._certificate(reservation),
+        )
+        line = made.as_line()
+        try:
+            reservation.release(line, line_hash(line))
+        except LedgerError as error:
+            raise LedgerError(
+                f"{error}. What was released is kept until the ledger has its hash: ask for it again, which "
+                "draws nothing"
+            ) from None
+        return made
+
+    def _certificate(self, reservation: Reservation) -> Certificate | None:
+        """What the stratum's demonstrations were generated under; None without a guarantee."""
+        cost = self.cost
+        if cost is None or self.account is None:
+            return None
+        return Certificate(
+            plan=plan_hash(*cost, self.set_up.account_details(self.plan)),
+            unit=self.account.unit,
+            version=__version__,
+            dataset=self.account.dataset,
+            reservation=reservation.identifier,
+            **asdict(self.set_up.provenance.short()),
+        )
+
+    @contextmanager
+    def _reserved(self) -> Iterator[Reservation]:
+        """The reservation. Unless a draw is asked for, it goes back to the account at the end."""
+        reservation = self.reservation or self._reserve()
+        self.check_open()  # an observer may have closed it
+        try:
+            yield reservation
+        finally:
+            for label in [label for label, tokens in reservation.unfinished.items() if not tokens]:
+                del reservation.unfinished[label]
+            if not reservation.asked:
+                self._give_back(reservation)
+            elif not reservation.draws_left and not reservation.unfinished:
+                reservation.close()
+
+    def _reserve(self) -> Reservation:
+        """Reserve the plan.
+
+        Raises:
+            BudgetExceeded: the account does not allow it.
+            LedgerError: it cannot be recorded; what was reserved is given back.
+        """
+        reservation = Reservation.make(self.account, self.terms)
+        self.reservation = reservation  # before observers are told: one may close the synthesizer
+        try:
+            self.observers.reserved(self.plan.scope, self.spend, self.plan.steps)
+        except BaseException:
+            self.reservation = None
+            with suppress(LedgerError):
+                reservation.close()  # nothing else refers to it
+            raise
+        return reservation
+
+    def _give_back(self, reservation: Reservation) -> None:
+        """Return an unused reservation; keep it if the account cannot take it back now."""
+        reservation.close()
+        self.reservation = None
+
+
+def _too_few(tokens: int) -> str:
+    if not tokens:
+        return "no tokens remain in this plan: a further plan needs further budget"
+    return f"only {tokens} tokens remain in this plan; max_tokens={tokens} would still fit"

@@ -1,0 +1,383 @@
+"""A draw is charged before there is a permit for it, in every account, and no more are made than reserved."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import threading
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpfewshot.account.account import Account, Reserved
+from dpfewshot.account.draws import DrawCounts, RunKey
+from dpfewshot.account.ledger import BudgetLedger
+from dpfewshot.account.reservation import Reservation, Terms
+from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
+from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.support.accounts import make_account, outcome, spend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    MakeAccount = Callable[..., Account]
+
+FIXTURES = (make_account,)
+BUDGET = PrivacyBudget(4.0, 1e-5)
+COST = PrivacySpend(0.5, 1e-6)
+DRAWS = 8
+KEY = RunKey("plan", "run", 0)
+TERMS = Terms(COST, None, DRAWS, 1, 1.0, {}, draws_at_once=4, key=KEY)
+
+
+@pytest.fixture
+def account(ledger_url: str) -> Account:
+    return BudgetLedger.open(ledger_url).create("tickets", BUDGET)
+
+
+# ---- what every account does -----------------------------------------------------------------------------
+
+
+def test_an_account_counts_draws(make_account: MakeAccount) -> None:
+    account = make_account(BUDGET)
+    entry = account.reserve(None, COST, {}, DrawCounts(2, "first")).entry
+    assert [account.draw(entry, "first", count) for count in (1, 3)] == [1, 1]
+    with pytest.raises(BudgetExceeded):
+        account.draw(entry, "first")
+    with pytest.raises(LedgerError, match="another run"):
+        account.draw(entry, "second")
+    account.cancel(entry)
+    assert account.spent == COST
+    account.settle(entry, "first")
+    with pytest.raises(LedgerError, match="settled"):
+        account.draw(entry, "first")
+
+
+def test_an_entry_is_charged_by_the_draw_or_as_a_whole_and_not_both(make_account: MakeAccount) -> None:
+    account = make_account(BUDGET)
+    counted = account.reserve(None, COST, {}, DrawCounts(1, "lease")).entry
+    whole = account.reserve(None, COST, {}).entry
+    with pytest.raises(LedgerError, match=r"draw\(\)"):
+        account.charge(counted)
+    with pytest.raises(LedgerError, match=r"charge\(\)"):
+        account.draw(whole, "lease")
+    with pytest.raises(LedgerError):
+        account.draw(whole + 1, "lease")
+
+
+def test_threads_race_for_the_last_draws(make_account: MakeAccount) -> None:
+    account = make_account(BUDGET)
+    entry = account.reserve(None, COST, {}, DrawCounts(5, "lease")).entry
+    outcomes: list[type[Exception] | None] = []
+
+    def race() -> None:
+        outcomes.extend(outcome(account.draw, entry, "lease")[0] for _ in range(2))
+
+    run_all(race for _ in range(8))
+    assert Counter(outcomes) == {None: 5, BudgetExceeded: 11}
+
+
+def run_all(work: Any) -> None:
+    threads = [threading.Thread(target=each) for each in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_more_than_was_charged_does_not_come_back(make_account: MakeAccount) -> None:
+    account = make_account(BUDGET)
+    entry = account.reserve(None, COST, {}, DrawCounts(8, "first")).entry
+    assert account.draw(entry, "first", 5) == 5
+    account.give_back(entry, "first", 2, "")
+    for count in (4, -1):
+        with pytest.raises(LedgerError, match="more draws are given back"):
+            account.give_back(entry, "first", count, "")
+    assert account.draw(entry, "first", 9) == 5
+    account.settle(entry, "first")
+    with pytest.raises(LedgerError, match="settled"):
+        account.give_back(entry, "first", 1, "")
+
+
+@pytest.mark.parametrize("left", [-1, 1.5, True, "8", None])
+def test_draws_are_whole_numbers(make_account: MakeAccount, left: Any) -> None:
+    with pytest.raises(LedgerError, match="whole numbers"):
+        make_account(BUDGET).reserve(None, COST, {}, DrawCounts(left, "lease"))
+
+
+# ---- a reservation ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reservation(make_account: MakeAccount) -> tuple[Account, Reservation]:
+    account = make_account(BUDGET)
+    return account, Reservation.make(account, TERMS)
+
+
+def test_what_drew_once_never_comes_back(reservation: tuple[Account, Reservation]) -> None:
+    account, run = reservation
+    run.draw()
+    account.cancel(run.entry)
+    assert account.spent == COST
+
+
+def test_there_is_no_permit_where_the_charge_is_refused(reservation: tuple[Account, Reservation]) -> None:
+    account, run = reservation
+    account.cancel(run.entry)
+    with pytest.raises(LedgerError):
+        run.draw()
+    assert account.spent == spend(0.0)
+
+
+def test_an_account_prints_what_is_spent_and_what_remains() -> None:
+    account = Account.in_memory(BUDGET)
+    Reservation.make(account, TERMS).draw()
+    assert str(account) == "spent epsilon=0.5, delta=1e-06; epsilon=3.5, delta=9e-06 remain"
+    assert repr(account) == "Account('in memory')"
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), TimeoutError(), LedgerError("the answer was lost")], ids=repr
+)
+def test_an_interrupt_after_the_commit_of_a_reservation_spends_nothing(
+    make_account: MakeAccount, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    reserve, account = Account.reserve, make_account(BUDGET)
+
+    def interrupted(*arguments: Any) -> Reserved:
+        reserve(*arguments)
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Account, "reserve", interrupted)
+        with pytest.raises(type(error)):
+            Reservation.make(account, TERMS)
+    assert account.spent == spend(0.0)
+    Reservation.make(account, TERMS)  # the run may begin anew
+    if account.durable:
+        assert [row["act"] for row in account.history()] == ["create", "reserve", "cancel", "reserve"]
+        assert account.verify().ok
+
+
+def test_one_commit_charges_several_draws_and_what_is_left_comes_back(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits, inner = list[int](), account.draw
+
+    def counting(entry: int, lease: str, count: int, progress: str) -> int:
+        commits.append(count)
+        return inner(entry, lease, count, progress)
+
+    monkeypatch.setattr(account, "draw", counting)
+    run = Reservation.make(account, TERMS)
+    for _ in range(5):
+        run.draw()
+    assert commits == [4, 4]
+    run.hand_over()
+    assert Reservation.resume(account, TERMS, run.entry).draws_left == 3
+
+
+def test_a_killed_process_loses_the_draws_and_the_tokens_of_one_commit(account: Account) -> None:
+    run = Reservation.make(account, TERMS)
+    child = os.fork()
+    if child == 0:
+        tokens = run.unfinished.setdefault("refund", [])
+        for number in range(6):
+            run.draw()
+            tokens.append(number)
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    later = Reservation.resume(account, TERMS, run.entry)
+    assert (later.draws_left, later.unfinished) == (0, {"refund": [0, 1, 2, 3]})
+
+
+def test_a_child_makes_no_draw_that_its_parent_charged(account: Account) -> None:
+    run = Reservation.make(account, TERMS)
+    run.draw()
+    child = os.fork()
+    if child == 0:
+        run.draw()  # charges four of its own
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    made = 1
+    with suppress(BudgetExceeded):
+        while True:
+            run.draw()
+            made += 1
+    assert made == 4
+
+
+# ---- resuming --------------------------------------------------------------------------------------------
+
+
+def test_a_resume_fences_off_whoever_held_the_entry(account: Account) -> None:
+    run = Reservation.make(account, TERMS)
+    run.draw()
+    run.released.append({"label": "refund"})
+    later = Reservation.resume(account, TERMS, run.entry)
+    assert (later.draws_left, later.identifier) == (4, run.identifier)
+    for _ in range(3):
+        run.draw()  # charged before
+    with pytest.raises(LedgerError, match="draws no more"):
+        run.draw()
+    with pytest.raises(LedgerError, match="draws no more"):
+        run.release({"label": "refund"}, "0" * 64)
+    run.close()  # changes nothing: the entry is another run's
+    later.draw()
+    assert account.verify().ok
+
+
+def test_draws_of_a_replaced_lease_do_not_come_back(account: Account) -> None:
+    run = Reservation.make(account, TERMS)
+    run.draw()
+    Reservation.resume(account, TERMS, run.entry)
+    run.hand_over()
+    assert Reservation.resume(account, TERMS, run.entry).draws_left == 4
+
+
+def test_a_settled_entry_says_what_was_released_and_draws_no_more(account: Account) -> None:
+    run = Reservation.make(account, TERMS)
+    run.draw()
+    run.release({"label": "refund"}, "0" * 64)
+    run.close()
+    later = Reservation.resume(account, TERMS, run.entry)
+    assert (later.draws_left, later.released) == (0, [{"label": "refund"}])
+    with pytest.raises(BudgetExceeded):
+        later.draw()
+    assert [row["act"] for row in account.history()][-1] == "settle"  # nobody's lease was replaced
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Terms(PrivacySpend(0.4, 1e-6), None, DRAWS, 1, 1.0, {}),
+        Terms(COST, "a", DRAWS, 1, 1.0, {}),
+        Terms(COST, None, DRAWS, 1, 1.0, {"q": 2}),
+    ],
+)
+def test_an_entry_is_resumed_for_its_own_plan_alone(account: Account, other: Terms) -> None:
+    run = Reservation.make(account, TERMS)
+    with pytest.raises(LedgerError, match="another plan"):
+        Reservation.resume(account, other, run.entry)
+    run.close()
+    with pytest.raises(LedgerError, match="cancelled: it cannot be resumed"):
+        Reservation.resume(account, TERMS, run.entry)
+    with pytest.raises(LedgerError, match="never made"):
+        Reservation.resume(account, TERMS, 99)
+
+
+def test_one_stratum_of_a_run_is_reserved_once(account: Account) -> None:
+    Reservation.make(account, TERMS)
+    with pytest.raises(LedgerError):
+        Reservation.make(account, TERMS)
+    assert account.spent == COST
+
+
+def test_the_newest_run_of_a_plan_is_found(account: Account) -> None:
+    for run, stratum in (("a", 0), ("b", 0), ("b", 1), ("c", 0)):
+        terms = Terms(PrivacySpend(0.1, 1e-7), None, 1, 1, 1.0, {}, key=RunKey("plan", run, stratum))
+        made = Reservation.make(account, terms)
+        if run == "c":
+            made.close()  # cancelled: as if it had never been
+    found = [entry.draws.key for entry in account.run_of("plan") if entry.draws]
+    assert found == [RunKey("plan", "b", 0), RunKey("plan", "b", 1)]
+    assert [entry.number for entry in account.run_of("plan", "a")] == [1]
+    assert account.run_of("another plan") == []
+    with pytest.raises(LedgerError, match="in memory ends with its process"):
+        Account.in_memory(BUDGET).run_of("plan")
+
+
+def test_a_release_whose_answer_is_lost_is_recorded_once(account: Account) -> None:
+    class Unsure(Account):
+        def record_release(self, *arguments: Any) -> None:
+            super().record_release(*arguments)
+            if not lost:
+                lost.append(True)
+                raise LedgerError("the answer was lost")
+
+    lost: list[bool] = []
+    run = Reservation.make(Unsure(account._store), TERMS)  # noqa: SLF001 - of another class
+    run.draw()
+    run.unfinished["refund"] = [1]
+    with pytest.raises(LedgerError, match="lost"):
+        run.release({"label": "refund"}, "0" * 64)
+    assert run.unfinished == {"refund": [1]}
+    run.release({"label": "refund"}, "0" * 64)
+    assert run.unfinished == {}
+    assert [row["act"] for row in account.history()].count("release") == 1
+
+
+def test_one_of_the_runs_that_resume_at_once_continues(ledger_url: str, account: Account) -> None:
+    run, resumed = Reservation.make(account, TERMS), list[Reservation]()
+
+    def race() -> None:
+        with BudgetLedger.open(ledger_url) as own:
+            mine = Reservation.resume(own.account("tickets"), TERMS, run.entry)
+            barrier.wait(30)
+            with suppress(LedgerError):
+                mine.draw()
+                resumed.append(mine)
+
+    barrier = threading.Barrier(6)
+    run_all(race for _ in range(6))
+    assert len(resumed) == 1
+
+
+# ---- any course of events --------------------------------------------------------------------------------
+
+
+class Unsure(Account):
+    """Loses the answer to its next change: it was made, and the caller does not know."""
+
+    loses = False
+
+    def draw(self, *arguments: Any) -> int:
+        return self._answered(super().draw(*arguments))
+
+    def give_back(self, *arguments: Any) -> None:
+        self._answered(super().give_back(*arguments))  # type: ignore[func-returns-value]
+
+    def _answered(self, answer: Any) -> Any:
+        lost, self.loses = self.loses, False
+        if lost:
+            raise LedgerError("the answer was lost")
+        return answer
+
+
+steps = st.lists(
+    st.sampled_from(["draw", "draw of the first run", "hand over", "killed", "lost answer"]), max_size=14
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(at_once=st.integers(1, 4), steps=steps)
+def test_no_more_draws_are_made_than_were_reserved(at_once: int, steps: list[str]) -> None:
+    """Runs on one entry, one after another, and the first of them, which nobody told."""
+    with tempfile.TemporaryDirectory() as folder, BudgetLedger.open(f"sqlite:///{folder}/a.db") as ledger:
+        stored = ledger.create("tickets", BUDGET)
+        account = Unsure(stored._store)  # noqa: SLF001 - of another class
+        terms = Terms(COST, None, DRAWS, 1, 1.0, {}, draws_at_once=at_once, key=KEY)
+        runs, made, surely = [Reservation.make(account, terms)], 0, True
+        for name in [*steps, *["draw"] * DRAWS]:
+            match name:
+                case "lost answer":
+                    account.loses, surely = True, False
+                case "hand over" | "killed":
+                    if name == "hand over":
+                        runs[-1].hand_over()
+                    surely = surely and (name == "hand over" or at_once == 1)
+                    with suppress(InvalidPlan):
+                        runs.append(Reservation.resume(account, terms, runs[0].entry))
+                case _:
+                    with suppress(BudgetExceeded, LedgerError):
+                        runs[-1 if name == "draw" else 0].draw()
+                        made += 1
+            assert made <= DRAWS
+        if surely and len(runs) == 1:
+            assert made == DRAWS  # nothing is lost
+        assert stored.verify().problems == ()

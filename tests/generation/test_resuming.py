@@ -1,0 +1,427 @@
+"""Interrupted runs: what the ledger keeps, what is paid for, and who continues (docs/proofs/resuming.md)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+from collections import Counter
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import dpfewshot as dpf
+from dpfewshot.account.account import Account
+from dpfewshot.account.draws import DrawCounts
+from dpfewshot.account.reservation import Reservation
+from tests.support.resuming import (
+    Dying,
+    Interrupted,
+    account,
+    acts,
+    draws_left,
+    interrupted,
+    ledger,
+    synthesizer,
+)
+from tests.support.scripts import TASK
+
+FIXTURES = (ledger,)
+# newer Pythons warn of what is tested here: a fork beside threads
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+# ---- what is kept ----------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_is_there_for_nothing(ledger: str) -> None:
+    with synthesizer(ledger=ledger, shots_per_label=2) as made:
+        first = made.generate_all(resume=True)
+    assert [one.label for one in first] == ["refund", "delivery"] * 2
+    before = acts(ledger)
+    again, seen = synthesizer(ledger=ledger, shots_per_label=2), list[dpf.Demonstration]()
+    assert again.generate_all(resume=True, on_demonstration=seen.append) == first
+    assert seen == list(first)  # the process before may have ended without telling
+    assert again.set_up.backend.draws == 0
+    assert acts(ledger) == before
+    assert not again.unfinished
+
+
+@pytest.mark.parametrize("answers", [1, 3, 7])
+def test_an_interrupted_demonstration_resumes_from_its_tokens(ledger: str, answers: int) -> None:
+    spent = interrupted(answers, ledger=ledger).spent
+    later = synthesizer(ledger=ledger)
+    assert later.unfinished
+    demonstrations = later.generate_all(resume=True)
+    assert [(one.label, one.text) for one in demonstrations] == [
+        ("refund", "my parcel is late"),
+        ("delivery", "my parcel is late"),
+    ]
+    assert later.set_up.backend.draws == 10 - answers
+    assert sorted(draws_left(ledger)) == [2, 3]  # of 8 for each label: five tokens, and the draw that died
+    assert later.spent.epsilon == pytest.approx(spent.epsilon, abs=0.1)  # the labels' plans differ a hair
+    assert all(one.spent is not None and one.spent.epsilon <= 4.0 for one in demonstrations)
+
+
+def test_the_same_synthesizer_continues_its_own(ledger: str) -> None:
+    backend = Dying(3)
+    made = synthesizer(backend, ledger=ledger)
+    with pytest.raises(dpf.BackendError):
+        made.generate_all()
+    backend.answers = None
+    assert [one.text for one in made.generate_all(resume=True)] == ["my parcel is late"] * 2
+    assert made.generate_all(resume=True) == made.generate_all(resume=True)
+    assert "resume" not in acts(ledger)
+
+
+def test_without_resume_a_run_is_another_one(ledger: str) -> None:
+    interrupted(3, ledger=ledger, budget=dpf.PrivacyBudget(1.0, 1e-6)).close()
+    assert draws_left(ledger) == [4]
+    with pytest.raises(dpf.BudgetExceeded, match="does not fit"):
+        synthesizer(ledger=ledger, budget=dpf.PrivacyBudget(1.0, 1e-6)).generate_all()
+
+
+@pytest.mark.parametrize("options", [{}, {"budget": dpf.NO_PRIVACY}, {"random_source": os.urandom}])
+def test_a_run_in_memory_cannot_be_resumed(options: dict[str, Any]) -> None:
+    made = synthesizer(**options)
+    with pytest.raises(dpf.InvalidPlan, match="resume=True needs a ledger"):
+        made.generate_all(resume=True)
+    assert made.set_up.backend.draws == 0
+
+
+def test_an_interrupted_draw_is_lost_and_its_tokens_are_not(ledger: str) -> None:
+    interrupted(2, tokens_per_draw=8, ledger=ledger).close()
+    demonstrations = synthesizer(tokens_per_draw=8, ledger=ledger).generate_all(resume=True)
+    assert [one.text for one in demonstrations] == ["my parcel", "my parcel is late"]
+    assert draws_left(ledger) == [0, 0]
+
+
+def test_a_draw_that_released_nothing_is_not_repeated(ledger: str) -> None:
+    interrupted(0, tokens_per_draw=8, ledger=ledger)
+    seen: list[dpf.Demonstration] = []
+    for _ in "ab":
+        later = synthesizer(tokens_per_draw=8, ledger=ledger)
+        with pytest.raises(dpf.BudgetExceeded, match=r"1 of 'refund' cannot be made.*The other one is rel"):
+            later.generate_all(resume=True, on_demonstration=seen.append)
+    assert [one.label for one in seen] == ["delivery"] * 2  # which has draws of its own
+    assert later.set_up.backend.draws == 0
+    assert draws_left(ledger) == [0, 0]
+
+
+def test_others_have_the_draws_that_were_planned_for_them(ledger: str) -> None:
+    """Without slack: no demonstration ends before its eighth token."""
+
+    class Endless(Dying):
+        def answer(self, prompt: list[int]) -> list[float]:
+            del prompt
+            return [0.999993, *[1e-6] * 7]
+
+    options: dict[str, Any] = {"shots_per_label": 3, "labels": ["refund"], "ledger": ledger}
+    for answers in (3, 2, 9):
+        made = synthesizer(Endless(answers), **options)
+        with pytest.raises(dpf.BackendError):
+            made.generate_all(resume=True)
+        made.close()
+    done = synthesizer(Endless(), **options).generate_all(resume=True)
+    assert [one.token_count for one in done] == [6, 8, 7]
+    assert draws_left(ledger) == [0]
+
+
+def test_what_others_generated_is_of_the_run_and_its_draws_are_counted(ledger: str) -> None:
+    made = synthesizer(shots_per_label=2, ledger=ledger)
+
+    def interrupt(one: dpf.Demonstration) -> None:
+        made.generate(one.label)
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        made.generate_all(on_demonstration=interrupt)
+    made.close()
+    assert draws_left(ledger) == [6]
+    released = synthesizer(shots_per_label=2, ledger=ledger).generate_all(resume=True)
+    assert [one.label for one in released] == ["refund", "delivery"] * 2
+
+
+def test_a_disjoint_part_is_continued_by_itself(ledger: str) -> None:
+    options: dict[str, Any] = {
+        "disjoint_parts": 4, "shots_per_label": 12, "prompts_per_draw": 25, "labels": ["refund"]
+    }  # fmt: skip
+    interrupted(23, ledger=ledger, **options).close()
+    assert sorted(draws_left(ledger)) == [15, 19, 19, 19]  # a demonstration each, and four draws of another
+    done = synthesizer(ledger=ledger, **options).generate_all(resume=True)
+    assert [one.text for one in done] == ["my parcel is late"] * 12
+    assert sum(draws_left(ledger)) == 96 - 61
+
+
+def test_the_interrupted_demonstration_resumes_first(ledger: str) -> None:
+    """One label has lost a demonstration, and another one is interrupted in the middle."""
+    options: dict[str, Any] = {"tokens_per_draw": 8, "shots_per_label": 1, "ledger": ledger}
+    for answers in (0, 2):
+        made = synthesizer(Dying(answers), **options)
+        with pytest.raises(dpf.BackendError):
+            made.generate_all(resume=True)
+        made.close()
+    seen: list[dpf.Demonstration] = []
+    with pytest.raises(dpf.BudgetExceeded, match="1 of 'refund' cannot be made"):
+        synthesizer(**options).generate_all(resume=True, on_demonstration=seen.append)
+    assert [(one.label, one.text) for one in seen] == [("delivery", "my parcel")]
+
+
+def test_what_is_stored_is_released_text_and_public_facts(ledger: str, tmp_path: Path) -> None:
+    texts = [f"swordfish {number}" for number in range(400)]
+    records = [dpf.Record(text, str(TASK.labels[i % 2])) for i, text in enumerate(texts)]  # type: ignore[index]
+    made = synthesizer(Dying(7), records=records, ledger=ledger)
+    with pytest.raises(dpf.BackendError):
+        made.generate_all()
+    made.close()
+    assert all(b"swordfish" not in path.read_bytes() for path in tmp_path.iterdir())
+    entries: Any = account(ledger).export()["entries"]
+    progress = [json.loads(entry["progress"]) for entry in entries]
+    assert [list(each) for each in progress] == [["released", "unfinished"]] * 2
+    assert [one["text"] for one in progress[0]["released"]] == ["my parcel is late"]
+    assert list(progress[1]["unfinished"]) == ["delivery"]
+
+
+# ---- which run -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_tokens": 9},
+        {"shots_per_label": 2},
+        {"labels": ["refund"]},
+        {"prompts_per_draw": 90},
+        {"budget": dpf.PrivacyBudget(3.0, 1e-5)},
+        {"record_token_cap": 90},
+        {"holdout": 0.1, "prompts_per_draw": 50},
+        {"mechanism": dpf.mechanisms.ReportNoisyMax(top_k=8)},
+    ],
+)
+def test_a_run_of_another_plan_is_not_continued(ledger: str, options: dict[str, Any]) -> None:
+    with dpf.BudgetLedger.open(ledger) as opened:
+        opened.create("tickets", dpf.PrivacyBudget(20.0, 1e-3), parallel=False)
+    interrupted(3, ledger=ledger).close()
+    other = synthesizer(ledger=ledger, **options)
+    assert not other.unfinished
+    other.generate_all(resume=True)
+    assert "resume" not in acts(ledger)
+    assert synthesizer(ledger=ledger).unfinished
+
+
+def test_the_newest_run_is_continued(ledger: str) -> None:
+    with dpf.BudgetLedger.open(ledger) as opened:
+        opened.create("tickets", dpf.PrivacyBudget(20.0, 1e-3))
+    for answers in (7, 3):
+        interrupted(answers, ledger=ledger).close()
+    later = synthesizer(ledger=ledger)
+    later.generate_all(resume=True)
+    assert later.set_up.backend.draws == 10 - 3
+
+
+def test_runs_of_one_plan_are_told_apart_by_their_names(ledger: str) -> None:
+    with dpf.BudgetLedger.open(ledger) as opened:
+        opened.create("tickets", dpf.PrivacyBudget(20.0, 1e-3))
+    for _ in "ab":  # the second time each night is there for nothing
+        for night in ("night 1", "night 2"):
+            with synthesizer(ledger=ledger) as made:
+                assert len(made.generate_all(resume=night)) == 2
+    assert acts(ledger).count("reserve") == 4
+    assert not synthesizer(ledger=ledger).unfinished
+
+
+def test_a_run_that_was_taken_over_draws_no_more(ledger: str) -> None:
+    class TakenOver(Dying):
+        def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
+            if self.draws == 3 and support is not None and not others:
+                others.extend(synthesizer(ledger=ledger).generate_all(resume=True))
+            return super().next_token_logprobs(prompts, support)
+
+    others: list[dpf.Demonstration] = []
+    made = synthesizer(TakenOver(), ledger=ledger)
+    with pytest.raises(dpf.LedgerError, match="draws no more"):
+        made.generate_all()
+    assert made.set_up.backend.draws == 4  # the fourth was charged before
+    assert [one.text for one in others] == ["my parcel is late"] * 2
+    made.close()
+    assert acts(ledger).count("settle") == 0
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("draws_left", 8), ("progress", '{"released": [], "unfinished": {}}'), ("run", "other"), ("lease", "")],
+)
+def test_a_row_that_was_changed_behind_the_ledgers_back_is_refused(
+    ledger: str, tmp_path: Path, column: str, value: object
+) -> None:
+    interrupted(3, ledger=ledger).close()
+    with closing(sqlite3.connect(tmp_path / "budget.db")) as file, file:
+        file.execute(f"UPDATE dpfewshot_entry SET {column} = ?", (value,))  # noqa: S608 - of this test
+    later = synthesizer(ledger=ledger)
+    with pytest.raises(dpf.LedgerError, match="changed behind the ledger's back"):
+        later.generate_all(resume=True)
+    assert later.set_up.backend.draws == 0
+    assert not dpf.open_account(ledger, "tickets").verify().ok
+
+
+# ---- any course of interruptions -------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    stops=st.lists(st.tuples(st.integers(0, 12), st.booleans(), st.booleans()), max_size=6),
+    tokens_per_draw=st.sampled_from([1, 3, 8]),
+    shots=st.integers(1, 3),
+)
+def test_any_interruptions_draw_no_more_than_was_planned(
+    stops: list[tuple[int, bool, bool]],
+    tokens_per_draw: int,
+    shots: int,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Backends that die and processes that are cut short, some of which leave their row in order."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('run')}/budget.db"
+    drawn: Counter[int] = Counter()
+
+    def counted(self: Reservation) -> object:
+        permit = draw(self)
+        drawn[self.entry] += 1
+        return permit
+
+    draw = Reservation.draw
+    options = {"tokens_per_draw": tokens_per_draw, "shots_per_label": shots, "ledger": url}
+    seen: Counter[str] = Counter()
+    told: list[dpf.Demonstration] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Reservation, "draw", counted)
+        for answers, cut, closes in [*stops, (None, False, False)]:
+            made = synthesizer(Dying(answers, Interrupted() if cut else None), **options)
+            told.clear()
+            with suppress(Interrupted, dpf.BackendError, dpf.BudgetExceeded):
+                made.generate_all(resume=True, on_demonstration=told.append)
+            if closes:
+                made.close()
+            now = Counter(f"{one.label}: {one.text}" for one in told)
+            assert not seen - now  # whoever resumes is told of all that was released before
+            seen, plan = now, made.plan
+            assert made.spent.epsilon <= 4.0
+    assert len(drawn) <= 2
+    assert all(number <= plan.steps for number in drawn.values())
+    assert acts(url).count("release") == seen.total()  # each once, none made twice
+
+
+# ---- kill -9 ---------------------------------------------------------------------------------------------
+
+DRAWS = 4
+
+
+def child(folder: Path, dies_at: int | None, *, counted: bool = True) -> int:
+    """A run in a process of its own, killed at its n-th step boundary. Returns its wait status."""
+    process = os.fork()
+    if process == 0:
+        status = 1
+        try:
+            run_with_boundaries(folder, dies_at, counted=counted)
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitpid(process, 0)[1]
+
+
+def run_with_boundaries(folder: Path, dies_at: int | None, *, counted: bool) -> None:
+    """A witness of its own writes down each draw, after its permit and before it happens."""
+    passed = 0
+    witness = os.open(folder / "witness", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def boundary() -> None:
+        nonlocal passed
+        if passed == dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        passed += 1
+
+    def watched(kind: type, name: str) -> None:
+        inner = getattr(kind, name)
+
+        def outer(*arguments: Any, **named: Any) -> Any:
+            boundary()
+            result = inner(*arguments, **named)
+            if kind is Reservation:
+                os.write(witness, f"{arguments[0].entry}\n".encode())
+            boundary()
+            return result
+
+        setattr(kind, name, outer)
+
+    if not counted:
+        inner = Account.draw
+        DrawCounts.after = lambda self, _, progress: replace(self, progress=progress)  # type: ignore[method-assign]
+        Account.draw = lambda *arguments: 1 + inner(*arguments)  # type: ignore[method-assign]
+    for name in ("reserve", "draw", "resume", "record_release", "settle", "give_back"):
+        watched(Account, name)
+    watched(Reservation, "draw")
+    plan: dict[str, Any] = {"labels": ["refund"], "shots_per_label": 2, "max_tokens": 4, "tokens_per_draw": 2}
+    with synthesizer(**plan, ledger=url(folder)) as made:
+        released = made.generate_all(resume=True)
+    (folder / "passed").write_text(str(passed))
+    (folder / "released").write_text("\n".join(one.text for one in released))
+
+
+def url(folder: Path) -> str:
+    return f"sqlite:///{folder / 'budget.db'}"
+
+
+def folder_with_ledger(parent: Path, name: str) -> Path:
+    folder = parent / name
+    folder.mkdir()
+    with dpf.BudgetLedger.open(url(folder)) as opened:
+        opened.create("tickets", dpf.PrivacyBudget(20.0, 1e-3))
+    return folder
+
+
+def drawn_in(folder: Path) -> Counter[str]:
+    return Counter((folder / "witness").read_text().split())
+
+
+def test_killed_at_every_boundary_it_resumes_within_its_plan(tmp_path: Path) -> None:
+    whole = folder_with_ledger(tmp_path, "whole")
+    assert child(whole, None) == 0
+    boundaries = int((whole / "passed").read_text())
+    assert boundaries > 20
+    for at in range(boundaries):
+        folder = folder_with_ledger(tmp_path, str(at))
+        assert child(folder, at) == signal.SIGKILL
+        assert child(folder, None) == 0
+        assert set(drawn_in(folder)) <= {"1"}  # one reservation, wherever it was killed
+        assert drawn_in(folder).total() <= DRAWS
+        assert len((folder / "released").read_text().split("\n")) == 2
+        found = account(url(folder))
+        assert (found.entries, found.snapshot().entries[0]["state"]) == (1, "settled")
+
+
+def test_killed_at_every_boundary_of_a_resume_it_resumes_again(tmp_path: Path) -> None:
+    resumes = 0
+    for at in range(8):
+        folder = folder_with_ledger(tmp_path, str(at))
+        assert child(folder, 8) == signal.SIGKILL
+        assert child(folder, at) == signal.SIGKILL
+        assert child(folder, None) == 0
+        assert drawn_in(folder).total() <= DRAWS
+        resumes += acts(url(folder)).count("resume")
+    assert resumes > 8
+
+
+def test_control_when_nobody_counts_the_draws_it_is_found_out(tmp_path: Path) -> None:
+    worst = 0
+    for at in range(6, 20, 4):
+        folder = folder_with_ledger(tmp_path, str(at))
+        assert child(folder, at, counted=False) == signal.SIGKILL
+        child(folder, None, counted=False)
+        worst = max(worst, drawn_in(folder).total())
+    assert worst > DRAWS
