@@ -376,18 +376,19 @@ class Account:
                 change.replace(replace(found, draws=replace(found.draws, progress=progress)))
                 change.record(RELEASE, entry=entry, scope=found.scope, details=as_json({RELEASED: digest}))
 
-    def run_of(self, plan: str, run: str | None = None) -> list[Entry]:
+    def run_of(self, plan: str, run: str | None = None, stratum: int | None = None) -> list[Entry]:
         """The entries of a run, which `resume` continues; none if there is no such run.
 
         Args:
             plan: `RunKey.plan`.
             run: `RunKey.run`; None is the newest run of the plan.
+            stratum: `RunKey.stratum`; None for all of them.
 
         Raises:
             LedgerError: an entry was changed behind the ledger's back, or the account is in memory, whose
                 runs end with their process.
         """
-        return self._store.run_of(plan, run)
+        return self._store.run_of(plan, run, stratum)
 
     def resume(
         self, entry: int, scope: str | None, cost: Cost, details: Details, lease: str

@@ -147,7 +147,7 @@ class Store(Protocol):
         """The number of the entry with this lease."""
         ...
 
-    def run_of(self, plan: str, run: str | None) -> list[Entry]:
+    def run_of(self, plan: str, run: str | None, stratum: int | None) -> list[Entry]:
         """See `Account.run_of`."""
         ...
 
@@ -214,7 +214,7 @@ class MemoryStore:
             having = (one.number for one in self._entries.values() if one.draws and one.draws.lease == lease)
             return next(having, None)
 
-    def run_of(self, plan: str, run: str | None) -> NoReturn:  # noqa: ARG002 - whichever run it is
+    def run_of(self, plan: str, run: str | None, stratum: int | None) -> NoReturn:  # noqa: ARG002 - whichever
         """No other process sees these runs."""
         raise LedgerError("a run in memory ends with its process: to resume it, " + ELSEWHERE)
 

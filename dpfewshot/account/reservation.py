@@ -144,6 +144,10 @@ class Reservation:
         """The random identifier that certificates name; None where no ledger keeps one."""
         return self._reserved.reservation
 
+    def holds(self, lease: str) -> bool:
+        """Whether it may draw while the entry has this lease."""
+        return not self._closed and lease == self._lease
+
     @property
     def draws_left(self) -> int:
         """The draws that are left."""

@@ -137,11 +137,13 @@ class SqlStore:
         with self._database.read() as connection:
             return connection.scalars(select(entries.c.id).where(having)).first()
 
-    def run_of(self, plan: str, run: str | None) -> list[Entry]:
+    def run_of(self, plan: str, run: str | None, stratum: int | None) -> list[Entry]:
         """See `Store`. Cancelled entries have no run."""
         mine = (entries.c.account_id == self.settings.number) & (entries.c.plan == plan)
         newest = select(entries.c.run).where(mine).order_by(entries.c.id.desc()).limit(1).scalar_subquery()
         query = select(entries).where(mine, entries.c.run == (newest if run is None else run))
+        if stratum is not None:
+            query = query.where(entries.c.stratum == stratum)
         with self._database.read() as connection:
             return [_entry(row) for row in _rows(connection, query.order_by(entries.c.id))]
 

@@ -121,6 +121,7 @@ class Generation:
 
         Raises:
             InvalidPlan: there is no ledger.
+            BudgetExceeded: it is closed.
             LedgerError: the ledger cannot be used.
         """
         if self.account is None or not self.account.durable:
@@ -129,7 +130,12 @@ class Generation:
                 'account=dpfewshot.open_account("sqlite:///budget.db", NAME)'
             )
         with self.no_draws():
+            for run in self.runs:
+                run.check_open()  # a closed one takes nothing from others
             if any(run.reservation is not None for run in self.runs):
+                for run in self.runs:
+                    if run.away:  # a worker had it, and the ledger did not answer
+                        run.take_back()
                 return
             plan = _sha256([self._plan_hash, name]) if name else self._plan_hash
             found = {entry.number: entry.draws.key for entry in self.account.run_of(plan) if entry.draws}

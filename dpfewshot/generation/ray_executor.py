@@ -40,7 +40,7 @@ class RayExecutor(Executor):
             raise MissingExtra("RayExecutor", "ray") from None
         if not ray.is_initialized():
             _start(ray, address)
-        self._pickled: Callable[..., bytes] = ray.cloudpickle.dumps
+        self._ray: Any = ray
         # No retries: whoever runs a stratum again takes it over from its row.
         self._call: Any = ray.remote(max_retries=0, num_cpus=cpus, num_gpus=gpus)(_call)
         self.worker_deaths: tuple[type[BaseException], ...] = (
@@ -54,8 +54,38 @@ class RayExecutor(Executor):
     def submit(
         self, fn: Callable[Parameters, Result], /, *args: Parameters.args, **kwargs: Parameters.kwargs
     ) -> Future[Result]:
-        """Run a function in a worker. What cannot be pickled is refused here, where nothing prints it."""
-        return cast("Future[Result]", self._call.remote(self._pickled((fn, args, kwargs))).future())
+        """Run a function in a worker. What cannot be pickled is refused here, where nothing prints it.
+
+        Raises:
+            RuntimeError: Ray has left its cluster. It would start another one, which spills.
+        """
+        pickled = self._ray.cloudpickle.dumps((fn, args, kwargs))
+        if not self._ray.is_initialized():
+            raise RuntimeError("Ray was shut down")
+        return cast("Future[Result]", _RayFuture(self._ray, self._call.remote(pickled)))
+
+
+class _RayFuture(Future[Any]):
+    """The future of a task. `cancel` asks Ray to drop or interrupt the task, which says what became of it."""
+
+    def __init__(self, ray: Any, reference: Any) -> None:
+        super().__init__()
+        self.set_running_or_notify_cancel()
+        self._ray = ray
+        self._reference = reference
+        reference.future().add_done_callback(self._finish)
+
+    def cancel(self) -> bool:
+        if self._ray.is_initialized():
+            self._ray.cancel(self._reference)
+        return False
+
+    def _finish(self, done: Future[Any]) -> None:
+        error = done.exception()
+        if error is None:
+            self.set_result(done.result())
+        else:
+            self.set_exception(error)
 
 
 def _call(pickled: bytes) -> object:

@@ -18,6 +18,7 @@ from dpfewshot.certificates import Provenance
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.exact.rounding import rounded_up
+from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import labels_of, units_by_scope
 from dpfewshot.mechanisms import FixedSize, Mechanism, Release
@@ -61,6 +62,7 @@ class SetUp:
     partition: Partition
     random_source: RandomSource | None = field(default=None, repr=False)
     _parts: dict[str | None, list[UnitSequence]] = field(default_factory=dict, init=False, repr=False)
+    _bodies: dict[tuple[str | None, int], Bodies] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "units", MappingProxyType(dict(self.units)))
@@ -107,6 +109,13 @@ class SetUp:
             units = settings.division.generating(self.units[stratum.scope])
             self._parts[stratum.scope] = disjoint_parts(units, settings.disjoint_parts)
         return self._parts[stratum.scope][part]
+
+    def bodies(self, stratum: StratumPlan, part: int) -> Bodies:
+        """The units of a disjoint part, to be drawn from, in this backend's tokens. Private."""
+        key = stratum.scope, part
+        if key not in self._bodies:
+            self._bodies[key] = Bodies(self.generating(stratum, part), self.writer)
+        return self._bodies[key]
 
     def sampler(self, stratum: StratumPlan) -> Sampler:
         """Draws the units of a stratum and groups them into prompts."""

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Final
 
 from dpfewshot import __version__
@@ -49,6 +49,7 @@ class StratumRun:
         key: names the run to the ledger, for whoever continues it.
         reservation: what is left of its plan; None until it is needed.
         closed: whether it may draw no more.
+        away: whether another process may have it.
         lock: held by the thread that generates.
     """
 
@@ -61,6 +62,7 @@ class StratumRun:
     key: RunKey
     reservation: Reservation | None = field(default=None, init=False)
     closed: bool = field(default=False, init=False)
+    away: bool = field(default=False, init=False)
     lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
 
     @property
@@ -96,10 +98,10 @@ class StratumRun:
             key=self.key,
         )
 
-    @cached_property
+    @property
     def bodies(self) -> Bodies:
         """The units of the stratum, to be drawn from. Private."""
-        return Bodies(self.set_up.generating(self.plan, self.part), self.set_up.writer)
+        return self.set_up.bodies(self.plan, self.part)
 
     @property
     def draws_left(self) -> int:
@@ -185,10 +187,21 @@ class StratumRun:
         finally:
             self.lock.release()
 
-    def make_all(self, labels: Sequence[str], stop: StopSignal) -> None:
-        """Release one demonstration of each of these labels. See `make`."""
+    def make_all(
+        self, labels: Sequence[str], stop: StopSignal, set_up: SetUp | None = None
+    ) -> Iterator[Demonstration]:
+        """Release one demonstration of each of these labels, as far as the draws suffice. See `make`.
+
+        Args:
+            labels: of the demonstrations.
+            stop: as above.
+            set_up: draws in place of the run's own: the same, with a worker's backend.
+        """
         for position, label in enumerate(labels):
-            self.make(label, labels[position + 1 :], stop)
+            with self._drawing_with(set_up, stop):
+                one = self.make(label, labels[position + 1 :], stop)
+            if one is not None:
+                yield one
 
     def resume(self, entry: int) -> None:
         """Take over what an earlier run reserved.
@@ -205,17 +218,18 @@ class StratumRun:
         Args:
             run: the name of the child's run.
         """
-        self.lock, self.reservation = threading.RLock(), None
+        self.lock, self.reservation, self.away = threading.RLock(), None, False
         self.key = replace(self.key, run=run)
 
     def hand_over(self) -> None:
         """Leave what is not drawn to another process; `take_back` ends that."""
         with self.lock:
+            self.away = True
             if self.reservation is not None:
                 self.reservation.hand_over()
 
     def take_back(self) -> None:
-        """Take the stratum's row in the ledger over from whoever has it, if there is one.
+        """Take the stratum's row in the ledger over from whoever has it, if somebody else has it.
 
         Raises:
             LedgerError: the ledger cannot be used.
@@ -223,17 +237,16 @@ class StratumRun:
         with self.lock:
             if self.account is None or not self.account.durable:
                 return
-            found = [
-                entry.number
-                for entry in self.account.run_of(self.key.plan, self.key.run)
-                if entry.draws is not None and entry.draws.key == self.key
-            ]
+            found = self.account.run_of(self.key.plan, self.key.run, self.key.stratum)
             if not found:
                 self.reservation = None
-                return
-            if self.reservation is None:
-                self.observers.reserved(self.plan.scope, self.spend, self.plan.steps)
-            self.resume(found[0])
+            for entry in found:  # one
+                if self.reservation is None:
+                    self.observers.reserved(self.plan.scope, self.spend, self.plan.steps)
+                elif entry.draws is not None and self.reservation.holds(entry.draws.lease):
+                    break
+                self.resume(entry.number)
+            self.away = False
 
     def close(self) -> None:
         """Draw no more. Give back what never drew; settle what is complete or in memory; leave the rest open.
@@ -344,6 +357,16 @@ class StratumRun:
             reservation=reservation.identifier,
             **asdict(self.set_up.provenance.short()),
         )
+
+    @contextmanager
+    def _drawing_with(self, set_up: SetUp | None, stop: StopSignal) -> Iterator[None]:
+        stop.acquire(self.lock)
+        own, self.set_up = self.set_up, set_up or self.set_up
+        try:
+            yield
+        finally:
+            self.set_up = own
+            self.lock.release()
 
     @contextmanager
     def _reserved(self) -> Iterator[Reservation]:

@@ -6,14 +6,13 @@ was released, and whoever resumes the row takes the stratum from whoever had it 
 
 from __future__ import annotations
 
-import copy
 import pickle
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Self
@@ -21,7 +20,7 @@ from typing import Any, Final, Self
 from dpfewshot.account.account import Account
 from dpfewshot.account.draws import RunKey
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.errors import BackendError, DPFewShotError, InvalidPlan
+from dpfewshot.errors import BackendError, BudgetExceeded, DPFewShotError, InvalidPlan, LedgerError
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import Stopped, StopSignal
 from dpfewshot.generation.stratum import StratumRun
@@ -48,6 +47,9 @@ _NOT_SENT: Final = (
     "function that workers can import"
 )
 _NO_ANSWER: Final = "the executor's future must hold what its task returned, and holds an object of type "
+
+_Model = tuple[tuple[int, ...], str]
+"""A label's public prompt, and the fingerprint of the schema's vocabulary."""
 
 
 class Workers:
@@ -102,12 +104,13 @@ class Workers:
         """
         deaths, to_do = 0, list(labels)
         while to_do:
+            stop.check()
             known = len(run.released)
             task = StratumTask(run, tuple(to_do), self._backend, stop)
             error = self._ended(task, stop)
             if task.travelled:
                 run.take_back()
-            new = run.released[known:]
+            new = run.released[known:] if task.travelled else list(task.made)
             for one in new:
                 to_do.remove(one.label)
                 if task.travelled:
@@ -136,25 +139,34 @@ class Workers:
         except Exception as error:  # noqa: BLE001 - its message may quote a record
             return BackendError(f"{_NOT_SENT}: {type(error).__name__}")
 
-    def _answer(
-        self, future: Future[BaseException | None], task: StratumTask, stop: StopSignal
-    ) -> BaseException | None:
-        if not callable(getattr(future, "result", None)) or not callable(getattr(future, "cancel", None)):
+    def _answer(self, future: object, task: StratumTask, stop: StopSignal) -> BaseException | None:
+        if not isinstance(future, Future):
             return BackendError(f"the executor's submit must return a future, not {type(future).__name__}")
-        while not wait([future], timeout=_POLL).done:
+        while not _is_done(future):
             try:
                 stop.check()
-            except Stopped as stopped:
-                if future.cancel():
-                    return stopped
-                if task.travelled:
-                    task.run.take_back()  # the worker's next charge is refused, and ends it
-                wait([future])
-                return stopped
+                task.run.check_open()
+            except (Stopped, BudgetExceeded) as ended:
+                if not future.cancel():
+                    self._await_end(future, task)
+                return ended
         found: object = future.result()
         if found is None or isinstance(found, BaseException):
             return found
         return BackendError(_NO_ANSWER + type(found).__name__)
+
+    def _await_end(self, future: Future[Any], task: StratumTask) -> None:
+        """Wait for a worker that is to stop. One in another process is refused its next charge, and ends."""
+        while not _is_done(future):
+            if task.travelled:
+                with suppress(LedgerError):
+                    task.run.take_back()  # again, if it only now took the stratum
+
+
+def _is_done(future: Future[Any]) -> bool:
+    """Whether it is, after a while."""
+    wait([future], timeout=_POLL)  # never ends for one that its executor dropped
+    return future.done()
 
 
 @dataclass(eq=False, repr=False)
@@ -171,6 +183,7 @@ class StratumTask:
         backend: the worker's.
         stop: ends the work between two tokens.
         travelled: whether it was pickled.
+        made: what a worker in the caller's process released.
     """
 
     run: StratumRun
@@ -178,29 +191,20 @@ class StratumTask:
     backend: WorkerBackend
     stop: StopSignal
     travelled: bool = field(default=False, init=False)
-
-    @property
-    def model(self) -> _Model:
-        """What the worker's model must have in common with the caller's."""
-        return _model_of(self.run.set_up, self.labels[0])
+    made: list[Demonstration] = field(default_factory=list, init=False)
 
     def work(self, stop: StopSignal) -> None:
-        """Make the demonstrations on the backend of this worker.
+        """Make those that no worker has made yet, on the backend of this one.
 
         Raises:
-            InvalidPlan: the backend is another model.
-            BudgetExceeded, BackendError, LedgerError: as `StratumRun.release`.
+            As `_TravelledTask.work`.
         """
-        backend = self.backend.here()
-        if backend is self.run.set_up.backend:
-            self.run.make_all(self.labels, stop)
-            return
-        mine = copy.copy(self.run)
-        mine.set_up = _same_model(replace(self.run.set_up, backend=backend), self.model)
-        try:
-            mine.make_all(self.labels, stop)
-        finally:
-            self.run.reservation = mine.reservation
+        own, backend = self.run.set_up, self.backend.here()
+        set_up = None if backend is own.backend else replace(own, backend=backend)
+        if set_up is not None:
+            _check_model(_model(set_up, self.labels[0]), _model(own, self.labels[0]))
+        for one in self.run.make_all(_without(self.labels, self.made), stop, set_up):
+            self.made.append(one)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy for another process opens the run's row.
@@ -224,8 +228,9 @@ class StratumTask:
             "partition": set_up.partition,
             "random_source": set_up.random_source,
         }
+        model = _model(set_up, self.labels[0])
         stratum = run.part, run.labels, run.account, run.key
-        return _TravelledTask, (arguments, stratum, self.labels, len(run.released), self.backend, self.model)
+        return _TravelledTask, (arguments, stratum, self.labels, len(run.released), self.backend, model)
 
 
 @dataclass(frozen=True, repr=False)
@@ -238,7 +243,7 @@ class _TravelledTask:
         labels: of the demonstrations to make.
         known: how many the caller knew that the run had released.
         backend: the worker's.
-        model: of the caller's, which the worker's must equal.
+        model: `_model` of the caller's.
     """
 
     arguments: dict[str, Any]
@@ -261,13 +266,14 @@ class _TravelledTask:
             BackendError: the backend cannot be made.
             InvalidPlan: the plan states less than its draws cost, or the backend is another model.
         """
-        set_up = _same_model(SetUp(backend=self.backend.here(), **self.arguments), self.model)
+        set_up = SetUp(backend=self.backend.here(), **self.arguments)
+        _check_model(_model(set_up, self.labels[0]), self.model)
         part, labels, account, key = self.stratum
         run = StratumRun(set_up.plan.strata[0], part, labels, set_up, account, NO_OBSERVERS, key)
         run.take_back()
-        to_do = Counter(self.labels) - Counter(one.label for one in run.released[self.known :])
         try:
-            run.make_all(tuple(to_do.elements()), stop)
+            for _ in run.make_all(_without(self.labels, run.released[self.known :]), stop):
+                pass  # the row has it
         finally:
             run.close()
 
@@ -276,30 +282,23 @@ def _same(one: Demonstration) -> Demonstration:
     return one
 
 
-_Model = tuple[str, tuple[int, ...], str]
-"""A label, its public prompt in tokens, and the tokens of the task's schema (`TokenLoop.vocabulary`)."""
+def _without(labels: Sequence[str], made: Iterable[Demonstration]) -> tuple[str, ...]:
+    """The labels of what is not made yet."""
+    return tuple((Counter(labels) - Counter(one.label for one in made)).elements())
 
 
-def _model_of(set_up: SetUp, label: str) -> _Model:
-    return label, public_prompt(set_up.writer.for_label(label)), set_up.loop.vocabulary
+def _model(set_up: SetUp, label: str) -> _Model:
+    """What a worker's backend must have in common with the caller's."""
+    return public_prompt(set_up.writer.for_label(label)), set_up.loop.vocabulary
 
 
-def _same_model(set_up: SetUp, expected: _Model) -> SetUp:
-    """The set-up of a worker.
-
-    Raises:
-        InvalidPlan: its backend is another model than the caller's.
-    """
-    _, prompt, vocabulary = _model_of(set_up, expected[0])
-    for what, same in (
-        ("writes the public prompt in other tokens", prompt == expected[1]),
-        ("has other tokens for the task's schema", vocabulary == expected[2]),
-    ):
-        if not same:
+def _check_model(worker: _Model, caller: _Model) -> None:
+    for its, own, what in zip(worker, caller, ("the public prompt", "the task's schema"), strict=True):
+        if its != own:
             raise InvalidPlan(
-                f"a worker's backend {what} than the synthesizer's: worker_backend must make the same model"
+                f"a worker's backend has other tokens for {what} than the synthesizer's: worker_backend must "
+                "make the same model"
             )
-    return set_up
 
 
 def public_prompt(prompts: LabelPrompts) -> tuple[int, ...]:

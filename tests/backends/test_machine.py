@@ -11,7 +11,6 @@ import pytest
 
 from dpfewshot.backends import machine
 from dpfewshot.backends.machine import digest_of, keep_verdict, kept_verdict, steering_variables
-from dpfewshot.cli import models
 
 
 @pytest.mark.parametrize(
@@ -35,16 +34,6 @@ def test_the_smaller_of_both_counts(
     monkeypatch.setattr(machine, "QUOTA", quota)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert machine.usable_processors() == usable
-
-
-@pytest.mark.parametrize(("usable", "threads"), [(5, 2), (2, 1), (1, 1)])
-def test_worker_processes_share_what_is_usable(
-    usable: int, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(models, "usable_processors", lambda: usable)
-    ledger = "sqlite:///budget.db"
-    with models.workers_of(models.Model(), prompts=5, ray=None, workers=2, ledger=ledger) as found:
-        assert found["worker_backend"].args[0].threads == threads
 
 
 @pytest.mark.parametrize("own", [None, "7"])

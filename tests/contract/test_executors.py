@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
+import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import dpfewshot as dpf
 from dpfewshot.audit.certified import check_certificates
+from dpfewshot.cli import models
 from dpfewshot.cli.application import run
 from dpfewshot.cli.models import Model, workers_of
+from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from tests.support import factory, fleet
 from tests.support.scripted_servers import LlamaServer
 from tests.support.scripts import tickets
@@ -40,11 +44,9 @@ def processes() -> Iterator[Executor]:
 def ray() -> Iterator[Executor]:
     """Two workers of Ray."""
     pytest.importorskip("ray", reason="ray is not installed: pip install '.[ray]'")
-    executor = fleet.ray_executor()
-    yield executor
+    yield fleet.ray_executor()
     import ray
 
-    executor.shutdown()
     ray.shutdown()
 
 
@@ -53,10 +55,15 @@ def generated(url: str, **options: Any) -> tuple[dpf.Demonstrations, dict[str, A
     with factory.synthesizer(fleet.sure(), ledger=url, **OPTIONS) as made:
         demonstrations = made.generate_all(**options)
     with dpf.BudgetLedger.open(url) as ledger:
-        account = ledger.account("tickets")
-        assert account.verify().problems == ()
         assert check_certificates(demonstrations, ledger).verified
-        return demonstrations, account.summary() | {"draws": draws_left(account), "acts": acts(account)}
+        return demonstrations, standing(ledger.account("tickets"))
+
+
+def standing(account: dpf.Account) -> dict[str, Any]:
+    """What an account says, the draws that its entries have left, and the acts of its history."""
+    assert account.verify().problems == ()
+    draws = sorted(row["draws_left"] for row in account.export()["entries"])  # type: ignore[attr-defined]
+    return account.summary() | {"draws": draws, "acts": Counter(row["act"] for row in account.history())}
 
 
 def without_entries(demonstrations: dpf.Demonstrations) -> list[dpf.Demonstration]:
@@ -65,14 +72,6 @@ def without_entries(demonstrations: dpf.Demonstrations) -> list[dpf.Demonstratio
         replace(one, certificate=one.certificate and replace(one.certificate, reservation=None))
         for one in demonstrations
     ]
-
-
-def draws_left(account: Any) -> list[int]:
-    return [sum(json.loads(row["blocks"])) for row in account.export()["entries"]]
-
-
-def acts(account: Any) -> Counter[str]:
-    return Counter(row["act"] for row in account.history())
 
 
 @pytest.fixture(scope="module")
@@ -109,18 +108,27 @@ def test_a_ray_worker_killed_while_it_draws_costs_that_draw_and_another_takes_it
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    demonstrations, ledger = generated(
-        ledger_url,
-        executor=ray,
-        worker_backend=fleet.killed(tmp_path),
-        checkpoint=tmp_path / "run.jsonl",
-    )
+    demonstrations, ledger = generated(ledger_url, executor=ray, worker_backend=fleet.killed(tmp_path))
     assert (tmp_path / "killed").exists()
     assert without_entries(demonstrations) == without_entries(local[0])
     assert ledger["spent"] == local[1]["spent"]
-    assert sorted(ledger["draws"]) == [PLANNED - SHOTS * TOKENS - 1, PLANNED - SHOTS * TOKENS]
-    assert ledger["acts"] == local[1]["acts"] + Counter({"resume": 1})
+    assert ledger["draws"] == [PLANNED - SHOTS * TOKENS - 1, PLANNED - SHOTS * TOKENS]
+    assert ledger["acts"] == local[1]["acts"] + Counter({"resume": 2})  # the caller, and the next worker
     assert "ticket number" not in "".join(capfd.readouterr())
+
+
+def test_a_killed_process_is_one_retryable_error_and_the_run_resumes_at_the_cost_of_a_draw(
+    local: tuple[dpf.Demonstrations, Any], tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'budget.db'}"
+    made = factory.synthesizer(fleet.sure(), ledger=url, **OPTIONS)
+    with made, fleet.processes(1) as pool, pytest.raises(dpf.BackendError, match="new pool") as raised:
+        made.generate_all(executor=pool, worker_backend=fleet.killed(tmp_path))
+    assert raised.value.retryable
+    with fleet.processes(1) as pool:
+        demonstrations, ledger = generated(url, resume=True, executor=pool, worker_backend=fleet.sure)
+    assert without_entries(demonstrations) == without_entries(local[0])
+    assert ledger["draws"] == [PLANNED - SHOTS * TOKENS - 1, PLANNED - SHOTS * TOKENS]
 
 
 @pytest.mark.parametrize("engine", ["processes", "ray"])
@@ -135,20 +143,30 @@ def test_an_error_in_another_process_holds_nothing_private(
         assert fleet.SECRET not in words
 
 
-def test_a_cancelled_run_drops_what_ray_has_not_begun(ray: Executor, tmp_path: Path) -> None:
-    class Interrupted(Exception):
-        pass
+@pytest.mark.parametrize("engine", ["processes", "ray"])
+def test_a_cancelled_run_takes_its_strata_from_the_workers(
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url, shots = f"sqlite:///{tmp_path / 'budget.db'}", 20
+    executor, backend = request.getfixturevalue(engine), fleet.slow(tmp_path, 0.05)
 
-    def interrupt(_: dpf.Demonstration) -> None:
-        raise Interrupted
+    async def cancelled() -> None:
+        running = asyncio.create_task(made.agenerate_all(executor=executor, worker_backend=backend))
+        while not fleet.notes(tmp_path / "begun"):  # noqa: ASYNC110 - a file
+            await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
 
-    url = f"sqlite:///{tmp_path / 'budget.db'}"
-    made = factory.synthesizer(fleet.sure(), ledger=url, **(OPTIONS | {"shots_per_label": 20}))
-    with made, pytest.raises(Interrupted):
-        made.generate_all(executor=ray, worker_backend=fleet.slow(tmp_path, 0.02), on_demonstration=interrupt)
-    assert fleet.notes(tmp_path / "begun") == fleet.notes(tmp_path / "ended") <= 2 * TOKENS + 2
-    with dpf.BudgetLedger.open(url) as ledger:
-        assert acts(ledger.account("tickets"))["settle"] == 2
+    with factory.synthesizer(fleet.sure(), ledger=url, **(OPTIONS | {"shots_per_label": shots})) as made:
+        asyncio.run(cancelled())
+        begun = fleet.notes(tmp_path / "begun")
+        assert begun == fleet.notes(tmp_path / "ended") < shots * TOKENS
+        time.sleep(0.2)
+        assert fleet.notes(tmp_path / "begun") == begun
+    with factory.synthesizer(fleet.sure(), ledger=url, **(OPTIONS | {"shots_per_label": shots})) as made:
+        assert len(made.generate_all(resume=True)) == 2 * shots
+    assert standing(dpf.open_account(url, "tickets"))["draws"][0] >= shots * (8 - TOKENS) - 2
 
 
 def test_ray_refuses_what_it_cannot_pickle_without_printing_it(
@@ -161,43 +179,60 @@ def test_ray_refuses_what_it_cannot_pickle_without_printing_it(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_ray_executor_that_was_shut_down_takes_no_tasks_and_leaves_the_cluster_of_others(
-    ray: Executor,
-) -> None:
-    other = dpf.RayExecutor()
-    other.shutdown()
-    with pytest.raises(RuntimeError, match="shut down"):
-        other.submit(sum, [1, 2])
-    assert ray.submit(sum, [1, 2]).result() == 3
-
-
 def test_a_ray_executor_never_starts_ray_by_a_task(ray: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray as library
 
-    started: list[Any] = []
-    monkeypatch.setattr(library, "init", lambda *arguments, **_: started.append(arguments))
-    running = ray.submit(sum, [1, 2])
-    with monkeypatch.context() as patch:
-        patch.setattr(library, "is_initialized", lambda: False)
-        with pytest.raises(RuntimeError, match="left its cluster"):
-            ray.submit(sum, [1, 2])
-        running.cancel()
-    context = SimpleNamespace(gcs_address="10.99.99.99:6379")
-    with monkeypatch.context() as patch:
-        patch.setattr(library, "get_runtime_context", lambda: context)
-        with pytest.raises(RuntimeError, match="left its cluster"):
-            ray.submit(sum, [1, 2])
-    assert started == []
+    monkeypatch.setattr(library, "is_initialized", lambda: False)
+    with pytest.raises(RuntimeError, match="was shut down"):
+        ray.submit(sum, [1, 2])
 
 
-@pytest.mark.usefixtures("ray")
-def test_a_ray_executor_refuses_the_address_of_another_cluster() -> None:
-    import ray as library
+# ---- the packaged model ----------------------------------------------------------------------------------
 
-    with pytest.raises(dpf.BackendError, match=r"not to 10\.99\.99\.99"):
-        dpf.RayExecutor("10.99.99.99:6379")
-    here = library.get_runtime_context().gcs_address
-    assert dpf.RayExecutor(here).submit(sum, [1, 2]).result() == 3
+
+class KilledModel(dpf.backends.LlamaCpp):
+    """Kills its process with -9 after the charge of its first draw, once for all workers."""
+
+    def __init__(self, folder: str, **options: Any) -> None:
+        self._folder: Path | None = None
+        super().__init__(dpf.backends.packaged_model_path(), **options)
+        self._folder = Path(folder)
+
+    def open_block(self, *arguments: Any, public: bool = False, **named: Any) -> Any:
+        if self._folder is not None and not public:
+            fleet.die_once(self._folder)
+        return super().open_block(*arguments, public=public, **named)
+
+
+@pytest.mark.model
+@pytest.mark.soak
+def test_two_ray_workers_with_the_packaged_model_survive_the_death_of_one(
+    ray: Executor, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"context_tokens": 256, "threads": 1}
+    budget = dpf.PrivacyBudget(epsilon=4, delta=1e-5)
+    synthesizer = dpf.Synthesizer(
+        SUPPORT_TICKETS,
+        support_tickets(),
+        dpf.backends.LlamaCpp(dpf.backends.packaged_model_path(), **options),
+        budget=budget,
+        labels=["Refund", "Delivery"],
+        max_tokens=6,
+        account=dpf.open_account(f"sqlite:///{tmp_path / 'budget.db'}", "tickets", create=budget),
+        settings=dpf.Settings(prompts_per_draw=10, tokens_per_draw=3),
+    )
+    with synthesizer as made:
+        released = made.generate_all(
+            executor=ray, worker_backend=partial(KilledModel, str(tmp_path), **options)
+        )
+    assert (tmp_path / "killed").exists()
+    assert [one.label for one in released] == ["Refund", "Delivery"]
+    assert sorted(one.token_count for one in released) in ([3, 6], [6, 6])
+    assert made.account is not None
+    assert standing(made.account)["acts"]["resume"] == 2
+
+
+# ---- the command line ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workers", [["--workers", "1"], ["--ray"]], ids=["processes", "ray"])
@@ -234,6 +269,15 @@ def test_ctrl_c_leaves_the_workers_of_the_command_line_alive() -> None:
         pool = work["executor"]
         os.kill(pool.submit(os.getpid).result(), signal.SIGINT)
         assert pool.submit(sum, [1, 2]).result() == 3
+
+
+@pytest.mark.parametrize(("usable", "threads"), [(5, 2), (2, 1), (1, 1)])
+def test_worker_processes_share_what_is_usable(
+    usable: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "usable_processors", lambda: usable)
+    with workers_of(Model(), prompts=5, ray=None, workers=2, ledger="sqlite:///budget.db") as found:
+        assert found["worker_backend"].args[0].threads == threads
 
 
 def server_arguments(folder: Path, url: str) -> list[str]:

@@ -88,20 +88,6 @@ ACCOUNTING_AND_LEDGER = (
         "tests/account/test_draws.py",
     ),
     Fault(
-        "dpfewshot/account/reservation.py",
-        "if self.once is not None and not self.once.use():",
-        "if False:",
-        "without a ledger a delegated draw is charged once",
-        "tests/integration/test_executors_faults.py",
-    ),
-    Fault(
-        "dpfewshot/generation/workers.py",
-        "charged = drawn.charged or not delegated.take_back()",
-        "charged = drawn.charged",
-        "without a ledger a draw whose answer is lost counts as made",
-        "tests/integration/test_executors_faults.py",
-    ),
-    Fault(
         "dpfewshot/account/amounts.py",
         "return cls(math.ceil(epsilon), math.ceil(delta))",
         "return cls(math.floor(epsilon), math.floor(delta))",

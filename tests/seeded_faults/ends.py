@@ -132,7 +132,7 @@ ENDS = (
         "tests/unit/test_chat.py",
     ),
     Fault(
-        "dpfewshot/generation/draw_task.py",
+        "dpfewshot/generation/workers.py",
         "*prompts.between, *names)",
         "*names)",
         "a worker writes the synthesizer's turns",

@@ -3,6 +3,7 @@
 from tests.seeded_faults.fault import Fault
 
 WIRING = "tests/integration/test_wiring.py"
+WORKERS = "tests/generation/test_workers.py"
 
 LOOP_AND_PARTS = (
     Fault(
@@ -149,52 +150,73 @@ LOOP_AND_PARTS = (
         "tests/integration/test_synthesizer.py",
     ),
     Fault(
-        "dpfewshot/generation/draw_task.py",
-        "permit = task.draw.charge()",
-        "permit = Permit(task.draw.tokens_per_draw, task.draw.noise_multiplier)",
-        "a worker charges its draw",
-        "tests/integration/test_executors.py",
+        "dpfewshot/generation/token_loop.py",
+        "                self._check_invariance()\n",
+        "",
+        "nothing is drawn on a backend that mixes batches, even if a public answer was the first to show it",
+        WORKERS,
     ),
     Fault(
-        "dpfewshot/generation/draw_task.py",
-        "set_up.check_invariance()  # here, since the public answer may have shown that the backend varies",
-        "None",
-        "a worker draws nothing on a backend that mixes batches, even if a public answer was the first to show it",
-        "tests/integration/test_executors.py tests/integration/test_executors_faults.py",
+        "dpfewshot/account/account.py",
+        "draws = replace(found.draws, lease=lease)",
+        "draws = found.draws",
+        "a stratum that is taken back is fenced: its worker draws no more",
+        WORKERS,
+    ),
+    Fault(
+        "dpfewshot/generation/workers.py",
+        "task.run.take_back()  # again, if it only now took the stratum",
+        "pass",
+        "a cancelled run takes its strata from the workers",
+        WORKERS,
+    ),
+    Fault(
+        "dpfewshot/generation/workers.py",
+        "        run.take_back()\n        try:\n            for _ in run.make_all",
+        "        try:\n            for _ in run.make_all",
+        "a worker continues the row of its stratum",
+        WORKERS,
+    ),
+    Fault(
+        "dpfewshot/generation/workers.py",
+        "_without(self.labels, run.released[self.known :])",
+        "self.labels",
+        "a worker makes nothing again that the row has",
+        WORKERS,
+    ),
+    Fault(
+        "dpfewshot/generation/workers.py",
+        "        _check_model(_model(set_up, self.labels[0]), self.model)\n",
+        "",
+        "a worker in another process writes the synthesizer's public prompt",
+        WORKERS,
     ),
     Fault(
         "dpfewshot/generation/worker_backend.py",
         "_check_weights(made.weights, self.weights)",
         "None",
         "a worker draws with the caller's form of the weights",
-        "tests/integration/test_worker_backends.py",
+        WORKERS,
     ),
     Fault(
-        "dpfewshot/generation/workers.py",
-        "if isinstance(found, Drawn):",
-        "if found is not None:",
-        "a draw whose answer is wrapped counts as made",
-        "tests/integration/test_executors_faults.py",
-    ),
-    Fault(
-        "dpfewshot/account/reservation.py",
-        "told = DrawCounts((self._left[part] + 1,), lease)",
-        "told = DrawCounts((self._left[part],), lease)",
-        "a worker that dies before it charges costs no draw",
-        "tests/integration/test_executors.py",
+        "dpfewshot/generation/worker_backend.py",
+        "_check_model(made.model_identity, self.model)",
+        "None",
+        "a worker draws with the model that certificates name",
+        WORKERS,
     ),
     Fault(
         "dpfewshot/generation/worker_backend.py",
         "mine = (os.getpid(), self.key, self.weights, self.model)",
         "mine = (os.getpid(), None, self.weights, self.model)",
         "a worker uses the backend of its own run",
-        "tests/contract/test_executors.py",
+        WORKERS,
     ),
     Fault(
         "dpfewshot/generation/worker_backend.py",
         "_check_no_client(made)",
         "pass",
         "one client sends all requests to a server",
-        "tests/integration/test_worker_backends.py",
+        WORKERS,
     ),
 )

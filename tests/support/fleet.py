@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -17,11 +19,44 @@ from tests.support.scripts import Sentence
 
 SECRET = "the patient of room 4711"
 ATTEMPTS = 3
+SENTENCE = (" my", " parcel", " is", " late", "\n")
+SECONDS = 20.0
+"""After which a test that waits fails."""
 
 
 def sure() -> Sentence:
     """A sentence of 5 tokens, nearly always."""
     return Sentence(sure=0.999999)
+
+
+class Hooked(Sentence):
+    """Calls a hook with the number of each private prompt.
+
+    Args:
+        hook: its name in `HOOKS`, which a copy of this backend's factory finds again.
+        endless: says one word for ever.
+    """
+
+    def __init__(self, hook: str, *, endless: bool) -> None:
+        super().__init__([" my"] if endless else SENTENCE, sure=0.999999)
+        self.hook = hook
+        self.asked = 0
+
+    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
+        if support is not None:
+            self.asked += 1
+            HOOKS[self.hook](self.asked)
+        return super().next_token_logprobs(prompts, support)
+
+
+HOOKS: dict[str, Callable[[int], object]] = {}
+
+
+def hooked(hook: Callable[[int], object], *, endless: bool = False) -> Callable[[], Sentence]:
+    """A factory that can be pickled; its copies in this process share the hook."""
+    name = str(len(HOOKS))
+    HOOKS[name] = hook
+    return partial(Hooked, name, endless=endless)
 
 
 class Killed(Sentence):
@@ -48,6 +83,21 @@ def die_once(folder: Path) -> None:
 
 def killed(folder: Path, after: int = 2) -> Callable[[], Sentence]:
     return partial(Killed, str(folder), after)
+
+
+class Interrupted(Sentence):
+    """Interrupts its process, as Ctrl-C in a terminal does, at its second private prompt."""
+
+    def __init__(self) -> None:
+        super().__init__(sure=0.999999)
+        self.asked = 0
+
+    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
+        if support is not None:
+            self.asked += 1
+            if self.asked == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+        return super().next_token_logprobs(prompts, support)
 
 
 class Failing(Sentence):
@@ -146,43 +196,67 @@ def ray_executor() -> Executor:
 
 
 class WorkerDied(Exception):
-    """What `Mortal` raises in place of an answer."""
+    """What `Remote` raises in place of an answer."""
 
 
-class Mortal(ThreadPoolExecutor):
-    """Threads of which some die as processes do: without an answer.
+class Remote(ThreadPoolExecutor):
+    """Threads with a copy of their task, as processes have, and which may seem to die.
 
-    Args:
-        deaths: by the number of the task, whether its worker draws before it dies.
+    Attributes:
+        answers: what each worker returned, those that seemed dead too.
+        woken: set, they go on.
     """
 
     worker_deaths = (WorkerDied,)
 
-    def __init__(self, deaths: dict[int, bool]) -> None:
-        super().__init__(1)
-        self.deaths = deaths
+    def __init__(self) -> None:
+        super().__init__(16)
         self.tasks: list[Any] = []
+        self.answers: list[BaseException | None] = []
+        self.woken = threading.Event()
+        self._own = threading.local()
 
-    def submit(self, fn: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
-        number = len(self.tasks)
-        self.tasks.append(arguments[0])
-        if number not in self.deaths:
-            return super().submit(fn, *arguments, **named)
-        return super().submit(_dies, fn, arguments[0], draws=self.deaths[number])
+    def submit(self, fn: Any, /, *arguments: Any, **_: Any) -> Future[Any]:
+        copy, answer = pickle.dumps(arguments[0]), Future[Any]()
+        self.tasks.append(copy)
+        answer.set_running_or_notify_cancel()
+        super().submit(self._work, fn, copy, answer)
+        return answer
 
+    def _work(self, fn: Any, copy: bytes, answer: Future[Any]) -> None:
+        self._own.answer = answer
+        found = fn(pickle.loads(copy))  # noqa: S301 - our own
+        self.answers.append(found)
+        if not answer.done():
+            answer.set_result(found)
 
-def _dies(make_draw: Any, task: Any, *, draws: bool) -> None:
-    if draws:
-        make_draw(task)
-    raise WorkerDied
+    def die(self) -> None:
+        """In a worker: seem dead until somebody wakes all of them."""
+        self._own.answer.set_exception(WorkerDied())
+        assert self.woken.wait(SECONDS)
+
+    def __exit__(self, *error: object) -> None:
+        self.woken.set()
+        super().__exit__(*error)  # type: ignore[arg-type]
 
 
 class Twice(ThreadPoolExecutor):
-    """Runs every task twice, as engines do that retry by themselves."""
+    """Runs every task twice, as engines do that retry by themselves.
 
-    def submit(self, fn: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
+    Args:
+        remote: whether each time in a copy.
+    """
+
+    def __init__(self, *, remote: bool = False) -> None:
+        super().__init__(2)
+        self.remote = remote
+
+    def submit(self, fn: Any, /, *arguments: Any, **_: Any) -> Future[Any]:
+        copy = pickle.dumps(arguments[0]) if self.remote else b""
+
         def twice() -> Any:
-            fn(*arguments, **named)
-            return fn(*arguments, **named)
+            for _ in range(2):
+                found = fn(pickle.loads(copy) if self.remote else arguments[0])  # noqa: S301 - our own
+            return found
 
         return super().submit(twice)
