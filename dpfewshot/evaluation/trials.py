@@ -26,8 +26,13 @@ from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
-Key: TypeAlias = tuple[str, str, str, str, str, float | None, int, int, int]
-"""What identifies a cell."""
+Key: TypeAlias = tuple[str | float | None, ...]
+"""What identifies a cell: the values of `_IDENTITY`."""
+
+_IDENTITY: Final = (
+    *("task", "model", "writer", "condition", "description"),
+    *("epsilon_asked", "shots", "repetition", "items"),
+)
 
 _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(("task", "model", "writer", "condition", "description", "outcomes"), (str,)),
@@ -83,17 +88,7 @@ class Cell:
     @property
     def key(self) -> Key:
         """What identifies the cell."""
-        return (
-            self.task,
-            self.model,
-            self.writer,
-            self.condition,
-            self.description,
-            self.epsilon_asked,
-            self.shots,
-            self.repetition,
-            self.items,
-        )
+        return tuple(getattr(self, name) for name in _IDENTITY)
 
     @property
     def accuracy(self) -> float:

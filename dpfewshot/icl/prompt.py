@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import islice
+from typing import Generic, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +17,16 @@ from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, Tokens, clo
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidRecords, InvalidTask
 from dpfewshot.prompts.chat import ChatTurns, chat_turns
 from dpfewshot.prompts.few_shot import PromptFormat, Text, prompt_format
-from dpfewshot.runtime.redaction import is_failure, may_pass
+from dpfewshot.runtime.redaction import is_failure, may_pass, redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
 _NEVER_NOTHING = np.finfo(np.float64).tiny
+
+Answer = TypeVar("Answer")
+
+Question = tuple[int, list[int]]
+"""The position of a text, and its tokens up to where its label follows."""
 
 
 class LabelTree:
@@ -144,7 +152,7 @@ class FewShotPrompt:
         ]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
-    def questions(self, texts: Iterable[Text]) -> Iterator[tuple[int, list[int]]]:
+    def questions(self, texts: Iterable[Text]) -> Iterator[Question]:
         """Lazily yield each text's position and its tokens (see `question`).
 
         Raises:
@@ -268,6 +276,59 @@ class FewShotPrompt:
         if tokens[: len(before)] == before:
             return tokens[len(before) :]
         return self.backend.tokenize(whole.removeprefix(field))  # the tokenizer merges over the boundary
+
+
+class Labeller(ABC, Generic[Answer]):
+    """Answers texts, batch by batch, after one few-shot prompt. Immutable, so threads may share it.
+
+    Args:
+        prompt: what precedes the texts.
+        batch: the number of texts that `predict` sends together.
+    """
+
+    def __init__(self, prompt: FewShotPrompt, batch: int) -> None:
+        self._prompt, self._batch = prompt, batch
+        self.format = prompt.format
+
+    @overload
+    def predict(self, texts: Text) -> str: ...  # type: ignore[overload-overlap]  # a str is an iterable of str
+    @overload
+    def predict(self, texts: Iterable[Text]) -> list[str]: ...
+    @redacts_errors(None)
+    def predict(self, texts: Text | Iterable[Text]) -> str | list[str]:
+        """Return the label of one text, or a list for several. The label that a model writes may be empty.
+
+        A text of several fields is a mapping of each field's name to its value, or a demonstration's text.
+
+        Raises:
+            InvalidRecords: a text is blank, not a string, or lacks a field. The message names its position,
+                never the text.
+            BackendError: the model failed, or cannot evaluate a text; the message names its position.
+        """
+        if isinstance(texts, (str, Mapping)):
+            return self._label(next(self.stream([texts])))
+        return [self._label(answer) for answer in self.stream(texts, batch_size=self._batch)]
+
+    @redacts_errors(None)
+    def stream(self, texts: Iterable[Text], *, batch_size: int = 1) -> Iterator[Answer]:
+        """Yield answers in the order of the texts; errors are those of `predict`.
+
+        Args:
+            texts: read lazily.
+            batch_size: the number of texts to read ahead and evaluate together, at least 1. Each is answered
+                as if alone, but an error in one text precedes all answers of its batch.
+        """
+        if batch_size < 1:
+            raise InvalidPlan(f"batch_size must be at least 1, not {batch_size}")
+        items = self._prompt.questions(texts)
+        while batch := list(islice(items, batch_size)):
+            yield from self._answers(batch)
+
+    @abstractmethod
+    def _answers(self, batch: Sequence[Question]) -> Iterator[Answer]: ...
+
+    @abstractmethod
+    def _label(self, answer: Answer) -> str: ...
 
 
 def no_answer(position: int | None) -> BackendError:

@@ -337,8 +337,7 @@ def _parquet_rows(file: BufferedIOBase, columns: Columns) -> Iterator[object]:
     with refused_if_damaged("is damaged, or not a Parquet file"):
         reader = parquet.ParquetFile(file, pre_buffer=False)
         names = columns_to_read(columns, list(reader.schema_arrow.names))
-        for batch in reader.iter_batches(_BATCH, columns=names, use_threads=False):
-            yield from _batch_rows(batch, names)
+        yield from _rows_of_batches(reader.iter_batches(_BATCH, columns=names, use_threads=False), names)
 
 
 def _arrow_rows(file: BufferedIOBase, columns: Columns) -> Iterator[object]:
@@ -352,15 +351,14 @@ def _arrow_rows(file: BufferedIOBase, columns: Columns) -> Iterator[object]:
             batches = map(reader.get_batch, range(reader.num_record_batches))
         else:
             reader = batches = arrow.ipc.open_stream(file)
-        names = columns_to_read(columns, list(reader.schema.names))
-        for each in batches:
-            batch = each.select(names)
-            batch.validate(full=True)  # Arrow follows an offset beyond its buffer, and ends the process
-            yield from _batch_rows(batch, names)
+        yield from _rows_of_batches(batches, columns_to_read(columns, list(reader.schema.names)))
 
 
-def _batch_rows(batch: Any, names: Sequence[str]) -> Iterator[object]:
-    return zipped(names, [[value.as_py() for value in batch.column(name)] for name in names])
+def _rows_of_batches(batches: Iterable[Any], names: Sequence[str]) -> Iterator[object]:
+    for each in batches:
+        batch = each.select(names)
+        batch.validate(full=True)  # Arrow follows an offset beyond its buffer, and ends the process
+        yield from zipped(names, [column.to_pylist() for column in batch.columns])
 
 
 def zipped(names: Sequence[str], values: list[list[object]]) -> Iterator[dict[str, object]]:

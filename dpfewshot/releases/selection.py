@@ -121,7 +121,7 @@ class Selection:
 
     rate: Fraction
 
-    def release(self, scores: Integers, permit: Permit, random_source: RandomSource | None = None) -> int:
+    def choose(self, scores: Integers, permit: Permit, random_source: RandomSource | None = None) -> int:
         """Return the index of the chosen candidate.
 
         Args:
@@ -143,7 +143,7 @@ class Measurement:
 
     rate: Fraction
 
-    def release(
+    def measure(
         self, cells: Integers, permit: Permit, random_source: RandomSource | None = None
     ) -> NDArray[np.float64]:
         """Return the noisy counts, in units.

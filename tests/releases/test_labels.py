@@ -101,7 +101,7 @@ def test_the_order_of_records_does_not_matter(options: dict[str, Any]) -> None:
 
 def test_equal_noisy_votes_are_in_alphabetical_order() -> None:
     mechanism = _StabilityHistogram(3, 1e6, 0.5)  # hardly any noise
-    assert mechanism.release({"c": 5, "a": 5, "b": 6}, Permit(1, 1e-6), None) == ["b", "a", "c"]
+    assert mechanism.choose({"c": 5, "a": 5, "b": 6}, Permit(1, 1e-6), None) == ["b", "a", "c"]
 
 
 # What a release shows, its order too, is a function of what its noised steps gave, and of no true vote.
@@ -121,7 +121,7 @@ def released_for(
         return noisy[label] - votes[label]
 
     monkeypatch.setattr("dpfewshot.releases.labels.discrete_laplace", noise)
-    return _StabilityHistogram(count, 1.0, 0.05).release(votes, Permit(1, 1.0), None)
+    return _StabilityHistogram(count, 1.0, 0.05).choose(votes, Permit(1, 1.0), None)
 
 
 def order_by_true_votes(votes: Mapping[str, int], released: list[str]) -> list[str]:
@@ -166,7 +166,7 @@ def test_with_candidates_the_labels_are_the_rounds_winners_in_their_order(
         )
         mechanism = _NoisyMax(tuple(LABELS), len(drawn), 1.0)
         permit = Permit(len(drawn), 1.0 * len(drawn))
-        assert mechanism.release(dict(zip(LABELS, votes, strict=True)), permit, None) == expected
+        assert mechanism.choose(dict(zip(LABELS, votes, strict=True)), permit, None) == expected
 
 
 # ---- the threshold ------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_the_account_is_charged_before_anything_is_drawn(
 ) -> None:
     account = Watched()
     for mechanism in (_NoisyMax, _StabilityHistogram):
-        monkeypatch.setattr(mechanism, "release", lambda *_: account.calls.append(("draw",)) or [])
+        monkeypatch.setattr(mechanism, "choose", lambda *_: account.calls.append(("draw",)) or [])
     release = dpf.release_labels(MANY, count=2, epsilon=0.5, account=account, **options)
     details = {"mechanism": name, "count": 2, "epsilon": 0.5}
     assert account.calls == [("reserve", None, cost, details), ("charge",), ("draw",)]
@@ -226,7 +226,7 @@ def test_what_was_drawn_stays_spent(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: object) -> list[str]:
         raise MemoryError
 
-    monkeypatch.setattr(_StabilityHistogram, "release", failing)
+    monkeypatch.setattr(_StabilityHistogram, "choose", failing)
     account = dpf.Account.in_memory(BUDGET)
     with pytest.raises(MemoryError):
         dpf.release_labels(MANY, count=2, epsilon=0.5, delta=1e-6, account=account)
@@ -281,7 +281,7 @@ def test_nothing_is_drawn_without_leave(mechanism: _NoisyMax | _StabilityHistogr
     scale = mechanism.rounds / 1.0
     for permit in (Permit(mechanism.rounds, 0.5 * scale), Permit(mechanism.rounds - 1, scale)):
         with pytest.raises(dpf.BudgetExceeded):
-            mechanism.release({"drama": 3}, permit, None)
+            mechanism.choose({"drama": 3}, permit, None)
 
 
 # ---- refusals -----------------------------------------------------------------------------------------
