@@ -19,11 +19,7 @@ def data_card(
 ) -> str:
     """A README.md in Markdown with the header that `datasets` and the Hugging Face hub read.
 
-    Args:
-        items: that it describes.
-        spent: (ε, δ) of all of them together; None if no guarantee holds.
-        relation: the neighbours of all of them.
-        title: its heading; public.
+    `spent` and `relation` are those of all items together; None if no guarantee holds.
     """
     return "\n".join([*_header(len(items), title), "", *_body(items, spent, relation, title), ""])
 

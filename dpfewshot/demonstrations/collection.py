@@ -17,7 +17,7 @@ from dpfewshot.certificates import Certificate
 from dpfewshot.demonstrations.card import DATA_FILE, data_card
 from dpfewshot.errors import InvalidRecords, MissingExtra
 from dpfewshot.prompts.few_shot import Text, labelling_instruction, prompt_format
-from dpfewshot.runtime.files import write_whole
+from dpfewshot.runtime.files import read_text, write_whole
 from dpfewshot.tasks import Task
 from dpfewshot.tasks.layout import TextLayout, on_one_line
 from dpfewshot.values import Demonstration, PrivacySpend, counted, delta_text, epsilon_text
@@ -336,12 +336,7 @@ def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, Demonstr
     Raises:
         InvalidRecords: as `Demonstrations.from_jsonl`.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise InvalidRecords(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InvalidRecords(f"{path}: is not UTF-8") from None
+    lines = read_text(path, InvalidRecords).split("\n")
     in_checkpoint = lines[0].startswith(CHECKPOINT)
     for number, text in enumerate(lines, start=1):
         if not text.strip():

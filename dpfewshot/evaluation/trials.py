@@ -21,7 +21,7 @@ from dpfewshot.icl import Classifier, Extractor, batch_calibrated
 from dpfewshot.icl.extractor import same_label
 from dpfewshot.planning.document import MAYBE_NUMBER, MAYBE_TEXT, check
 from dpfewshot.releases.scoring import EXTRACTED_TOKENS
-from dpfewshot.runtime.files import write_errors
+from dpfewshot.runtime.files import read_text, write_errors
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
@@ -162,12 +162,7 @@ def read_cells(path: str | os.PathLike[str]) -> list[Cell]:
     Raises:
         InvalidRecords: the file cannot be read, or a line is not a cell; the message names it.
     """
-    try:
-        *whole, _ = Path(path).read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise InvalidRecords(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InvalidRecords(f"{path}: is not UTF-8") from None
+    *whole, _ = read_text(path, InvalidRecords).split("\n")
     cells = []
     for number, line in enumerate(whole, start=1):
         try:
@@ -342,13 +337,7 @@ def _measured(experiment: Experiment, trial: Trial) -> Cell:
 
 @dataclass(frozen=True)
 class Score:
-    """The outcome of each item in order: "1" if it was right, "0" if not.
-
-    Attributes:
-        outcomes: with contextual calibration, or of extraction.
-        uncalibrated: without calibration; None for extraction.
-        batch_calibrated: with calibration by the test texts (`icl.batch_calibrated`); None for extraction.
-    """
+    """The outcome of each item in order: "1" if it was right, "0" if not. See `Cell`."""
 
     outcomes: str
     uncalibrated: str | None = None

@@ -28,9 +28,6 @@ class Extractor(Labeller[str]):
         demonstrations: released demonstrations in prompt order.
         max_tokens: the most tokens of a label, at least 1.
 
-    Attributes:
-        format: the prompt's wording.
-
     Raises:
         InvalidTask: a demonstration has an unknown label.
         InvalidPlan: `max_tokens` is below 1, or the demonstrations exceed the backend's context.
@@ -70,14 +67,9 @@ def greedy(
 ) -> list[list[int] | None]:
     """Decode all questions greedily, each to its end or to `max_tokens`.
 
-    Args:
-        prompt: what precedes the questions.
-        questions: the tokens of each text.
-        max_tokens: the most tokens of a label, at least 1.
-        ends: the tokens that end a label.
-
     Returns:
-        For each question its tokens, with the one that ends it; None where the backend has no answer.
+        For each question its tokens, with the one of `ends` that ends it; None where the backend has no
+        answer.
     """
     written: list[list[int]] = [[] for _ in questions]
     unanswered: set[int] = set()

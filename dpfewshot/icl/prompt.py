@@ -74,14 +74,11 @@ class LabelTree:
         ]
 
     def logprobs(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the log-probability of each label.
+        """Return the log-probability of each label, shape (texts, labels).
 
         Args:
             rows: log-probabilities of the support after each beginning, in nats, shape
                 (texts, beginnings, tokens of the support).
-
-        Returns:
-            Nats, shape (texts, labels); the probabilities of a text sum to at most 1.
         """
         scores = np.empty((len(rows), len(self._steps)))
         for label, (steps, longer) in enumerate(zip(self._steps, self._longer, strict=True)):
@@ -176,12 +173,7 @@ class FewShotPrompt:
             yield position, tokens
 
     def question(self, text: str, longest: int | None = None) -> list[int]:
-        """Return the tokens of a text and of the label's field, as they follow the prefix.
-
-        Args:
-            text: as in `PromptFormat.question`.
-            longest: the most characters of a field; None for no limit.
-        """
+        """Return the tokens of a text and of the label's field, as they follow the prefix."""
         if self._turns is None:
             return self._following(self._text_field, self.format.question(text, longest))
         asked = f"{self._text_field} {self.format.written(text, longest)}"
@@ -192,11 +184,7 @@ class FewShotPrompt:
         return self._following(self._label_field, f"{self._label_field} {word}")
 
     def label_tree(self) -> LabelTree:
-        """Return the tree of all labels' tokens.
-
-        Raises:
-            InvalidTask: two labels have the same tokens.
-        """
+        """Return the tree of all labels' tokens."""
         return LabelTree([self.label(word) for word in self.format.words], self.backend.vocabulary_size)
 
     def block(
@@ -212,15 +200,10 @@ class FewShotPrompt:
     def label_logprobs(
         self, tree: LabelTree, questions: Sequence[Tokens], *, private: bool = False
     ) -> NDArray[np.float64]:
-        """Return the log-probability of each label after each question.
+        """Return the log-probability of each label after each question, in nats, shape (questions, labels).
 
-        Args:
-            tree: of the labels.
-            questions: the tokens of each text (see `question`).
-            private: whether each prompt is evaluated by itself, as the guarantee needs for private records.
-
-        Returns:
-            Nats, shape (questions, labels); NaN or -inf where the backend has no answer.
+        It is NaN or -inf where the backend has no answer. With `private`, each prompt is evaluated by itself,
+        as the guarantee needs for private records.
         """
         if private:
             return tree.logprobs(self._rows_by_steps(tree, questions))
@@ -248,11 +231,7 @@ class FewShotPrompt:
         return rows
 
     def answers(self, block: PromptBlock, rows: int, support: Tokens | None = None) -> NDArray[np.float64]:
-        """Return a block's answers in double precision, shape (rows, tokens of the support or V).
-
-        Raises:
-            BackendError: the backend's array has another shape.
-        """
+        """Return a block's answers in double precision, shape (rows, tokens of the support or V)."""
         with np.errstate(all="ignore"):  # a warning would tell of one record
             logprobs = np.asarray(block.next_token_logprobs(support), dtype=np.float64)
         columns = self.backend.vocabulary_size if support is None else len(support)

@@ -188,10 +188,7 @@ class _NoisyMax:
 
 @dataclass(frozen=True)
 class _StabilityHistogram:
-    """Releases the labels with the most noisy votes among those that reach the threshold.
-
-    The attributes are those of `_NoisyMax`.
-    """
+    """Releases the labels with the most noisy votes among those that reach the threshold. See `_NoisyMax`."""
 
     count: int
     epsilon: float
