@@ -194,15 +194,6 @@ def test_doctor_fails_a_backend_that_claims_nothing(capfd: pytest.CaptureFixture
     assert "no epsilon holds" in ill["remedy"]
 
 
-def test_generate_uses_a_backend_of_ones_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    records = tmp_path / "records.jsonl"
-    records.write_text("".join(f'{{"text": "town {i}", "label": "Location"}}\n' for i in range(40)))
-    plan = ["--task", "trec", "--records", str(records), "--label", "Location", "--epsilon", "4"]
-    size = ["--delta", "1e-3", "--prompts-per-draw", "5", "--max-tokens", "3", "--top-k", "90"]
-    assert run(["generate", *plan, *size, "--backend", "own_backends:Sound"]) == 0
-    assert json.loads(capfd.readouterr().out)["epsilon"] <= 4
-
-
 def test_remedies_are_for_the_backend_that_failed() -> None:
     leak = {"about_invariance": True}
     assert "--decode-batch 1" in remedy("llama-cpp", "llama.cpp", "block invariance", **leak)

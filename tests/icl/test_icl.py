@@ -35,12 +35,6 @@ def test_probabilities_are_the_labels_share_and_labels_are_scored_whole() -> Non
     assert found.dtype == np.float64
 
 
-def test_calibration_divides_by_content_free_scores() -> None:
-    classifier = icl.Classifier(COLOURS, Colours(), [ROSE])
-    ratios = np.array([0.5 / 0.7, 0.1 / 0.1, 0.15 / 0.05])
-    assert classifier.predict_proba("sky")[0] == pytest.approx(ratios / ratios.sum(), rel=1e-6)
-
-
 def test_a_fond_model_is_wrong_and_calibrated_right() -> None:
     """The control: without calibration everything is red."""
     things = ["rose", "sky", "sea"]
@@ -214,12 +208,6 @@ def test_a_bad_text_is_named_by_its_position(kind: str, texts: Any, message: str
         made(kind, Colours()).predict(texts)
 
 
-@pytest.mark.parametrize("kind", ["classifier", "extractor"])
-def test_one_text_is_not_streamed_letter_by_letter(kind: str) -> None:
-    with pytest.raises(dpf.InvalidRecords, match="letter by letter"):
-        next(made(kind, Colours()).stream("rose"))
-
-
 class Faulty(Colours):
     """Fails in one of several ways where a prompt holds the sea."""
 
@@ -263,13 +251,6 @@ def test_a_backend_that_fails_tells_no_text(
     assert SECRET not in str(caught.value)
     assert f"cannot evaluate {SECRET}" not in told
     assert SECRET not in caplog.text
-
-
-def test_what_was_there_before_a_fault_has_been_given() -> None:
-    stream = made("classifier", Faulty("nan")).stream(["rose", "sea"])
-    assert next(stream).label == "red"  # type: ignore[union-attr]
-    with pytest.raises(dpf.BackendError, match=r"texts\[1\]"):
-        next(stream)
 
 
 def test_a_server_that_is_gone_is_retryable() -> None:
@@ -322,3 +303,9 @@ def test_settings_that_make_no_sense() -> None:
         icl.Extractor(FREE, Colours(), max_tokens=0)
     with pytest.raises(dpf.InvalidPlan, match="batch_size"):
         next(biased().stream(["rose"], batch_size=0))
+    with pytest.raises(dpf.InvalidRecords, match="letter by letter"):
+        next(biased().stream("rose"))
+    stream = made("classifier", Faulty("nan")).stream(["rose", "sea"])
+    assert next(stream).label == "red"  # type: ignore[union-attr]
+    with pytest.raises(dpf.BackendError, match=r"texts\[1\]"):
+        next(stream)

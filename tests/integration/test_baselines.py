@@ -60,11 +60,8 @@ def test_a_demonstration_is_never_empty_and_never_longer_than_asked_for() -> Non
     assert {one.text for one in instruction_only(silent)} == {"my"}
     assert instruction_only(max_tokens=2)[0].text == "my parcel"
     assert instruction_only(max_tokens=2)[0].token_count == 2
-
-
-def test_end_tokens_of_the_model_end_it_too() -> None:
-    backend = Scripted(["a", "<end>"], lambda _prompt: [0.4, 0.6], end_token_ids=[1])
-    assert dpf.instruction_only_demonstrations(TASK, backend, ["refund"])[0].text == "a"
+    ending = Scripted(["a", "<end>"], lambda _prompt: [0.4, 0.6], end_token_ids=[1])
+    assert instruction_only(ending, labels=["refund"])[0].text == "a"
 
 
 def test_several_shots_differ_unless_they_are_told_not_to() -> None:

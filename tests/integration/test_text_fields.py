@@ -107,14 +107,6 @@ def test_a_run_goes_on_in_the_field_where_it_was_interrupted(tmp_path: Path) -> 
     assert one.fields == LATE
 
 
-def test_threads_make_the_same_fields() -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(2) as executor:
-        made = fielded(budget=dpf.NO_PRIVACY, tokens_per_draw=3).generate_all(executor=executor)
-    assert [one.fields for one in made] == [LATE, LATE]
-
-
 def test_outputs_tell_the_fields(tmp_path: Path) -> None:
     made = dpf.Demonstrations(
         [dataclasses.replace(demonstration(), text=TASK.layout.text(LATE), fields=LATE)]
@@ -274,7 +266,8 @@ def test_a_longer_prompt_is_planned() -> None:
         ({"text_fields": "AB"}, "must be a list of strings"),
         ({"text_fields": []}, "are empty"),
         ({}, "text_field is empty"),
-        ({"text_field": "A", "multiline": "yes"}, "true or false"),
+        ({"text_field": "A", "multiline": "yes"}, "multiline must be true or false"),
+        ({"text_field": "A", "chat": 1}, "chat must be true or false"),
     ],
 )
 def test_wrong_fields_are_refused(settings: Any, trouble: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot import icl
 from dpfewshot.backends.text import conversation
-from dpfewshot.errors import BackendError, InvalidPlan, InvalidTask
+from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.generation.draw_task import public_prompt
 from dpfewshot.icl.prompt import FewShotPrompt
 from dpfewshot.prompts.chat import chat_turns
@@ -203,14 +203,6 @@ def test_a_worker_with_another_template_is_noticed() -> None:
     prompts = PromptWriter(CHAT, Chat(), 9).for_label("refund")
     other = dataclasses.replace(prompts, between=[END])
     assert public_prompt(prompts) != public_prompt(other)
-
-
-@pytest.mark.parametrize("chat", ["yes", 1, None])
-def test_chat_is_true_or_false(chat: Any) -> None:
-    with pytest.raises(InvalidTask, match="chat must be true or false"):
-        dataclasses.replace(TASK, chat=chat)
-    with pytest.raises(InvalidTask, match="chat must be true or false"):
-        icl.PromptFormat("Which?", "Text", "Kind", chat=chat)
 
 
 CHATML = (
