@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -143,22 +144,15 @@ def verbatim(record: Record, layout: TextLayout | None = None) -> Demonstration:
     )
 
 
+@dataclass(frozen=True)
 class _Continuation:
     """Continues public prompts with one backend."""
 
-    def __init__(
-        self,
-        loop: TokenLoop,
-        max_tokens: int,
-        top_k: int | None,
-        decoding: Decoding,
-        random_source: RandomSource | None,
-    ) -> None:
-        self._loop = loop
-        self._max_tokens = max_tokens
-        self._top_k = top_k
-        self._decoding = decoding
-        self._random_source = random_source
+    loop: TokenLoop
+    max_tokens: int
+    top_k: int | None
+    decoding: Decoding
+    random_source: RandomSource | None
 
     def of(self, label: str, prompts: LabelPrompts) -> Demonstration:
         """One demonstration."""
@@ -172,17 +166,17 @@ class _Continuation:
             spent=PrivacySpend(0.0, 0.0),
             relation=Relation.ADD_REMOVE,
             mechanism=_INSTRUCTION_ONLY,
-            fields=self._loop.layout.fields_of(text),
+            fields=self.loop.layout.fields_of(text),
         )
 
     def _written(self, prompts: LabelPrompts) -> tuple[Draft | ShapedDraft, int]:
         """The demonstration, and the number of its tokens, at most `max_tokens`."""
-        draft = self._loop.draft(further=prompts.further)
+        draft = self.loop.draft(further=prompts.further)
         suffixes, drawn = [[*prompts.public_suffix, *draft.context]], 0
-        longest = self._max_tokens + draft.written_left(self._max_tokens)
-        with closing(self._loop.backend.open_block(prompts.prefix, suffixes, longest, public=True)) as block:
-            while drawn < self._max_tokens and not draft.finished:
-                left = self._max_tokens - drawn
+        longest = self.max_tokens + draft.written_left(self.max_tokens)
+        with closing(self.loop.backend.open_block(prompts.prefix, suffixes, longest, public=True)) as block:
+            while drawn < self.max_tokens and not draft.finished:
+                left = self.max_tokens - drawn
                 drawn += 1
                 for token in draft.add(self._next(block, draft, left)):
                     block.append(token)
@@ -192,11 +186,11 @@ class _Continuation:
         logprobs = np.asarray(block.next_token_logprobs(), dtype=np.float32)
         if logprobs.ndim != 2 or len(logprobs) != 1:  # noqa: PLR2004 - one row of V
             raise BackendError("the backend returned an array of the wrong shape")
-        support = draft.support(partial(likeliest, top_k=self._top_k), logprobs[0], left)
+        support = draft.support(partial(likeliest, top_k=self.top_k), logprobs[0], left)
         scores = logprobs[0, support].astype(np.float64)
         known = np.isfinite(scores)
         if not known.any():
-            ruled = self._loop.automaton is not None or self._loop.layout.no_repeat_ngram_size
+            ruled = self.loop.automaton is not None or self.loop.layout.no_repeat_ngram_size
             if not (ruled and np.isfinite(logprobs).any()):
                 raise BackendError(
                     "the backend gives no token of a public prompt any probability: "
@@ -205,7 +199,7 @@ class _Continuation:
             known, scores = ~known, np.zeros_like(scores)  # the task allows unlikely tokens alone
         weights = np.exp(np.where(known, scores - scores[known].max(), -np.inf))
         steps = np.rint(weights * _STEPS_OF_LIKELIEST).astype(np.int64)
-        return support[self._decoding.choose(steps, self._random_source)]
+        return support[self.decoding.choose(steps, self.random_source)]
 
 
 def without_replacement(

@@ -57,21 +57,11 @@ class ConformanceItem(pytest.Item):
         """Run the check, and fail the test if the finding failed."""
         finding = self._backend.run(self._check)
         if not finding.passed:
-            raise _NotConforming(finding.detail)
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Show a failed finding in one line, and any other error with its traceback."""
-        if isinstance(excinfo.value, _NotConforming):
-            return f"{self._check}: {excinfo.value}"
-        return super().repr_failure(excinfo, style)
+            pytest.fail(f"{self._check}: {finding.detail}", pytrace=False)
 
     def reportinfo(self) -> tuple[str, None, str]:
         """Return the test's location: no file."""
         return "dpfewshot", None, self.name
-
-
-class _NotConforming(Exception):
-    """A failed finding."""
 
 
 class _Backend:

@@ -156,14 +156,7 @@ _BY_CHECK: Final[Mapping[str, str]] = {
 
 
 def remedy(backend: str, described: str, check: str, *, about_invariance: bool) -> str:
-    """Advice in one line.
-
-    Args:
-        backend: the value of --backend.
-        described: the backend's description of itself.
-        check: the check that failed.
-        about_invariance: whether answers depend on other prompts.
-    """
+    """Advice in one line for a check that failed, by the value of --backend and its description of itself."""
     if about_invariance:
         for word, recipe in _SERVERS.items():
             if word in described.lower():

@@ -307,14 +307,7 @@ def _verdict(
     labels: Mapping[str | None, set[str]],
     holds_for: Mapping[str, str],
 ) -> Iterator[str]:
-    """The result in lines, for people.
-
-    Args:
-        file: the name of the file.
-        checked: the result.
-        labels: of the lines that name a reservation.
-        holds_for: the relation and the unit of each account.
-    """
+    """The result in lines, for people; `labels` by reservation, and what each account holds for."""
     yield (
         f"{on_one_line(file)}: {'verified' if checked.verified else 'NOT VERIFIED'}, "
         f"{counted(checked.demonstrations, 'demonstration')}"

@@ -39,12 +39,8 @@ _SERVERS_ARE_SLOW: Final = (
 def option(default: Any, text: str, /, *flags: str, of: Sequence[str] = (), **further: Any) -> Any:
     """Return a dataclass's field with the command-line option that sets it.
 
-    Args:
-        default: of the field, and of the option unless `further` has another.
-        text: the option's help.
-        flags: its names; by default the field's.
-        of: the backends that have it, if not all do.
-        further: what else `click.option` takes.
+    Its names are `flags`, or the field's. `of` names the backends that have it, if not all do. `further` is
+    what else `click.option` takes.
     """
     shown = {"default": default, "help": f"{', '.join(of)}: {text}" if of else text, **further}
     return field(default=default, metadata={"flags": flags, "of": of, "option": shown})
@@ -199,11 +195,7 @@ def worker_options(command: Callable[..., None]) -> Callable[..., None]:
 def workers_of(
     model: Model, *, prompts: int | None, ray: str | None, workers: int | None, ledger: str | None
 ) -> Iterator[dict[str, Any]]:
-    """The arguments of `Synthesizer.generate_all` for the workers that the options name.
-
-    Raises:
-        UsageError: both kinds are named, there is no ledger, or workers of Ray would share a server.
-    """
+    """The arguments of `Synthesizer.generate_all` for the workers that the options name."""
     if ray is None and workers is None:
         yield {}
         return

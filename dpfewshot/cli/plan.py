@@ -134,12 +134,7 @@ def comparison(rows: list[Compared], target_noise: float) -> Iterator[str]:
 
 
 def describe(plan: GenerationPlan, unit: str | None = None) -> str:
-    """The plan in a few lines, for people.
-
-    Args:
-        plan: to describe.
-        unit: the column that names whom a record belongs to; None if each record is a unit of its own.
-    """
+    """The plan in a few lines, for people; `unit` names the column of whom a record belongs to, if any."""
     settings = plan.settings
     sizes = (
         f"M={settings.prompts_per_draw} N={settings.records_per_prompt} T={settings.max_tokens} "

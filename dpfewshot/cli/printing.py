@@ -57,12 +57,7 @@ def warn(message: str) -> None:
 
 
 def publish(text: str, path: str | None, write: Callable[[str], object]) -> None:
-    """Print a release and write it to a file, if one is named. It is paid for: neither may lose the other.
-
-    Raises:
-        DPFewShotError: the file cannot be written.
-        OSError: the text cannot be printed.
-    """
+    """Print a release and write it to a file, if one is named. It is paid for: neither may lose the other."""
     try:
         click.echo(text)
     finally:
@@ -74,8 +69,7 @@ def publish(text: str, path: str | None, write: Callable[[str], object]) -> None
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """One line a row: the first column to the left, the others to the right, two spaces between columns.
 
-    Args:
-        rows: of equally many cells. A cell is shown on one line, without two spaces in a row.
+    A cell is shown on one line, without two spaces in a row.
     """
     shown = [[on_one_line(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
@@ -110,11 +104,7 @@ def in_options(message: str, command: click.Command | None = None) -> str:
     """Write arguments of Python as options of a command: `max_tokens=40` as `--max-tokens 40`.
 
     A word without "=" is an argument only if it has an underscore: "population" and "unit" are words too.
-    What the command has no option for stays as it is.
-
-    Args:
-        message: for whoever calls Python.
-        command: whose options count; None is the one that runs.
+    What the command, by default the one that runs, has no option for stays as it is.
     """
     context = click.get_current_context(silent=True)
     command = command or (context.command if context else None)

@@ -16,6 +16,7 @@ from dpfewshot.cli.models import Model
 from dpfewshot.cli.printing import Decorator, json_option, publish, quiet_option, stages
 from dpfewshot.cli.project import COLUMNS, HOLDOUT, AccountName, Budget, Data, Project, check_budget, takes
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
+from dpfewshot.runtime.files import read_text
 from dpfewshot.values import (
     PrivacyBudget,
     PrivacySpend,
@@ -309,10 +310,4 @@ def labels(*, project: Project, count: int, candidates: str | None, as_json: boo
 
 def _lines(path: str) -> list[str]:
     """Return the non-blank lines of a public file."""
-    try:
-        content = Path(path).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InvalidPlan(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InvalidPlan(f"{path}: is not UTF-8; convert the file") from None
-    return [line for line in content.split("\n") if line.strip()]
+    return [line for line in read_text(path, InvalidPlan).split("\n") if line.strip()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from dpfewshot.account.amounts import NOTHING, Amount
 from dpfewshot.certificates import Certificate
-from dpfewshot.demonstrations import formats
+from dpfewshot.demonstrations.card import DATA_FILE, data_card
 from dpfewshot.errors import InvalidRecords, MissingExtra
-from dpfewshot.prompts.few_shot import Text, prompt_format
-from dpfewshot.runtime.files import write_whole
+from dpfewshot.prompts.few_shot import Text, labelling_instruction, prompt_format
+from dpfewshot.runtime.files import read_text, write_whole
 from dpfewshot.tasks import Task
 from dpfewshot.tasks.layout import TextLayout, on_one_line
 from dpfewshot.values import Demonstration, PrivacySpend, counted, delta_text, epsilon_text
@@ -32,6 +33,8 @@ CERTIFICATE: Final = "certificate"
 """A further key of lines that have one: `Certificate.as_dict`."""
 
 _NUMBERS = (int, float)
+
+_OPENS_A_TEMPLATE = re.compile(r"\{(?=[{%#])")
 
 
 @dataclass(frozen=True)
@@ -141,15 +144,17 @@ class Demonstrations(Sequence[Demonstration]):
             task: its field names and labels make up the instruction; a built-in task has its paper's.
             instruction: for the system message instead; public.
         """
-        system = {"role": "system", "content": formats.system_message(task, instruction)}
-        return [system, *formats.turns(self.items)]
+        told = instruction or prompt_format(task).instruction or labelling_instruction(task)
+        messages = [{"role": "system", "content": told}]
+        for one in self.items:
+            messages.append({"role": "user", "content": one.text})
+            messages.append({"role": "assistant", "content": one.label})
+        return messages
 
     def to_anthropic(self, task: Task, *, instruction: str | None = None) -> dict[str, object]:
         """The `system` and `messages` of Anthropic's messages API; otherwise as `to_messages`."""
-        return {
-            "system": formats.system_message(task, instruction),
-            "messages": formats.turns(self.items),
-        }
+        system, *messages = self.to_messages(task, instruction=instruction)
+        return {"system": system["content"], "messages": messages}
 
     def to_dspy(self, *, text: str = "text", label: str = "label") -> list[dict[str, str]]:
         """The fields of a `dspy.Example` for each, which are also the demos of a saved DSPy program.
@@ -165,7 +170,8 @@ class Demonstrations(Sequence[Demonstration]):
 
         It formats the prompt of `to_prompt`. If a text has several fields, pass the value of the first one,
         and the others behind their names, as the examples have them.
-        `to_messages` gives what LangChain's chat models take.
+        `to_messages` gives what LangChain's chat models take. LangChain formats each example, joins them, and
+        formats the whole once more, so braces are doubled once in texts and twice in an example's template.
 
         Args:
             task: its field names precede texts and labels; a built-in task has its paper's.
@@ -174,14 +180,38 @@ class Demonstrations(Sequence[Demonstration]):
         Raises:
             InvalidTask: a demonstration has an unknown label, or other fields than the task.
         """
-        return formats.few_shot_template(self.items, task, instruction)
+        words = prompt_format(task)
+        opening, ending = _escaped(words.text_opening), _escaped(words.label_opening)
+        return {
+            "prefix": _escaped(instruction or words.instruction),
+            "examples": [
+                {"text": _escaped(text), "label": _escaped(word)}
+                for text, word in map(words.pair, self.items)
+            ],
+            "example_prompt": {
+                "input_variables": ["text", "label"],
+                "template": f"{_escaped(opening)} {{text}}{_escaped(ending)} {{label}}",
+            },
+            "suffix": f"{opening} {{text}}{ending}",
+            "example_separator": "\n\n",
+            "input_variables": ["text"],
+        }
 
     def to_promptfoo(self) -> list[dict[str, object]]:
         """Promptfoo's test cases: the variable `text`, and the label as the whole expected answer.
 
-        What promptfoo would read as a template or a file's name gets a space: "{{" becomes "{ {".
+        What promptfoo would read as a template or a file's name gets a space: "{{" becomes "{ {". Its own
+        ways to escape do not hold for variables (promptfoo's issue 10434).
         """
-        return formats.promptfoo_cases(self.items)
+        return [
+            {
+                "vars": {"text": _inert(one.text)},
+                "assert": [{"type": "equals", "value": _inert(one.label)}],
+                "options": {"transform": "output.trim()"},
+                "metadata": {"label": one.label, "certified": one.certified, "mechanism": one.mechanism},
+            }
+            for one in self.items
+        ]
 
     def to_folder(self, path: str | os.PathLike[str], *, title: str = "Demonstrations") -> None:
         """Write a data set for `datasets.load_dataset` and the Hugging Face hub: the lines, and a data card.
@@ -197,9 +227,8 @@ class Demonstrations(Sequence[Demonstration]):
         """
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
-        self.to_jsonl(folder / formats.DATA_FILE)
-        card = formats.data_card(self.items, self.spent, self.relation, title)
-        write_whole(folder / "README.md", card)
+        self.to_jsonl(folder / DATA_FILE)
+        write_whole(folder / "README.md", data_card(self.items, self.spent, self.relation, title))
 
     def to_prompt(self, task: Task, text: Text | None = None, *, instruction: str | None = None) -> str:
         """A plain few-shot prompt: the instruction, each text with its label, and the text to label.
@@ -249,6 +278,15 @@ class Demonstrations(Sequence[Demonstration]):
         return {name: [line.get(name) for line in lines] for name in names}
 
 
+def _escaped(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _inert(text: str) -> str:
+    broken = _OPENS_A_TEMPLATE.sub("{ ", text)
+    return f" {broken}" if broken.startswith("file://") else broken
+
+
 def json_line(demonstration: Demonstration) -> str:
     """The output line of a demonstration, with a line end."""
     return json.dumps(demonstration.as_line(), ensure_ascii=False) + "\n"
@@ -295,12 +333,8 @@ def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, Demonstr
     Raises:
         InvalidRecords: as `Demonstrations.from_jsonl`.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise InvalidRecords(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InvalidRecords(f"{path}: is not UTF-8") from None
+    lines = read_text(path, InvalidRecords).split("
+")
     for number, text in enumerate(lines, start=1):
         if not text.strip():
             continue

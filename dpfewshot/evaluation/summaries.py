@@ -82,10 +82,6 @@ class Difference:
 def summarise(cells: Iterable[Cell], *, calibration: Calibration = "contextual") -> list[Summary]:
     """Return one summary for each group of cells that differ only in repetition, in order of first cell.
 
-    Args:
-        cells: of any tasks, models and conditions.
-        calibration: of the classifications to summarise.
-
     Raises:
         InvalidRecords: a cell has no outcomes with this calibration.
     """

@@ -21,13 +21,18 @@ from dpfewshot.icl import Classifier, Extractor, batch_calibrated
 from dpfewshot.icl.extractor import same_label
 from dpfewshot.planning.document import MAYBE_NUMBER, MAYBE_TEXT, check
 from dpfewshot.releases.scoring import EXTRACTED_TOKENS
-from dpfewshot.runtime.files import write_errors
+from dpfewshot.runtime.files import read_text, write_errors
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
-Key: TypeAlias = tuple[str, str, str, str, str, float | None, int, int, int]
-"""What identifies a cell."""
+Key: TypeAlias = tuple[str | float | None, ...]
+"""What identifies a cell: the values of `_IDENTITY`."""
+
+_IDENTITY: Final = (
+    *("task", "model", "writer", "condition", "description"),
+    *("epsilon_asked", "shots", "repetition", "items"),
+)
 
 _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(("task", "model", "writer", "condition", "description", "outcomes"), (str,)),
@@ -83,17 +88,7 @@ class Cell:
     @property
     def key(self) -> Key:
         """What identifies the cell."""
-        return (
-            self.task,
-            self.model,
-            self.writer,
-            self.condition,
-            self.description,
-            self.epsilon_asked,
-            self.shots,
-            self.repetition,
-            self.items,
-        )
+        return tuple(getattr(self, name) for name in _IDENTITY)
 
     @property
     def accuracy(self) -> float:
@@ -167,12 +162,7 @@ def read_cells(path: str | os.PathLike[str]) -> list[Cell]:
     Raises:
         InvalidRecords: the file cannot be read, or a line is not a cell; the message names it.
     """
-    try:
-        *whole, _ = Path(path).read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise InvalidRecords(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InvalidRecords(f"{path}: is not UTF-8") from None
+    *whole, _ = read_text(path, InvalidRecords).split("\n")
     cells = []
     for number, line in enumerate(whole, start=1):
         try:
@@ -347,13 +337,7 @@ def _measured(experiment: Experiment, trial: Trial) -> Cell:
 
 @dataclass(frozen=True)
 class Score:
-    """The outcome of each item in order: "1" if it was right, "0" if not.
-
-    Attributes:
-        outcomes: with contextual calibration, or of extraction.
-        uncalibrated: without calibration; None for extraction.
-        batch_calibrated: with calibration by the test texts (`icl.batch_calibrated`); None for extraction.
-    """
+    """The outcome of each item in order: "1" if it was right, "0" if not. See `Cell`."""
 
     outcomes: str
     uncalibrated: str | None = None

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.planning import document
-from dpfewshot.runtime.files import write_whole
+from dpfewshot.runtime.files import read_text, write_whole
 from dpfewshot.values import PrivacySpend
 
 _MEMBERS: Final[Mapping[str, tuple[type, ...]]] = {
@@ -108,10 +107,9 @@ class Calibration:
         Raises:
             InvalidPlan: the file cannot be read, or is not a calibration.
         """
+        text = read_text(path, InvalidPlan)
         try:
-            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
-        except OSError as error:
-            raise InvalidPlan(f"{path}: cannot be read: {error.strerror}") from None
+            return cls.from_dict(json.loads(text))
         except InvalidPlan as error:
             raise InvalidPlan(f"{path}: {error}") from None
         except (ValueError, RecursionError):

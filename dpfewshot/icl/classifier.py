@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Final, overload
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidTask
 from dpfewshot.icl.calibration import Calibration
-from dpfewshot.icl.prompt import FewShotPrompt, no_answer
+from dpfewshot.icl.prompt import FewShotPrompt, Labeller, Question, no_answer
 from dpfewshot.prompts.few_shot import PromptFormat, Text
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
@@ -44,15 +43,14 @@ class Prediction:
         return max(self.probabilities)
 
 
-class Classifier:
+class Classifier(Labeller[Prediction]):
     """Labels texts by the probability of each label after a few-shot prompt.
 
     A label of several tokens is scored as a whole (see `LabelTree`). Contextual calibration divides the
     probabilities p by p_cf, those of content-free texts, and normalises: W = diag(p_cf)⁻¹ and b = 0 of Zhao
     et al. p_cf is the mean over `CONTENT_FREE`, normalised over the labels.
 
-    The prefix of instruction and demonstrations is evaluated once if the backend can keep it. A classifier is
-    immutable, so threads may share it.
+    The prefix of instruction and demonstrations is evaluated once if the backend can keep it.
 
     Args:
         task: a task with labels, or the prompt's format.
@@ -84,8 +82,7 @@ class Classifier:
         *,
         calibration: Calibration | None = None,
     ) -> None:
-        self._prompt = FewShotPrompt(task, backend, demonstrations)
-        self.format = self._prompt.format
+        super().__init__(FewShotPrompt(task, backend, demonstrations), _BATCH)
         if self.format.labels is None:
             raise InvalidTask("the task's labels are free: use Extractor, or give the labels to choose from")
         self.labels: tuple[str, ...] = self.format.labels
@@ -105,25 +102,6 @@ class Classifier:
     def __repr__(self) -> str:
         return f"Classifier(labels={self.labels}, calibrated={self.calibrated})"
 
-    @overload
-    def predict(self, texts: Text) -> str: ...  # type: ignore[overload-overlap]  # a str is an iterable of str
-    @overload
-    def predict(self, texts: Iterable[Text]) -> list[str]: ...
-    @redacts_errors(None)
-    def predict(self, texts: Text | Iterable[Text]) -> str | list[str]:
-        """Return the likeliest label of one text, or a list for several.
-
-        A text of several fields is a mapping of each field's name to its value, or a demonstration's text.
-
-        Raises:
-            InvalidRecords: a text is blank, not a string, or lacks a field. The message names its position,
-                never the text.
-            BackendError: the model failed, or cannot evaluate a text; the message names its position.
-        """
-        if isinstance(texts, (str, Mapping)):
-            return next(self.stream([texts])).label
-        return [one.label for one in self.stream(texts, batch_size=_BATCH)]
-
     @redacts_errors(None)
     def predict_proba(self, texts: Text | Iterable[Text]) -> NDArray[np.float64]:
         """Return the probability of each label, for one text or several; errors are those of `predict`.
@@ -135,23 +113,12 @@ class Classifier:
         rows = [one.probabilities for one in self.stream(given, batch_size=_BATCH)]
         return np.array(rows, dtype=np.float64).reshape(-1, len(self.labels))
 
-    @redacts_errors(None)
-    def stream(self, texts: Iterable[Text], *, batch_size: int = 1) -> Iterator[Prediction]:
-        """Yield predictions in the order of the texts; errors are those of `predict`.
+    def _answers(self, batch: Sequence[Question]) -> Iterator[Prediction]:
+        for row in np.exp(_normalised(self._logprobs(batch) - self.bias)):
+            yield Prediction(self.labels[int(row.argmax())], tuple(row.tolist()))
 
-        Args:
-            texts: read lazily.
-            batch_size: the number of texts to read ahead and send together, at least 1. A server evaluates
-                them in parallel; a model in this process gains nothing. An error in one text precedes all
-                predictions of its batch.
-        """
-        if batch_size < 1:
-            raise InvalidPlan(f"batch_size must be at least 1, not {batch_size}")
-        items = self._prompt.questions(texts)
-        while batch := list(islice(items, batch_size)):
-            logprobs = self._logprobs(batch) - self.bias
-            for row in np.exp(_normalised(logprobs)):
-                yield Prediction(self.labels[int(row.argmax())], tuple(row.tolist()))
+    def _label(self, answer: Prediction) -> str:
+        return answer.label
 
     def _released(self, calibration: Calibration) -> NDArray[np.float64]:
         """Return the released bias, shape (labels,), if it is this prompt's."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import islice
+from typing import Generic, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +17,16 @@ from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, Tokens, clo
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidRecords, InvalidTask
 from dpfewshot.prompts.chat import ChatTurns, chat_turns
 from dpfewshot.prompts.few_shot import PromptFormat, Text, prompt_format
-from dpfewshot.runtime.redaction import is_failure, may_pass
+from dpfewshot.runtime.redaction import is_failure, may_pass, redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
 _NEVER_NOTHING = np.finfo(np.float64).tiny
+
+Answer = TypeVar("Answer")
+
+Question = tuple[int, list[int]]
+"""The position of a text, and its tokens up to where its label follows."""
 
 
 class LabelTree:
@@ -66,14 +74,11 @@ class LabelTree:
         ]
 
     def logprobs(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the log-probability of each label.
+        """Return the log-probability of each label, shape (texts, labels).
 
         Args:
             rows: log-probabilities of the support after each beginning, in nats, shape
                 (texts, beginnings, tokens of the support).
-
-        Returns:
-            Nats, shape (texts, labels); the probabilities of a text sum to at most 1.
         """
         scores = np.empty((len(rows), len(self._steps)))
         for label, (steps, longer) in enumerate(zip(self._steps, self._longer, strict=True)):
@@ -144,7 +149,7 @@ class FewShotPrompt:
         ]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
-    def questions(self, texts: Iterable[Text]) -> Iterator[tuple[int, list[int]]]:
+    def questions(self, texts: Iterable[Text]) -> Iterator[Question]:
         """Lazily yield each text's position and its tokens (see `question`).
 
         Raises:
@@ -168,12 +173,7 @@ class FewShotPrompt:
             yield position, tokens
 
     def question(self, text: str, longest: int | None = None) -> list[int]:
-        """Return the tokens of a text and of the label's field, as they follow the prefix.
-
-        Args:
-            text: as in `PromptFormat.question`.
-            longest: the most characters of a field; None for no limit.
-        """
+        """Return the tokens of a text and of the label's field, as they follow the prefix."""
         if self._turns is None:
             return self._following(self._text_field, self.format.question(text, longest))
         asked = f"{self._text_field} {self.format.written(text, longest)}"
@@ -184,11 +184,7 @@ class FewShotPrompt:
         return self._following(self._label_field, f"{self._label_field} {word}")
 
     def label_tree(self) -> LabelTree:
-        """Return the tree of all labels' tokens.
-
-        Raises:
-            InvalidTask: two labels have the same tokens.
-        """
+        """Return the tree of all labels' tokens."""
         return LabelTree([self.label(word) for word in self.format.words], self.backend.vocabulary_size)
 
     def block(
@@ -204,15 +200,10 @@ class FewShotPrompt:
     def label_logprobs(
         self, tree: LabelTree, questions: Sequence[Tokens], *, private: bool = False
     ) -> NDArray[np.float64]:
-        """Return the log-probability of each label after each question.
+        """Return the log-probability of each label after each question, in nats, shape (questions, labels).
 
-        Args:
-            tree: of the labels.
-            questions: the tokens of each text (see `question`).
-            private: whether each prompt is evaluated by itself, as the guarantee needs for private records.
-
-        Returns:
-            Nats, shape (questions, labels); NaN or -inf where the backend has no answer.
+        It is NaN or -inf where the backend has no answer. With `private`, each prompt is evaluated by itself,
+        as the guarantee needs for private records.
         """
         if private:
             return tree.logprobs(self._rows_by_steps(tree, questions))
@@ -240,11 +231,7 @@ class FewShotPrompt:
         return rows
 
     def answers(self, block: PromptBlock, rows: int, support: Tokens | None = None) -> NDArray[np.float64]:
-        """Return a block's answers in double precision, shape (rows, tokens of the support or V).
-
-        Raises:
-            BackendError: the backend's array has another shape.
-        """
+        """Return a block's answers in double precision, shape (rows, tokens of the support or V)."""
         with np.errstate(all="ignore"):  # a warning would tell of one record
             logprobs = np.asarray(block.next_token_logprobs(support), dtype=np.float64)
         columns = self.backend.vocabulary_size if support is None else len(support)
@@ -268,6 +255,59 @@ class FewShotPrompt:
         if tokens[: len(before)] == before:
             return tokens[len(before) :]
         return self.backend.tokenize(whole.removeprefix(field))  # the tokenizer merges over the boundary
+
+
+class Labeller(ABC, Generic[Answer]):
+    """Answers texts, batch by batch, after one few-shot prompt. Immutable, so threads may share it.
+
+    Args:
+        prompt: what precedes the texts.
+        batch: the number of texts that `predict` sends together.
+    """
+
+    def __init__(self, prompt: FewShotPrompt, batch: int) -> None:
+        self._prompt, self._batch = prompt, batch
+        self.format = prompt.format
+
+    @overload
+    def predict(self, texts: Text) -> str: ...  # type: ignore[overload-overlap]  # a str is an iterable of str
+    @overload
+    def predict(self, texts: Iterable[Text]) -> list[str]: ...
+    @redacts_errors(None)
+    def predict(self, texts: Text | Iterable[Text]) -> str | list[str]:
+        """Return the label of one text, or a list for several. The label that a model writes may be empty.
+
+        A text of several fields is a mapping of each field's name to its value, or a demonstration's text.
+
+        Raises:
+            InvalidRecords: a text is blank, not a string, or lacks a field. The message names its position,
+                never the text.
+            BackendError: the model failed, or cannot evaluate a text; the message names its position.
+        """
+        if isinstance(texts, (str, Mapping)):
+            return self._label(next(self.stream([texts])))
+        return [self._label(answer) for answer in self.stream(texts, batch_size=self._batch)]
+
+    @redacts_errors(None)
+    def stream(self, texts: Iterable[Text], *, batch_size: int = 1) -> Iterator[Answer]:
+        """Yield answers in the order of the texts; errors are those of `predict`.
+
+        Args:
+            texts: read lazily.
+            batch_size: the number of texts to read ahead and evaluate together, at least 1. Each is answered
+                as if alone, but an error in one text precedes all answers of its batch.
+        """
+        if batch_size < 1:
+            raise InvalidPlan(f"batch_size must be at least 1, not {batch_size}")
+        items = self._prompt.questions(texts)
+        while batch := list(islice(items, batch_size)):
+            yield from self._answers(batch)
+
+    @abstractmethod
+    def _answers(self, batch: Sequence[Question]) -> Iterator[Answer]: ...
+
+    @abstractmethod
+    def _label(self, answer: Answer) -> str: ...
 
 
 def no_answer(position: int | None) -> BackendError:

@@ -51,13 +51,7 @@ class Tokenizer(Protocol):
 
 
 def none_if_unusable(work: Callable[[], Result], *, public: Callable[[], object]) -> Result | None:
-    """Return what a tokenizer makes of one record, or None if it fails on it.
-
-    A record is at fault only if the tokenizer still does public work.
-
-    Args:
-        work: on the record.
-        public: the same kind of work on a public text.
+    """Return what a tokenizer makes of one record, or None if it fails on it but still does `public` work.
 
     Raises:
         BackendError: the tokenizer is unavailable, through no fault of a record; retryable.
@@ -114,12 +108,9 @@ class PromptWriter:
 
     Args:
         task: its instruction and fields are used.
-        tokenizer: the backend.
+        tokenizer: the backend. With `chat=True` it must give a template that can be used.
         record_token_cap: the most tokens of a record's text, and of its label if labels are free, in a
             prompt. The rest is dropped, record by record, and no character is cut.
-
-    Raises:
-        BackendError: the task has `chat=True`, and the backend gives no template that can be used.
     """
 
     task: Task
@@ -160,13 +151,7 @@ class PromptWriter:
         return LabelPrompts(prefix, [*opener], [*self._between], opening, self._further)
 
     def body(self, record: Record) -> Body:
-        """Return one record's tokens after its opener; None if it cannot be tokenised.
-
-        A record is at fault only if a public text can be tokenised, and read again.
-
-        Raises:
-            BackendError: the tokenizer is unavailable, through no fault of a record; retryable.
-        """
+        """Return one record's tokens after its opener; None if it cannot be tokenised."""
         return none_if_unusable(
             lambda: self._body(record),
             public=lambda: self.tokenizer.detokenize(self.tokenizer.tokenize(self.task.preamble())),

@@ -23,11 +23,7 @@ TextColumns: TypeAlias = str | Sequence[str] | Mapping[str, str]
 
 
 def columns_for(text: TextColumns, label: str, unit: str | None) -> Columns:
-    """The columns that a caller names.
-
-    Raises:
-        InvalidRecords: `text` is neither a string, nor several, nor a mapping of strings.
-    """
+    """The columns that a caller names: `text` is a string, several, or a mapping of strings."""
     if isinstance(text, str):
         return Columns(text, label, unit)
     named: list[tuple[str, str]] = []
@@ -46,11 +42,7 @@ def columns_for(text: TextColumns, label: str, unit: str | None) -> Columns:
 
 
 def columns_to_read(columns: Columns, present: Sequence[object]) -> list[str]:
-    """The table's columns that hold the values, each once.
-
-    Raises:
-        InvalidRecords: the table does not have exactly one column of a name.
-    """
+    """The table's columns that hold the values, each once. The table must have exactly one of each name."""
     found = []
     for path in _paths(columns):
         name = path if path in present else path.partition(".")[0]
@@ -62,11 +54,7 @@ def columns_to_read(columns: Columns, present: Sequence[object]) -> list[str]:
 
 
 def check_fields(task: Task, records: Sequence[Record]) -> None:
-    """Refuse records that were read with other text fields than the task has: public names alone.
-
-    Raises:
-        InvalidRecords: says how to read them.
-    """
+    """Refuse records that were read with other text fields than the task has; say how to read them."""
     layout = task.layout
     expected = layout.fields if len(layout.fields) > 1 else ()
     if tuple(name for name, _ in columns_of(records).fields) == expected:
@@ -82,15 +70,7 @@ def check_fields(task: Task, records: Sequence[Record]) -> None:
 
 
 def records_of(rows: Iterable[tuple[str, object]], columns: Columns) -> Iterator[Record]:
-    """The records of rows, at least one.
-
-    Args:
-        rows: each with its position, for messages.
-        columns: that are read.
-
-    Raises:
-        InvalidRecords: a row cannot be used. The message has its position, and quotes none of it.
-    """
+    """The records of rows, at least one. What cannot be used is refused by its position, and never quoted."""
     where = ""
     for where, row in rows:
         try:
@@ -102,11 +82,7 @@ def records_of(rows: Iterable[tuple[str, object]], columns: Columns) -> Iterator
 
 
 def record_of(row: object, columns: Columns) -> Record:
-    """The record of one row.
-
-    Raises:
-        InvalidRecords: the row cannot be used. The message quotes none of it.
-    """
+    """The record of one row, which is refused without a quotation if it cannot be used."""
     if isinstance(row, Record):
         return _checked(row, columns)
     if not isinstance(row, Mapping):

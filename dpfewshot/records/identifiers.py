@@ -86,12 +86,7 @@ def mask_identifiers(records: Any, *, language: str = "en") -> Records | StoredR
 
 
 class MaskedRecords(StoredRecords):
-    """Records in their file, masked when they are read. Nothing of them is in the repr.
-
-    Args:
-        records: that stay in their file.
-        language: as in `mask_identifiers`.
-    """
+    """Records in their file, masked when they are read. Nothing of them is in the repr."""
 
     def __init__(self, records: StoredRecords, language: str) -> None:
         self.columns = _masked_columns(records.columns, language)
@@ -114,11 +109,7 @@ class MaskedRecords(StoredRecords):
 
     @redacts_errors(InvalidRecords, "masking")
     def __getitem__(self, row: Any) -> Any:
-        """One record, or a list of them for a slice.
-
-        Raises:
-            InvalidRecords: the file has changed, or a record cannot be read or masked.
-        """
+        """One record, or a list of them for a slice; refused if one cannot be read or masked."""
         found = self._records[row]
         return self._whole(found) if isinstance(found, Record) else [self._whole(one) for one in found]
 
@@ -134,11 +125,7 @@ class MaskedRecords(StoredRecords):
         return [None if one is None else _masked(one, self.columns, self._language) for one in found]
 
     def check(self) -> None:
-        """See `StoredRecords.check`.
-
-        Raises:
-            MissingExtra: Presidio is not installed here.
-        """
+        """See `StoredRecords.check`. Presidio must be installed here too."""
         _recognizers(self._language)
         self._records.check()
 

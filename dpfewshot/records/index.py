@@ -95,13 +95,9 @@ def index_records(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _Place:
-    """Where records lie. Its repr does not show the digest.
+    """Where records lie: the path of their file, what is read, the file's SHA-256, and the index if kept.
 
-    Attributes:
-        path: of their file, absolute.
-        columns: that are read.
-        digest: the SHA-256 of the file, in hexadecimal.
-        index: the file that keeps the index, absolute; None for one without a name.
+    Paths are absolute. The repr does not show the digest.
     """
 
     path: Path
@@ -115,12 +111,6 @@ class IndexedRecords(StoredRecords):
 
     A pickled copy opens the index when it is first read, so that a worker can tell what is wrong with it. If
     the index has no name, the copy makes its own.
-
-    Args:
-        place: of the records.
-        label_rows: as in `StoredRecords`.
-        unit_rows: as in `StoredRecords`.
-        index: the open index; None for a copy.
     """
 
     def __init__(
@@ -200,13 +190,7 @@ class IndexedRecords(StoredRecords):
 class _Pinned:
     """Files that must not change, open: one that takes the name of another later is not read.
 
-    Args:
-        path: their name in messages.
-        files: regular files.
-
-    Raises:
-        OSError: it cannot be opened.
-        InvalidRecords: it is a pipe or a device.
+    `path` is their name in messages. Each must be a regular file.
     """
 
     def __init__(self, path: Path, files: Iterable[Path]) -> None:
@@ -234,11 +218,7 @@ class _Pinned:
         return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
     def check(self) -> None:
-        """Refuse a file that was written to, or truncated, since it was opened.
-
-        Raises:
-            InvalidRecords: its size or its time of modification is another, or it cannot be read at all.
-        """
+        """Refuse a file that was written to, truncated or lost since it was opened."""
         try:
             changed = self._seen() != self._state
         except OSError:
@@ -269,12 +249,7 @@ class _Columns:
 
 
 class _Index:
-    """An Arrow file of records, mapped into memory.
-
-    Args:
-        file: that `_write` wrote.
-        place: of the records.
-        pinned: what must not change.
+    """An Arrow file of records that `_write` wrote, mapped into memory. What is `pinned` must not change.
 
     Attributes:
         label_rows: see `StoredRecords`.

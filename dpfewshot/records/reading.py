@@ -193,11 +193,7 @@ def _rows_of_dataset(dataset: Any) -> Iterator[object]:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The file that a path names, or those of a data set that `datasets` saved, in its own order.
-
-    Raises:
-        InvalidRecords: there is none.
-    """
+    """The file that a path names, or those of a data set that `datasets` saved, in its own order."""
     if not path.exists():
         raise InvalidRecords("no such file")
     if not path.is_dir():
@@ -212,12 +208,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def rows_of(path: Path, files: Sequence[BufferedIOBase], columns: Columns) -> Rows:
-    """The rows of files.
-
-    Args:
-        path: it tells what the files are.
-        files: those of `files_of`, open.
-        columns: that are read.
+    """The rows of the open `files` of `files_of`; the path's name tells their kind.
 
     Raises:
         InvalidRecords: a file cannot be used, or its kind is unknown.
@@ -306,10 +297,7 @@ def _csv_rows(files: Sequence[BufferedIOBase], columns: Columns) -> Rows:
 
 
 def _separator(header: str, columns: Columns) -> str:
-    """What separates the columns: what splits the first line into those that are asked for.
-
-    Without one, it is what splits the line most often, and a comma among equals.
-    """
+    """What splits the first line into the columns that are asked for, or else into most columns."""
     split: dict[str, list[str]] = {}
     for separator in SEPARATORS:
         with suppress(csv.Error, StopIteration):
@@ -337,8 +325,7 @@ def _parquet_rows(file: BufferedIOBase, columns: Columns) -> Iterator[object]:
     with refused_if_damaged("is damaged, or not a Parquet file"):
         reader = parquet.ParquetFile(file, pre_buffer=False)
         names = columns_to_read(columns, list(reader.schema_arrow.names))
-        for batch in reader.iter_batches(_BATCH, columns=names, use_threads=False):
-            yield from _batch_rows(batch, names)
+        yield from _rows_of_batches(reader.iter_batches(_BATCH, columns=names, use_threads=False), names)
 
 
 def _arrow_rows(file: BufferedIOBase, columns: Columns) -> Iterator[object]:
@@ -352,15 +339,14 @@ def _arrow_rows(file: BufferedIOBase, columns: Columns) -> Iterator[object]:
             batches = map(reader.get_batch, range(reader.num_record_batches))
         else:
             reader = batches = arrow.ipc.open_stream(file)
-        names = columns_to_read(columns, list(reader.schema.names))
-        for each in batches:
-            batch = each.select(names)
-            batch.validate(full=True)  # Arrow follows an offset beyond its buffer, and ends the process
-            yield from _batch_rows(batch, names)
+        yield from _rows_of_batches(batches, columns_to_read(columns, list(reader.schema.names)))
 
 
-def _batch_rows(batch: Any, names: Sequence[str]) -> Iterator[object]:
-    return zipped(names, [[value.as_py() for value in batch.column(name)] for name in names])
+def _rows_of_batches(batches: Iterable[Any], names: Sequence[str]) -> Iterator[object]:
+    for each in batches:
+        batch = each.select(names)
+        batch.validate(full=True)  # Arrow follows an offset beyond its buffer, and ends the process
+        yield from zipped(names, [column.to_pylist() for column in batch.columns])
 
 
 def zipped(names: Sequence[str], values: list[list[object]]) -> Iterator[dict[str, object]]:
@@ -380,14 +366,7 @@ def _table_rows(rows: Callable[[BufferedIOBase, Columns], Iterator[object]]) -> 
 
 
 def pyarrow_for(what: str) -> Any:
-    """The package pyarrow.
-
-    Args:
-        what: is done with it, for the message.
-
-    Raises:
-        MissingExtra: it is not installed.
-    """
+    """The package pyarrow. Without it, `MissingExtra` names what it is for."""
     try:
         import pyarrow as pa
         import pyarrow.ipc

@@ -81,18 +81,11 @@ class UnitSequence(Sequence[Unit]):
             yield from self._read(rows[start : start + _BLOCK].tolist())
 
     def records(self) -> list[Record | None]:
-        """All records, unit by unit.
-
-        Raises:
-            InvalidRecords: the records' file changed since it was indexed.
-        """
+        """All records, unit by unit; refused as by `check`."""
         return self._read(self._rows.tolist())
 
     def take(self, drawn: Iterable[tuple[int, int]]) -> list[Record | None]:
-        """Read single records.
-
-        Args:
-            drawn: pairs of a unit and one of its records, both as positions.
+        """Read single records: pairs of a unit and one of its records, both as positions.
 
         Raises:
             InvalidRecords: the records' file changed since it was indexed.
@@ -100,11 +93,7 @@ class UnitSequence(Sequence[Unit]):
         return self._read([int(self._rows[self._first(unit) + record]) for unit, record in drawn])
 
     def check(self) -> None:
-        """Refuse records whose file changed since it was indexed, whatever is drawn from it.
-
-        Raises:
-            InvalidRecords: as above.
-        """
+        """Refuse records whose file changed since it was indexed, whatever is drawn from it."""
         if isinstance(self._records, StoredRecords):
             self._records.check()
 

@@ -165,7 +165,7 @@ def choose(
             measured = [measures.outcomes(each, advance) for each in scorers]
         permit = charged(reservation, scorers[0])
         sums = [chooses.score(each, likelihood=score == LIKELIHOOD) for each in chosen_by]
-        index = Selection(mechanism.rate).release(np.array(sums, dtype=np.int64), permit, random_source)
+        index = Selection(mechanism.rate).choose(np.array(sums, dtype=np.int64), permit, random_source)
         compared = list(dict.fromkeys((index, prompts.index(baseline))))
         accuracies = _accuracies(
             measures.cells([measured[each] for each in compared]), mechanism.rate, permit, random_source
@@ -228,7 +228,7 @@ def _accuracies(
     cells: Integers, rate: Fraction, permit: Permit, random_source: RandomSource | None
 ) -> list[Estimate]:
     """Release the counts of right and wrong, and estimate each prompt's accuracy from them."""
-    counts = Measurement(rate).release(cells, permit, random_source)
+    counts = Measurement(rate).measure(cells, permit, random_source)
     noise = Noise(scale_of(rate), terms=counts.ndim)
     by_prompt = [np.moveaxis(counts, axis, 0) for axis in range(counts.ndim)]
     return [estimate(float(right.sum()), float(wrong.sum()), noise) for wrong, right in by_prompt]

@@ -27,6 +27,7 @@ from dpfewshot.exact.choice import discrete_laplace
 from dpfewshot.exact.normal import exponential_of_minus
 from dpfewshot.records import as_records
 from dpfewshot.records.units import units_by_label
+from dpfewshot.releases.selection import scale_of
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import PrivacySpend, Record, Relation, as_float, check_whole, unit_of
 
@@ -113,7 +114,7 @@ def release_labels(
     votes = votes_of(checked)
     permit = _paid(mechanism, account)
     return LabelRelease(
-        labels=tuple(mechanism.release(votes, permit, random_source)),
+        labels=tuple(mechanism.choose(votes, permit, random_source)),
         spent=mechanism.cost.as_spend() if random_source is None else None,
         relation=relation,
         certified=random_source is None,
@@ -173,12 +174,12 @@ class _NoisyMax:
     def rate(self) -> Fraction:
         return Fraction(self.cost.as_target().epsilon) / self.count
 
-    def release(self, votes: Votes, permit: Permit, random_source: RandomSource | None) -> list[str]:
+    def choose(self, votes: Votes, permit: Permit, random_source: RandomSource | None) -> list[str]:
         left = list(self.candidates)
         scores = np.array([votes.get(label, 0) for label in left], dtype=np.int64)
         released: list[str] = []
         for _ in range(self.rounds):
-            permit.use(_scale(self.rate))
+            permit.use(scale_of(self.rate))
             winner = _core.permute_and_flip(scores, *self.rate.as_integer_ratio(), random_source)
             released.append(left.pop(winner))
             scores = np.delete(scores, winner)
@@ -187,10 +188,7 @@ class _NoisyMax:
 
 @dataclass(frozen=True)
 class _StabilityHistogram:
-    """Releases the labels with the most noisy votes among those that reach the threshold.
-
-    The attributes are those of `_NoisyMax`.
-    """
+    """Releases the labels with the most noisy votes among those that reach the threshold. See `_NoisyMax`."""
 
     count: int
     epsilon: float
@@ -206,8 +204,8 @@ class _StabilityHistogram:
     def rate(self) -> Fraction:
         return Fraction(self.cost.as_target().epsilon)
 
-    def release(self, votes: Votes, permit: Permit, random_source: RandomSource | None) -> list[str]:
-        permit.use(_scale(self.rate))
+    def choose(self, votes: Votes, permit: Permit, random_source: RandomSource | None) -> list[str]:
+        permit.use(scale_of(self.rate))
         threshold = smallest_threshold(self.rate, Fraction(self.cost.as_target().delta))
         noisy = {
             label: votes[label] + discrete_laplace(*self.rate.as_integer_ratio(), random_source)
@@ -268,14 +266,9 @@ def _paid(mechanism: _Mechanism, account: Account | None) -> Permit:
         "count": mechanism.count,
         "epsilon": mechanism.cost.as_spend().epsilon,
     }
-    terms = Terms(mechanism.cost, None, 1, mechanism.rounds, _scale(mechanism.rate), details)
+    terms = Terms(mechanism.cost, None, 1, mechanism.rounds, scale_of(mechanism.rate), details)
     reservation = Reservation.make(account, terms)
     try:
         return reservation.draw()
     finally:
         reservation.close()
-
-
-def _scale(rate: Fraction) -> float:
-    """The noise's scale in votes."""
-    return float(1 / rate)

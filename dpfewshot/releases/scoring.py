@@ -47,11 +47,9 @@ Progress = Callable[[int, int], object]
 
 @contextmanager
 def scoring_progress(steps: int, on_progress: Progress | None) -> Iterator[Callable[[], None]]:
-    """Show a bar on standard error, if that is a terminal, and give the function that advances it by a step.
+    """Show a bar on a terminal's standard error, and give the function that advances it by a step.
 
-    Args:
-        steps: public. The number of records is not: a sample's size is private.
-        on_progress: called after each step.
+    `steps` is public. The number of records is not: a sample's size is private.
     """
     done = 0
 
@@ -107,11 +105,10 @@ class Scorer(ABC):
         """
 
     def check_backend(self) -> None:
-        """Ask the model for a public answer, and look whether it still states batch invariance.
+        """Ask the model for a public answer: if it gives none, what it made of records may be noise alone.
 
         Raises:
-            BackendError: the model does not answer: what it made of records may be noise alone.
-            BackendNotBatchInvariant: it found itself not invariant meanwhile.
+            BackendError: it does not answer, or found itself not batch-invariant meanwhile.
         """
         with failing_as_backend():
             question = self._prompt.question(_PUBLIC_TEXT)
@@ -168,27 +165,14 @@ def _require_batch_invariance(backend: LogprobBackend) -> None:
 
 
 def charged(reservation: Reservation, scorers: Iterable[Scorer]) -> Permit:
-    """Charge a release of what models made of records, if each model passes `Scorer.check_backend`.
-
-    Args:
-        reservation: for one draw.
-        scorers: one of each model, which have scored already.
-    """
+    """Charge a release of what models made of records, if each of them passes `Scorer.check_backend`."""
     for scorer in scorers:
         scorer.check_backend()
     return reservation.draw()
 
 
 class LabelScorer(Scorer):
-    """Gives private texts the probability of each label, as `icl.Classifier` does.
-
-    Args:
-        task: a task with labels, or the prompt's wording.
-        backend: as in `Scorer`.
-        demonstrations: as in `Scorer`.
-        calibrated: as in `icl.Classifier`.
-        calibration: as in `icl.Classifier`.
-        record_token_cap: as in `Scorer`.
+    """Gives private texts the probability of each label, as `icl.Classifier` does, whose arguments it takes.
 
     Attributes:
         labels: in the task's order.
@@ -213,13 +197,9 @@ class LabelScorer(Scorer):
         self._check_context(max(len(beginning) for beginning in self._tree.beginnings))
 
     def probabilities(self, records: Sequence[Record | None]) -> NDArray[np.float64]:
-        """Return the probability of each label for each record's text.
+        """Return the probability of each label for each record's text, shape (records, labels).
 
-        Returns:
-            Shape (records, labels). A row sums to 1, or is zero where the model has no answer.
-
-        Raises:
-            BackendError: the model or its server failed, for a cause that is not one record.
+        A row sums to 1, or is zero where the model has no answer.
         """
         rows = np.zeros((len(records), len(self.labels)))
         for positions, asked, _ in self._batches(records):

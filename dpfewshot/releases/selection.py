@@ -121,7 +121,7 @@ class Selection:
 
     rate: Fraction
 
-    def release(self, scores: Integers, permit: Permit, random_source: RandomSource | None = None) -> int:
+    def choose(self, scores: Integers, permit: Permit, random_source: RandomSource | None = None) -> int:
         """Return the index of the chosen candidate.
 
         Args:
@@ -143,7 +143,7 @@ class Measurement:
 
     rate: Fraction
 
-    def release(
+    def measure(
         self, cells: Integers, permit: Permit, random_source: RandomSource | None = None
     ) -> NDArray[np.float64]:
         """Return the noisy counts, in units.
@@ -226,13 +226,7 @@ _BISECTIONS: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """An accuracy in 0..1, with its 95 % confidence interval. Released: publish it.
-
-    Attributes:
-        value: the estimate.
-        low: the interval's lower end.
-        high: the interval's upper end.
-    """
+    """An accuracy in 0..1, with the ends of its 95 % confidence interval. Released: publish it."""
 
     value: float
     low: float
@@ -252,11 +246,7 @@ class Estimate:
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Self:
-        """Read what `as_dict` returned.
-
-        Raises:
-            InvalidPlan: a value is missing, or not in 0 ≤ low ≤ value ≤ high ≤ 1.
-        """
+        """Read what `as_dict` returned, where 0 ≤ low ≤ value ≤ high ≤ 1."""
         told = document.check("an estimate", told, dict.fromkeys(("value", "low", "high"), document.NUMBER))
         value, low, high = float(told["value"]), float(told["low"]), float(told["high"])
         if not 0 <= low <= value <= high <= 1:

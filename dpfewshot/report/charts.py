@@ -92,12 +92,7 @@ class Scale:
 class Drawing:
     """An SVG image with a title and a description for readers who cannot see it.
 
-    Args:
-        name: its id, unique on the page: letters, digits and hyphens.
-        title: its title.
-        description: what it shows, in words.
-        width: in the drawing's units, roughly pixels.
-        height: in the same units.
+    `name` is its id, unique on the page: letters, digits and hyphens. Sizes are roughly pixels.
     """
 
     def __init__(
@@ -152,16 +147,7 @@ class Swatch(Drawing):
 
 
 class Plot(Drawing):
-    """A drawing with two axes.
-
-    Args:
-        name: as in `Drawing`, like the next two.
-        title: see above.
-        description: see above.
-        across: the values at the left and right ends.
-        up: the values at the bottom and the top.
-        axes: the labels of the axes, horizontal and vertical.
-    """
+    """A drawing with two axes: the values at their ends, and their labels, horizontal and vertical."""
 
     def __init__(
         self,

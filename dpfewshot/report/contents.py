@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from dpfewshot.account.amounts import Amount
@@ -20,6 +19,7 @@ from dpfewshot.releases.choice import Choice
 from dpfewshot.report.charts import Panel, panels
 from dpfewshot.report.promise import Promise
 from dpfewshot.report.spending import Spending, spending_of
+from dpfewshot.runtime.files import read_text
 from dpfewshot.values import PrivacySpend
 
 File = str | os.PathLike[str]
@@ -45,11 +45,7 @@ class PlanDocument:
 
 
 def read_plan(path: File) -> PlanDocument:
-    """Read a plan, or a plan with its demonstrations.
-
-    Raises:
-        InvalidReport: the file cannot be read, or is not a plan.
-    """
+    """Read a plan, or a plan with its demonstrations; `InvalidReport` names a file that is neither."""
     document = _json(path, "plan")
     plan, lines = document.get("plan", document), document.get("demonstrations")
     try:
@@ -67,11 +63,7 @@ def read_plan(path: File) -> PlanDocument:
 
 
 def read_choice(path: File) -> Choice:
-    """Read what `dpfewshot choose --json` prints.
-
-    Raises:
-        InvalidReport: the file cannot be read, or is not a choice.
-    """
+    """Read what `dpfewshot choose --json` prints; `InvalidReport` names a file that is something else."""
     try:
         return Choice.from_dict(_json(path, "choose"))
     except InvalidPlan as error:
@@ -100,12 +92,9 @@ def _is_text(finding: AuditFinding) -> bool:
 
 
 def _json(path: File, command: str) -> dict[str, Any]:
+    text = read_text(path, InvalidReport)
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidReport(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InvalidReport(f"{path}: is not UTF-8") from None
+        document = json.loads(text)
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):

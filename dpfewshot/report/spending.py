@@ -62,9 +62,7 @@ class Moment:
 class StratumTotal:
     """All plans over one stratum of the data set; over all of it, if the scope is None.
 
-    Attributes:
-        spend: the sum of their costs.
-        divergence: the sum of their Rényi divergences, and of ε for plans that have none.
+    Its divergence sums their Rényi divergences, and ε for plans that have none.
     """
 
     scope: str | None
@@ -127,11 +125,7 @@ class Spending:
 
 
 def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
-    """Return an account's spending.
-
-    Args:
-        snapshot: the stored state of the account.
-        confidential: whether to include cancelled plans.
+    """Return an account's spending; with its cancelled plans if `confidential`.
 
     Raises:
         LedgerError: the account contradicts its history.

@@ -1,4 +1,4 @@
-"""Writes whole files atomically: a reader, or a crash, finds the old content or the new, never a mixture."""
+"""Reads files of text, and writes files atomically: a crash leaves the old content or the new, no mixture."""
 
 from __future__ import annotations
 
@@ -40,6 +40,16 @@ def replaced(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[Bin
             yield file
     except OSError as error:
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+def read_text(path: str | os.PathLike[str], error: type[DPFewShotError]) -> str:
+    """The text of a file in UTF-8, with or without a byte order mark; `error` names a file that has none."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except OSError as reason:
+        raise error(f"{path}: cannot be read: {reason.strerror}") from None
+    except UnicodeDecodeError:
+        raise error(f"{path}: is not UTF-8; convert the file") from None
 
 
 @contextmanager

@@ -67,14 +67,7 @@ class Automaton:
 
 
 def automaton_of(expression: str) -> Automaton:
-    """The automaton of an expression, which whole texts match.
-
-    Args:
-        expression: in the syntax that `tasks/expressions.py` writes.
-
-    Raises:
-        InvalidTask: it is too large.
-    """
+    """The automaton of an expression as `tasks/expressions.py` writes it, which whole texts match."""
     places = _Places()
     start = places.parsed(iter(_PIECE.findall(expression)))(_END)
     borders, spans = places.kinds()
@@ -256,9 +249,6 @@ class ForcedTexts:
 
     A forced text ends before a space and before a word that the choice continues, because tokens begin with
     a space and words are few tokens.
-
-    Args:
-        automaton: any.
     """
 
     def __init__(self, automaton: Automaton) -> None:

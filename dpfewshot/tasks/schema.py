@@ -78,9 +78,7 @@ _MOST_WRITTEN: Final = 20 * LONGEST
 def checked(schema: object) -> str:
     """A schema as a task keeps it: JSON, or a regular expression; "" for none.
 
-    Args:
-        schema: a mapping is a JSON schema, and so is a string that begins with a brace, which no regular
-            expression does. Any other string is a regular expression.
+    A mapping is a JSON schema, and so is a string that begins with a brace, which no regular expression does.
 
     Raises:
         InvalidTask: it cannot be used.
@@ -139,10 +137,7 @@ def _once(members: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def regular_expression(schema: object) -> str:
-    """The regular expression whose matches are JSON texts that are valid under a schema.
-
-    Args:
-        schema: a JSON schema, as `json.loads` returns it.
+    """The regular expression whose matches are JSON texts that are valid under a schema from `json.loads`.
 
     Raises:
         InvalidTask: says where the schema is wrong, or has a keyword that is not supported.

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from dpfewshot.errors import InvalidTask
+from dpfewshot.runtime.files import read_text
 from dpfewshot.tasks.layout import TextLayout
 
 if TYPE_CHECKING:
@@ -214,14 +215,9 @@ def _checked_lines(values: object, what: str, if_empty: str) -> tuple[str, ...]:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    text = read_text(path, InvalidTask)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise InvalidTask(f"{path}: no such file") from None
-    except OSError as error:
-        raise InvalidTask(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InvalidTask(f"{path}: is not UTF-8 text") from None
+        return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         # Only the position: the path may be that of a private file, whose text must not be quoted.
         place = re.search(r" \(at [a-z0-9, ]+\)$", str(error))

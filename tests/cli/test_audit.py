@@ -66,17 +66,16 @@ def test_leaks_are_found_and_not_quoted(records, tmp_path, capfd):
     assert SECRET not in captured.out + captured.err
 
 
-def test_bad_input_is_one_line(records, capfd):
+def test_bad_input_is_one_line(records, written, tmp_path, capfd):
     assert run(["audit"]) == 2
     assert run([*game(records, "tests.support.set_ups:Indifferent"), "--epsilon", "inf"]) == 2
     assert run(["audit", "leak", "--demonstrations", "none.jsonl", "--records", str(records)]) == 2
+    files = ["--members", written("in", range(4)), "--non-members", written("out", [10])]
+    where = ["--task", str(tmp_path / "task.toml"), "--backend", "tests.support.set_ups:Knowing"]
+    assert run(["audit", "membership", *where, *files]) == 2
     errors = [line for line in capfd.readouterr().err.splitlines() if line.startswith("dpfewshot: ")]
-    assert len(errors) == 3
-
-
-def test_help_shows_an_example(capfd):
-    assert run(["audit", "--help"]) == 0
-    assert "dpfewshot audit --task trec" in capfd.readouterr().out
+    assert len(errors) == 4
+    assert "non-members" in errors[-1]
 
 
 # ---- attacks on prompts ----------------------------------------------------------------------------------
@@ -119,10 +118,3 @@ def test_the_influence_of_demonstrations_is_measured(written, tmp_path, capfd):
     files = ["--demonstrations", shown, "--texts", written("asked", [0])]
     figures = document(capfd, tmp_path, "influence", *files)
     assert figures["largest influence"] == pytest.approx(1.386, abs=1e-3)  # log of 0.4 / 0.1
-
-
-def test_what_an_attack_refuses_is_one_line(written, tmp_path, capfd):
-    files = ["--members", written("in", range(4)), "--non-members", written("out", [10])]
-    where = ["--task", str(tmp_path / "task.toml"), "--backend", "tests.support.set_ups:Knowing"]
-    assert run(["audit", "membership", *where, *files]) == 2
-    assert "non-members" in capfd.readouterr().err

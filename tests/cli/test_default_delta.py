@@ -34,26 +34,9 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
 
     def planned(records: list[Row], *options: str) -> dict[str, object]:
         write(tmp_path, records)
-        arguments = [
-            "--task",
-            "task.toml",
-            "--records",
-            "records.jsonl",
-            "--epsilon",
-            "4",
-            "--max-tokens",
-            "2",
-        ]
-        backend = [
-            "--backend",
-            "tests.support.neighbours:Certain",
-            "--top-k",
-            "all",
-            "--probe-seconds",
-            "0.01",
-            "--json",
-        ]
-        assert run(["plan", *arguments, *backend, *options]) == 0
+        arguments = "--task task.toml --records records.jsonl --epsilon 4 --max-tokens 2 --top-k all"
+        backend = "--backend tests.support.neighbours:Certain --probe-seconds 0.01 --json"
+        assert run(["plan", *arguments.split(), *backend.split(), *options]) == 0
         found: dict[str, object] = json.loads(capfd.readouterr().out)
         return found | {"estimated_seconds": None}
 
@@ -67,29 +50,13 @@ def test_with_a_population_it_is_the_populations(plan: Plan) -> None:
     assert one["delta"] == pytest.approx(1 / 200_000)
 
 
-def test_without_one_it_is_the_number_of_units(plan: Plan) -> None:
+@pytest.mark.parametrize("sampling", [(), ("--sampling", "fixed-size", "--label", LABELS[1])])
+def test_without_one_it_is_the_number_of_units(plan: Plan, sampling: tuple[str, ...]) -> None:
+    """Units of labels that are not asked for count too."""
     more = [*rows(), *[{"text": "still late", "label": LABELS[0], "customer": "refund 7"}] * 40]
-    one, other = plan(rows(), "--unit", "customer"), plan(more, "--unit", "customer")
+    one, other = (plan(given, "--unit", "customer", *sampling) for given in (rows(), more))
     assert one == other
     assert one["delta"] == pytest.approx(1 / 150_000)
-
-
-def test_so_it_is_in_draws_of_fixed_size(plan: Plan) -> None:
-    further = [{"text": "late", "label": label, "customer": "refund 7"} for label in LABELS]
-    two = [*rows(), *further]
-    fixed = ["--unit", "customer", "--sampling", "fixed-size", "--label", LABELS[1]]
-    one, other = plan(rows(), *fixed), plan(two, *fixed)
-    assert one == other
-    assert one["delta"] == pytest.approx(1 / 150_000), "units of labels that are not asked for count too"
-
-
-def test_a_record_is_a_unit_where_none_is_named(plan: Plan) -> None:
-    assert plan([*rows(), *rows()])["delta"] == pytest.approx(1 / 300_000)
-
-
-def test_up_to_a_thousand_units_it_is_one_in_a_hundred_thousand(plan: Plan) -> None:
-    assert plan(rows()[:900])["delta"] == 1e-5
-    assert plan(rows(), *[f"--population={label}=400" for label in LABELS])["delta"] == 1e-5
 
 
 def test_the_demo_has_it_too() -> None:

@@ -82,15 +82,10 @@ def test_show_says_by_label_how_many_plans_fit(command: Command, path: Path) -> 
         with pytest.raises(BudgetExceeded, match=r"Exhausted.*'Location'.*Not exhausted: 'Number'") as caught:
             found.reserve(partition.generating("Location"), PrivacySpend(2.0, 0.0), {})
     assert (caught.value.asked, caught.value.remaining) == ((2.0, 0.0), (0.0, 1e-5))
-    by_scope = caught.value.remaining_by_scope
-    assert by_scope is not None
-    assert by_scope[partition.generating("Number")] == (2.0, 1e-5)
+    assert (caught.value.remaining_by_scope or {})[partition.generating("Number")] == (2.0, 1e-5)
     head, *strata = command("show")[1].splitlines()
     assert "plans like" not in head
-    assert [line.rpartition(": ")[2] for line in strata] == [
-        "0 more plans like the last one",
-        "1 more plan like the last one",
-    ]
+    assert [line.rpartition(": ")[2].split()[0] for line in strata] == ["0", "1"]  # more plans
 
 
 def test_show_lists_strata_with_short_fingerprints(command: Command, path: Path) -> None:

@@ -17,8 +17,6 @@ from dpfewshot.cli.generate import generate
 from dpfewshot.cli.plan import comparison, describe
 from dpfewshot.cli.printing import aligned, in_options
 from dpfewshot.planning.compare import Compared
-from dpfewshot.planning.plan import believed
-from dpfewshot.values import percent_text
 from tests.support.commands import Run
 from tests.support.factory import synthesizer
 from tests.support.scripts import Sentence, tickets
@@ -119,18 +117,9 @@ def test_every_row_of_a_plan_has_as_many_cells_as_its_header(sigma: float) -> No
     ]
     made = dataclasses.replace(made, strata=tuple(strata), prompt_tokens=10**9, estimated_seconds=10.0**7)
     lines = describe(made).splitlines()
+    assert "at most about 2777.8 hours for 2 demonstrations" in lines[1]
     start = next(number for number, line in enumerate(lines) if "stratum" in line)
     assert [len(re.split(" {2,}", line.strip())) for line in lines[start : start + 3]] == [8] * 3
     rows = [Compared(made, meets_target=True, cheapest=cheapest) for cheapest in (True, False)]
     compared = list(comparison(rows, 0.01))[1:4]
     assert [len(re.split(" {2,}", line[2:].strip())) for line in compared] == [7] * 3
-
-
-def test_a_time_says_what_it_is_the_time_of() -> None:
-    timed = dataclasses.replace(synthesizer().plan, estimated_seconds=924.0)
-    assert "at most about 15.4 minutes for 2 demonstrations" in describe(timed)
-    assert "at most about 1 s for" in describe(dataclasses.replace(timed, estimated_seconds=0.0))
-
-
-def test_a_percentage_of_the_documentation_is_that_of_the_plan() -> None:
-    assert percent_text(believed(0.5, 4.0)) == "98.21 %"

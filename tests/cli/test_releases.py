@@ -266,14 +266,6 @@ def test_the_file_beside_the_demonstrations_calibrates_a_classifier(command: Run
 
 
 @pytest.mark.usefixtures("colours")
-def test_a_calibration_in_json_is_what_the_file_holds(command: Run) -> None:
-    status, out, _ = command(*CALIBRATE, "--json", "--output", "bias.json")
-    assert status == 0
-    assert json.loads(out) == json.loads(Path("bias.json").read_text())
-    assert json.loads(out)["labels"] == ["red", "blue", "light blue"]
-
-
-@pytest.mark.usefixtures("colours")
 def test_an_account_pays_for_a_calibration_and_refuses_the_next(command: Run) -> None:
     assert command(*CALIBRATE, *ACCOUNT, "--create")[0] == 0
     told = command(*CALIBRATE, *ACCOUNT, "--output", "second.json")
@@ -313,11 +305,8 @@ def test_a_calibrated_prompt_is_a_candidate(command: Run) -> None:
     choice = dpf.Choice.from_dict(json.loads(out))
     assert choice.candidate.name in names
     assert (choice.index == 2) == (choice.candidate.calibration is not None)
-
-
-@pytest.mark.usefixtures("colours")
-def test_a_calibration_of_another_prompt_is_none_for_the_candidates(command: Run) -> None:
-    assert command(*CALIBRATE, "--output", "bias.json")[0] == 0
+    status, out, _ = command(*CALIBRATE, "--json", "--output", "bias.json")  # of no demonstrations
+    assert (status, json.loads(out)) == (0, json.loads(Path("bias.json").read_text()))
     status, _, err = command(*COLOUR, "--no-without", "--calibration", "bias.json")
     assert (status, "bias.json: was released for another prompt" in err) == (2, True)
 
@@ -374,10 +363,6 @@ def test_candidates_are_lines_of_a_file_and_cost_no_delta(command: Run) -> None:
     assert status == 0
     assert json.loads(out)["labels"] == ["drama", "western"]
     assert json.loads(out)["delta"] == 0.0
-
-
-@pytest.mark.usefixtures("movies")
-def test_a_label_of_two_lines_is_one_line(command: Run) -> None:
     write_rows("split.jsonl", [{"text": "a", "label": "film\nnoir"}] * 100)
     assert command(*HISTOGRAM, "--records", "split.jsonl")[:2] == (0, "film noir\n")
 

@@ -41,12 +41,12 @@ def test_it_is_a_sequence_that_cannot_be_changed() -> None:
 def test_what_it_states_is_the_plan_or_else_the_sum() -> None:
     assert Demonstrations([ONE, OTHER]).spent == dpf.PrivacySpend(pytest.approx(3.5), pytest.approx(2e-6))
     assert Demonstrations([ONE] * 3).spent.epsilon >= 4.5  # type: ignore[union-attr]
-    assert "at most epsilon=3.5000" in Demonstrations([ONE, OTHER]).statement
-    assert "neighbours zero-out" in Demonstrations([ONE, OTHER]).statement
+    exact = dataclasses.replace(ONE, spent=dpf.PrivacySpend(2.0, 1e-6))
+    assert Demonstrations([exact] * 3).spent == dpf.PrivacySpend(6.0, 3e-6)
+    assert Demonstrations([ONE, OTHER]).statement == (
+        "2 demonstrations, together at most epsilon=3.5000 at delta=2e-06, neighbours zero-out"
+    )
     assert Demonstrations().spent == dpf.PrivacySpend(0.0, 0.0)
-
-
-def test_there_is_no_statement_without_a_guarantee_or_over_two_relations() -> None:
     for items in ([ONE, BASELINE], [ONE, dataclasses.replace(ONE, relation="add-remove")]):
         mixed = Demonstrations(items, plan_spend=dpf.PrivacySpend(1.0, 0.0))
         assert mixed.spent is None
@@ -65,19 +65,25 @@ def test_jsonl_there_and_back(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["demos.jsonl"]
 
 
+def changed(**values: object) -> str:
+    return json.dumps(ONE.as_line() | values)
+
+
+def certified(name: str, value: object) -> str:
+    line = CERTIFIED.as_line()
+    return json.dumps(line | {"certificate": {**line["certificate"], name: value}})  # type: ignore[dict-item]
+
+
 @pytest.mark.parametrize(
     "line",
-    ["{", "[]", "3", "{}", json.dumps(ONE.as_line() | {"more": 1})]
-    + [
-        json.dumps(ONE.as_line() | {name: value})
-        for name, value in [
-            ("text", 3),
-            ("epsilon", "4"),
-            ("epsilon", -1),
-            ("delta", None),
-            ("tokens", 1.5),
-            ("certified", False),
-        ]
+    [
+        *("{", "[]", "3", "{}", changed(more=1)),
+        *(changed(text=3), changed(epsilon="4"), changed(epsilon=-1), changed(delta=None)),
+        *(changed(tokens=1.5), changed(certified=False)),
+        *(certified(name, None) for name in ("dataset", "plan", "reservation")),
+        *(certified("unit", 3), certified("reservation", 5), certified("version", 1)),
+        *(certified("model", 1), certified("tokenizer", True), certified("prompt", ["sha256:ab"])),
+        certified("newer", "what no hash covers"),
     ],
 )
 def test_a_line_that_is_no_demonstration_is_named(tmp_path: Path, line: str) -> None:
@@ -85,29 +91,8 @@ def test_a_line_that_is_no_demonstration_is_named(tmp_path: Path, line: str) -> 
     path.write_text(json.dumps(ONE.as_line()) + "\n\n" + line + "\n")
     with pytest.raises(dpf.InvalidRecords, match=r"demos\.jsonl: line 3"):
         Demonstrations.from_jsonl(path)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("dataset", None),
-        ("plan", None),
-        ("unit", 3),
-        ("reservation", None),
-        ("reservation", 5),
-        ("version", 1),
-        ("model", 1),
-        ("tokenizer", True),
-        ("prompt", ["sha256:ab"]),
-        ("newer", "what no hash covers"),
-    ],
-)
-def test_a_certificate_that_is_none_is_named(tmp_path: Path, name: str, value: object) -> None:
-    path = tmp_path / "demos.jsonl"
-    line = CERTIFIED.as_line()
-    path.write_text(json.dumps(line | {"certificate": {**line["certificate"], name: value}}))  # type: ignore[dict-item]
-    with pytest.raises(dpf.InvalidRecords, match=r"demos\.jsonl: line 1"):
-        Demonstrations.from_jsonl(path)
+    with pytest.raises(dpf.InvalidRecords, match="cannot be read"):
+        Demonstrations.from_jsonl(tmp_path / "nowhere.jsonl")
 
 
 def test_lines_of_one_entry_cost_what_the_entry_costs() -> None:
@@ -118,11 +103,6 @@ def test_lines_of_one_entry_cost_what_the_entry_costs() -> None:
     assert Demonstrations([CERTIFIED, again, other]).spent == dpf.PrivacySpend(3.0, 2e-6)
     # nothing says that these two share a plan
     assert Demonstrations([unpaid, unpaid]).spent == dpf.PrivacySpend(3.0, 2e-6)
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(dpf.InvalidRecords, match="cannot be read"):
-        Demonstrations.from_jsonl(tmp_path / "nowhere.jsonl")
 
 
 def test_prompt_and_messages() -> None:

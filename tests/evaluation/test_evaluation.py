@@ -89,11 +89,8 @@ def synthetic(**changes: object) -> Synthetic:
     return Synthetic("gaussian", **{**settings, **changes})
 
 
-def test_scores_are_those_worked_out_by_hand() -> None:
-    assert score(TASK, reader(), Demonstrations(), TEST).outcomes == "110"
-
-
 def test_calibration_takes_the_bias_away_and_without_it_the_bias_decides() -> None:
+    assert score(TASK, reader(), Demonstrations(), TEST).outcomes == "110"
     found = score(TASK, reader(bias=20.0), Demonstrations(), TEST)
     assert found.outcomes == "110"
     assert found.uncalibrated == "101"  # all are called glad
@@ -161,12 +158,6 @@ def test_non_private_samples_are_records_with_their_own_labels() -> None:
     assert made.spent is None
 
 
-def test_prompts_are_no_more_than_the_smallest_label_allows() -> None:
-    records = [*RECORDS, *[dpf.Record("sun", "sad")] * 5][-7:]  # one glad, six sad
-    request = experiment(records=records).request(Trial(synthetic(), 1.0, 2))
-    assert synthetic(prompts_per_draw=50).synthesizer(request).plan.settings.prompts_per_draw == 1
-
-
 def test_an_interrupted_evaluation_resumes_and_asks_for_nothing_twice(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     trials = [Trial(synthetic(), epsilon, 2, repetition) for epsilon in (1.0, None) for repetition in (0, 1)]
@@ -226,31 +217,24 @@ def test_a_line_that_is_no_cell_is_named(tmp_path: Path, line: str, says: str) -
             reader(path)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     with pytest.raises(dpf.InvalidRecords, match="cannot be read"):
         read_cells(tmp_path / "nothing.jsonl")
     (tmp_path / "latin").write_bytes(b"\xff")
     with pytest.raises(dpf.InvalidRecords, match="UTF-8"):
         read_cells(tmp_path / "latin")
+    with pytest.raises(dpf.DPFewShotError, match="cannot write"):
+        Results(tmp_path / "nowhere" / "results.jsonl").add(cell("01"))
 
 
 def test_an_evaluation_that_is_still_being_written_is_read_and_not_changed(tmp_path: Path) -> None:
-    path = tmp_path / "results.jsonl"
-    whole = json.dumps(cell("01").as_dict())
+    """And a cell that does not say so is confidential."""
+    path, line = tmp_path / "results.jsonl", cell("01", confidential=False).as_dict()
+    del line["confidential"]
+    whole = json.dumps(line)
     path.write_text(f"{whole}\n{whole[:50]}")
     assert read_cells(path) == [cell("01")]
     assert path.read_text().endswith(whole[:50])
-
-
-def test_a_cell_that_does_not_say_is_confidential() -> None:
-    line = cell("01", confidential=False).as_dict()
-    del line["confidential"]
-    assert Cell.from_dict(line).confidential
-
-
-def test_a_folder_that_is_not_there_costs_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(dpf.DPFewShotError, match="cannot write"):
-        Results(tmp_path / "nowhere" / "results.jsonl").add(cell("01"))
 
 
 def test_test_items_are_checked_and_not_quoted() -> None:
@@ -272,11 +256,6 @@ def test_summaries_are_of_cells_that_differ_in_their_repetition_alone() -> None:
     assert (second.accuracy, second.low, second.high, second.epsilon) == (0.0, 0.0, 0.0, None)
 
 
-def test_without_calibration_the_other_outcomes_count() -> None:
-    (one,) = summarise([cell("1111", uncalibrated="0001")], calibration="none")
-    assert (one.accuracy, one.calibration) == (0.25, "none")
-
-
 @pytest.mark.parametrize("kind", ["outcomes", "uncalibrated", "batch_calibrated"])
 @pytest.mark.parametrize("wrong", ["11", "1102"])
 def test_outcomes_of_another_number_of_items_are_no_cell(kind: str, wrong: str) -> None:
@@ -287,36 +266,30 @@ def test_outcomes_of_another_number_of_items_are_no_cell(kind: str, wrong: str) 
 
 
 def test_outcomes_that_a_cell_does_not_have_are_not_made_up() -> None:
-    (one,) = summarise([cell("1111", uncalibrated="0001", batch_calibrated="0011")], calibration="batch")
-    assert (one.accuracy, one.calibration) == (0.5, "batch")
+    whole = cell("1111", uncalibrated="0001", batch_calibrated="0011")
+    for calibration, accuracy in (("contextual", 1.0), ("none", 0.25), ("batch", 0.5)):
+        (one,) = summarise([whole], calibration=calibration)
+        assert (one.accuracy, one.calibration) == (accuracy, calibration)
     with pytest.raises(dpf.InvalidRecords, match="calibration='batch'"):
-        summarise([cell("1111", uncalibrated="0001")], calibration="batch")
+        summarise([dataclasses.replace(whole, batch_calibrated=None)], calibration="batch")
     (extracted,) = summarise([cell("1100")], calibration="batch")
     assert (extracted.accuracy, extracted.calibration) == (0.5, None)
-
-
-def test_the_difference_of_a_condition_to_itself_is_nothing() -> None:
-    same = [cell("1100101")]
-    found = difference(same, same)
-    assert (found.mean, found.low, found.high) == (0.0, 0.0, 0.0)
-    with pytest.raises(dpf.InvalidRecords, match="different numbers"):
-        difference(same, [cell("11")])
 
 
 def test_the_same_repetitions_are_compared_one_by_one() -> None:
     """Their labels are the same: what those do to both conditions is no difference."""
     first = [cell("11111111"), cell("00000000", 1), cell("11110000", 2)]
     found = difference(first, first)
+    assert found == difference(first, first)
+    (whole,) = summarise(first)
+    assert (whole.low, whole.high) == (0.0, 1.0)  # never below none or above all
     assert (found.mean, found.low, found.high) == (0.0, 0.0, 0.0)
     moved = [cell(one.outcomes, one.repetition + 1) for one in first]
     apart = difference(first, moved)
     assert apart.low < -0.5
     assert apart.high > 0.5
-
-
-def test_an_accuracy_is_never_below_none_or_above_all() -> None:
-    (found,) = summarise([cell("11111111"), cell("00000000", 1), cell("11110000", 2)])
-    assert (found.low, found.high) == (0.0, 1.0)
+    with pytest.raises(dpf.InvalidRecords, match="different numbers"):
+        difference(first, [cell("11")])
 
 
 ITEMS, RIGHT = 200, 150
@@ -342,12 +315,6 @@ def test_repetitions_that_differ_have_the_interval_of_a_t_variable() -> None:
     reach = stats.t.ppf(0.975, len(rights) - 1) * error
     assert found.low == pytest.approx(0.5 - reach, rel=0.25)
     assert found.high == pytest.approx(0.5 + reach, rel=0.1)
-
-
-def test_intervals_are_the_same_every_time() -> None:
-    cells = [of(right, number) for number, right in enumerate((120, 150, 160))]
-    assert summarise(cells) == summarise(cells)
-    assert difference(cells, cells[:2]) == difference(cells, cells[:2])
 
 
 def coverage(effect: float, shrunk: float = 1.0) -> int:

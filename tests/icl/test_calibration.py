@@ -39,9 +39,6 @@ def test_the_arithmetic_mean_would_make_one() -> None:
 def test_known_by_hand() -> None:
     found = icl.batch_calibrated([[0.9, 0.1], [0.5, 0.5]])  # odds 9 and 1, less their geometric mean 3
     np.testing.assert_allclose(found, [[0.75, 0.25], [0.25, 0.75]])
-
-
-def test_one_text_tells_nothing_and_no_text_is_nothing() -> None:
     np.testing.assert_allclose(icl.batch_calibrated([[0.9, 0.1]]), [[0.5, 0.5]])
     assert icl.batch_calibrated(np.empty((0, 3))).shape == (0, 3)
 

@@ -19,30 +19,9 @@ def rows(tree: LabelTree, probabilities: dict[tuple[int, ...], dict[int, float]]
         return np.log([[[probabilities[b].get(t, 0.0) for t in tree.support] for b in tree.beginnings]])
 
 
-def test_labels_of_one_token_take_one_question() -> None:
-    tree = LabelTree([[A], [B]], 10)
-    assert tree.beginnings == [()]
-    assert tree.support == [A, B]
-    scores = tree.logprobs(rows(tree, {(): {A: 0.5, B: 0.125}}))
-    assert np.exp(scores) == pytest.approx(np.array([[0.5, 0.125]]))
-
-
-def test_a_label_of_several_tokens_is_the_product_of_them() -> None:
-    tree = LabelTree([[A], [B, C, D], [B, D]], 10)
-    assert tree.beginnings == [(), (B,), (B, C)]
-    answer = rows(tree, {(): {A: 0.5, B: 0.4}, (B,): {C: 0.5, D: 0.25, A: 0.1}, (B, C): {D: 0.1}})
-    assert np.exp(tree.logprobs(answer)) == pytest.approx(np.array([[0.5, 0.02, 0.1]]))
-
-
 def test_the_longest_beginnings_lead_past_every_other() -> None:
     assert LabelTree([[A], [B]], 10).longest_beginnings == [()]
     assert LabelTree([[A, B, C], [A, D, C], [B, D], [A]], 10).longest_beginnings == [(A, B), (A, D), (B,)]
-
-
-def test_a_label_that_others_begin_with_has_what_does_not_go_on_to_them() -> None:
-    tree = LabelTree([[A], [A, B], [A, C, D]], 10)
-    answer = rows(tree, {(): {A: 0.8}, (A,): {B: 0.5, C: 0.3}, (A, C): {D: 0.25}})
-    assert np.exp(tree.logprobs(answer)) == pytest.approx(np.array([[0.8 * 0.2, 0.4, 0.06]]))
 
 
 def test_the_sum_of_tokens_alone_would_never_choose_the_longer_label() -> None:

@@ -11,7 +11,6 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.backends import Scripted
 from dpfewshot.backends.protocol import Logprobs, ReplayedBlock, Tokens
-from dpfewshot.backends.text import ending_tokens, text_of
 from dpfewshot.values import Record
 from tests.support.scripts import TASK, WORDS, Sentence, tickets
 
@@ -61,11 +60,8 @@ def test_a_demonstration_is_never_empty_and_never_longer_than_asked_for() -> Non
     assert {one.text for one in instruction_only(silent)} == {"my"}
     assert instruction_only(max_tokens=2)[0].text == "my parcel"
     assert instruction_only(max_tokens=2)[0].token_count == 2
-
-
-def test_end_tokens_of_the_model_end_it_too() -> None:
-    backend = Scripted(["a", "<end>"], lambda _prompt: [0.4, 0.6], end_token_ids=[1])
-    assert dpf.instruction_only_demonstrations(TASK, backend, ["refund"])[0].text == "a"
+    ending = Scripted(["a", "<end>"], lambda _prompt: [0.4, 0.6], end_token_ids=[1])
+    assert instruction_only(ending, labels=["refund"])[0].text == "a"
 
 
 def test_several_shots_differ_unless_they_are_told_not_to() -> None:
@@ -168,25 +164,6 @@ def test_settings_outside_their_range_are_refused(options: dict[str, Any], says:
         instruction_only(labels=["complaint"])
 
 
-def test_endings() -> None:
-    backend = Scripted(["a", "b\nc", "</s>", "\n"], lambda _prompt: [0.25] * 4, end_token_ids=[2])
-    assert ending_tokens(backend) == {1, 2, 3}
-    assert text_of(backend, [0, 0, 2], ending_tokens(backend)) == "aa"
-
-
-class WithoutHash(Scripted):
-    __hash__ = None
-
-
-@pytest.mark.parametrize("kind", [Scripted, WithoutHash])
-def test_endings_are_looked_for_once(kind: type[Scripted]) -> None:
-    backend, texts = kind(["a", "b", "\n"], lambda _prompt: [1.0, 0.0, 0.0]), []
-    text = backend.detokenize
-    backend.detokenize = lambda tokens: texts.append(tokens) or text(tokens)
-    assert ending_tokens(backend) == ending_tokens(backend) == {2}
-    assert len(texts) == 3
-
-
 # ---- no privacy ------------------------------------------------------------------------------------------
 
 
@@ -208,21 +185,17 @@ def test_records_as_they_stand() -> None:
         }
 
 
-def test_none_is_drawn_twice() -> None:
-    made = dpf.non_private_sample(TASK, tickets(20), ["delivery"], shots=10)
-    assert len({one.text for one in made}) == 10
-
-
-def test_draws_differ_and_an_injected_source_repeats_them() -> None:
+def test_draws_differ_and_an_injected_source_repeats_them(tmp_path: Path) -> None:
     assert len({dpf.non_private_sample(TASK, tickets())[0].text for _ in range(20)}) > 1
+    source = random.Random(1).randbytes
     made = [dpf.non_private_sample(TASK, tickets(), random_source=random.Random(1).randbytes) for _ in "ab"]
     assert made[0] == made[1]
-
-
-def test_free_labels_and_rows_in_memory() -> None:
+    made[0].to_jsonl(tmp_path / "made.jsonl")
+    assert dpf.Demonstrations.from_jsonl(tmp_path / "made.jsonl").items == made[0].items
+    assert not made[0].certified
     rows = [{"text": f"{SECRET} {i}", "label": f"label {i % 3}"} for i in range(9)]
-    made = dpf.non_private_sample(FREE, rows, ["label 2"], shots=3)
-    assert {one.text for one in made} == {f"{SECRET} {i}" for i in (2, 5, 8)}
+    drawn = dpf.non_private_sample(FREE, rows, ["label 2"], shots=3, random_source=source)
+    assert {one.text for one in drawn} == {f"{SECRET} {i}" for i in (2, 5, 8)}  # none is drawn twice
 
 
 def test_what_cannot_be_drawn_is_refused_without_a_word_of_the_records() -> None:
@@ -238,13 +211,3 @@ def test_what_cannot_be_drawn_is_refused_without_a_word_of_the_records() -> None
         with pytest.raises(error) as caught:
             dpf.non_private_sample(task, given, **options)  # type: ignore[arg-type]
         assert SECRET not in str(caught.value)
-
-
-def test_both_baselines_are_collections_that_can_be_written(tmp_path: Path) -> None:
-    for made in (
-        dpf.instruction_only_demonstrations(TASK, Sentence(), shots=2),
-        dpf.non_private_sample(TASK, tickets(20), shots=2),
-    ):
-        made.to_jsonl(tmp_path / "made.jsonl")
-        assert dpf.Demonstrations.from_jsonl(tmp_path / "made.jsonl").items == made.items
-    assert not made.certified

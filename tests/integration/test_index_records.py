@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.errors import BackendError
 from dpfewshot.generation.bodies import Bodies
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records.units import each_a_unit
@@ -156,21 +155,3 @@ def test_tokens_are_kept_for_later_draws_and_not_without_end(monkeypatch: pytest
     assert [written(range(5)), written(range(5)), written(range(2, 7)), written(range(5))] == [5, 0, 2, 2]
     assert written(range(20)) == 15
     assert written(range(15, 20)) == 0
-
-
-def test_a_tokenizer_that_is_down_is_no_fault_of_a_record() -> None:
-    class Down(Sentence):
-        down = False
-
-        def tokenize(self, text: str) -> list[int]:
-            if self.down:
-                raise ConnectionError
-            return super().tokenize(text)
-
-    backend = Down()
-    bodies = Bodies(each_a_unit(tickets()), PromptWriter(TASK, backend, 100))
-    backend.down = True
-    with pytest.raises(BackendError, match="cannot tokenise a public text"):
-        bodies.of([[(0, 0)]])
-    backend.down = False
-    assert bodies.of([[(0, 0)]])[0][0]

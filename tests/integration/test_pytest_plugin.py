@@ -72,12 +72,6 @@ def test_a_failure_is_the_finding_in_one_line_and_tests_can_be_chosen(folder: Pa
     assert "Traceback" not in out
 
 
-def test_a_backend_that_cannot_be_made_says_so(folder: Path) -> None:
-    status, out = run(folder, "--dpfewshot-backend", "backends:absent", "-k", "shapes")
-    assert status == 1
-    assert "backends:absent raised RuntimeError" in out
-
-
 def test_without_the_option_it_is_not_there_and_loads_nothing(folder: Path) -> None:
     heavy = (
         "import sys\n\ndef test_own():\n    assert not {'numpy', 'dpfewshot.backends'} & set(sys.modules)\n"
@@ -86,7 +80,6 @@ def test_without_the_option_it_is_not_there_and_loads_nothing(folder: Path) -> N
     status, out = run(folder)
     assert status == 0, out
     assert "1 passed" in out
-    assert run(folder, "-p", "no:dpfewshot")[0] == 0
 
 
 def test_tests_may_run_after_the_one_that_closes(folder: Path) -> None:

@@ -37,10 +37,17 @@ def fielded(backend: Any = None, **settings: Any) -> dpf.Synthesizer:
 @pytest.mark.parametrize("tokens_per_draw", [1, 4, 30])
 def test_a_demonstration_has_the_tasks_fields(tokens_per_draw: int) -> None:
     """The names of the fields cost no token: they are written, whatever R is, and never drawn."""
-    one = fielded(budget=dpf.NO_PRIVACY, tokens_per_draw=tokens_per_draw).generate("refund")
+    free = {"budget": dpf.NO_PRIVACY, "tokens_per_draw": tokens_per_draw}
+    one = fielded(**free).generate("refund")
     assert one.fields == LATE
     assert one.text == "Subject: Late\n\nBody: Where is it?"
     assert one.token_count == len(" Late\n Where is it?\n")
+    short = fielded(**free).generate("refund", max_tokens=4)
+    assert (short.fields, short.text) == ({"Subject": "Lat", "Body": ""}, "Subject: Lat\n\nBody:")
+    private = fielded(tokens_per_draw=tokens_per_draw).generate("refund")
+    assert private.certified
+    assert list(private.fields) == ["Subject", "Body"]
+    assert TASK.layout.text(private.fields) == private.text
 
 
 class Room(Writer):
@@ -62,19 +69,6 @@ def test_no_block_asks_for_more_room_than_the_plan_checked(tokens_per_draw: int)
     writer = PromptWriter(TASK, backend, 12)
     planned = len(writer.for_label("refund").prefix) + writer.longest_suffix("refund", 1, 20)
     assert planned - 3 <= backend.longest <= planned
-
-
-def test_a_demonstration_under_a_budget_has_all_fields() -> None:
-    one = fielded().generate("refund")
-    assert list(one.fields) == ["Subject", "Body"]
-    assert one.certified
-    assert TASK.layout.text(one.fields) == one.text
-
-
-def test_fields_that_the_tokens_did_not_reach_are_empty() -> None:
-    one = fielded(budget=dpf.NO_PRIVACY, max_tokens=4).generate("refund")
-    assert one.fields == {"Subject": "Lat", "Body": ""}
-    assert one.text == "Subject: Lat\n\nBody:"
 
 
 def test_a_text_keeps_its_lines() -> None:
@@ -113,14 +107,6 @@ def test_a_run_goes_on_in_the_field_where_it_was_interrupted(tmp_path: Path) -> 
     assert one.fields == LATE
 
 
-def test_threads_make_the_same_fields() -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(2) as executor:
-        made = fielded(budget=dpf.NO_PRIVACY, tokens_per_draw=3).generate_all(executor=executor)
-    assert [one.fields for one in made] == [LATE, LATE]
-
-
 def test_outputs_tell_the_fields(tmp_path: Path) -> None:
     made = dpf.Demonstrations(
         [dataclasses.replace(demonstration(), text=TASK.layout.text(LATE), fields=LATE)]
@@ -139,18 +125,14 @@ def test_outputs_tell_the_fields(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("fields", [None, 3, {"Subject": 3}, ["Subject"]])
-def test_a_line_with_other_fields_is_no_demonstration(fields: object, tmp_path: Path) -> None:
-    path = tmp_path / "demos.jsonl"
-    path.write_text(json.dumps(demonstration().as_line() | {"fields": fields}))
-    with pytest.raises(InvalidRecords, match="line 1: is not a demonstration"):
-        dpf.Demonstrations.from_jsonl(path)
-
-
-@pytest.mark.parametrize("fields", [LATE | {"Body": "Where?"}, {"Subject": "Late"}, {"Title": "Late"}])
-def test_a_line_whose_fields_are_not_those_of_its_text_is_refused(
-    fields: dict[str, str], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *(None, 3, {"Subject": 3}, ["Subject"]),
+        *(LATE | {"Body": "Where?"}, {"Subject": "Late"}, {"Title": "Late"}),
+    ],
+)
+def test_a_line_whose_fields_are_not_those_of_its_text_is_refused(fields: object, tmp_path: Path) -> None:
     line = demonstration().as_line() | {"text": TASK.layout.text(LATE), "fields": fields}
     path = tmp_path / "demos.jsonl"
     path.write_text(json.dumps(line))
@@ -158,30 +140,18 @@ def test_a_line_whose_fields_are_not_those_of_its_text_is_refused(
         dpf.Demonstrations.from_jsonl(path)
 
 
-def test_a_task_of_one_field_has_no_fields() -> None:
-    assert list(demonstration().as_line()) == list(LINE)
-    single = dpf.Task("mails", "Write a mail.", "Kind", labels=("refund", "delivery"), text_fields=("Body",))
-    assert single == ONE
-
-
-def test_labels_are_told_from_mappings_and_from_texts() -> None:
-    classifier = icl.Classifier(TASK, Bytes())
-    text = TASK.layout.text(LATE)
-    both = classifier.predict_proba([LATE, text])
-    assert both.shape == (2, 2)
-    assert (both[0] == both[1]).all()
-    assert classifier.predict(LATE) in TASK.labels  # type: ignore[operator]
-
-
 @pytest.mark.parametrize(
     "text",
     ["a plain text", {"Subject": "Late"}, {"Subject": "Late", "Body": None}, 3, "Body: x\n\nSubject: y"],
 )
 def test_a_text_without_the_fields_is_refused_by_its_position(text: Any) -> None:
+    classifier = icl.Classifier(TASK, Bytes())
+    both = classifier.predict_proba([LATE, TASK.layout.text(LATE)])
+    assert (both[0] == both[1]).all()
     with pytest.raises(
         InvalidRecords, match=r"^texts\[1\] does not have the fields Subject and Body"
     ) as raised:
-        icl.Classifier(TASK, Bytes()).predict([LATE, text])
+        classifier.predict([LATE, text])
     assert "Late" not in str(raised.value)
 
 
@@ -296,7 +266,8 @@ def test_a_longer_prompt_is_planned() -> None:
         ({"text_fields": "AB"}, "must be a list of strings"),
         ({"text_fields": []}, "are empty"),
         ({}, "text_field is empty"),
-        ({"text_field": "A", "multiline": "yes"}, "true or false"),
+        ({"text_field": "A", "multiline": "yes"}, "multiline must be true or false"),
+        ({"text_field": "A", "chat": 1}, "chat must be true or false"),
     ],
 )
 def test_wrong_fields_are_refused(settings: Any, trouble: str) -> None:
@@ -305,10 +276,3 @@ def test_wrong_fields_are_refused(settings: Any, trouble: str) -> None:
     if "multiline" not in settings:
         with pytest.raises(InvalidTask, match=trouble):
             icl.PromptFormat("Write.", label_field="Kind", **settings)
-
-
-def test_a_file_without_a_text_field_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "task.toml"
-    path.write_text('name = "mails"\ninstruction = "Write."\nlabel_field = "Kind"\n')
-    with pytest.raises(InvalidTask, match="the key 'text_field' is missing"):
-        dpf.Task.from_file(path)

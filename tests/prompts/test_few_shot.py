@@ -56,17 +56,6 @@ def test_no_text_and_no_free_label_can_pose_as_a_field() -> None:
     )
 
 
-def test_label_words_are_what_stands_in_the_prompt() -> None:
-    words = dataclasses.replace(
-        prompt_format(TREC), labels=("Number", "Abbreviation"), label_words=("Number", "Ab")
-    )
-    assert words.words == ("Number", "Ab")
-    assert words.prompt([shown("What is AIDS ?", "Abbreviation")]).endswith("Answer Type: Ab")
-    with pytest.raises(dpf.InvalidTask, match="the labels are Number, Abbreviation") as caught:
-        words.word("Swordfish")
-    assert "Swordfish" not in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

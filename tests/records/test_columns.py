@@ -20,15 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+WORDS = {"topic": "a", "severity": "b"}
 ROWS = [
-    {
-        "subject": f"{PRIVATE} {i}",
-        "body": f"{PRIVATE} wrote {i}",
-        "topic": "a",
-        "severity": "b",
-        "who": i // 2,
-    }
-    for i in range(20)
+    {"subject": f"{PRIVATE} {i}", "body": f"{PRIVATE} wrote {i}", "who": i // 2, **WORDS} for i in range(20)
 ]
 TOPICS = Columns(text="body", label="topic", unit="who")
 BY_HAND = [Record(row["body"], row["topic"], str(row["who"])) for row in ROWS]
@@ -122,17 +116,6 @@ def test_records_of_two_sources_are_refused(other: Columns) -> None:
     assert refusal(lambda: as_records(iter(grown))) == message
 
 
-def test_records_by_hand_are_of_the_columns_that_the_caller_names() -> None:
-    assert as_records(BY_HAND).label == "label"
-    assert as_records(BY_HAND)[0] is BY_HAND[0]
-    read = list(rows_by(TOPICS))
-    assert "come from different columns" in refusal(lambda: as_records(read + BY_HAND))
-    assert "come from different columns" in refusal(
-        lambda: as_records(read + BY_HAND, label="topic", unit="who")
-    )
-    assert columns_of(as_records(read + BY_HAND, text="body", label="topic", unit="who")) == TOPICS
-
-
 @pytest.mark.parametrize(
     ("names", "words"),
     [
@@ -145,7 +128,11 @@ def test_no_name_contradicts_what_the_records_remember(names: dict[str, str], wo
     assert words in refusal(lambda: as_records(list(rows_by(TOPICS)), **names))
 
 
-def test_units_that_were_added_by_hand_can_be_named() -> None:
+def test_records_and_units_that_were_added_by_hand_can_be_named() -> None:
+    assert as_records(BY_HAND)[0] is BY_HAND[0]
+    read = list(rows_by(TOPICS))
+    assert "come from different columns" in refusal(lambda: as_records(read + BY_HAND))
+    assert columns_of(as_records(read + BY_HAND, text="body", label="topic", unit="who")) == TOPICS
     alone = rows_by(Columns("body", "topic"))
     added = [dataclasses.replace(one, unit=str(i)) for i, one in enumerate(alone)]
     assert not unit_of(added)  # a column without a name

@@ -102,7 +102,12 @@ one_file_and_several = pytest.mark.parametrize("make", [jsonl, data_set])
 
 
 @kinds
-def test_they_are_the_records_that_a_list_would_hold(make: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("characters", [2**24, 25])
+def test_they_are_the_records_that_a_list_would_hold(
+    make: Make, characters: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch ends by its records, and by its texts."""
+    monkeypatch.setattr(index, "_CHARACTERS", characters)
     path = make(tmp_path)
     indexed, listed = index_records(path, unit="who"), read_records(path, unit="who")
     assert list(indexed) == listed
@@ -113,15 +118,7 @@ def test_they_are_the_records_that_a_list_would_hold(make: Make, tmp_path: Path)
     assert unit_of(indexed) == "who"
     assert as_records(indexed, unit="who") is indexed
     assert "which is not 'topic'" in refusal(lambda: as_records(indexed, label="topic"))
-    with pytest.raises(IndexError):
-        indexed[100]
     assert repr(indexed) == "IndexedRecords()"
-
-
-def test_batches_end_by_their_texts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = jsonl(tmp_path)
-    monkeypatch.setattr(index, "_CHARACTERS", 25)
-    assert list(index_records(path)) == read_records(path)
 
 
 @pytest.mark.slow  # imports datasets
@@ -155,13 +152,6 @@ def test_it_needs_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 # ---- what is kept, and what is no index ------------------------------------------------------------------
-
-
-def test_an_index_without_a_name_leaves_no_copy(tmp_path: Path) -> None:
-    path = jsonl(tmp_path)
-    indexed = index_records(path)
-    assert list(tmp_path.iterdir()) == [path]
-    assert len(list(indexed)) == len(ROWS)
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,24 +289,7 @@ def test_an_index_that_changes_is_read_no_more(size: int, tmp_path: Path) -> Non
     assert "i: has changed since it was indexed: index it again" in refusal(lambda: indexed.take([99]))
 
 
-def test_a_file_that_takes_the_name_is_not_read(tmp_path: Path) -> None:
-    path = jsonl(tmp_path)
-    indexed, before = index_records(path), read_records(path)
-    (tmp_path / "new").write_text('{"text": "other", "label": "x"}\n')
-    (tmp_path / "new").replace(path)
-    assert list(indexed) == before
-
-
 # ---- what is refused -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("r.txt", "unknown suffix"), ("none.jsonl", "no such file"), ("", "none that datasets.Dataset")],
-)
-def test_what_has_no_records_is_refused(name: str, words: str, tmp_path: Path) -> None:
-    (tmp_path / "r.txt").write_text(PRIVATE)
-    assert words in refusal(lambda: index_records(tmp_path / name))
 
 
 @pytest.mark.parametrize(
@@ -368,12 +341,12 @@ def test_a_record_that_exhausts_memory_is_missing_alone(
 @one_file_and_several
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_copy_opens_the_same_file_again(
-    make: Make,
-    kept: bool,
-    tmp_path: Path,
+    make: Make, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make(tmp_path)
-    indexed = index_records(path, unit="who", index=tmp_path / "i" if kept else None)
+    monkeypatch.chdir(tmp_path)
+    indexed = index_records(path.name, unit="who", index="i" if kept else None)
+    monkeypatch.chdir("/")
     assert PRIVATE.encode() not in pickle.dumps(indexed)
     copied = copy.copy(indexed)  # by the same way as a pickled copy
     sent = units(indexed)  # to a worker
@@ -385,14 +358,6 @@ def test_a_copy_opens_the_same_file_again(
     file.write_bytes(file.read_bytes() + b"\n")
     with pytest.raises(InvalidRecords, match="has changed since it was indexed"):
         list(copy.copy(indexed))
-
-
-def test_a_copy_finds_the_file_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    jsonl(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    indexed = index_records("r.jsonl", index="i")
-    monkeypatch.chdir("/")
-    assert list(copy.copy(indexed)) == list(indexed)
 
 
 def test_a_copy_follows_a_file_whose_content_came_back(tmp_path: Path) -> None:
@@ -409,12 +374,15 @@ def test_a_copy_follows_a_file_whose_content_came_back(tmp_path: Path) -> None:
         assert again.take([0]) == read_records(path)[:1]
 
 
-def test_a_copy_of_a_file_that_changed_can_be_made_and_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_takes_the_name_is_not_read_and_a_copy_is_refused(tmp_path: Path) -> None:
     """Not when it is unpickled: that would end a worker's process."""
     path = jsonl(tmp_path)
-    sent = pickle.dumps(index_records(path))
+    indexed, before = index_records(path), read_records(path)
+    assert list(tmp_path.iterdir()) == [path]  # an index without a name leaves no copy
+    sent = pickle.dumps(indexed)
     (tmp_path / "new").write_text('{"text": "other", "label": "x"}\n')
     (tmp_path / "new").replace(path)
+    assert list(indexed) == before
     copied = pickle.loads(sent)  # noqa: S301 - its own
     for read in (copied.check, lambda: copied.take([0])):
         assert "or another took its name: index it again" in refusal(read)

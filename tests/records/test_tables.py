@@ -17,7 +17,10 @@ from tests.support.refusals import PRIVATE, refusal, refused_file
 
 
 def test_nothing_heavy_is_imported() -> None:
-    script = "import sys, dpfewshot.records; print({'pandas', 'pyarrow', 'datasets'} & set(sys.modules))"
+    script = (
+        "import sys, dpfewshot.records, dpfewshot.cli; "
+        "print({'pandas', 'pyarrow', 'datasets', 'presidio_analyzer'} & set(sys.modules))"
+    )
     shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert shown.stdout.strip() == "set()"
 
@@ -31,7 +34,7 @@ def test_parquet_without_pyarrow_says_what_to_install(
         read_records(tmp_path / "r.parquet")
 
 
-def write_parquet(path: Path, **columns: list[Any]) -> None:
+def write_parquet(path: Path, **columns: Any) -> None:
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     parquet.write_table(pa.table(columns), path)
@@ -70,8 +73,10 @@ def test_a_broken_parquet_file(tmp_path: Path, damage: str) -> None:
     assert "is damaged, or not a Parquet file" in refused_file(path, content)
 
 
-def test_a_data_frame() -> None:
-    pd = pytest.importorskip("pandas")
+def test_a_data_frame_and_values_of_numpy() -> None:
+    np, pd = pytest.importorskip("numpy"), pytest.importorskip("pandas")
+    (record,) = as_records([{"text": np.str_("a"), "label": np.str_("x"), "who": np.int64(5)}], unit="who")
+    assert {type(record.text), type(record.label), type(record.unit)} == {str}
     frame = pd.DataFrame({"text": ["a", "b"], "label": ["x", "y"], "who": [5, 6]}, index=[70, 70])
     assert as_records(frame, unit="who") == [Record("a", "x", "5"), Record("b", "y", "6")]
     frame["label"] = frame["label"].astype("category")
@@ -97,13 +102,6 @@ def test_a_data_frame_with_the_wrong_columns() -> None:
     assert "there are no records" in refusal(lambda: as_records(pd.DataFrame({"text": [], "label": []})))
 
 
-def test_numpy_values_become_plain_ones() -> None:
-    np = pytest.importorskip("numpy")
-    (record,) = as_records([{"text": np.str_("a"), "label": np.str_("x"), "who": np.int64(5)}], unit="who")
-    assert record == Record("a", "x", "5")
-    assert {type(record.text), type(record.label), type(record.unit)} == {str}
-
-
 @pytest.mark.slow
 def test_a_dataset() -> None:
     datasets = pytest.importorskip("datasets")
@@ -122,10 +120,7 @@ def test_a_dataset() -> None:
 @pytest.mark.parametrize("kind", ["timestamp", "duration"])
 def test_a_parquet_time_beyond_pythons_is_refused(kind: str, tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    times = pa.array([2**62], getattr(pa, kind)("ms"))
-    parquet.write_table(pa.table({"text": times, "label": ["a"]}), tmp_path / "x.parquet")
+    write_parquet(tmp_path / "x.parquet", text=pa.array([2**62], getattr(pa, kind)("ms")), label=["a"])
     with pytest.raises(InvalidRecords, match=r"x\.parquet: has a number or time beyond Python's range"):
         read_records(tmp_path / "x.parquet")
 

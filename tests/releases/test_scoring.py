@@ -90,9 +90,10 @@ def test_a_prompt_in_other_words_is_another_prompt(change: dict[str, Any]) -> No
 def test_a_record_without_an_answer_counts_for_nothing(broken: float | Exception) -> None:
     """And changes no other record's answer."""
     scorer = LabelScorer(TASK, Shop(broken=broken), SHOWN)
-    right, likely = scorer.outcomes(records("money", "nothing", SECRET, "parcel"))
-    assert right.tolist() == [1, -1, -1, 0]
-    assert likely[1] == likely[2] == 0
+    unknown = records("money", label="complaint")  # which the prompt does not have
+    right, likely = scorer.outcomes([*records("money", "nothing", SECRET, "parcel"), *unknown])
+    assert right.tolist() == [1, -1, -1, 0, -1]
+    assert likely[1] == likely[2] == likely[4] == 0
     alone = scorer.outcomes(records("money", "parcel"))
     assert alone[1].tolist() == [likely[0], likely[3]]
 
@@ -110,11 +111,6 @@ def test_a_record_that_cannot_be_read_has_no_answer_and_is_not_asked_about(kind:
     alone = scorer.outcomes([money, parcel])
     assert [each.tolist() for each in alone] == [right[[0, 2]].tolist(), likely[[0, 2]].tolist()]
     assert len(backend.texts) == 2 * asked
-
-
-def test_a_label_that_the_prompt_does_not_have_is_no_answer() -> None:
-    right, likely = LabelScorer(TASK, Shop(), SHOWN).outcomes(records("money", label="complaint"))
-    assert (right.tolist(), likely.tolist()) == ([-1], [0.0])
 
 
 @pytest.mark.parametrize("broken", [np.nan, 0.0, ValueError(SECRET)])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import builtins
 import dataclasses
 import hashlib
 import itertools
 import re
+import sys
 from datetime import date
 from html.parser import HTMLParser
 from pathlib import Path
@@ -108,16 +108,11 @@ def test_no_text_changes_the_structure(given: Sources, hostile: Sources, confide
     found = Structure(text)
     assert found.elements == clean.elements
     assert found.links == clean.links
+    assert Structure(text.replace("<h1>", "<h1 onclick=x>", 1)).elements != clean.elements  # a control
     assert POISON[:80] in found.text  # it is there, as text
     assert "⟨U+202E⟩⟨U+2066⟩⟨U+0007⟩" in found.text
     assert not set(text) & set("\u202e\u2066\u0007\ud800\x00")
     text.encode()
-
-
-def test_the_comparison_can_fail(given: Sources) -> None:
-    text = rendered(given)
-    broken = text.replace("I ordered a kettle", "<b onclick=x>I ordered a kettle</b>", 1)
-    assert Structure(broken).elements != Structure(text).elements
 
 
 def test_nothing_is_loaded_and_nothing_runs(given: Sources) -> None:
@@ -164,6 +159,7 @@ def test_by_default_nothing_confidential_is_in_it(given: Sources) -> None:
         assert secret not in text
     assert "1 demonstration without a guarantee, 1 cell" in text
     assert "2026-01-31" in text  # the day when it was made
+    assert "An audit failed:" not in text
 
 
 def test_what_is_confidential_is_shown_when_asked_for_and_says_so(given: Sources) -> None:
@@ -180,6 +176,7 @@ def test_what_is_confidential_is_shown_when_asked_for_and_says_so(given: Sources
     assert "Confidential: for the trusted side only." in text
     assert text.count("no guarantee: confidential") == 1
     assert "Left out because" not in text
+    assert text.index("An audit failed:") < text.index("What was promised")
 
 
 def test_a_finding_or_a_cell_is_public_only_where_it_says_so(given: Sources) -> None:
@@ -187,12 +184,6 @@ def test_a_finding_or_a_cell_is_public_only_where_it_says_so(given: Sources) -> 
     findings = [dataclasses.replace(finding, confidential=None) for finding in given.findings]
     contents = select(dataclasses.replace(given, cells=cells, findings=findings), confidential=False)
     assert (len(contents.panels), len(contents.findings)) == (0, 0)
-
-
-def test_a_failed_audit_stands_before_the_promise(given: Sources) -> None:
-    assert "An audit failed:" not in rendered(given)  # it is private
-    text = rendered(given, confidential=True)
-    assert text.index("An audit failed:") < text.index("What was promised")
 
 
 def test_headings_charts_and_their_words(given: Sources) -> None:
@@ -210,12 +201,6 @@ def test_headings_charts_and_their_words(given: Sources) -> None:
             name
         )
     assert len(re.findall(r'id="', text)) == len(set(re.findall(r'id="([^"]*)"', text)))
-
-
-def test_figures_are_printed_rounded_up(tmp_path: Path) -> None:
-    text = rendered(Sources(snapshot=account(tmp_path, 7).snapshot()))
-    assert "<dd>2.5715</dd>" in text  # three plans of 6/7
-    assert "<dd>4.29e-07</dd>" in text
 
 
 @pytest.mark.parametrize("rule", ["renyi", "sum"])
@@ -254,8 +239,8 @@ def test_an_account_that_counts_divergences_says_so_and_shows_them(tmp_path: Pat
     ("given_unit", "words"), [(None, "<dd>one record</dd>"), ("customer", "<dd>all records of one unit")]
 )
 def test_whom_it_protects(tmp_path: Path, given_unit, words) -> None:
-    ledger = BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db")
-    snapshot = ledger.create("tickets", PrivacyBudget(1.0, 1e-5), unit=given_unit).snapshot()
+    with BudgetLedger.open(f"sqlite:///{tmp_path}/units.db") as ledger:
+        snapshot = ledger.create("tickets", PrivacyBudget(1.0, 1e-5), unit=given_unit).snapshot()
     assert words in rendered(Sources(snapshot=snapshot))
     [one, *_] = demonstrations()
     assert "one unit if the records had" in rendered(Sources(demonstrations=Demonstrations([one])))
@@ -265,9 +250,6 @@ def test_whom_it_protects(tmp_path: Path, given_unit, words) -> None:
 def test_delta_is_said_as_one_in_so_many(delta: float, one_in: str) -> None:
     ones = Demonstrations(demonstrations()[:1], plan_spend=PrivacySpend(1.0, delta))
     assert f"(at most 1 in {one_in})" in rendered(Sources(demonstrations=ones))
-
-
-def test_without_anything_released_there_is_no_bound() -> None:
     text = rendered(Sources())
     assert "There is no (ε, δ) for what this report shows" in text
     assert "attack-chart" not in text
@@ -284,15 +266,14 @@ def test_long_lists_are_cut_and_counted(given: Sources) -> None:
     assert "The first 50 of 80 figures" in text
 
 
+def test_figures_are_printed_rounded_up(tmp_path: Path) -> None:
+    text = rendered(Sources(snapshot=account(tmp_path, 7).snapshot()))
+    assert "<dd>2.5715</dd>" in text  # three plans of 6/7
+    assert "<dd>4.29e-07</dd>" in text
+
+
 def test_without_jinja_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *rest: object, **more: object) -> object:
-        if name == "jinja2":
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(MissingExtra, match=r"pip install '\.\[report\]'"):
         rendered(Sources())
 

@@ -37,7 +37,7 @@ def flips(rate: float) -> list[float]:
 def test_the_choice_is_permute_and_flip_at_the_full_rate() -> None:
     steps = np.array([round(score * GRID) for score in SCORES], dtype=np.int64)
     allowed = permit()
-    chosen = [Selection(RATE).release(steps, allowed) for _ in range(DRAWS)]
+    chosen = [Selection(RATE).choose(steps, allowed) for _ in range(DRAWS)]
     observed = np.bincount(chosen, minlength=len(SCORES))
 
     def p_value(rate: float) -> float:
@@ -51,7 +51,7 @@ def test_the_choice_is_permute_and_flip_at_the_full_rate() -> None:
 def test_measured_counts_have_discrete_laplace_noise() -> None:
     counts = np.array([[3 * GRID, 0], [7 * GRID, 11]], dtype=np.int64)
     allowed = permit()
-    noise = np.array([Measurement(RATE).release(counts, allowed) - counts / GRID for _ in range(2500)])
+    noise = np.array([Measurement(RATE).measure(counts, allowed) - counts / GRID for _ in range(2500)])
     for cell in noise.reshape(-1, 4).T:
         assert stats.kstest(cell, stats.laplace(scale=2).cdf).pvalue > IMPOSSIBLE
 
@@ -67,10 +67,10 @@ def test_measured_counts_have_discrete_laplace_noise() -> None:
 
 def test_nothing_is_released_without_leave() -> None:
     counts = np.zeros(2, dtype=np.int64)
-    for kind in (Selection, Measurement):
+    for release in (Selection(RATE).choose, Measurement(RATE).measure):
         for refused in (Permit(1, 1.0), permit(0)):
             with pytest.raises(dpf.BudgetExceeded):
-                kind(RATE).release(counts, refused)
+                release(counts, refused)
 
 
 CASES = [

@@ -47,7 +47,7 @@ def test_peeling_follows_permute_and_flip_round_by_round() -> None:
     epsilon, count = 1.5, 2
     mechanism = _NoisyMax(CANDIDATES, count, epsilon)
     permit = Permit(DRAWS * count, count / epsilon)
-    released = [tuple(mechanism.release(VOTES, permit, None)) for _ in range(DRAWS)]
+    released = [tuple(mechanism.choose(VOTES, permit, None)) for _ in range(DRAWS)]
     assert pairs_p_value(released, epsilon / count) > IMPOSSIBLE
     assert pairs_p_value(released, 0.9 * epsilon / count) < IMPOSSIBLE
     assert pairs_p_value(released, epsilon) < IMPOSSIBLE  # every round with the whole ε
@@ -61,7 +61,7 @@ def tail(noise: int, epsilon: float) -> float:
 def times_released(votes: int, epsilon: float, delta: float, count: int = DRAWS) -> int:
     """Of so many labels with so many votes each, in one release: their noise is independent."""
     alike = {f"label {i}": votes for i in range(count)}
-    return len(_StabilityHistogram(count, epsilon, delta).release(alike, Permit(1, 1 / epsilon), None))
+    return len(_StabilityHistogram(count, epsilon, delta).choose(alike, Permit(1, 1 / epsilon), None))
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 0.05), (0.3, 0.2)])

@@ -114,6 +114,7 @@ def test_a_schema_is_not_matched_by_anything_else(text: str) -> None:
         (".{3}", "aé😀", "a\u2028b"),
         ("[^a]", "é", "\u0085"),
         ("a{2}?b", "aab", "b"),
+        (" {2}[a-z]", "  a", " a"),
         ({"type": "string", "pattern": ".+"}, '"a b"', '"a"b"'),
         ({"type": "string", "pattern": "[ -~]"}, '"!"', '"\\"'),
         ({"const": "\u2028\x7f"}, r'"\u2028\u007f"', '"\u2028\x7f"'),
@@ -138,6 +139,7 @@ def test_what_else_may_be_said(schema: object, valid: str, invalid: str) -> None
         (5, "must be a mapping or a string, not int"),
         (["a"], "must be a mapping or a string, not list"),
         ("{'type': 'null'}", "begins like a JSON schema and is not JSON"),
+        ("  {type: string}", "is not JSON"),
         ({"enum": [object()]}, "holds a value that JSON has not"),
         ({"const": float("nan")}, "holds a value that JSON has not"),
         ({"const": "\ud800"}, "holds a value that JSON has not"),
@@ -265,18 +267,15 @@ def test_states_on_bytes_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> Non
         dataclasses.replace(TASK, schema="[^a]{6}")
 
 
-@pytest.mark.parametrize("settings", [{"multiline": True}, {"text_field": "", "text_fields": ("A", "B")}])
-def test_a_schema_is_for_one_field_on_one_line(settings: Any) -> None:
-    with pytest.raises(InvalidTask, match="has one text field, is not multiline and"):
-        dataclasses.replace(TASK, schema="a+", **settings)
-
-
-def test_a_schema_is_kept_as_a_string() -> None:
+def test_a_schema_is_kept_as_a_string_for_one_field_on_one_line() -> None:
     task = dataclasses.replace(TASK, schema=TICKET)
     assert task.identity()["schema"] == json.dumps(TICKET)
     assert dataclasses.replace(task) == task
     assert hash(task)
     assert task.layout == layout.TextLayout(("Ticket",), schema=json.dumps(TICKET))
+    for settings in ({"multiline": True}, {"text_field": "", "text_fields": ("A", "B")}):
+        with pytest.raises(InvalidTask, match="has one text field, is not multiline and"):
+            dataclasses.replace(TASK, schema="a+", **settings)
 
 
 @pytest.mark.parametrize("schema", ["schema = '[0-9]+'", '[schema]\ntype = "integer"'])
@@ -288,12 +287,6 @@ def test_a_schema_in_a_file(schema: str, tmp_path: Path) -> None:
     path.write_text(words + "schema = '('")
     with pytest.raises(InvalidTask, match=r"task\.toml: the task's schema is not a regular expression"):
         dpf.Task.from_file(path)
-
-
-def test_a_repeated_space_does_not_begin_a_json_schema() -> None:
-    assert matches(" {2}[a-z]", "  a")
-    with pytest.raises(InvalidTask, match="is not JSON"):
-        dataclasses.replace(TASK, schema="  {type: string}")
 
 
 def test_what_a_long_text_forces() -> None:

@@ -13,7 +13,7 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot import icl
 from dpfewshot.backends.text import conversation
-from dpfewshot.errors import BackendError, InvalidTask
+from dpfewshot.errors import BackendError
 from dpfewshot.generation.workers import public_prompt
 from dpfewshot.icl.prompt import FewShotPrompt
 from dpfewshot.prompts.chat import chat_turns
@@ -132,11 +132,6 @@ def test_a_text_is_labelled_in_a_conversation() -> None:
     assert len({one.fingerprint() for one in (FewShotPrompt(words, backend, []), plain, others)}) == 3
 
 
-def test_a_classifier_labels_in_a_conversation() -> None:
-    words = icl.PromptFormat("Which?", "Text", "Kind", ("a", "b"), chat=True)
-    assert icl.Classifier(words, Chat(), [demonstration("one", "a")]).predict("two") in ("a", "b")
-
-
 @pytest.mark.parametrize("which", REFUSED)
 def test_a_template_that_cannot_be_used_is_refused(which: str) -> None:
     template, trouble = REFUSED[which]
@@ -207,24 +202,6 @@ def test_a_worker_with_another_template_is_noticed() -> None:
     prompts = PromptWriter(CHAT, Chat(), 9).for_label("refund")
     other = dataclasses.replace(prompts, between=[END])
     assert public_prompt(prompts) != public_prompt(other)
-
-
-@pytest.mark.parametrize("chat", ["yes", 1, None])
-def test_chat_is_true_or_false(chat: Any) -> None:
-    with pytest.raises(InvalidTask, match="chat must be true or false"):
-        dataclasses.replace(TASK, chat=chat)
-    with pytest.raises(InvalidTask, match="chat must be true or false"):
-        icl.PromptFormat("Which?", "Text", "Kind", chat=chat)
-
-
-def test_a_task_in_a_file_may_be_a_chat(tmp_path: Path) -> None:
-    path = tmp_path / "task.toml"
-    path.write_text(
-        'name = "tickets"\ninstruction = "Write a ticket."\nlabel_field = "Kind"\ntext_field = "Ticket"\n'
-        'labels = ["refund", "delivery"]\nchat = true\n'
-    )
-    assert dpf.Task.from_file(path) == CHAT
-    assert CHAT.identity() == TASK.identity() | {"chat": True}
 
 
 CHATML = (

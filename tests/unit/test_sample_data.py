@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from dpfewshot.records import read_records
-from dpfewshot.sample_data import SUPPORT_TICKETS, secrets, support_tickets, write_jsonl
+from dpfewshot.sample_data import secrets, support_tickets, write_jsonl
 from dpfewshot.values import Record
 
 if TYPE_CHECKING:
@@ -23,12 +22,6 @@ def test_the_tickets_are_the_same_everywhere() -> None:
     whole = "\n".join(f"{ticket.label}\t{ticket.text}" for ticket in TICKETS)
     assert hashlib.sha256(whole.encode()).hexdigest()[:16] == "0f5a151e59b90250"
     assert support_tickets() == TICKETS
-
-
-def test_five_labels_of_300_and_every_prefix_balanced() -> None:
-    assert Counter(ticket.label for ticket in TICKETS) == dict.fromkeys(SUPPORT_TICKETS.labels or (), 300)
-    assert [ticket.label for ticket in TICKETS[:5]] == list(SUPPORT_TICKETS.labels or ())
-    assert {ticket.unit for ticket in TICKETS} == {None}
 
 
 def test_every_ticket_holds_a_secret_and_shares_none() -> None:
