@@ -28,13 +28,13 @@ from dpfewshot.accounting import (
 )
 from dpfewshot.accounting.compose import discretisation_gaps
 from dpfewshot.accounting.curves import (
-    AddBoundedRange,
-    AddGaussian,
+    Added,
     Curve,
     DominatingPair,
-    RemoveBoundedRange,
-    RemoveGaussian,
-    ReplaceGaussian,
+    GaussianPair,
+    RangePair,
+    Removed,
+    Replaced,
     added_response,
     removed_response,
 )
@@ -68,13 +68,15 @@ def cases(count: int, seed: int) -> Iterator[Case]:
         width = source.choice([10 ** source.uniform(-5, 2.3), source.uniform(0, 200)])
         rest = math.log1p(-q) if q < 1 else 0.0
         yield from (
-            Case("remove", RemoveGaussian(q, sigma), gaussian(q, sigma, removed=True), (rest,)),
-            Case("add", AddGaussian(q, sigma), gaussian(q, sigma, removed=False), (-rest,)),
-            Case("replace", ReplaceGaussian(q, sigma), replaced_gaussian(q, sigma), (rest,)),
+            Case("remove", Removed(q, GaussianPair(sigma)), gaussian(q, sigma, removed=True), (rest,)),
+            Case("add", Added(q, GaussianPair(sigma)), gaussian(q, sigma, removed=False), (-rest,)),
+            Case("replace", Replaced(Removed(q, GaussianPair(sigma))), replaced_gaussian(q, sigma), (rest,)),
+            Case("gaussian", GaussianPair(sigma), gaussian(1.0, sigma, removed=True), ()),
+            Case("range", RangePair(width), bounded_range(1.0, width, removed=True), ()),
             Case("removed response", removed_response(q, width), response(q, width, removed=True), ()),
             Case("added response", added_response(q, width), response(q, width, removed=False), ()),
-            Case("remove range", RemoveBoundedRange(q, width), bounded_range(q, width, removed=True), ()),
-            Case("add range", AddBoundedRange(q, width), bounded_range(q, width, removed=False), ()),
+            Case("remove range", Removed(q, RangePair(width)), bounded_range(q, width, removed=True), ()),
+            Case("add range", Added(q, RangePair(width)), bounded_range(q, width, removed=False), ()),
         )
 
 
@@ -132,11 +134,11 @@ def test_the_check_of_errors_catches_one_in_a_million() -> None:
     def less(_: np.ndarray, curve: Curve) -> Curve:
         return curve._replace(values=curve.values * (1 - 1e-6))
 
-    case = Case("low", Changed(RemoveGaussian(0.1, 1.0), less), gaussian(0.1, 1.0, removed=True), ())
+    case = Case("low", Changed(Removed(0.1, GaussianPair(1.0)), less), gaussian(0.1, 1.0, removed=True), ())
     assert worst_ratio(case, random.Random(1)) > 1
 
 
-PAIR = RemoveGaussian(0.1, 1.0)
+PAIR = Removed(0.1, GaussianPair(1.0))
 LOSSES = np.arange(-40, 41) * 0.05
 FAULTS = {
     "below 1 - e^ε": lambda at, curve: curve._replace(values=np.where(at < 0, 0.1, curve.values)),
@@ -180,7 +182,7 @@ def test_the_curve_that_broke_the_certificate_is_refused(monkeypatch: pytest.Mon
     def about_q(at: np.ndarray, curve: Curve) -> Curve:
         return curve._replace(values=np.where(at < math.log1p(-1e-5), 1e-5, curve.values))
 
-    changed = Changed(RemoveGaussian(1e-5, 0.025), about_q)
+    changed = Changed(Removed(1e-5, GaussianPair(0.025)), about_q)
     monkeypatch.setattr(bounds, "dominating_pairs", lambda *_, **__: (changed, changed))
     with pytest.raises(AccountingError):
         epsilon(PoissonGaussian(1e-5, 0.025, 2000), 1e-6)
@@ -260,14 +262,14 @@ def test_discretised_losses_dominate_at_every_point(q: float, sigma: float, shar
 @settings(max_examples=25, deadline=None)
 def test_the_symmetrised_curve_is_the_curve_of_a_pair(q: float, sigma: float) -> None:
     """Convex and decreasing in e^ε, 1 at 0, symmetric, and above both directions of one step."""
-    pair = ReplaceGaussian(q, sigma)
+    pair = Replaced(Removed(q, GaussianPair(sigma)))
     at = np.linspace(-6, 6, 2001)
     curve = pair.curve(at)
     slopes = np.diff(curve.values) / np.diff(np.exp(at))
     assert np.all(np.diff(slopes) >= -1e-9)
     assert np.all(slopes <= 1e-12)
     assert np.allclose(curve.values[::-1], 1 - np.exp(-at) + np.exp(-at) * curve.values, atol=1e-12)
-    assert np.all(curve.values + curve.errors >= RemoveGaussian(q, sigma).curve(at).values - 1e-15)
+    assert np.all(curve.values + curve.errors >= Removed(q, GaussianPair(sigma)).curve(at).values - 1e-15)
     away = at[np.abs(at) > 1e-3]
     numeric = (pair.curve(away - 1e-5).values - pair.curve(away + 1e-5).values) / 2e-5
     assert np.allclose(pair.curve(away).scaled_mass, numeric, rtol=1e-4, atol=1e-7)
@@ -298,8 +300,8 @@ def test_every_softmax_draw_is_below_its_curve(width: float, q: float, outcomes:
     without, with_unit = softmax(scores), softmax(scores + width * change)
     mixed = (1 - q) * without + q * with_unit
     for curve, found in (
-        (RemoveBoundedRange(q, width).curve(GRID), hockey_stick(mixed, without)),
-        (AddBoundedRange(q, width).curve(GRID), hockey_stick(without, mixed)),
+        (Removed(q, RangePair(width)).curve(GRID), hockey_stick(mixed, without)),
+        (Added(q, RangePair(width)).curve(GRID), hockey_stick(without, mixed)),
     ):
         assert (found <= curve.values + curve.errors + 1e-12).all()
 
@@ -318,15 +320,15 @@ def test_the_curve_is_reached(width: float, share: float) -> None:
     p, q = worst(width, share * width)
     at = np.array([share * width])
     reached = np.maximum(p - math.exp(at[0]) * q, 0).sum()
-    assert RemoveBoundedRange(1.0, width).curve(at).values[0] == pytest.approx(reached, rel=1e-9)
-    narrower = RemoveBoundedRange(1.0, 0.9 * width).curve(at).values[0]
+    assert Removed(1.0, RangePair(width)).curve(at).values[0] == pytest.approx(reached, rel=1e-9)
+    narrower = Removed(1.0, RangePair(0.9 * width)).curve(at).values[0]
     assert narrower < reached, "the control: a range of a tenth less is exceeded"
 
 
 @given(ranges, st.floats(0.001, 0.999), st.floats(-0.98, 0.98))
 @settings(deadline=None)
 def test_the_mass_is_the_slope_and_the_pieces_join(width: float, q: float, place: float) -> None:
-    for pair in (RemoveBoundedRange(q, width), AddBoundedRange(q, width)):
+    for pair in (Removed(q, RangePair(width)), Added(q, RangePair(width))):
         low, high = pair.loss_range(0, 0)
         at = low + (high - low) * (place + 1) / 2
         step = 1e-5 * (high - low)
@@ -342,7 +344,7 @@ def test_the_mass_is_the_slope_and_the_pieces_join(width: float, q: float, place
 @pytest.mark.parametrize("q", [1.0, 0.5, 0.05, 1e-4])
 def test_round_off_stays_small_beside_the_curve(width: float, q: float) -> None:
     """Else a wide range would put all of its mass at infinity."""
-    for pair in (RemoveBoundedRange(q, width), AddBoundedRange(q, width)):
+    for pair in (Removed(q, RangePair(width)), Added(q, RangePair(width))):
         low, high = pair.loss_range(0, 0)
         curve = pair.curve(np.linspace(low, high, 999))
         assert np.isfinite(curve.errors).all()
@@ -352,5 +354,5 @@ def test_round_off_stays_small_beside_the_curve(width: float, q: float) -> None:
 
 
 def test_without_sampling_the_pair_is_its_own_reverse() -> None:
-    remove, add = RemoveBoundedRange(1.0, 0.7).curve(GRID), AddBoundedRange(1.0, 0.7).curve(GRID)
+    remove, add = Removed(1.0, RangePair(0.7)).curve(GRID), Added(1.0, RangePair(0.7)).curve(GRID)
     assert np.abs(remove.values - add.values).max() < 1e-12
