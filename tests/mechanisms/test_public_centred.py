@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from fractions import Fraction
@@ -15,25 +16,39 @@ from numpy.typing import NDArray
 from dpfewshot import _core
 from dpfewshot.account.permit import Permit
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.mechanisms import ClippingQuantile, PublicCentred, RowChange
+from dpfewshot.mechanisms import ClippingQuantile, Draws, PublicCentred, RowChange
 from dpfewshot.mechanisms.gaussian import nearest_distribution, noise_scale
 from dpfewshot.mechanisms.public_centred import LEAST_CLIP, MOST_CLIP
 from tests.support import twins
-from tests.support.public_centred import (
-    COUNT_GRID,
-    GRID,
-    INF,
-    PUBLIC,
-    TINY,
-    WIDTH,
-    Matrix,
-    changes,
-    draws,
-    logs,
-    one_round,
-    shifted,
-    token,
-)
+
+GRID, COUNT_GRID = _core.grid, _core.count_grid
+TINY = 1e-6
+WIDTH = 6
+INF = math.inf
+one_round = functools.partial(PublicCentred, clip=0.5, refinements=())
+Matrix = NDArray[np.float32]
+changes = pytest.mark.parametrize("row_change", RowChange, ids=lambda change: change.name.lower())
+
+
+def draws(prompts: int = 10, row_change: RowChange = RowChange.ADDED, tokens_per_draw: int = 1) -> Draws:
+    return Draws(0.1, 3, tokens_per_draw, prompts, row_change)
+
+
+def logs(*probabilities: float) -> Matrix:
+    with np.errstate(divide="ignore"):
+        return np.log(np.array(probabilities)).astype(np.float32)
+
+
+PUBLIC = logs(0.5, 0.3, 0.2, 0, 0, 0)
+
+
+def shifted(count: int, by: float) -> Matrix:
+    """Rows that take `by` from the first token and give it to the second: by·√2 from the public one."""
+    return np.tile(logs(0.5 - by, 0.3 + by, 0.2, 0, 0, 0), (count, 1))
+
+
+def token(mechanism: PublicCentred, rows: Matrix, sigma: float, source=None, public=PUBLIC) -> int | None:
+    return mechanism.start(draws(), sigma, source).token(rows, public, Permit(1, sigma))
 
 
 @changes
@@ -180,19 +195,6 @@ def test_without_a_public_distribution_rows_are_clipped_around_nothing(bad: floa
     release = one_round(clip=0.3).start(draws(), TINY)
     crowd = np.concatenate([shifted(4, 0.3), np.tile(logs(0, 0, 0, 0, 0, 1), (3, 1))])
     assert release.token(crowd, public, Permit(1, TINY)) == 1
-
-
-def test_noise_decides_where_there_is_much() -> None:
-    source = random.Random(1).randbytes
-    assert {token(one_round(), shifted(10, 0.2), 1e3, source) for _ in range(200)} == set(range(WIDTH))
-
-
-def test_a_temperature_draws_from_the_whole_noisy_vector() -> None:
-    source = random.Random(2).randbytes
-    rows = np.empty((0, WIDTH), dtype=np.float32)
-    assert {token(one_round(temperature=1.0), rows, TINY, source) for _ in range(100)} == {0, 1, 2}
-    cold = one_round(temperature=1.0, top_p=0.4)
-    assert {token(cold, rows, TINY, source) for _ in range(50)} == {0}
 
 
 @pytest.mark.parametrize(

@@ -173,12 +173,6 @@ def test_the_claim_of_a_gaussian_is_its_trade_off_curve(units):
         assert exact <= claim.most(probability, units) <= exact + 0.02
 
 
-def test_bounds_on_rates_are_clopper_and_pearsons():
-    rate = Rate(8, 100, 0.025)
-    assert (rate.low, rate.high) == pytest.approx((0.0352, 0.1516), abs=1e-4)  # their tables
-    assert (Rate(0, 10, 0.025).low, Rate(10, 10, 0.025).high) == (0, 1)
-
-
 def test_perfect_counts_bound_the_noise_of_a_gaussian():
     plays, noise = 10**6, 1.2
     counts = Counts(
