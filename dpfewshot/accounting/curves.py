@@ -163,24 +163,12 @@ class RangePair:
 # Where t ≤ 0 every loss is above ε, and where s ≤ 0 none is (docs/proofs/product.md).
 
 
-class CurveOfPair(Protocol):
-    """What sampling needs of a pair (A, B) that is its own reverse."""
-
-    def curve(self, epsilons: FloatArray, /) -> Curve:
-        """See DominatingPair."""
-        ...
-
-    def loss_range(self, below: float, above: float, /) -> tuple[float, float]:
-        """See DominatingPair. B's losses mirror A's."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Removed:
     """The unit is in P: P = (1-q)·B + q·A against Q = B."""
 
     sampling_rate: float
-    pair: CurveOfPair
+    pair: DominatingPair
     lattice: ClassVar[None] = None
 
     def curve(self, epsilons: FloatArray) -> Curve:
@@ -219,7 +207,7 @@ class Added:
     """The unit is in Q: P = B against Q = (1-q)·B + q·A."""
 
     sampling_rate: float
-    pair: CurveOfPair
+    pair: DominatingPair
     lattice: ClassVar[None] = None
 
     def curve(self, epsilons: FloatArray) -> Curve:

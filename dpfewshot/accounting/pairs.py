@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -118,6 +118,7 @@ class UpperProduct:
 
     losses: FloatArray
     heights: FloatArray
+    lattice: ClassVar[None] = None
 
     def curve(self, epsilons: FloatArray) -> Curve:
         """See DominatingPair. Interpolates; all terms are positive, so round-off stays relative."""
@@ -156,6 +157,7 @@ class LowerProduct:
     upper: UpperProduct
     shift: float
     lines: tuple[tuple[float, float], ...]
+    lattice: ClassVar[None] = None
 
     def curve(self, epsilons: FloatArray) -> Curve:
         """See DominatingPair. No curve is below 1 - e^ε and 0, so this one is not."""

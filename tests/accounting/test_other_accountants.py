@@ -194,7 +194,7 @@ def test_the_check_catches_a_direction_missing_from_the_table(monkeypatch: pytes
 # ---- random plans ------------------------------------------------------------------------------------------
 
 
-COUNT = int(os.environ.get("DPFEWSHOT_CROSS_CHECKS", "100"))
+COUNT = int(os.environ.get("DPFEWSHOT_CROSS_CHECKS", "50"))
 ROUND_OFF = 1e-9  # of dp-accounting's and of the last digits of ours
 TRUSTED = 100.0  # ε up to which dp-accounting's optimistic estimate is one
 PRINTED = 1e-6

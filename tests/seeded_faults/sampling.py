@@ -8,7 +8,7 @@ SAMPLING_AND_NOISE = (
         "prompt = unit if self.records_per_prompt == 1 else subset",
         "prompt = unit if self.records_per_prompt == 1 else sum(map(len, subsets.values())) // 2",
         "a unit moves no other unit to another prompt",
-        "tests/property/test_sensitivity.py tests/unit/test_sampling.py",
+        "tests/unit/test_sampling.py",
     ),
     Fault(
         "dpfewshot/records/units.py",
