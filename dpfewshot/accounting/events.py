@@ -116,8 +116,8 @@ class PoissonBoundedRange:
     """A Poisson-subsampled mechanism of bounded range, composed: draws from a softmax.
 
     All privacy losses of a step lie in some interval of length ε₀ (Durfee, Rogers 2019), as those of the
-    exponential mechanism do. Bounded range implies ε₀-DP and is stronger. `curves.RemoveBoundedRange` has the
-    dominating pair, in both directions (docs/proofs/bounded-range.md).
+    exponential mechanism do. Bounded range implies ε₀-DP and is stronger. `curves.RangePair` is the
+    dominating pair without sampling (docs/proofs/bounded-range.md).
 
     Args:
         sampling_rate: q in (0, 1], the probability that a unit is in a step's draw.

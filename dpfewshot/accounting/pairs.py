@@ -3,16 +3,10 @@
 The accountant needs only the curve H(ε) = sup_S P(S) - e^ε·Q(S) of a pair (P, Q), so a new event needs one
 class with a curve, and one case in `dominating_pairs`.
 
-Several queries on one Poisson draw cost the subsampled product of their pairs (Zhu, Dong, Wang 2022, Theorem
-11; docs/proofs/product.md). With H the curve of the product (A, B), which is its own reverse, and y = e^ε:
-
-    removed, (1-q)·B + q·A against B:   q·H(log t)            with t = (y - 1 + q)/q
-    added,   B against (1-q)·B + q·A:   s·H(log(q·y/s))       with s = 1 - (1-q)·y
-
-Where t ≤ 0 every loss is above ε, and where s ≤ 0 none is. The queries' losses are composed at several
-tilts, each of which is accurate where the curve has about its scale. At every grid point the smallest upper
-bound counts. Masses that are rounded upwards make a convex curve of these bounds, which is therefore that of
-a pair.
+Several queries on one Poisson draw cost the subsampled product of their pairs (docs/proofs/product.md). Their
+losses are composed at several tilts, each of which is accurate where the curve has about its scale. At every
+grid point the smallest upper bound counts. Masses that are rounded upwards make a convex curve of these
+bounds, which is therefore that of a pair.
 """
 
 from __future__ import annotations
@@ -30,17 +24,16 @@ from dpfewshot.accounting.curves import (
     LARGE,
     ROUNDING,
     UNIT_ROUNDOFF,
-    AddBoundedRange,
-    AddGaussian,
+    Added,
     Curve,
     DominatingPair,
     FloatArray,
-    RemoveBoundedRange,
-    RemoveGaussian,
-    ReplaceGaussian,
+    GaussianPair,
+    RangePair,
+    Removed,
+    Replaced,
     added_response,
     removed_response,
-    subsampled_loss,
 )
 from dpfewshot.accounting.events import (
     Event,
@@ -85,21 +78,25 @@ def dominating_pairs(event: Event, *, lower: bool = False) -> Pairs:
     """
     match event:
         case PoissonGaussian(sampling_rate=q, noise_multiplier=sigma):
-            # At q = 1, x -> 1 - x maps one direction to the other.
-            return RemoveGaussian(q, sigma), RemoveGaussian(q, sigma) if q == 1 else AddGaussian(q, sigma)
+            return _sampled(q, GaussianPair(sigma))
+        case PoissonBoundedRange(sampling_rate=q, epsilon=cost):
+            return _sampled(q, RangePair(cost))
         case PoissonRandomizedResponse(sampling_rate=q, epsilon=cost):
             return removed_response(q, cost), added_response(q, cost)
-        case PoissonBoundedRange(sampling_rate=q, epsilon=cost):
-            # Without sampling the pair is its own reverse.
-            return RemoveBoundedRange(q, cost), (RemoveBoundedRange if q == 1 else AddBoundedRange)(q, cost)
         case FixedSizeGaussian(sampling_rate=q, noise_multiplier=sigma):
-            return ReplaceGaussian(q, sigma), ReplaceGaussian(q, sigma)
+            pair = Replaced(Removed(q, GaussianPair(sigma)))
+            return pair, pair
         case PoissonProduct(sampling_rate=q, merged=queries):
             if len(queries) == 1 and queries[0].steps == 1:
                 return dominating_pairs(replace(queries[0], sampling_rate=q))
             product = _product(queries)[lower]
-            return RemoveProduct(q, product), AddProduct(q, product)
+            return Removed(q, product), Added(q, product)
     raise InvalidPlan(f"no dominating pair is known for {type(event).__name__}")
+
+
+def _sampled(rate: float, pair: DominatingPair) -> Pairs:
+    """Both directions of a pair that is its own reverse. Where every unit is drawn they are the same."""
+    return (pair, pair) if rate == 1 else (Removed(rate, pair), Added(rate, pair))
 
 
 @lru_cache(maxsize=64)
@@ -121,6 +118,7 @@ class UpperProduct:
 
     losses: FloatArray
     heights: FloatArray
+    lattice: ClassVar[None] = None
 
     def curve(self, epsilons: FloatArray) -> Curve:
         """See DominatingPair. Interpolates; all terms are positive, so round-off stays relative."""
@@ -140,10 +138,10 @@ class UpperProduct:
         reach = 1 + np.abs(epsilons) + np.abs(end)
         return Curve(values, _ROUNDING * (values + scaled_mass * reach), scaled_mass)
 
-    def highest_loss(self, above: float) -> float:
-        """A loss with a P-mass of about `above` over it, or the highest. A guide, not a bound."""
-        index = int(np.searchsorted(-self.heights, -above))
-        return float(self.losses[min(index, len(self.losses) - 1)])
+    def loss_range(self, below: float, above: float) -> tuple[float, float]:
+        """See DominatingPair. Wide enough for the losses under B too, which mirror those under A."""
+        low, high = np.searchsorted(-self.heights, [-below, -above]).clip(max=len(self.losses) - 1)
+        return -float(self.losses[low]), float(self.losses[high])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,6 +157,7 @@ class LowerProduct:
     upper: UpperProduct
     shift: float
     lines: tuple[tuple[float, float], ...]
+    lattice: ClassVar[None] = None
 
     def curve(self, epsilons: FloatArray) -> Curve:
         """See DominatingPair. No curve is below 1 - e^ε and 0, so this one is not."""
@@ -173,78 +172,9 @@ class LowerProduct:
         errors = upper.errors + _ROUNDING * (upper.values + np.abs(epsilons) * ratio)
         return Curve(values, errors, mass)
 
-    def highest_loss(self, above: float) -> float:
+    def loss_range(self, below: float, above: float) -> tuple[float, float]:
         """See UpperProduct."""
-        return self.upper.highest_loss(above)
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveProduct:
-    """The unit is in P: P = (1-q)·B + q·A against Q = B."""
-
-    sampling_rate: float
-    product: UpperProduct | LowerProduct
-    lattice: ClassVar[None] = None
-
-    def curve(self, epsilons: FloatArray) -> Curve:
-        """See DominatingPair. The stated errors contain those of t."""
-        q = self.sampling_rate
-        growth = np.expm1(np.minimum(epsilons, 1.0))
-        doubt = _ROUNDING * (q + np.abs(growth))
-        t = growth + q - doubt  # below the exact t: the curve is too high by at most doubt·B(loss > log t)
-        all_above = t <= 0
-        log_near = np.log(np.where(all_above, q, t))
-        large = np.maximum(epsilons, 1.0)
-        log_damping = np.log1p(-(1 - q) * np.exp(-large))  # log of q·t·e^-ε
-        at = np.where(epsilons <= 1, log_near, large + log_damping) - math.log(q)
-        values, errors, scaled_mass = self.product.curve(at)
-        tail = np.minimum(scaled_mass * np.exp(np.minimum(-at, LARGE)), 1.0)  # B(loss > log t)
-        ratio = np.where(epsilons <= 1, (1 + growth) * tail, scaled_mass * q * np.exp(-log_damping))
-        errors = q * (errors + _ROUNDING * (values + scaled_mass * (1 + np.abs(at))))
-        return Curve(
-            np.where(all_above, -growth, q * values),
-            np.where(all_above, 2 * doubt, errors + np.where(epsilons <= 1, 2 * doubt * tail, 0.0)),
-            np.where(all_above, 1 + growth, ratio),
-        )
-
-    def loss_range(self, below: float, above: float) -> tuple[float, float]:
-        """See DominatingPair."""
-        q = self.sampling_rate
-        high = self.product.highest_loss(above / q)
-        return subsampled_loss(-self.product.highest_loss(below), q), subsampled_loss(high, q)
-
-
-@dataclass(frozen=True, slots=True)
-class AddProduct:
-    """The unit is in Q: P = B against Q = (1-q)·B + q·A."""
-
-    sampling_rate: float
-    product: UpperProduct | LowerProduct
-    lattice: ClassVar[None] = None
-
-    def curve(self, epsilons: FloatArray) -> Curve:
-        """See DominatingPair. The stated errors contain those of s."""
-        q = self.sampling_rate
-        growth = np.expm1(np.minimum(epsilons, LARGE))
-        doubt = _ROUNDING * (q + (1 - q) * np.abs(growth))
-        slack = q - (1 - q) * growth + doubt  # above the exact s: the curve is too high by at most doubt
-        some_above = slack > 0
-        at = math.log(q) + epsilons - np.log(np.where(some_above, slack, q))
-        values, errors, scaled_mass = self.product.curve(at)
-        kept = slack * values
-        errors = slack * (errors + _ROUNDING * (values + scaled_mass * (1 + np.abs(at) + np.abs(epsilons))))
-        errors += 2 * doubt * np.minimum(values + scaled_mass, 1.0)
-        return Curve(
-            np.where(some_above, kept, 0.0),
-            np.where(some_above, errors, 0.0),
-            np.where(some_above, (1 - q) * (1 + growth) * values + scaled_mass, 0.0),
-        )
-
-    def loss_range(self, below: float, above: float) -> tuple[float, float]:
-        """See DominatingPair."""
-        q = self.sampling_rate
-        lowest, highest = self.product.highest_loss(below), self.product.highest_loss(above)
-        return -subsampled_loss(lowest, q), -subsampled_loss(-highest, q)
+        return self.upper.loss_range(below, above)
 
 
 # ---- the curves of a product ------------------------------------------------------------------------------
@@ -300,8 +230,9 @@ def lower_product(curves: Sequence[ComposedCurve], upper: UpperProduct) -> Lower
 
 def _discretised(steps: Sequence[Step]) -> Cumulants:
     """The queries' losses on the grid that the product's deviation asks for."""
-    ranges = [pair.loss_range(_TAIL, _TAIL) for pair, _ in steps]
-    widest = max(high - low for low, high in ranges)
+    farthest = [pair.loss_range(_TAIL, _TAIL)[1] for pair, _ in steps]
+    ranges = [(-high, high) for high in farthest]  # the losses of both sides of each pair
+    widest = 2 * max(farthest)
     first = discretised(steps, ranges, aligned(steps, widest / _FIRST_CELLS))
     deviation = math.sqrt(first.derivatives(0.0)[2] / sum(count for _, count in steps))
     spacing = max(deviation / _CELLS_PER_DEVIATION, widest / _MOST_CELLS)

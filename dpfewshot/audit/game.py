@@ -33,7 +33,6 @@ from dpfewshot.audit.findings import AuditFinding, Figure
 from dpfewshot.audit.premises import Expected, changed_by_company
 from dpfewshot.audit.worst_case import WorstCaseModel, telling, text_of_unit
 from dpfewshot.errors import BackendError, InvalidPlan
-from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.generation import Generation, unaccounted
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import Draws, Mechanism, RowChange
@@ -110,7 +109,7 @@ def canary_game(
             return _finding(table, stratum.spend, beta, [table.released_texts()])
         outcomes = [outcome for tokens in table.games_of_one_draw if (outcome := table.one_draw(tokens))]
         demonstration, drawn = table.one_demonstration()
-    answers = [table.changed_by_company() for _ in range(_BATCHES)]
+    answers = [changed_by_company(set_up, stratum, label) for _ in range(_BATCHES)]
     return _finding(table, stratum.spend, beta, [*outcomes, demonstration], drawn=drawn, answers=answers)
 
 
@@ -286,32 +285,6 @@ class _Table:
             [canary.echo(texts) for texts in self._texts(each, game, self.plays, shots)] for each in stages
         ]
         return self._outcome(game, canaries, threshold, echoes)
-
-    def changed_by_company(self) -> tuple[int, int]:
-        """Draw records once, ask their prompts alone and among others, and count the answers that changed.
-
-        The others are two prompts unlike any: one repeated word, and the first tokens of the vocabulary.
-
-        Returns:
-            The number of answers that changed, and of those compared.
-        """
-        set_up, backend, writer = self.set_up, self.set_up.backend, self.set_up.writer
-        prompts, cap = writer.for_label(self.label), set_up.plan.settings.record_token_cap
-        bodies = Bodies(set_up.generating(self.stratum, 0), writer)
-        subsets = bodies.of(set_up.sampler(self.stratum).draw(bodies.sizes))
-        suffixes = [each for subset in subsets if (each := prompts.suffix(subset, []))]
-        odd = ("canary " * cap, backend.detokenize(range(min(cap, backend.vocabulary_size))))
-        first, last = (prompts.suffix([writer.body(Record(text, self.label))], []) for text in odd)
-        if first is None or last is None:
-            raise BackendError("the backend cannot tokenize plain text")
-        return changed_by_company(
-            backend,
-            prompts,
-            suffixes,
-            (first, last),
-            tokens=self.stratum.draws.tokens_per_draw,
-            top_k=set_up.mechanism.top_k,
-        )
 
     def _whole(self, name: str, shots: int) -> tuple[Game, int]:
         """The game of some whole demonstrations, and its number of canaries."""

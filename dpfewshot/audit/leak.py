@@ -17,7 +17,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import asdict, dataclass
 
 from dpfewshot.audit.findings import AuditFinding, Figure
-from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.records import as_records
 from dpfewshot.runtime.redaction import redacts_errors
@@ -25,17 +24,15 @@ from dpfewshot.tasks.layout import TextLayout
 from dpfewshot.values import Demonstration, Record
 
 LONG_RUN = 10
-"""A run of this many words (or tokens) hardly repeats by chance."""
+"""A run of this many words hardly repeats by chance."""
 
-Pieces = tuple[Hashable, ...]
-"""A text's words, or its tokens."""
+Words = tuple[str, ...]
 
 
 @redacts_errors(BackendError, "the leak check")
 def leak_check(
     demonstrations: Iterable[Demonstration],
     records: Iterable[Record] | object,
-    backend: LogprobBackend | None = None,
     *,
     baseline: Iterable[Demonstration] = (),
     held_out: Iterable[Record] | object | None = None,
@@ -46,10 +43,9 @@ def leak_check(
     Args:
         demonstrations: the released texts.
         records: the private records behind them.
-        backend: its tokens are the unit of runs; without it, words are.
         baseline: texts of the same model by `instruction_only_demonstrations`.
         held_out: records of the same kind that were not used.
-        long_run: the number of words (tokens) of one unit alone that make a leak, at least 2.
+        long_run: the number of words of one unit alone that make a leak, at least 2.
 
     Returns:
         A confidential finding of kind "leak". It fails if a demonstration repeats a long run, or personal
@@ -64,28 +60,26 @@ def leak_check(
         raise InvalidPlan("a leak check needs demonstrations and long_run >= 2")
     layout = TextLayout(tuple(released[0].fields) or ("text",))
 
-    def cut(text: str) -> Pieces:
+    def cut(text: str) -> Words:
         """Without the names of fields, which are public."""
-        said = " ".join(layout.values(text))
-        return tuple(re.findall(r"\w+", said.casefold()) if backend is None else backend.tokenize(f" {said}"))
+        return tuple(re.findall(r"\w+", " ".join(layout.values(text)).casefold()))
 
     texts, plain = [one.text for one in released], [one.text for one in baseline]
     private, others = as_records(records), [] if held_out is None else as_records(held_out)
     overlaps = _overlaps(texts, private, cut)
-    pieces = "words" if backend is None else "tokens"
     leaks = [number for number, each in enumerate(overlaps) if each.is_leak(long_run)]
-    figures = list(_runs(f"{pieces} of a record", overlaps))
+    figures = list(_runs("words of a record", overlaps))
     if plain:
-        figures += _runs(f"{pieces} of a record, without the records", _overlaps(plain, private, cut))
+        figures += _runs("words of a record, without the records", _overlaps(plain, private, cut))
     if others:
-        figures += _runs(f"{pieces} of a record held out", _overlaps(texts, others, cut))
+        figures += _runs("words of a record held out", _overlaps(texts, others, cut))
     found = f"{len(leaks)} of {len(released)} demonstrations repeat"
     none = f"None of {len(released)} demonstrations repeats"
     return AuditFinding(
         kind="leak",
         title="Leak check",
         statement=(
-            f"{found if leaks else none} {long_run} {pieces} in a row or more, or personal data, of one unit "
+            f"{found if leaks else none} {long_run} words in a row or more, or personal data, of one unit "
             "alone."
         ),
         verdict="failed" if leaks else "passed",
@@ -95,7 +89,6 @@ def leak_check(
             "demonstrations": [asdict(each) for each in overlaps],
             "leaks": leaks,
             "long_run": long_run,
-            "counted_in": pieces,
         },
     )
 
@@ -105,7 +98,7 @@ class Overlap:
     """What one text has in common with the records: counts only.
 
     Attributes:
-        longest_run: the most consecutive pieces that occur in a record.
+        longest_run: the most consecutive words that occur in a record.
         longest_run_of_one_unit: the same, counting only runs of one unit alone.
         exact_duplicate: whether the text equals a record, word for word.
         personal_data: how often each kind occurs.
@@ -123,24 +116,24 @@ class Overlap:
         return self.longest_run_of_one_unit >= long_run or bool(self.personal_data_of_one_unit)
 
 
-def _overlaps(texts: Sequence[str], records: Sequence[Record], cut: Callable[[str], Pieces]) -> list[Overlap]:
+def _overlaps(texts: Sequence[str], records: Sequence[Record], cut: Callable[[str], Words]) -> list[Overlap]:
     """Compare each text with all records."""
     written = [cut(text) for text in texts]
-    runs_of = [_all_runs(pieces) for pieces in written]
-    runs = set[Pieces]().union(*runs_of)
-    holders: defaultdict[Pieces, set[Hashable]] = defaultdict(set)
+    runs_of = [_all_runs(words) for words in written]
+    runs = set[Words]().union(*runs_of)
+    holders: defaultdict[Words, set[Hashable]] = defaultdict(set)
     personal: defaultdict[tuple[str, str], set[Hashable]] = defaultdict(set)
-    whole: set[Pieces] = set()
+    whole: set[Words] = set()
     for number, record in enumerate(records):
         holder = number if record.unit is None else record.unit
-        pieces = cut(record.text)
-        whole.add(pieces)
-        for run in _known_runs(pieces, runs):
+        words = cut(record.text)
+        whole.add(words)
+        for run in _known_runs(words, runs):
             holders[run].add(holder)
         for found in found_in(record.text):
             personal[found].add(holder)
     overlaps = []
-    for text, pieces, mine in zip(texts, written, runs_of, strict=True):
+    for text, words, mine in zip(texts, written, runs_of, strict=True):
         shared = [run for run in mine if run in holders]
         data = list(found_in(text))
         overlaps.append(
@@ -149,7 +142,7 @@ def _overlaps(texts: Sequence[str], records: Sequence[Record], cut: Callable[[st
                 longest_run_of_one_unit=max(
                     (len(run) for run in shared if len(holders[run]) == 1), default=0
                 ),
-                exact_duplicate=pieces in whole,
+                exact_duplicate=words in whole,
                 personal_data=dict(Counter(kind for kind, _ in data)),
                 personal_data_of_one_unit=dict(
                     Counter(one[0] for one in data if len(personal.get(one, ())) == 1)
@@ -159,18 +152,18 @@ def _overlaps(texts: Sequence[str], records: Sequence[Record], cut: Callable[[st
     return overlaps
 
 
-def _all_runs(pieces: Pieces) -> set[Pieces]:
-    ends = range(1, len(pieces) + 1)
-    return {pieces[start:end] for end in ends for start in range(end)}
+def _all_runs(words: Words) -> set[Words]:
+    ends = range(1, len(words) + 1)
+    return {words[start:end] for end in ends for start in range(end)}
 
 
-def _known_runs(pieces: Pieces, runs: set[Pieces]) -> Iterator[Pieces]:
+def _known_runs(words: Words, runs: set[Words]) -> Iterator[Words]:
     """The runs of a record that occur in a text. A run that occurs in none is not extended."""
-    for start in range(len(pieces)):
-        for end in range(start + 1, len(pieces) + 1):
-            if pieces[start:end] not in runs:
+    for start in range(len(words)):
+        for end in range(start + 1, len(words) + 1):
+            if words[start:end] not in runs:
                 break
-            yield pieces[start:end]
+            yield words[start:end]
 
 
 def _runs(what: str, overlaps: Sequence[Overlap]) -> Iterator[Figure]:

@@ -17,11 +17,14 @@ import numpy as np
 from dpfewshot.audit.bounds import Rate
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens, closing_block
 from dpfewshot.errors import BackendError
+from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import Draws
 from dpfewshot.mechanisms.base import likeliest
+from dpfewshot.planning.plan import StratumPlan
 from dpfewshot.prompts.writer import LabelPrompts
+from dpfewshot.values import Record
 
-_LONGEST_BLOCK = 3
+_LONGEST_BLOCK = 3  # tokens of a draw whose answers are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,26 +113,12 @@ class Watch:
         ]
 
 
-def changed_by_company(
-    backend: LogprobBackend,
-    prompts: LabelPrompts,
-    suffixes: Sequence[Tokens],
-    canaries: tuple[Tokens, Tokens],
-    *,
-    tokens: int,
-    top_k: int | None,
-) -> tuple[int, int]:
-    """Count the prompts of a draw whose answers change bits when asked alone, or between canaries.
+def changed_by_company(set_up: SetUp, stratum: StratumPlan, label: str) -> tuple[int, int]:
+    """Draw records once, ask their prompts alone and among others, and count the answers whose bits changed.
 
-    Each step asks for the candidates, as a generation does, and for all tokens as well.
-
-    Args:
-        backend: asked as in a generation: with a block of all prompts of a draw.
-        prompts: the label's prompts.
-        suffixes: the private suffix of each prompt.
-        canaries: the suffixes of two further prompts.
-        tokens: the tokens of a draw; the first three are asked for.
-        top_k: the number of likeliest public tokens that are candidates; None is the whole vocabulary.
+    The others are two prompts unlike any: one repeated word, and the first tokens of the vocabulary. Each
+    step asks for the candidates, as a generation does, and for all tokens as well, with a block of all
+    prompts of a draw.
 
     Returns:
         The number of answers that changed, and of those compared.
@@ -137,14 +126,21 @@ def changed_by_company(
     Raises:
         BackendError: the backend failed.
     """
-    length = min(tokens, _LONGEST_BLOCK)
-    first, last = canaries
+    backend, writer, cap = set_up.backend, set_up.writer, set_up.plan.settings.record_token_cap
+    prompts, bodies = writer.for_label(label), set_up.bodies(stratum, 0)
+    subsets = bodies.of(set_up.sampler(stratum).draw(bodies.sizes))
+    suffixes = [each for subset in subsets if (each := prompts.suffix(subset, []))]
+    odd = ("canary " * cap, backend.detokenize(range(min(cap, backend.vocabulary_size))))
+    first, last = (prompts.suffix([writer.body(Record(text, label))], []) for text in odd)
+    if first is None or last is None:
+        raise BackendError("the backend cannot tokenize plain text")
+    length = min(stratum.draws.tokens_per_draw, _LONGEST_BLOCK)
     public = _answers(backend, prompts, [prompts.public_suffix], [0] * (length - 1), public=True)
     steps = public.reshape(length, -1)
     if np.isnan(steps).all(axis=1).any():
         raise BackendError("the backend cannot evaluate a prompt without records")
     said = [int(np.nanargmax(step)) for step in steps[:-1]]
-    supports = [likeliest(step, frozenset(), top_k) for step in steps]
+    supports = [likeliest(step, frozenset(), set_up.mechanism.top_k) for step in steps]
 
     def asked(company: Sequence[Tokens]) -> Logprobs:
         return _answers(backend, prompts, company, said, supports)

@@ -333,8 +333,7 @@ def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, Demonstr
     Raises:
         InvalidRecords: as `Demonstrations.from_jsonl`.
     """
-    lines = read_text(path, InvalidRecords).split("
-")
+    lines = read_text(path, InvalidRecords).split("\n")
     for number, text in enumerate(lines, start=1):
         if not text.strip():
             continue

@@ -31,7 +31,7 @@ from dpfewshot import _core
 from dpfewshot.accounting.events import PublishedAccounting, combined_multiplier, common_factor
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
-from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, RowChange
+from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, RowChange, check_range
 from dpfewshot.mechanisms.gaussian import (
     GaussianMechanism,
     nearest_distribution,
@@ -106,9 +106,7 @@ class AdaDPSyn(GaussianMechanism):
         super().check(vocabulary_size)
         check_whole("rounds", self.rounds)
         for name, least, most in _RANGES:
-            value = getattr(self, name)
-            if not least <= value <= most:
-                raise InvalidPlan(f"{name} must lie between {least:g} and {most:g}, not {value}")
+            check_range(name, getattr(self, name), least, most)
 
     @property
     def queries(self) -> list[float]:

@@ -204,6 +204,16 @@ class BaseRelease(ABC):
         """The index in the support of the released token: the mechanism's algorithm for one token."""
 
 
+def check_range(name: str, value: float, least: float, most: float) -> None:
+    """Refuse a setting outside least..most.
+
+    Raises:
+        InvalidPlan: names the setting.
+    """
+    if not least <= value <= most:
+        raise InvalidPlan(f"{name} must lie between {least:g} and {most:g}, not {value}")
+
+
 def likeliest(public_logprobs: NDArray[np.float32], excluded: frozenset[int], top_k: int | None) -> list[int]:
     """The reduced vocabulary (Tang et al., Algorithm 1, lines 7-9): the K likeliest public tokens, ascending.
 

@@ -26,7 +26,7 @@ from dpfewshot.accounting.events import (
 )
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact.rounding import rounded_down, rounded_up
-from dpfewshot.mechanisms.base import Draws, Mechanism, RowChange
+from dpfewshot.mechanisms.base import Draws, Mechanism, RowChange, check_range
 
 COLDEST, HOTTEST = 1e-3, 1e3
 """Range of a given temperature. One that follows from a budget may be any."""
@@ -136,5 +136,4 @@ def check_clip(clip: float) -> None:
 
 def check_temperature(temperature: float) -> None:
     """Refuse a temperature outside 0.001..1000."""
-    if not COLDEST <= temperature <= HOTTEST:
-        raise InvalidPlan(f"temperature must lie between {COLDEST} and {HOTTEST:g}, not {temperature}")
+    check_range("temperature", temperature, COLDEST, HOTTEST)

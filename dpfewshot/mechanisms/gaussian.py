@@ -32,6 +32,7 @@ from dpfewshot.mechanisms.base import (
     Predictions,
     Release,
     RowChange,
+    check_range,
 )
 
 _UNIFORM = 2**53
@@ -198,8 +199,7 @@ class Decoding:
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature <= 100:  # noqa: PLR2004 - hotter is uniform
-            raise InvalidPlan(f"temperature must lie between 0 and 100, not {self.temperature}")
+        check_range("temperature", self.temperature, 0, 100)  # hotter is uniform
         if not 0 < self.top_p <= 1:
             raise InvalidPlan(f"top_p must lie above 0 and be at most 1, not {self.top_p}")
 

@@ -29,9 +29,8 @@ from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.accounting.events import common_factor
-from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
-from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release
+from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, check_range
 from dpfewshot.mechanisms.gaussian import (
     GaussianMechanism,
     nearest_distribution,
@@ -102,11 +101,11 @@ class PublicCentred(GaussianMechanism):
         """
         super().check(vocabulary_size)
         for clip in (self.clip, *self.refinements):
-            _check_range("clip", clip, LEAST_CLIP, MOST_CLIP)
+            check_range("clip", clip, LEAST_CLIP, MOST_CLIP)
         if self.adapt is not None:
-            _check_range("quantile", self.adapt.quantile, 0.01, 0.99)
-            _check_range("learning_rate", self.adapt.learning_rate, 0.001, 10)
-            _check_range("budget_share", self.adapt.budget_share, 0.001, 0.999)
+            check_range("quantile", self.adapt.quantile, 0.01, 0.99)
+            check_range("learning_rate", self.adapt.learning_rate, 0.001, 10)
+            check_range("budget_share", self.adapt.budget_share, 0.001, 0.999)
 
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float:
         """σ·Δ/M of the first round at its initial C. Refinements add less noise."""
@@ -136,11 +135,6 @@ class Multipliers(NamedTuple):
 
     on_sum: float
     on_count: float
-
-
-def _check_range(name: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise InvalidPlan(f"{name} must lie between {least:g} and {most:g}, not {value}")
 
 
 @dataclass

@@ -12,7 +12,6 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.integrate import quad
 from scipy.special import logsumexp
 
 from dpfewshot.accounting import (
@@ -47,33 +46,6 @@ def mixed(without: Sequence[float], including: Sequence[float], rate: float) -> 
     if rate == 1:
         return list(including)
     return list(np.logaddexp(math.log1p(-rate) + np.asarray(without), math.log(rate) + np.asarray(including)))
-
-
-def gaussian_by_integral(rate: float, noise: float, order: int, *, removed: bool) -> float:
-    """log E_Q (P/Q)^α / (α-1) of (1-q)·N(0, σ²) + q·N(1, σ²) and N(0, σ²)."""
-
-    def term(x: float) -> float:
-        base = -(x**2) / (2 * noise**2)
-        mixture = mixed([base], [-((x - 1) ** 2) / (2 * noise**2)], rate)[0]
-        top, bottom = (mixture, base) if removed else (base, mixture)
-        return order * top - (order - 1) * bottom
-
-    low, high = -order - 10 * noise, order + 10 * noise
-    peak = max(term(x) for x in np.linspace(low, high, 2001))
-    area = quad(lambda x: math.exp(term(x) - peak), low, high, points=[0, 1, order], limit=500, epsrel=1e-11)[
-        0
-    ]
-    return (peak + math.log(area / (noise * math.sqrt(2 * math.pi)))) / (order - 1)
-
-
-@pytest.mark.parametrize("noise", [0.7, 2.0, 6.0])
-@pytest.mark.parametrize("rate", [1.0, 0.1, 0.005])
-@pytest.mark.parametrize("order", [2, 6, 19])
-def test_a_gaussian_step_has_the_larger_of_two_integrals(rate: float, noise: float, order: int) -> None:
-    removed, added = (gaussian_by_integral(rate, noise, order, removed=each) for each in (True, False))
-    found = renyi_divergence(PoissonGaussian(rate, noise, 1), order)
-    assert found == pytest.approx(max(removed, added), rel=1e-6)
-    assert found >= added * (1 - 1e-6)
 
 
 @pytest.mark.parametrize("rho", [0.1, 0.0123, 1 / 3])
@@ -185,6 +157,8 @@ RESPONSE, RANGE, GAUSSIAN = (
 @pytest.mark.parametrize(
     "queries",
     [
+        (PoissonGaussian(1.0, 0.7, 1),),
+        (PoissonGaussian(1.0, 6.0, 1),),
         (RESPONSE,),
         (RESPONSE,) * 6,
         (RANGE,),
@@ -194,7 +168,7 @@ RESPONSE, RANGE, GAUSSIAN = (
         (GAUSSIAN, GAUSSIAN, RESPONSE),
     ],
 )
-@pytest.mark.parametrize("rate", [0.9, 0.2, 0.01])
+@pytest.mark.parametrize("rate", [1.0, 0.9, 0.2, 0.01])
 @pytest.mark.parametrize("order", [2, 6, 19])
 def test_queries_on_one_draw_have_the_larger_of_two_sums(
     queries: tuple[Query, ...],

@@ -9,7 +9,6 @@ from dpfewshot.audit.leak import found_in
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.values import Record
 from tests.support.factory import demonstration
-from tests.support.scripts import WORDS, Sentence
 
 COMMON = "thank you very much for the quick help that you gave me today"
 OWN = "on the ninth of may our blue canoe sank under the old bridge near the mill"
@@ -73,17 +72,8 @@ def test_a_baseline_and_records_held_out_are_set_beside():
     assert runs == [len(COMMON.split()), 2, 2]
 
 
-def test_runs_are_counted_in_a_backends_tokens():
-    finding = leak_check(released("my parcel is late"), records("my parcel is back"), Sentence(), long_run=3)
-    assert finding.verdict == "failed"
-    assert finding.figure("longest run of tokens of a record").value == 3
-    assert " parcel" in WORDS
-
-
 def test_line_breaks_of_a_record_hide_no_copy_of_it():
-    finding = leak_check(
-        released("my parcel is late"), records("my\nparcel\nis late"), Sentence(), long_run=3
-    )
+    finding = leak_check(released("my parcel is late"), records("my\nparcel\nis late"), long_run=3)
     assert finding.verdict == "failed"
 
 

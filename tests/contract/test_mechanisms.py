@@ -190,6 +190,34 @@ def test_a_token_is_one_of_the_candidates(
             assert 0 <= token < width
 
 
+SHARPER = {
+    name: make
+    for name, make in SIMPLE.items()
+    if not name.endswith(("drawn", "temperature", "ink"))  # these are as sharp as their temperature
+}
+
+
+def winners(mechanism: Mechanism, rows: Rows, sigma: float, count: int = 300) -> set[int | None]:
+    draws = replace(DRAWS, tokens_per_draw=count, prompts=50)
+    release, permit = mechanism.start(draws, sigma), Permit(count, sigma)
+    return {release.token(rows, PUBLIC, permit) for _ in range(count)}
+
+
+@pytest.mark.parametrize("make", SHARPER.values(), ids=SHARPER)
+def test_little_noise_takes_what_all_expect_and_much_takes_anyone(make: Make) -> None:
+    rows = np.tile(PUBLIC, (50, 1))
+    assert winners(make(), rows, 1e-3, count=50) == {1}
+    assert winners(make(), rows, 1e4) == set(range(5))
+    assert winners(make(), rows[:0], 1e4) == set(range(5)), "nobody is there, and noise is"
+
+
+@pytest.mark.parametrize("make", [Gaussian, PublicCentred, partial(AdaDPSyn, coverage_share=1.0)])
+def test_a_temperature_draws_from_the_whole_noisy_vector(make: Make) -> None:
+    rows = np.tile(PUBLIC, (50, 1))
+    assert winners(make(temperature=1.0), rows, 1e-3) >= {0, 1, 3, 4}
+    assert winners(make(temperature=1.0, top_p=0.4), rows, 1e-3) <= {1, 3}
+
+
 @every
 @given(
     npst.arrays(np.float32, st.tuples(st.integers(0, 6), st.just(4)), elements=anything),

@@ -123,8 +123,7 @@ PRIVATE_CALLS: dict[str, Callable[[], object]] = {
     "release_labels, no ledger": lambda: dpf.release_labels(
         rows()[:-1], count=1, epsilon=1.0, delta=1e-6, account=Locked.in_memory(BUDGET)
     ),
-    "leak_check": lambda: audit.leak_check([DEMONSTRATION], RECORDS, Untokenisable()),
-    "leak_check, rows": lambda: audit.leak_check([DEMONSTRATION], rows()),
+    "leak_check": lambda: audit.leak_check([DEMONSTRATION], rows()),
     "canary_game": lambda: audit.canary_game(synthesizer(Choking()), plays=100),
     "influences": lambda: influences(WORDED, Untokenisable(), [DEMONSTRATION], [f"my secret is {SECRET}"]),
     "membership_inference": lambda: membership_inference(

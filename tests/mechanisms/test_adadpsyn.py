@@ -14,23 +14,40 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dpfewshot import _core
+from dpfewshot.account.permit import Permit
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import AdaDPSyn, Draws, RowChange
 from dpfewshot.mechanisms.adadpsyn import EPSILONS, LARGEST_RADIUS, RADIUS_QUERIES, TASKS, published
 from dpfewshot.mechanisms.gaussian import nearest_distribution, noise_scale
 from tests.support import inside, twins
-from tests.support.adadpsyn import (
-    COUNT_GRID,
-    GRID,
-    TINY,
-    WIDTH,
-    Matrix,
-    around,
-    certain,
-    changes,
-    draws,
-    token,
-)
+
+GRID, COUNT_GRID = _core.grid, _core.count_grid
+TINY = 1e-6
+WIDTH = 8
+Matrix = NDArray[np.float32]
+changes = pytest.mark.parametrize("row_change", RowChange, ids=lambda change: change.name.lower())
+
+
+def draws(prompts: int = 10, row_change: RowChange = RowChange.ADDED, tokens_per_draw: int = 1) -> Draws:
+    return Draws(0.1, 3, tokens_per_draw, prompts, row_change)
+
+
+def certain(*tokens: int) -> Matrix:
+    return np.where(np.arange(WIDTH) == np.array(tokens)[:, np.newaxis], 0, -np.inf).astype(np.float32)
+
+
+def around(token: int, count: int, spread: float = 0.1, seed: int = 0) -> Matrix:
+    logits = np.random.default_rng(seed).normal(0, spread, (count, WIDTH)) + 3 * (np.arange(WIDTH) == token)
+    return _core.log_softmax(logits.astype(np.float32))
+
+
+PUBLIC = np.zeros(WIDTH, dtype=np.float32)
+
+
+def token(
+    mechanism: AdaDPSyn, rows: Matrix, sigma: float, plan: Draws | None = None, source=None
+) -> int | None:
+    return mechanism.start(plan or draws(), sigma, source).token(rows, PUBLIC, Permit(1, sigma))
 
 
 def step(rows: Matrix, mechanism: AdaDPSyn, plan: Draws, source) -> NDArray[np.int64]:
@@ -140,20 +157,6 @@ def test_the_noise_of_a_cluster_is_a_fraction_of_the_first() -> None:
         return float(np.sqrt(np.mean(np.square(np.array(found, dtype=np.float64)))))
 
     assert error(mechanism) < 0.2 * error(once)
-
-
-def test_the_token_of_a_cluster_wins_and_with_much_noise_anyone_does() -> None:
-    rows = around(5, 10)
-    source = random.Random(2).randbytes
-    assert {token(AdaDPSyn(), rows, TINY) for _ in range(20)} == {5}
-    assert {token(AdaDPSyn(), rows, 100.0, source=source) for _ in range(200)} == set(range(WIDTH))
-
-
-def test_a_temperature_draws_from_the_whole_noisy_vector() -> None:
-    rows = certain(*[0] * 5, *[1] * 5)
-    warm = AdaDPSyn(temperature=1.0, coverage_share=1.0)
-    source = random.Random(4).randbytes
-    assert {token(warm, rows, TINY, source=source) for _ in range(50)} == {0, 1}
 
 
 @pytest.mark.parametrize(

@@ -78,15 +78,8 @@ def test_less_noise_than_was_charged_for_is_refused() -> None:
             release.token(rows, PUBLIC, Permit(1, noise_multiplier=1.0))
 
 
-def test_without_noise_the_likeliest_token_wins_and_with_much_anyone_does() -> None:
-    rows = np.tile(PUBLIC, (50, 1))
-    assert Noiseless(None).token(rows, PUBLIC, Permit(1, 0.0)) == 1
-    assert {token(rows, 1e4) for _ in range(300)} == set(range(5))
-
-
-def test_no_prompt_at_all_still_releases_noise() -> None:
-    nobody = np.empty((0, 5), dtype=np.float32)
-    assert {token(nobody, 0.5) for _ in range(300)} == set(range(5))
+def test_without_noise_the_likeliest_token_wins() -> None:
+    assert Noiseless(None).token(np.tile(PUBLIC, (50, 1)), PUBLIC, Permit(1, 0.0)) == 1
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -150,9 +143,3 @@ def test_at_temperature_zero_or_without_mass_the_largest_wins() -> None:
 def test_decoding_outside_its_range_is_refused(temperature: float, top_p: float) -> None:
     with pytest.raises(InvalidPlan, match=r"temperature|top_p"):
         Gaussian(temperature=temperature, top_p=top_p)
-
-
-def test_a_temperature_makes_generations_differ_where_the_largest_is_sure() -> None:
-    rows = np.tile(PUBLIC, (400, 1))
-    assert {token(rows, 1e-3) for _ in range(100)} == {1}
-    assert len({token(rows, 1e-3, Gaussian(temperature=1.0)) for _ in range(100)}) >= 4

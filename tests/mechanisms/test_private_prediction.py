@@ -108,9 +108,3 @@ def test_what_is_clipped_is_relative_to_the_best_candidate() -> None:
     rows = np.tile(PUBLIC, (50, 1))
     for shift in (0, 40, -300):
         assert {release.token(rows + np.float32(shift), PUBLIC, permit) for _ in range(20)} == {1}
-
-
-def test_at_a_high_temperature_anyone_comes() -> None:
-    release, permit = PrivatePrediction().start(EVERYBODY, 1e6), Permit(300, 1e6)
-    tokens = {release.token(np.tile(PUBLIC, (50, 1)), PUBLIC, permit) for _ in range(300)}
-    assert tokens == set(range(5))

@@ -63,13 +63,6 @@ def test_the_rate_reaches_the_core_exactly(monkeypatch: pytest.MonkeyPatch) -> N
         assert asked.pop() == (rate.numerator, rate.denominator, None)
 
 
-def test_little_noise_takes_the_likeliest_and_much_takes_anyone() -> None:
-    rows = np.tile(PUBLIC, (50, 1))
-    assert winners(rows, 0.01) == {1}
-    assert winners(rows, 1e4) == set(range(5))
-    assert winners(np.empty((0, 5), dtype=np.float32), 0.01) == set(range(5))
-
-
 def test_every_prompts_favourite_counts_one() -> None:
     """Three unsure prompts outvote two sure ones: in the sum of probabilities they would not."""
     unsure = np.log(np.array([0.03, 0.25, 0.24, 0.24, 0.24], dtype=np.float32))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpfewshot.account.scopes import Partition, partition_of
+from dpfewshot.account.scopes import partition_of
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.records import as_records
 from dpfewshot.records.units import Unit, UnitSequence, units
@@ -195,8 +195,3 @@ def test_another_rule_is_another_partition() -> None:
         for names in ({}, {"text": "body"}, {"unit": "customer"}, {"unit": "agent"})
     }
     assert len(by_rule) == 8
-
-
-def test_names_without_a_holdout_are_those_of_older_accounts() -> None:
-    old = "trec#5ff3097a179b60287c565caf95e86b678ef1d7ceb589e1ff2dc35a4070887cf9: Location"
-    assert Partition("trec", ("Number", "Location")).generating("Location") == old

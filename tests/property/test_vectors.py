@@ -36,6 +36,9 @@ def test_a_row_that_comes_or_goes(core: ModuleType, kind: Kind, data, case) -> N
     clip = data.draw(st.sampled_from(kind.clips))
     change = kind.query(core, stacked(matrix, row), clip) - kind.query(core, matrix, clip)
     assert kind.measure(change) <= kind.one(clip)
+    if kind.name == "probabilities":
+        assert change.min() >= 0
+        assert change.sum() <= GRID
     if kind.name == "max-normalised":
         assert change.min() >= 0
         assert change.max() in (0, GRID)

@@ -39,7 +39,7 @@ ACCOUNTING_AND_LEDGER = (
         "tests/accounting/test_bounds.py",
     ),
     Fault(
-        "dpfewshot/accounting/pairs.py",
+        "dpfewshot/accounting/curves.py",
         "np.where(all_above, -growth, q * values)",
         "np.where(all_above, -growth, q * q * values)",
         "the queries of a draw are sampled once, together",

@@ -36,14 +36,14 @@ CHOICES = (
         "int(_core.permute_and_flip(scores, *(self.rate / GRID).as_integer_ratio(), random_source))",
         "int(_core.permute_and_flip(scores, *(self.rate * 11 / 10 / GRID).as_integer_ratio(), random_source))",
         "a choice is made at the rate that was charged",
-        "tests/statistical/test_choice.py",
+        "tests/statistical/test_releases.py",
     ),
     Fault(
         "dpfewshot/releases/selection.py",
         "rate = (self.rate / GRID).as_integer_ratio()",
         "rate = (self.rate * 11 / 10 / GRID).as_integer_ratio()",
         "accuracies have the noise that was charged",
-        "tests/statistical/test_choice.py",
+        "tests/statistical/test_releases.py",
     ),
     Fault(
         "dpfewshot/releases/selection.py",

@@ -8,7 +8,7 @@ SAMPLING_AND_NOISE = (
         "prompt = unit if self.records_per_prompt == 1 else subset",
         "prompt = unit if self.records_per_prompt == 1 else sum(map(len, subsets.values())) // 2",
         "a unit moves no other unit to another prompt",
-        "tests/property/test_sensitivity.py tests/unit/test_sampling.py",
+        "tests/unit/test_sampling.py",
     ),
     Fault(
         "dpfewshot/records/units.py",
@@ -261,7 +261,7 @@ SAMPLING_AND_NOISE = (
         "return noise_scale(self.noise_multiplier, 1, GRID)",
         "return noise_scale(self.noise_multiplier * 0.9, 1, GRID)",
         "a calibration's noise is what was charged for",
-        "tests/statistical/test_calibration.py",
+        "tests/statistical/test_releases.py",
     ),
     Fault(
         "dpfewshot/releases/payment.py",
@@ -366,6 +366,6 @@ SAMPLING_AND_NOISE = (
         "    return 1 + high\n",
         "    return high\n",
         "a label of one unit comes out with probability delta at most",
-        "tests/releases/test_labels.py tests/statistical/test_labels.py",
+        "tests/releases/test_labels.py tests/statistical/test_releases.py",
     ),
 )

@@ -1,17 +1,25 @@
-"""The exact output distributions of the mechanisms that choose: from integer scores and a rational rate."""
+"""The exact laws of choices, from integer scores and a rational rate, and whether draws follow them."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from fractions import Fraction
+from typing import SupportsFloat
 
 import mpmath
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
 
 from dpfewshot import _core
 
-Law = Callable[[NDArray[np.int64], Fraction], list[mpmath.mpf]]
-
 DIGITS = 60
+IMPOSSIBLE = 1e-9
+"""Chance at which a test of a distribution fails."""
+
+
+def p_value(observed: ArrayLike, law: Sequence[SupportsFloat]) -> float:
+    """Chi-square of counts against a law."""
+    counts, chances = np.asarray(observed), np.array([float(each) for each in law])
+    return float(stats.chisquare(counts, chances / chances.sum() * counts.sum()).pvalue)
 
 
 def exponential(exponent: Fraction) -> mpmath.mpf:
