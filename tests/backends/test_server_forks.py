@@ -42,7 +42,7 @@ class Turned(VLLM):
 
 class Slow(VLLM):
     def __call__(self, path, body):
-        time.sleep(0.05)
+        time.sleep(0.01)
         return super().__call__(path, body)
 
 

@@ -78,8 +78,9 @@ class OpenAICompatible(LogprobBackend):
         if type(concurrency) is not int or concurrency < 1 or not timeout > 0:
             raise BackendError(f"concurrency={concurrency}: at least 1; timeout={timeout}: above 0")
         base_urls: list[Any] = [*base_url] if isinstance(base_url, list | tuple) else [base_url]
-        self._replicas_of_a_process = lambda: (
-            Replicas(  # no attribute holds the key: no representation shows it
+
+        def replicas() -> Replicas:
+            return Replicas(
                 base_urls,
                 model=model,
                 api_key=api_key,
@@ -90,7 +91,8 @@ class OpenAICompatible(LogprobBackend):
                 ca_bundle=ca_bundle,
                 allow_truncated=allow_truncated,
             )
-        )
+
+        self._replicas_of_a_process = replicas  # no attribute holds the key: no representation shows it
         self._model = model
         self._verify = verify
         self._closed = False
