@@ -49,18 +49,42 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
-@pytest.mark.parametrize("name", ["make", "Own"])
-def test_a_function_or_a_class_of_the_working_folder(name: str) -> None:
-    assert isinstance(backend_from(f"factories:{name}"), Scripted)
+def install(folder: Path, distribution: str, entries: str) -> None:
+    """Put a distribution's metadata into a folder of `sys.path`, as pip does."""
+    info = folder / f"{distribution}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[dpfewshot.backends]\n{entries}\n")
 
 
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A folder of installed distributions; the module lies beside their metadata."""
+    folder = tmp_path / "site"
+    install(
+        folder, "their-backends", "theirs = factories:make\nfailing = factories:fail\nlost = nowhere:make"
+    )
+    sys.path += [str(folder), str(tmp_path)]
+    return folder
+
+
+@pytest.mark.usefixtures("site")
+def test_a_function_or_a_class_of_the_working_folder_and_an_installed_backend() -> None:
+    for target in ("factories:make", "factories:Own", "theirs"):
+        assert isinstance(backend_from(target), Scripted)
+    assert registered_names() == ["failing", "lost", "theirs"]
+
+
+@pytest.mark.usefixtures("site")
 @pytest.mark.parametrize(
     ("target", "says"),
     [
         (
             "factories",
-            "unknown backend 'factories'; choose an installed one (none is registered here), or write p",
+            "unknown backend 'factories'; choose an installed one (failing, lost, theirs), or write p",
         ),
+        ("failing", "failing raised RuntimeError"),
+        ("lost", "no module 'nowhere'"),
         (":make", "write a factory as package.module:factory, not ':make'"),
         ("factories:", "write a factory as package.module:factory, not 'factories:'"),
         ("nowhere:make", "no module 'nowhere'"),
@@ -83,50 +107,6 @@ def test_the_error_says_what_is_wrong(target: str, says: str) -> None:
 def test_an_error_that_speaks_for_itself_is_left_alone() -> None:
     with pytest.raises(MissingExtra, match="this needs"):
         backend_from("factories:lack")
-
-
-def install(folder: Path, distribution: str, entries: str) -> None:
-    """Put a distribution's metadata into a folder of `sys.path`, as pip does."""
-    info = folder / f"{distribution}-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[dpfewshot.backends]\n{entries}\n")
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Path:
-    """A folder of installed distributions; the module lies beside their metadata."""
-    folder = tmp_path / "site"
-    install(
-        folder, "their-backends", "theirs = factories:make\nfailing = factories:fail\nlost = nowhere:make"
-    )
-    sys.path += [str(folder), str(tmp_path)]
-    return folder
-
-
-@pytest.mark.usefixtures("site")
-def test_an_installed_backend_is_found_by_its_name() -> None:
-    assert isinstance(backend_from("theirs"), Scripted)
-    assert registered_names() == ["failing", "lost", "theirs"]
-
-
-@pytest.mark.usefixtures("site")
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        (
-            "other",
-            "unknown backend 'other'; choose an installed one (failing, lost, theirs), or write package",
-        ),
-        ("failing", "failing raised RuntimeError"),
-        ("lost", "no module 'nowhere'"),
-    ],
-)
-def test_the_error_says_what_is_wrong_with_an_installed_backend(name: str, says: str) -> None:
-    with pytest.raises(BackendError) as raised:
-        backend_from(name)
-    assert says in str(raised.value)
-    assert SECRET not in str(raised.value)
 
 
 def test_a_name_that_two_packages_register_is_refused(site: Path) -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import time
-import warnings
 from collections import Counter
 
 import numpy as np
 import pytest
 
 from dpfewshot.backends import LlamaCpp, conformance, packaged_model_path
-from dpfewshot.backends.llama_cpp.streams import KVStreams
+from dpfewshot.backends.llama_cpp.model import KVStreams
 from dpfewshot.backends.streams import backend as streams
-from dpfewshot.cli.application import run
 from dpfewshot.errors import BackendError
 from tests.support import inside
 from tests.support.blocks import answers, same_bits
@@ -120,25 +118,6 @@ def test_one_by_one_needs_no_trial(cache, trials):
         assert loaded.batch_invariant
     assert not trials
     assert not cache.exists()
-
-
-def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path, trials, monkeypatch):
-    (tmp_path / "file").write_text("no folder")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    for _ in range(2):
-        LlamaCpp(packaged_model_path(), **SETTINGS).close()
-    assert len(trials) == 2
-
-
-@pytest.mark.usefixtures("cache")
-def test_the_doctor_reports_that_prompts_go_one_by_one(monkeypatch, capsys):
-    monkeypatch.setattr(KVStreams, "step", off_by_one_unit(by_seat))
-    monkeypatch.setattr(conformance, "examine", lambda _: [])
-    options = "--context-tokens 128 --kept-prompts 7 --decode-batch 8 --threads 1"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert run(["doctor", *options.split()]) == 0
-    assert "one by one" in capsys.readouterr().out
 
 
 FIXTURES = (backend, prefix, short_prompts, suffixes)

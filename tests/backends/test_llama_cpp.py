@@ -10,8 +10,6 @@ import pytest
 
 from dpfewshot.backends import LlamaCpp, conformance, packaged_model_path
 from dpfewshot.backends.llama_cpp.model import load_library
-from dpfewshot.backends.llama_cpp.streams import KVStreams
-from dpfewshot.backends.streams.pool import TokenCounts
 from dpfewshot.errors import BackendError
 from tests.support import inside, llama_prompts
 from tests.support.blocks import answers, same_bits
@@ -22,21 +20,13 @@ FIXTURES = (backend, prefix, short_prompts, suffixes, wide)
 pytestmark = pytest.mark.model
 
 
-def test_a_prompt_has_the_same_bits_alone_and_in_any_batch(backend, short_prompts):
-    """Among 1, 2 and 16 others in every position, among 79 in two, and after other work."""
-    finding = conformance.check_batch_invariance(backend, short_prompts)
-    assert finding.passed, finding.detail
-
-
-def test_a_prompt_has_the_same_bits_in_every_place_among_79_others(backend, short_prompts):
-    """It takes every second place, then every other second one, between prompts of mixed lengths."""
-    prompt, *others = short_prompts[:41]
-    alone = backend.next_token_logprobs([prompt])
-    for places in (slice(0, 80, 2), slice(1, 80, 2)):
-        batch = [other for other in others for _ in "ab"]
-        batch[places] = [prompt] * 40
-        answer = backend.next_token_logprobs(batch)[places]
-        assert all(row.tobytes() == alone[0].tobytes() for row in answer)
+def test_it_passes_the_whole_suite(backend, prefix, short_prompts):
+    """Twenty-four prompts: of a block, fifteen are kept, and the others take steps in waves."""
+    released = backend.tokenize(" What is the")[:3]
+    conformance.require(conformance.check_backend(backend, prefix, short_prompts[:24], released))
+    texts = [llama_prompts.INSTRUCTION, *llama_prompts.QUESTIONS, *llama_prompts.SHORT]
+    assert conformance.check_text(backend, [*texts, "", " ", "\x00\u200b"]).passed
+    assert conformance.check_end_tokens(backend, short_prompts[:1], texts).passed
 
 
 def test_the_same_check_catches_one_batch_in_a_unified_buffer(backend, suffixes):
@@ -48,34 +38,13 @@ def test_the_same_check_catches_one_batch_in_a_unified_buffer(backend, suffixes)
     assert not finding.passed
 
 
-def test_the_rest_of_the_suite_passes(backend, prefix, suffixes, short_prompts):
-    released = backend.tokenize(" What is the")
-    prompts = [[*prefix, *suffix] for suffix in suffixes]
-    texts = [llama_prompts.INSTRUCTION, *llama_prompts.QUESTIONS]
-    findings = [
-        conformance.check_vocabulary(backend),
-        conformance.check_text(backend, [*texts, *llama_prompts.SHORT, "", " ", "\x00\u200b"]),
-        conformance.check_shapes(backend, prompts[:3]),
-        conformance.check_normalisation(backend, prompts),
-        conformance.check_block_agreement(backend, prefix, suffixes[:3], released),
-        conformance.check_special_tokens(backend),
-        conformance.check_support(backend, short_prompts[:2]),
-        conformance.check_end_tokens(backend, short_prompts[:1], texts),
-        conformance.check_empty_prompt(backend, short_prompts[:2]),
-        conformance.check_long_prompt(backend, short_prompts[:2]),
-        conformance.check_prefix_reuse(backend, short_prompts[:8]),
-        conformance.check_concurrency(backend, short_prompts[:2]),
-    ]
-    conformance.require(findings)
-
-
 def test_a_step_has_the_bits_of_llama_cpp_on_its_own(backend, prefix, suffixes):
     """Blocks agree with whole prompts to 0.046 only: one-token kernels round in another way than those
     of many, and this model has four bits. So compare with the same calls in a context of one stream."""
     released = backend.tokenize(" What is the")
     found = answers(backend, prefix, suffixes[:2], released)[-1][0]
     whole = [*prefix, *suffixes[0]]
-    streams = KVStreams(inside.model(backend), streams=1, cells=256, threads=1, counts=TokenCounts())
+    streams = inside.model(backend).open_streams(1, 256, 1)
     try:
         streams.extend(0, 0, whole)
         for index, token in enumerate(released):
@@ -86,36 +55,11 @@ def test_a_step_has_the_bits_of_llama_cpp_on_its_own(backend, prefix, suffixes):
     np.testing.assert_allclose(np.exp(found), expected, atol=1e-3)
 
 
-def test_a_block_has_the_same_bits_kept_and_in_waves_in_any_company(backend, prefix, short_prompts):
-    """Twenty-four: fifteen kept, a wave; reversed, others are kept; beside a block, all are in waves."""
-    released = backend.tokenize(" What is the")[:3]
-    finding = conformance.check_block_invariance(backend, prefix, short_prompts[:24], released)
-    assert finding.passed, finding.detail
-
-
 def test_an_empty_suffix_is_the_prefix_alone(backend, prefix, suffixes):
     block = answers(backend, prefix, [suffixes[0], [], suffixes[1]], [11])
     whole = backend.next_token_logprobs([prefix, [*prefix, 11]])
     assert np.abs(np.exp(block[0][1]) - np.exp(whole[0])).max() < 1e-2
     assert np.abs(np.exp(block[1][1]) - np.exp(whole[1])).max() < 0.1
-
-
-def test_it_counts_its_work(backend, prefix, suffixes):
-    assert backend.batch_invariant
-    before = backend.tokens_evaluated, backend.dummy_tokens_evaluated
-    answers(backend, prefix, suffixes[:2], [5])
-    spent = backend.tokens_evaluated - before[0]
-    least = sum(map(len, suffixes[:2])) + 2
-    assert least <= spent <= least + len(prefix)
-    assert backend.dummy_tokens_evaluated - before[1] == 14
-
-
-def test_steps_one_by_one_need_no_dummies(prefix, suffixes):
-    settings = {"context_tokens": 256, "kept_prompts": 2, "decode_batch": 1}
-    with LlamaCpp(packaged_model_path(), **settings) as loaded:
-        finding = conformance.check_block_invariance(loaded, prefix, suffixes[:3], [5])
-        assert finding.passed, finding.detail
-        assert loaded.dummy_tokens_evaluated == 0
 
 
 def test_more_prompts_than_a_context_has_streams_for_are_kept_in_several(prefix, short_prompts, monkeypatch):
@@ -161,14 +105,9 @@ def test_a_context_that_cannot_be_made_frees_the_ones_before(prefix, monkeypatch
         library.llama_free(made[0])
 
 
-def test_it_describes_itself(backend):
-    form = "" if backend.weights == "file" else f" with {backend.weights} weights"
-    assert backend.describe() == f"llama.cpp on the CPU, 1 thread, {packaged_model_path().name}{form}"
-
-
 def test_a_copy_takes_nothing_of_the_stream_with_it(backend):
     """A stream that an earlier prompt left is overwritten whole, beyond the new prompt's tokens too."""
-    streams = KVStreams(inside.model(backend), streams=3, cells=256, threads=1, counts=TokenCounts())
+    streams = inside.model(backend).open_streams(3, 256, 1)
     try:
         streams.extend(1, 0, [1, 2, 3])
         streams.copy(1, 2)
@@ -204,6 +143,7 @@ def test_a_long_neighbour_does_not_change_a_short_prompt(wide):
         {"kept_prompts": -1},
         {"decode_batch": 128},
         {"gpu_layers": -1},
+        {"weights": "q3"},
         {"context_tokens": 1_000_000},
     ],
 )

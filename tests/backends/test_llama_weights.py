@@ -49,12 +49,6 @@ def test_converted_weights_are_the_same_model_and_leave_no_file(temporary):
     assert (found != expected).any()
 
 
-@pytest.mark.model
-def test_an_unknown_type_is_refused():
-    with pytest.raises(BackendError, match=r"unknown weights 'q3'; choose auto, file, bf16, f16, q8_0"):
-        LlamaCpp(packaged_model_path(), weights="q3")
-
-
 def library_that_writes(content, status=0):
     class Parameters(ctypes.Structure):
         _fields_ = (("allow_requantize", ctypes.c_bool), ("ftype", ctypes.c_int))
@@ -123,10 +117,10 @@ class Machine:
         self.measured: list[str] = []
         self.seconds = seconds
         monkeypatch.setattr(fastest, "LlamaModel", self.load)
-        monkeypatch.setattr(fastest, "_seconds", lambda model, _: self.seconds[model.form])
+        monkeypatch.setattr(fastest, "_seconds", lambda model: self.seconds[model.form])
         monkeypatch.setattr(fastest, "usable_memory", lambda: memory)
 
-    def load(self, _: Path, weights: str = FILE) -> SimpleNamespace:
+    def load(self, _: Path, __: int, weights: str = FILE) -> SimpleNamespace:
         self.measured.append(weights)
         if weights not in self.seconds:
             raise BackendError("no room")

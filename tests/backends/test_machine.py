@@ -86,11 +86,13 @@ def test_any_other_fact_is_another_verdict(cache):
     assert len(list(cache.iterdir())) == 1
 
 
-def test_without_a_home_nothing_is_kept(monkeypatch):
+@pytest.mark.parametrize("cache_home", ["relative", "{}/file"], ids=["no home", "no folder"])
+def test_where_no_cache_can_be_written_nothing_is_kept(tmp_path, monkeypatch, cache_home):
     def homeless():
         raise RuntimeError("no home")
 
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", cache_home.format(tmp_path))
     monkeypatch.setattr("dpfewshot.backends.machine.Path.home", homeless)
     keep_verdict(FACTS, True)
     assert kept_verdict(FACTS, bool) is None

@@ -8,10 +8,12 @@ import sys
 import numpy as np
 import pytest
 
-from dpfewshot import errors
+from dpfewshot import PrivacyBudget, errors
 from dpfewshot.backends import LlamaCpp, LogprobBackend, Scripted, conformance
 from dpfewshot.backends.llama_cpp import files, model
 from dpfewshot.backends.protocol import check_invariance
+from tests.support import factory
+from tests.support.scripts import Sentence
 
 VOCABULARY = ["a", "b", "c", "\n"]
 PROMPTS = [[0], [1, 2], [2, 1, 0, 0], [], [4, 4], [3], [0, 1, 2, 3, 4] * 3]
@@ -92,6 +94,22 @@ def test_invariance_is_stated_or_accepted_without_a_guarantee():
 def test_what_is_not_derived_from_the_base_class_is_refused():
     with pytest.raises(errors.BackendError, match="object, which is not a LogprobBackend: derive it"):
         check_invariance(object(), allowed=True)
+
+
+@pytest.mark.parametrize("way", ["at once", "prompt by prompt"])
+def test_a_value_beyond_float32_is_told_to_nobody(way):
+    """Warnings are errors here, as with `-W error`."""
+
+    class Doubles(Sentence):
+        def next_token_logprobs(self, prompts, support=None):
+            private = support is not None
+            if private and way == "prompt by prompt" and len(prompts) > 1:
+                raise RuntimeError
+            rows = super().next_token_logprobs(prompts, support).astype(np.float64)
+            return np.where(np.arange(rows.shape[1]) == 1, -1e300, rows) if private else rows
+
+    made = factory.synthesizer(Doubles(), budget=PrivacyBudget(8, 1e-5), max_tokens=4, prompts_per_draw=40)
+    assert made.generate("refund").certified
 
 
 def test_importing_the_backends_does_not_import_llama_cpp():

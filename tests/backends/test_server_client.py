@@ -1,25 +1,34 @@
-"""Which requests are under way together, where they go, and by which way."""
+"""Requests: which are under way together, where and how they go, and what anybody can see of them."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import random
 import shutil
 import ssl
 import subprocess
+import time
+from contextlib import ExitStack
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 
 from dpfewshot.backends import OpenAICompatible
-from dpfewshot.backends.servers import client
 from dpfewshot.backends.servers.client import Gate
+from dpfewshot.backends.servers.server import Server
 from dpfewshot.errors import BackendError
-from tests.support import inside
+from dpfewshot.generation.request import GenerationRequest
+from tests.support import inside, servers
 from tests.support.crash_reporter import collected
 from tests.support.scripted_servers import VLLM, LlamaServer
-from tests.support.servers import forward, scripted
+from tests.support.servers import Answers, forward, scripted
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+# ---- admission -------------------------------------------------------------------------------------------
 
 
 class Watched:
@@ -30,21 +39,14 @@ class Watched:
         self.inside = []
         self.seen = []
 
-    async def together(self, kind, seconds=0.0):
-        async with self.gate.together(kind):
-            await self._stay(kind, seconds)
-
-    async def alone(self, seconds=0.0):
-        async with self.gate.alone():
-            await self._stay("alone", seconds)
-
-    async def _stay(self, kind, seconds):
-        self.inside.append(kind)
-        self.seen.append(list(self.inside))
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            self.inside.remove(kind)
+    async def enter(self, kind, seconds=0.0):
+        async with self.gate.alone() if kind == "alone" else self.gate.together(kind):
+            self.inside.append(kind)
+            self.seen.append(list(self.inside))
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                self.inside.remove(kind)
 
 
 def test_kinds_never_mix_and_exclusive_requests_stay_alone_under_cancellation():
@@ -53,9 +55,7 @@ def test_kinds_never_mix_and_exclusive_requests_stay_alone_under_cancellation():
         watched = Watched(3)
         tasks = []
         for _ in range(60):
-            seconds = source.choice([0.0, 0.001])
-            kind = source.choice(["a", "b", "alone"])
-            work = watched.alone(seconds) if kind == "alone" else watched.together(kind, seconds)
+            work = watched.enter(source.choice(["a", "b", "alone"]), source.choice([0.0, 0.001]))
             tasks.append(asyncio.create_task(work))
             if source.random() < 0.3:
                 await asyncio.sleep(0)
@@ -67,7 +67,7 @@ def test_kinds_never_mix_and_exclusive_requests_stay_alone_under_cancellation():
             assert len(company) <= (1 if company[0] == "alone" else 3)
         assert max(map(len, watched.seen)) > 1
         assert inside.gate_is_empty(watched.gate)
-        await asyncio.wait_for(watched.together("c"), 1)
+        await asyncio.wait_for(watched.enter("c"), 1)
 
     for seed in range(20):
         asyncio.run(play(seed))
@@ -76,9 +76,9 @@ def test_kinds_never_mix_and_exclusive_requests_stay_alone_under_cancellation():
 def test_who_is_alone_goes_before_all_that_wait():
     async def play():
         watched = Watched(1)
-        waiting = [asyncio.create_task(watched.together("a", 0.001)) for _ in range(3)]
+        waiting = [asyncio.create_task(watched.enter("a", 0.001)) for _ in range(3)]
         await asyncio.sleep(0)
-        await asyncio.gather(watched.alone(), *waiting)
+        await asyncio.gather(watched.enter("alone"), *waiting)
         assert watched.seen == [["a"], ["alone"], ["a"], ["a"]]
 
     asyncio.run(play())
@@ -101,14 +101,10 @@ def test_who_is_in_has_a_place_for_what_it_starts():
     asyncio.run(asyncio.wait_for(play(), 5))
 
 
+# ---- the way ---------------------------------------------------------------------------------------------
+
 KEY = "sk-of-the-tests"
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(client, "FIRST_DELAY", 0.001)
-    monkeypatch.setattr(client, "ATTEMPTS", 2)
 
 
 @pytest.fixture
@@ -117,10 +113,10 @@ def server():
         yield running
 
 
-def ask(url, **options):
-    """Connect and ask for one prompt."""
+def ask(url, prompts=((1, 2),), **options):
+    """Connect and ask for prompts."""
     with OpenAICompatible(url, "served", KEY, verify=False, **options) as backend:
-        return backend.next_token_logprobs([[1, 2]], [5])
+        return backend.next_token_logprobs(prompts, [5])
 
 
 @pytest.fixture
@@ -158,17 +154,13 @@ def test_a_proxy_that_is_given_is_used_for_every_request(server, proxy):
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "once connected"])
 def test_no_redirect_is_followed(server, status, late):
-    with scripted(LlamaServer()) as elsewhere:
+    with scripted(LlamaServer()) as elsewhere, ExitStack() as stack:
         moved = (status, {"location": elsewhere.base_url.removesuffix("/v1") + "/completion"}, {})
-        if not late:
-            server.answer = lambda *_: moved
-            with pytest.raises(BackendError, match="redirect, which is not followed"):
-                ask(server.base_url)
-        else:
-            with OpenAICompatible(server.base_url, "served", KEY, verify=False) as backend:
-                server.answer = lambda *_: moved
-                with pytest.raises(BackendError, match="redirect, which is not followed"):
-                    backend.next_token_logprobs([[1, 2]], [5])
+        if late:
+            backend = stack.enter_context(OpenAICompatible(server.base_url, "served", KEY, verify=False))
+        server.answer = lambda *_: moved
+        with pytest.raises(BackendError, match="redirect, which is not followed"):
+            _ = backend.next_token_logprobs([[1, 2]], [5]) if late else ask(server.base_url)
         assert elsewhere.headers == []
 
 
@@ -226,15 +218,6 @@ def test_the_environment_names_no_authority(encrypted, certificate, monkeypatch)
         ask(encrypted)
 
 
-def test_llama_server_is_told_to_cache_no_prompt(server):
-    """Its cache is on unless a request says otherwise, and moves the bits of prompts that begin alike."""
-    with OpenAICompatible(server.base_url, "served") as backend:
-        assert backend.batch_invariant
-        alone = backend.next_token_logprobs([[1, 2, 3, 4]], [0])
-        again = backend.next_token_logprobs([[1, 2, 3, 9], [1, 2, 3, 4]], [0])
-    assert alone[0].tobytes() == again[1].tobytes()
-
-
 def test_every_request_on_the_wire_keeps_prompts_out_of_caches():
     bodies = []
     for script, page, is_kept_out in (
@@ -252,19 +235,6 @@ def test_every_request_on_the_wire_keeps_prompts_out_of_caches():
             backend.next_token_logprobs([[1], [2]])
     assert len(bodies) > 20
     assert all(bodies)
-
-
-def test_logs_at_every_level_are_the_same_whatever_was_drawn(server, caplog):
-    caplog.set_level(logging.DEBUG)
-    for name in list(logging.root.manager.loggerDict):
-        logging.getLogger(name).setLevel(logging.NOTSET)
-    told = []
-    for drawn in ([[1, 2]], [[1, 2], [3] * 9, [4]]):
-        caplog.clear()
-        with OpenAICompatible(server.base_url, "served", KEY, verify=False) as backend:
-            backend.next_token_logprobs(drawn, [5])
-        told.append([(record.name, record.getMessage()) for record in caplog.records])
-    assert told[0] == told[1]
 
 
 URL = "http://127.0.0.1:1/v1"
@@ -305,3 +275,152 @@ def test_what_the_constructor_refuses_it_explains_and_quotes_no_key(base_url, op
         OpenAICompatible(base_url, "served", **{"api_key": KEY, **options})
     assert KEY not in collected(raised.value)
     assert raised.value.retryable == (says == "the connection failed")
+
+
+# ---- what can be seen ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", ["raiseExceptions", "logThreads", "logProcesses", "logMultiprocessing"])
+def test_logs_at_every_level_are_the_same_whatever_was_drawn(server, setting, caplog, monkeypatch):
+    """With every setting of logging: without `logThreads`, a record does not tell its thread."""
+    monkeypatch.setattr(logging, setting, False)
+    caplog.set_level(logging.DEBUG)
+    for name in list(logging.root.manager.loggerDict):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    told = []
+    for drawn in ([[1, 2]], [[1, 2], [3] * 9, [4]]):
+        caplog.clear()
+        ask(server.base_url, drawn)
+        told.append([(record.name, record.getMessage()) for record in caplog.records])
+    assert told[0] == told[1]
+    assert not [name for name, _ in told[0] if name.startswith(("httpcore2", "h11"))]
+
+
+def test_no_key_is_in_an_attribute(server):
+    with OpenAICompatible(server.base_url, "served", KEY, verify=False) as backend:
+        with pytest.raises(BackendError) as raised:
+            backend.next_token_logprobs([[1]], [-1])
+        assert KEY not in collected(raised.value)
+        assert KEY not in repr(backend) + repr(vars(backend)) + repr(vars(inside.client(backend)))
+        assert f"Bearer {KEY}" in server.keys
+
+
+def test_what_is_half_made_can_be_shown():
+    for kind in (OpenAICompatible, Server, GenerationRequest):
+        assert kind.__name__ in repr(kind.__new__(kind))
+
+
+# ---- answers ---------------------------------------------------------------------------------------------
+
+ODD = [1, 7, 3, 9]
+"""The prompt whose answers are odd."""
+
+OTHERS = [[place, place + 1, place + 2, 9] for place in range(10, 22)]
+SUPPORT = [5, 6, 8]
+
+
+class Late(Answers):
+    """A proxy that gives up on the odd prompt, and passes on what the server says after all."""
+
+    def write_answer(self, body):
+        if (body or {}).get("prompt") != ODD:
+            super().write_answer(body)
+            return
+        self.say(504, b"{}")
+        time.sleep(0.003)
+        self.say(200, json.dumps(self.server.answer(self.path, body)[2]).encode())
+
+    def say(self, status, data):
+        self.wfile.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(data)) + data)
+        self.wfile.flush()
+
+
+class Doubling(Late):
+    """A proxy that asked twice, and passes on both answers."""
+
+    def say(self, status, data):
+        if status == 200:
+            super().say(status, data)
+            super().say(status, data)
+
+
+@pytest.mark.parametrize("proxy", [Late, Doubling])
+def test_what_is_sent_after_an_answer_is_no_other_prompts_row(connect, proxy, monkeypatch):
+    monkeypatch.setattr(servers, "Answers", proxy)
+    backend = connect(LlamaServer(slots=2), verify=False, concurrency=2)
+    alone = backend.next_token_logprobs(OTHERS, SUPPORT)
+    for _ in range(4):
+        beside = backend.next_token_logprobs([ODD, *OTHERS], SUPPORT)
+        assert beside[1:].tobytes() == alone.tobytes()
+        assert backend.next_token_logprobs(OTHERS, SUPPORT).tobytes() == alone.tobytes()
+    assert np.isnan(beside[0]).all() == (proxy is Late)
+
+
+def spoiled(script, change, prompt=None):
+    """The script's answer function, with the completions of one prompt, or of all, changed."""
+
+    def answer(path, body):
+        status, headers, content = script(path, body)
+        asked = (body or {}).get("prompt")
+        if path.endswith(("/completion", "/completions")) and (prompt is None or prompt in (asked, *asked)):
+            content = json.loads(json.dumps(content))
+            change(content)
+        return status, headers, content
+
+    return answer
+
+
+@pytest.mark.parametrize("script", [LlamaServer, VLLM])
+@pytest.mark.parametrize("name", ["model", "system_fingerprint"])
+def test_another_name_in_one_prompts_answer_is_its_row_of_nan(connect, script, name):
+    """Only a public prompt's answer says that the server serves another model."""
+    backend = connect(script(), verify=False)
+    (server,) = backend.servers
+    alone = backend.next_token_logprobs(OTHERS, SUPPORT)
+    server.answer = spoiled(script(), lambda found: found.update({name: "longer-context"}), ODD)
+    beside = backend.next_token_logprobs([*OTHERS, ODD], SUPPORT)
+    assert beside[:-1].tobytes() == alone.tobytes()
+    told = script is VLLM or name == "model"
+    assert np.isnan(beside[-1]).all() == told
+    server.answer = spoiled(script(), lambda found: found.update({name: "longer-context"}))
+    if told:
+        with pytest.raises(BackendError, match="serves a different model"):
+            backend.next_token_logprobs(OTHERS, SUPPORT)
+
+
+@pytest.mark.parametrize("value", [-1.7976931348623157e308, 1.7976931348623157e308])
+def test_a_value_beyond_float32_is_told_to_nobody(connect, value):
+    """Warnings are errors here, as with `-W error`."""
+
+    def change(found):
+        found["completion_probabilities"][0]["top_logprobs"][5]["logprob"] = value
+
+    backend = connect(spoiled(LlamaServer(), change, ODD), verify=False)
+    found = backend.next_token_logprobs([OTHERS[0], ODD], SUPPORT)
+    assert np.isfinite(found[0]).all()
+    assert found[1, 0] == -np.inf if value < 0 else np.isnan(found[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("script", "page", "lie"),
+    [
+        (VLLM, "/v1/models", {"data": [None]}),
+        (VLLM, "/v1/models", {"data": [{"id": ["served"], "owned_by": "vllm"}]}),
+        (VLLM, "/v1/models", {"data": 5}),
+        (VLLM, "/v1/models", {"data": [{"id": "served", "owned_by": "vllm", "max_model_len": "512"}]}),
+        (LlamaServer, "/props", [1]),
+        (LlamaServer, "/props", {"total_slots": "4"}),
+        (LlamaServer, "/props", {"total_slots": True}),
+        (LlamaServer, "/props", {"default_generation_settings": {"n_ctx": "512"}}),
+        (LlamaServer, "/props", {"default_generation_settings": {"n_ctx": -1}}),
+        (LlamaServer, "/props", {"default_generation_settings": 5}),
+    ],
+)
+def test_a_server_that_tells_odd_types_is_refused(connect, script, page, lie):
+    answer = script()
+
+    def lying(path, body):
+        return (200, {}, lie) if path == page else answer(path, body)
+
+    with pytest.raises(BackendError):
+        connect(lying, verify=False).next_token_logprobs(OTHERS, SUPPORT)

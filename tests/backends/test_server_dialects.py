@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 
@@ -13,35 +14,18 @@ from dpfewshot.backends.servers import client, server
 from dpfewshot.errors import BackendError, MissingExtra
 from dpfewshot.prompts.chat import chat_turns
 from tests.support.scripted_servers import END, PADDED, VLLM, VOCABULARY, LlamaServer, weights
-from tests.support.servers import scripted
 
 
-@pytest.fixture
-def connect(monkeypatch):
-    """Connects to a script; what was opened is closed."""
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
     monkeypatch.setattr(client, "FIRST_DELAY", 0.001)
-    opened = []
-
-    def connected(script, **options):
-        server = scripted(script)
-        opened.append(server)
-        backend = OpenAICompatible(server.__enter__().base_url, "served", **options)
-        opened.append(backend)
-        return backend
-
-    yield connected
-    for each in reversed(opened):
-        each.__exit__(None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("script", "trouble"),
-    [(VLLM, "vllm gives no"), (LlamaServer, "has no page /apply-template")],
-)
-def test_a_server_without_a_template_says_so(connect, script, trouble):
-    """The scripted llama-server lacks the page, as an old one does."""
-    with pytest.raises(BackendError, match=trouble):
-        chat_turns(connect(script(), verify=False))
+def expected(prompts, support):
+    return [weights(prompt, {})[support] for prompt in prompts]
+
+
+# ---- llama-server ----------------------------------------------------------------------------------------
 
 
 class Full(LlamaServer):
@@ -56,7 +40,7 @@ class Full(LlamaServer):
 
 def test_a_prompt_that_leaves_room_for_its_token_has_a_row(connect):
     script = Full()
-    backend = connect(script)
+    backend = connect(script, verify=False)
     found = backend.next_token_logprobs([[5] * length for length in (298, 299, 300)])
     assert [bool(np.isfinite(row).all()) for row in found] == [True, True, False]
     script.context = 200  # the server started anew with less: what it cuts is no row
@@ -65,7 +49,7 @@ def test_a_prompt_that_leaves_room_for_its_token_has_a_row(connect):
 
 def test_a_sound_server_is_asked_each_prompt_of_the_probe_once_alone_and_once_in_the_crowd(connect):
     script = Full()
-    connect(script)
+    assert connect(script).batch_invariant
     prompts = [tuple(prompt) for prompt, _ in script.crowds]
     longest = [prompt for prompt in prompts if len(prompt) == script.context - 1]
     assert len(longest) == 2  # and no retry
@@ -77,28 +61,14 @@ def test_a_long_prompt_that_moves_is_found(connect):
         def computed(self, prompt, body):
             found = super().computed(prompt, body)
             if len(prompt) == self.context - 1:
-                found[2]["completion_probabilities"][0]["top_logprobs"][0]["logprob"] -= 1e-6 * len(
-                    self.crowds
-                )
+                top = found[2]["completion_probabilities"][0]["top_logprobs"]
+                top[0]["logprob"] -= 1e-6 * len(self.crowds)
             return found
 
     assert not connect(Moves()).batch_invariant
 
 
-@pytest.mark.parametrize("kind", [Full, VLLM])
-def test_a_server_that_answers_no_long_prompt_is_refused(connect, monkeypatch, kind):
-    """Two prompts without an answer are alike, and would pass as the same bits."""
-    monkeypatch.setattr(client, "ATTEMPTS", 2)
-
-    class Short(kind):
-        def logprobs(self, prompt, settings):
-            return super().logprobs(prompt, settings) * (np.nan if len(prompt) > 250 else 1)
-
-        def computed(self, prompt, body):
-            return super().computed(prompt, body) if len(prompt) <= 250 else (500, {}, {})
-
-    with pytest.raises(BackendError, match="does not answer a public prompt of"):
-        connect(Short())
+# ---- vLLM ------------------------------------------------------------------------------------------------
 
 
 def test_vllm_is_recognised_and_conforms(connect):
@@ -113,12 +83,12 @@ def test_vllm_is_recognised_and_conforms(connect):
         [
             conformance.check_vocabulary(backend),
             conformance.check_text(backend, [f"a{END}b<>[x]", "", "two\nlines"]),
-            conformance.check_shapes(backend, prompts[:3]),
+            conformance.check_shapes(backend, prompts),
             conformance.check_batch_invariance(backend, prompts),
         ]
     )
-    expected = [weights(prompt, {})[[3, 96, 0]] for prompt in prompts]
-    np.testing.assert_allclose(backend.next_token_logprobs(prompts, [3, 96, 0]), expected, rtol=1e-5)
+    found = backend.next_token_logprobs(prompts, [3, 96, 0])
+    np.testing.assert_allclose(found, expected(prompts, [3, 96, 0]), rtol=1e-5)
     assert [backend.detokenize([token]) for token in range(len(VOCABULARY))] == VOCABULARY
 
 
@@ -134,10 +104,9 @@ def test_a_support_is_asked_for_by_id_and_every_request_has_a_salt(connect):
 
 
 def test_one_refused_prompt_of_many_is_its_own_row_of_nan(connect):
-    backend = connect(VLLM())
-    found = backend.next_token_logprobs([[1], [3] * 501, [2]], [5, 4])
+    found = connect(VLLM(), verify=False).next_token_logprobs([[1], [3] * 501, [2]], [5, 4])
     assert np.isnan(found[1]).all()
-    np.testing.assert_allclose(found[[0, 2]], [weights([1], {})[[5, 4]], weights([2], {})[[5, 4]]], rtol=1e-5)
+    np.testing.assert_allclose(found[[0, 2]], expected([[1], [2]], [5, 4]), rtol=1e-5)
 
 
 def test_a_text_that_the_server_never_tokenises_is_at_fault_by_itself(connect):
@@ -148,7 +117,7 @@ def test_a_text_that_the_server_never_tokenises_is_at_fault_by_itself(connect):
             return (500, {}, {}) if self.gone or "poison" in body["prompt"] else super().tokenize(body)
 
     script = Allergic()
-    backend = connect(script, timeout=1.0)
+    backend = connect(script, timeout=1.0, verify=False)
     with pytest.raises(BackendError, match="does not tokenise") as refused:
         backend.tokenize("some poison here")
     assert not refused.value.retryable
@@ -159,10 +128,10 @@ def test_a_text_that_the_server_never_tokenises_is_at_fault_by_itself(connect):
     assert gone.value.retryable
 
 
-def test_wrong_numbers_of_choices_are_not_believed(connect, monkeypatch):
-    monkeypatch.setattr(client, "ATTEMPTS", 2)
+@pytest.mark.usefixtures("quick")
+def test_wrong_numbers_of_choices_are_not_believed(connect):
     script = VLLM()
-    backend = connect(script)
+    backend = connect(script, verify=False)
     complete = script.completions
 
     def one_short(body):
@@ -172,35 +141,29 @@ def test_wrong_numbers_of_choices_are_not_believed(connect, monkeypatch):
         return status, headers, answer
 
     script.completions = one_short
-    expected = [weights([token], {})[[5]] for token in (1, 2)]
-    np.testing.assert_allclose(backend.next_token_logprobs([[1], [2]], [5]), expected, rtol=1e-5)
+    found = backend.next_token_logprobs([[1], [2]], [5])
+    np.testing.assert_allclose(found, expected([[1], [2]], [5]), rtol=1e-5)
 
 
-def test_a_server_that_ignores_ids_is_asked_for_everything(connect):
-    class Older(VLLM):
-        def top(self, prompt, body):
-            return super().top(prompt, {"logprobs": body["logprobs"]})
-
-    backend = connect(Older())
-    np.testing.assert_allclose(backend.next_token_logprobs([[1]], [9]), [weights([1], {})[[9]]], rtol=1e-5)
+class IgnoresIds(VLLM):
+    def top(self, prompt, body):
+        return super().top(prompt, {"logprobs": body["logprobs"]})
 
 
-def test_a_server_that_refuses_ids_is_asked_for_everything_at_once(connect):
-    class Older(VLLM):
-        def completions(self, body):
-            return (400, {}, {}) if "logprob_token_ids" in body else super().completions(body)
+class RefusesIds(VLLM):
+    def completions(self, body):
+        return (400, {}, {}) if "logprob_token_ids" in body else super().completions(body)
 
+
+@pytest.mark.parametrize("older", [IgnoresIds, RefusesIds])
+def test_a_server_without_chosen_ids_is_asked_for_everything_at_once(connect, older):
     start = time.monotonic()
-    backend = connect(Older())
-    np.testing.assert_allclose(backend.next_token_logprobs([[1]], [9]), [weights([1], {})[[9]]], rtol=1e-5)
+    found = connect(older(), timeout=120.0).next_token_logprobs([[1]], [9])
+    np.testing.assert_allclose(found, expected([[1]], [9]), rtol=1e-5)
     assert time.monotonic() - start < 60  # half of the timeout: the refusal is not tried again
 
 
-def test_values_from_after_sampling_are_refused(connect):
-    sampled = VLLM()
-    sampled.raw = False
-    with pytest.raises(BackendError, match="after sampling"):
-        connect(sampled)
+# ---- what the probe sees ---------------------------------------------------------------------------------
 
 
 class Drifting(VLLM):
@@ -245,6 +208,11 @@ def test_answers_that_move_by_one_unit_in_the_last_place_in_company_are_seen(con
     assert "not batch-invariant: start vLLM with --max-num-seqs 1" in backend.describe()
 
 
+def test_answers_that_move_from_request_to_request_are_seen(connect):
+    script = Drifting(lambda *_: len(script.bodies) % 2)
+    assert not connect(script, concurrency=1).batch_invariant
+
+
 class Caching(VLLM):
     """A block of 256 tokens that prompts of one request begin with moves those that come later."""
 
@@ -266,19 +234,10 @@ def test_a_prefix_that_prompts_of_one_request_share_is_seen(connect):
     assert not connect(Caching(), concurrency=1).batch_invariant
 
 
-def test_a_server_is_believed_where_nothing_moves_and_only_where_it_was_verified(connect):
-    assert connect(Drifting(lambda *_: False)).batch_invariant
-    assert not connect(VLLM(), verify=False).batch_invariant
-
-
-def test_answers_that_move_from_request_to_request_are_seen(connect):
-    script = Drifting(lambda *_: len(script.bodies) % 2)
-    assert not connect(script).batch_invariant
-
-
 @pytest.mark.parametrize("support", [None, [5, 6]])
 def test_a_canary_that_moves_by_one_unit_in_the_last_place_ends_everything(connect, monkeypatch, support):
     backend = connect(script := Drifting(lambda *_: False))
+    assert backend.batch_invariant
     backend.next_token_logprobs([[1]], support)
     monkeypatch.setattr(server, "CANARY_SECONDS", 0.0)
     script.drifts = lambda *_: True
@@ -286,9 +245,36 @@ def test_a_canary_that_moves_by_one_unit_in_the_last_place_ends_everything(conne
         backend.next_token_logprobs([[1]], support)
 
 
+def test_a_server_is_believed_only_where_it_was_verified(connect):
+    assert not connect(VLLM(), verify=False).batch_invariant
+
+
+def test_values_from_after_sampling_are_refused(connect):
+    sampled = VLLM()
+    sampled.raw = False
+    with pytest.raises(BackendError, match="after sampling"):
+        connect(sampled)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("kind", [Full, VLLM])
+def test_a_server_that_answers_no_long_prompt_is_refused(connect, kind):
+    """Two prompts without an answer are alike, and would pass as the same bits."""
+
+    class Short(kind):
+        def logprobs(self, prompt, settings):
+            return super().logprobs(prompt, settings) * (np.nan if len(prompt) > 250 else 1)
+
+        def computed(self, prompt, body):
+            return super().computed(prompt, body) if len(prompt) <= 250 else (500, {}, {})
+
+    with pytest.raises(BackendError, match="does not answer a public prompt of"):
+        connect(Short())
+
+
 def test_concurrency_is_bounded(connect):
     script = VLLM()
-    backend = connect(script, concurrency=2)
+    backend = connect(script, concurrency=2, verify=False)
     complete, under_way, most = script.completions, [], []
 
     def counted(body):
@@ -303,59 +289,64 @@ def test_concurrency_is_bounded(connect):
     assert max(most) == 2
 
 
-def test_a_truncating_vllm_is_refused_unless_allowed(connect):
+# ---- what is lacking -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("most", "owner", "kind"), [(20, "vllm", "vllm"), (5, "somebody", "openai")])
+def test_a_truncating_server_is_refused_unless_allowed(connect, most, owner, kind):
     script = VLLM()
-    script.most = 20
-    with pytest.raises(BackendError, match="--max-logprobs -1"):
+    script.most, script.owner = most, owner
+    with pytest.raises(
+        BackendError, match="--max-logprobs -1" if kind == "vllm" else "5 or 20 log-probabilities"
+    ):
         connect(script)
     backend = connect(script, allow_truncated=True)
+    assert backend.describe().startswith(f"{kind} at")
     assert "truncated" in backend.describe()
-    found = backend.next_token_logprobs([[1]])[0]
-    assert np.isfinite(found).sum() == 20
+    found = backend.next_token_logprobs([[1], [2]])
+    assert np.isfinite(found).sum(axis=1).tolist() == [most, most]
     assert backend.batch_invariant
 
 
-def test_a_plain_server_is_refused_with_what_it_lacks(connect):
-    class Plain(VLLM):
-        owner, most, tokenize = "somebody", 5, None
-
-    with pytest.raises(BackendError, match="5 or 20 log-probabilities"):
-        connect(Plain())
-    with pytest.raises(BackendError, match="does not tokenise"):
-        connect(Plain(), allow_truncated=True)
+class Plain(VLLM):
+    owner, most, tokenize = "somebody", 5, None
 
 
-def test_a_plain_server_that_tokenises_and_tells_ids_is_taken_where_allowed(connect):
-    script = VLLM()
-    script.owner, script.most = "somebody", 5
-    backend = connect(script, allow_truncated=True)
-    assert backend.describe().startswith("openai at")
-    assert np.isfinite(backend.next_token_logprobs([[1], [2]])).sum(axis=1).tolist() == [5, 5]
+class ByText(VLLM):
+    def top(self, prompt, body):
+        return {name.removeprefix("token_id:"): value for name, value in super().top(prompt, body).items()}
 
 
-def test_tokens_named_by_text_are_never_taken_for_ids(connect, monkeypatch):
-    monkeypatch.setattr(client, "ATTEMPTS", 1)
-
-    class ByText(VLLM):
-        def top(self, prompt, body):
-            return {
-                name.removeprefix("token_id:"): value for name, value in super().top(prompt, body).items()
-            }
-
-    with pytest.raises(BackendError):
-        connect(ByText())
+class OtherModel(VLLM):
+    def models(self, _):
+        return 200, {}, {"data": [{"id": "other", "owned_by": "vllm"}]}
 
 
-def test_another_name_than_the_servers_is_refused():
-    script = VLLM()
-    with (
-        scripted(script) as server,
-        pytest.raises(BackendError, match="has no model 'other'; it has 'served'"),
-    ):
-        OpenAICompatible(server.base_url, "other")
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("script", "options", "says"),
+    [
+        (Plain, {"allow_truncated": True}, "does not tokenise"),
+        (ByText, {}, "does not answer: an answer of an undocumented form"),
+        (OtherModel, {}, "has no model 'served'; it has 'other'"),
+    ],
+)
+def test_what_is_lacking_is_said(connect, script, options, says):
+    """Tokens that are named by their text are never taken for ids."""
+    with pytest.raises(BackendError, match=says):
+        connect(script(), **options)
+
+
+@pytest.mark.parametrize(
+    ("script", "says"), [(VLLM, "vllm gives no"), (LlamaServer, "has no page /apply-template")]
+)
+def test_a_server_without_a_template_says_so(connect, script, says):
+    """The scripted llama-server lacks the page, as an old one does."""
+    with pytest.raises(BackendError, match=says):
+        chat_turns(connect(script(), verify=False))
 
 
 def test_the_client_library_is_asked_for_when_it_is_missing(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "httpcore2", None)
+    monkeypatch.setitem(sys.modules, "httpcore2", None)
     with pytest.raises(MissingExtra, match=r"pip install '\.\[openai\]'"):
         OpenAICompatible("http://127.0.0.1:1/v1", "served")

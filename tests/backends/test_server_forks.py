@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -11,12 +11,11 @@ import pytest
 
 from dpfewshot import PrivacyBudget, Record, Task
 from dpfewshot.account.account import Account
-from dpfewshot.backends import OpenAICompatible, Scripted
+from dpfewshot.backends import Scripted
 from dpfewshot.errors import BackendNotBatchInvariant
 from tests.support import factory, inside
 from tests.support.processes import true_in_child
 from tests.support.scripted_servers import VLLM
-from tests.support.servers import scripted
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 
@@ -43,7 +42,7 @@ class Turned(VLLM):
 
 class Slow(VLLM):
     def __call__(self, path, body):
-        time.sleep(0.05)
+        time.sleep(0.01)
         return super().__call__(path, body)
 
 
@@ -53,26 +52,25 @@ synthesizer = partial(
 )  # fmt: skip
 
 
-def test_a_server_that_turned_is_refused_in_the_child(tmp_path):
+def test_a_server_that_turned_is_refused_in_the_child(connect, tmp_path):
     server = Turned()
-    with scripted(server) as proxy, OpenAICompatible(proxy.base_url, "served", timeout=20) as backend:
-        assert backend.batch_invariant
-        ledger = f"sqlite:///{tmp_path}/budget.db"
-        made = synthesizer(backend, ledger=ledger)
-        server.varies = True
+    backend = connect(server)
+    assert backend.batch_invariant
+    made = synthesizer(backend, ledger=f"sqlite:///{tmp_path}/b.db")
+    server.varies = True
 
-        def is_refused():
-            for _ in range(2):
-                try:
-                    made.generate("A")
-                except BackendNotBatchInvariant:
-                    continue
-                return False
-            return made.spent.epsilon == 0 and not backend.batch_invariant
+    def is_refused():
+        for _ in range(2):
+            try:
+                made.generate("A")
+            except BackendNotBatchInvariant:
+                continue
+            return False
+        return made.spent.epsilon == 0 and not backend.batch_invariant
 
-        assert true_in_child(is_refused)
-        server.varies = False
-        assert true_in_child(lambda: made.generate("A").certified)
+    assert true_in_child(is_refused)
+    server.varies = False
+    assert true_in_child(lambda: made.generate("A").certified)
 
 
 def test_nothing_is_drawn_once_a_backend_is_not_batch_invariant():
@@ -103,22 +101,19 @@ def test_a_backend_that_turns_in_the_middle_ends_the_demonstration():
     assert backend.asked == 2
 
 
-def test_threads_of_a_child_wait_for_the_checked_connection(tmp_path):
-    with scripted(VLLM()) as proxy, OpenAICompatible(proxy.base_url, "served", timeout=20) as backend:
-        made = synthesizer(backend, ledger=f"sqlite:///{tmp_path}/b.db")
-        assert made.set_up.writer is not None
-        proxy.answer = Slow()
+def test_threads_of_a_child_wait_for_the_checked_connection(connect, tmp_path):
+    backend = connect(VLLM())
+    made = synthesizer(backend, ledger=f"sqlite:///{tmp_path}/b.db")
+    assert made.set_up.writer is not None
+    backend.servers[0].answer = Slow()
 
-        def every_record_is_written():
-            def generate(label, after):
-                time.sleep(after)
-                made.generate(label)
+    def every_record_is_written():
+        def generate(label, after):
+            time.sleep(after)
+            made.generate(label)
 
-            threads = [threading.Thread(target=generate, args=each) for each in (("A", 0), ("B", 0.08))]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            return all(body is not None for body in inside.bodies(made))
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(generate, "AB", (0, 0.08)))
+        return all(body is not None for body in inside.bodies(made))
 
-        assert true_in_child(every_record_is_written)
+    assert true_in_child(every_record_is_written)

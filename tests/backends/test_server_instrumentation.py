@@ -6,10 +6,8 @@ import contextvars
 
 import pytest
 
-from dpfewshot.backends import OpenAICompatible
 from dpfewshot.backends.servers.replicas import PrivateLoop
 from tests.support.scripted_servers import LlamaServer
-from tests.support.servers import scripted
 
 pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed")
 httpx = pytest.importorskip("httpx", reason="httpx is not installed")
@@ -44,22 +42,26 @@ def telemetry():
     metering.shutdown()
 
 
-def test_spans_and_metrics_are_the_same_whatever_was_drawn(telemetry):
+def test_spans_and_metrics_are_the_same_whatever_was_drawn(telemetry, connect):
     tracer, exporter, reader = telemetry
     told = []
-    with scripted(LlamaServer()) as server:
-        with tracer.start_as_current_span("control"):
-            httpx.get(f"{server.base_url}/models", trust_env=False)
-        assert [span.name for span in exporter.get_finished_spans()] == ["GET", "control"]
-        assert reader.get_metrics_data() is not None
-        with OpenAICompatible(server.base_url, "served", verify=False) as backend:
-            for drawn in NEIGHBOURS:
-                exporter.clear()
-                with tracer.start_as_current_span("generation"):
-                    backend.next_token_logprobs(drawn, [5])
-                spans = exporter.get_finished_spans()
-                told.append([(span.name, len(span.events), dict(span.attributes)) for span in spans])
-        assert not any("traceparent" in headers for _, headers in server.headers[1:])
+    backend = connect(LlamaServer(), verify=False)
+    (server,) = backend.servers
+    sent = len(server.headers)
+    with tracer.start_as_current_span("control"):
+        httpx.get(f"{server.base_url}/models", trust_env=False)
+    assert [span.name for span in exporter.get_finished_spans()] == ["GET", "control"]
+    assert reader.get_metrics_data() is not None
+    for drawn in NEIGHBOURS:
+        exporter.clear()
+        with tracer.start_as_current_span("generation"):
+            backend.next_token_logprobs(drawn, [5])
+        spans = exporter.get_finished_spans()
+        told.append([(span.name, len(span.events), dict(span.attributes)) for span in spans])
+    assert ["traceparent" in headers for _, headers in server.headers[sent:]].count(
+        True
+    ) == 1  # the control's
+    assert not any("traceparent" in headers for _, headers in server.headers[sent + 1 :])
     assert told == [[("generation", 0, {})]] * 2
     found = reader.get_metrics_data()  # points are sums: the control's request is all there is
     counts = [

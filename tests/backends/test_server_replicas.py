@@ -12,20 +12,28 @@ from hypothesis import strategies as st
 
 from dpfewshot import BudgetLedger, PrivacyBudget, Record, Task
 from dpfewshot.backends import OpenAICompatible, conformance
-from dpfewshot.backends.servers import client
 from dpfewshot.backends.servers.replicas import replica_of
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from tests.support import factory, inside
 from tests.support.processes import true_in_child
-from tests.support.replicas import AT, PROMPTS, SUPPORT, connected
 from tests.support.scripted_servers import VLLM, VOCABULARY, LlamaServer, weights
-from tests.support.servers import scripted
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+SUPPORT = [5, 6, 7]
+PROMPTS = [[place, 2, 3 * place] for place in range(12)]
+AT = [[prompt for prompt in PROMPTS if replica_of(prompt, 2) == replica] for replica in range(2)]
+"""The prompts of each of two replicas."""
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(client, "FIRST_DELAY", 0.001)
-    monkeypatch.setattr(client, "ATTEMPTS", 2)
+@pytest.fixture
+def connected(connect):
+    """Connects to scripts as replicas, which are asked one request at a time."""
+    return lambda *scripts, **options: connect(*scripts, **({"concurrency": 1} | options))
+
+
+def host_of(server):
+    return server.base_url.removeprefix("http://").removesuffix("/v1")
 
 
 class Rounding(VLLM):
@@ -40,30 +48,27 @@ class Rounding(VLLM):
         return found - np.log(np.exp(found).sum())
 
 
-def test_a_prompt_goes_to_the_replica_that_its_own_tokens_name():
+def test_a_prompt_goes_to_the_replica_that_its_own_tokens_name(connected):
     """In any company and order, with or without a neighbour, and after any other prompts."""
     scripts = [Rounding(number) for number in range(3)]
-    with connected(*scripts) as (backend, _):
-        assert backend.batch_invariant
-        assert backend.describe().startswith("3 replicas of vllm at 127.0.0.1:")
+    backend = connected(*scripts)
+    assert backend.batch_invariant
+    assert backend.describe().startswith("3 replicas of vllm at 127.0.0.1:")
 
-        @settings(max_examples=25, deadline=None)
-        @given(
-            st.lists(st.lists(st.integers(0, 95), min_size=1, max_size=6), min_size=1, max_size=8), st.data()
-        )
-        def holds(prompts, data):
-            place = data.draw(st.integers(0, len(prompts)))
-            neighbour = data.draw(st.lists(st.integers(0, 95), min_size=1, max_size=6))
-            found = backend.next_token_logprobs(prompts, SUPPORT)
-            beside = backend.next_token_logprobs([*prompts[:place], neighbour, *prompts[place:]], SUPPORT)
-            assert np.delete(beside, place, axis=0).tobytes() == found.tobytes()
-            for prompt, row in zip(prompts, found, strict=True):
-                own = scripts[replica_of(prompt, 3)].logprobs(prompt, {})
-                np.testing.assert_allclose(row, own[SUPPORT], atol=1e-5)
+    @settings(max_examples=25, deadline=None)
+    @given(st.lists(st.lists(st.integers(0, 95), min_size=1, max_size=6), min_size=1, max_size=8), st.data())
+    def holds(prompts, data):
+        place = data.draw(st.integers(0, len(prompts)))
+        neighbour = data.draw(st.lists(st.integers(0, 95), min_size=1, max_size=6))
+        found = backend.next_token_logprobs(prompts, SUPPORT)
+        beside = backend.next_token_logprobs([*prompts[:place], neighbour, *prompts[place:]], SUPPORT)
+        assert np.delete(beside, place, axis=0).tobytes() == found.tobytes()
+        for prompt, row in zip(prompts, found, strict=True):
+            own = scripts[replica_of(prompt, 3)].logprobs(prompt, {})
+            np.testing.assert_allclose(row, own[SUPPORT], atol=1e-5)
 
-        holds()
-        seen = {replica_of(prompt, 3) for prompt in PROMPTS}
-        assert seen == {0, 1, 2}
+    holds()
+    assert {replica_of(prompt, 3) for prompt in PROMPTS} == {0, 1, 2}
 
 
 @given(st.lists(st.integers(0, 2**31 - 1), max_size=20), st.integers(1, 9))
@@ -90,32 +95,27 @@ def test_prompts_spread_evenly_over_replicas():
     assert chi_square(lambda prompt, count: sum(prompt) % count) > most
 
 
-def test_the_order_of_equal_replicas_moves_no_bit():
-    with connected(VLLM(), VLLM()) as (backend, servers):
-        urls = [server.base_url for server in servers]
-        with (
-            OpenAICompatible(urls[::-1], "served", concurrency=1) as turned,
-            OpenAICompatible(urls[0], "served", concurrency=1) as single,
-        ):
-            answers = [each.next_token_logprobs(PROMPTS, SUPPORT) for each in (backend, turned, single)]
-    assert len({answer.tobytes() for answer in answers}) == 1
-
-
 @pytest.mark.parametrize("script", [LlamaServer, VLLM])
-def test_replicas_conform(script):
-    with connected(script(), script()) as (backend, _):
-        assert backend.batch_invariant
-        prompts = [backend.tokenize("ab" * length) for length in (1, 3, 9, 2)]
-        conformance.require(
-            [
-                conformance.check_text(backend, ["a<>[x]", "", "two\nlines"]),
-                conformance.check_shapes(backend, prompts),
-                conformance.check_support(backend, prompts),
-                conformance.check_batch_invariance(backend, prompts),
-                conformance.check_concurrency(backend, prompts),
-                conformance.check_block_agreement(backend, prompts[0], prompts[1:], [3, 4]),
-            ]
-        )
+def test_replicas_conform_and_answer_as_one_server_in_any_order(connected, script):
+    backend = connected(script(), script())
+    assert backend.batch_invariant
+    prompts = [backend.tokenize("ab" * length) for length in (1, 3, 9, 2)]
+    conformance.require(
+        [
+            conformance.check_text(backend, ["a<>[x]", "", "two\nlines"]),
+            conformance.check_shapes(backend, prompts),
+            conformance.check_support(backend, prompts),
+            conformance.check_batch_invariance(backend, prompts),
+            conformance.check_concurrency(backend, prompts),
+            conformance.check_block_agreement(backend, prompts[0], prompts[1:], [3, 4]),
+        ]
+    )
+    urls = [server.base_url for server in backend.servers]
+    answers = {backend.next_token_logprobs(PROMPTS, SUPPORT).tobytes()}
+    for other in (urls[::-1], urls[0]):
+        with OpenAICompatible(other, "served", concurrency=1) as single:
+            answers.add(single.next_token_logprobs(PROMPTS, SUPPORT).tobytes())
+    assert len(answers) == 1
 
 
 class OtherName(VLLM):
@@ -153,14 +153,12 @@ class Unnormalised(VLLM):
         (OtherVocabulary, "differs from the one at .* in its vocabulary"),
     ],
 )
-def test_a_replica_that_differs_is_refused_by_its_address(other, says):
-    with scripted(VLLM()) as sound, scripted(other()) as odd:
-        host = odd.base_url.removeprefix("http://").removesuffix("/v1")
-        with pytest.raises(BackendError, match=f"the replica at {host}.*{says}"):
-            OpenAICompatible([sound.base_url, odd.base_url], "served", timeout=20, concurrency=1)
+def test_a_replica_that_differs_is_refused_by_its_address(connected, other, says):
+    with pytest.raises(BackendError, match=r"the replica at 127\.0\.0\.1:\d+.*" + says):
+        connected(VLLM(), other())
 
 
-def test_a_replica_whose_answers_depend_on_others_is_named():
+def test_a_replica_whose_answers_depend_on_others_is_named(connected):
     class Varying(VLLM):
         asked = 0
 
@@ -169,10 +167,9 @@ def test_a_replica_whose_answers_depend_on_others_is_named():
             found = super().logprobs(prompt, settings) + 1e-4 * np.cos(np.arange(104) * self.asked)
             return found - np.log(np.exp(found).sum())
 
-    with connected(VLLM(), Varying()) as (backend, servers):
-        assert not backend.batch_invariant
-        host = servers[1].base_url.removeprefix("http://").removesuffix("/v1")
-        assert f"not batch-invariant at {host}: start vLLM" in backend.describe()
+    backend = connected(VLLM(), Varying())
+    assert not backend.batch_invariant
+    assert f"not batch-invariant at {host_of(backend.servers[1])}: start vLLM" in backend.describe()
 
 
 TASK = Task("tickets", "Do it.", "Kind", "Text", ("A",))
@@ -185,37 +182,36 @@ def dead(*_):
 
 @pytest.mark.parametrize("gone", [[1], [0, 1]], ids=["one", "both"])
 @pytest.mark.parametrize("answer", [dead, lambda *_: (401, {}, {}), lambda *_: (400, {}, {})])
-def test_a_dead_replica_fails_every_call_in_the_same_words(gone, answer):
+def test_a_dead_replica_fails_every_call_in_the_same_words(connected, gone, answer):
     """Whether a private prompt was at that replica must not show."""
-    with connected(LlamaServer(), LlamaServer(), verify=False, seconds=0.2) as (backend, servers):
-        for replica in gone:
-            servers[replica].answer = answer
-        told = set()
-        for prompts in (AT[0][:2], AT[1][:2], PROMPTS, [], [[]]):
-            with pytest.raises(BackendError) as raised:
-                backend.next_token_logprobs(prompts, SUPPORT)
-            told.add((str(raised.value), raised.value.retryable))
-        assert len(told) == 1
-        host = servers[gone[0]].base_url.removeprefix("http://").removesuffix("/v1")
-        assert f"llama-server at {host} " in told.pop()[0]
+    backend = connected(LlamaServer(), LlamaServer(), verify=False, hurry=0.2)
+    for replica in gone:
+        backend.servers[replica].answer = answer
+    told = set()
+    for prompts in (AT[0][:2], AT[1][:2], PROMPTS, [], [[]]):
+        with pytest.raises(BackendError) as raised:
+            backend.next_token_logprobs(prompts, SUPPORT)
+        told.add((str(raised.value), raised.value.retryable))
+    assert len(told) == 1
+    assert f"llama-server at {host_of(backend.servers[gone[0]])} " in told.pop()[0]
 
 
-def test_a_replica_that_serves_another_model_fails_every_call():
+def test_a_replica_that_serves_another_model_fails_every_call(connected):
     scripts = [LlamaServer(), LlamaServer()]
-    with connected(*scripts, verify=False, seconds=5.0) as (backend, _):
-        scripts[1].model = "another"
-        for prompts in AT:
-            with pytest.raises(BackendError, match="serves a different model"):
-                backend.next_token_logprobs(prompts, SUPPORT)
+    backend = connected(*scripts, verify=False, hurry=5.0)
+    scripts[1].model = "another"
+    for prompts in AT:
+        with pytest.raises(BackendError, match="serves a different model"):
+            backend.next_token_logprobs(prompts, SUPPORT)
 
 
-def test_a_prompt_that_its_replica_refuses_is_its_row_of_nan():
+def test_a_prompt_that_its_replica_refuses_is_its_row_of_nan(connected):
     scripts = [LlamaServer(), LlamaServer()]
-    with connected(*scripts, verify=False) as (backend, _):
-        alone = backend.next_token_logprobs(PROMPTS, SUPPORT)
-        refused = AT[1][0]
-        scripts[1].fault = lambda prompt, _: (400, {}, {}) if prompt == refused else None
-        found = backend.next_token_logprobs(PROMPTS, SUPPORT)
+    backend = connected(*scripts, verify=False)
+    alone = backend.next_token_logprobs(PROMPTS, SUPPORT)
+    refused = AT[1][0]
+    scripts[1].fault = lambda prompt, _: (400, {}, {}) if prompt == refused else None
+    found = backend.next_token_logprobs(PROMPTS, SUPPORT)
     place = PROMPTS.index(refused)
     assert np.isnan(found[place]).all()
     assert np.delete(found, place, axis=0).tobytes() == np.delete(alone, place, axis=0).tobytes()
@@ -237,89 +233,91 @@ class Sharing(LlamaServer):
                 Sharing.total -= 1
 
 
-def test_a_prompt_is_blamed_only_while_no_replica_has_another():
-    with connected(Sharing(), Sharing(), verify=False) as (backend, _):
-        found = backend.next_token_logprobs(PROMPTS * 4, SUPPORT)
+def test_a_prompt_is_blamed_only_while_no_replica_has_another(connected):
+    found = connected(Sharing(), Sharing(), verify=False).next_token_logprobs(PROMPTS * 4, SUPPORT)
     values = [weights(prompt, {})[: len(VOCABULARY)] for prompt in PROMPTS]
     expected = [(row - np.log(np.exp(row).sum()))[SUPPORT] for row in values]
     np.testing.assert_allclose(found, expected * 4, atol=1e-5)
 
 
-def test_requests_to_each_replica_are_limited_by_its_own_slots():
+def test_requests_to_each_replica_are_limited_by_its_own_slots(connected):
     scripts = [LlamaServer(slots=1), LlamaServer(slots=3)]
     for script in scripts:
         script.seconds = lambda _: 0.02
-    with connected(*scripts, verify=False, concurrency=8) as (backend, _):
-        for script in scripts:
-            script.crowds.clear()
-        backend.next_token_logprobs(PROMPTS, SUPPORT)
+    backend = connected(*scripts, verify=False, concurrency=8)
+    for script in scripts:
+        script.crowds.clear()
+    backend.next_token_logprobs(PROMPTS, SUPPORT)
     assert [max(under_way for _, under_way in script.crowds) for script in scripts] == [1, 3]
 
 
-def test_a_replica_that_dies_in_a_draw_fails_it_and_the_draw_stays_charged(tmp_path):
+def test_a_replica_that_dies_in_a_draw_fails_it_and_the_draw_stays_charged(connected, tmp_path):
     """The second replica is gone from the first private prompt on, wherever that one is sent."""
     ledger = f"sqlite:///{tmp_path}/budget.db"
-    with connected(VLLM(), VLLM(), seconds=0.3) as (backend, servers):
-        made = factory.synthesizer(
-            backend, RECORDS, task=TASK, budget=PrivacyBudget(4, 1e-6), mechanism=None, prompts_per_draw=4,
-            max_tokens=3, tokens_per_draw=1, ledger=ledger,
-        )  # fmt: skip
-        assert made.set_up.writer is not None
-        private = tuple(backend.tokenize("private"))
-        alive = servers[0].answer, servers[1].answer
+    backend = connected(VLLM(), VLLM(), hurry=0.3)
+    servers = backend.servers
+    made = factory.synthesizer(
+        backend, RECORDS, task=TASK, budget=PrivacyBudget(4, 1e-6), mechanism=None, prompts_per_draw=4,
+        max_tokens=3, tokens_per_draw=1, ledger=ledger,
+    )  # fmt: skip
+    assert made.set_up.writer is not None
+    private = str(tuple(backend.tokenize("private")))[1:-1]
+    alive = servers[0].answer, servers[1].answer
 
-        def watched(replica):
-            def answer(path, body):
-                prompts = (body or {}).get("prompt")
-                if isinstance(prompts, list) and any(str(private)[1:-1] in str(each) for each in prompts):
-                    servers[1].answer = dead
-                return alive[replica](path, body)
+    def watched(replica):
+        def answer(path, body):
+            prompts = (body or {}).get("prompt")
+            if isinstance(prompts, list) and any(private in str(each) for each in prompts):
+                servers[1].answer = dead
+            return alive[replica](path, body)
 
-            return answer
+        return answer
 
-        for replica, server in enumerate(servers):
-            server.answer = watched(replica)
-        with pytest.raises(BackendError, match="does not answer") as raised:
-            made.generate("A")
-        assert raised.value.retryable
-        (left,) = inside.draws_left(made)
-        assert sum(left) == 2  # of three
-        spent = made.spent
-        assert spent.epsilon == pytest.approx(4, rel=0.05)
-        servers[0].answer, servers[1].answer = alive
-        made.close()
+    for replica, server in enumerate(servers):
+        server.answer = watched(replica)
+    with pytest.raises(BackendError, match="does not answer") as raised:
+        made.generate("A")
+    assert raised.value.retryable
+    (left,) = inside.draws_left(made)
+    assert sum(left) == 2  # of three
+    spent = made.spent
+    assert spent.epsilon == pytest.approx(4, rel=0.05)
+    servers[0].answer, servers[1].answer = alive
+    made.close()
     assert BudgetLedger.open(ledger).account("tickets").spent.epsilon <= spent.epsilon
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_child_connects_to_every_replica_and_checks_it():
-    with connected(VLLM(), VLLM()) as (backend, servers):
-        expected = backend.next_token_logprobs(PROMPTS, SUPPORT).tobytes()
+def test_a_forked_child_connects_to_every_replica_and_checks_it(connected):
+    backend = connected(VLLM(), VLLM())
+    server = backend.servers[1]
+    expected = backend.next_token_logprobs(PROMPTS, SUPPORT).tobytes()
 
-        def is_refused():
-            try:
-                backend.next_token_logprobs(PROMPTS, SUPPORT)
-            except BackendNotBatchInvariant as error:
-                return str(servers[1].server_address[1]) in str(error)
-            return False
-
-        assert true_in_child(lambda: backend.next_token_logprobs(PROMPTS, SUPPORT).tobytes() == expected)
-        script, asked = servers[1].answer, []
-
-        def turned(prompt, _):
-            asked.append(prompt)
-            found = weights(prompt, {}) + 1e-4 * np.cos(np.arange(104) * len(asked))
-            return found - np.log(np.exp(found).sum())
-
-        script.logprobs = turned
-        assert true_in_child(is_refused)
-
-
-def test_closing_closes_every_connection():
-    before = set(threading.enumerate())  # other tests' connections may close at any time
-    with connected(VLLM(), VLLM(), verify=False) as (backend, _):
-        backend.close()
-        with pytest.raises(BackendError, match="closed"):
+    def is_refused():
+        try:
             backend.next_token_logprobs(PROMPTS, SUPPORT)
-        opened = set(threading.enumerate()) - before
-        assert not any(thread.name == "dpfewshot-server" for thread in opened)
+        except BackendNotBatchInvariant as error:
+            return host_of(server) in str(error)
+        return False
+
+    assert true_in_child(lambda: backend.next_token_logprobs(PROMPTS, SUPPORT).tobytes() == expected)
+    asked = []
+
+    def turned(prompt, _):
+        asked.append(prompt)
+        found = weights(prompt, {}) + 1e-4 * np.cos(np.arange(104) * len(asked))
+        return found - np.log(np.exp(found).sum())
+
+    server.answer.logprobs = turned
+    assert true_in_child(is_refused)
+
+
+def test_closing_closes_every_connection(connected):
+    before = set(threading.enumerate())  # other tests' connections may close at any time
+    backend = connected(VLLM(), VLLM(), verify=False)
+    backend.close()
+    backend.close()
+    with pytest.raises(BackendError, match="closed"):
+        backend.next_token_logprobs(PROMPTS, SUPPORT)
+    opened = set(threading.enumerate()) - before
+    assert not any(thread.name == "dpfewshot-server" for thread in opened)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from dpfewshot.backends import LlamaCpp, conformance, packaged_model_path
 from dpfewshot.backends.hugging_face import HuggingFace
-from dpfewshot.backends.hugging_face.streams import HuggingFaceStreams
-from dpfewshot.backends.llama_cpp.streams import KVStreams
+from dpfewshot.backends.hugging_face.model import HuggingFaceStreams
+from dpfewshot.backends.llama_cpp.model import KVStreams
 from dpfewshot.errors import BackendError
 from tests.support import inside
 from tests.support.blocks import answers, same_bits
+from tests.support.processes import true_in_child
 from tests.support.small_models import SMALL, folder, one_thread
 
 FIXTURES = (folder, one_thread)
@@ -75,19 +75,13 @@ def test_a_public_block_stays_open_while_private_ones_come_and_go(backend):
     assert all(map(same_bits, expected, found))
 
 
-def test_more_prompts_than_are_kept_have_the_same_bits(backend):
-    suffixes = [[20 + index] * (1 + index % 5) for index in range(40)]
-    together = answers(backend, PREFIX, suffixes, [5, 6])
-    for index in (0, 14, 15, 39):
-        alone = answers(backend, PREFIX, [suffixes[index]], [5, 6])
+@pytest.mark.parametrize(("count", "public", "places"), [(40, False, (0, 14, 15, 39)), (6, True, (5,))])
+def test_more_prompts_than_are_kept_have_the_same_bits(backend, count, public, places):
+    suffixes = [[20 + index] * (1 + index % 6) for index in range(count)]
+    together = answers(backend, PREFIX, suffixes, [5, 6], public=public)
+    for index in places:
+        alone = answers(backend, PREFIX, [suffixes[index]], [5, 6], public=public)
         assert all(same_bits(many[index : index + 1], one) for many, one in zip(together, alone, strict=True))
-
-
-def test_more_public_prompts_than_are_kept_have_the_same_bits(backend):
-    prompts = [[20 + index] * (1 + index) for index in range(6)]
-    together = answers(backend, PREFIX, prompts, [9], public=True)
-    single = answers(backend, PREFIX, prompts[5:], [9], public=True)
-    assert all(same_bits(many[5:], one) for many, one in zip(together, single, strict=True))
 
 
 def test_public_prompts_of_one_token_continue_one_another(backend):
@@ -125,11 +119,13 @@ def test_each_prompt_may_continue_with_its_own_tokens(backend, public):
 
 
 def test_it_counts_its_work_and_evaluates_a_prefix_once(backend):
-    before = backend.tokens_evaluated
     answers(backend, [60] * 30, PROMPTS, [5])
-    answers(backend, [60] * 30, PROMPTS[:1], [5])
+    before = backend.tokens_evaluated, backend.dummy_tokens_evaluated
+    answers(backend, [60] * 30, PROMPTS, [5])
+    answers(backend, [61] * 30, PROMPTS[:1], [5])
     rest = sum(map(len, PROMPTS)) + len(PROMPTS) + len(PROMPTS[0]) + 1
-    assert backend.tokens_evaluated - before == 30 + rest
+    assert backend.tokens_evaluated - before[0] == 30 + rest
+    assert backend.dummy_tokens_evaluated - before[1] == 2 * 16 - len(PROMPTS) - 1
 
 
 def test_prompts_that_cannot_be_evaluated_are_rows_of_nan(backend):
@@ -139,6 +135,7 @@ def test_prompts_that_cannot_be_evaluated_are_rows_of_nan(backend):
     assert np.isnan(found[[0, 2, 3, 4]]).all()
     assert same_bits(found[1:2], backend.next_token_logprobs([good], [5, 6]))
     assert np.isfinite(backend.next_token_logprobs([[7] * context], [5])).all()
+    assert [found.shape for found in answers(backend, PREFIX, [], [5])] == [(0, size)] * 2
     fits, does_not = [7] * (context - 10 - 2), [7] * (context - 10 - 1)
     for found in answers(backend, [3] * 10, [fits, does_not], [5, 5]):  # room for the tokens to come
         assert np.isfinite(found[0]).all()
@@ -163,12 +160,6 @@ def test_logits_that_are_not_finite_are_a_row_of_nan(backend, streams, monkeypat
     assert same_bits(found[1:2], good)
 
 
-def test_no_prompts_at_all(backend):
-    empty = (0, backend.vocabulary_size)
-    assert backend.next_token_logprobs([]).shape == empty
-    assert [found.shape for found in answers(backend, PREFIX, [], [5])] == [empty] * 2
-
-
 def test_special_tokens_in_text_stay_text(backend):
     assert backend.detokenize([min(backend.end_token_ids)]).startswith("<|")
     texts = (
@@ -189,17 +180,9 @@ def test_special_tokens_in_text_stay_text(backend):
 
 def test_threads_take_turns(backend):
     expected = answers(backend, PREFIX, PROMPTS, [5])
-    found = []
-    threads = [
-        threading.Thread(target=lambda: found.append(answers(backend, PREFIX, PROMPTS, [5])))
-        for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 3
-    assert all(all(map(same_bits, expected, answer)) for answer in found)
+    with ThreadPoolExecutor(3) as threads:
+        for found in threads.map(lambda _: answers(backend, PREFIX, PROMPTS, [5]), range(3)):
+            assert all(map(same_bits, expected, found))
 
 
 def fail(**_):
@@ -251,14 +234,12 @@ def test_what_the_caller_gets_wrong_is_an_error(backend):
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_is_refused(backend):
-    child = os.fork()
-    if child == 0:
-        try:
+    def refused():
+        with pytest.raises(BackendError, match="another process"):
             backend.next_token_logprobs([[1]])
-        except BackendError as error:
-            os._exit(17 if "another process" in str(error) else 1)
-        os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+        return True
+
+    assert true_in_child(refused)
 
 
 def test_a_closed_backend_refuses(opened):

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from dpfewshot.backends.streams.threads import Turns, lanes_of, side_by_side
 from dpfewshot.errors import BackendError
 from tests.support import inside
 from tests.support.processes import true_in_child
-from tests.support.streams import Streams, Toy
+from tests.support.streams import Toy
 
 LANES = ("first", "second", "third")
 
@@ -32,10 +33,14 @@ def test_lanes_share_the_threads(threads: int, expected: int) -> None:
 
 
 @pytest.mark.parametrize("items", [0, 1, 2, 3, 50])
-def test_every_item_is_done_once(items: int) -> None:
+def test_every_item_is_done_once_and_one_lane_or_one_item_needs_no_thread(items: int) -> None:
     done: Counter[int] = Counter()
     side_by_side(LANES, range(items), lambda _, item: done.update([item]))
     assert done == Counter(range(items))
+    threads = set()
+    for lanes, count in ((LANES[:1], items), (LANES, min(1, items))):
+        side_by_side(lanes, range(count), lambda *_: threads.add(threading.current_thread()))
+    assert threads <= {threading.current_thread()}
 
 
 def test_all_lanes_work_at_once_and_each_on_one_item_at_a_time() -> None:
@@ -49,13 +54,6 @@ def test_all_lanes_work_at_once_and_each_on_one_item_at_a_time() -> None:
         busy[lane] -= 1
 
     side_by_side(LANES, range(30), work)
-
-
-def test_one_lane_or_one_item_needs_no_thread() -> None:
-    found = []
-    side_by_side(LANES[:1], range(3), lambda *_: found.append(threading.current_thread()))
-    side_by_side(LANES, [0], lambda *_: found.append(threading.current_thread()))
-    assert set(found) == {threading.current_thread()}
 
 
 @pytest.mark.parametrize("failing", LANES[:2])
@@ -159,31 +157,35 @@ def test_a_thread_does_not_wait_for_itself() -> None:
     assert all(not np.isnan(block.next_token_logprobs()).any() for block in blocks)
 
 
-def test_a_turn_that_nobody_uses_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def taken(turns_: Turns) -> turns.Turn:
+    turn = turns_.take()
+    assert turn is not None
+    return turn
+
+
+def test_a_turn_is_taken_over_when_nobody_uses_it_and_not_while_its_block_computes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(turns, "PATIENCE", 0.05)
     held = Turns()
-    left = held.take()
-    assert left is not None
+    left = taken(held)
     with ThreadPoolExecutor(1) as thread, ThreadPoolExecutor(1) as another:
-        taken = thread.submit(held.take).result(timeout=20)
-        assert taken is not None
-        with taken.working():
+        turn = thread.submit(taken, held).result(timeout=20)
+        with turn.working():
             left.end()  # ends nothing: the turn is another's
-            waits = another.submit(held.take)
+            waits = another.submit(taken, held)
             time.sleep(0.2)
             assert not waits.done()
-        taken.end()
-        assert waits.result(timeout=20) is not None
+        turn.end()
+        waits.result(timeout=20)
 
 
 def test_turns_are_given_in_the_order_in_which_they_were_asked_for() -> None:
     held, order = Turns(), []
-    first = held.take()
-    assert first is not None
+    first = taken(held)
 
     def take(number: int) -> None:
-        turn = held.take()
-        assert turn is not None
+        turn = taken(held)
         order.append(number)
         turn.end()
 
@@ -201,8 +203,7 @@ def test_turns_are_given_in_the_order_in_which_they_were_asked_for() -> None:
 def test_an_interrupt_of_who_waits_leaves_the_turn_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "PATIENCE", 60.0)
     held = Turns()
-    first = held.take()
-    assert first is not None
+    first = taken(held)
 
     class Interrupted(turns.SimpleQueue):  # type: ignore[name-defined,misc]
         def get(self, *_: object, **__: object) -> None:
@@ -214,46 +215,27 @@ def test_an_interrupt_of_who_waits_leaves_the_turn_to_the_next(monkeypatch: pyte
             thread.submit(held.take).result(timeout=20)
     first.end()
     with ThreadPoolExecutor(1) as thread:
-        assert thread.submit(held.take).result(timeout=20) is not None
+        thread.submit(taken, held).result(timeout=20)
 
 
-def test_a_block_that_computes_is_not_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "PATIENCE", 0.02)
-    held = Turns()
-    turn = held.take()
-    assert turn is not None
-    with ThreadPoolExecutor(1) as thread:
-        with turn.working():
-            waits = thread.submit(held.take)
-            time.sleep(0.2)
-            assert not waits.done()
-        turn.end()
-        assert waits.result(timeout=20) is not None
-
-
-class Full(Toy):
-    """Has memory for no stream."""
-
-    def _open_streams(self, streams: int, lanes: int) -> Streams:
-        del streams, lanes
+@pytest.mark.parametrize("opens", [True, False], ids=["dropped", "not opened"])
+def test_a_block_that_was_dropped_or_not_opened_ends_its_turn(
+    opens: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> None:
         raise BackendError("no memory")
 
-
-def test_a_block_that_could_not_be_opened_ends_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "PATIENCE", 60.0)
-    toy = Full(kept_prompts=4)
-    for _ in range(2):
-        with ThreadPoolExecutor(1) as thread, pytest.raises(BackendError, match="no memory"):
-            thread.submit(toy.open_block, PREFIXES[0], SUFFIXES, TOKENS).result(timeout=20)
-
-
-def test_a_block_that_was_dropped_ends_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "PATIENCE", 60.0)
     toy = Toy(kept_prompts=4)
+    if not opens:
+        monkeypatch.setattr(toy.model, "open_streams", full)
     for _ in range(2):
-        with ThreadPoolExecutor(1) as thread:
+        with (
+            nullcontext() if opens else pytest.raises(BackendError, match="no memory"),
+            ThreadPoolExecutor(1) as thread,
+        ):
             block = thread.submit(toy.open_block, PREFIXES[0], SUFFIXES, TOKENS).result(timeout=20)
-        del block, thread
+            del block, thread
 
 
 def test_who_waits_learns_that_the_backend_was_closed() -> None:
@@ -269,8 +251,7 @@ def test_who_waits_learns_that_the_backend_was_closed() -> None:
 
 def test_a_forked_child_waits_for_no_lock_of_its_parent() -> None:
     held, locked, forked = Turns(), threading.Event(), threading.Event()
-    turn = held.take()
-    assert turn is not None
+    turn = taken(held)
 
     def lock() -> None:
         with inside.lock_of_turns(held):

@@ -12,15 +12,24 @@ from dpfewshot.backends.streams.backend import StreamBackend
 class Model:
     vocabulary_size = 50
     end_token_ids = frozenset({0})
-    bos = None
+    bos = longest = None
+    most_streams = 1000
 
-    def __init__(self) -> None:
+    def __init__(self, during: Any) -> None:
+        self.during = during
         self.freed = False
         self.faults: list[str] = []
         self.evaluated: list[int] = []
 
     def tokenize(self, text: str) -> list[int]:
         return [len(text) % 50]
+
+    def open_streams(self, streams: int, tokens: int, lanes: int) -> Streams:
+        del tokens, lanes
+        return Streams(streams, self, self.during)
+
+    def log_softmax(self, logits: np.ndarray, columns: Any) -> np.ndarray:
+        return logits[columns]
 
     def close(self) -> None:
         self.freed = True
@@ -42,8 +51,7 @@ class Streams:
     def rewind(self, stream: int, length: int) -> None:
         del self.tokens[stream][length:]
 
-    def extend(self, stream: int, start: int, tokens: list[int], *, dummies: bool = False) -> np.ndarray:
-        del dummies
+    def extend(self, stream: int, start: int, tokens: list[int]) -> np.ndarray:
         self.during()
         if self.freed or self.model.freed:
             self.model.faults.append("used after it was freed")
@@ -58,17 +66,9 @@ class Streams:
         self.freed = True
 
 
-class Toy(StreamBackend):
+class Toy(StreamBackend[Any]):
     """Answers at once; its model notes how many tokens each call evaluates."""
 
     def __init__(self, during: Any = lambda: None, *, kept_prompts: int = 0) -> None:
-        self.model = Model()
+        self.model = Model(during)
         super().__init__(self.model, context_tokens=64, kept_prompts=kept_prompts, decode_batch=1, lanes=3)
-        self.during = during
-
-    def _open_streams(self, streams: int, lanes: int) -> Streams:
-        del lanes
-        return Streams(streams, self.model, self.during)
-
-    def _log_softmax(self, logits: np.ndarray, columns: Any) -> np.ndarray:
-        return logits[columns]

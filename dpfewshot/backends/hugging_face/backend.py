@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dpfewshot.backends.conformance import (
-    Finding,
-    check_batch_invariance,
-    check_block_agreement,
-    check_block_invariance,
-    sample_prompts,
-)
+from dpfewshot.backends.conformance import check_block_agreement
 from dpfewshot.backends.hugging_face.model import HuggingFaceModel
-from dpfewshot.backends.hugging_face.streams import HuggingFaceStreams, Tensor
-from dpfewshot.backends.streams.backend import Columns, StreamBackend, Use, check_settings
+from dpfewshot.backends.streams.backend import StreamBackend, check_settings
 from dpfewshot.errors import BackendError
 
-LONGEST_TRIED = 5
-"""Tokens of the longest suffix in the constructor's checks: the shape of a step does not depend on it."""
 
-
-class HuggingFace(StreamBackend):
+class HuggingFace(StreamBackend[HuggingFaceModel]):
     """A causal model of transformers, evaluated so that no prompt's answer depends on another prompt.
 
     A prompt is evaluated in a call of its own, without padding, after the cached keys and values of the
@@ -84,12 +70,11 @@ class HuggingFace(StreamBackend):
             loaded, context_tokens=context_tokens, kept_prompts=kept_prompts, decode_batch=decode_batch
         )
         kind = str(loaded.dtype).partition(".")[2]
-        self._loaded = loaded
         self.model_identity = loaded.model_identity()
         self.tokenizer_identity = loaded.tokenizer_identity()
         self._description = f"{loaded.name} on {loaded.device} in {kind}, {attention} attention"
         try:
-            self._settle(loaded.longest)
+            self._settle()
         except BaseException:
             self.close()
             raise
@@ -100,45 +85,19 @@ class HuggingFace(StreamBackend):
         verdict = "batch invariant" if self.batch_invariant else "NOT batch invariant"
         return f"{self._description}, prompts {steps}: {verdict}"
 
-    def _settle(self, longest: int | None) -> None:
-        """Choose how prompts take their steps, and allocate the memory."""
-        if longest is not None and self.context_tokens > longest:
-            raise BackendError(
-                f"context_tokens={self.context_tokens}: at most {longest}, the tokens that it attends to"
-            )
-        failed = list(self._failures())
-        if failed and self._decode_batch > 1:
-            self._pools.pop(Use.STEPS).close()
-            self._decode_batch = 1
-            failed = list(self._failures())
-        self.batch_invariant = not failed
-        bos = 0 if self._model.bos is None else 1
-        self.next_token_logprobs([[0] * (self.context_tokens - bos)])  # allocates the longest prompt's memory
-
-    def _failures(self) -> Iterator[Finding]:
-        """Yield the failed findings of the checks of invariance.
+    def _settle(self) -> None:
+        """Choose how prompts take their steps, and allocate the memory.
 
         Raises:
             BackendError: blocks answer differently from whole prompts.
         """
-        prefix, samples, released = sample_prompts(self)
-        count = max(3, self._decode_batch - 1)
-        suffixes = [sample[: 1 + index % LONGEST_TRIED] for index, sample in enumerate(samples[:count])]
+        self._check_on_device()
+        prefix, suffixes, released = self._prompts_of_steps()
         agreement = check_block_agreement(self, prefix, suffixes[:2], released[:1])
         if not agreement.passed:
             raise BackendError(
                 f"the model ignores the positions or masks it is given ({agreement.detail}): "
                 "use another model, or another attention"
             )
-        whole = check_batch_invariance(self, [[*prefix, *suffix] for suffix in suffixes[:2]])
-        stepped = check_block_invariance(self, prefix, suffixes, released[:1], support=())
-        yield from (finding for finding in (whole, stepped) if not finding.passed)
-
-    def _open_streams(self, streams: int, lanes: int) -> HuggingFaceStreams:
-        del lanes  # one: PyTorch divides the work among processors
-        return HuggingFaceStreams(
-            self._loaded, streams=streams, cells=self.context_tokens, counts=self._counts
-        )
-
-    def _log_softmax(self, logits: Tensor, columns: Columns) -> NDArray[np.float32]:
-        return self._loaded.log_softmax(logits, columns)
+        bos = 0 if self._model.bos is None else 1
+        self.next_token_logprobs([[0] * (self.context_tokens - bos)])  # allocates the longest prompt's memory

@@ -1,4 +1,4 @@
-"""A causal model of transformers and its tokenizer: a folder, a name on the hub, or a GGUF file."""
+"""A causal model of transformers, its tokenizer and its key-value streams."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,12 @@ ATTENTIONS = ("eager", "sdpa")
 """transformers' implementations of attention that accept a mask for each row."""
 
 DTYPES = ("float32", "bfloat16", "float16")
+
+Tensor = Any
+"""A `torch.Tensor`: torch is imported when a model is loaded."""
+
+Write = Callable[[Tensor, Tensor], Tensor]
+"""Writes a layer's new keys (or values) into its cells and returns the cells to attend to."""
 
 
 class Part(NamedTuple):
@@ -47,14 +53,14 @@ class HuggingFaceModel:
         layers: the shapes of the keys and of the values that each layer caches for a token.
         vocabulary_size: V: the token ids that the tokenizer knows and the model scores. Rows that only pad
             the model's matrices are dropped before probabilities are normalised.
-        bos: the token that the tokenizer puts in front of every prompt; None if it adds none.
-        end_token_ids: the tokens that end a text.
-        longest: the longest prompt that the model can evaluate here, in tokens; None if it does not say.
+        end_token_ids, bos, longest, most_streams: see `StreamModel`.
 
     Raises:
         MissingExtra: PyTorch or transformers is not installed.
         BackendError: the model does not exist, or this backend cannot evaluate it.
     """
+
+    most_streams: int = sys.maxsize
 
     def __init__(
         self, model: str | os.PathLike[str], device: str | None, dtype: str | None, attention: str
@@ -116,7 +122,12 @@ class HuggingFaceModel:
         """Return the token ids of a public text: nothing is added, and special tokens are parsed."""
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def log_softmax(self, logits: Any, columns: Columns) -> NDArray[np.float32]:
+    def open_streams(self, streams: int, tokens: int, lanes: int) -> HuggingFaceStreams:
+        """Return empty streams of this many tokens. There is one lane: PyTorch divides the work itself."""
+        del lanes
+        return HuggingFaceStreams(self, streams=streams, cells=tokens)
+
+    def log_softmax(self, logits: Tensor, columns: Columns) -> NDArray[np.float32]:
         """Return the natural-log probabilities of `columns`; all NaN if a logit is NaN or +inf.
 
         They are computed in float32 on the device, so that only these columns leave it; float64 would not
@@ -242,10 +253,9 @@ def _source(name: str) -> dict[str, str]:
 
 @contextmanager
 def _loading(name: str) -> Iterator[None]:
-    """Turn the libraries' errors into ours that name the model; show progress bars on a terminal only."""
+    """Turn the libraries' errors into ours that name the model."""
     try:
-        with _bars_on_a_terminal_alone():
-            yield
+        yield
     except ImportError as error:
         raise MissingExtra("HuggingFace", "huggingface") from error
     except Exception as error:
@@ -253,25 +263,6 @@ def _loading(name: str) -> Iterator[None]:
             f"transformers cannot load the model {name!r}: name a causal language model by folder, GGUF file "
             f"or hub name; transformers says: {str(error).partition(chr(10))[0]}"
         ) from error
-
-
-@contextmanager
-def _bars_on_a_terminal_alone() -> Iterator[None]:
-    from transformers import modeling_gguf_pytorch_utils as gguf_files
-    from transformers.utils import logging
-
-    if sys.stderr.isatty() or not logging.is_progress_bar_enabled():
-        yield
-        return
-    # The bar for GGUF files ignores transformers' own switch.
-    bar = getattr(gguf_files, "tqdm", None)
-    gguf_files.tqdm = functools.partial(bar, disable=True) if bar else None
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.enable_progress_bar()
-        gguf_files.tqdm = bar
 
 
 def _plain_encoder(tokenizer: Any, name: str) -> Any:
@@ -303,3 +294,153 @@ def _longest(config: Any) -> int | None:
     """Return the smaller of the model's context and its attention window, within which attention is full."""
     names = ("max_position_embeddings", "sliding_window", "attention_chunk_size")
     return min((size for name in names if (size := getattr(config, name, None))), default=None)
+
+
+# ---- streams ---------------------------------------------------------------------------------------------
+
+
+class HuggingFaceStreams:
+    """The keys and values of many sequences, each in a stream of its own.
+
+    A layer keeps its keys in one tensor of shape (streams, heads, cells, width) and its values in another.
+    Position p of a sequence is cell p of its stream, so there is no left padding and no position depends on
+    a neighbour.
+
+    - `extend` evaluates one sequence: the shapes depend on that sequence alone.
+    - `step` evaluates one token in each of several streams. Each attends to all cells of its stream, with
+      later ones masked: the shapes are the same whatever the streams hold.
+
+    Raises:
+        BackendError: the device lacks the memory.
+    """
+
+    def __init__(self, model: HuggingFaceModel, *, streams: int, cells: int) -> None:
+        self.cells = cells
+        self.failed = False
+        self._model = model
+        self._torch = torch = model.torch
+        try:
+            self._layers: list[tuple[Tensor, Tensor]] = [
+                tuple(
+                    torch.zeros(
+                        (streams, part.heads, cells, part.width), dtype=model.dtype, device=model.device
+                    )
+                    for part in layer
+                )
+                for layer in model.layers
+            ]
+            self._columns = torch.arange(cells, device=model.device)
+        except RuntimeError:
+            raise BackendError(
+                f"{streams} streams of {cells} tokens do not fit the memory of {model.device}: "
+                "lower kept_prompts or context_tokens"
+            ) from None
+
+    def copy(self, source: int, target: int) -> None:
+        """Replace all cells of `target` by a copy of `source`."""
+        for layer in self._layers:
+            for cells in layer:
+                cells[target] = cells[source]
+
+    def rewind(self, stream: int, length: int) -> None:
+        """Do nothing: `extend` and `step` overwrite a cell before they attend to it, and to none after it."""
+
+    def extend(self, stream: int, start: int, tokens: Tokens) -> Tensor:
+        """Evaluate `tokens` at positions `start`, `start` + 1, ... of one stream; see `Streams.extend`."""
+        end = start + len(tokens)
+
+        def write(cells: Tensor, new: Tensor) -> Tensor:
+            cells[stream, :, start:end] = new[0]
+            return cells[stream : stream + 1, :, :end]
+
+        return self._evaluate([list(tokens)], [list(range(start, end))], None, (start, end), write)[0]
+
+    def step(self, first: int, tokens: Sequence[int], positions: Sequence[int], active: int) -> list[Tensor]:
+        """Evaluate one token in each of the streams `first`, `first` + 1, ...; see `Streams.step`."""
+        torch, model = self._torch, self._model
+        past = first + len(tokens)
+        rows = torch.arange(first, past, device=model.device)
+        where = torch.tensor(positions, device=model.device)
+
+        def write(cells: Tensor, new: Tensor) -> Tensor:
+            cells[rows, :, where] = new[:, :, 0]
+            return cells[first:past]
+
+        later = self._columns > where[:, None]
+        mask = torch.zeros(later.shape, dtype=model.dtype, device=model.device)
+        mask.masked_fill_(later, torch.finfo(model.dtype).min)
+        logits = self._evaluate(
+            [[token] for token in tokens],
+            [[position] for position in positions],
+            mask[:, None, None],
+            (self.cells - 1, self.cells),
+            write,
+        )
+        return list(logits[:active])
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._layers = []
+        self.failed = True
+
+    def _evaluate(
+        self,
+        tokens: list[list[int]],
+        positions: list[list[int]],
+        mask: Tensor | None,
+        span: tuple[int, int],
+        write: Write,
+    ) -> Tensor:
+        """Return the logits after the last token of each row, shape (rows, V).
+
+        Args:
+            tokens: a row of token ids for each sequence.
+            positions: the position of each token.
+            mask: added to the attention scores; None for the model's own causal mask.
+            span: the number of cells attended to before these tokens, and including them.
+            write: stores the new keys and values.
+        """
+        model, tensor = self._model, self._torch.tensor
+        try:
+            with model.evaluating():
+                logits: Tensor = model.network(
+                    input_ids=tensor(tokens, device=model.device),
+                    position_ids=tensor(positions, device=model.device),
+                    attention_mask=mask,
+                    past_key_values=_stream_cache()(self._layers, span, write),
+                    use_cache=True,
+                    logits_to_keep=1,
+                ).logits[:, -1]
+        except BackendError:
+            self.failed = True
+            raise
+        return logits
+
+
+@functools.cache
+def _stream_cache() -> type:
+    """Return the class of cache that a model writes to. transformers is imported when a model is loaded."""
+    from transformers import DynamicCache
+
+    class StreamCache(DynamicCache):  # type: ignore[misc] # transformers is not read by the type checker
+        """Writes each layer's new keys and values to their streams."""
+
+        def __init__(self, cells: list[tuple[Tensor, Tensor]], span: tuple[int, int], write: Write) -> None:
+            super().__init__()
+            self._cells = cells
+            self._span = span
+            self._write = write
+
+        def update(
+            self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
+        ) -> tuple[Tensor, Tensor]:
+            keys, values = self._cells[layer_idx]
+            return self._write(keys, key_states), self._write(values, value_states)
+
+        def get_seq_length(self, *_: Any, **__: Any) -> int:
+            return self._span[0]
+
+        def get_mask_sizes(self, *_: Any, **__: Any) -> tuple[int, int]:
+            return self._span[1], 0
+
+    return StreamCache

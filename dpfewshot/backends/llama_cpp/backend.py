@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpfewshot import __version__
 from dpfewshot.backends import conformance
 from dpfewshot.backends.llama_cpp.fastest import load_fastest
 from dpfewshot.backends.llama_cpp.files import check_file, local_file, shards_of
 from dpfewshot.backends.llama_cpp.model import AUTO, FILE, LlamaModel, load_library
-from dpfewshot.backends.llama_cpp.streams import CELL_BLOCK, KVStreams, LogSoftmax, Row
 from dpfewshot.backends.machine import (
     Facts,
     digest_of,
@@ -27,8 +25,7 @@ from dpfewshot.backends.machine import (
     steering_variables,
     usable_processors,
 )
-from dpfewshot.backends.streams.backend import Columns, StreamBackend, check_settings
-from dpfewshot.backends.streams.pool import groups_within
+from dpfewshot.backends.streams.backend import STRIDE, StreamBackend, check_settings
 from dpfewshot.backends.streams.threads import lanes_of
 from dpfewshot.errors import BackendError
 from dpfewshot.values import counted
@@ -39,23 +36,14 @@ VERSION: Final = 3
 WHOLE_PROMPTS: Final = 4
 """Prompts that take turns in the lanes: alone, in pairs, and in a crowd of 65."""
 
-LONGEST: Final = 5
-"""Tokens of the longest suffix. The shape of a step, one token per prompt, does not depend on it."""
-
-STEPS: Final = 3
-"""How many released tokens continue the prompts."""
-
 LONG: Final = 32
 """Tokens of the shortest of the longer whole prompts: about those of a private prompt behind its prefix."""
 
 TURNS: Final = 4
 """How often each of the longer prompts stands in their crowd."""
 
-STRIDE: Final = 3
-"""Neighbours differ in length by this many tokens."""
 
-
-class LlamaCpp(StreamBackend):
+class LlamaCpp(StreamBackend[LlamaModel]):
     """A GGUF model, evaluated by llama.cpp through llama-cpp-python's low-level functions.
 
     A prompt is evaluated in a decode call of its own, in its own key-value stream, after a copy of the
@@ -118,18 +106,18 @@ class LlamaCpp(StreamBackend):
         gpu_layers: int = 0,
         weights: str | None = AUTO,
     ) -> None:
-        self._threads = usable_processors() if threads is None else threads
         check_settings(context_tokens, kept_prompts, decode_batch)
-        if self._threads < 1:
+        threads = usable_processors() if threads is None else threads
+        if threads < 1:
             raise BackendError(f"threads={threads}: at least 1")
         path = local_file(model)
         check_file(path)
         facts = build_facts(path)
         if weights == AUTO and not gpu_layers:
-            loaded = load_fastest(path, self._threads, facts)
+            loaded = load_fastest(path, threads, facts)
         else:
-            loaded = LlamaModel(path, gpu_layers, FILE if weights is None or weights == AUTO else weights)
-        self._loaded = loaded
+            form = FILE if weights is None or weights == AUTO else weights
+            loaded = LlamaModel(path, threads, gpu_layers, form)
         self.weights: str = loaded.weights
         self.model_identity = f"sha256:{facts['model']}"
         self.tokenizer_identity = f"sha256:{loaded.vocabulary_hash()}"
@@ -138,48 +126,40 @@ class LlamaCpp(StreamBackend):
             context_tokens=context_tokens,
             kept_prompts=kept_prompts,
             decode_batch=decode_batch,
-            lanes=1 if loaded.on_gpu else lanes_of(self._threads),
+            lanes=1 if loaded.on_gpu else lanes_of(threads),
         )
-        self._row_log_softmax = LogSoftmax(loaded.vocabulary_size)
         try:
             self._settle(facts)
         except BaseException:
             self.close()
             raise
 
-    @property
-    def dummy_tokens_evaluated(self) -> int:
-        """Dummy tokens evaluated so far. For the operator alone, like `tokens_evaluated`."""
-        return self._counts.dummies
-
     def describe(self) -> str:
         """Return the device, its threads and lanes, the model file and how it is evaluated."""
-        where = "on a GPU" if self._loaded.on_gpu else f"on the CPU, {counted(self._threads, 'thread')}"
+        model = self._model
+        where = "on a GPU" if model.on_gpu else f"on the CPU, {counted(model.threads, 'thread')}"
         lanes = f", {self._lanes} prompts at a time" if self._lanes > 1 else ""
         steps = ", prompts one by one, since shared steps change bits here" if self._fell_back else ""
         form = "" if self.weights == FILE else f" with {self.weights} weights"
-        return f"llama.cpp {where}{lanes}, {self._loaded.path.name}{form}{steps}"
+        return f"llama.cpp {where}{lanes}, {model.path.name}{form}{steps}"
 
     def _settle(self, facts: Facts) -> None:
         """Choose how prompts take their steps, and how many are evaluated at a time."""
-        if self._groups_of_a_pool(self._decode_batch) < 1:
-            raise BackendError(
-                f"decode_batch={self._decode_batch} is more than llama.cpp's streams allow: lower it"
-            )
-        if self.context_tokens > self._loaded.trained_tokens:
-            raise BackendError(
-                f"context_tokens={self.context_tokens} is more than the {self._loaded.trained_tokens} tokens "
-                "that the model was trained for"
-            )
-        self._fell_back = self._decode_batch > 1 and not self._passes("steps", self._check_steps, facts)
+        shared = self._decode_batch
+        if self._model.on_gpu:
+            self._check_on_device()
+        else:
+            self.batch_invariant = True
+            if shared > 1 and not self._passes("steps", self._check_steps, facts):
+                self._step_one_by_one()
+        self._fell_back = self._decode_batch < shared
         if self._fell_back:
             warnings.warn(
-                f"llama.cpp's steps of {self._decode_batch} prompts are not batch invariant here: "
+                f"llama.cpp's steps of {shared} prompts are not batch invariant here: "
                 "prompts take their steps one by one, as with decode_batch=1, which is slower",
                 RuntimeWarning,
                 stacklevel=3,
             )
-            self._decode_batch = 1
         if self._lanes > 1 and not self._passes("lanes", self._check_lanes, facts):
             warnings.warn(
                 "llama.cpp's contexts change one another's bits here: prompts are evaluated one at a time, "
@@ -188,20 +168,6 @@ class LlamaCpp(StreamBackend):
                 stacklevel=3,
             )
             self._lanes = 1
-        self.batch_invariant = not self._loaded.on_gpu or self._found_invariant()
-
-    def _check_steps(self) -> conformance.Finding:
-        """Compare the bits of prompts that fill one step with their bits in other streams and among others.
-
-        The prompts are pseudo-random tokens, the same on every run. The steps use the streams and dummies of
-        a generation.
-        """
-        # less a prefix, and a token in front of it
-        longest = max(1, min(LONGEST, self.context_tokens - STEPS - 2))
-        lengths = [1 + row * STRIDE % longest for row in range(self._decode_batch)]
-        prefix, *suffixes = self._random_prompts("prompt", lengths)
-        released = conformance.random_tokens("released", STEPS, self.vocabulary_size)
-        return conformance.check_block_invariance(self, prefix, suffixes, released, support=())
 
     def _check_lanes(self) -> conformance.Finding:
         """Compare the bits of whole prompts alone with their bits while other lanes evaluate others.
@@ -220,59 +186,26 @@ class LlamaCpp(StreamBackend):
         same = together.tobytes() == np.tile(alone, (TURNS, 1)).tobytes()
         return replace(finding, passed=finding.passed and same)
 
-    def _random_prompts(self, name: str, lengths: Sequence[int]) -> list[list[int]]:
-        return [
-            conformance.random_tokens(f"{name} {row}", length, self.vocabulary_size)
-            for row, length in enumerate(lengths)
-        ]
-
     def _passes(self, name: str, check: Callable[[], conformance.Finding], facts: Facts) -> bool:
-        """Return the cached verdict of a check, or run the check and cache it; on a GPU, run it."""
-        if self._loaded.on_gpu:
-            return self._found(check)
+        """Return the cached verdict of a check, or run the check, free its streams, and cache the verdict."""
         facts = dict(facts) | {
             "checked": name,
             "lanes": self._lanes,
             "context_tokens": self.context_tokens,
             "kept_prompts": self.kept_prompts,
             "decode_batch": self._decode_batch,
-            "groups_of_a_pool": self._groups_of_a_pool(self._decode_batch),
-            "threads": self._threads,
+            "most_streams": self._model.most_streams,
+            "threads": self._model.threads,
             "weights": self.weights,
         }
         passed = kept_verdict(facts, bool)
         if passed is None:
-            passed = self._found(check)
+            passed = check().passed
+            while self._pools:
+                self._pools.popitem()[1].close()
+            self._counts.clear()
             keep_verdict(facts, passed)
         return passed
-
-    def _found(self, check: Callable[[], conformance.Finding]) -> bool:
-        """Return whether a check passes; its streams are freed."""
-        finding = check()
-        while self._pools:
-            self._pools.popitem()[1].close()
-        self._counts.clear()
-        return finding.passed
-
-    def _open_streams(self, streams: int, lanes: int) -> KVStreams:
-        cells = -(-self.context_tokens // CELL_BLOCK) * CELL_BLOCK
-        threads = self._threads // lanes
-        return KVStreams(self._loaded, streams=streams, cells=cells, threads=threads, counts=self._counts)
-
-    def _log_softmax(self, logits: Row, columns: Columns) -> NDArray[np.float64]:
-        return self._row_log_softmax(logits, columns)
-
-    def _groups_of_a_pool(self, size: int) -> int:
-        return groups_within(self._loaded.library.llama_max_parallel_sequences(), size)
-
-    def _found_invariant(self) -> bool:
-        """Return whether the conformance checks of invariance pass on this device."""
-        prefix, suffixes, released = conformance.sample_prompts(self)
-        findings = (
-            conformance.check_batch_invariance(self, [[*prefix, *suffix] for suffix in suffixes]),
-            conformance.check_block_invariance(self, prefix, suffixes, released, support=()),
-        )
-        return all(finding.passed for finding in findings)
 
 
 def build_facts(path: Path) -> Facts:

@@ -12,10 +12,8 @@ from typing import Final
 from dpfewshot.backends.conformance import random_tokens
 from dpfewshot.backends.factory import weights_for_worker
 from dpfewshot.backends.llama_cpp.files import shards_of
-from dpfewshot.backends.llama_cpp.model import FILE, FILE_TYPES, LlamaModel
-from dpfewshot.backends.llama_cpp.streams import CELL_BLOCK, KVStreams
+from dpfewshot.backends.llama_cpp.model import CELL_BLOCK, FILE, FILE_TYPES, KVStreams, LlamaModel
 from dpfewshot.backends.machine import Facts, keep_verdict, kept_verdict, usable_memory
-from dpfewshot.backends.streams.pool import TokenCounts
 from dpfewshot.backends.streams.threads import lanes_of, side_by_side
 from dpfewshot.errors import BackendError
 
@@ -48,14 +46,14 @@ def load_fastest(path: Path, threads: int, facts: Facts) -> LlamaModel:
         BackendError: the file holds no usable model, or cannot be converted to the caller's form.
     """
     if (given := weights_for_worker()) is not None:
-        return LlamaModel(path, weights=given)
+        return LlamaModel(path, threads, weights=given)
     form = fastest_weights(path, threads, facts)
     try:
-        return LlamaModel(path, weights=form)
+        return LlamaModel(path, threads, weights=form)
     except BackendError as error:
         if form == FILE:
             raise
-        model = LlamaModel(path)
+        model = LlamaModel(path, threads)
         warnings.warn(f"{error}. The weights stay as in the file", RuntimeWarning, stacklevel=3)
         return model
 
@@ -86,15 +84,15 @@ def fastest_weights(path: Path, threads: int, facts: Facts) -> str:
 
 def _measured(path: Path, threads: int) -> tuple[str, bool]:
     """Return the fastest form, and whether all candidates could be tried."""
-    with closing(LlamaModel(path)) as model:
+    with closing(LlamaModel(path, threads)) as model:
         weight_count = model.weight_count
-        seconds = {FILE: _seconds(model, threads)}
+        seconds = {FILE: _seconds(model)}
     file_size = sum(shard.stat().st_size for shard in shards_of(path))
     candidates = _candidates(file_size / weight_count, weight_count)
     for form in candidates:
         try:
-            with closing(LlamaModel(path, weights=form)) as model:
-                seconds[form] = _seconds(model, threads)
+            with closing(LlamaModel(path, threads, weights=form)) as model:
+                seconds[form] = _seconds(model)
         except BackendError:  # no room for the copy, or an architecture that does not convert
             continue
     best = min(seconds, key=lambda form: seconds[form])
@@ -108,17 +106,13 @@ def _candidates(file_bytes: float, weight_count: int) -> list[str]:
     return [form for form, each in _BYTES.items() if 0.95 * file_bytes <= each <= most]
 
 
-def _seconds(model: LlamaModel, threads: int) -> float:
+def _seconds(model: LlamaModel) -> float:
     """Return the least time in which all lanes evaluate a public prompt, after one evaluation to warm up."""
     prompt = random_tokens("measured", PROMPT_TOKENS, model.vocabulary_size)
-    lanes = lanes_of(threads)
-
-    def opened() -> KVStreams:
-        return KVStreams(model, streams=1, cells=CELL_BLOCK, threads=threads // lanes, counts=TokenCounts())
-
+    count = lanes_of(model.threads)
     with ExitStack() as stack:
-        streams = [stack.enter_context(closing(opened())) for _ in range(lanes)]
-        return min([_evaluation(streams, prompt) for _ in range(1 + _ROUNDS)][1:])
+        lanes = [stack.enter_context(closing(model.open_streams(1, CELL_BLOCK, count))) for _ in range(count)]
+        return min([_evaluation(lanes, prompt) for _ in range(1 + _ROUNDS)][1:])
 
 
 def _evaluation(lanes: Sequence[KVStreams], prompt: list[int]) -> float:

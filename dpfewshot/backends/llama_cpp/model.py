@@ -1,4 +1,4 @@
-"""A GGUF model and its vocabulary, through the low-level functions of llama-cpp-python."""
+"""A GGUF model, its vocabulary and its contexts, through the low-level functions of llama-cpp-python."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from threading import Lock
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dpfewshot.backends.llama_cpp.files import check_file
 from dpfewshot.backends.machine import short_spin
 from dpfewshot.backends.protocol import Tokens
+from dpfewshot.backends.streams.backend import Columns
 from dpfewshot.backends.text import conversation
 from dpfewshot.errors import BackendError, MissingExtra
 
@@ -35,6 +40,15 @@ OPEN_FILES = Path("/proc/self/fd")
 
 ALL_LAYERS: Final = 2**31 - 1
 """More layers than any model has."""
+
+CELL_BLOCK = 256
+"""llama.cpp rounds the length of a stream up to a multiple of this many tokens."""
+
+UBATCH = 512
+"""The most tokens that one graph evaluates; a longer prompt takes several graphs."""
+
+Row: TypeAlias = NDArray[np.float32]
+"""The logits of one prompt: a view, which the next call overwrites."""
 
 # llama.cpp logs paths and, at some levels, prompt text. What drops a message is native code, without
 # effect: Python code would raise a pending KeyboardInterrupt, which ctypes swallows.
@@ -70,18 +84,16 @@ class LlamaModel:
 
     Args:
         path: the GGUF file.
+        threads: worker threads, which lanes share.
         gpu_layers: layers to put on the GPU: 0 for none, -1 for all.
         weights: the form to convert the weights to, see `converted`.
 
     Attributes:
         library: the `llama_cpp` module.
         handle: the `llama_model` pointer; None once closed.
-        vocabulary_size: V.
         weight_count: the number of weights.
-        bos: the token that the model wants in front of every prompt; None if it wants none.
-        end_token_ids: the tokens that end a text.
-        trained_tokens: the context length that the model was trained for, in tokens.
         on_gpu: whether some layers are on a GPU.
+        vocabulary_size, end_token_ids, bos, longest, most_streams: see `StreamModel`.
 
     Raises:
         MissingExtra: llama-cpp-python is not installed.
@@ -89,11 +101,12 @@ class LlamaModel:
             or this build of llama.cpp cannot use a GPU and `gpu_layers` is not 0.
     """
 
-    def __init__(self, path: Path, gpu_layers: int = 0, weights: str = FILE) -> None:
+    def __init__(self, path: Path, threads: int, gpu_layers: int = 0, weights: str = FILE) -> None:
         self.handle: Any = None
         check_file(path)
         self.library = library = load_library()
         self.path = path
+        self.threads = threads
         self.weights = weights
         self.on_gpu = gpu_layers != 0
         with converted(library, path, weights) as file:
@@ -101,7 +114,8 @@ class LlamaModel:
         self._vocabulary = library.llama_model_get_vocab(self.handle)
         self.vocabulary_size: int = library.llama_vocab_n_tokens(self._vocabulary)
         self.weight_count: int = library.llama_model_n_params(self.handle)
-        self.trained_tokens: int = library.llama_model_n_ctx_train(self.handle)
+        self.longest: int | None = library.llama_model_n_ctx_train(self.handle)
+        self.most_streams: int = library.llama_max_parallel_sequences()
         wants_bos = library.llama_vocab_get_add_bos(self._vocabulary)
         self.bos: int | None = library.llama_vocab_bos(self._vocabulary) if wants_bos else None
         self.end_token_ids = frozenset(
@@ -109,6 +123,28 @@ class LlamaModel:
             for token in range(self.vocabulary_size)
             if library.llama_vocab_is_eog(self._vocabulary, token)
         )
+        self._shifted = np.empty(self.vocabulary_size)
+        self._exponentials = np.empty(self.vocabulary_size)
+        self._softmax_lock = Lock()
+
+    def open_streams(self, streams: int, tokens: int, lanes: int) -> KVStreams:
+        """Return a context with empty streams of at least this many tokens, for one of some lanes."""
+        cells = -(-tokens // CELL_BLOCK) * CELL_BLOCK
+        return KVStreams(self, streams=streams, cells=cells, threads=self.threads // lanes)
+
+    def log_softmax(self, logits: Row, columns: Columns) -> NDArray[np.float64]:
+        """Return the natural-log probabilities of `columns`; all NaN if a logit is NaN or +inf.
+
+        They are computed in double precision and always in the same memory, where lanes take turns: a
+        vectorised sum may be split according to the address where a row begins.
+        """
+        shifted = self._shifted
+        with self._softmax_lock, np.errstate(invalid="ignore"):
+            shifted[:] = logits
+            shifted -= shifted.max()
+            np.exp(shifted, out=self._exponentials)
+            logprobs: NDArray[np.float64] = shifted[columns] - np.log(self._exponentials.sum())
+            return logprobs
 
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of `text`: nothing is added, and special tokens stay text."""
@@ -245,3 +281,120 @@ def _load(library: Any, path: Path, gpu_layers: int) -> Any:
         library.llama_model_free(model)
         raise BackendError(f"model file {str(path)!r} is not a decoder-only transformer: choose one that is")
     return model
+
+
+# ---- contexts --------------------------------------------------------------------------------------------
+
+
+class KVStreams:
+    """One llama context: flash attention off, one stream per sequence (`kv_unified=False`).
+
+    Streams share no cell, so a sequence attends to its own stream alone. The result of a decode call
+    depends on the shape of the call, on its tokens and on their streams.
+
+    Args:
+        cells: tokens that a stream holds, a multiple of `CELL_BLOCK`.
+
+    Raises:
+        BackendError: llama.cpp cannot make the context, usually for lack of memory.
+    """
+
+    def __init__(self, model: LlamaModel, *, streams: int, cells: int, threads: int) -> None:
+        self.cells = cells
+        self.failed = False
+        self._library = library = model.library
+        self._vocabulary_size = model.vocabulary_size
+        self._context = library.llama_init_from_model(
+            model.handle, _parameters(library, streams, cells, threads, on_gpu=model.on_gpu)
+        )
+        if not self._context:
+            raise BackendError(
+                f"llama.cpp cannot make a context of {streams} streams of {cells} tokens: "
+                "lower kept_prompts, context_tokens or threads"
+            )
+        self._memory = library.llama_get_memory(self._context)
+        self._batch = _batch(library, size=max(cells, streams))
+
+    def copy(self, source: int, target: int) -> None:
+        """Replace the whole buffer of `target` by a copy of `source`.
+
+        llama.cpp makes the copy at the start of the next decode call.
+        """
+        self._library.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+
+    def rewind(self, stream: int, length: int) -> None:
+        """Drop the tokens after the first `length` of a stream."""
+        if not self._library.llama_memory_seq_rm(self._memory, stream, length, -1):
+            self._fail("llama.cpp cannot rewind a stream")
+
+    def extend(self, stream: int, start: int, tokens: Tokens) -> Row:
+        """Evaluate `tokens` at positions `start`, `start` + 1, ... of one stream; see `Streams.extend`."""
+        for index, token in enumerate(tokens):
+            self._set(index, token, start + index, stream, output=index == len(tokens) - 1)
+        self._decode(len(tokens))
+        return self._logits(len(tokens) - 1)
+
+    def step(self, first: int, tokens: Sequence[int], positions: Sequence[int], active: int) -> list[Row]:
+        """Evaluate one token in each of the streams `first`, `first` + 1, ...; see `Streams.step`.
+
+        llama.cpp evaluates consecutive streams as one graph and splits it at every gap in their numbers.
+        These have no gap, so the shape of the computation is always `len(tokens)` streams by one token.
+        """
+        for index, (token, position) in enumerate(zip(tokens, positions, strict=True)):
+            self._set(index, token, position, first + index, output=True)
+        self._decode(len(tokens))
+        return [self._logits(index) for index in range(active)]
+
+    def close(self) -> None:
+        """Free the context."""
+        if self._context is not None:
+            self._library.llama_batch_free(self._batch)
+            self._library.llama_free(self._context)
+            self._context = None
+            self.failed = True
+
+    def _set(self, index: int, token: int, position: int, stream: int, *, output: bool) -> None:
+        batch = self._batch
+        batch.token[index] = token
+        batch.pos[index] = position
+        batch.seq_id[index][0] = stream
+        batch.logits[index] = output
+
+    def _decode(self, count: int) -> None:
+        self._batch.n_tokens = count
+        status = self._library.llama_decode(self._context, self._batch)
+        if status != 0:
+            self._fail(f"llama_decode failed with status {status}")
+
+    def _logits(self, index: int) -> Row:
+        pointer = self._library.llama_get_logits_ith(self._context, index)
+        if not pointer:
+            self._fail("llama.cpp returned no logits")
+        return np.ctypeslib.as_array(pointer, shape=(self._vocabulary_size,))
+
+    def _fail(self, what: str) -> None:
+        self.failed = True
+        raise BackendError(f"{what}: the caches are lost, try again", retryable=True)
+
+
+def _parameters(library: Any, streams: int, cells: int, threads: int, *, on_gpu: bool) -> Any:
+    parameters = library.llama_context_default_params()
+    parameters.n_ctx = cells * streams
+    parameters.n_seq_max = streams
+    parameters.n_batch = max(cells, streams)
+    parameters.n_ubatch = min(UBATCH, parameters.n_batch)
+    parameters.n_outputs_max = streams
+    parameters.n_threads = parameters.n_threads_batch = threads
+    parameters.flash_attn_type = library.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    parameters.kv_unified = False
+    parameters.swa_full = True  # else a sliding window's cache cannot be rewound
+    parameters.offload_kqv = parameters.op_offload = on_gpu
+    parameters.no_perf = True
+    return parameters
+
+
+def _batch(library: Any, size: int) -> Any:
+    batch = library.llama_batch_init(size, 0, 1)
+    for index in range(size):
+        batch.n_seq_id[index] = 1
+    return batch

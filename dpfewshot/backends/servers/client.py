@@ -3,11 +3,10 @@
 A request without an answer raises a `Fault`, which the caller turns into a row of NaN or a `BackendError`:
 
     Fault            a lasting status that does not depend on the request: another key, a redirect
-    ├── Refused      the server rejects this request
-    ├── Absent       it has no such page or model
-    ├── Changed      the answer names a different model than before
+    ├── Refused      the server rejects this request (400, 413, 422)
+    ├── Absent       it has no such page or model (404, 405, 501)
     └── Unanswered   retries or time are used up
-        └── Overloaded   and a status reported overload
+        └── Overloaded   and a status reported overload (429, 503)
 
 None quotes a server's answer to a private request: servers quote prompts in their errors.
 """
@@ -19,11 +18,12 @@ import json
 import secrets
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from dpfewshot.errors import BackendError, MissingExtra
@@ -74,13 +74,15 @@ class Fault(Exception):
 
     Attributes:
         says: what the server does, in words that reveal nothing of the request.
+        delay: seconds that the server asks to wait before a retry.
     """
 
     retryable = False
 
-    def __init__(self, says: str) -> None:
+    def __init__(self, says: str, *, delay: float = 0.0) -> None:
         super().__init__(says)
         self.says = says
+        self.delay = delay
 
     def error(self, server: str) -> BackendError:
         """Return the error for this fault of a public request."""
@@ -88,23 +90,19 @@ class Fault(Exception):
 
 
 class Refused(Fault):
-    """The server rejects this request (400, 413, 422); a retry would fail too.
+    """The server rejects this request; a retry would fail too.
 
     Attributes:
         message: the server's text if the request was public; else empty.
     """
 
-    def __init__(self, message: str = "") -> None:
+    def __init__(self, message: str) -> None:
         super().__init__("refuses a public request")
         self.message = message
 
 
 class Absent(Fault):
-    """The server has no such page or model (404, 405, 501)."""
-
-
-class Changed(Fault):
-    """This prompt's answer names a different model than earlier answers."""
+    """The server has no such page or model."""
 
 
 class Unanswered(Fault):
@@ -112,9 +110,13 @@ class Unanswered(Fault):
 
     retryable = True
 
+    def __init__(self, cause: str, *, delay: float = 0.0) -> None:
+        super().__init__(f"does not answer: {cause}", delay=delay)
+        self.cause = cause
+
 
 class Overloaded(Unanswered):
-    """Retries or time are used up, and a status (429, 503) reported overload."""
+    """Retries or time are used up, and a status reported overload."""
 
 
 class Malformed(Exception):
@@ -150,14 +152,11 @@ class Gate:
         """Whether the running task was admitted by `alone` with `patient`."""
         return _admitted.get() == _PATIENT
 
-    @asynccontextmanager
-    async def together(self, kind: Hashable) -> AsyncIterator[None]:
+    def together(self, kind: Hashable) -> AbstractAsyncContextManager[None]:
         """Wait for a place among requests of this kind. A task that is admitted already does not wait."""
-        async with self._admission(_TOGETHER, [self], kind):
-            yield
+        return self._admission(_TOGETHER, [self], kind)
 
-    @asynccontextmanager
-    async def alone(self, *, everywhere: bool = False, patient: bool = False) -> AsyncIterator[None]:
+    def alone(self, *, everywhere: bool = False, patient: bool = False) -> AbstractAsyncContextManager[None]:
         """Wait until no request is in flight, ahead of all that wait in `together`, and admit nothing else.
 
         Statuses of overload are retried within for the whole timeout, in any number of attempts. Do not enter
@@ -170,8 +169,7 @@ class Gate:
         """
         # All tasks enter the gates in one order, so no two of them wait for each other.
         gates = self._replicas if everywhere else [self]
-        async with self._admission(_PATIENT if patient else _ALONE, gates, object()):
-            yield
+        return self._admission(_PATIENT if patient else _ALONE, gates, object())
 
     @asynccontextmanager
     async def _admission(self, way: str, gates: list[Gate], kind: Hashable) -> AsyncIterator[None]:
@@ -216,15 +214,6 @@ class Gate:
 
 
 # ---- requests --------------------------------------------------------------------------------------------
-
-
-class _Failure(NamedTuple):
-    """A failed attempt: the cause in our own words, and what its status and server say."""
-
-    cause: str
-    status: int = 0
-    message: str = ""
-    delay: float = 0.0
 
 
 class Client:
@@ -290,34 +279,36 @@ class Client:
         )
         self._failures = (httpcore2.NetworkError, httpcore2.ProtocolError)
 
-        async def send(method: str, url: str, content: bytes | None) -> httpcore2.Response:
-            content_type = [] if content is None else [(b"Content-Type", b"application/json")]
-            return await pool.request(method, url, headers=[*headers, *content_type], content=content)
+        async def send(url: str, content: bytes | None) -> httpcore2.Response:
+            if content is None:
+                return await pool.request("GET", url, headers=headers)
+            content_type = (b"Content-Type", b"application/json")
+            return await pool.request("POST", url, headers=[*headers, content_type], content=content)
 
         # No attribute holds the key or a password, so that no representation shows them.
         self._send, self.close = send, pool.aclose
 
     async def get(self, url: str) -> Any:
-        """Return the JSON at a URL; None if there is no such page. Otherwise like `post`."""
+        """Return the JSON at a URL; None if there is no such page. Otherwise like `ask`."""
         try:
-            return await self._ask("GET", url, None, lambda answer: answer, public=True, kind=TEXTS)
+            return await self.ask(url, None, lambda answer: answer, public=True)
         except (Absent, Refused):
             return None
 
-    async def post(
+    async def ask(
         self,
         url: str,
-        body: dict[str, Any],
+        body: dict[str, Any] | None,
         read: Callable[[Any], Result],
         *,
         public: bool = False,
         kind: Hashable = TEXTS,
     ) -> Result:
-        """Send a JSON body and read the JSON answer.
+        """Send a JSON body, or none, and read the JSON answer.
 
         Args:
             url: the whole URL.
-            body: sent as JSON.
+            body: sent as JSON; None asks for a page.
             read: turns the answer into a result, or raises `Malformed`, which is retried like a failure.
             public: whether the request holds nothing private, so that a refusal may be quoted.
             kind: requests of different kinds are never in flight together.
@@ -325,74 +316,66 @@ class Client:
         Raises:
             Fault: there is no answer.
         """
-        return await self._ask("POST", url, body, read, public=public, kind=kind)
-
-    async def _ask(
-        self,
-        method: str,
-        url: str,
-        body: Any,
-        read: Callable[[Any], Result],
-        *,
-        public: bool,
-        kind: Hashable,
-    ) -> Result:
-        content = None if body is None else json.dumps(body).encode()
+        send = partial(self._send, url, None if body is None else json.dumps(body).encode())
         async with self.gate.together(kind):
             loop = asyncio.get_running_loop()
             start = loop.time()
             attempt, overloaded, patient = 0, False, self.gate.is_patient
             while True:
-                left = start + self._timeout * PATIENCE - loop.time()
-                outcome = await self._attempt(method, url, content, read, left)
-                if not isinstance(outcome, _Failure):
-                    return outcome
-                if not (patient and outcome.status in REFUSALS):
-                    _raise_lasting(outcome, public=public)
+                found = await self._attempt(
+                    send, read, start + self._timeout * PATIENCE - loop.time(), public
+                )
+                if not isinstance(found, Fault):
+                    return found
+                if isinstance(found, Refused) and patient:
+                    found = Unanswered("a refusal")
+                if not isinstance(found, Unanswered):
+                    raise found
                 attempt += 1
-                overloaded = overloaded or outcome.status in OVERLOAD
+                overloaded = overloaded or isinstance(found, Overloaded)
                 exhausted = attempt >= ATTEMPTS and not patient and not (overloaded and self.gate.is_alone)
                 backoff = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (attempt - 1)) * _jitter.uniform(0.5, 1.5)
-                delay = max(backoff, outcome.delay)
+                delay = max(backoff, found.delay)
                 if exhausted or loop.time() + delay >= start + self._timeout:
-                    raise (Overloaded if overloaded else Unanswered)(f"does not answer: {outcome.cause}")
+                    raise Overloaded(found.cause) if overloaded else found
                 await asyncio.sleep(delay)
 
     async def _attempt(
-        self, method: str, url: str, content: bytes | None, read: Callable[[Any], Result], seconds: float
-    ) -> Result | _Failure:
-        """Send once. A failure is returned, since an exception would carry the request along."""
+        self,
+        send: Callable[[], Awaitable[httpcore2.Response]],
+        read: Callable[[Any], Result],
+        seconds: float,
+        public: bool,
+    ) -> Result | Fault:
+        """Send once. A fault is returned: raised here, it would carry the request along as its context."""
         try:
             async with asyncio.timeout(seconds):
-                found = await self._send(method, url, content)
-            return read(json.loads(found.content)) if found.status == OK else _failure_of(found)
+                found = await send()
+            return read(json.loads(found.content)) if found.status == OK else _fault_of(found, public)
         except TimeoutError:
-            return _Failure("timeout")
+            return Unanswered("timeout")
         except (ValueError, Malformed):
-            return _Failure("an answer of an undocumented form")
+            return Unanswered("an answer of an undocumented form")
         except self._failures:
-            return _Failure("the connection failed")
+            return Unanswered("the connection failed")
         except Exception as error:  # noqa: BLE001 - a client library's exceptions may quote the request
-            return _Failure(f"the client library failed ({type(error).__name__})")
+            return Unanswered(f"the client library failed ({type(error).__name__})")
 
 
-def _failure_of(found: httpcore2.Response) -> _Failure:
+def _fault_of(found: httpcore2.Response, public: bool) -> Fault:
+    """Return the fault that a status other than 200 means, in our own words."""
     cause = f"status {found.status}"
+    if found.status in REFUSALS:
+        return Refused(found.content.decode(errors="replace")[:4096] if public else "")
+    if found.status in ABSENT:
+        return Absent("has no such page, or does not know the model")
     if found.status in REDIRECTS:
         cause += ", a redirect, which is not followed: use the address that it leads to"
-    message = found.content.decode(errors="replace")[:4096] if found.status in REFUSALS else ""
+    if found.status not in TRANSIENT:
+        return Fault(f"answered {cause}")
     delay = {name.lower(): value for name, value in found.headers}.get(b"retry-after", b"")
-    return _Failure(cause, found.status, message, float(delay) if delay.isdigit() else 0.0)
-
-
-def _raise_lasting(failure: _Failure, *, public: bool) -> None:
-    """Raise for a failure that a retry cannot mend."""
-    if failure.status in REFUSALS:
-        raise Refused(failure.message if public else "")
-    if failure.status in ABSENT:
-        raise Absent("has no such page, or does not know the model")
-    if failure.status and failure.status not in TRANSIENT:
-        raise Fault(f"answered {failure.cause}")
+    seconds = float(delay) if delay.isdigit() else 0.0
+    return (Overloaded if found.status in OVERLOAD else Unanswered)(cause, delay=seconds)
 
 
 # ---- addresses -------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ class LlamaServer(Dialect):
 
     async def connect(self) -> None:
         """Read the vocabulary with its bytes from one public prompt, and with `ignore_eos` the end tokens."""
-        root, post = self.client.root, self.client.post
+        root = self.client.root
         properties = await self.client.get(f"{root}/props") or {}
         self.slots = properties.get("total_slots")
         settings = properties.get("default_generation_settings") or {}
@@ -71,7 +71,7 @@ class LlamaServer(Dialect):
         try:
             self._letter = field(prompt, -1)
             body = {**self._asked_of(prompt), "ignore_eos": True}
-            answer = await post(f"{root}/completion", body, lambda answer: answer, public=True)
+            answer = await self.client.ask(f"{root}/completion", body, lambda answer: answer, public=True)
             entries = {entry["id"]: entry for entry in _top(answer)}
             biases = field(answer, "generation_settings", "logit_bias")
             self.end_token_ids = frozenset(bias["token"] for bias in biases) - {self._letter}
@@ -91,7 +91,7 @@ class LlamaServer(Dialect):
         """Ask `/apply-template`. A model without a template has llama-server's own, ChatML."""
         url, body = f"{self.client.root}/apply-template", {"messages": messages_of(contents)}
         try:
-            text = await self.client.post(url, body, lambda answer: str(field(answer, "prompt")), public=True)
+            text = await self.client.ask(url, body, lambda answer: str(field(answer, "prompt")), public=True)
         except Absent:
             raise BackendError(
                 f"{self.name} has no page /apply-template: update llama-server, or use chat=False"
@@ -160,14 +160,14 @@ class LlamaServer(Dialect):
         self, text: str, *, add_special: bool = False, parse_special: bool = False
     ) -> list[int]:
         body = {"content": text, "add_special": add_special, "parse_special": parse_special}
-        return await self.client.post(f"{self.client.root}/tokenize", body, token_ids)
+        return await self.client.ask(f"{self.client.root}/tokenize", body, token_ids)
 
     async def _name_special_tokens(self) -> None:
         """Get the texts of special tokens from `/detokenize`: an answer gives them no bytes."""
         url = f"{self.client.root}/detokenize"
         nameless = [token for token, piece in enumerate(self._pieces) if not piece]
         names = await gather(
-            self.client.post(url, {"tokens": [token]}, lambda answer: str(field(answer, "content")))
+            self.client.ask(url, {"tokens": [token]}, lambda answer: str(field(answer, "content")))
             for token in nameless
         )
         for token, name in zip(nameless, names, strict=True):

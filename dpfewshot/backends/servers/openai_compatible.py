@@ -98,12 +98,12 @@ class OpenAICompatible(LogprobBackend):
         self._closed = False
         self._must_be_invariant = False
         self.after_fork()
-        dialect_found = self._here().first.dialect
+        found = self._here().first.dialect
         start_afresh_in_children(self)
         self._must_be_invariant = self.batch_invariant
-        self.vocabulary_size = dialect_found.vocabulary_size
-        self.end_token_ids = dialect_found.end_token_ids
-        self.context_tokens = dialect_found.context_tokens
+        self.vocabulary_size = found.vocabulary_size
+        self.end_token_ids = found.end_token_ids
+        self.context_tokens = found.context_tokens
 
     def __repr__(self) -> str:
         connected = "_replicas" in vars(self) and self._replicas is not None
@@ -137,8 +137,9 @@ class OpenAICompatible(LogprobBackend):
         """
         self._check_tokens(tokens)
         replicas, ids = self._here(), [int(token) for token in tokens]
-        known = replicas.first.dialect.known_text(ids)
-        return replicas.run(replicas.first.detokenize(ids)) if known is None else known
+        dialect = replicas.first.dialect
+        known = dialect.known_text(ids)
+        return replicas.run(dialect.detokenize(ids)) if known is None else known
 
     def chat_text(self, contents: Sequence[str]) -> str:
         """Return a conversation of public texts in the model's template; see `LogprobBackend.chat_text`.
@@ -147,12 +148,12 @@ class OpenAICompatible(LogprobBackend):
             BackendError: the server is not llama-server, or its model has no template that can be used.
         """
         replicas = self._here()
-        return replicas.run(replicas.first.chat_text(contents))
+        return replicas.run(replicas.first.dialect.chat_text(contents))
 
     def chat_tokens(self, text: str) -> list[int]:
         """Return the token ids of a public text: special tokens are parsed, and nothing is added."""
         replicas = self._here()
-        return replicas.run(replicas.first.chat_tokens(text))
+        return replicas.run(replicas.first.dialect.chat_tokens(text))
 
     def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
         """Return the log-probabilities of each prompt's next token; see `LogprobBackend`.

@@ -74,13 +74,12 @@ def _probe(replicas: Replicas, server: Server, prompts: Sequence[Tokens]) -> boo
     """
     dialect = server.dialect
 
-    def ask(prompts: Sequence[Tokens], support: Tokens | None, distorted: bool = False) -> Logprobs:
-        settings = dialect.distorted if distorted else {}
-        return replicas.run(server.rows(prompts, support, settings))
+    def ask(prompts: Sequence[Tokens], support: Tokens | None) -> Logprobs:
+        return replicas.run(server.rows(prompts, support), server)
 
     whole = ask(prompts[:1], None)[0]
     _check_total(whole, whole=dialect.whole)
-    _check_untouched(whole, ask(prompts[:1], None, distorted=True)[0])
+    _check_untouched(whole, *replicas.run(server.answer(prompts[:1], None, dialect.distorted), server))
     support = spread(dialect.vocabulary_size)
     if dialect.picks:
         try:
@@ -157,8 +156,8 @@ def _check_alike(replicas: Replicas, prompts: Sequence[Tokens]) -> None:
     first, *others = replicas.servers
     if not others:
         return
-    expected = np.exp(replicas.run(first.rows(prompts, None, {})))
+    expected = np.exp(replicas.run(first.rows(prompts, None)))
     for server in others:
-        found = np.exp(replicas.run(server.rows(prompts, None, {})))
+        found = np.exp(replicas.run(server.rows(prompts, None), server))
         if not (np.abs(found - expected).sum(axis=1) / 2 <= APART).all():
             raise replicas.different(server, "log-probabilities")

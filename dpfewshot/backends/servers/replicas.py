@@ -104,7 +104,7 @@ class Replicas:
         """
         for server in self.servers:  # one by one: replicas may share a machine
             with self.naming(server):
-                self.run(server.open(canary))
+                self.run(server.open(canary), server)
             self._loop.silence()  # the first request imports further parts of the client
             expected = self.first.facts()
             for name, value in server.facts().items():
@@ -127,19 +127,18 @@ class Replicas:
         places: list[list[int]] = [[] for _ in self.servers]
         for place, prompt in enumerate(prompts):
             places[replica_of(prompt, len(places))].append(place)
-        own_rows = [
-            server.rows([prompts[place] for place in own], support, {})
-            for server, own in zip(self.servers, places, strict=True)
-        ]
-        found = await asyncio.gather(*own_rows, return_exceptions=True)
+
+        async def own_rows(server: Server, own: Sequence[int]) -> Logprobs:
+            return await server.understood(server.rows([prompts[place] for place in own], support))
+
+        async def checked(server: Server, rows: Logprobs | BaseException) -> Logprobs:
+            if isinstance(rows, BaseException):
+                raise rows
+            await server.understood(server.look_at_canary(support))
+            return rows
+
+        found = await asyncio.gather(*map(own_rows, self.servers, places), return_exceptions=True)
         if len(self.servers) > 1:  # once all rows are there
-
-            async def checked(server: Server, rows: Logprobs | BaseException) -> Logprobs:
-                if isinstance(rows, BaseException):
-                    raise rows
-                await server.look_at_canary(support)
-                return rows
-
             found = await asyncio.gather(*map(checked, self.servers, found), return_exceptions=True)
         answers = []
         for each in found:
@@ -151,10 +150,10 @@ class Replicas:
             rows[own] = answer
         return rows
 
-    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine of a server, and wait for its result."""
+    def run(self, work: Coroutine[Any, Any, Result], server: Server | None = None) -> Result:
+        """Run a coroutine of a server, by default the first, and wait for its result."""
         try:
-            return self._loop.run(work)
+            return self._loop.run((server or self.first).understood(work))
         except CancelledError:
             raise BackendError("this OpenAICompatible was closed during the call") from None
 

@@ -6,15 +6,16 @@ A row is independent of the other prompts: a prompt at fault gives a row of NaN,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
-from functools import wraps
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from itertools import chain
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from dpfewshot.backends.protocol import Logprobs, Tokens
-from dpfewshot.backends.servers.client import Changed, Client, Fault, Overloaded, Refused
+from dpfewshot.backends.servers.client import Client, Fault, Overloaded, Refused
 from dpfewshot.backends.servers.dialect import CHOSEN, Dialect, gather, spread
 from dpfewshot.backends.servers.llama_server import LlamaServer
 from dpfewshot.backends.servers.vllm import VLLM, OpenAICompletions
@@ -34,35 +35,11 @@ DIALECTS: Final[Mapping[str, type[Dialect]]] = {
 OWNERS: Final[Mapping[str, type[Dialect]]] = {"llamacpp": LlamaServer, "vllm": VLLM}
 """Dialects by the owner of a model in `/v1/models`."""
 
-Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-def _understands(
-    ask: Callable[Concatenate[Server, Parameters], Coroutine[Any, Any, Result]],
-) -> Callable[Concatenate[Server, Parameters], Coroutine[Any, Any, Result]]:
-    """Let a coroutine raise nothing but this package's errors.
-
-    The fields of a server's answers may have any type, such as a list in place of a name.
-    """
-
-    @wraps(ask)
-    async def understood(server: Server, /, *given: Parameters.args, **named: Parameters.kwargs) -> Result:
-        try:
-            return await ask(server, *given, **named)
-        except DPFewShotError:
-            raise
-        except Fault as fault:
-            raise fault.error(server.name) from None
-        except Exception as error:  # noqa: BLE001 - the message may quote the server
-            failed = type(error).__name__
-        raise BackendError(f"{server.name} answers in an undocumented form ({failed})")
-
-    return understood
-
-
 class Server:
-    """A connected server, used in one event loop. Every public coroutine raises faults as `BackendError`.
+    """A connected server, used in one event loop, each of its coroutines through `understood`.
 
     A prompt without an answer is at fault itself, or was held up by others: a slow server, a full queue and
     a quota look the same. So it is asked again alone, with no other request in flight to any replica, which
@@ -109,9 +86,23 @@ class Server:
         """The server in messages."""
         return f"the server at {self.client.host}"
 
+    async def understood(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Await work of this server, and raise nothing but this package's errors.
+
+        The fields of a server's answers may have any type, such as a list in place of a name.
+        """
+        try:
+            return await work
+        except DPFewShotError:
+            raise
+        except Fault as fault:
+            raise fault.error(self.name) from None
+        except Exception as error:  # noqa: BLE001 - the message may quote the server
+            failed = type(error).__name__
+        raise BackendError(f"{self.name} answers in an undocumented form ({failed})")
+
     # ---- connecting --------------------------------------------------------------------------------------
 
-    @_understands
     async def open(self, canary: str) -> None:
         """Find the dialect, connect, and use a public text as the canary.
 
@@ -148,10 +139,7 @@ class Server:
 
     # ---- rows --------------------------------------------------------------------------------------------
 
-    @_understands
-    async def rows(
-        self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any]
-    ) -> Logprobs:
+    async def rows(self, prompts: Sequence[Tokens], support: Tokens | None) -> Logprobs:
         """Return float32 of shape (prompts, support or V). Requests hold a public number of whole prompts.
 
         Raises:
@@ -161,32 +149,27 @@ class Server:
         size = self.dialect.prompts_per_request
         batches = [prompts[start : start + size] for start in range(0, len(prompts), size)]
         try:
-            answers = await gather(self._batch(batch, support, settings) for batch in batches)
+            answers = await gather(self._batch(batch, support) for batch in batches)
         except BaseException:
             self._asked.clear()  # the server may still be busy: the next call waits for it with a canary
             raise
         rows = [row for answer in answers for row in answer]
         return np.stack(rows) if rows else np.empty((0, self._width(support)), dtype=np.float32)
 
-    async def _batch(
-        self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any]
-    ) -> list[Logprobs]:
+    async def _batch(self, prompts: Sequence[Tokens], support: Tokens | None) -> list[Logprobs]:
         """Return a row for each prompt. A request of several that fails is repeated prompt by prompt."""
         try:
-            rows = await self._answer(prompts, support, settings)
+            rows = await self.answer(prompts, support)
         except Fault:
             if len(prompts) > 1:
-                answers = await gather(self._batch([prompt], support, settings) for prompt in prompts)
-                return [row for answer in answers for row in answer]
-            return [await self._by_itself(prompts[0], support, settings)]
+                return [*chain(*await gather(self._batch([prompt], support) for prompt in prompts))]
+            return [await self._by_itself(prompts[0], support)]
         return [
-            await self._by_itself(prompt, support, settings) if np.isnan(row).any() else row
+            await self._by_itself(prompt, support) if np.isnan(row).any() else row
             for prompt, row in zip(prompts, rows, strict=True)
         ]
 
-    async def _by_itself(
-        self, prompt: Tokens, support: Tokens | None, settings: Mapping[str, Any]
-    ) -> Logprobs:
+    async def _by_itself(self, prompt: Tokens, support: Tokens | None) -> Logprobs:
         """Ask a prompt with no other request in flight anywhere, and return its row: NaN if it is at fault.
 
         Raises:
@@ -195,7 +178,7 @@ class Server:
         async with self.client.gate.alone(everywhere=True):
             await self.look_at_canary(support)
             try:
-                (row,) = await self._answer([prompt], support, settings)
+                (row,) = await self.answer([prompt], support)
             except Overloaded:
                 raise _overloaded(f"{self.dialect.name} at {self.client.host}") from None
             except Fault as fault:
@@ -204,10 +187,13 @@ class Server:
                 return np.full(self._width(support), np.nan, dtype=np.float32)
             return row
 
-    async def _answer(
-        self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any]
+    async def answer(
+        self,
+        prompts: Sequence[Tokens],
+        support: Tokens | None,
+        settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[Logprobs]:
-        """Send one request for up to `prompts_per_request` prompts.
+        """Send one request for up to `prompts_per_request` prompts, with these sampling settings.
 
         Raises:
             Fault: there is no answer, or it names another model.
@@ -218,17 +204,16 @@ class Server:
         def read(answer: Any) -> tuple[list[Logprobs], tuple[Any, ...]]:
             return dialect.read(answer, prompts, support), dialect.identity_of(answer)
 
-        rows, identity = await self.client.post(url, body, read, kind=dialect.kind_of(support))
+        rows, identity = await self.client.ask(url, body, read, kind=dialect.kind_of(support))
         if self.identity is None:
             self.identity = identity
         elif identity != self.identity:  # only the canary's answer proves a change of model
-            raise Changed("serves a different model than before: connect again")
+            raise Fault("serves a different model than before: connect again")
         return rows
 
     def _width(self, support: Tokens | None) -> int:
         return self.dialect.vocabulary_size if support is None else len(support)
 
-    @_understands
     async def look_at_canary(self, support: Tokens | None = None, seconds: float = 0.0) -> None:
         """Ask the canary unless its answer is newer than `seconds`, and compare.
 
@@ -245,7 +230,7 @@ class Server:
             if self._is_fresh(kind, seconds):  # another thread asked while this one waited
                 return
             try:
-                (row,) = await self._answer([self._canary], asked, {})
+                (row,) = await self.answer([self._canary], asked)
             except Fault as fault:
                 raise fault.error(name) from None
             self._asked[kind] = time.monotonic()
@@ -264,7 +249,6 @@ class Server:
 
     # ---- tokens ------------------------------------------------------------------------------------------
 
-    @_understands
     async def tokenize(self, text: str) -> list[int]:
         """Return the token ids of a text; see `Dialect.tokenize`.
 
@@ -293,21 +277,6 @@ class Server:
         except Fault as fault:
             # retryable whatever the fault: no private text caused it
             raise BackendError(str(fault.error(self.name)), retryable=True) from None
-
-    @_understands
-    async def detokenize(self, tokens: Tokens) -> str:
-        """Return the text of tokens; see `Dialect.detokenize`."""
-        return await self.dialect.detokenize(tokens)
-
-    @_understands
-    async def chat_text(self, contents: Sequence[str]) -> str:
-        """Return a conversation of public texts in the model's template; see `LogprobBackend.chat_text`."""
-        return await self.dialect.chat_text(contents)
-
-    @_understands
-    async def chat_tokens(self, text: str) -> list[int]:
-        """Return the token ids of a public text; see `LogprobBackend.chat_tokens`."""
-        return await self.dialect.chat_tokens(text)
 
 
 def _overloaded(server: str) -> BackendError:

@@ -93,7 +93,7 @@ class VLLM(Dialect):
         await self._connect_tokenizer()
         self._most = await self._most_logprobs()
         url, body = self._request_of_an_end(self._most)
-        ids = await self.client.post(url, body, _ids)
+        ids = await self.client.ask(url, body, _ids)
         self.whole = ids == set(range(len(ids)))
         if self.whole:
             self.vocabulary_size = len(ids)
@@ -200,7 +200,7 @@ class VLLM(Dialect):
         """Return how many log-probabilities per token the server returns, which its refusal of more says."""
         url, body = self._request_of_an_end(MORE_THAN_ANY)
         try:
-            await self.client.post(url, body, lambda answer: answer, public=True)
+            await self.client.ask(url, body, lambda answer: answer, public=True)
         except Refused as refusal:
             stated = ALLOWED.search(refusal.message)
             return int(stated.group(1)) if stated else USUAL_MOST
@@ -247,11 +247,11 @@ class VLLM(Dialect):
 
     async def _tokens_of(self, text: str, **settings: Any) -> list[int]:
         body = {"model": self.model, "skip_special_tokens": False, **settings, "prompt": text}
-        return await self.client.post(f"{self.client.root}/tokenize", body, token_ids)
+        return await self.client.ask(f"{self.client.root}/tokenize", body, token_ids)
 
     async def _text_of(self, tokens: Tokens) -> str:
         body = {"model": self.model, "skip_special_tokens": False, "tokens": list(tokens)}
-        return await self.client.post(
+        return await self.client.ask(
             f"{self.client.root}/detokenize", body, lambda answer: str(field(answer, "prompt"))
         )
 
@@ -281,7 +281,7 @@ class OpenAICompletions(VLLM):
         for most in PLAIN_MOST:
             url, body = self._request_of_an_end(most)
             try:
-                await self.client.post(url, body, lambda answer: answer)
+                await self.client.ask(url, body, lambda answer: answer)
             except Refused:
                 continue
             return most

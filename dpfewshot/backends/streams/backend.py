@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfewshot.backends import conformance
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
 from dpfewshot.backends.streams.pool import (
     Logits,
@@ -23,6 +22,7 @@ from dpfewshot.backends.streams.pool import (
     StreamPools,
     Streams,
     TokenCounts,
+    groups_within,
 )
 from dpfewshot.backends.streams.threads import Turn, Turns, side_by_side
 from dpfewshot.errors import BackendError
@@ -31,11 +31,16 @@ from dpfewshot.runtime.forking import start_afresh_in_children
 PUBLIC_PROMPTS = 4
 """How many public prompts keep their streams; further ones are evaluated afresh for every token."""
 
+LONGEST, STRIDE = 5, 3
+"""Tokens of the longest suffix when steps are checked, and how far neighbours differ in length.
+
+The shape of a step, one token per prompt, does not depend on the suffixes."""
+
+STEPS = 3
+"""How many released tokens continue the prompts when steps are checked."""
+
 Columns: TypeAlias = NDArray[np.intp] | slice
 """Tokens of the vocabulary."""
-
-RowLogSoftmax: TypeAlias = Callable[[Logits, Columns], NDArray[np.floating]]
-"""Turns the logits of one prompt into the log-probabilities of some columns."""
 
 
 class Use(Enum):
@@ -47,26 +52,48 @@ class Use(Enum):
 
 
 class StreamModel(Protocol):
-    """A loaded model and its tokenizer; its methods are those of `LogprobBackend`.
+    """A loaded model and its tokenizer; what is not described here is as of `LogprobBackend`.
 
     Attributes:
         vocabulary_size: V.
         end_token_ids: the tokens with which the model ends a text.
         bos: the beginning-of-sequence token, if the model wants one in front of every prompt.
+        longest: the longest prompt that the model attends to, in tokens; None if it does not say.
+        most_streams: the most streams that it can open at once.
     """
 
     vocabulary_size: int
     end_token_ids: frozenset[int]
     bos: int | None
+    longest: int | None
+    most_streams: int
 
     def tokenize(self, text: str) -> list[int]: ...  # noqa: D102 - see above
     def detokenize(self, tokens: Tokens) -> str: ...  # noqa: D102
     def chat_text(self, contents: Sequence[str]) -> str: ...  # noqa: D102
     def chat_tokens(self, text: str) -> list[int]: ...  # noqa: D102
-    def close(self) -> None: ...  # noqa: D102
+
+    def open_streams(self, streams: int, tokens: int, lanes: int) -> Streams:
+        """Return empty streams of at least this many tokens, for one of some lanes.
+
+        Raises:
+            BackendError: the memory is too short.
+        """
+        ...
+
+    def log_softmax(self, logits: Logits, columns: Columns) -> NDArray[np.floating]:
+        """Return the log-probabilities of some columns, from the logits of one prompt."""
+        ...
+
+    def close(self) -> None:
+        """Free the memory."""
+        ...
 
 
-class StreamBackend(LogprobBackend):
+Model = TypeVar("Model", bound=StreamModel)
+
+
+class StreamBackend(LogprobBackend, Generic[Model]):
     """A backend over a `StreamModel`: checks prompts, assigns streams, serialises calls, and closes.
 
     Args:
@@ -76,16 +103,13 @@ class StreamBackend(LogprobBackend):
         decode_batch: streams that take a step together, one of them a dummy: 1, or a multiple of 8.
         lanes: how many private prompts of one token are evaluated at the same time, each in a pool of its
             own. With one lane they share the pools of public prompts.
+
+    Raises:
+        BackendError: a setting is more than the model allows.
     """
 
     def __init__(
-        self,
-        model: StreamModel,
-        *,
-        context_tokens: int,
-        kept_prompts: int,
-        decode_batch: int,
-        lanes: int = 1,
+        self, model: Model, *, context_tokens: int, kept_prompts: int, decode_batch: int, lanes: int = 1
     ) -> None:
         self.vocabulary_size = model.vocabulary_size
         self.end_token_ids = model.end_token_ids
@@ -103,6 +127,11 @@ class StreamBackend(LogprobBackend):
         self._turns = Turns()
         self._close = weakref.finalize(self, _free, self._pools, model)
         start_afresh_in_children(self)
+        try:
+            self._check_limits()
+        except BackendError:
+            self.close()
+            raise
 
     @property
     def tokens_evaluated(self) -> int:
@@ -111,6 +140,11 @@ class StreamBackend(LogprobBackend):
         Depends on the lengths of private texts: for the operator alone, never to be published.
         """
         return self._counts.tokens
+
+    @property
+    def dummy_tokens_evaluated(self) -> int:
+        """Dummy tokens evaluated so far. For the operator alone, like `tokens_evaluated`."""
+        return self._counts.dummies
 
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of `text`: nothing is added, and special tokens stay text."""
@@ -180,10 +214,9 @@ class StreamBackend(LogprobBackend):
         try:
             with self._guard():
                 return StreamBlock(
-                    pools=self._streams(use if use is not Use.WHOLE or self._lanes > 1 else Use.PUBLIC),
-                    guard=self._guard,
-                    log_softmax=self._log_softmax,
-                    vocabulary_size=self.vocabulary_size,
+                    self._model,
+                    self._streams(use if use is not Use.WHOLE or self._lanes > 1 else Use.PUBLIC),
+                    self._guard,
                     prefix=tuple(start),
                     suffixes=[self._usable(suffix, room, bool(start)) for suffix in suffixes],
                     tokens=tokens,
@@ -235,6 +268,17 @@ class StreamBackend(LogprobBackend):
                 self._calls -= 1
                 self._free_if_idle()
 
+    def _check_limits(self) -> None:
+        longest = self._model.longest
+        if longest is not None and self.context_tokens > longest:
+            raise BackendError(
+                f"context_tokens={self.context_tokens}: at most {longest}, the tokens that it attends to"
+            )
+        if groups_within(self._model.most_streams, self._decode_batch) < 1:
+            raise BackendError(
+                f"decode_batch={self._decode_batch} needs more streams than there can be: lower it"
+            )
+
     def _are_tokens(self, ids: Tokens) -> bool:
         return all(0 <= token < self.vocabulary_size for token in ids)
 
@@ -259,27 +303,61 @@ class StreamBackend(LogprobBackend):
             }
             lanes = self._lanes if use is Use.WHOLE else 1
             pools = self._pools[use] = StreamPools(
-                lambda streams: self._open_streams(streams, lanes),
+                lambda groups: StreamPool(
+                    lambda streams: self._model.open_streams(streams, self.context_tokens, lanes),
+                    groups=groups,
+                    group_size=size,
+                    filler=self._model.bos or 0,
+                    counts=self._counts,
+                ),
                 groups=kept[use],
-                group_size=size,
-                groups_of_a_pool=self._groups_of_a_pool(size),
-                filler=self._model.bos or 0,
+                groups_of_a_pool=groups_within(self._model.most_streams, size),
                 lanes=lanes,
             )
         return pools
 
-    @abstractmethod
-    def _open_streams(self, streams: int, lanes: int) -> Streams:
-        """Return this many empty streams of at least `context_tokens` cells, for one of some lanes."""
+    # ---- checks of the loaded model, with pseudo-random tokens: the same public prompts on every run ------
 
-    @abstractmethod
-    def _log_softmax(self, logits: Logits, columns: Columns) -> NDArray[np.floating]:
-        """Return the log-probabilities of some columns, from the logits of one prompt."""
+    def _check_on_device(self) -> None:
+        """Set `batch_invariant` by checks; if steps that prompts share change bits, take them one by one."""
+        passed = self._found_invariant()
+        if not passed and self._decode_batch > 1:
+            self._step_one_by_one()
+            passed = self._found_invariant()
+        self.batch_invariant = passed
 
-    def _groups_of_a_pool(self, size: int) -> int:
-        """Return how many groups of this size one pool can have."""
-        del size
-        return sys.maxsize
+    def _found_invariant(self) -> bool:
+        pair = self._random_prompts("whole", (1 + LONGEST, 1 + LONGEST + STRIDE))
+        whole = conformance.check_batch_invariance(self, pair)
+        return self._check_steps(released=1).passed and whole.passed
+
+    def _check_steps(self, released: int = STEPS) -> conformance.Finding:
+        """Compare the bits of prompts that fill one step with their bits in other streams and among others.
+
+        The steps use the streams and dummies of a generation.
+        """
+        prefix, suffixes, tokens = self._prompts_of_steps()
+        return conformance.check_block_invariance(self, prefix, suffixes, tokens[:released], support=())
+
+    def _prompts_of_steps(self) -> tuple[list[int], list[list[int]], list[int]]:
+        """Return a prefix, suffixes that fill one step, and released tokens."""
+        # less a prefix, and a token in front of it
+        longest = max(1, min(LONGEST, self.context_tokens - STEPS - 2))
+        lengths = [1 + row * STRIDE % longest for row in range(max(3, self._decode_batch))]
+        prefix, *suffixes = self._random_prompts("prompt", lengths)
+        return prefix, suffixes, conformance.random_tokens("released", STEPS, self.vocabulary_size)
+
+    def _random_prompts(self, name: str, lengths: Sequence[int]) -> list[list[int]]:
+        return [
+            conformance.random_tokens(f"{name} {row}", length, self.vocabulary_size)
+            for row, length in enumerate(lengths)
+        ]
+
+    def _step_one_by_one(self) -> None:
+        """Take each prompt's steps in calls of its own from now on, and free the groups that shared them."""
+        self._decode_batch = 1
+        if Use.STEPS in self._pools:
+            self._pools.pop(Use.STEPS).close()
 
 
 class StreamBlock:
@@ -289,31 +367,28 @@ class StreamBlock:
     number of prompts changes the time, but no answer and no limit.
 
     Args:
-        pools: the streams.
+        model: the model.
+        pools: its streams.
         guard: entered by every call: holds the backend's lock, and refuses a closed backend.
-        log_softmax: turns logits into log-probabilities.
-        vocabulary_size: V.
         prefix, suffixes, tokens, public: as of `open_block`; None for a prompt that cannot be evaluated.
         turn: the block's turn, which ends with it; None if it waited for none.
     """
 
     def __init__(
         self,
-        *,
+        model: StreamModel,
         pools: StreamPools,
         guard: Callable[[], AbstractContextManager[None]],
-        log_softmax: RowLogSoftmax,
-        vocabulary_size: int,
+        *,
         prefix: tuple[int, ...],
         suffixes: Sequence[Tokens | None],
         tokens: int,
         public: bool,
         turn: Turn | None,
     ) -> None:
+        self._model = model
         self._pools = pools
         self._guard = guard
-        self._log_softmax = log_softmax
-        self._vocabulary_size = vocabulary_size
         self._prefix = prefix
         self._tokens = tokens
         self._rows = len(suffixes)
@@ -338,9 +413,9 @@ class StreamBlock:
             BackendError: the block or the backend is closed, the block has no token left, the support holds
                 an invalid token id, or the evaluation failed.
         """
-        columns = support_columns(support, self._vocabulary_size)
-        width = self._vocabulary_size if support is None else len(support)
-        answers = np.full((self._rows, width), np.nan, dtype=np.float32)
+        size = self._model.vocabulary_size
+        columns = support_columns(support, size)
+        answers = np.full((self._rows, size if support is None else len(support)), np.nan, dtype=np.float32)
         with nullcontext() if self._turn is None else self._turn.working(), self._guard():
             self._check()
             if len(self._released) >= self._tokens:
@@ -351,7 +426,7 @@ class StreamBlock:
                     if pool.closed:  # an interrupt left this lane behind, and the backend was closed since
                         return
                     for row, logits in pool.evaluate(self._prefix, batch, self._released):
-                        answers[row] = self._log_softmax(logits, columns)
+                        answers[row] = self._model.log_softmax(logits, columns)
 
             for pool, batch in self._kept:
                 fill(pool, batch)
@@ -378,8 +453,8 @@ class StreamBlock:
             if len(tokens) != self._rows:
                 raise BackendError(f"{len(tokens)} tokens for {self._rows} prompts: give one each")
             for token in tokens:
-                if not 0 <= token < self._vocabulary_size:
-                    raise BackendError(f"token {token} is not in 0 to {self._vocabulary_size - 1}")
+                if not 0 <= token < self._model.vocabulary_size:
+                    raise BackendError(f"token {token} is not in 0 to {self._model.vocabulary_size - 1}")
             self._released.append([int(token) for token in tokens])
 
     def close(self) -> None:
@@ -395,7 +470,7 @@ class StreamBlock:
 
 
 def check_settings(context_tokens: int, kept_prompts: int, decode_batch: int) -> None:
-    """Refuse settings that no model can honour.
+    """Refuse settings that no model can honour, before one is loaded.
 
     Raises:
         BackendError: names the setting and its range.

@@ -65,7 +65,7 @@ class Streams(Protocol):
         """Drop the tokens after the first `length` of a stream."""
         ...
 
-    def extend(self, stream: int, start: int, tokens: Tokens, *, dummies: bool = False) -> Logits:
+    def extend(self, stream: int, start: int, tokens: Tokens) -> Logits:
         """Evaluate tokens of one stream in a call of their own, and return the logits after the last.
 
         `start` is the position of the first token: how many tokens the stream holds. There is at least one.
@@ -75,7 +75,7 @@ class Streams(Protocol):
     def step(self, first: int, tokens: Sequence[int], positions: Sequence[int], active: int) -> list[Logits]:
         """Evaluate one token in each of the streams `first`, `first` + 1, ... in one call of a fixed shape.
 
-        The first `active` streams hold prompts, and the rest dummies. Return the logits of the active ones.
+        Return the logits of the first `active` ones; the others hold dummies.
         """
         ...
 
@@ -86,7 +86,6 @@ class Streams(Protocol):
 
 StreamsOpener: TypeAlias = Callable[[int], Streams]
 """Returns this many streams, all empty."""
-
 
 StreamGroup: TypeAlias = range
 """Neighbouring streams that take a step together. One stays a dummy, except in a group of one."""
@@ -138,6 +137,7 @@ class StreamPool:
         groups: groups that keep prompts; the pool has one more.
         group_size: streams of a group; 1 steps each prompt alone, without dummies.
         filler: the token of dummies.
+        counts: counts what is evaluated.
 
     Attributes:
         groups: the groups that keep prompts.
@@ -147,10 +147,13 @@ class StreamPool:
         closed: whether the streams are freed.
     """
 
-    def __init__(self, open_streams: StreamsOpener, *, groups: int, group_size: int, filler: int) -> None:
+    def __init__(
+        self, open_streams: StreamsOpener, *, groups: int, group_size: int, filler: int, counts: TokenCounts
+    ) -> None:
         self.in_use = Lock()
         self.closed = False
         self._filler = filler
+        self._counts = counts
         self.capacity = max(1, group_size - 1)
         end = RESERVED + (groups + 1) * group_size
         self.spare, *self.groups = [
@@ -225,7 +228,7 @@ class StreamPool:
                 shared = ()
             position = start.length + len(shared)
             self._streams.rewind(stream, position)
-            yield row, self._streams.extend(stream, position, suffix[len(shared) :])
+            yield row, self._extend(stream, position, suffix[len(shared) :])
             shared = shared or tuple(suffix)
 
     def _load(self, start: Prefix, batch: PromptBatch, group: StreamGroup) -> Iterator[tuple[int, Logits]]:
@@ -233,10 +236,15 @@ class StreamPool:
         for stream, (row, suffix) in zip(group, batch.prompts, strict=False):
             self._streams.copy(start.stream, stream)
             if suffix:
-                yield row, self._streams.extend(stream, start.length, suffix)
+                yield row, self._extend(stream, start.length, suffix)
             elif start.logits is not None:
                 yield row, start.logits
         batch.evaluated = 0
+
+    def _extend(self, stream: int, start: int, tokens: Tokens) -> Logits:
+        logits = self._streams.extend(stream, start, tokens)
+        self._counts.add(tokens=len(tokens))
+        return logits
 
     def _step(self, group: StreamGroup, following: list[int], positions: list[int]) -> list[Logits]:
         """Evaluate one token in every stream of a group, dummies included."""
@@ -245,14 +253,18 @@ class StreamPool:
         where = positions + [self._streams.cells - 1] * dummies
         for stream, position in zip(group, where, strict=True):
             self._streams.rewind(stream, position)
-        return self._streams.step(group[0], tokens, where, active)
+        logits = self._streams.step(group[0], tokens, where, active)
+        self._counts.add(tokens=active, dummies=dummies)
+        return logits
 
     def _fill_with_dummies(self, group: StreamGroup, active: int) -> None:
         """Overwrite the streams after the first `active` with full dummies."""
         if len(group) == active:
             return
         if not self._has_full_dummy:
-            self._streams.extend(FULL_DUMMY, 0, [self._filler] * (self._streams.cells - 1), dummies=True)
+            length = self._streams.cells - 1
+            self._streams.extend(FULL_DUMMY, 0, [self._filler] * length)
+            self._counts.add(dummies=length)
             self._has_full_dummy = True
         for stream in group[active:]:
             self._streams.copy(FULL_DUMMY, stream)
@@ -267,7 +279,7 @@ class StreamPool:
                 self._prefixes.pop(next(iter(self._prefixes)))
             stream = min(set(PREFIXES) - {prefix.stream for prefix in self._prefixes.values()})
             self._streams.copy(EMPTY, stream)
-            logits = copy(self._streams.extend(stream, 0, tokens))  # llama.cpp's are a view
+            logits = copy(self._extend(stream, 0, tokens))  # llama.cpp's are a view
             known = Prefix(stream, len(tokens), logits)
         self._prefixes[tokens] = known
         return known
@@ -281,9 +293,9 @@ class StreamPools:
     """Pools of equal size, so that a prompt has the same bits in each: lanes, or more streams than one holds.
 
     Args:
-        open_streams, group_size, filler: of each `StreamPool`.
-        groups: the least number of groups that keep prompts.
-        groups_of_a_pool: the most groups that a pool can have.
+        open_pool: makes a pool with so many groups that keep prompts.
+        groups: the least number of such groups in all.
+        groups_of_a_pool: the most in one pool.
         lanes: how many pools evaluate prompts that have no place.
 
     Attributes:
@@ -295,21 +307,13 @@ class StreamPools:
     """
 
     def __init__(
-        self,
-        open_streams: StreamsOpener,
-        *,
-        groups: int,
-        group_size: int,
-        groups_of_a_pool: int,
-        filler: int,
-        lanes: int = 1,
+        self, open_pool: Callable[[int], StreamPool], *, groups: int, groups_of_a_pool: int, lanes: int
     ) -> None:
         count = max(lanes, -(-groups // groups_of_a_pool))
-        own = -(-groups // count)
         self._pools: list[StreamPool] = []
         try:
             for _ in range(count):
-                self._pools.append(StreamPool(open_streams, groups=own, group_size=group_size, filler=filler))
+                self._pools.append(open_pool(-(-groups // count)))
         except BackendError:
             self.close()
             raise
