@@ -208,11 +208,6 @@ def test_records_as_they_stand() -> None:
         }
 
 
-def test_none_is_drawn_twice() -> None:
-    made = dpf.non_private_sample(TASK, tickets(20), ["delivery"], shots=10)
-    assert len({one.text for one in made}) == 10
-
-
 def test_draws_differ_and_an_injected_source_repeats_them() -> None:
     assert len({dpf.non_private_sample(TASK, tickets())[0].text for _ in range(20)}) > 1
     made = [dpf.non_private_sample(TASK, tickets(), random_source=random.Random(1).randbytes) for _ in "ab"]

@@ -104,12 +104,6 @@ def test_more_prompts_than_units_that_generate_are_refused() -> None:
         )
 
 
-@pytest.mark.parametrize("holdout", [-0.1, 1.0, float("nan"), "0.2"])
-def test_a_holdout_outside_its_range_is_refused(holdout: object) -> None:
-    with pytest.raises(dpf.InvalidPlan, match="holdout must be"):
-        synthesizer(holdout=holdout)
-
-
 def test_draws_of_fixed_size_have_no_holdout() -> None:
     with pytest.raises(dpf.InvalidPlan, match="holdout needs Poisson draws"):
         synthesizer(sampling="fixed-size")

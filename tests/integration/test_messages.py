@@ -1,6 +1,5 @@
-"""What messages advise: first what keeps the guarantee."""
+"""What accounts say of a budget that is too small, of a changed entry and of no account."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,20 +8,12 @@ import dpfewshot as dpf
 from dpfewshot.account.ledger import BudgetLedger, open_account
 from dpfewshot.account.verification import check
 from dpfewshot.cli.application import run
-from dpfewshot.demonstrations import Demonstrations
-from tests.support.factory import demonstration
 
 
 def test_a_missing_account_is_created_for_the_run(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'a.db'}"
     with pytest.raises(dpf.LedgerError, match=r"--relation add-remove --unit customer$"):
         open_account(url, "tickets", relation="add-remove", unit="customer")
-
-
-def test_sums_are_exact() -> None:
-    one = replace(demonstration(), spent=dpf.PrivacySpend(2.0, 1e-6))
-    assert Demonstrations([one] * 3).spent == dpf.PrivacySpend(6.0, 3e-6)
-    assert Demonstrations([one]).statement.startswith("1 demonstration, ")
 
 
 def test_an_overdrawn_account_and_a_changed_entry(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -300,10 +300,3 @@ def test_wrong_fields_are_refused(settings: Any, trouble: str) -> None:
     if "multiline" not in settings:
         with pytest.raises(InvalidTask, match=trouble):
             icl.PromptFormat("Write.", label_field="Kind", **settings)
-
-
-def test_a_file_without_a_text_field_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "task.toml"
-    path.write_text('name = "mails"\ninstruction = "Write."\nlabel_field = "Kind"\n')
-    with pytest.raises(InvalidTask, match="the key 'text_field' is missing"):
-        dpf.Task.from_file(path)
