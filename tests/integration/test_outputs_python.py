@@ -38,8 +38,9 @@ from tests.support.neighbours import (
     Gone,
     Neighbouring,
 )
-from tests.support.outputs import Outputs, differences, outputs
+from tests.support.outputs import Outputs, differences, outputs, quick_garbage
 
+FIXTURES = (quick_garbage,)
 BUDGET = dpf.PrivacyBudget(EPSILON, 1e-5)
 LABEL_WORDS = tuple(word.strip() for word in WORDS[:2])
 """Words of the scripted model for the two labels."""
