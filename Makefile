@@ -30,7 +30,7 @@ check: .venv/dev
 	$(BIN)/zizmor --offline --quiet --no-progress .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest tests/docs -m "not soak"
+	$(BIN)/pytest -n 2 --dist loadgroup tests/docs -m "not soak"
 
 bench: .venv/bench
 	$(BIN)/python -m bench.core

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
-from xml.etree import ElementTree as ET
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "architecture.md"
+from tests.support.pages import DOCS, ROOT, script
+
+PAGE = DOCS / "architecture.md"
 NAMED = re.compile(r"`([\w./]+\.(?:py|pxd|pxi|md|svg|cfg))(?::([\w., ]+))?`")
-
-
-def script() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("draw", ROOT / "docs" / "draw_architecture.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 def named() -> list[tuple[str, str]]:
@@ -49,10 +38,6 @@ def definitions(path: Path) -> set[str]:
     return names
 
 
-def test_the_page_names_files() -> None:
-    assert len(named()) > 60
-
-
 def exists(path: str, name: str) -> bool:
     file = file_of(path)
     if not file.is_file():
@@ -63,6 +48,7 @@ def exists(path: str, name: str) -> bool:
 
 
 def test_every_name_exists() -> None:
+    assert len(named()) > 60
     assert [each for each in named() if not exists(*each)] == []
 
 
@@ -73,26 +59,20 @@ def test_a_name_that_does_not_exist_is_found() -> None:
 
 
 def test_every_room_is_in_the_table() -> None:
+    drawn = script("draw_architecture")
     table = PAGE.read_text(encoding="utf-8").split("## Rooms")[1].split("\n## ")[0]
-    rooms = {room for row in script().layers() for room in row} - {script().CORE}
+    rooms = {room for row in drawn.layers() for room in row} - {drawn.CORE}
     assert {room for room in rooms if f"`{room}/`" not in table and f"`{room}.py`" not in table} == set()
 
 
 def test_the_picture_is_what_the_script_draws() -> None:
-    drawn = script()
+    drawn = script("draw_architecture")
     assert drawn.PICTURE.read_text(encoding="utf-8") == drawn.picture(), (
         "run: python docs/draw_architecture.py"
     )
 
 
-def test_the_picture_says_what_it_shows() -> None:
-    picture = ET.fromstring(script().PICTURE.read_text(encoding="utf-8"))  # noqa: S314 - our own file
-    space = "{http://www.w3.org/2000/svg}"
-    assert picture.find(f"{space}title") is not None
-    assert "imports" in (picture.findtext(f"{space}desc") or "")
-
-
 def test_arrows_leave_out_what_follows() -> None:
-    drawn = script()
+    drawn = script("draw_architecture")
     sees = {"a": {"b", "c"}, "b": {"c"}}
     assert drawn.arrows(sees) == [("a", "b"), ("b", "c")]

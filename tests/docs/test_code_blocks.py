@@ -5,33 +5,31 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+from tests.support.pages import DOCS, PAGES, blocks, name_of
+from tests.support.tiny_models import SIZES, save_tiny_model
+
+MODELS = {DOCS / "how-to/servers.md": lambda folder: save_tiny_model(folder / "model", **SIZES)}
+"""The folder of a model that a page opens, in place of the user's."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
-
-
-def blocks_of(document: Path) -> list[str]:
-    return BLOCK.findall(document.read_text(encoding="utf-8"))
+WITH_CODE = [page for page in PAGES if blocks(page, "python")]
 
 
 def test_the_finder_finds_blocks() -> None:
-    assert blocks_of(ROOT / "README.md")
+    assert len(WITH_CODE) > 10
 
 
 @pytest.mark.model
-@pytest.mark.parametrize(
-    "document",
-    [pytest.param(d, id=str(d.relative_to(ROOT))) for d in DOCUMENTS if blocks_of(d)],
-)
-def test_code_blocks_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
+def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    if page in MODELS:
+        MODELS[page](tmp_path)
     namespace: dict[str, object] = {"__name__": "docs"}
-    for number, block in enumerate(blocks_of(document), start=1):
-        exec(compile(block, f"{document.name}, block {number}", "exec"), namespace)  # noqa: S102 - our own docs
+    for number, block in enumerate(blocks(page, "python"), start=1):
+        exec(compile(block, f"{page.name}, block {number}", "exec"), namespace)  # noqa: S102 - our own docs
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: str(d.relative_to(ROOT)))
-def test_links_lead_somewhere(document: Path) -> None:
-    targets = LINK.findall(document.read_text(encoding="utf-8"))
-    assert [t for t in targets if not (document.parent / t).exists()] == []
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = LINK.findall(page.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (page.parent / target).exists()] == []

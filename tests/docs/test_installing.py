@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import dpfewshot as dpf
-from dpfewshot.errors import MissingExtra
+from tests.support.pages import ROOT
 
-ROOT = Path(__file__).parents[2]
 FOLDERS = ("dpfewshot", "docs", "examples", "bench", "tests")
 BY_NAME = re.compile(r"\b(?:pipx?|uv) (?:install|wheel|download|add)\b(?: +[^\s#`;&|]+)*? +['\"]?dpfewshot\b")
 """A command that takes the package by its name."""
@@ -42,9 +40,3 @@ def test_such_a_command_is_found(command: str) -> None:
     assert by_name(f"run {command} now")
     assert not by_name("pip install '.[ledger]'")
     assert not by_name("pip install --no-index --find-links wheels 'dpfewshot[demo]'")
-
-
-def test_a_missing_extra_is_one_of_the_checkouts() -> None:
-    error = MissingExtra("the durable ledger", "ledger")
-    assert isinstance(error, dpf.DPFewShotError)
-    assert str(error).endswith("in a checkout of dpfewshot, run pip install '.[ledger]'")

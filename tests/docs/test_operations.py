@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,13 +13,10 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.sample_data import support_tickets
+from tests.support.pages import DOCS, blocks
+from tests.support.processes import environment
 
-HOW_TO = Path(__file__).parents[2] / "docs/how-to"
-
-
-def blocks(page: str, language: str) -> list[str]:
-    text = (HOW_TO / page).read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+HOW_TO = DOCS / "how-to"
 
 
 @pytest.fixture
@@ -31,19 +27,18 @@ def shell(tmp_path: Path):
     program = programs / "dpfewshot"
     program.write_text(f'#!/bin/bash\nexec {sys.executable} -m dpfewshot "$@"\n', encoding="utf-8")
     program.chmod(0o755)
-    (tmp_path / "bigrams.py").write_text(blocks("backends.md", "python")[0], encoding="utf-8")
-    (tmp_path / "tickets.toml").write_text(blocks("start.md", "toml")[0], encoding="utf-8")
+    (tmp_path / "bigrams.py").write_text(blocks(HOW_TO / "backends.md", "python")[0], encoding="utf-8")
+    (tmp_path / "tickets.toml").write_text(blocks(HOW_TO / "start.md", "toml")[0], encoding="utf-8")
     with (tmp_path / "tickets-2026.csv").open("w", newline="", encoding="utf-8") as file:
         rows = [(ticket.text, ticket.label) for ticket in support_tickets()]
         csv.writer(file).writerows([("body", "topic"), *rows])
-    python_path = os.pathsep.join(filter(None, [str(HOW_TO.parents[1]), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": python_path}
+    variables = environment(PATH=f"{programs}:{os.environ['PATH']}")
 
     def run(script: str, *arguments: str) -> None:
         done = subprocess.run(
             ["/bin/bash", "-euc", script, "nightly.sh", *arguments],
             cwd=tmp_path,
-            env=environment,
+            env=variables,
             capture_output=True,
             text=True,
             check=False,
@@ -58,7 +53,7 @@ def test_a_night_is_paid_for_once_and_filed(shell, tmp_path: Path) -> None:
     # a model of letters in place of a language model
     plan, create, night = (
         block.replace("--model model.gguf", "--backend bigrams:Bigrams")
-        for block in blocks("nightly.md", "bash")
+        for block in blocks(HOW_TO / "nightly.md", "bash")
     )
     shell(plan)
     shell(create)
@@ -72,7 +67,7 @@ def test_a_night_is_paid_for_once_and_filed(shell, tmp_path: Path) -> None:
     assert 0 < spent[0].epsilon < 4
     assert len((tmp_path / "demos.jsonl").read_text(encoding="utf-8").splitlines()) == 5  # one a label
 
-    (collect,) = blocks("regulator.md", "bash")
+    (collect,) = blocks(HOW_TO / "regulator.md", "bash")
     shell(collect.replace("--dataset tickets ", "--dataset tickets-2026 "))
     kept = tmp_path / "filed/confidential"
     assert json.loads((kept / "demonstrations-verified.json").read_text(encoding="utf-8"))["verified"]
@@ -81,7 +76,7 @@ def test_a_night_is_paid_for_once_and_filed(shell, tmp_path: Path) -> None:
 
 
 def test_the_table_of_odds_is_what_the_page_computes(capsys: pytest.CaptureFixture[str]) -> None:
-    (block,) = blocks("explain-epsilon.md", "python")
+    (block,) = blocks(HOW_TO / "explain-epsilon.md", "python")
     exec(compile(block, "explain-epsilon.md", "exec"), {})  # noqa: S102 - our own docs
     printed = capsys.readouterr().out.strip()
     assert printed.count("\n") == 5

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from dpfewshot.backends.conformance import CHECKS
+from tests.support.pages import DOCS, blocks
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/backends.md"
+PAGE = DOCS / "how-to/backends.md"
 
 
 @pytest.mark.slow
@@ -21,8 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs/how-to/backends.md"
     ],
 )
 def test_the_pages_shell_lines(tmp_path: Path, arguments: list[str], says: str) -> None:
-    first = PAGE.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
-    (tmp_path / "bigrams.py").write_text(first)
+    (tmp_path / "bigrams.py").write_text(blocks(PAGE, "python")[0])
     program = [sys.executable, *arguments, "bigrams:Bigrams"]
     done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -32,22 +32,13 @@ def test_the_pages_shell_lines(tmp_path: Path, arguments: list[str], says: str) 
 @pytest.mark.slow
 def test_the_pages_package_is_found_by_its_name(tmp_path: Path) -> None:
     """Built and installed by pip, as the page says, into a folder of its own."""
-    text = PAGE.read_text(encoding="utf-8")
     package, site = tmp_path / "package", tmp_path / "site"
     package.mkdir()
-    (package / "bigrams.py").write_text(text.split("```python\n")[1].split("```")[0])
-    (package / "pyproject.toml").write_text(text.split("```toml\n")[1].split("```")[0])
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--quiet",
-        "install",
-        "--no-build-isolation",
-        "--no-deps",
-        "--no-index",
-    ]
-    subprocess.run([*pip, "--target", str(site), str(package)], check=True)
+    (package / "bigrams.py").write_text(blocks(PAGE, "python")[0])
+    (package / "pyproject.toml").write_text(blocks(PAGE, "toml")[0])
+    pip = [sys.executable, "-m", "pip", "--quiet", "install"]
+    offline = ["--no-build-isolation", "--no-deps", "--no-index"]
+    subprocess.run([*pip, *offline, "--target", str(site), str(package)], check=True)
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
     doctor = "from dpfewshot.cli import main; main()"
     done = subprocess.run(

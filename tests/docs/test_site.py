@@ -18,10 +18,12 @@ from playwright.sync_api import Browser
 import dpfewshot
 from tests.support.browsers import DESKTOP, PHONE, chromium, opened
 
+pytestmark = pytest.mark.xdist_group("site")  # one process builds it, once
 ROOT = Path(__file__).parents[2]
-PAGES = ("index", "how-to/start", "results/utility", "proofs/accounting", "reference/dpfewshot")
+PAGES = ("results/utility", "proofs/accounting", "reference/dpfewshot")
+"""The widest tables, formulas, the longest names."""
 LOADED = {("script", "src"), ("link", "href"), ("img", "src"), ("iframe", "src")}
-VIEWS = [(scheme, width) for scheme in ("light", "dark") for width in (DESKTOP, PHONE)]
+VIEWS = [("light", PHONE), ("dark", DESKTOP)]
 
 
 class Loads(HTMLParser):
@@ -48,16 +50,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    """Serves a folder, and says nothing of it."""
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
+    with ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(site))
+    ) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}"

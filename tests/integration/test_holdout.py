@@ -104,12 +104,6 @@ def test_more_prompts_than_units_that_generate_are_refused() -> None:
         )
 
 
-@pytest.mark.parametrize("holdout", [-0.1, 1.0, float("nan"), "0.2"])
-def test_a_holdout_outside_its_range_is_refused(holdout: object) -> None:
-    with pytest.raises(dpf.InvalidPlan, match="holdout must be"):
-        synthesizer(holdout=holdout)
-
-
 def test_draws_of_fixed_size_have_no_holdout() -> None:
     with pytest.raises(dpf.InvalidPlan, match="holdout needs Poisson draws"):
         synthesizer(sampling="fixed-size")
@@ -148,30 +142,26 @@ def test_generating_and_choosing_cost_the_greater(make_account: MakeAccount, tas
     assert not scopes or choosing.scope in scopes
 
 
-@pytest.mark.parametrize("other", [{"holdout": 0.25}, {"holdout": None}, {"task": FREE}])
-def test_a_release_of_another_division_adds(make_account: MakeAccount, other: dict[str, Any]) -> None:
-    account = make_account(dpf.PrivacyBudget(8.0, 1e-4))
-    synthesizer(account).generate_all()
+@pytest.mark.parametrize(
+    ("account_words", "generating", "other"),
+    [
+        ({}, {}, {"holdout": 0.25}),
+        ({}, {}, {"holdout": None}),
+        ({}, {}, {"task": FREE}),
+        ({}, {"holdout": 0.0}, {}),
+        ({"parallel": False}, {}, {}),
+    ],
+    ids=["another holdout", "no holdout", "another task", "generated without one", "a sequential account"],
+)
+def test_a_release_whose_units_generation_did_not_spare_adds(
+    make_account: MakeAccount, account_words: Any, generating: Any, other: Any
+) -> None:
+    account = make_account(dpf.PrivacyBudget(12.0, 1e-4), **account_words)
+    synthesizer(account, **generating).generate_all()
     before = account.spent.epsilon
     one = payment(account, **other)
-    assert not one.parallel
+    assert not (other and one.parallel)
     spend(one, 1.0)
-    assert account.spent.epsilon == pytest.approx(before + 1.0)
-
-
-def test_a_release_beside_generation_without_a_holdout_adds(make_account: MakeAccount) -> None:
-    account = make_account(dpf.PrivacyBudget(8.0, 1e-4))
-    synthesizer(account, holdout=0.0).generate_all()
-    before = account.spent.epsilon
-    spend(payment(account), 1.0)
-    assert account.spent.epsilon == pytest.approx(before + 1.0)
-
-
-def test_in_a_sequential_account_everything_adds(make_account: MakeAccount) -> None:
-    account = make_account(dpf.PrivacyBudget(12.0, 1e-4), parallel=False)
-    synthesizer(account).generate_all()
-    before = account.spent.epsilon
-    spend(payment(account), 1.0)
     assert account.spent.epsilon == pytest.approx(before + 1.0)
 
 

@@ -1,4 +1,4 @@
-"""What messages advise: first what keeps the guarantee."""
+"""What accounts say of a budget that is too small, of a changed entry and of no account."""
 
 from pathlib import Path
 

@@ -22,6 +22,7 @@ from dpfewshot.cli.project import MECHANISM_NAMES
 from dpfewshot.errors import DPFewShotError
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.sampling import PoissonSampler
+from tests.support.factory import planned_once
 from tests.support.neighbours import (
     EPSILON,
     NEIGHBOURS,
@@ -33,7 +34,7 @@ from tests.support.neighbours import (
     rows,
     write,
 )
-from tests.support.outputs import Outputs, differences, outputs, planned_once
+from tests.support.outputs import Outputs, differences, outputs
 
 BACKEND = ("--backend", "tests.support.neighbours:Certain")
 SET_UP = (

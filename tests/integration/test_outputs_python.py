@@ -25,6 +25,7 @@ from dpfewshot.releases.selection import Estimate
 from dpfewshot.sampling import PoissonSampler
 from dpfewshot.values import Relation
 from tests.support import factory
+from tests.support.factory import planned_once
 from tests.support.neighbours import (
     EPSILON,
     NEIGHBOURS,
@@ -37,7 +38,7 @@ from tests.support.neighbours import (
     Gone,
     Neighbouring,
 )
-from tests.support.outputs import Outputs, differences, outputs, planned_once
+from tests.support.outputs import Outputs, differences, outputs
 
 BUDGET = dpf.PrivacyBudget(EPSILON, 1e-5)
 LABEL_WORDS = tuple(word.strip() for word in WORDS[:2])

@@ -202,16 +202,17 @@ def test_an_interrupt_within_the_border_leaves_nothing() -> None:
     assert ends.count(KeyboardInterrupt) > 10
 
 
-def test_a_public_message_and_whether_to_try_again_are_kept() -> None:
-    error = raised_by(lambda: synthesizer(Failing(OwnError)).generate("refund"))
-    assert str(error) == "the server is gone"
+@pytest.mark.parametrize(
+    ("kind", "says", "retryable"),
+    [(OwnError, "the server is gone", True), (LookupError, "the backend failed with LookupError", False)],
+)
+def test_a_public_message_is_kept_and_another_error_is_its_type_alone(
+    kind: Any, says: str, retryable: bool
+) -> None:
+    error = raised_by(lambda: synthesizer(Failing(kind)).generate("refund"))
+    assert str(error) == says
     assert isinstance(error, dpf.BackendError)
-    assert error.retryable
-
-
-def test_another_error_is_named_after_its_type_alone() -> None:
-    error = raised_by(lambda: synthesizer(Failing(LookupError)).generate("refund"))
-    assert str(error) == "the backend failed with LookupError"
+    assert error.retryable is retryable
 
 
 def test_a_record_that_makes_a_library_panic_is_a_null() -> None:

@@ -26,8 +26,7 @@ from dpfewshot import _core
 from dpfewshot.audit.game import canary_game
 from dpfewshot.backends import Scripted
 from dpfewshot.evaluation.conditions import Request, Synthetic
-from tests.support.factory import synthesizer
-from tests.support.outputs import planned_once
+from tests.support.factory import planned_once, synthesizer
 
 LABELS = ("refund", "delivery")
 TASK = dpf.Task("tickets", "Write a ticket.", "Kind", "Ticket", LABELS)

@@ -52,7 +52,7 @@ ENDS = (
         "odds = math.exp(min(epsilon, _LARGEST_EXPONENT)) * prior",
         "odds = math.exp(min(epsilon, 9.0)) * prior",
         "a plan's odds bound what a reader may learn",
-        "tests/unit/test_guidance.py tests/report/test_promise.py",
+        "tests/planning/test_guidance.py tests/report/test_promise.py",
     ),
     Fault(
         "dpfewshot/backends/servers/llama_server.py",
@@ -115,7 +115,7 @@ ENDS = (
         "ending = _special(backend, behind, following)[:1]",
         "ending = list(backend.end_token_ids)[:1]",
         "no record writes a turn",
-        "tests/unit/test_chat.py",
+        "tests/prompts/test_chat.py",
     ),
     Fault(
         "dpfewshot/backends/llama_cpp/model.py",
@@ -129,14 +129,14 @@ ENDS = (
         "if set_up.task.chat else {}",
         "if set_up.task.chat and False else {}",
         "a run is continued with its own template",
-        "tests/unit/test_chat.py",
+        "tests/prompts/test_chat.py",
     ),
     Fault(
         "dpfewshot/generation/workers.py",
         "*prompts.between, *names)",
         "*names)",
         "a worker writes the synthesizer's turns",
-        "tests/unit/test_chat.py",
+        "tests/prompts/test_chat.py",
     ),
     Fault(
         "dpfewshot/prompts/writer.py",

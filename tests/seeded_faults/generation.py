@@ -140,7 +140,7 @@ LOOP_AND_PARTS = (
         "return functools.reduce(Amount.at_least, costs) if costs else None",
         "return min(costs) if costs else None",
         "a plan states the greatest epsilon of its parts",
-        "tests/unit/test_plans.py",
+        "tests/planning/test_plan.py",
     ),
     Fault(
         "dpfewshot/synthesizer.py",

@@ -15,14 +15,14 @@ SAMPLING_AND_NOISE = (
         "longest = longest[_changes(unit_of_run[longest])]",
         "longest = longest[:]",
         "a unit is in one part of the partition",
-        "tests/unit/test_sampling.py tests/records/test_units.py",
+        "tests/records/test_units.py",
     ),
     Fault(
         "dpfewshot/records/units.py",
         "longest = np.lexsort((label_of_run, -lengths, unit_of_run))",
         "longest = np.lexsort((label_of_run, unit_of_run))",
         "a unit has the label of most of its records",
-        "tests/unit/test_sampling.py tests/records/test_units.py",
+        "tests/records/test_units.py",
     ),
     Fault(
         "dpfewshot/records/index.py",
@@ -177,14 +177,14 @@ SAMPLING_AND_NOISE = (
         "below += tied - ones",
         "below += ones",
         "the size of a Poisson draw is binomial",
-        "tests/statistical/test_samplers.py tests/unit/test_poisson_draw.py",
+        "tests/statistical/test_samplers.py tests/unit/test_sampling.py",
     ),
     Fault(
         "csrc/draws.pxi",
         "unit = uniform_below(entropy, last + 1)",
         "unit = uniform_below(entropy, units)",
         "every subset of that size is equally likely",
-        "tests/statistical/test_samplers.py tests/unit/test_poisson_draw.py",
+        "tests/statistical/test_samplers.py tests/unit/test_sampling.py",
     ),
     Fault(
         "dpfewshot/sampling.py",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cache
 from typing import Any
+
+import pytest
 
 import dpfewshot as dpf
 from dpfewshot.backends import LogprobBackend
@@ -25,6 +28,9 @@ SETTINGS = PlanSettings(
     tokens_per_draw=1,
     record_token_cap=100,
 )
+
+planned_once = cache(plan_stratum)
+"""In place of `plan_stratum`, a function of frozen values that takes most of a synthesizer's time."""
 
 
 def synthesizer(
@@ -58,13 +64,15 @@ def synthesizer(
     checked = dpf.as_records(tickets() if records is None else records, unit=unit)
     if ledger is not None:
         given["account"] = account(ledger, checked, **given)
-    return kind(
-        task,
-        checked,
-        Sentence() if backend is None else backend,
-        **given,
-        settings=dpf.Settings(**chosen),
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpfewshot.planning.planner.plan_stratum", planned_once)
+        return kind(
+            task,
+            checked,
+            Sentence() if backend is None else backend,
+            **given,
+            settings=dpf.Settings(**chosen),
+        )
 
 
 def account(

@@ -12,21 +12,15 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import alembic.command  # noqa: F401 - it logs while it is imported: once a process
 import sqlalchemy  # noqa: F401 - its loggers get a level of their own when it is imported
 
-from dpfewshot.planning.planner import plan_stratum
-
 INPUTS = frozenset({"records.jsonl", "task.toml", "public.jsonl", "labels.txt"})
 
 Outputs = dict[str, str]
 """By what it is: "result", "error", "stdout", "stderr", "logs", "warnings", "file NAME", "tables of NAME"."""
-
-planned_once = cache(plan_stratum)
-"""In place of `plan_stratum`, a function of frozen values that takes most of the time."""
 
 _OF_THE_CLOCK = "It was measured: times are for the operator alone."
 _RANDOM = "The operating system's random bits."

@@ -1,12 +1,16 @@
+"""Which units a draw takes. The compiled Poisson draw is, bit for bit, Lemma 5 of docs/proofs/sampling.md."""
+
 import random
 from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dpfewshot as dpf
-from dpfewshot.records.units import Unit, each_a_unit, units, units_by_label
+from dpfewshot import _core
+from dpfewshot.records.units import each_a_unit
 from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, disjoint_parts
-from dpfewshot.values import Record
 
 
 def sampler(rate: Fraction, subsets: int = 4, records_per_prompt: int = 1) -> PoissonSampler:
@@ -66,29 +70,65 @@ def test_every_unit_is_in_exactly_one_of_the_disjoint_parts() -> None:
     assert [len(part) for part in disjoint_parts(each_a_unit([]), 3)] == [0, 0, 0]
 
 
-def partition(records: list[Record]) -> dict[str, list[Unit]]:
-    return {label: list(members) for label, members in units_by_label(records).items()}
+# ---- the twin of the compiled draw ------------------------------------------------------------------------
+
+WORDS = 512
+"""The core asks for so many words at once."""
 
 
-def test_a_record_without_a_unit_is_a_unit() -> None:
-    records = [Record("a", "x"), Record("a", "x"), Record("b", "y")]
-    assert partition(records) == {"x": [(records[0],), (records[1],)], "y": [(records[2],)]}
+class Words:
+    """64-bit words from a seed, in the order in which the core takes them."""
+
+    def __init__(self, seed: int) -> None:
+        self._bytes = random.Random(seed).randbytes
+        self._left: list[int] = []
+
+    def next(self) -> int:
+        if not self._left:
+            data = self._bytes(8 * WORDS)
+            self._left = [int.from_bytes(data[8 * i : 8 * i + 8], "little") for i in range(WORDS)]
+        return self._left.pop(0)
+
+    def below(self, bound: int) -> int:
+        while True:
+            high, low = divmod(self.next() * bound, 2**64)
+            if low >= 2**64 % bound:
+                return high
+
+    def bits(self, count: int) -> list[int]:
+        """`count` fair bits: the first ones of each word."""
+        words = [self.next() for _ in range(-(-count // 64))]
+        return [word >> (63 - i) & 1 for word in words for i in range(64)][:count]
 
 
-def test_a_unit_has_one_label_by_a_rule_that_looks_at_it_alone() -> None:
-    ann = [Record("1", "x", "ann"), Record("2", "y", "ann"), Record("3", "y", "ann")]
-    bob = [Record("4", "y", "bob"), Record("5", "x", "bob")]
-    assert partition([*ann, *bob]) == {"y": [(ann[1], ann[2])], "x": [(bob[1],)]}
+def twin(units: int, q: Fraction, subsets: int, words: Words) -> tuple[list[int], list[int]]:
+    below, tied, rest = 0, units, q
+    while tied and rest:
+        digit, rest = divmod(2 * rest, 1) if rest < 1 else (1, rest)  # 1 is 0.111...
+        ones = sum(words.bits(tied))
+        below, tied = (below + tied - ones, ones) if digit else (below, tied - ones)
+    drawn: set[int] = set()
+    for last in range(units - below, units):
+        unit = words.below(last + 1)
+        drawn.add(last if unit in drawn else unit)
+    return sorted(drawn), [words.below(subsets) for _ in drawn]
 
 
-def test_the_rule_does_not_change_with_the_neighbours() -> None:
-    ann = [Record("1", "x", "ann"), Record("2", "y", "ann")]
-    others = [Record(str(i), "y", f"u{i % 3}") for i in range(9)]
-    alone = partition(ann)
-    together = partition([*others[:4], ann[0], *others[4:], ann[1]])
-    assert alone["x"][0] in together["x"]
+@given(
+    st.integers(0, 400),
+    st.fractions(min_value=Fraction(1, 2**40), max_value=1, max_denominator=2**63),
+    st.integers(1, 40),
+    st.integers(0, 2**32),
+)
+def test_the_compiled_draw_is_its_twin(units: int, q: Fraction, subsets: int, seed: int) -> None:
+    source = random.Random(seed).randbytes
+    found = _core.poisson_subsets(units, q.numerator, q.denominator, subsets, source)
+    assert tuple(each.tolist() for each in found) == twin(units, q, subsets, Words(seed))
 
 
-def test_units_keep_the_order_of_their_first_record() -> None:
-    records = [Record("1", "x", "b"), Record("2", "x"), Record("3", "y", "a"), Record("4", "x", "b")]
-    assert list(units(records)) == [(records[0], records[3]), (records[1],), (records[2],)]
+@given(st.integers(1, 2**63 - 1), st.integers(0, 2**32))
+def test_rates_of_large_terms(denominator: int, seed: int) -> None:
+    q = Fraction(max(1, denominator // 3), denominator)
+    source = random.Random(seed).randbytes
+    found = _core.poisson_subsets(100, q.numerator, q.denominator, 3, source)
+    assert tuple(each.tolist() for each in found) == twin(100, q, 3, Words(seed))

@@ -168,16 +168,12 @@ def test_reasons_are_in_the_document() -> None:
         GenerationPlan.from_dict(plan.as_dict() | {"reasons": "why"})
 
 
-def test_a_plan_without_privacy_takes_one_draw() -> None:
-    plan = synthesizer(budget=NO_PRIVACY).plan
-    assert (plan.mechanism, plan.settings.tokens_per_draw) == ("gaussian", 40)
-    assert not synthesizer(budget=NO_PRIVACY).generate("refund").certified
-
-
-def test_the_decided_plan_generates_under_its_budget() -> None:
+def test_a_plan_without_privacy_takes_one_draw_and_another_keeps_its_budget() -> None:
+    made = synthesizer(budget=NO_PRIVACY)
+    assert (made.plan.mechanism, made.plan.settings.tokens_per_draw) == ("gaussian", 40)
+    assert not made.generate("refund").certified
     made = synthesizer().generate_all()
     assert all(one.certified for one in made)
-    assert made.plan_spend is not None
     assert made.plan_spend.epsilon <= BUDGET.epsilon
 
 
@@ -199,30 +195,13 @@ def test_presets_are_the_papers_settings() -> None:
         preset("tan", trec, BUDGET, 1000)
 
 
-def test_what_is_given_overrides_a_preset() -> None:
+def test_what_is_given_overrides_a_preset_and_published_accounting_takes_one() -> None:
     plan = synthesizer(preset="tang", prompts_per_draw=30).plan
     settings = plan.settings
     assert (plan.mechanism, settings.prompts_per_draw, settings.tokens_per_draw) == ("gaussian", 30, 1)
     assert plan.reasons == ()
-
-
-def test_published_accounting_takes_the_papers_settings() -> None:
     plan = synthesizer(sampling="fixed-size", accounting="published").plan
     assert (plan.mechanism, plan.settings.prompts_per_draw) == ("gaussian", 20)
-
-
-def test_a_plan_warns_of_noise_that_no_text_bears() -> None:
-    warned = synthesizer(budget=PrivacyBudget(0.1, 1e-6), shots_per_label=3).plan
-    (warning,) = warned.warnings
-    assert "makes little sense" in warning
-    assert "fewer shots" in warning
-    assert warned.as_dict()["warnings"] == [warning]
-    assert synthesizer(budget=PrivacyBudget(8.0, 1e-5), max_tokens=10).plan.warnings == ()
-    (softer,) = synthesizer(
-        prompts_per_draw=60, budget=PrivacyBudget(0.45, 1e-5), max_tokens=20
-    ).plan.warnings
-    assert softer.startswith("expect words out of place for ")
-    assert synthesizer(budget=NO_PRIVACY).plan.warnings == ()
 
 
 def test_a_holdout_leaves_fewer_prompts() -> None:

@@ -55,23 +55,19 @@ def test_fewer_tokens_on_a_draw_have_less_noise_with_as_many_prompts(prompts: in
 def test_a_long_text_is_planned_with_a_warning_and_a_short_one_without() -> None:
     assert planned(20, 40).warnings == ()
     (warning,) = planned(400, 40).warnings
-    assert "makes little sense" in warning
-    assert "with about 40 of 400 tokens out of place, and more above it" in warning
+    assert "about 40 of 400 tokens out of place, and more above it" in warning
     (warning,) = planned(20, 19).warnings
-    assert "words out of place" in warning
-    assert "with about 1 token in 25 out of place" in warning
-    assert "a smaller max_tokens" in warning
+    assert "about 1 token in 25 out of place" in warning
+    assert planned(20, 19).as_dict()["warnings"] == [warning]
 
 
-def with_epsilon(epsilon: float) -> GenerationPlan:
-    """A plan that costs nearly so much."""
-    return synthesizer(budget=dpf.PrivacyBudget(epsilon, 1e-5)).plan
-
-
-@pytest.mark.parametrize("epsilon", [0.01, 0.5, 4.0, 9.0, 12.0, 1000.0])
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 4.0, 9.1, 9.25, 12.0, 1000.0])
 def test_a_plan_says_how_sure_its_epsilon_lets_a_reader_become(epsilon: float) -> None:
-    """The percentage bounds the posterior of the exact odds, and is no further above than it is printed."""
-    made = with_epsilon(epsilon)
+    """The percentage bounds the posterior of the exact odds, and is no further above than it is printed.
+
+    It warns where one per cent sure may become ninety-nine.
+    """
+    made = synthesizer(budget=dpf.PrivacyBudget(epsilon, 1e-5)).plan
     (sentence,) = (one for one in made.notes if one.startswith(f"epsilon {epsilon_text(made.epsilon or 0)}"))
     found = re.search(r"at most ([\d.]+) % sure, delta aside", sentence)
     assert found is not None
@@ -79,14 +75,9 @@ def test_a_plan_says_how_sure_its_epsilon_lets_a_reader_become(epsilon: float) -
         odds = Decimal(made.epsilon or 0).exp()
         reached = 100 * odds / (1 + odds)
         assert reached <= Decimal(found[1]) <= min(reached + Decimal("0.1"), Decimal(100))
-
-
-def test_a_plan_warns_where_one_per_cent_sure_may_become_ninety_nine() -> None:
-    for epsilon in (1.0, 8.0, 9.1, 9.25, 20.0, 1000.0):
-        made = with_epsilon(epsilon)
-        odds = Decimal(made.epsilon or 0).exp() / 99
-        warned = [one for one in made.warnings if "protects hardly at all" in one]
-        assert len(warned) == (odds / (1 + odds) > Decimal("0.99"))
+    warned = [one for one in made.warnings if "protects hardly at all" in one]
+    odds /= 99
+    assert len(warned) == (odds / (1 + odds) > Decimal("0.99"))
 
 
 def test_a_plan_without_a_guarantee_says_nothing_of_odds() -> None:
