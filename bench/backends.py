@@ -248,7 +248,7 @@ class TimedLlamaCpp(LlamaCpp):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(packaged_model_path(), **settings)
-        self._loaded.library = self.library = TimedLibrary(self._loaded.library)
+        self._model.library = self.library = TimedLibrary(self._model.library)
         self.clock = Clock()
 
     def open_block(  # type: ignore[override]  # the block is timed

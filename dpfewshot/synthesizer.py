@@ -145,6 +145,7 @@ class Synthesizer:
         identity = {
             "budget": None if limit is None else dataclasses.asdict(limit),
             **columns_of(records).identity(),
+            "text_column": records.text,
             "vocabulary": backend.vocabulary_size,
         }
         self._generation = Generation(set_up, paying, told, identity)
@@ -176,6 +177,10 @@ class Synthesizer:
     def unfinished(self) -> bool:
         """Whether the account has a run of this plan, of whichever process, that nobody has finished."""
         return self._generation.unfinished
+
+    def has_run(self, name: str = "") -> bool:
+        """Whether the account has a run of this plan and name, finished or not, which `resume` continues."""
+        return self._generation.has_run(name)
 
     def compare(self, *, target_noise: float) -> list[Compared]:
         """Every mechanism and setting for these records and this budget, side by side. Spends nothing.
@@ -304,6 +309,8 @@ class Synthesizer:
         *,
         resume: bool | str,
     ) -> Demonstrations:
+        if not isinstance(resume, bool | str) or resume == "":  # type: ignore[redundant-expr]  # 1 begins another
+            raise InvalidPlan("resume must be True, False or the name of a run")
         if resume is not False:
             self._generation.resume("" if resume is True else resume)
         return release_all(self._generation, on_demonstration, stop, workers, resume=resume is not False)

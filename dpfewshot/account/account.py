@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import secrets
 import shlex
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any, Final, NamedTuple, Self, SupportsIndex
 
 from dpfewshot.account.amounts import LARGEST, Amount, Cost, in_words
-from dpfewshot.account.draws import COUNTED, NOT_COUNTED, DrawCounts, draws_in, granted
+from dpfewshot.account.draws import COUNTED, NOT_COUNTED, DrawCounts, draws_in, granted, released_in
 from dpfewshot.account.history import (
     CANCEL,
     CANCELLED,
@@ -19,6 +20,7 @@ from dpfewshot.account.history import (
     CHARGE,
     CHARGED,
     LEASE,
+    MOVES,
     OPEN,
     PAID,
     RELEASE,
@@ -412,10 +414,11 @@ class Account:
                 ledger's back.
         """
         with self._store.change() as change:
-            found = change.entry(entry)
-            events = change.events(entry, RESERVE, RESUME)
-            if found is None or found.draws is None or found.state not in (*OPEN, SETTLED) or not events:
+            found, events = change.entry(entry), change.events(entry)
+            if found is None or found.draws is None or found.state not in (*OPEN, SETTLED):
                 raise LedgerError(f"entry {entry} was {_state(found)}: it cannot be resumed")
+            if not _agrees(found, events):
+                raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
             reserved, facts = events[0], json.loads(events[0]["details"])
             plan = [self._counted(scope), Amount.of_cost(cost), json.loads(as_json(details))]
             if plan != [reserved["scope"], Amount(reserved["epsilon"], reserved["delta"]), plan_facts(facts)]:
@@ -423,7 +426,8 @@ class Account:
             given = Reserved(entry, facts[RESERVATION])
             if found.state == SETTLED:
                 return given, replace(found.draws, left=0)
-            totals, began = change.checked_totals(), draws_in(json.loads(events[-1]["details"]))
+            grants = [json.loads(event["details"]) for event in events if event["act"] in (RESERVE, RESUME)]
+            totals, began = change.checked_totals(), draws_in(grants[-1])
             if began is None or found.draws.lease != began.lease or found.draws.left > began.left:
                 raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
             draws = replace(found.draws, lease=lease)
@@ -552,6 +556,20 @@ def account_of_run(
 
 def _state(entry: Entry | None) -> str:
     return "never made" if entry is None else entry.state
+
+
+def _agrees(entry: Entry, events: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether an entry's row is what its events made of it: state, scope, cost, and what was released."""
+    acts = [event["act"] for event in events if event["act"] != RELEASE]
+    states = {RESERVE: RESERVED, **{act: after for act, (_, after) in MOVES.items()}, RESUME: CHARGED}
+    recorded = Counter(json.loads(event["details"])[RELEASED] for event in events if event["act"] == RELEASE)
+    return (
+        acts[:1] == [RESERVE]
+        and states.get(acts[-1]) == entry.state
+        and (events[0]["scope"], tally_of(events[0])) == (entry.scope, entry.tally)
+        and entry.draws is not None
+        and released_in(entry.draws.progress) == recorded
+    )
 
 
 def _drawing(found: Entry | None, entry: int) -> tuple[Entry, DrawCounts]:

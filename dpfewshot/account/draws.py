@@ -8,12 +8,15 @@ many records they drew (docs/decisions/ledger.md).
 
 from __future__ import annotations
 
+import json
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dpfewshot.account.history import LEASE, VERIFY, hash_of
+from dpfewshot.certificates import line_hash
 from dpfewshot.errors import BudgetExceeded, LedgerError
 
 USED_UP = "all draws of the plan are used: a further plan needs further budget"
@@ -145,6 +148,15 @@ def draws_of(row: Mapping[str, Any]) -> DrawCounts | None:
         raise LedgerError(f"the draws of entry {row['id']} were changed behind the ledger's back: {VERIFY}")
     key = None if row["run"] is None else RunKey(row["plan"], row["run"], row["stratum"])
     return DrawCounts(row["draws_left"], row["lease"], row["progress"], key)
+
+
+def released_in(progress: str) -> Counter[str] | None:
+    """The hashes of the lines in a run's progress, and how often each is there; None if it is no progress."""
+    try:
+        lines = json.loads(progress)["released"] if progress else []
+        return Counter(line_hash(line) for line in lines)
+    except (TypeError, ValueError, LookupError, AttributeError):
+        return None
 
 
 def granted(draws: DrawCounts | None) -> dict[str, object]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpfewshot.account.amounts import DELTA_SCALE, EPSILON_SCALE, Amount
-from dpfewshot.account.draws import DrawCounts, columns, draws_in, draws_of
+from dpfewshot.account.draws import DrawCounts, columns, draws_in, draws_of, released_in
 from dpfewshot.account.history import (
     CANCELLED,
     CHANGE_BUDGET,
@@ -297,9 +297,13 @@ def _value(name: str, value: object) -> str:
 
 def _other_draws(snapshot: Snapshot, replay: _Replay) -> Iterator[str]:
     """Compare entries' draws with those last granted; any fewer may be left, since draws are no events."""
+    recorded = snapshot.released
     for row in snapshot.entries:
         if row["id"] in replay.draws:
             yield from _other_draws_of(row, replay.draws[row["id"]])
+            lines = released_in(row["progress"] or "")
+            if row["progress"] and lines != recorded.get(row["id"], Counter()):
+                yield f"entry {row['id']} does not hold the demonstrations that its history says it released"
 
 
 def _other_draws_of(row: Row, granted: DrawCounts | None) -> Iterator[str]:

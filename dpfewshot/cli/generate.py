@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from dpfewshot.synthesizer import Synthesizer
 
 
+NEWEST: Final = "the newest"
+"""The value of --resume without a name."""
+
+
 @click.command()
 @takes(
     *(Data, Model, Budget, PlanOptions, AccountName, "output"),
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
 @click.option(
     "--resume",
     is_flag=False,
-    flag_value="",
+    flag_value=NEWEST,
     metavar="[NAME]",
     help="Continue the newest run of this plan in the account, or begin one. What it released is written and "
     "not paid for again. NAME tells runs of one plan apart, such as nights. Needs --ledger.",
@@ -57,6 +61,8 @@ def generate(
       dpfewshot generate ... --preset tang
     """
     output, ledger, prompts = project.output, project.account.ledger, project.settings.prompts_per_draw
+    if resume == "":
+        raise click.UsageError("--resume '' names no run: name one, or leave the name out")
     if resume is not None and ledger is None:
         raise click.UsageError("--resume needs --ledger, which keeps what a run has released")
     with (
@@ -86,8 +92,12 @@ def _release(
     synthesizer: Synthesizer, lines: _Lines, work: Mapping[str, Any], *, resume: str | None
 ) -> Demonstrations:
     """Generate and write all demonstrations. Ctrl-C tells what there is, what is spent, and how to resume."""
-    tell, planned = stages(), synthesizer.plan.demonstrations
-    tell(f"{'generating' if resume is None else 'resuming'} {counted(planned, 'demonstration')}")
+    tell, planned = stages(), counted(synthesizer.plan.demonstrations, "demonstration")
+    if resume is not None and not synthesizer.has_run("" if resume == NEWEST else resume):
+        tell("this account has no such run with these settings: a new one begins, and is paid for")
+        tell(f"generating {planned}")
+    else:
+        tell(f"{'generating' if resume is None else 'resuming'} {planned}")
     released = 0
 
     def on_demonstration(one: Demonstration) -> None:
@@ -95,14 +105,16 @@ def _release(
         released += 1
         lines.write(one, again=resume is not None)
         if not sys.stderr.isatty():  # which has a bar
-            tell(f"generated {released} of {planned}: {on_one_line(one.label)}")
+            tell(f"generated {released} of {synthesizer.plan.demonstrations}: {on_one_line(one.label)}")
 
     try:
         demonstrations = synthesizer.generate_all(
-            on_demonstration=on_demonstration, resume=False if resume is None else resume or True, **work
+            on_demonstration=on_demonstration,
+            resume=False if resume is None else resume == NEWEST or resume,
+            **work,
         )
     except KeyboardInterrupt:
-        there = lines.holding(released, planned)
+        there = lines.holding(released, synthesizer.plan.demonstrations)
         raise click.Abort(_interrupted(there, synthesizer.account)) from None
     tell("done")
     return demonstrations

@@ -11,6 +11,7 @@ from dataclasses import is_dataclass, replace
 from dpfewshot.account.account import Account
 from dpfewshot.account.draws import RunKey, new_lease
 from dpfewshot.account.history import OPEN
+from dpfewshot.account.memory import Entry
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import StopSignal, Worker
@@ -107,14 +108,25 @@ class Generation:
     @property
     def unfinished(self) -> bool:
         """Whether the account has a run of this plan, of whichever process, that nobody has finished."""
+        return any(entry.state in OPEN for entry in self._newest(""))
+
+    def has_run(self, name: str) -> bool:
+        """Whether the account has a run of this plan and name, finished or not."""
+        return bool(self._newest(name))
+
+    def _newest(self, name: str) -> list[Entry]:
         if self.account is None or not self.account.durable:
-            return False
-        return any(entry.state in OPEN for entry in self.account.run_of(self._plan_hash))
+            return []
+        return self.account.run_of(self._plan_of(name))
+
+    def _plan_of(self, name: str) -> str:
+        return _sha256([self._plan_hash, name]) if name else self._plan_hash
 
     def resume(self, name: str) -> None:
         """Continue the newest run of this plan and name in the ledger, or begin one.
 
-        Whoever held it draws no more. A synthesizer that has reserved for itself continues its own run.
+        Whoever held it draws no more. A synthesizer that has reserved for itself under this name continues
+        its own run, and leaves one of another name open.
 
         Args:
             name: of the run; empty for those that nobody named.
@@ -132,12 +144,16 @@ class Generation:
         with self.no_draws():
             for run in self.runs:
                 run.check_open()  # a closed one takes nothing from others
-            if any(run.reservation is not None for run in self.runs):
+            plan = self._plan_of(name)
+            begun = [run for run in self.runs if run.reservation is not None]
+            if begun and begun[0].key.plan == plan:
                 for run in self.runs:
-                    if run.away:  # a worker had it, and the ledger did not answer
+                    if run.reservation is None or run.away:  # the ledger may not have answered before
                         run.take_back()
                 return
-            plan = _sha256([self._plan_hash, name]) if name else self._plan_hash
+            for run in begun:
+                run.hand_over()
+                run.reservation, run.away = None, False
             found = {entry.number: entry.draws.key for entry in self.account.run_of(plan) if entry.draws}
             names = {key.run for key in found.values() if key is not None} or {new_lease()}
             for run in self.runs:

@@ -159,7 +159,7 @@ def _raise_first(made: Iterable[Future[None]]) -> None:
     raised = [error for each in made if (error := each.exception()) is not None]
     try:
         for error in sorted(raised, key=lambda error: isinstance(error, Stopped)):
-            raise error
+            raise error.with_traceback(None)  # whose frames hold the records
     finally:
         raised.clear()  # they hold this frame
 

@@ -390,7 +390,13 @@ class StratumRun:
             BudgetExceeded: the account does not allow it.
             LedgerError: it cannot be recorded; what was reserved is given back.
         """
-        reservation = Reservation.make(self.account, self.terms)
+        try:
+            reservation = Reservation.make(self.account, self.terms)
+        except LedgerError:
+            self.take_back()  # it may have been reserved all the same, and its answer lost
+            if self.reservation is None:
+                raise
+            return self.reservation
         self.reservation = reservation  # before observers are told: one may close the synthesizer
         try:
             self.observers.reserved(self.plan.scope, self.spend, self.plan.steps)

@@ -18,6 +18,7 @@ from dpfewshot.account.account import Account, Reserved
 from dpfewshot.account.draws import DrawCounts, RunKey
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.reservation import Reservation, Terms
+from dpfewshot.certificates import line_hash
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.accounts import make_account, outcome, spend
@@ -32,6 +33,8 @@ BUDGET = PrivacyBudget(4.0, 1e-5)
 COST = PrivacySpend(0.5, 1e-6)
 DRAWS = 8
 KEY = RunKey("plan", "run", 0)
+LINE = {"label": "refund"}
+DIGEST = line_hash(LINE)
 TERMS = Terms(COST, None, DRAWS, 1, 1.0, {}, draws_at_once=4, key=KEY)
 
 
@@ -218,7 +221,6 @@ def test_a_child_makes_no_draw_that_its_parent_charged(account: Account) -> None
 def test_a_resume_fences_off_whoever_held_the_entry(account: Account) -> None:
     run = Reservation.make(account, TERMS)
     run.draw()
-    run.released.append({"label": "refund"})
     later = Reservation.resume(account, TERMS, run.entry)
     assert (later.draws_left, later.identifier) == (4, run.identifier)
     for _ in range(3):
@@ -226,7 +228,7 @@ def test_a_resume_fences_off_whoever_held_the_entry(account: Account) -> None:
     with pytest.raises(LedgerError, match="draws no more"):
         run.draw()
     with pytest.raises(LedgerError, match="draws no more"):
-        run.release({"label": "refund"}, "0" * 64)
+        run.release(LINE, DIGEST)
     run.close()  # changes nothing: the entry is another run's
     later.draw()
     assert account.verify().ok
@@ -243,10 +245,10 @@ def test_draws_of_a_replaced_lease_do_not_come_back(account: Account) -> None:
 def test_a_settled_entry_says_what_was_released_and_draws_no_more(account: Account) -> None:
     run = Reservation.make(account, TERMS)
     run.draw()
-    run.release({"label": "refund"}, "0" * 64)
+    run.release(LINE, DIGEST)
     run.close()
     later = Reservation.resume(account, TERMS, run.entry)
-    assert (later.draws_left, later.released) == (0, [{"label": "refund"}])
+    assert (later.draws_left, later.released) == (0, [LINE])
     with pytest.raises(BudgetExceeded):
         later.draw()
     assert [row["act"] for row in account.history()][-1] == "settle"  # nobody's lease was replaced
@@ -305,9 +307,9 @@ def test_a_release_whose_answer_is_lost_is_recorded_once(account: Account) -> No
     run.draw()
     run.unfinished["refund"] = [1]
     with pytest.raises(LedgerError, match="lost"):
-        run.release({"label": "refund"}, "0" * 64)
+        run.release(LINE, DIGEST)
     assert run.unfinished == {"refund": [1]}
-    run.release({"label": "refund"}, "0" * 64)
+    run.release(LINE, DIGEST)
     assert run.unfinished == {}
     assert [row["act"] for row in account.history()].count("release") == 1
 

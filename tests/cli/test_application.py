@@ -82,7 +82,7 @@ def test_missing_and_broken_files(command: Run) -> None:
         ("--population Location", "LABEL=N"),
         ("--nosuchoption 1", "--nosuchoption"),
         ("--output /nowhere/at/all.jsonl", "cannot write"),
-        ("--resume", "--resume needs --output"),
+        ("--resume", "--resume needs --ledger"),
         ("--prompts-per-draw 21 --holdout 0", "--prompts-per-draw 20 would fit"),
         ("--prompts-per-draw 20", "holdout of 0.2 (0 uses all): --prompts-per-draw 16 would fit"),
         ("--max-tokens 0", "--max-tokens"),

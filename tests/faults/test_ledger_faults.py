@@ -246,7 +246,7 @@ def test_a_ledger_that_locks_after_the_last_draw_loses_no_demonstration(path: Pa
     undo[0]()
     drawn = len(released)
     assert made.generate("refund").token_count == len(released) == drawn
-    assert [row["act"] for row in account.history()][-3:] == ["reserve", "charge", "release"]
+    assert [row["act"] for row in account.history()][-4:] == ["reserve", "charge", "release", "settle"]
     assert account.verify().ok
 
 

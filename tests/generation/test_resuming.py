@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import dpfewshot as dpf
 from dpfewshot.account.account import Account
-from dpfewshot.account.draws import DrawCounts
+from dpfewshot.account.draws import DrawCounts, columns, draws_of
 from dpfewshot.account.reservation import Reservation
 from tests.support.resuming import (
     Dying,
@@ -93,6 +93,13 @@ def test_a_run_in_memory_cannot_be_resumed(options: dict[str, Any]) -> None:
     with pytest.raises(dpf.InvalidPlan, match="resume=True needs a ledger"):
         made.generate_all(resume=True)
     assert made.set_up.backend.draws == 0
+
+
+@pytest.mark.parametrize("resume", [1, "", None, b"night"])
+def test_what_names_no_run_is_refused(ledger: str, resume: Any) -> None:
+    with pytest.raises(dpf.InvalidPlan, match="the name of a run"):
+        synthesizer(ledger=ledger).generate_all(resume=resume)
+    assert acts(ledger) == ["create"]
 
 
 def test_an_interrupted_draw_is_lost_and_its_tokens_are_not(ledger: str) -> None:
@@ -268,6 +275,97 @@ def test_a_row_that_was_changed_behind_the_ledgers_back_is_refused(
         later.generate_all(resume=True)
     assert later.set_up.backend.draws == 0
     assert not dpf.open_account(ledger, "tickets").verify().ok
+
+
+def long_account(url: str) -> None:
+    """One whose history is too long to be verified before each act."""
+    with dpf.BudgetLedger.open(url) as opened:
+        found = opened.create("tickets", dpf.PrivacyBudget(1000.0, 0.1))
+        for _ in range(60):
+            found.cancel(found.reserve(None, dpf.PrivacySpend(0.001, 0.0), {}).entry)
+
+
+def test_a_cancelled_plan_that_was_put_back_is_not_resumed(
+    ledger: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long_account(ledger)
+
+    class Gone(Dying):
+        def next_token_logprobs(self, *_: Any) -> Any:
+            raise self.error
+
+    made, rows = synthesizer(Gone(), ledger=ledger), list[tuple[Any, ...]]()
+    cancel = Account.cancel
+
+    def copied(self: Account, entry: int) -> None:
+        with closing(sqlite3.connect(tmp_path / "budget.db")) as file:
+            rows.extend(file.execute("SELECT * FROM dpfewshot_entry WHERE id = ?", (entry,)).fetchall())
+        cancel(self, entry)
+
+    monkeypatch.setattr(Account, "cancel", copied)
+    with pytest.raises(dpf.BackendError):
+        made.generate_all()
+    with closing(sqlite3.connect(tmp_path / "budget.db")) as file, file:
+        places = ", ".join("?" * len(rows[0]))
+        file.execute(f"REPLACE INTO dpfewshot_entry VALUES ({places})", rows[0])  # noqa: S608
+    later = synthesizer(ledger=ledger)
+    with pytest.raises(dpf.LedgerError, match="changed behind the ledger's back"):
+        later.generate_all(resume=True)
+    assert later.set_up.backend.draws == 0
+
+
+def test_a_text_that_somebody_put_into_the_row_is_not_handed_out(ledger: str, tmp_path: Path) -> None:
+    long_account(ledger)
+    interrupted(7, ledger=ledger).close()
+    with closing(sqlite3.connect(tmp_path / "budget.db")) as file, file:
+        [number, row] = file.execute(
+            "SELECT id, progress FROM dpfewshot_entry WHERE progress LIKE '%my parcel is late%'"
+        ).fetchone()
+        [kept] = [entry for entry in account_rows(ledger) if entry["id"] == number]
+        forged = row.replace("my parcel is late", "call 555-0100")
+        told = replace(draws_of(kept) or DrawCounts(0, ""), progress=forged)
+        file.execute(
+            "UPDATE dpfewshot_entry SET progress = :progress, draws_hash = :draws_hash WHERE id = :id",
+            columns(told) | {"id": number},
+        )
+    with pytest.raises(dpf.LedgerError, match="changed behind the ledger's back"):
+        synthesizer(ledger=ledger).generate_all(resume=True)
+    assert "does not hold the demonstrations" in str(dpf.open_account(ledger, "tickets").verify().problems)
+
+
+def account_rows(url: str) -> list[dict[str, Any]]:
+    return dpf.open_account(url, "tickets").snapshot().entries
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_ledger_that_fails_in_the_middle_leaves_a_run_that_the_same_synthesizer_continues(
+    ledger: str, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    interrupted(7, ledger=ledger).close()
+    later, resume, calls = synthesizer(ledger=ledger), Account.resume, list[int]()
+
+    def once(self: Account, entry: int, *rest: Any) -> Any:
+        calls.append(entry)
+        if len(calls) == 2 and not after:
+            raise dpf.LedgerError("locked")
+        found = resume(self, entry, *rest)
+        if len(calls) == 2:
+            raise dpf.LedgerError("the answer was lost")
+        return found
+
+    monkeypatch.setattr(Account, "resume", once)
+    with pytest.raises(dpf.LedgerError):
+        later.generate_all(resume=True)
+    assert [one.text for one in later.generate_all(resume=True)] == ["my parcel is late"] * 2
+
+
+def test_another_name_is_another_run_of_the_same_synthesizer(ledger: str) -> None:
+    with dpf.BudgetLedger.open(ledger) as opened:
+        opened.create("tickets", dpf.PrivacyBudget(20.0, 1e-3))
+    made = synthesizer(ledger=ledger)
+    monday, tuesday = made.generate_all(resume="monday"), made.generate_all(resume="tuesday")
+    assert {one.certificate for one in monday}.isdisjoint({one.certificate for one in tuesday})
+    assert made.generate_all(resume="monday") == monday
 
 
 # ---- any course of interruptions -------------------------------------------------------------------------

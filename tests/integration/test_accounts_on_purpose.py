@@ -160,7 +160,7 @@ def test_looking_makes_no_file(path: Path) -> None:
             ledger.account("tickets")
     for _ in range(2):
         with pytest.raises(LedgerError, match=r"does not exist.*ledger create"):
-            synthesizer(url, "tickets")
+            dpf.open_account(url, "tickets")
     assert not list(path.parent.iterdir())
 
 

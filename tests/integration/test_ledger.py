@@ -263,7 +263,7 @@ def test_a_plan_reserves_exactly_its_cost(tmp_path: Path) -> None:
     made = factory.synthesizer(budget=PrivacyBudget(0.7, 1 / 896), ledger=f"sqlite:///{tmp_path}/exact.db")
     made.generate("refund")
     with BudgetLedger.open(f"sqlite:///{tmp_path}/exact.db") as opened:
-        account = opened.account("d")
+        account = opened.account("tickets")
         [entry] = account.export()["entries"]
         plan = made.plan.stratum_of("refund")
         assert (entry["epsilon_in_1e-12"], entry["delta_in_1e-18"]) == plan.cost

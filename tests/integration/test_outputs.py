@@ -34,8 +34,9 @@ from tests.support.neighbours import (
     rows,
     write,
 )
-from tests.support.outputs import Outputs, differences, outputs
+from tests.support.outputs import Outputs, differences, outputs, quick_garbage
 
+FIXTURES = (quick_garbage,)
 BACKEND = ("--backend", "tests.support.neighbours:Certain")
 SET_UP = (
     *("--task", "task.toml", "--records", "records.jsonl", *BACKEND, "--epsilon", str(EPSILON)),

@@ -38,8 +38,9 @@ from tests.support.neighbours import (
     Gone,
     Neighbouring,
 )
-from tests.support.outputs import Outputs, differences, outputs
+from tests.support.outputs import Outputs, differences, outputs, quick_garbage
 
+FIXTURES = (quick_garbage,)
 BUDGET = dpf.PrivacyBudget(EPSILON, 1e-5)
 LABEL_WORDS = tuple(word.strip() for word in WORDS[:2])
 """Words of the scripted model for the two labels."""
@@ -117,6 +118,8 @@ METHODS: dict[str, Call] = {
     "plan": lambda here: here.synthesizer().plan,
     "account": lambda here: _spent(here.synthesizer()),
     "spent": lambda here: here.synthesizer().spent,
+    "unfinished": lambda here: here.synthesizer().unfinished,
+    "has_run": lambda here: here.synthesizer().has_run("night"),
     "compare": lambda here: here.synthesizer().compare(target_noise=1.0),
     "probe": lambda here: here.synthesizer().probe(0.01),
     "generate": lambda here: here.synthesizer().generate("delivery"),

@@ -176,17 +176,20 @@ def test_what_a_resumed_run_repeats_word_for_word_is_recorded_again(make: Make, 
 
 def test_only_the_holder_of_the_lease_records(account: dpf.Account) -> None:
     entry = account.reserve(None, Amount(10**11, 0), {"steps": 2}, DrawCounts(2, "first")).entry
+    lines = [{"text": "one"}, {"text": "one"}, {"text": "two"}]
+    hashes = [line_hash(line) for line in lines]
+    one, two, three = (json.dumps({"released": lines[:count]}) for count in (1, 2, 3))
     with pytest.raises(dpf.LedgerError, match="never charged"):
-        account.record_release(entry, "first", "ab" * 32, "one")
+        account.record_release(entry, "first", hashes[0], one)
     account.draw(entry, "first")
-    account.record_release(entry, "first", "ab" * 32, "one")
-    account.record_release(entry, "first", "ab" * 32, "one")  # the same call again
-    account.record_release(entry, "first", "ab" * 32, "two")
+    account.record_release(entry, "first", hashes[0], one)
+    account.record_release(entry, "first", hashes[0], one)  # the same call again
+    account.record_release(entry, "first", hashes[1], two)
     account.resume(entry, None, Amount(10**11, 0), {"steps": 2}, "second")
     with pytest.raises(dpf.LedgerError, match="resumed by another run"):
-        account.record_release(entry, "first", "cd" * 32, "three")
+        account.record_release(entry, "first", hashes[2], three)
     account.settle(entry, "second")
-    account.record_release(entry, "second", "cd" * 32, "three")  # drawn before, and paid for
+    account.record_release(entry, "second", hashes[2], three)  # drawn before, and paid for
     released = [row["details"]["line_sha256"] for row in account.history() if row["act"] == "release"]  # type: ignore[index]
-    assert released == ["ab" * 32, "ab" * 32, "cd" * 32]
+    assert released == hashes
     assert account.verify().problems == ()

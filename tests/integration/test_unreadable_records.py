@@ -318,7 +318,7 @@ VERBS: dict[str, Callable[[Here], object]] = {
 }
 
 TAKEN_BY: dict[str, Callable[[str], bool]] = {
-    "hash": lambda verb: "holdout" in verb,
+    "hash": lambda verb: "holdout" in verb or "parts" in verb,
     "compare": lambda verb: verb == "choose for free labels",
     # A prompt of several records has one answer: the lemmas count that, and nothing is unread.
     "answer": lambda verb: "several" not in verb,
@@ -365,10 +365,6 @@ def outcome(verb: str, step: Step | None, *, masked: bool = False) -> Outcome:
             step.fails(patch)
         if verb != "audit canary":  # which tests the draws
             patch.setattr(_core, "poisson_subsets", everybody)
-            patch.setattr(
-                "dpfewshot.generation.set_up.disjoint_parts",
-                lambda units, parts, _: [np.arange(part, units, parts) for part in range(parts)],
-            )
         here = Here(records, folder, dpf.Account.in_memory(BUDGET))
         try:
             result = repr(VERBS[verb](here))

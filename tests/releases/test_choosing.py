@@ -304,7 +304,7 @@ def test_records_without_answers_say_nothing() -> None:
         ({"candidates": []}, "0 candidates"),
         ({"candidates": None}, "candidates must be a list of prompts"),
         ({"budget": dpf.NO_PRIVACY}, "budget must be a PrivacyBudget, not NoPrivacy"),
-        ({"budget": None, "ledger": None}, "budget must be a PrivacyBudget, not NoneType"),
+        ({"budget": None, "account": None}, "budget must be a PrivacyBudget, not NoneType"),
         ({"holdout": ""}, "holdout must be a number"),
         ({"holdout": []}, "holdout must be a number"),
         ({"holdout": False}, "holdout must be a number"),

@@ -130,8 +130,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/stratum.py",
-        "self.lock, self.reservation = threading.RLock(), None",
-        "self.lock = threading.RLock()",
+        "self.lock, self.reservation, self.away = threading.RLock(), None, False",
+        "self.lock, self.away = threading.RLock(), False",
         "a forked child does not draw from its parent's plan",
         "tests/integration/test_service.py tests/generation/test_interruptions.py",
     ),

@@ -32,7 +32,7 @@ def permit(uses: int = DRAWS) -> Permit:
 def test_the_choice_is_permute_and_flip_at_the_full_rate() -> None:
     steps = np.array([round(score * GRID) for score in SCORES], dtype=np.int64)
     allowed = permit()
-    chosen = [Selection(RATE).release(steps, allowed) for _ in range(DRAWS)]
+    chosen = [Selection(RATE).choose(steps, allowed) for _ in range(DRAWS)]
     observed = np.bincount(chosen, minlength=len(SCORES))
 
     def fit(rate: Fraction) -> float:
@@ -46,7 +46,7 @@ def test_the_choice_is_permute_and_flip_at_the_full_rate() -> None:
 def test_measured_counts_have_discrete_laplace_noise() -> None:
     counts = np.array([[3 * GRID, 0], [7 * GRID, 11]], dtype=np.int64)
     allowed = permit()
-    noise = np.array([Measurement(RATE).release(counts, allowed) - counts / GRID for _ in range(2500)])
+    noise = np.array([Measurement(RATE).measure(counts, allowed) - counts / GRID for _ in range(2500)])
     for cell in noise.reshape(-1, 4).T:
         assert stats.kstest(cell, stats.laplace(scale=2).cdf).pvalue > IMPOSSIBLE
 
@@ -62,10 +62,10 @@ def test_measured_counts_have_discrete_laplace_noise() -> None:
 
 def test_nothing_is_released_without_leave() -> None:
     counts = np.zeros(2, dtype=np.int64)
-    for kind in (Selection, Measurement):
+    for release in (Selection(RATE).choose, Measurement(RATE).measure):
         for refused in (Permit(1, 1.0), permit(0)):
             with pytest.raises(dpf.BudgetExceeded):
-                kind(RATE).release(counts, refused)
+                release(counts, refused)
 
 
 CASES = [
@@ -128,7 +128,7 @@ def test_peeling_follows_permute_and_flip_round_by_round() -> None:
     epsilon, count = Fraction(3, 2), 2
     mechanism = _NoisyMax(CANDIDATES, count, float(epsilon))
     permit = Permit(DRAWS * count, float(count / epsilon))
-    released = [tuple(mechanism.release(VOTES, permit, None)) for _ in range(DRAWS)]
+    released = [tuple(mechanism.choose(VOTES, permit, None)) for _ in range(DRAWS)]
     assert fit_of_pairs(released, epsilon / count) > IMPOSSIBLE
     assert fit_of_pairs(released, Fraction(9, 10) * epsilon / count) < IMPOSSIBLE
     assert fit_of_pairs(released, epsilon) < IMPOSSIBLE  # every round with the whole ε
@@ -142,7 +142,7 @@ def tail(noise: int, epsilon: float) -> float:
 def times_released(votes: int, epsilon: float, delta: float, count: int = DRAWS) -> int:
     """Of so many labels with so many votes each, in one release: their noise is independent."""
     alike = {f"label {i}": votes for i in range(count)}
-    return len(_StabilityHistogram(count, epsilon, delta).release(alike, Permit(1, 1 / epsilon), None))
+    return len(_StabilityHistogram(count, epsilon, delta).choose(alike, Permit(1, 1 / epsilon), None))
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 0.05), (0.3, 0.2)])

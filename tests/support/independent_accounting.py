@@ -242,12 +242,18 @@ class _Inversion:
 
     def __init__(self, laws: tuple[Law, ...], epsilon: float, near: float) -> None:
         self.laws, self.epsilon, self.negligible = laws, epsilon, False
-        nodes = [law.nodes(0.0) for law in laws]
-        self._logs = [
-            (losses, _log(weights), law.steps) for (losses, weights), law in zip(nodes, laws, strict=True)
-        ]
+        self._resolve(0.0)
         self.order = self._line(near)
         self.period = self._period(near)
+
+    def _resolve(self, order: float) -> None:
+        """Take nodes between which a tilt of this order hardly changes: its mass may be next to an edge."""
+        self._resolved = order
+        nodes = [law.nodes(order) for law in self.laws]
+        self._logs = [
+            (losses, _log(weights), law.steps)
+            for (losses, weights), law in zip(nodes, self.laws, strict=True)
+        ]
 
     def log_moment(self, order: float) -> float:
         return sum(steps * float(logsumexp(order * losses + logs)) for losses, logs, steps in self._logs)
@@ -268,8 +274,11 @@ class _Inversion:
         low, high = 0.0, 1.0 / math.sqrt(variance)
         while self._slopes(high)[0] < self.epsilon:
             if self.log_moment(high) - high * self.epsilon < math.log(near) - DIGITS:
-                self.negligible = True
-                return high
+                if self._resolved >= high:
+                    self.negligible = True
+                    return high
+                self._resolve(high)
+                continue
             low, high = high, 2 * high
         for _ in range(30):
             middle = (low + high) / 2

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import alembic.command  # noqa: F401 - it logs while it is imported: once a process
+import pytest
 import sqlalchemy  # noqa: F401 - its loggers get a level of their own when it is imported
 
 INPUTS = frozenset({"records.jsonl", "task.toml", "public.jsonl", "labels.txt"})
@@ -39,6 +40,16 @@ NOT_COMPARED = (
     (r"\b0x[0-9a-f]+\b", "Where an object is in memory."),
 )
 """What differs between two runs on the same data, and why it says nothing of a record."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_garbage() -> Iterator[None]:
+    """Lets `outputs` collect garbage in no time: what was there before is not looked at again."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
 
 NOT_HEARD: Mapping[str, str] = {
     "Pool recreating": "A ledger that nobody holds any more was closed, when the garbage collector found it.",

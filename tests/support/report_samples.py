@@ -51,8 +51,9 @@ def account(folder: Path, plans: int = 6, suffix: str = "") -> Account:
         cost, lease = PrivacySpend(6.0 / plans, 1e-6 / plans), f"lease {number}"
         entry = account.reserve(scope, cost, details, DrawCounts(4, lease)).entry
         account.draw(entry, lease)
-        for place, one in enumerate(demonstrations()[2 * number : 2 * number + 2]):
-            account.record_release(entry, lease, line_hash(one.as_line()), f"{place + 1} of 2")
+        lines = [one.as_line() for one in demonstrations()[2 * number : 2 * number + 2]]
+        for count, line in enumerate(lines, start=1):
+            account.record_release(entry, lease, line_hash(line), json.dumps({"released": lines[:count]}))
     account.cancel(
         account.reserve("support: Refund", PrivacySpend(0.5, 0.0), {"mechanism": "gaussian"}).entry
     )

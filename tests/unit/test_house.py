@@ -5,6 +5,7 @@ import configparser
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -36,9 +37,14 @@ MAY_SEE_THE_CORE = {
 """Who draws records, who releases tokens, and who looks whether the core is well."""
 
 
+@cache
+def nodes_of(source: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(source.read_text(encoding="utf-8"))))
+
+
 def imports_of(source: Path) -> set[str]:
     names: set[str] = set()
-    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+    for node in nodes_of(source):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -52,11 +58,10 @@ def test_only_sampling_and_mechanisms_reach_the_compiled_core() -> None:
 
 
 def callers_of(call: re.Pattern[str], folder: str) -> set[str]:
-    root = PACKAGE.parent
     return {
-        str(source.relative_to(root))
-        for source in sorted((root / folder).rglob("*.py"))
-        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8")))
+        str(source.relative_to(ROOT))
+        for source in sorted((ROOT / folder).rglob("*.py"))
+        for node in nodes_of(source)
         if isinstance(node, ast.Call) and call.fullmatch(ast.unparse(node.func))
     }
 
