@@ -181,16 +181,6 @@ def noisy_sum_around(
     return released + np.asarray(centre) * prompts
 
 
-def noisy_argmax_of_probabilities(const float[:, ::1] logprobs, scale, source=None):
-    """The index of the largest coordinate of `noisy_sum_of_probabilities`; ties go to the lower index.
-
-    Neither the sum nor the noisy sum leaves this function.
-    """
-    if logprobs.shape[1] == 0:
-        raise ValueError("the support is empty")
-    return int(np.argmax(noisy_sum_of_probabilities(logprobs, scale, source)))
-
-
 def noisy_argmax_of_max_normalised(const float[:, ::1] logprobs, numerator, denominator, source=None):
     """Report noisy max: the largest of `sum_of_max_normalised` + exponential noise.
 

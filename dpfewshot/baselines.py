@@ -167,6 +167,7 @@ class _Continuation:
             relation=Relation.ADD_REMOVE,
             mechanism=_INSTRUCTION_ONLY,
             fields=self.loop.layout.fields_of(text),
+            finished=draft.finished,
         )
 
     def _written(self, prompts: LabelPrompts) -> tuple[Draft | ShapedDraft, int]:

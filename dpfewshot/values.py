@@ -304,6 +304,8 @@ class Demonstration:
         text: the synthetic text.
         label: the label that it demonstrates.
         token_count: tokens released for it.
+        finished: whether the model ended it. Else it was cut at `max_tokens`, and after its last whole
+            sentence if it has one.
         certified: whether (ε, δ) holds. False for baselines, seeded runs and batch-variant backends.
         spent: what the whole plan reserved; None if `private` is false.
         relation: the neighbouring relation of the guarantee, "add-remove", "zero-out" or "replace-one".
@@ -322,6 +324,7 @@ class Demonstration:
     mechanism: str
     certificate: Certificate | None = None
     fields: Mapping[str, str] = field(default_factory=dict, hash=False)
+    finished: bool = True
 
     def as_line(self) -> dict[str, object]:
         """The object of an output line, which the command line writes as JSON."""
@@ -334,6 +337,7 @@ class Demonstration:
             "certified": self.certified,
             "mechanism": self.mechanism,
             "tokens": self.token_count,
+            "finished": self.finished,
             **({} if self.certificate is None else {"certificate": self.certificate.as_dict()}),
             **({"fields": dict(self.fields)} if self.fields else {}),
         }

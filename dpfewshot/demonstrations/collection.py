@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import datasets
     import pandas as pd
 
-COLUMNS = ("text", "label", "epsilon", "delta", "relation", "certified", "mechanism", "tokens")
+COLUMNS = ("text", "label", "epsilon", "delta", "relation", "certified", "mechanism", "tokens", "finished")
 """The keys of a line, in order; `Demonstration.as_line` writes them, and "fields" if a text has several."""
 
 CERTIFICATE: Final = "certificate"
@@ -308,7 +308,7 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
     amounts = [line[name] for name in ("epsilon", "delta")]
     spends = all(type(amount) in _NUMBERS and 0 <= amount <= sys.float_info.max for amount in amounts)
     whole = (
-        type(line["tokens"]) is int and 0 <= line["tokens"] < 1 << 63 and isinstance(line["certified"], bool)
+        type(line["tokens"]) is int and 0 <= line["tokens"] < 1 << 63 and all(isinstance(line[name], bool) for name in ("certified", "finished"))
     )
     if not (all(isinstance(each, str) for each in strings) and whole and spends == line["certified"]):
         raise ValueError("a value has the wrong type")
@@ -324,6 +324,7 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
         mechanism=line["mechanism"],
         certificate=Certificate.from_dict(line[CERTIFICATE]) if CERTIFICATE in line else None,
         fields=fields,
+        finished=line["finished"],
     )
 
 

@@ -6,6 +6,7 @@ words, so it is post-processing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -15,6 +16,11 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.backends.text import text_of, whole_text
 from dpfewshot.backends.token_automaton import TokenAutomaton
 from dpfewshot.tasks.layout import BLANK_LINE, TextLayout, on_lines, on_one_line
+
+_SENTENCE_END = re.compile(
+    r"""(?:(?<!\b[A-Z])(?<!\b[A-Z][a-z])(?<!\bMrs)\.|[!?…])[.!?…]*["'”’)\]]*(?!\S)|[。！？][」』”）]*"""
+)
+"""A full stop after "J", "Dr" or "Mrs" ends no sentence."""
 
 SupportRule = Callable[[NDArray[np.float32], frozenset[int]], list[int]]
 """A mechanism's `Release.support`: the candidates among the tokens of a row that are not excluded."""
@@ -31,6 +37,7 @@ class Draft:
         layout: of the task's texts.
         ends: the backend's `ending_tokens`.
         further: the tokens between two fields (`LabelPrompts.further`); needed for the context alone.
+        earlier: the first tokens of texts of this label that were released before: this one opens otherwise.
         released: the tokens so far.
 
     Attributes:
@@ -44,10 +51,12 @@ class Draft:
         ends: frozenset[int],
         *,
         further: Sequence[Sequence[int]] = (),
+        earlier: Sequence[Sequence[int]] = (),
         released: Iterable[int] = (),
     ) -> None:
         self.context: list[int] = []
         self._backend, self._layout, self._ends, self._further = backend, layout, ends, further
+        self._earlier = earlier
         self._fields: list[list[int]] = [[]]
         for token in released:
             self.add(token)
@@ -59,11 +68,19 @@ class Draft:
 
     @property
     def excluded(self) -> frozenset[int]:
-        """The tokens that may not come next: an end as a field's first token, and what repeats an n-gram."""
-        if not self._fields[-1]:
+        """The tokens that may not come next.
+
+        An end as a field's first token, what repeats an n-gram, and what opens the text as an earlier one.
+        """
+        field, size = self._fields[-1], self._layout.no_repeat_ngram_size
+        if not field:
             return self._ends
-        size = self._layout.no_repeat_ngram_size
-        return repeating(self._fields[-1], size) - self._ends if size else frozenset()
+        if not size:
+            return frozenset()
+        repeated = repeating(field, size)
+        if len(self._fields) == 1 and len(field) == size - 1:
+            repeated |= {each[size - 1] for each in self._earlier if list(each[: size - 1]) == field}
+        return repeated - self._ends
 
     def support(self, rule: SupportRule, public_logprobs: NDArray[np.float32], left: int) -> list[int]:  # noqa: ARG002 - any text may end where it is cut off
         """The candidates for the next token.
@@ -94,9 +111,14 @@ class Draft:
         return continuing
 
     def text(self) -> str:
-        """The text of the demonstration, without what ends it; fields that were not reached are empty."""
+        """The text of the demonstration, without what ends it; fields that were not reached are empty.
+
+        A field that was not finished is cut after its last whole sentence, if it has one.
+        """
         written = self._fields[: len(self._layout.fields)]
         values = [self._value(tokens) for tokens in written]
+        if not self.finished:
+            values[-1] = whole_sentences(values[-1])
         if len(self._layout.fields) == 1:
             return values[0]
         unreached = [""] * (len(self._layout.fields) - len(values))
@@ -114,6 +136,19 @@ class Draft:
             return on_lines(BLANK_LINE.split(written, maxsplit=1)[0])
         value = text_of(self._backend, tokens, self._ends)
         return on_one_line(value) if len(self._layout.fields) > 1 else value
+
+
+def whole_sentences(text: str) -> str:
+    """The text up to its last sentence end; all of it where it has none.
+
+    Example:
+        >>> whole_sentences("I lost my card. Please send me a n")
+        'I lost my card.'
+        >>> whole_sentences("where is my new ca")
+        'where is my new ca'
+    """
+    ends = [found.end() for found in _SENTENCE_END.finditer(text)]
+    return text[: ends[-1]] if ends else text
 
 
 def repeating(tokens: Sequence[int], size: int) -> frozenset[int]:

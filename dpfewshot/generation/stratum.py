@@ -314,6 +314,7 @@ class StratumRun:
             prompts=set_up.writer.for_label(label),
             max_tokens=max_tokens,
             released=released,
+            earlier=[one.text for one in self.released if one.label == label],
             stop=stop,
         )
         with closing(tokens):
@@ -322,7 +323,8 @@ class StratumRun:
 
     def _recorded(self, reservation: Reservation, label: str, released: Sequence[int]) -> Demonstration:
         """The demonstration of these tokens, once the ledger has recorded it."""
-        text = self.set_up.loop.text_of(released)
+        draft = self.set_up.loop.draft(released)
+        text = draft.text()
         made = Demonstration(
             text=text,
             label=label,
@@ -333,6 +335,7 @@ class StratumRun:
             mechanism=self.set_up.mechanism.name,
             fields=self.set_up.task.layout.fields_of(text),
             certificate=self._certificate(reservation),
+            finished=draft.finished,
         )
         line = made.as_line()
         try:

@@ -54,6 +54,7 @@ class TokenLoop:
         prompts: LabelPrompts,
         max_tokens: int,
         released: list[int],
+        earlier: Sequence[str] = (),
         stop: StopSignal | None = None,
     ) -> Generator[int]:
         """Release the tokens of one demonstration, with the one that ends it if there is one.
@@ -68,6 +69,7 @@ class TokenLoop:
             prompts: write the prompts of the label.
             max_tokens: T_max.
             released: the tokens of an interrupted demonstration, which none of them ends; else empty.
+            earlier: texts of the label that were released before, from which this one differs.
             stop: checked before each draw and after each token.
 
         Raises:
@@ -79,7 +81,7 @@ class TokenLoop:
             Stopped: it was.
         """
         stop = stop or StopSignal()
-        draft = self.draft(released, prompts.further)
+        draft = self.draft(released, prompts.further, earlier)
         suffix = [*prompts.public_suffix, *draft.context]
         left = max_tokens - len(released)
         left += draft.written_left(left)  # names are appended and never drawn, and so is what a schema forces
@@ -120,10 +122,6 @@ class TokenLoop:
                 "nothing is drawn"
             )
 
-    def text_of(self, released: Sequence[int]) -> str:
-        """The demonstration's text, without what ends it."""
-        return self.draft(released).text()
-
     def ended(self, released: Sequence[int]) -> bool:
         """Whether these tokens end a demonstration."""
         return self.draft(released).finished
@@ -145,12 +143,20 @@ class TokenLoop:
         return self.automaton.fingerprint if self.automaton else ""
 
     def draft(
-        self, released: Sequence[int] = (), further: Sequence[Sequence[int]] = ()
+        self,
+        released: Sequence[int] = (),
+        further: Sequence[Sequence[int]] = (),
+        earlier: Sequence[str] = (),
     ) -> Draft | ShapedDraft:
         """A demonstration that consists of these tokens so far; see `Draft`."""
         if self.automaton is not None:
             return ShapedDraft(self.automaton, released)
-        return Draft(self.backend, self.layout, self.ends, further=further, released=released)
+        size = self.layout.no_repeat_ngram_size
+        tokens = [self.backend.tokenize(f" {self.layout.values(text)[0]}") for text in earlier]
+        opened = [each for each in tokens if len(each) >= size]
+        return Draft(
+            self.backend, self.layout, self.ends, further=further, earlier=opened, released=released
+        )
 
 
 def _answer(block: PromptBlock, rows: int, support: Tokens | None) -> Logprobs:

@@ -32,6 +32,7 @@ from dpfewshot.accounting.events import PublishedAccounting, combined_multiplier
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, RowChange, check_range
+from dpfewshot.mechanisms.decoding import CONTRAST
 from dpfewshot.mechanisms.gaussian import (
     GaussianMechanism,
     nearest_distribution,
@@ -66,9 +67,10 @@ class AdaDPSyn(GaussianMechanism):
         temperature: 0 releases the largest coordinate of the last noisy mean. Above 0, a token is drawn
             from it.
         top_p: the nucleus of that draw, in (0, 1].
+        contrast: α in [0, 1], how much of the public prediction is taken off the noisy one; 0 is the paper's.
 
     Raises:
-        InvalidPlan: temperature or top_p outside its range. `check` refuses the rest.
+        InvalidPlan: temperature, top_p or contrast outside its range. `check` refuses the rest.
     """
 
     name: ClassVar[str] = "adadpsyn"
@@ -83,6 +85,7 @@ class AdaDPSyn(GaussianMechanism):
     top_k: int | None = 100
     temperature: float = 0.0
     top_p: float = 1.0
+    contrast: float = CONTRAST
 
     @staticmethod
     def preset(task: str, *, epsilon: float) -> AdaDPSyn:
@@ -166,8 +169,9 @@ class _Release(BaseRelease):
     def choose(self, predictions: Predictions) -> int:
         """Algorithm 1: find a good radius, refine a mean within it, and take the mean's token."""
         rows = predictions.private
-        mean = self._refined_mean(rows, self._good_radius(rows))
-        return self.settings.decoding.choose(mean, self.random_source)
+        total, noise = self._refined_mean(rows, self._good_radius(rows))
+        one = float(_core.grid) * self.prompts
+        return self.settings.decoding.token(total / one, predictions.public, noise / one, self.random_source)
 
     def _good_radius(self, logprobs: NDArray[np.float32]) -> float:
         """Algorithm 4, GoodRadius: bisect [0, √2/2] by noisy values of L, to a width below θ = 0.1."""
@@ -184,8 +188,8 @@ class _Release(BaseRelease):
                 low = middle
         return (low + high) / 2
 
-    def _refined_mean(self, logprobs: NDArray[np.float32], radius: float) -> NDArray[np.int64]:
-        """Algorithms 3 and 5: M times the noisy mean, in grid steps, projected on a shrinking ball."""
+    def _refined_mean(self, logprobs: NDArray[np.float32], radius: float) -> tuple[NDArray[np.int64], int]:
+        """Algorithms 3 and 5: M times the noisy mean, projected on a shrinking ball, and its noise, in grid steps."""
         settings = self.settings
         squared = Fraction(self.row_change.rows)
         scale = noise_scale(settings.mean_multiplier, squared, _core.grid)
@@ -201,7 +205,7 @@ class _Release(BaseRelease):
             squared = squared_clip_sensitivity(ball, self.row_change, _core.grid)
             scale = noise_scale(settings.mean_multiplier, squared, _core.grid)
             total = _core.noisy_sum_around(logprobs, centre, ball, self.prompts, scale, self.random_source)
-        return total
+        return total, scale
 
     def _covers(self, logprobs: NDArray[np.float32], centre: NDArray[np.int64], radius: float) -> bool:
         """Whether the ball holds μM rows, according to a noisy count."""
@@ -271,4 +275,4 @@ def published(task: str, *, epsilon: float) -> Preset:
         )
     mean, rounds, radius, coverage = _TABLES[name][EPSILONS.index(int(epsilon))]
     margin, prompts, records_per_prompt = _SETTINGS[name]
-    return Preset(AdaDPSyn(radius, mean, coverage, rounds, margin), prompts, records_per_prompt)
+    return Preset(AdaDPSyn(radius, mean, coverage, rounds, margin, contrast=0), prompts, records_per_prompt)

@@ -23,19 +23,9 @@ from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.accounting.events import Event, FixedSizeGaussian, PoissonGaussian, PublishedAccounting
-from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
-from dpfewshot.mechanisms.base import (
-    BaseRelease,
-    Draws,
-    Mechanism,
-    Predictions,
-    Release,
-    RowChange,
-    check_range,
-)
-
-_UNIFORM = 2**53
+from dpfewshot.mechanisms.base import BaseRelease, Draws, Mechanism, Predictions, Release, RowChange
+from dpfewshot.mechanisms.decoding import CONTRAST, Decoding
 
 
 class GaussianMechanism(Mechanism):
@@ -44,10 +34,12 @@ class GaussianMechanism(Mechanism):
     Attributes:
         temperature: of the decoding.
         top_p: of the decoding.
+        contrast: of the decoding.
     """
 
     temperature: float
     top_p: float
+    contrast: float
 
     def __post_init__(self) -> None:
         _ = self.decoding
@@ -55,7 +47,7 @@ class GaussianMechanism(Mechanism):
     @property
     def decoding(self) -> Decoding:
         """How the token follows from the noisy vector."""
-        return Decoding(self.temperature, self.top_p)
+        return Decoding(self.temperature, self.top_p, self.contrast)
 
     def event(self, draws: Draws, noise_multiplier: float) -> Event:
         """One Gaussian release on each draw for all queries of a token: R tokens are one release at σ/√R.
@@ -81,9 +73,10 @@ class Gaussian(GaussianMechanism):
         temperature: 0 releases the largest noisy coordinate. Above 0, a token is drawn from the noisy
             vector, all of which the analysis covers.
         top_p: the nucleus of that draw, in (0, 1].
+        contrast: α in [0, 1], how much of the public prediction is taken off the noisy one; 0 is the paper's.
 
     Raises:
-        InvalidPlan: temperature or top_p outside its range.
+        InvalidPlan: temperature, top_p or contrast outside its range.
     """
 
     name: ClassVar[str] = "gaussian"
@@ -91,6 +84,7 @@ class Gaussian(GaussianMechanism):
     top_k: int | None = 100
     temperature: float = 0.0
     top_p: float = 1.0
+    contrast: float = CONTRAST
 
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float:
         """σ·Δ/M, the standard deviation on each coordinate of the mean probability."""
@@ -101,48 +95,53 @@ class Gaussian(GaussianMechanism):
     ) -> Release:
         """See `Mechanism.start`."""
         # Rows have norm at most 1 and no negative coordinate: Δ² is the number of rows in the change.
-        return _Release(self.top_k, noise_multiplier, random_source, draws.row_change.rows, self.decoding)
+        squared = draws.row_change.rows
+        return _Release(self.top_k, noise_multiplier, random_source, squared, draws.prompts, self.decoding)
 
 
 @dataclass
 class _Release(BaseRelease):
-    """Quantises, sums, adds noise and takes the largest in compiled code, in integers."""
+    """Quantises, sums and adds noise in compiled code, in integers, then decodes what is released."""
 
     squared_sensitivity: int
+    prompts: int
     decoding: Decoding
 
     def choose(self, predictions: Predictions) -> int:
-        rows = predictions.private
         scale = noise_scale(self.noise_multiplier, self.squared_sensitivity, _core.grid)
-        if self.decoding.takes_largest:
-            return _core.noisy_argmax_of_probabilities(rows, scale, self.random_source)
-        noisy = _core.noisy_sum_of_probabilities(rows, scale, self.random_source)
-        return self.decoding.choose(noisy, self.random_source)
+        total = _core.noisy_sum_of_probabilities(predictions.private, scale, self.random_source)
+        one = float(_core.grid) * self.prompts
+        return self.decoding.token(total / one, predictions.public, scale / one, self.random_source)
 
 
 @dataclass
 class Noiseless(BaseRelease):
-    """The σ = 0 baseline of every mechanism: argmax of the sum. Results say `certified=False`.
+    """The σ = 0 baseline of every mechanism: the mean, decoded. Results say `certified=False`.
 
     Attributes:
         top_k: K of the reduced vocabulary; None is the whole vocabulary.
+        decoding: of a mechanism that has one; else the largest is taken.
     """
 
     noise_multiplier: float = field(default=0.0, init=False)
     random_source: RandomSource | None = field(default=None, init=False)
+    decoding: Decoding = Decoding()
 
     def choose(self, predictions: Predictions) -> int:
-        """The likeliest token of the mean; ties go to the lower id."""
-        return int(np.argmax(_core.sum_of_probabilities(predictions.private)))
+        """The token of the mean; ties go to the lower id."""
+        rows = predictions.private
+        mean = _core.sum_of_probabilities(rows) / (float(_core.grid) * max(len(rows), 1))
+        return self.decoding.token(mean, predictions.public, 0.0)
 
 
 def start_release(
     mechanism: Mechanism, draws: Draws, noise_multiplier: float, random_source: RandomSource | None
 ) -> Release:
     """The release of one demonstration's tokens: the mechanism's own, or at σ = 0 the common baseline."""
-    if noise_multiplier == 0:
-        return Noiseless(mechanism.top_k)
-    return mechanism.start(draws, noise_multiplier, random_source)
+    if noise_multiplier > 0:
+        return mechanism.start(draws, noise_multiplier, random_source)
+    decoding = mechanism.decoding if isinstance(mechanism, GaussianMechanism) else Decoding()
+    return Noiseless(mechanism.top_k, decoding=decoding)
 
 
 # ---- the noise --------------------------------------------------------------------------------------------
@@ -176,55 +175,6 @@ def squared_clip_sensitivity(clip: float, row_change: RowChange, grid: int) -> F
     """
     steps = math.floor(Fraction(clip) * grid)
     return Fraction(row_change.rows * steps, grid) ** 2
-
-
-# ---- from a released noisy vector -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """How a token follows from a noisy vector, all of which the analysis covers: by any post-processing.
-
-    Where the analysis covers only the winner (report noisy max), or the draw itself gives the privacy
-    (private prediction, InvisibleInk), there is nothing to decode and these settings do not exist.
-
-    Attributes:
-        temperature: in 0..100. 0 takes the largest coordinate; above 0, tokens are drawn with probability
-            proportional to their noisy probability to the power 1/temperature.
-        top_p: the nucleus in (0, 1]: the fewest tokens whose noisy probabilities reach this share (Holtzman
-            et al. 2020). 1 keeps all.
-    """
-
-    temperature: float = 0.0
-    top_p: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_range("temperature", self.temperature, 0, 100)  # hotter is uniform
-        if not 0 < self.top_p <= 1:
-            raise InvalidPlan(f"top_p must lie above 0 and be at most 1, not {self.top_p}")
-
-    @property
-    def takes_largest(self) -> bool:
-        """Whether the noisy vector can stay in the compiled core, since nothing is drawn from it."""
-        return self.temperature == 0
-
-    def choose(self, noisy: NDArray[np.int64], random_source: RandomSource | None = None) -> int:
-        """The index of the token.
-
-        Args:
-            noisy: a released vector, shape (support,), on any scale; negative coordinates count as 0.
-            random_source: for tests alone.
-        """
-        if self.takes_largest or noisy.max() <= 0:
-            return int(np.argmax(noisy))
-        weights = (np.maximum(noisy, 0) / float(noisy.max())) ** (1 / self.temperature)
-        order = np.argsort(-weights, kind="stable")
-        cumulative = np.cumsum(weights[order])
-        kept = int(np.searchsorted(cumulative, self.top_p * cumulative[-1])) + 1
-        position = (
-            int(_core.uniform_integers(_UNIFORM, 1, random_source)[0]) / _UNIFORM * cumulative[:kept][-1]
-        )
-        return int(order[min(int(np.searchsorted(cumulative, position, side="right")), kept - 1)])
 
 
 def nearest_distribution(noisy: NDArray[np.int64], prompts: int) -> NDArray[np.int64]:

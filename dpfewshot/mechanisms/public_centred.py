@@ -31,6 +31,7 @@ from dpfewshot import _core
 from dpfewshot.accounting.events import common_factor
 from dpfewshot.exact import RandomSource
 from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, check_range
+from dpfewshot.mechanisms.decoding import CONTRAST
 from dpfewshot.mechanisms.gaussian import (
     GaussianMechanism,
     nearest_distribution,
@@ -73,9 +74,10 @@ class PublicCentred(GaussianMechanism):
         temperature: 0 releases the largest noisy coordinate. Above 0, a token is drawn from the noisy
             vector, all of which the analysis covers.
         top_p: the nucleus of that draw, in (0, 1].
+        contrast: α in [0, 1], how much of the public prediction is taken off the noisy one.
 
     Raises:
-        InvalidPlan: temperature or top_p outside its range, or a norm that is not a number. `check` refuses
+        InvalidPlan: temperature, top_p or contrast outside its range, or a norm that is not a number. `check` refuses
             the rest.
     """
 
@@ -86,6 +88,7 @@ class PublicCentred(GaussianMechanism):
     adapt: ClippingQuantile | None = None
     temperature: float = 0.0
     top_p: float = 1.0
+    contrast: float = CONTRAST
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -146,6 +149,15 @@ class _Release(BaseRelease):
     multipliers: Multipliers
     clip: float = field(repr=False)
 
+    @property
+    def noise(self) -> float:
+        """The standard deviation of the noise on the last centre, or on the mean where there is one round.
+
+        The last round corrects its centre by as little as its norm, so the centre's noise is what remains.
+        """
+        clips = (self.settings.clip, *self.settings.refinements)
+        return self.multipliers.on_sum * self.draws.row_change.rows * clips[-2:][0] / self.draws.prompts
+
     def choose(self, predictions: Predictions) -> int:
         """The token of the noisy sum. Then C moves towards its quantile."""
         rows = predictions.private
@@ -157,7 +169,8 @@ class _Release(BaseRelease):
             share = self._share_within(rows, public)
             moved = math.exp(-self.settings.adapt.learning_rate * (share - self.settings.adapt.quantile))
             self.clip = min(max(self.clip * moved, LEAST_CLIP), MOST_CLIP)
-        return self.settings.decoding.choose(total, self.random_source)
+        mean = total / (float(_core.grid) * self.draws.prompts)
+        return self.settings.decoding.token(mean, predictions.public, self.noise, self.random_source)
 
     def _noisy_sum(
         self, logprobs: NDArray[np.float32], centre: NDArray[np.int64], clip: float

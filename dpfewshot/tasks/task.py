@@ -47,7 +47,8 @@ class Task:
             expression. It is kept as a string. For one text field on one line.
         chat: whether prompts are written as a conversation, in the template of the model that generates.
         no_repeat_ngram_size: n ≥ 2: no n tokens in a row come twice in a generated field, apart from what may
-            end it; 0 for no such rule. Small models repeat themselves in long texts.
+            end it, and no two texts of a label in a run begin with the same n; 0 for no such rule. Small
+            models repeat themselves. It has no effect beside a schema.
 
     Raises:
         InvalidTask: a value is empty, of the wrong type, repeated, or longer than one line; or both or none
@@ -68,7 +69,7 @@ class Task:
     multiline: bool = False
     schema: str | Mapping[str, Any] = ""
     chat: bool = False
-    no_repeat_ngram_size: int = 0
+    no_repeat_ngram_size: int = 4
 
     def __post_init__(self) -> None:
         _check_line(self.name, "name")
@@ -101,10 +102,9 @@ class Task:
         from dpfewshot.tasks.schema import checked  # loads NumPy
 
         object.__setattr__(self, "schema", checked(self.schema))
-        if self.text_fields or self.multiline or self.no_repeat_ngram_size:
-            raise InvalidTask(
-                "a task with a schema has one text field, is not multiline and has no no_repeat_ngram_size"
-            )
+        if self.text_fields or self.multiline:
+            raise InvalidTask("a task with a schema has one text field and is not multiline")
+        object.__setattr__(self, "no_repeat_ngram_size", 0)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:

@@ -107,7 +107,7 @@ def zeros(rows: int) -> NDArray[np.float32]:
         (lambda size: _core.sum_around(zeros(size), CENTRE, 0.1), 12_000),
         (lambda size: _core.log_softmax(zeros(size)), 3_000),
         (
-            lambda size: _core.noisy_argmax_of_probabilities(np.zeros((2, size), dtype=np.float32), SCALE),
+            lambda size: _core.noisy_sum_of_probabilities(np.zeros((2, size), dtype=np.float32), SCALE),
             4_000_000,
         ),
     ],

@@ -38,6 +38,7 @@ def test_a_demonstration_of_each_label_says_what_it_is() -> None:
             "certified": True,
             "mechanism": "instruction-only",
             "tokens": 5,
+            "finished": True,
         }
 
 
@@ -182,6 +183,7 @@ def test_records_as_they_stand() -> None:
             "certified": False,
             "mechanism": "non-private-sample",
             "tokens": 0,
+            "finished": True,
         }
 
 

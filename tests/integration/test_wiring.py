@@ -251,14 +251,14 @@ def test_the_noise_of_every_token_is_what_its_entry_states(
 ) -> None:
     """σ times the sensitivity: 1 where a unit adds a row, √2 where it changes one into another."""
     scales: list[int] = []
-    release = _core.noisy_argmax_of_probabilities
+    release = _core.noisy_sum_of_probabilities
 
-    def spy(rows: Any, scale: int, source: Any) -> int:
+    def spy(rows: Any, scale: int, source: Any) -> Any:
         scales.append(scale)
         assert source is None
-        return int(release(rows, scale, source))
+        return release(rows, scale, source)
 
-    monkeypatch.setattr(_core, "noisy_argmax_of_probabilities", spy)
+    monkeypatch.setattr(_core, "noisy_sum_of_probabilities", spy)
     seen = generated(
         both_labels(60, 120),
         prompts_per_draw=10,

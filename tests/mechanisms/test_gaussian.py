@@ -28,7 +28,7 @@ from dpfewshot.mechanisms import (
     RowChange,
 )
 from dpfewshot.mechanisms.base import likeliest
-from dpfewshot.mechanisms.gaussian import Decoding, noise_scale
+from dpfewshot.mechanisms.gaussian import noise_scale
 
 PUBLIC = np.log(np.array([0.1, 0.4, 0.05, 0.25, 0.2], dtype=np.float32))
 DRAWS = Draws(sampling_rate=0.1, steps=2, tokens_per_draw=1, prompts=40, row_change=RowChange.ADDED)
@@ -86,9 +86,6 @@ def test_without_noise_the_likeliest_token_wins() -> None:
 def test_grouped_prompts_get_root_two_more_noise(monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
     scales: list[int] = []
     monkeypatch.setattr(
-        _core, "noisy_argmax_of_probabilities", lambda _rows, scale, _source: scales.append(scale) or 0
-    )
-    monkeypatch.setattr(
         _core, "noisy_sum_of_probabilities", lambda _rows, scale, _source: scales.append(scale) or np.ones(5)
     )
     for draws in (DRAWS, GROUPED):
@@ -107,39 +104,3 @@ def test_a_block_is_one_gaussian_draw_with_less_noise(mechanism: Mechanism) -> N
     assert Fraction(event.noise_multiplier) ** 2 * 9 <= Fraction(3) ** 2, "no noise may be credited"
     fixed = dataclasses.replace(GROUPED, fixed_size=FixedSize(40, 400))
     assert mechanism.event(fixed, 3.0) == FixedSizeGaussian(40, 400, 3.0, 2)
-
-
-# ---- decoding: post-processing of the noisy vector ---------------------------------------------------------
-
-
-NOISY = np.array([40, 30, 20, 10, -50], dtype=np.int64)
-
-
-def frequencies(decoding: Decoding, draws: int = 4000) -> NDArray[np.float64]:
-    winners = [decoding.choose(NOISY) for _ in range(draws)]
-    return np.bincount(winners, minlength=5) / draws
-
-
-def test_at_temperature_one_tokens_come_by_their_noisy_probability() -> None:
-    # six standard deviations of a share are below 0.05
-    assert frequencies(Decoding(temperature=1.0)) == pytest.approx([0.4, 0.3, 0.2, 0.1, 0.0], abs=0.05)
-    assert frequencies(Decoding(temperature=0.5)) == pytest.approx(np.array([16, 9, 4, 1, 0]) / 30, abs=0.05)
-
-
-def test_a_nucleus_keeps_the_fewest_tokens_that_reach_its_share() -> None:
-    assert frequencies(Decoding(temperature=1.0, top_p=0.7)) == pytest.approx(
-        [4 / 7, 3 / 7, 0, 0, 0], abs=0.05
-    )
-    assert frequencies(Decoding(temperature=1.0, top_p=0.71), 500)[2] > 0
-    assert frequencies(Decoding(temperature=1.0, top_p=0.01), 50)[0] == 1
-
-
-def test_at_temperature_zero_or_without_mass_the_largest_wins() -> None:
-    assert Decoding().choose(NOISY) == 0
-    assert Decoding(temperature=1.0).choose(np.array([-3, -1, -2])) == 1
-
-
-@pytest.mark.parametrize(("temperature", "top_p"), [(-1.0, 1.0), (math.nan, 1.0), (1.0, 0.0), (1.0, 1.1)])
-def test_decoding_outside_its_range_is_refused(temperature: float, top_p: float) -> None:
-    with pytest.raises(InvalidPlan, match=r"temperature|top_p"):
-        Gaussian(temperature=temperature, top_p=top_p)

@@ -25,7 +25,7 @@ GRID, COUNT_GRID = _core.grid, _core.count_grid
 TINY = 1e-6
 WIDTH = 6
 INF = math.inf
-one_round = functools.partial(PublicCentred, clip=0.5, refinements=())
+one_round = functools.partial(PublicCentred, clip=0.5, refinements=(), contrast=0)
 Matrix = NDArray[np.float32]
 changes = pytest.mark.parametrize("row_change", RowChange, ids=lambda change: change.name.lower())
 
@@ -73,7 +73,7 @@ def test_tokens_are_what_the_rule_says(  # noqa: PLR0917
     if seed % 3 == 0:
         rows[:1], public[:] = np.nan, -np.inf
     mechanism, plan = (
-        PublicCentred(clip=clip, refinements=tuple(radii), adapt=adapt),
+        PublicCentred(clip=clip, refinements=tuple(radii), adapt=adapt, contrast=0),
         draws(row_change=row_change),
     )
     on_sum, on_count = mechanism.multipliers(sigma)
@@ -157,8 +157,8 @@ def test_control_a_round_that_nobody_pays_for_is_found() -> None:
 def test_refinements_leave_the_public_prompt_behind() -> None:
     """Prompts that agree on what the public one rules out: each round goes a step towards them."""
     crowd = np.tile(logs(0, 0, 0, 0, 0, 1), (10, 1))
-    assert token(PublicCentred(clip=0.2, refinements=()), crowd, TINY) == 0
-    assert token(PublicCentred(clip=0.2, refinements=(0.5, 0.5)), crowd, TINY) == 5
+    assert token(PublicCentred(clip=0.2, refinements=(), contrast=0), crowd, TINY) == 0
+    assert token(PublicCentred(clip=0.2, refinements=(0.5, 0.5), contrast=0), crowd, TINY) == 5
 
 
 def test_nobody_says_what_the_public_prompt_says() -> None:

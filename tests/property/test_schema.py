@@ -111,7 +111,7 @@ def released(task: dpf.Task, backend: Moody, mechanism: Any, tokens: int, every:
     forced = len(loop.draft(made).context) - len(made)
     assert forced <= len(loop.automaton.opening) + loop.automaton.most_forced(tokens, loop.automaton.start)
     assert accepted(loop.automaton, made)  # the text ended in time, and nothing is completed
-    return loop.text_of(made)
+    return loop.draft(made).text()
 
 
 def accepted(shape: Any, tokens: list[int]) -> bool:
@@ -178,7 +178,7 @@ def test_a_text_that_was_cut_off_is_completed(expression: str, cut: int, seed: i
             break
         tokens.append(rng.choice(allowed.tolist()))
         state, _ = shape.after(state, tokens[-1])
-    assert re.fullmatch(expression, loop.text_of(tokens))
+    assert re.fullmatch(expression, loop.draft(tokens).text())
 
 
 def test_the_most_tokens_that_are_forced() -> None:

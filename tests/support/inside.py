@@ -82,7 +82,7 @@ def good_radius(release: Any, rows: Any) -> Any:
 
 def refined_mean(release: Any, rows: Any, radius: Any) -> Any:
     """AdaDPSyn's mean after its rounds of projection, from a given radius."""
-    return release._refined_mean(rows, radius)
+    return release._refined_mean(rows, radius)[0]
 
 
 def exponential_rate(test: Any) -> Any:
@@ -148,7 +148,7 @@ def beginnings(synthesizer: Any, label: str, tokens: int) -> list[tuple[list[int
     released: list[int] = []
     run_of(synthesizer, label).release(label, tokens, StopSignal(), released.append)
     cuts = [released[:count] for count in range(1, len(released) + 1)]
-    return [(cut, synthesizer.set_up.loop.text_of(cut)) for cut in cuts]
+    return [(cut, synthesizer.set_up.loop.draft(cut).text()) for cut in cuts]
 
 
 def objects(synthesizer: Any) -> list[object]:

@@ -12,6 +12,7 @@ TASK = Task(
     label_field="Kind",
     text_field="Ticket",
     labels=("refund", "delivery"),
+    no_repeat_ngram_size=0,  # its models repeat themselves
 )
 
 WORDS = (" my", " parcel", " money", " is", " late", " back", " secret", "\n")
