@@ -181,15 +181,6 @@ def noisy_sum_around(
     return released + np.asarray(centre) * prompts
 
 
-def noisy_argmax_of_max_normalised(const float[:, ::1] logprobs, numerator, denominator, source=None):
-    """Report noisy max: the largest of `sum_of_max_normalised` + exponential noise.
-
-    The noise has mean denominator/numerator grid steps. One more row changes each coordinate of the query by at
-    most `grid`, all in one direction.
-    """
-    return permute_and_flip(sum_of_max_normalised(logprobs), numerator, denominator, source)
-
-
 def sample_of_clipped_logits(const float[:, ::1] logits, double clip, numerator, denominator, source=None):
     """A token of private prediction: softmax of `sum_of_clipped_logits` times the rate.
 

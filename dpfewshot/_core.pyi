@@ -47,9 +47,6 @@ def noisy_sum_around(
     scale: int,
     source: RandomSource | None = None,
 ) -> NDArray[np.int64]: ...
-def noisy_argmax_of_max_normalised(
-    logprobs: NDArray[np.float32], numerator: int, denominator: int, source: RandomSource | None = None
-) -> int: ...
 def sample_of_clipped_logits(
     logits: NDArray[np.float32],
     clip: float,

@@ -32,7 +32,6 @@ from dpfewshot.accounting.events import PublishedAccounting, combined_multiplier
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, RowChange, check_range
-from dpfewshot.mechanisms.decoding import CONTRAST
 from dpfewshot.mechanisms.gaussian import (
     GaussianMechanism,
     nearest_distribution,
@@ -67,7 +66,7 @@ class AdaDPSyn(GaussianMechanism):
         temperature: 0 releases the largest coordinate of the last noisy mean. Above 0, a token is drawn
             from it.
         top_p: the nucleus of that draw, in (0, 1].
-        contrast: α in [0, 1], how much of the public prediction is taken off the noisy one; 0 is the paper's.
+        contrast: α in [0, 1], how much of the public prediction is taken off the noisy one.
 
     Raises:
         InvalidPlan: temperature, top_p or contrast outside its range. `check` refuses the rest.
@@ -85,7 +84,7 @@ class AdaDPSyn(GaussianMechanism):
     top_k: int | None = 100
     temperature: float = 0.0
     top_p: float = 1.0
-    contrast: float = CONTRAST
+    contrast: float = 0.0
 
     @staticmethod
     def preset(task: str, *, epsilon: float) -> AdaDPSyn:
@@ -275,4 +274,4 @@ def published(task: str, *, epsilon: float) -> Preset:
         )
     mean, rounds, radius, coverage = _TABLES[name][EPSILONS.index(int(epsilon))]
     margin, prompts, records_per_prompt = _SETTINGS[name]
-    return Preset(AdaDPSyn(radius, mean, coverage, rounds, margin, contrast=0), prompts, records_per_prompt)
+    return Preset(AdaDPSyn(radius, mean, coverage, rounds, margin), prompts, records_per_prompt)

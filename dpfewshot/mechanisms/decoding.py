@@ -3,11 +3,10 @@ r"""Decoding: the token that follows from a released noisy mean, by post-process
 Most of what a model predicts is its own habit, whatever records it is shown. So a token's noisy mean probability
 p̂ is scored against its public probability q, that of the prompt without records:
 
-    (p̂ - 2s) / (q + s)^α    for the tokens whose p̂ - 2s is at least τ = 0.1 of the largest.
+    p̂ / (q + 2s)^α    among the tokens with p̂ ≥ max(τ · max p̂, 3s), τ = 0.1
 
-Here s is the standard deviation of the noise on p̂. With it, noise gains nothing from a small q: a token counts as
-far as p̂ is sure, and no q counts as less than s. With much noise, α has little effect. If no p̂ reaches 2s, the
-largest p̂ wins.
+Here s is the standard deviation of the noise on p̂. A token that is noise has a q near 0, and would win without 2s
+and 3s. The more noise, the less α does; if no p̂ reaches 3s, the largest wins.
 
 This is contrastive decoding (Li et al. 2023; context-aware decoding, Shi et al. 2024) with a margin for noise. p̂
 is released and q is public, so it costs nothing (docs/proofs/gaussian.md). Measured: docs/decisions/contrast.md.
@@ -25,13 +24,9 @@ from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.mechanisms.base import check_range
 
-CONTRAST = 0.5
-"""The default α."""
-
 PLAUSIBLE = 0.1
-"""τ: the least share of the largest sure probability that a token needs."""
+"""τ: the least share of the largest probability that a token needs."""
 
-_SURE = 2
 _LEAST = 2.0**-20
 
 _UNIFORM = 2**53
@@ -102,7 +97,7 @@ class Decoding:
 def contrasted(
     mean: NDArray[np.float64], public_logprobs: NDArray[np.float32], noise: float, contrast: float
 ) -> NDArray[np.float64]:
-    """The scores (p̂ - 2s) / (q + s)^α of the plausible tokens, -∞ for the others; p̂ where none reaches 2s.
+    """The scores p̂ / (q + 2s)^α of the plausible tokens; -∞ for the others.
 
     Args:
         mean: p̂, shape (support,).
@@ -110,14 +105,12 @@ def contrasted(
         noise: s ≥ 0.
         contrast: α.
     """
-    sure = mean - _SURE * noise
-    if sure.max() <= 0:
-        return mean
     finite = np.isfinite(public_logprobs)
     public = np.zeros(len(mean))
     if finite.any():
         shifted = public_logprobs[finite].astype(np.float64)
         public[finite] = np.exp(shifted - shifted.max())
         public /= public.sum()
-    scores = sure / (public + max(noise, _LEAST)) ** contrast
-    return np.where(sure >= PLAUSIBLE * sure.max(), scores, -np.inf)
+    largest = mean.max()
+    plausible = mean >= min(max(PLAUSIBLE * largest, 3 * noise), largest)
+    return np.where(plausible, mean / (public + max(2 * noise, _LEAST)) ** contrast, -np.inf)

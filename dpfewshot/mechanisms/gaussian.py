@@ -25,7 +25,7 @@ from dpfewshot import _core
 from dpfewshot.accounting.events import Event, FixedSizeGaussian, PoissonGaussian, PublishedAccounting
 from dpfewshot.exact import RandomSource
 from dpfewshot.mechanisms.base import BaseRelease, Draws, Mechanism, Predictions, Release, RowChange
-from dpfewshot.mechanisms.decoding import CONTRAST, Decoding
+from dpfewshot.mechanisms.decoding import Decoding
 
 
 class GaussianMechanism(Mechanism):
@@ -73,7 +73,7 @@ class Gaussian(GaussianMechanism):
         temperature: 0 releases the largest noisy coordinate. Above 0, a token is drawn from the noisy
             vector, all of which the analysis covers.
         top_p: the nucleus of that draw, in (0, 1].
-        contrast: α in [0, 1], how much of the public prediction is taken off the noisy one; 0 is the paper's.
+        contrast: α in [0, 1], how much of the public prediction is taken off the noisy one.
 
     Raises:
         InvalidPlan: temperature, top_p or contrast outside its range.
@@ -84,7 +84,7 @@ class Gaussian(GaussianMechanism):
     top_k: int | None = 100
     temperature: float = 0.0
     top_p: float = 1.0
-    contrast: float = CONTRAST
+    contrast: float = 0.0
 
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float:
         """σ·Δ/M, the standard deviation on each coordinate of the mean probability."""

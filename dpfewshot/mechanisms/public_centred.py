@@ -31,7 +31,6 @@ from dpfewshot import _core
 from dpfewshot.accounting.events import common_factor
 from dpfewshot.exact import RandomSource
 from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, check_range
-from dpfewshot.mechanisms.decoding import CONTRAST
 from dpfewshot.mechanisms.gaussian import (
     GaussianMechanism,
     nearest_distribution,
@@ -88,7 +87,7 @@ class PublicCentred(GaussianMechanism):
     adapt: ClippingQuantile | None = None
     temperature: float = 0.0
     top_p: float = 1.0
-    contrast: float = CONTRAST
+    contrast: float = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()

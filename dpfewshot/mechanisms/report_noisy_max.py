@@ -22,8 +22,8 @@ from dpfewshot import _core
 from dpfewshot.accounting.events import Event
 from dpfewshot.exact import RandomSource
 from dpfewshot.exact.rounding import rounded_up
-from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, RowChange
-from dpfewshot.mechanisms.choice import ExactChoice, pure_event
+from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, RowChange, check_range
+from dpfewshot.mechanisms.choice import ExactChoice, contrast_shift, pure_event
 
 _WINNER_ALONE = "its analysis covers the winner alone, not the noisy vector"
 
@@ -39,6 +39,10 @@ class ReportNoisyMax(ExactChoice):
     Args:
         top_k: K, how many of the public prompt's likeliest tokens are candidates (RVP); None is the
             whole vocabulary.
+        contrast: β in [0, 1], the share of the public prompt's votes that is taken off the sum.
+
+    Raises:
+        InvalidPlan: contrast outside its range.
     """
 
     name: ClassVar[str] = "report-noisy-max"
@@ -46,6 +50,10 @@ class ReportNoisyMax(ExactChoice):
         {"temperature": _WINNER_ALONE, "top_p": _WINNER_ALONE}
     )
     top_k: int | None = 100
+    contrast: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_range("contrast", self.contrast, 0, 1)
 
     def event(self, draws: Draws, noise_multiplier: float) -> Event:
         """R pure releases of ε₀ = 1/b on each draw.
@@ -60,7 +68,7 @@ class ReportNoisyMax(ExactChoice):
     ) -> Release:
         """See `Mechanism.start`."""
         rate = noise_rate(noise_multiplier, draws.row_change)
-        return _Release(self.top_k, noise_multiplier, random_source, rate)
+        return _Release(self.top_k, noise_multiplier, random_source, rate, self.contrast, draws.prompts)
 
 
 def noise_rate(noise_multiplier: float, row_change: RowChange) -> Fraction:
@@ -74,8 +82,12 @@ class _Release(BaseRelease):
     """Quantises, sums and permutes-and-flips, which equals noise and argmax: compiled, in integers."""
 
     rate: Fraction
+    contrast: float
+    prompts: int
 
     def choose(self, predictions: Predictions) -> int:
-        return _core.noisy_argmax_of_max_normalised(
-            predictions.private, self.rate.numerator, self.rate.denominator, self.random_source
+        scores = _core.sum_of_max_normalised(predictions.private)
+        scores -= contrast_shift(predictions.public, self.contrast, self.prompts)
+        return _core.permute_and_flip(
+            scores, self.rate.numerator, self.rate.denominator, self.random_source
         )

@@ -4,6 +4,10 @@ Not in the papers. Let p_i be the distribution of prompt i on the K likeliest pu
 its votes, as in Tang et al.'s report noisy max. A token is a draw from softmax(ε₀·Σ votes / Δ): the
 exponential mechanism (McSherry and Talwar 2007).
 
+Most of what a model predicts is its own habit, whatever records it is shown. So β·M times the votes of the public
+prompt are taken off the sum: a shift by public numbers. β falls with the noise, which the smaller leads stand less
+(docs/decisions/contrast.md).
+
 Range (docs/proofs/softmax-choice.md): a row's votes become integers in 0..grid. One more row changes the
 scores by a range (largest less smallest coordinate) of at most Δ = 1. With N > 1 a row turns into another and
 changes them by at most Δ = 2. So a token has bounded range ε₀. The noise multiplier is σ = 2/ε₀.
@@ -24,8 +28,8 @@ from typing import ClassVar
 
 from dpfewshot import _core
 from dpfewshot.exact import RandomSource
-from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, RowChange
-from dpfewshot.mechanisms.choice import SoftmaxMechanism
+from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, RowChange, check_range
+from dpfewshot.mechanisms.choice import SoftmaxMechanism, contrast_shift
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,11 @@ class SoftmaxChoice(SoftmaxMechanism):
     Args:
         top_k: K, how many of the public prompt's likeliest tokens are candidates (RVP); None is the whole
             vocabulary. The more candidates, the larger the lead that the best one needs.
+        contrast: β in [0, 1], the share of the public prompt's votes that is taken off; None follows from the
+            noise, from 0.5 to 0.
+
+    Raises:
+        InvalidPlan: contrast outside its range.
     """
 
     name: ClassVar[str] = "softmax-choice"
@@ -42,6 +51,11 @@ class SoftmaxChoice(SoftmaxMechanism):
         {**SoftmaxMechanism.refused_settings, "temperature": "the budget decides how sharp the draw is"}
     )
     top_k: int | None = 100
+    contrast: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.contrast is not None:
+            check_range("contrast", self.contrast, 0, 1)
 
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float:
         """The standard deviation of Gaussian noise that would find a leader about as often, to compare plans.
@@ -61,7 +75,15 @@ class SoftmaxChoice(SoftmaxMechanism):
     ) -> Release:
         """See `Mechanism.start`."""
         rate = choice_rate(noise_multiplier, draws.row_change)
-        return _Release(self.top_k, noise_multiplier, random_source, rate)
+        contrast = self.contrast
+        if contrast is None:
+            contrast = bearable_contrast(self.noise_on_mean(draws, noise_multiplier))
+        return _Release(self.top_k, noise_multiplier, random_source, rate, contrast, draws.prompts)
+
+
+def bearable_contrast(noise_on_mean: float) -> float:
+    """β: 0.5 up to a noise of 0.04, 0 from 0.18, and in proportion between (docs/decisions/contrast.md)."""
+    return 0.5 * min(max((0.18 - noise_on_mean) / 0.14, 0.0), 1.0)
 
 
 def choice_rate(noise_multiplier: float, row_change: RowChange) -> Fraction:
@@ -74,7 +96,10 @@ class _Release(BaseRelease):
     """Quantises and sums, then draws: compiled, in integers."""
 
     rate: Fraction
+    contrast: float
+    prompts: int
 
     def choose(self, predictions: Predictions) -> int:
         scores = _core.sum_of_max_normalised(predictions.private)
+        scores -= contrast_shift(predictions.public, self.contrast, self.prompts)
         return _core.sample_softmax(scores, self.rate.numerator, self.rate.denominator, self.random_source)

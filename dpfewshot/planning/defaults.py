@@ -5,9 +5,8 @@ and the number of prompts that the backend keeps: no private number enters.
 
 The noise on the mean is proportional to σ/M, whatever the mechanism. So the planner takes the R and M with
 the least σ/M at the smallest stratum, whose noise is the greatest. For each R, M is as large as the work, the
-smallest stratum and the backend allow. The mechanism is `PublicCentred` where its texts read as without
-noise; else the one of `PublicCentred` and `SoftmaxChoice` with less noise on the mean, each at its best R
-and M (docs/decisions/defaults.md).
+smallest stratum and the backend allow. The mechanism is `SoftmaxChoice`, or `PublicCentred` where draws have a
+fixed size (docs/decisions/defaults.md).
 """
 
 from __future__ import annotations
@@ -18,11 +17,8 @@ from dataclasses import dataclass, replace
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Gaussian, Mechanism, PublicCentred, SoftmaxChoice
 from dpfewshot.planning.planner import Planner, plan_stratum
-from dpfewshot.planning.settings import PROMPT_TOKEN_LIMIT, TOP_K, PlanSettings, Settings
+from dpfewshot.planning.settings import FIXED_SIZE, PROMPT_TOKEN_LIMIT, TOP_K, PlanSettings, Settings
 from dpfewshot.values import check_whole, counted
-
-QUIET = 0.1
-"""The noise on the mean up to which texts by `PublicCentred` read as without it (docs/how-to/settings.md)."""
 
 _AS_GOOD = 1.01
 """Noise within 1 % counts as equal; then fewer draws are taken, which cost less work."""
@@ -126,27 +122,15 @@ def _mechanism(
         known = [_Scored(option, 0.0, 0.0) for option in options]
         return given, known if len(known) == 1 else _scored(planner, given, options), []
     if planner.budget is None:
-        gaussian = Gaussian(top_k=top_k)
+        gaussian = Gaussian(top_k=top_k, contrast=0.5)
         reason = "mechanism gaussian: without privacy there is no noise to reduce"
         return gaussian, _scored(planner, gaussian, options), [reason]
-    drawn, centred = SoftmaxChoice(top_k=top_k), PublicCentred(top_k=top_k)
-    by_centred = _scored(planner, centred, options)
-    other = _best(by_centred).noise_on_mean
-    if other <= QUIET:
-        why = f"noise on the mean {other:.3f}, with which its texts read as without noise"
-        return centred, by_centred, [f"mechanism {centred.name}: {why}"]
-    try:
-        by_drawn = _scored(planner, drawn, options)
-    except InvalidPlan:
-        return centred, by_centred, [f"mechanism {centred.name}: {drawn.name} does not allow these draws"]
-    noise = _best(by_drawn).noise_on_mean
-    if noise <= other:
-        return drawn, by_drawn, [_why_mechanism(drawn, noise, centred, other)]
-    return centred, by_centred, [_why_mechanism(centred, other, drawn, noise)]
-
-
-def _why_mechanism(mechanism: Mechanism, noise: float, other: Mechanism, others: float) -> str:
-    return f"mechanism {mechanism.name}: noise on the mean {noise:.3f}, {other.name} would have {others:.3f}"
+    mechanism: Mechanism = SoftmaxChoice(top_k=top_k)
+    reason = "its tokens follow the records with the least noise"
+    if planner.settings.sampling == FIXED_SIZE:
+        mechanism = PublicCentred(top_k=top_k)
+        reason = "it allows draws of a fixed size"
+    return mechanism, _scored(planner, mechanism, options), [f"mechanism {mechanism.name}: {reason}"]
 
 
 def _best(scored: list[_Scored]) -> _Scored:

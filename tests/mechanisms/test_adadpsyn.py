@@ -99,7 +99,7 @@ def test_a_step_is_what_the_algorithm_says(row_change, seed: int, sigma: float, 
     rows = around(int(generator.integers(WIDTH)), count, float(generator.choice([0.01, 0.3, 2.0])), seed)
     rows[generator.random(count) < 0.1] = np.nan
     plan = draws(row_change=row_change)
-    mechanism = AdaDPSyn(rounds=rounds, noise_margin=0.2, coverage_share=0.4, contrast=0)
+    mechanism = AdaDPSyn(rounds=rounds, noise_margin=0.2, coverage_share=0.4)
     mean = step(rows, mechanism.scaled(sigma), plan, random.Random(seed).randbytes)
     assert token(mechanism, rows, sigma, plan, random.Random(seed).randbytes) == int(np.argmax(mean))
     release = mechanism.start(plan, sigma, random.Random(seed).randbytes)
@@ -146,7 +146,7 @@ def test_good_radius_finds_the_width_of_a_cluster(shift: float) -> None:
 
 def test_the_noise_of_a_cluster_is_a_fraction_of_the_first() -> None:
     """What the mechanism is for: the last mean's error against that of its first."""
-    rows, mechanism = around(3, 40, 0.01), AdaDPSyn(noise_margin=1.0, contrast=0)
+    rows, mechanism = around(3, 40, 0.01), AdaDPSyn(noise_margin=1.0)
     once = replace(mechanism, noise_margin=100.0)
     truth = twins.sum_of_probabilities(rows)
     source = random.Random(1).randbytes
@@ -305,7 +305,7 @@ def test_the_size_of_the_cluster_is_the_decimal_product_rounded_up(
 def test_a_ball_that_holds_too_few_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     for tokens, rounds in (([0] * 4 + [1] * 3 + [2] * 3, 0), ([0] * 10, 1)):
         recorder = Recorder(monkeypatch)
-        release = AdaDPSyn(noise_margin=0, contrast=0).start(draws(), TINY)
+        release = AdaDPSyn(noise_margin=0).start(draws(), TINY)
         inside.refined_mean(release, certain(*tokens), 0.3)
         assert len(recorder.balls) == rounds
 
@@ -327,8 +327,8 @@ def test_a_step_asks_as_often_as_the_paper_counts() -> None:
 
 
 def test_presets_are_the_papers_rows() -> None:
-    assert AdaDPSyn.preset("trec", epsilon=4) == AdaDPSyn(contrast=0)
-    assert AdaDPSyn.preset("MIT_D", epsilon=1) == AdaDPSyn(17.5, 2.57, 6, 1, 0.15, contrast=0)
+    assert AdaDPSyn.preset("trec", epsilon=4) == AdaDPSyn()
+    assert AdaDPSyn.preset("MIT_D", epsilon=1) == AdaDPSyn(17.5, 2.57, 6, 1, 0.15)
     for task, size in zip(TASKS, [(10, 2), (10, 2), (20, 2), (40, 1), (40, 1)], strict=True):
         for epsilon in EPSILONS:
             preset = published(task, epsilon=epsilon)

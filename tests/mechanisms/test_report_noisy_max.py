@@ -55,7 +55,7 @@ def test_replaced_rows_get_twice_the_noise() -> None:
 
 def test_the_rate_reaches_the_core_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(_core, "noisy_argmax_of_max_normalised", lambda _rows, *rate: asked.append(rate) or 0)
+    monkeypatch.setattr(_core, "permute_and_flip", lambda _scores, *rate: asked.append(rate) or 0)
     for change in RowChange:
         release = ReportNoisyMax().start(draws(row_change=change), 0.7)
         release.token(np.zeros((1, 5), dtype=np.float32), PUBLIC, Permit(1, 0.7))

@@ -9,9 +9,13 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
+from dpfewshot import _core
 from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import PoissonBoundedRange, PoissonProduct, Tightest, ZeroConcentrated, calibrate
-from dpfewshot.mechanisms import Draws, Gaussian, Mechanism, RowChange, SoftmaxChoice
+from dpfewshot.errors import InvalidPlan
+from dpfewshot.mechanisms import Draws, Gaussian, Mechanism, ReportNoisyMax, RowChange, SoftmaxChoice
+from dpfewshot.mechanisms.choice import contrast_shift
+from dpfewshot.mechanisms.softmax_choice import bearable_contrast
 
 CANDIDATES = 100
 OTHERS = CANDIDATES - 1
@@ -52,10 +56,11 @@ def test_it_finds_fewer_where_every_unit_is_drawn_and_the_lead_is_small() -> Non
 
 def test_the_release_has_that_chance() -> None:
     """Two rows are certain of the leader, and 99 others have no vote."""
-    sigma = calibrated(SoftmaxChoice(), FRESH, 4.0)
+    mechanism = SoftmaxChoice(contrast=0)
+    sigma = calibrated(mechanism, FRESH, 4.0)
     rows = np.full((2, CANDIDATES), -np.inf, dtype=np.float32)
     rows[:, 7] = 0.0
-    release, permit = SoftmaxChoice().start(FRESH, sigma), Permit(20_000, sigma)
+    release, permit = mechanism.start(FRESH, sigma), Permit(20_000, sigma)
     found = sum(release.token(rows, rows[0], permit) == 7 for _ in range(20_000)) / 20_000
     deviation = math.sqrt(0.25 / 20_000)
     assert abs(found - chance_of_choice(sigma, 2)) < 7 * deviation
@@ -98,3 +103,44 @@ def test_tokens_on_one_draw_are_a_product() -> None:
         (PoissonProduct(0.05, (PoissonBoundedRange(1.0, 1.0, 4),), 10), ZeroConcentrated(0.125, 40))
     )
     assert calibrated(SoftmaxChoice(), draws, 1.0) == pytest.approx(2 / 0.795, rel=2e-3)
+
+
+# ---- the contrast to the public prompt -----------------------------------------------------------------------
+
+
+def leader(contrast: float | None, mechanism: type[SoftmaxChoice] | type[ReportNoisyMax]) -> int:
+    """The token of twenty prompts that are torn between the public prompt's favourite, 0, and token 1."""
+    draws = Draws(0.05, 10, 1, 20, RowChange.ADDED)
+    public = np.log(np.array([0.8, 0.1, 0.05, 0.05], dtype=np.float32))
+    rows = np.tile(np.log(np.array([0.45, 0.4, 0.1, 0.05], dtype=np.float32)), (20, 1))
+    winner = mechanism(contrast=contrast).start(draws, 0.05).token(rows, public, Permit(1, 0.05))
+    assert winner is not None
+    return winner
+
+
+@pytest.mark.parametrize("mechanism", [SoftmaxChoice, ReportNoisyMax])
+def test_the_share_of_the_public_votes_is_taken_off(
+    mechanism: type[SoftmaxChoice] | type[ReportNoisyMax],
+) -> None:
+    assert leader(0.0, mechanism) == 0
+    assert leader(0.3, mechanism) == 1
+
+
+def test_the_contrast_falls_with_the_noise() -> None:
+    assert [bearable_contrast(noise) for noise in (0.0, 0.04, 0.11, 0.18, 1.0)] == pytest.approx(
+        [0.5, 0.5, 0.25, 0.0, 0.0]
+    )
+    assert leader(None, SoftmaxChoice) == 1
+
+
+def test_the_shift_counts_the_planned_prompts_and_none_of_a_broken_public_row() -> None:
+    public = np.log(np.array([0.8, 0.2], dtype=np.float32))
+    assert contrast_shift(public, 0.5, 20) == pytest.approx([10 * _core.grid, 2.5 * _core.grid], rel=1e-6)
+    assert not contrast_shift(np.full(2, np.nan, dtype=np.float32), 0.5, 20).any()
+
+
+@pytest.mark.parametrize("contrast", [-0.1, 1.1, math.nan])
+def test_a_contrast_outside_its_range_is_refused(contrast: float) -> None:
+    for mechanism in (SoftmaxChoice, ReportNoisyMax):
+        with pytest.raises(InvalidPlan, match="contrast"):
+            mechanism(contrast=contrast)

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 import dpfewshot as dpf
 from dpfewshot import _core
-from dpfewshot.mechanisms import RowChange
+from dpfewshot.account.permit import Permit
+from dpfewshot.mechanisms import Draws, RowChange, SoftmaxChoice
 from dpfewshot.mechanisms.gaussian import squared_clip_sensitivity
 from dpfewshot.mechanisms.sparse_vector import distance
 from dpfewshot.records.units import each_a_unit
@@ -99,6 +100,17 @@ def steps_from_public(rows: Matrix, setting: Setting) -> Answer:
     return np.array([distance(rows, public, setting.prompts)])
 
 
+def contrasted_scores(rows: Matrix, setting: Setting) -> Answer:
+    """What softmax choice draws from: the votes, less a share of the public prompt's."""
+    drawn = Draws(0.1, 1, 1, setting.prompts, RowChange.ADDED)
+    release = SoftmaxChoice(contrast=0.4).start(drawn, 2.0)
+    seen: list[Answer] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_core, "sample_softmax", lambda scores, *_: seen.append(scores) or 0)
+        release.token(rows, setting.believed, Permit(1, 2.0))
+    return seen[0]
+
+
 QUERIES = (
     Query("GoodRadius", score, lambda *_: (2 * SIZE - 1) ** 2),
     Query("coverage", lambda m, _: np.array([_core.count_within(m, MIXED, 0.6)]), lambda *_: 1),
@@ -114,6 +126,7 @@ QUERIES = (
         lambda c, _: (c.rows * GRID) ** 2,
         spread,
     ),
+    Query("contrasted scores", contrasted_scores, lambda c, _: (c.rows * GRID) ** 2, spread),
     Query("clipped logits", lambda m, s: _core.sum_of_clipped_logits(m, s.logit_clip), logit_range, spread),
     Query(
         "clipped differences",
