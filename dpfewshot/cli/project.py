@@ -303,7 +303,8 @@ class PlanOptions:
             return None
         if self.mechanism is None and self.preset is not None:
             raise InvalidPlan(f"--{given[0].replace('_', '-')} with --preset needs --mechanism")
-        mechanism = mechanism_by_name(self.mechanism or "public-centred", **settings)
+        default = "softmax-choice" if given == ["top_k"] else "public-centred"
+        mechanism = mechanism_by_name(self.mechanism or default, **settings)
         if self.top_k is None:
             return mechanism
         return replace(mechanism, top_k=None if self.top_k == "all" else self.top_k)  # type: ignore[type-var]

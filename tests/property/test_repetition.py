@@ -1,4 +1,4 @@
-"""With `no_repeat_ngram_size`, no n tokens in a row come twice in a field, and no end is taken away."""
+"""What public rules make of released tokens: nothing is said twice, and what was cut off ends with a sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dpfewshot.backends import Scripted
 from dpfewshot.backends.text import ending_tokens
 from dpfewshot.baselines import instruction_only_demonstrations
 from dpfewshot.errors import InvalidTask
-from dpfewshot.generation.draft import Draft, repeating
+from dpfewshot.generation.draft import Draft, repeating, whole_sentences
 from dpfewshot.mechanisms import InvisibleInk, Mechanism, PublicCentred
 from dpfewshot.tasks import Task
 from tests.support.factory import synthesizer
@@ -89,6 +89,63 @@ def test_a_model_that_goes_round_is_stopped_by_the_rule_alone(mechanism: Mechani
     for size in (2, 3):
         assert max(ngrams(text(size), size).values()) == 1
     assert max(ngrams(text(0), 3).values()) > 1  # the control
+
+
+def test_no_two_texts_of_a_label_begin_with_the_same_tokens() -> None:
+    class Same(Scripted):
+        """Says the same sentence in every text, and other words now and then."""
+
+        def __init__(self) -> None:
+            super().__init__(WORDS, self.answer)
+
+        def answer(self, prompt: list[int]) -> list[float]:
+            wanted = prompt[-1] + 1 if prompt[-1] in range(len(ROUND), len(ROUND) + 6) else len(ROUND)
+            rest = 0.1 / (len(WORDS) - 2)
+            return [*(0.9 if token == wanted else rest for token in range(len(WORDS) - 1)), 0.0]
+
+    def openings(size: int) -> list[tuple[str, ...]]:
+        task = dataclasses.replace(TASK, no_repeat_ngram_size=size)
+        settings = {"max_tokens": 6, "tokens_per_draw": 6, "prompts_per_draw": 150, "shots_per_label": 4}
+        made = synthesizer(Same(), task=task, mechanism=PublicCentred(8, contrast=0), **settings)
+        texts = [one.text for one in made.generate_all() if one.label == "refund"]
+        return [tuple(text.split()[:3]) for text in texts]
+
+    assert len(set(openings(3))) == 4
+    assert len(set(openings(0))) < 4  # the control
+
+
+@given(st.text(st.sampled_from("aB .!?。)\"\n"), max_size=40))
+def test_a_cut_text_begins_the_whole_and_ends_with_a_sentence_if_it_has_one(text: str) -> None:
+    kept = whole_sentences(text)
+    assert text.startswith(kept)
+    assert whole_sentences(kept) == kept
+    assert kept == text or kept[-1] in ".!?。)\""
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("I lost my card. Please send a n", "I lost my card."),
+        ("What is it ? Where", "What is it ?"),
+        ('He said "no." Then', 'He said "no."'),
+        ("It costs 3.50 euros and", "It costs 3.50 euros and"),
+        ("I saw Dr. Smith and Mrs. J. Smith", "I saw Dr. Smith and Mrs. J. Smith"),
+        ("今日は。また", "今日は。"),
+        ("how do i reset my", "how do i reset my"),
+    ],
+)
+def test_where_a_sentence_ends(text: str, kept: str) -> None:
+    assert whole_sentences(text) == kept
+
+
+def test_a_text_that_ended_by_itself_is_left_alone_and_says_so() -> None:
+    layout = dataclasses.replace(TASK, text_field="Text").layout
+    draft = Draft(Bytes(), layout, ENDS)
+    for letter in b"One. Two":
+        draft.add(letter)
+    assert (draft.text(), draft.finished) == ("One.", False)
+    draft.add(10)
+    assert (draft.text(), draft.finished) == ("One. Two", True)
 
 
 class SaysTwoWords(Scripted):

@@ -37,8 +37,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/draft.py",
-        "repeating(self._fields[-1], size) - self._ends if size",
-        "repeating(self._fields[-1], size) if size",
+        "return repeated - self._ends",
+        "return repeated",
         "the rule against repetition leaves every end of a field",
         "tests/property/test_repetition.py",
     ),

@@ -342,10 +342,31 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/mechanisms/gaussian.py",
-        "return _Release(self.top_k, noise_multiplier, random_source, draws.row_change.rows, self.decoding)",
-        "return _Release(self.top_k, noise_multiplier, random_source, 1, self.decoding)",
+        "squared = draws.row_change.rows",
+        "squared = 1",
         "N > 1 has sensitivity sqrt(2)",
         "tests/mechanisms/test_gaussian.py tests/contract/test_mechanisms.py",
+    ),
+    Fault(
+        "dpfewshot/mechanisms/gaussian.py",
+        "return self.decoding.token(total / one, predictions.public, scale / one, self.random_source)",
+        "return self.decoding.token(total / one, predictions.private[0], scale / one, self.random_source)",
+        "a released vector is weighed against public numbers",
+        "tests/mechanisms/test_decoding.py",
+    ),
+    Fault(
+        "dpfewshot/mechanisms/softmax_choice.py",
+        "scores -= contrast_shift(predictions.public, self.contrast, self.prompts)",
+        "scores -= contrast_shift(predictions.private[-1], self.contrast, self.prompts)",
+        "what is taken off the votes is public",
+        "tests/property/test_sensitivity.py",
+    ),
+    Fault(
+        "dpfewshot/mechanisms/softmax_choice.py",
+        "scores -= contrast_shift(predictions.public, self.contrast, self.prompts)",
+        "scores -= contrast_shift(predictions.public, self.contrast, len(predictions.private))",
+        "the share of the public votes is that of the planned prompts",
+        "tests/property/test_sensitivity.py",
     ),
     Fault(
         "dpfewshot/account/permit.py",
