@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import Any, Final, NamedTuple, Self, SupportsIndex
 
 from dpfewshot.account.amounts import LARGEST, Amount, Cost, in_words
-from dpfewshot.account.draws import COUNTED, NOT_COUNTED, DrawCounts, draws_in, granted, released_in
+from dpfewshot.account.draws import DrawCounts, draws_in, granted, released_in
 from dpfewshot.account.history import (
     CANCEL,
     CANCELLED,
@@ -64,7 +64,7 @@ class Reserved(NamedTuple):
 
 @redacts_errors_of_methods(LedgerError, f"the account ({VERIFY})")
 class Account:
-    """A budget and what is spent of it. A plan's entry is reserved, charged and settled, or cancelled unused.
+    """A budget and what is spent of it. An entry is reserved, drawn from and settled, or cancelled unused.
 
     A `BudgetLedger` has durable ones, which threads, processes and forked children may use at the same time;
     `in_memory` makes one that ends with its process, for notebooks and for several releases that share it.
@@ -254,9 +254,7 @@ class Account:
 
     # ---- the life of an entry
 
-    def reserve(
-        self, scope: str | None, cost: Cost, details: Details, draws: DrawCounts | None = None
-    ) -> Reserved:
+    def reserve(self, scope: str | None, cost: Cost, details: Details, draws: DrawCounts) -> Reserved:
         """Reserve a plan's whole cost. It counts as spent until it is cancelled, even if this process dies.
 
         Args:
@@ -267,8 +265,7 @@ class Account:
                 10⁻¹⁸; an `EventCost` is one that also says what it was computed for. A `PrivacySpend` is
                 rounded up.
             details: public facts for the history.
-            draws: the draws that the cost pays for, which `draw` counts; None for an entry that is charged
-                as a whole.
+            draws: the draws that the cost pays for, which `draw` counts.
 
         Raises:
             BudgetExceeded: it does not fit; nothing is changed.
@@ -280,8 +277,7 @@ class Account:
         for name in (LEASE, RESERVATION):
             if name in details:
                 raise LedgerError(f"an entry's details cannot be called {name!r}")
-        if draws is not None:
-            draws.check()
+        draws.check()
         # random: an entry's number would count cancelled plans, and a hash of the event would cover times
         kept = as_json({**details, **granted(draws), RESERVATION: reservation})
         scope, tally = self._counted(scope), settings.rule.tally(cost)
@@ -296,29 +292,10 @@ class Account:
             change.record(RESERVE, entry=entry, scope=scope, tally=tally, details=kept, totals=totals)
         return Reserved(entry, reservation if self.durable else None)
 
-    def charge(self, entry: int) -> None:
-        """Charge a whole entry that counts no draws, before the plan draws. Idempotent.
-
-        From now on nothing of it comes back.
-
-        Raises:
-            LedgerError: the entry belongs to another account, was settled or cancelled, or the charge could
-                not be recorded; nothing may be drawn.
-        """
-        with self._store.change() as change:
-            found = change.entry(entry)
-            if found is not None and found.draws is not None:
-                raise LedgerError(COUNTED)
-            if found is not None and found.state == RESERVED:
-                change.replace(replace(found, state=CHARGED))
-                change.record(CHARGE, entry=entry, scope=found.scope)
-            elif found is None or found.state != CHARGED:
-                raise LedgerError(f"entry {entry} was {_state(found)}: it cannot be charged")
-
     def draw(self, entry: int, lease: str, count: int = 1, progress: str = "") -> int:
         """Charge draws of an entry before the first of them is made, and record what is released by now.
 
-        The first one is the entry's charge in the history.
+        The first one is the entry's charge in the history: from then on nothing of its cost comes back.
 
         Args:
             entry: its number.
@@ -335,12 +312,12 @@ class Account:
                 recorded; nothing may be drawn.
         """
         with self._store.change() as change:
-            found, draws = _drawing(change.entry(entry), entry)
-            after = draws.held(entry, lease).after(count, progress)
+            found = _drawing(change.entry(entry), entry)
+            after = found.draws.held(entry, lease).after(count, progress)
             change.replace(replace(found, state=CHARGED, draws=after))
             if found.state == RESERVED:
                 change.record(CHARGE, entry=entry, scope=found.scope)
-        return draws.left - after.left
+        return found.draws.left - after.left
 
     def give_back(self, entry: int, lease: str, count: int, progress: str) -> None:
         """Give back draws that were charged ahead and will not be made, and record what is released by now.
@@ -352,10 +329,10 @@ class Account:
                 be recorded. The draws may stay charged.
         """
         with self._store.change() as change:
-            found, draws = _drawing(change.entry(entry), entry)
+            found = _drawing(change.entry(entry), entry)
             began = draws_in(json.loads(change.events(entry, RESERVE, RESUME)[-1]["details"]))
-            if draws.lease == lease and began is not None:
-                change.replace(replace(found, draws=draws.given_back(count, began, progress)))
+            if found.draws.lease == lease:
+                change.replace(replace(found, draws=found.draws.given_back(count, began, progress)))
 
     def record_release(self, entry: int, lease: str, digest: str, progress: str) -> None:
         """Record that an entry released a demonstration; recorded when this returns.
@@ -372,7 +349,7 @@ class Account:
         """
         with self._store.change() as change:
             found = change.entry(entry)
-            if found is None or found.draws is None or found.state not in PAID:
+            if found is None or found.state not in PAID:
                 raise LedgerError(f"entry {entry} was never charged: it releases nothing")
             if found.draws.held(entry, lease).progress != progress:
                 change.replace(replace(found, draws=replace(found.draws, progress=progress)))
@@ -415,7 +392,7 @@ class Account:
         """
         with self._store.change() as change:
             found, events = change.entry(entry), change.events(entry)
-            if found is None or found.draws is None or found.state not in (*OPEN, SETTLED):
+            if found is None or found.state not in (*OPEN, SETTLED):
                 raise LedgerError(f"entry {entry} was {_state(found)}: it cannot be resumed")
             if not _agrees(found, events):
                 raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
@@ -428,7 +405,7 @@ class Account:
                 return given, replace(found.draws, left=0)
             grants = [json.loads(event["details"]) for event in events if event["act"] in (RESERVE, RESUME)]
             totals, began = change.checked_totals(), draws_in(grants[-1])
-            if began is None or found.draws.lease != began.lease or found.draws.left > began.left:
+            if found.draws.lease != began.lease or found.draws.left > began.left:
                 raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
             draws = replace(found.draws, lease=lease)
             change.replace(replace(found, state=CHARGED, draws=draws))
@@ -436,7 +413,7 @@ class Account:
             change.record(RESUME, entry=entry, scope=found.scope, details=as_json(resumed), totals=totals)
         return given, draws
 
-    def settle(self, entry: int, lease: str | None = None) -> None:
+    def settle(self, entry: int, lease: str) -> None:
         """Close an entry that drew: all of it stays spent, and it draws no more. Idempotent.
 
         Nothing changes if the entry has another lease: another run resumed it.
@@ -446,7 +423,7 @@ class Account:
         """
         with self._store.change() as change:
             found = change.entry(entry)
-            if found is not None and found.draws is not None and lease not in (None, found.draws.lease):
+            if found is not None and found.draws.lease != lease:
                 return
             if found is not None and found.state == CHARGED:
                 change.replace(replace(found, state=SETTLED))
@@ -472,7 +449,7 @@ class Account:
                 raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
             if totals is not None:
                 totals.remove(events[0]["scope"], tally_of(events[0]))
-            draws = None if found.draws is None else replace(found.draws, key=None)  # the run may begin anew
+            draws = replace(found.draws, key=None)  # the run may begin anew
             change.replace(replace(found, state=CANCELLED, draws=draws))
             change.record(CANCEL, entry=entry, scope=found.scope, totals=totals)
 
@@ -567,18 +544,15 @@ def _agrees(entry: Entry, events: Sequence[Mapping[str, Any]]) -> bool:
         acts[:1] == [RESERVE]
         and states.get(acts[-1]) == entry.state
         and (events[0]["scope"], tally_of(events[0])) == (entry.scope, entry.tally)
-        and entry.draws is not None
         and released_in(entry.draws.progress) == recorded
     )
 
 
-def _drawing(found: Entry | None, entry: int) -> tuple[Entry, DrawCounts]:
-    """An entry that may still draw, and its draws."""
+def _drawing(found: Entry | None, entry: int) -> Entry:
+    """An entry that may still draw."""
     if found is None or found.state not in OPEN:
         raise LedgerError(f"entry {entry} was {_state(found)}: it draws no more")
-    if found.draws is None:
-        raise LedgerError(NOT_COUNTED)
-    return found, found.draws
+    return found
 
 
 def storable(budget: PrivacyBudget) -> Amount:

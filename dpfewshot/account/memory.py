@@ -54,14 +54,14 @@ class Entry:
         scope: the stratum that it draws from; None for the whole data set.
         tally: its cost.
         state: "reserved", "charged", "settled" or "cancelled".
-        draws: those that are left; None if it counts none.
+        draws: those that are left.
     """
 
     number: int
     scope: str | None
     tally: Tally
     state: str
-    draws: DrawCounts | None
+    draws: DrawCounts
 
 
 class Transaction(Protocol):
@@ -95,7 +95,7 @@ class Transaction(Protocol):
         """
         ...
 
-    def add(self, scope: str | None, tally: Tally, draws: DrawCounts | None) -> int:
+    def add(self, scope: str | None, tally: Tally, draws: DrawCounts) -> int:
         """Add a reserved entry and return its number."""
         ...
 
@@ -211,7 +211,7 @@ class MemoryStore:
     def entry_of(self, lease: str) -> int | None:
         """See `Store`."""
         with self.change():
-            having = (one.number for one in self._entries.values() if one.draws and one.draws.lease == lease)
+            having = (one.number for one in self._entries.values() if one.draws.lease == lease)
             return next(having, None)
 
     def run_of(self, plan: str, run: str | None, stratum: int | None) -> NoReturn:  # noqa: ARG002 - whichever
@@ -254,7 +254,7 @@ class MemoryStore:
         """See `Transaction`."""
         return [event for event in self._events.get(entry, []) if not acts or event["act"] in acts]
 
-    def add(self, scope: str | None, tally: Tally, draws: DrawCounts | None) -> int:
+    def add(self, scope: str | None, tally: Tally, draws: DrawCounts) -> int:
         """See `Transaction`."""
         self._added = Entry(next(self._numbers), scope, tally, RESERVED, draws)
         return self._added.number

@@ -243,7 +243,7 @@ class SqlTransaction:
 
     # ---- what is written
 
-    def add(self, scope: str | None, tally: Tally, draws: DrawCounts | None) -> int:
+    def add(self, scope: str | None, tally: Tally, draws: DrawCounts) -> int:
         """See `Transaction`."""
         if scope is not None and self._row["partition"] is None:
             self._partition = partition_of(scope)

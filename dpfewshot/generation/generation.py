@@ -154,7 +154,7 @@ class Generation:
             for run in begun:
                 run.hand_over()
                 run.reservation, run.away = None, False
-            found = {entry.number: entry.draws.key for entry in self.account.run_of(plan) if entry.draws}
+            found = {entry.number: entry.draws.key for entry in self.account.run_of(plan)}
             names = {key.run for key in found.values() if key is not None} or {new_lease()}
             for run in self.runs:
                 run.key = replace(run.key, plan=plan, run=min(names))

@@ -243,7 +243,7 @@ class StratumRun:
             for entry in found:  # one
                 if self.reservation is None:
                     self.observers.reserved(self.plan.scope, self.spend, self.plan.steps)
-                elif entry.draws is not None and self.reservation.holds(entry.draws.lease):
+                elif self.reservation.holds(entry.draws.lease):
                     break
                 self.resume(entry.number)
             self.away = False

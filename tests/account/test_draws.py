@@ -61,16 +61,11 @@ def test_an_account_counts_draws(make_account: MakeAccount) -> None:
         account.draw(entry, "first")
 
 
-def test_an_entry_is_charged_by_the_draw_or_as_a_whole_and_not_both(make_account: MakeAccount) -> None:
+def test_an_unknown_entry_cannot_draw(make_account: MakeAccount) -> None:
     account = make_account(BUDGET)
-    counted = account.reserve(None, COST, {}, DrawCounts(1, "lease")).entry
-    whole = account.reserve(None, COST, {}).entry
-    with pytest.raises(LedgerError, match=r"draw\(\)"):
-        account.charge(counted)
-    with pytest.raises(LedgerError, match=r"charge\(\)"):
-        account.draw(whole, "lease")
-    with pytest.raises(LedgerError):
-        account.draw(whole + 1, "lease")
+    entry = account.reserve(None, COST, {}, DrawCounts(1, "lease")).entry
+    with pytest.raises(LedgerError, match="never made"):
+        account.draw(entry + 1, "lease")
 
 
 def test_threads_race_for_the_last_draws(make_account: MakeAccount) -> None:

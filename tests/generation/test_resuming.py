@@ -20,6 +20,7 @@ import dpfewshot as dpf
 from dpfewshot.account.account import Account
 from dpfewshot.account.draws import DrawCounts, columns, draws_of
 from dpfewshot.account.reservation import Reservation
+from tests.support.accounts import entry_of
 from tests.support.resuming import (
     Dying,
     Interrupted,
@@ -282,7 +283,7 @@ def long_account(url: str) -> None:
     with dpf.BudgetLedger.open(url) as opened:
         found = opened.create("tickets", dpf.PrivacyBudget(1000.0, 0.1))
         for _ in range(60):
-            found.cancel(found.reserve(None, dpf.PrivacySpend(0.001, 0.0), {}).entry)
+            found.cancel(entry_of(found, None, dpf.PrivacySpend(0.001, 0.0)))
 
 
 def test_a_cancelled_plan_that_was_put_back_is_not_resumed(

@@ -18,6 +18,7 @@ from dpfewshot.account.amounts import Amount
 from dpfewshot.account.draws import DrawCounts
 from dpfewshot.audit.certified import check_certificates
 from dpfewshot.certificates import line_hash
+from tests.support.accounts import DRAWS
 from tests.support.interruptions import Failing, acts, fails_at, make
 from tests.support.ledgers import account, ledger, path, url
 
@@ -45,7 +46,9 @@ def nights(folder: Path, cancelled: int) -> str:
         made = []
         for _ in range(NIGHTS):
             for _ in range(cancelled):
-                account.cancel(account.reserve(None, Amount(10**11, 0), {"mechanism": "gaussian"}).entry)
+                account.cancel(
+                    account.reserve(None, Amount(10**11, 0), {"mechanism": "gaussian"}, DRAWS).entry
+                )
             with _sure(ledger) as one:
                 made += one.generate_all()
         published = dpf.Demonstrations(made)
