@@ -37,10 +37,10 @@ from dpfewshot.account.history import (
     as_shown,
     plan_facts,
 )
-from dpfewshot.account.memory import AccountSettings, Entry, MemoryStore, Store
-from dpfewshot.account.rule import EMPTY, Admission, Rule
+from dpfewshot.account.memory import AccountSettings, Entry, MemoryStore, Store, Transaction
+from dpfewshot.account.rule import EMPTY, Admission, Rule, Totals
 from dpfewshot.account.scopes import check_partition
-from dpfewshot.account.verification import Snapshot, Verification, check, tally_of
+from dpfewshot.account.verification import Snapshot, Verification, check, tally_of, within
 from dpfewshot.errors import InvalidPlan, LedgerError
 from dpfewshot.runtime.redaction import redacts_errors, redacts_errors_of_methods
 from dpfewshot.values import PrivacyBudget, PrivacySpend
@@ -60,6 +60,24 @@ class Reserved(NamedTuple):
 
     entry: int
     reservation: str | None
+
+
+class Claim(NamedTuple):
+    """An entry that a run resumes: what it was reserved for, and the lease from now on.
+
+    Attributes:
+        entry: its number.
+        scope: as it was reserved.
+        cost: as it was reserved.
+        details: as it was reserved.
+        lease: the new one.
+    """
+
+    entry: int
+    scope: str | None
+    cost: Cost
+    details: Details
+    lease: str
 
 
 @redacts_errors_of_methods(LedgerError, f"the account ({VERIFY})")
@@ -308,8 +326,8 @@ class Account:
 
         Raises:
             BudgetExceeded: no draw is left.
-            LedgerError: another run holds the lease, the entry draws no more, or the charge could not be
-                recorded; nothing may be drawn.
+            RunTakenOver: another run holds the lease; nothing may be drawn.
+            LedgerError: the entry draws no more, or the charge could not be recorded; likewise.
         """
         with self._store.change() as change:
             found = _drawing(change.entry(entry), entry)
@@ -345,7 +363,8 @@ class Account:
                 call whose answer was lost may be repeated.
 
         Raises:
-            LedgerError: another run holds the lease, the entry never drew, or it could not be recorded.
+            RunTakenOver: another run holds the lease.
+            LedgerError: the entry never drew, or it could not be recorded.
         """
         with self._store.change() as change:
             found = change.entry(entry)
@@ -369,49 +388,42 @@ class Account:
         """
         return self._store.run_of(plan, run, stratum)
 
-    def resume(
-        self, entry: int, scope: str | None, cost: Cost, details: Details, lease: str
-    ) -> tuple[Reserved, DrawCounts]:
-        """Replace an entry's lease, so that only this run makes the draws that are left.
+    def resume(self, claims: Sequence[Claim]) -> list[tuple[Reserved, DrawCounts]]:
+        """Replace the leases of entries, all or none, so that only this run makes the draws that are left.
 
         An entry that is settled has no draw left and keeps its lease: it says what was released.
 
         Args:
-            entry: its number.
-            scope: as it was reserved.
-            cost: as it was reserved.
-            details: as it was reserved.
-            lease: the new one.
+            claims: the entries of one run.
 
         Returns:
-            The entry, and its draws.
+            Each entry, and its draws.
 
         Raises:
-            LedgerError: the entry was reserved for something else, was cancelled, or was changed behind the
+            LedgerError: an entry was reserved for something else, was cancelled, or was changed behind the
                 ledger's back.
         """
         with self._store.change() as change:
-            found, events = change.entry(entry), change.events(entry)
-            if found is None or found.state not in (*OPEN, SETTLED):
-                raise LedgerError(f"entry {entry} was {_state(found)}: it cannot be resumed")
-            if not _agrees(found, events):
-                raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
-            reserved, facts = events[0], json.loads(events[0]["details"])
-            plan = [self._counted(scope), Amount.of_cost(cost), json.loads(as_json(details))]
-            if plan != [reserved["scope"], Amount(reserved["epsilon"], reserved["delta"]), plan_facts(facts)]:
-                raise LedgerError(f"entry {entry} was reserved for another plan: start a new run")
-            given = Reserved(entry, facts[RESERVATION])
-            if found.state == SETTLED:
-                return given, replace(found.draws, left=0)
-            grants = [json.loads(event["details"]) for event in events if event["act"] in (RESERVE, RESUME)]
-            totals, began = change.checked_totals(), draws_in(grants[-1])
-            if found.draws.lease != began.lease or found.draws.left > began.left:
-                raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
-            draws = replace(found.draws, lease=lease)
-            change.replace(replace(found, state=CHARGED, draws=draws))
-            resumed = {**granted(draws), "previous": found.draws.lease, "reserve": reserved["hash"]}
-            change.record(RESUME, entry=entry, scope=found.scope, details=as_json(resumed), totals=totals)
-        return given, draws
+            found = [self._claimed(change, claim) for claim in claims]  # all, before the first is changed
+            totals = change.checked_totals() if any(entry.state in OPEN for entry, _ in found) else None
+            return [
+                _resumed(change, *each, claim.lease, totals)
+                for claim, each in zip(claims, found, strict=True)
+            ]
+
+    def _claimed(self, change: Transaction, claim: Claim) -> tuple[Entry, Sequence[Mapping[str, Any]]]:
+        """An entry that agrees with its claim and with its events, which come with it."""
+        entry = claim.entry
+        found, events = change.entry(entry), change.events(entry)
+        if found is None or found.state not in (*OPEN, SETTLED):
+            raise LedgerError(f"entry {entry} was {_state(found)}: it cannot be resumed")
+        if not _agrees(found, events):
+            raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
+        reserved, facts = events[0], plan_facts(json.loads(events[0]["details"]))
+        plan = [self._counted(claim.scope), Amount.of_cost(claim.cost), json.loads(as_json(claim.details))]
+        if plan != [reserved["scope"], Amount(reserved["epsilon"], reserved["delta"]), facts]:
+            raise LedgerError(f"entry {entry} was reserved for another plan: start a new run")
+        return found, events
 
     def settle(self, entry: int, lease: str) -> None:
         """Close an entry that drew: all of it stays spent, and it draws no more. Idempotent.
@@ -536,16 +548,37 @@ def _state(entry: Entry | None) -> str:
 
 
 def _agrees(entry: Entry, events: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether an entry's row is what its events made of it: state, scope, cost, and what was released."""
+    """Whether an entry's row is what its events made of it: state, scope, cost, draws, what was released."""
     acts = [event["act"] for event in events if event["act"] != RELEASE]
     states = {RESERVE: RESERVED, **{act: after for act, (_, after) in MOVES.items()}, RESUME: CHARGED}
     recorded = Counter(json.loads(event["details"])[RELEASED] for event in events if event["act"] == RELEASE)
+    grants = [draws_in(json.loads(event["details"])) for event in events if event["act"] in (RESERVE, RESUME)]
     return (
         acts[:1] == [RESERVE]
         and states.get(acts[-1]) == entry.state
         and (events[0]["scope"], tally_of(events[0])) == (entry.scope, entry.tally)
+        and entry.draws.lease == grants[-1].lease
+        and within(entry.draws, grants[-1])
         and released_in(entry.draws.progress) == recorded
     )
+
+
+def _resumed(
+    change: Transaction,
+    entry: Entry,
+    events: Sequence[Mapping[str, Any]],
+    lease: str,
+    totals: Totals | None,
+) -> tuple[Reserved, DrawCounts]:
+    """Replace the lease of an entry that agrees with its events; a settled one keeps its own."""
+    given = Reserved(entry.number, json.loads(events[0]["details"])[RESERVATION])
+    if entry.state == SETTLED:
+        return given, replace(entry.draws, left=0)
+    draws = replace(entry.draws, lease=lease)
+    change.replace(replace(entry, state=CHARGED, draws=draws))
+    resumed = {**granted(draws), "previous": entry.draws.lease, "reserve": events[0]["hash"]}
+    change.record(RESUME, entry=entry.number, scope=entry.scope, details=as_json(resumed), totals=totals)
+    return given, draws
 
 
 def _drawing(found: Entry | None, entry: int) -> Entry:

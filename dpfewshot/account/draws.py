@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from dpfewshot.account.history import LEASE, VERIFY, hash_if_readable, hash_of
 from dpfewshot.certificates import line_hash
-from dpfewshot.errors import BudgetExceeded, LedgerError
+from dpfewshot.errors import BudgetExceeded, LedgerError, RunTakenOver
 
 USED_UP = "all draws of the plan are used: a further plan needs further budget"
 
@@ -70,10 +70,13 @@ class DrawCounts:
             lease: of the run that asks.
 
         Raises:
-            LedgerError: another run resumed the reservation.
+            RunTakenOver: another run resumed the reservation.
         """
         if lease != self.lease:
-            raise LedgerError(f"entry {entry} was resumed by another run: this run draws no more")
+            raise RunTakenOver(
+                f"entry {entry} was resumed by another run, which continues from what the ledger has: this "
+                "run draws no more"
+            )
         return self
 
     def after(self, count: int, progress: str) -> DrawCounts:

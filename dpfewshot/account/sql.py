@@ -1,4 +1,4 @@
-"""The store of an account in a SQL database: each transaction makes one change with its row of history.
+"""The store of an account in a SQL database: each transaction makes one change with its rows of history.
 
 The account's row holds its running totals and the tip of its history, under a **seal**: a hash over the row.
 Every event replaces it. Totals without the right seal are never used: they are added up again from the
@@ -292,6 +292,7 @@ class SqlTransaction:
         account = self._settings.number
         self._connection.execute(insert(history).values(account_id=account, **row))
         self._connection.execute(update(accounts).where(accounts.c.id == account).values(**changed))
+        self._row = after  # what the next event of this change follows
 
     @functools.cached_property
     def _sealed(self) -> Totals | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dpfewshot.account.account import Account
+from dpfewshot.account.account import Account, Claim
 from dpfewshot.account.amounts import Amount, EventCost
 from dpfewshot.account.draws import DrawCounts
 from dpfewshot.account.ledger import BudgetLedger
@@ -111,7 +111,7 @@ def test_a_resumed_plan_keeps_its_divergence(make_account: MakeAccount) -> None:
     account.draw(entry, "first")
     before = account.spent
     words = entry, None, WEEKLY, {"steps": 15}
-    resumed, draws = account.resume(*words, "second")
+    [(resumed, draws)] = account.resume([Claim(*words, "second")])
     assert (resumed.entry, draws.left) == (entry, 14)
     assert account.spent == before
     assert verified(account)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from dpfewshot.account.account import Claim
 from dpfewshot.account.draws import DrawCounts, columns, granted
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.scopes import Partition
@@ -145,7 +146,7 @@ def test_history_shows_what_a_resume_left(command: Command, path: Path) -> None:
         entry = found.reserve("trec: Number", PrivacySpend(0.25, 1e-6), {}, DrawCounts(4, "first")).entry
         words = entry, "trec: Number", PrivacySpend(0.25, 1e-6), {}
         found.draw(entry, "first")
-        found.resume(*words, "second")
+        found.resume([Claim(*words, "second")])
     assert command("history")[1].splitlines()[-1].split("  ")[2:] == [
         "resume", "entry 2", "trec: Number", "draws left: 3"
     ]  # fmt: skip

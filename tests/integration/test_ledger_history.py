@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dpfewshot.account import history as history_module
+from dpfewshot.account.account import Claim
 from dpfewshot.account.draws import granted
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.errors import LedgerError
@@ -121,10 +122,10 @@ def test_a_resume_is_bound_to_the_words_of_its_reservation(ledger_url: str) -> N
     )
     for other in others:
         with pytest.raises(LedgerError, match="reserved for another plan"):
-            account.resume(**(words | other), lease="third")
+            account.resume([Claim(**(words | other), lease="third")])
     for entry in (2, 2**70):
         with pytest.raises(LedgerError):
-            account.resume(**(words | {"entry": entry}), lease="third")
+            account.resume([Claim(**(words | {"entry": entry}), lease="third")])
     with pytest.raises(LedgerError, match="cannot be called 'lease'"):
         account.reserve(None, PrivacySpend(0.1, 0.0), {"lease": "mine"}, DRAWS)
     with pytest.raises(LedgerError, match="cannot be called 'reservation'"):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dpfewshot.account.account import Claim
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacySpend
@@ -63,4 +64,4 @@ def test_a_plan_whose_grant_cannot_be_read_is_not_resumed(path: Path, url: str) 
     account = drew(url)
     tamper(path, "UPDATE dpfewshot_history SET details = 'x' WHERE number = 2")
     with pytest.raises(LedgerError, match=ADVICE):
-        account.resume(1, None, PrivacySpend(0.0, 0.0), {}, "third")
+        account.resume([Claim(1, None, PrivacySpend(0.0, 0.0), {}, "third")])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpfewshot.account.account import Account
+from dpfewshot.account.account import Account, Claim
 from dpfewshot.account.draws import DrawCounts
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.values import PrivacyBudget, PrivacySpend
@@ -33,6 +33,6 @@ def drew(url: str) -> Account:
     ).entry
     account.draw(entry, "first")
     words = entry, "trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 4}
-    account.resume(*words, "second")
+    account.resume([Claim(*words, "second")])
     account.draw(entry, "second")
     return account
