@@ -252,8 +252,8 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/account/account.py",
-        "return Reserved(entry, reservation if self.durable else None)\n\n    def charge",
-        'return Reserved(entry, f"{entry:032x}" if self.durable else None)\n\n    def charge',
+        "return Reserved(entry, reservation if self.durable else None)\n\n    def draw",
+        'return Reserved(entry, f"{entry:032x}" if self.durable else None)\n\n    def draw',
         "a published line does not count cancelled plans",
         RELEASED,
     ),
