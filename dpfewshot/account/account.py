@@ -307,8 +307,8 @@ class Account:
             tally = settings.rule.admitted(totals.sums, scope, tally, limit)
             entry = change.add(scope, tally, draws)
             totals.add(scope, tally)
-            change.record(RESERVE, entry=entry, scope=scope, tally=tally, details=kept, totals=totals)
-        return Reserved(entry, reservation if self.durable else None)
+            change.record(RESERVE, entry, kept, totals=totals)
+        return Reserved(entry.number, reservation if self.durable else None)
 
     def draw(self, entry: int, lease: str, count: int = 1, progress: str = "") -> int:
         """Charge draws of an entry before the first of them is made, and record what is released by now.
@@ -334,7 +334,7 @@ class Account:
             after = found.draws.held(entry, lease).after(count, progress)
             change.replace(replace(found, state=CHARGED, draws=after))
             if found.state == RESERVED:
-                change.record(CHARGE, entry=entry, scope=found.scope)
+                change.record(CHARGE, found)
         return found.draws.left - after.left
 
     def give_back(self, entry: int, lease: str, count: int, progress: str) -> None:
@@ -372,7 +372,7 @@ class Account:
                 raise LedgerError(f"entry {entry} was never charged: it releases nothing")
             if found.draws.held(entry, lease).progress != progress:
                 change.replace(replace(found, draws=replace(found.draws, progress=progress)))
-                change.record(RELEASE, entry=entry, scope=found.scope, details=as_json({RELEASED: digest}))
+                change.record(RELEASE, found, as_json({RELEASED: digest}))
 
     def run_of(self, plan: str, run: str | None = None, stratum: int | None = None) -> list[Entry]:
         """The entries of a run, which `resume` continues; none if there is no such run.
@@ -439,8 +439,7 @@ class Account:
                 return
             if found is not None and found.state == CHARGED:
                 change.replace(replace(found, state=SETTLED))
-                details = as_json(granted(found.draws))
-                change.record(SETTLE, entry=entry, scope=found.scope, details=details)
+                change.record(SETTLE, found, as_json(granted(found.draws)))
             elif found is None or found.state != SETTLED:
                 raise LedgerError(f"entry {entry} was {_state(found)}: it cannot be settled")
 
@@ -463,7 +462,7 @@ class Account:
                 totals.remove(events[0]["scope"], tally_of(events[0]))
             draws = replace(found.draws, key=None)  # the run may begin anew
             change.replace(replace(found, state=CANCELLED, draws=draws))
-            change.record(CANCEL, entry=entry, scope=found.scope, totals=totals)
+            change.record(CANCEL, found, totals=totals)
 
     def withdraw(self, lease: str) -> None:
         """Cancel the entry with this lease if there is one and it never drew: nobody learned its number."""
@@ -577,7 +576,7 @@ def _resumed(
     draws = replace(entry.draws, lease=lease)
     change.replace(replace(entry, state=CHARGED, draws=draws))
     resumed = {**granted(draws), "previous": entry.draws.lease, "reserve": events[0]["hash"]}
-    change.record(RESUME, entry=entry.number, scope=entry.scope, details=as_json(resumed), totals=totals)
+    change.record(RESUME, entry, as_json(resumed), totals=totals)
     return given, draws
 
 
