@@ -252,8 +252,8 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/account/account.py",
-        "return Reserved(entry, reservation if self.durable else None)\n\n    def draw",
-        'return Reserved(entry, f"{entry:032x}" if self.durable else None)\n\n    def draw',
+        "return Reserved(entry.number, reservation if self.durable else None)",
+        'return Reserved(entry.number, f"{entry.number:032x}" if self.durable else None)',
         "a published line does not count cancelled plans",
         RELEASED,
     ),
