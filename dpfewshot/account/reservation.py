@@ -161,6 +161,7 @@ class Reservation:
 
         Raises:
             BudgetExceeded: no draw is left, or this is a forked child's copy.
+            RunTakenOver: another run resumed it.
             LedgerError: the account could not record the charge, or its answer was lost. Nothing may be
                 drawn; the draw may be requested again, since the account keeps its own count.
         """
