@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 import dpfewshot as dpf
 from bench.vectors import DATA_SETS
-from dpfewshot.account.permit import Permit
+from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.backends import LlamaCpp
 from dpfewshot.backends.protocol import PromptBlock
 from dpfewshot.mechanisms import Draws, Gaussian, Release, RowChange
@@ -154,7 +154,8 @@ class InProcess:
     def _step(public_row: NDArray[np.float32], private: PromptBlock, release: Release) -> dict[int, float]:
         support = release.support(public_row, frozenset())
         logprobs = np.ascontiguousarray(private.next_token_logprobs(support))
-        release.token(logprobs, public_row[support], Permit.unpaid(1, SIGMA))
+        unpaid = Reservation.make(None, Terms(None, None, 1, 1, SIGMA, {}))
+        release.token(logprobs, public_row[support], unpaid.draw())
         return _mean(support, np.exp(logprobs.astype(np.float64)))
 
 

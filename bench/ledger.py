@@ -27,9 +27,9 @@ import dpfewshot as dpf
 from bench.ledger_rounds import BOUNDARIES, in_a_child, kill_rounds, new_ledgers, race
 from dpfewshot.account.amounts import Amount
 from dpfewshot.account.database import Database
-from dpfewshot.account.history import CHARGE, NOTHING_BEFORE, RESERVE, SETTLE, chained, event_now
+from dpfewshot.account.draws import DrawCounts, columns, granted
+from dpfewshot.account.history import CHARGE, NOTHING_BEFORE, RESERVE, SETTLE, as_json, chained, event_now
 from dpfewshot.account.reservation import Reservation, Terms
-from dpfewshot.account.rule import Tally
 from dpfewshot.account.sql import UNSEALED
 from dpfewshot.account.tables import accounts, entries, history
 from dpfewshot.values import PrivacySpend
@@ -41,6 +41,7 @@ COST = PrivacySpend(1e-6, 1e-15)
 SIZES = (1_000, 10_000, 100_000)
 TIMES = 20  # reservations of a large account
 DRAWS = 256
+CYCLE = Terms(COST, None, 15, 1, 1.0, {"mechanism": "gaussian", "steps": 15})
 Timed = list[float]
 
 
@@ -140,7 +141,7 @@ def large_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
             url = make()
             account = dpf.BudgetLedger.open(url).create("tickets", dpf.PrivacyBudget(1e6, 0.5))
             fill(url, size)
-            reserve = functools.partial(account.reserve, None, COST, {"mechanism": "gaussian", "steps": 15})
+            reserve = functools.partial(Reservation.make, account, CYCLE)
             (_, first), *rest = [seconds_of(reserve) for _ in range(TIMES + 1)]
             wall, processor = (1e3 * statistics.median(each) for each in zip(*rest, strict=True))
             _, verified = seconds_of(account.verify)
@@ -149,7 +150,7 @@ def large_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
 
 def fill(url: str, size: int) -> None:
     """Add settled entries, with their events, to the first account, and no totals: as an older ledger."""
-    database, cost = Database(url), Tally.of(Amount.of_cost(COST), None).cost
+    database, cost, drawn = Database(url), Amount.of_cost(COST), DrawCounts(0, "lease")
     with database.write() as connection:
         last = connection.execute(history.select()).mappings().one()
         number, previous = int(last["number"]), str(last["hash"] or NOTHING_BEFORE)
@@ -157,10 +158,15 @@ def fill(url: str, size: int) -> None:
         for entry in range(1, size + 1):
             for act in (RESERVE, CHARGE, SETTLE):
                 number += 1
-                event = event_now(act, entry=entry, amount=cost if act == RESERVE else None)
+                event = event_now(
+                    act,
+                    entry=entry,
+                    amount=cost if act == RESERVE else None,
+                    details="{}" if act == CHARGE else as_json(granted(drawn)),
+                )
                 rows.append({"renyi": None, "account_id": 1, **chained(event, number, previous)})
                 previous = rows[-1]["hash"]
-        words = {"account_id": 1, "epsilon": cost.epsilon, "delta": cost.delta, "state": "settled"}
+        words = {"account_id": 1, **cost._asdict(), "state": "settled", **columns(drawn)}
         connection.execute(insert(entries), [{"id": entry, **words} for entry in range(1, size + 1)])
         connection.execute(insert(history), rows)
         connection.execute(update(accounts).values(seal=UNSEALED))
@@ -185,11 +191,9 @@ def cycles(url: str, seconds: float, dataset: str = DATASET) -> dict[str, Any]:
     locked, begun = 0, time.perf_counter()
     while (start := time.perf_counter()) - begun < seconds:
         try:
-            entry = account.reserve(
-                None, PrivacySpend(1e-6, 1e-15), {"mechanism": "gaussian", "steps": 15}
-            ).entry
-            account.charge(entry)
-            account.settle(entry)
+            plan = Reservation.make(account, CYCLE)
+            plan.draw()
+            plan.close()
         except dpf.LedgerError:
             locked += 1
         took.append(time.perf_counter() - start)

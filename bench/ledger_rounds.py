@@ -26,6 +26,7 @@ from unittest.mock import patch
 import dpfewshot as dpf
 from bench.postgresql import running_server
 from dpfewshot.account.account import Account, Reserved
+from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.account.sql import SqlTransaction
 from dpfewshot.backends import Scripted
 from dpfewshot.mechanisms import Gaussian
@@ -45,6 +46,7 @@ _RECORDS = [
 ]
 _WORDS = (" my", " parcel", " money", " is", " late", " back", " secret", "\n")
 _PLAN = dpf.PrivacyBudget(epsilon=0.5, delta=1e-7)
+_RACED = Terms(PrivacySpend(0.1, 1e-9), None, 1, 1, 1.0, {})
 _LONGEST_MOMENT = 0.1  # seconds
 _DEADLINE = 60.0  # seconds for a child
 
@@ -217,7 +219,7 @@ def _racer(url: str, threads: int, fitting: int, gate: tuple[int, int], answers:
         for _ in range(2):
             start = time.monotonic()
             try:
-                account.charge(account.reserve(None, PrivacySpend(0.1, 1e-9), {}).entry)
+                Reservation.make(account, _RACED).draw()
                 outcome = "charged"
             except dpf.BudgetExceeded:
                 outcome = "refused"

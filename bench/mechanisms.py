@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from bench.vectors import DATA_SETS, DataSet, Text, collect_all, collected
 from dpfewshot import _core
-from dpfewshot.account.permit import Permit
+from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.accounting import calibrate
 from dpfewshot.accounting.events import PublishedAccounting
 from dpfewshot.accounting.published import published_multiplier
@@ -193,6 +193,7 @@ def score(plan: Planned, text: Text, length: int, generator: np.random.Generator
     """Releases every token of a text several times, each after the text's own tokens."""
     agreed, mass = 0, 0.0
     positions = len(text.public)
+    unpaid = Reservation.make(None, Terms(None, None, REPEATS * positions, 1, plan.noise_multiplier, {}))
     for _ in range(REPEATS):
         release = plan.mechanism.start(plan.draws, plan.noise_multiplier)
         drawn = _thinned(text, plan.draws.prompts, generator)
@@ -204,7 +205,7 @@ def score(plan: Planned, text: Text, length: int, generator: np.random.Generator
             winner = release.token(
                 np.ascontiguousarray(rows[:, support]),
                 public[support],
-                Permit.unpaid(1, plan.noise_multiplier),
+                unpaid.draw(),
             )
             candidates = likeliest(public, frozenset(), TOP_K)
             noiseless = _core.sum_of_probabilities(np.ascontiguousarray(rows[:, candidates]))

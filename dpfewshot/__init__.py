@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         InvalidTask as InvalidTask,
         LedgerError as LedgerError,
         MissingExtra as MissingExtra,
+        RunTakenOver as RunTakenOver,
     )
     from dpfewshot.generation.ray_executor import RayExecutor as RayExecutor
     from dpfewshot.account.ledger import BudgetLedger as BudgetLedger, open_account as open_account
@@ -89,6 +90,7 @@ _HOMES = {
     "PrivacySpend": "dpfewshot.values",
     "RayExecutor": "dpfewshot.generation.ray_executor",
     "Record": "dpfewshot.values",
+    "RunTakenOver": "dpfewshot.errors",
     "Settings": "dpfewshot.planning.settings",
     "Synthesizer": "dpfewshot.synthesizer",
     "Task": "dpfewshot.tasks",

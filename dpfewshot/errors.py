@@ -8,6 +8,7 @@ DPFewShotError
 ├── BackendError              the language model or its server failed; `.retryable`
 │   └── BackendNotBatchInvariant   one prompt's answer depends on its neighbours
 ├── LedgerError               the durable budget cannot be read or written
+│   └── RunTakenOver               another process resumed the run, and makes the rest of it
 ├── AccountingError           the accountant contradicts itself, and certifies nothing
 ├── InvalidReport             a file that a report is to be made of cannot be used
 └── MissingExtra              an optional dependency is not installed
@@ -101,6 +102,10 @@ class BackendNotBatchInvariant(BackendError):
 
 class LedgerError(DPFewShotError):
     """The durable budget could not be read or written. Nothing is released without it."""
+
+
+class RunTakenOver(LedgerError):
+    """Another process resumed this run. Here it draws and releases nothing more."""
 
 
 class AccountingError(DPFewShotError):

@@ -101,7 +101,6 @@ class Synthesizer:
         settings: Settings = _PLANNED,
         observers: Iterable[Observer] = (),
     ) -> None:
-        self._task = task
         self._backend = backend
         self._speed: Speed | None = None
         check_invariance(backend, allowed=settings.allow_batch_variance)

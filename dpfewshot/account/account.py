@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import Any, Final, NamedTuple, Self, SupportsIndex
 
 from dpfewshot.account.amounts import LARGEST, Amount, Cost, in_words
-from dpfewshot.account.draws import COUNTED, NOT_COUNTED, DrawCounts, draws_in, granted, released_in
+from dpfewshot.account.draws import DrawCounts, draws_in, granted, released_in
 from dpfewshot.account.history import (
     CANCEL,
     CANCELLED,
@@ -37,10 +37,10 @@ from dpfewshot.account.history import (
     as_shown,
     plan_facts,
 )
-from dpfewshot.account.memory import AccountSettings, Entry, MemoryStore, Store
-from dpfewshot.account.rule import EMPTY, Admission, Rule
+from dpfewshot.account.memory import AccountSettings, Entry, MemoryStore, Store, Transaction
+from dpfewshot.account.rule import EMPTY, Admission, Rule, Totals
 from dpfewshot.account.scopes import check_partition
-from dpfewshot.account.verification import Snapshot, Verification, check, tally_of
+from dpfewshot.account.verification import Snapshot, Verification, check, tally_of, within
 from dpfewshot.errors import InvalidPlan, LedgerError
 from dpfewshot.runtime.redaction import redacts_errors, redacts_errors_of_methods
 from dpfewshot.values import PrivacyBudget, PrivacySpend
@@ -62,9 +62,27 @@ class Reserved(NamedTuple):
     reservation: str | None
 
 
+class Claim(NamedTuple):
+    """An entry that a run resumes: what it was reserved for, and the lease from now on.
+
+    Attributes:
+        entry: its number.
+        scope: as it was reserved.
+        cost: as it was reserved.
+        details: as it was reserved.
+        lease: the new one.
+    """
+
+    entry: int
+    scope: str | None
+    cost: Cost
+    details: Details
+    lease: str
+
+
 @redacts_errors_of_methods(LedgerError, f"the account ({VERIFY})")
 class Account:
-    """A budget and what is spent of it. A plan's entry is reserved, charged and settled, or cancelled unused.
+    """A budget and what is spent of it. An entry is reserved, drawn from and settled, or cancelled unused.
 
     A `BudgetLedger` has durable ones, which threads, processes and forked children may use at the same time;
     `in_memory` makes one that ends with its process, for notebooks and for several releases that share it.
@@ -254,9 +272,7 @@ class Account:
 
     # ---- the life of an entry
 
-    def reserve(
-        self, scope: str | None, cost: Cost, details: Details, draws: DrawCounts | None = None
-    ) -> Reserved:
+    def reserve(self, scope: str | None, cost: Cost, details: Details, draws: DrawCounts) -> Reserved:
         """Reserve a plan's whole cost. It counts as spent until it is cancelled, even if this process dies.
 
         Args:
@@ -267,8 +283,7 @@ class Account:
                 10⁻¹⁸; an `EventCost` is one that also says what it was computed for. A `PrivacySpend` is
                 rounded up.
             details: public facts for the history.
-            draws: the draws that the cost pays for, which `draw` counts; None for an entry that is charged
-                as a whole.
+            draws: the draws that the cost pays for, which `draw` counts.
 
         Raises:
             BudgetExceeded: it does not fit; nothing is changed.
@@ -280,8 +295,7 @@ class Account:
         for name in (LEASE, RESERVATION):
             if name in details:
                 raise LedgerError(f"an entry's details cannot be called {name!r}")
-        if draws is not None:
-            draws.check()
+        draws.check()
         # random: an entry's number would count cancelled plans, and a hash of the event would cover times
         kept = as_json({**details, **granted(draws), RESERVATION: reservation})
         scope, tally = self._counted(scope), settings.rule.tally(cost)
@@ -293,32 +307,13 @@ class Account:
             tally = settings.rule.admitted(totals.sums, scope, tally, limit)
             entry = change.add(scope, tally, draws)
             totals.add(scope, tally)
-            change.record(RESERVE, entry=entry, scope=scope, tally=tally, details=kept, totals=totals)
-        return Reserved(entry, reservation if self.durable else None)
-
-    def charge(self, entry: int) -> None:
-        """Charge a whole entry that counts no draws, before the plan draws. Idempotent.
-
-        From now on nothing of it comes back.
-
-        Raises:
-            LedgerError: the entry belongs to another account, was settled or cancelled, or the charge could
-                not be recorded; nothing may be drawn.
-        """
-        with self._store.change() as change:
-            found = change.entry(entry)
-            if found is not None and found.draws is not None:
-                raise LedgerError(COUNTED)
-            if found is not None and found.state == RESERVED:
-                change.replace(replace(found, state=CHARGED))
-                change.record(CHARGE, entry=entry, scope=found.scope)
-            elif found is None or found.state != CHARGED:
-                raise LedgerError(f"entry {entry} was {_state(found)}: it cannot be charged")
+            change.record(RESERVE, entry, kept, totals=totals)
+        return Reserved(entry.number, reservation if self.durable else None)
 
     def draw(self, entry: int, lease: str, count: int = 1, progress: str = "") -> int:
         """Charge draws of an entry before the first of them is made, and record what is released by now.
 
-        The first one is the entry's charge in the history.
+        The first one is the entry's charge in the history: from then on nothing of its cost comes back.
 
         Args:
             entry: its number.
@@ -331,16 +326,16 @@ class Account:
 
         Raises:
             BudgetExceeded: no draw is left.
-            LedgerError: another run holds the lease, the entry draws no more, or the charge could not be
-                recorded; nothing may be drawn.
+            RunTakenOver: another run holds the lease; nothing may be drawn.
+            LedgerError: the entry draws no more, or the charge could not be recorded; likewise.
         """
         with self._store.change() as change:
-            found, draws = _drawing(change.entry(entry), entry)
-            after = draws.held(entry, lease).after(count, progress)
+            found = _drawing(change.entry(entry), entry)
+            after = found.draws.held(entry, lease).after(count, progress)
             change.replace(replace(found, state=CHARGED, draws=after))
             if found.state == RESERVED:
-                change.record(CHARGE, entry=entry, scope=found.scope)
-        return draws.left - after.left
+                change.record(CHARGE, found)
+        return found.draws.left - after.left
 
     def give_back(self, entry: int, lease: str, count: int, progress: str) -> None:
         """Give back draws that were charged ahead and will not be made, and record what is released by now.
@@ -352,10 +347,10 @@ class Account:
                 be recorded. The draws may stay charged.
         """
         with self._store.change() as change:
-            found, draws = _drawing(change.entry(entry), entry)
+            found = _drawing(change.entry(entry), entry)
             began = draws_in(json.loads(change.events(entry, RESERVE, RESUME)[-1]["details"]))
-            if draws.lease == lease and began is not None:
-                change.replace(replace(found, draws=draws.given_back(count, began, progress)))
+            if found.draws.lease == lease:
+                change.replace(replace(found, draws=found.draws.given_back(count, began, progress)))
 
     def record_release(self, entry: int, lease: str, digest: str, progress: str) -> None:
         """Record that an entry released a demonstration; recorded when this returns.
@@ -368,15 +363,16 @@ class Account:
                 call whose answer was lost may be repeated.
 
         Raises:
-            LedgerError: another run holds the lease, the entry never drew, or it could not be recorded.
+            RunTakenOver: another run holds the lease.
+            LedgerError: the entry never drew, or it could not be recorded.
         """
         with self._store.change() as change:
             found = change.entry(entry)
-            if found is None or found.draws is None or found.state not in PAID:
+            if found is None or found.state not in PAID:
                 raise LedgerError(f"entry {entry} was never charged: it releases nothing")
             if found.draws.held(entry, lease).progress != progress:
                 change.replace(replace(found, draws=replace(found.draws, progress=progress)))
-                change.record(RELEASE, entry=entry, scope=found.scope, details=as_json({RELEASED: digest}))
+                change.record(RELEASE, found, as_json({RELEASED: digest}))
 
     def run_of(self, plan: str, run: str | None = None, stratum: int | None = None) -> list[Entry]:
         """The entries of a run, which `resume` continues; none if there is no such run.
@@ -392,51 +388,44 @@ class Account:
         """
         return self._store.run_of(plan, run, stratum)
 
-    def resume(
-        self, entry: int, scope: str | None, cost: Cost, details: Details, lease: str
-    ) -> tuple[Reserved, DrawCounts]:
-        """Replace an entry's lease, so that only this run makes the draws that are left.
+    def resume(self, claims: Sequence[Claim]) -> list[tuple[Reserved, DrawCounts]]:
+        """Replace the leases of entries, all or none, so that only this run makes the draws that are left.
 
         An entry that is settled has no draw left and keeps its lease: it says what was released.
 
         Args:
-            entry: its number.
-            scope: as it was reserved.
-            cost: as it was reserved.
-            details: as it was reserved.
-            lease: the new one.
+            claims: the entries of one run.
 
         Returns:
-            The entry, and its draws.
+            Each entry, and its draws.
 
         Raises:
-            LedgerError: the entry was reserved for something else, was cancelled, or was changed behind the
+            LedgerError: an entry was reserved for something else, was cancelled, or was changed behind the
                 ledger's back.
         """
         with self._store.change() as change:
-            found, events = change.entry(entry), change.events(entry)
-            if found is None or found.draws is None or found.state not in (*OPEN, SETTLED):
-                raise LedgerError(f"entry {entry} was {_state(found)}: it cannot be resumed")
-            if not _agrees(found, events):
-                raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
-            reserved, facts = events[0], json.loads(events[0]["details"])
-            plan = [self._counted(scope), Amount.of_cost(cost), json.loads(as_json(details))]
-            if plan != [reserved["scope"], Amount(reserved["epsilon"], reserved["delta"]), plan_facts(facts)]:
-                raise LedgerError(f"entry {entry} was reserved for another plan: start a new run")
-            given = Reserved(entry, facts[RESERVATION])
-            if found.state == SETTLED:
-                return given, replace(found.draws, left=0)
-            grants = [json.loads(event["details"]) for event in events if event["act"] in (RESERVE, RESUME)]
-            totals, began = change.checked_totals(), draws_in(grants[-1])
-            if began is None or found.draws.lease != began.lease or found.draws.left > began.left:
-                raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
-            draws = replace(found.draws, lease=lease)
-            change.replace(replace(found, state=CHARGED, draws=draws))
-            resumed = {**granted(draws), "previous": found.draws.lease, "reserve": reserved["hash"]}
-            change.record(RESUME, entry=entry, scope=found.scope, details=as_json(resumed), totals=totals)
-        return given, draws
+            found = [self._claimed(change, claim) for claim in claims]  # all, before the first is changed
+            totals = change.checked_totals() if any(entry.state in OPEN for entry, _ in found) else None
+            return [
+                _resumed(change, *each, claim.lease, totals)
+                for claim, each in zip(claims, found, strict=True)
+            ]
 
-    def settle(self, entry: int, lease: str | None = None) -> None:
+    def _claimed(self, change: Transaction, claim: Claim) -> tuple[Entry, Sequence[Mapping[str, Any]]]:
+        """An entry that agrees with its claim and with its events, which come with it."""
+        entry = claim.entry
+        found, events = change.entry(entry), change.events(entry)
+        if found is None or found.state not in (*OPEN, SETTLED):
+            raise LedgerError(f"entry {entry} was {_state(found)}: it cannot be resumed")
+        if not _agrees(found, events):
+            raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
+        reserved, facts = events[0], plan_facts(json.loads(events[0]["details"]))
+        plan = [self._counted(claim.scope), Amount.of_cost(claim.cost), json.loads(as_json(claim.details))]
+        if plan != [reserved["scope"], Amount(reserved["epsilon"], reserved["delta"]), facts]:
+            raise LedgerError(f"entry {entry} was reserved for another plan: start a new run")
+        return found, events
+
+    def settle(self, entry: int, lease: str) -> None:
         """Close an entry that drew: all of it stays spent, and it draws no more. Idempotent.
 
         Nothing changes if the entry has another lease: another run resumed it.
@@ -446,12 +435,11 @@ class Account:
         """
         with self._store.change() as change:
             found = change.entry(entry)
-            if found is not None and found.draws is not None and lease not in (None, found.draws.lease):
+            if found is not None and found.draws.lease != lease:
                 return
             if found is not None and found.state == CHARGED:
                 change.replace(replace(found, state=SETTLED))
-                details = as_json(granted(found.draws))
-                change.record(SETTLE, entry=entry, scope=found.scope, details=details)
+                change.record(SETTLE, found, as_json(granted(found.draws)))
             elif found is None or found.state != SETTLED:
                 raise LedgerError(f"entry {entry} was {_state(found)}: it cannot be settled")
 
@@ -472,9 +460,9 @@ class Account:
                 raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
             if totals is not None:
                 totals.remove(events[0]["scope"], tally_of(events[0]))
-            draws = None if found.draws is None else replace(found.draws, key=None)  # the run may begin anew
+            draws = replace(found.draws, key=None)  # the run may begin anew
             change.replace(replace(found, state=CANCELLED, draws=draws))
-            change.record(CANCEL, entry=entry, scope=found.scope, totals=totals)
+            change.record(CANCEL, found, totals=totals)
 
     def withdraw(self, lease: str) -> None:
         """Cancel the entry with this lease if there is one and it never drew: nobody learned its number."""
@@ -559,26 +547,44 @@ def _state(entry: Entry | None) -> str:
 
 
 def _agrees(entry: Entry, events: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether an entry's row is what its events made of it: state, scope, cost, and what was released."""
+    """Whether an entry's row is what its events made of it: state, scope, cost, draws, what was released."""
     acts = [event["act"] for event in events if event["act"] != RELEASE]
     states = {RESERVE: RESERVED, **{act: after for act, (_, after) in MOVES.items()}, RESUME: CHARGED}
     recorded = Counter(json.loads(event["details"])[RELEASED] for event in events if event["act"] == RELEASE)
+    grants = [draws_in(json.loads(event["details"])) for event in events if event["act"] in (RESERVE, RESUME)]
     return (
         acts[:1] == [RESERVE]
         and states.get(acts[-1]) == entry.state
         and (events[0]["scope"], tally_of(events[0])) == (entry.scope, entry.tally)
-        and entry.draws is not None
+        and entry.draws.lease == grants[-1].lease
+        and within(entry.draws, grants[-1])
         and released_in(entry.draws.progress) == recorded
     )
 
 
-def _drawing(found: Entry | None, entry: int) -> tuple[Entry, DrawCounts]:
-    """An entry that may still draw, and its draws."""
+def _resumed(
+    change: Transaction,
+    entry: Entry,
+    events: Sequence[Mapping[str, Any]],
+    lease: str,
+    totals: Totals | None,
+) -> tuple[Reserved, DrawCounts]:
+    """Replace the lease of an entry that agrees with its events; a settled one keeps its own."""
+    given = Reserved(entry.number, json.loads(events[0]["details"])[RESERVATION])
+    if entry.state == SETTLED:
+        return given, replace(entry.draws, left=0)
+    draws = replace(entry.draws, lease=lease)
+    change.replace(replace(entry, state=CHARGED, draws=draws))
+    resumed = {**granted(draws), "previous": entry.draws.lease, "reserve": events[0]["hash"]}
+    change.record(RESUME, entry, as_json(resumed), totals=totals)
+    return given, draws
+
+
+def _drawing(found: Entry | None, entry: int) -> Entry:
+    """An entry that may still draw."""
     if found is None or found.state not in OPEN:
         raise LedgerError(f"entry {entry} was {_state(found)}: it draws no more")
-    if found.draws is None:
-        raise LedgerError(NOT_COUNTED)
-    return found, found.draws
+    return found
 
 
 def storable(budget: PrivacyBudget) -> Amount:

@@ -13,15 +13,13 @@ import secrets
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
-from dpfewshot.account.history import LEASE, VERIFY, hash_of
+from dpfewshot.account.history import LEASE, VERIFY, hash_if_readable, hash_of
 from dpfewshot.certificates import line_hash
-from dpfewshot.errors import BudgetExceeded, LedgerError
+from dpfewshot.errors import BudgetExceeded, LedgerError, RunTakenOver
 
 USED_UP = "all draws of the plan are used: a further plan needs further budget"
-COUNTED = "this entry counts its draws: charge each with draw()"
-NOT_COUNTED = "this entry counts no draws: charge it as a whole with charge()"
 
 
 @dataclass(frozen=True)
@@ -72,10 +70,13 @@ class DrawCounts:
             lease: of the run that asks.
 
         Raises:
-            LedgerError: another run resumed the reservation.
+            RunTakenOver: another run resumed the reservation.
         """
         if lease != self.lease:
-            raise LedgerError(f"entry {entry} was resumed by another run: this run draws no more")
+            raise RunTakenOver(
+                f"entry {entry} was resumed by another run, which continues from what the ledger has: this "
+                "run draws no more"
+            )
         return self
 
     def after(self, count: int, progress: str) -> DrawCounts:
@@ -119,32 +120,25 @@ def new_lease() -> str:
     return secrets.token_hex(16)
 
 
-_COLUMNS = ("draws_left", "lease", "progress", "plan", "run", "stratum")
+COLUMNS: Final = ("draws_left", "lease", "progress", "plan", "run", "stratum")
+HASH: Final = "draws_hash"
 
 
-def columns(draws: DrawCounts | None) -> dict[str, Any]:
-    """The entry's columns for its draws; empty if it counts none."""
-    if draws is None:
-        return dict.fromkeys((*_COLUMNS, "draws_hash"))
+def columns(draws: DrawCounts) -> dict[str, Any]:
+    """The entry's columns for its draws."""
     key = (None, None, None) if draws.key is None else (draws.key.plan, draws.key.run, draws.key.stratum)
-    row = dict(zip(_COLUMNS, (draws.left, draws.lease, draws.progress, *key), strict=True))
-    return {**row, "draws_hash": hash_of(row)}
+    row = dict(zip(COLUMNS, (draws.left, draws.lease, draws.progress, *key), strict=True))
+    return {**row, HASH: hash_of(row)}
 
 
-def draws_of(row: Mapping[str, Any]) -> DrawCounts | None:
-    """The draws in an entry's columns; None if it counts none.
+def draws_of(row: Mapping[str, Any]) -> DrawCounts:
+    """The draws in an entry's columns.
 
     Raises:
         LedgerError: the columns do not match their hash.
     """
-    told = {name: row[name] for name in _COLUMNS}
-    if told["draws_left"] is None and told["lease"] is None:
-        return None
-    try:
-        agrees = hash_of(told) == row["draws_hash"]
-    except TypeError:
-        agrees = False
-    if not agrees:
+    told = hash_if_readable({name: row[name] for name in COLUMNS})
+    if told is None or told != row[HASH]:
         raise LedgerError(f"the draws of entry {row['id']} were changed behind the ledger's back: {VERIFY}")
     key = None if row["run"] is None else RunKey(row["plan"], row["run"], row["stratum"])
     return DrawCounts(row["draws_left"], row["lease"], row["progress"], key)
@@ -159,15 +153,19 @@ def released_in(progress: str) -> Counter[str] | None:
         return None
 
 
-def granted(draws: DrawCounts | None) -> dict[str, object]:
+def granted(draws: DrawCounts) -> dict[str, object]:
     """The details of an event that grants draws, or ends them."""
-    return {} if draws is None else {LEASE: {"id": draws.lease, "draws": draws.left}}
+    return {LEASE: {"id": draws.lease, "draws": draws.left}}
 
 
-def draws_in(details: Mapping[str, Any]) -> DrawCounts | None:
-    """The draws in an event's details; None if there are none."""
+def draws_in(details: Mapping[str, Any]) -> DrawCounts:
+    """The draws in the details of an event that grants draws, or ends them.
+
+    Raises:
+        ValueError: there are none, which no account writes.
+    """
     match details.get(LEASE):
         case {"id": str(lease), "draws": int(left)}:
             return DrawCounts(left, lease)
         case _:
-            return None
+            raise ValueError("an event grants no draws")

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn, Protocol, SupportsIndex
 
 from dpfewshot.account.amounts import Amount
 from dpfewshot.account.draws import DrawCounts
-from dpfewshot.account.history import CANCELLED, RESERVED
+from dpfewshot.account.history import CANCELLED, RESERVE, RESERVED
 from dpfewshot.account.rule import Rule, Standing, Tally, Totals
 from dpfewshot.account.scopes import partition_of
 from dpfewshot.account.verification import Snapshot
@@ -54,14 +54,14 @@ class Entry:
         scope: the stratum that it draws from; None for the whole data set.
         tally: its cost.
         state: "reserved", "charged", "settled" or "cancelled".
-        draws: those that are left; None if it counts none.
+        draws: those that are left.
     """
 
     number: int
     scope: str | None
     tally: Tally
     state: str
-    draws: DrawCounts | None
+    draws: DrawCounts
 
 
 class Transaction(Protocol):
@@ -95,8 +95,8 @@ class Transaction(Protocol):
         """
         ...
 
-    def add(self, scope: str | None, tally: Tally, draws: DrawCounts | None) -> int:
-        """Add a reserved entry and return its number."""
+    def add(self, scope: str | None, tally: Tally, draws: DrawCounts) -> Entry:
+        """A new reserved entry, which counts once its event is recorded."""
         ...
 
     def replace(self, entry: Entry) -> None:
@@ -106,11 +106,9 @@ class Transaction(Protocol):
     def record(
         self,
         act: str,
-        *,
-        entry: int | None = None,
-        scope: str | None = None,
-        tally: Tally | None = None,
+        entry: Entry | None = None,
         details: str = "{}",
+        *,
         totals: Totals | None = None,
         limit: Amount | None = None,
     ) -> None:
@@ -118,9 +116,7 @@ class Transaction(Protocol):
 
         Args:
             act: what happened.
-            entry: the plan's number.
-            scope: of the entry.
-            tally: what the plan costs, if it is reserved now.
+            entry: that it happened to; None for events of the account.
             details: JSON.
             totals: what the entries cost from now on; None if the event changes nothing in that.
             limit: the budget from now on; None if the event does not change it.
@@ -178,7 +174,6 @@ class MemoryStore:
         self._limit = limit
         self._partition: str | None = None
         self._entries: dict[int, Entry] = {}
-        self._added: Entry | None = None  # until its event is recorded
         self._events: defaultdict[int, list[Mapping[str, Any]]] = defaultdict(list)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -211,7 +206,7 @@ class MemoryStore:
     def entry_of(self, lease: str) -> int | None:
         """See `Store`."""
         with self.change():
-            having = (one.number for one in self._entries.values() if one.draws and one.draws.lease == lease)
+            having = (one.number for one in self._entries.values() if one.draws.lease == lease)
             return next(having, None)
 
     def run_of(self, plan: str, run: str | None, stratum: int | None) -> NoReturn:  # noqa: ARG002 - whichever
@@ -254,10 +249,9 @@ class MemoryStore:
         """See `Transaction`."""
         return [event for event in self._events.get(entry, []) if not acts or event["act"] in acts]
 
-    def add(self, scope: str | None, tally: Tally, draws: DrawCounts | None) -> int:
+    def add(self, scope: str | None, tally: Tally, draws: DrawCounts) -> Entry:
         """See `Transaction`."""
-        self._added = Entry(next(self._numbers), scope, tally, RESERVED, draws)
-        return self._added.number
+        return Entry(next(self._numbers), scope, tally, RESERVED, draws)
 
     def replace(self, entry: Entry) -> None:
         """See `Transaction`."""
@@ -266,11 +260,9 @@ class MemoryStore:
     def record(
         self,
         act: str,
-        *,
-        entry: int | None = None,
-        scope: str | None = None,
-        tally: Tally | None = None,
+        entry: Entry | None = None,
         details: str = "{}",
+        *,
         totals: Totals | None = None,
         limit: Amount | None = None,
     ) -> None:
@@ -278,21 +270,12 @@ class MemoryStore:
         del totals
         if limit is not None:
             self._limit = limit
-        if entry is not None:
-            cost = None if tally is None else tally.cost
-            self._events[entry].append(
-                {
-                    "act": act,
-                    "scope": scope,
-                    "epsilon": cost and cost.epsilon,
-                    "delta": cost and cost.delta,
-                    "renyi": tally and tally.stated,
-                    "details": details,
-                    "hash": "",
-                }
-            )
-        if self._added is not None and self._added.number == entry:
-            if scope is not None and self._partition is None:
-                self._partition = partition_of(scope)
-            self._entries[entry] = self._added  # last: what an interrupt leaves before it counts nothing
-            self._added = None
+        if entry is None:
+            return
+        (epsilon, delta), renyi = entry.tally.cost, entry.tally.stated
+        row = {"act": act, "scope": entry.scope, "epsilon": epsilon, "delta": delta, "renyi": renyi}
+        self._events[entry.number].append({**row, "details": details, "hash": ""})
+        if act == RESERVE:
+            if entry.scope is not None and self._partition is None:
+                self._partition = partition_of(entry.scope)
+            self._entries[entry.number] = entry  # last: what an interrupt leaves before it counts nothing

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Self
 
 from dpfewshot.errors import BudgetExceeded
 
@@ -14,7 +13,7 @@ class Permit:
 
     Only a reservation calls the constructor, after charging. A mechanism uses up one token of the permit
     before it reads a private number. So nothing is released without a charge, or with less noise than was
-    charged for. `unpaid` is for measurements; tests/unit/test_house.py checks who calls which.
+    charged for. tests/unit/test_house.py checks who calls what.
 
     Args:
         tokens: R ≥ 1, the tokens that the draw was charged for.
@@ -27,11 +26,6 @@ class Permit:
         self._used = 0
         self._lock = threading.Lock()
         self._process = os.getpid()
-
-    @classmethod
-    def unpaid(cls, tokens: int, noise_multiplier: float) -> Self:
-        """A permit without a charge, to measure a mechanism; no token may be released to anybody."""
-        return cls(tokens, noise_multiplier)
 
     @property
     def tokens(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from dpfewshot.account.account import Account, Reserved
+from dpfewshot.account.account import Account, Claim, Reserved
 from dpfewshot.account.amounts import Cost
 from dpfewshot.account.draws import USED_UP, DrawCounts, RunKey, new_lease
 from dpfewshot.account.history import Details
@@ -90,7 +90,7 @@ class Reservation:
         self.released: list[Mapping[str, object]] = progress["released"]
         self.unfinished: dict[str, list[int]] = progress["unfinished"]
         self.asked = self._drawn = resumed
-        self._closed = False
+        self._closed = self._inherited = False
         self._lock = threading.Lock()
         start_afresh_in_children(self)
 
@@ -114,25 +114,28 @@ class Reservation:
             raise
 
     @classmethod
-    def resume(cls, account: Account, terms: Terms, entry: int) -> Reservation:
-        """Take over what an earlier run reserved and may have drawn from (docs/proofs/resuming.md).
+    def resume(cls, account: Account, run: Mapping[int, Terms]) -> list[Reservation]:
+        """Take over, all at once, what an earlier run reserved and drew from (docs/proofs/resuming.md).
 
         Args:
             account: the account that it was reserved from.
-            terms: as it was reserved.
-            entry: the account's number for it.
+            run: the account's numbers of its entries, and what was reserved for each.
 
         Raises:
-            LedgerError: the entry is another plan's.
+            LedgerError: an entry is another plan's; none is taken over.
         """
-        assert terms.cost is not None  # noqa: S101 - an account comes with a cost
-        reserved, draws = account.resume(entry, terms.scope, terms.cost, terms.details, new_lease())
-        return cls(account, terms, reserved, draws, resumed=True)
+        claims = [
+            Claim(entry, terms.scope, terms.cost, terms.details, new_lease())
+            for entry, terms in run.items()
+            if terms.cost is not None  # an account comes with a cost
+        ]
+        found = zip(run.values(), account.resume(claims), strict=True)
+        return [cls(account, terms, *each, resumed=True) for terms, each in found]
 
     def after_fork(self) -> None:
-        """Forget the draws that the parent charged ahead: it makes them."""
+        """Leave everything to the parent: it makes the draws, and settles the entry or gives it back."""
         self._lock = threading.Lock()  # a thread of the parent may have held the old one
-        self._ahead = 0
+        self._inherited = self._closed = True
 
     @property
     def entry(self) -> int:
@@ -157,11 +160,13 @@ class Reservation:
         """Charge one draw, record what is released by now, and return the permit for the draw's tokens.
 
         Raises:
-            BudgetExceeded: no draw is left.
+            BudgetExceeded: no draw is left, or this is a forked child's copy.
+            RunTakenOver: another run resumed it.
             LedgerError: the account could not record the charge, or its answer was lost. Nothing may be
                 drawn; the draw may be requested again, since the account keeps its own count.
         """
         with self._lock:
+            self._check_own()
             if not self.draws_left:
                 raise BudgetExceeded(USED_UP)
             self.asked = True
@@ -182,10 +187,13 @@ class Reservation:
             digest: `line_hash` of it.
 
         Raises:
+            BudgetExceeded: this is a forked child's copy.
+            RunTakenOver: another run resumed it.
             LedgerError: it could not be recorded. Its tokens stay in `unfinished`, and the call may be
                 repeated.
         """
         with self._lock:
+            self._check_own()
             released = [*self.released, line]
             unfinished = {label: each for label, each in self.unfinished.items() if label != line["label"]}
             if self._account is not None and self._account.durable:
@@ -219,6 +227,10 @@ class Reservation:
                     with suppress(LedgerError):
                         self._account.settle(self.entry, self._lease)
             self._closed = True
+
+    def _check_own(self) -> None:
+        if self._inherited:
+            raise BudgetExceeded("this plan was reserved by the parent process, which draws from it")
 
     def _charged(self, count: int) -> int:
         if self._account is None:

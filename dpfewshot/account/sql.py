@@ -1,4 +1,4 @@
-"""The store of an account in a SQL database: each transaction makes one change with its row of history.
+"""The store of an account in a SQL database: each transaction makes one change with its rows of history.
 
 The account's row holds its running totals and the tip of its history, under a **seal**: a hash over the row.
 Every event replaces it. Totals without the right seal are never used: they are added up again from the
@@ -24,6 +24,7 @@ from dpfewshot.account.history import (
     CANCELLED,
     CREATE,
     NOTHING_BEFORE,
+    RESERVE,
     RESERVED,
     VERIFY,
     as_json,
@@ -107,7 +108,7 @@ class SqlLedger:
             if number is not None:
                 transaction = SqlTransaction(connection, settings)
                 transaction.account()
-                transaction.record(CREATE, limit=limit, details=as_json({**words, **order}), totals=Totals())
+                transaction.record(CREATE, details=as_json({**words, **order}), totals=Totals(), limit=limit)
         return SqlStore(self.database, settings)
 
 
@@ -179,7 +180,6 @@ class SqlTransaction:
         self._connection = connection
         self._settings = settings
         self._row: Row = {}  # the account's, as it was read
-        self._partition: str | None = None  # as it is from now on
 
     # ---- what is read
 
@@ -243,13 +243,12 @@ class SqlTransaction:
 
     # ---- what is written
 
-    def add(self, scope: str | None, tally: Tally, draws: DrawCounts | None) -> int:
+    def add(self, scope: str | None, tally: Tally, draws: DrawCounts) -> Entry:
         """See `Transaction`."""
-        if scope is not None and self._row["partition"] is None:
-            self._partition = partition_of(scope)
         values = {"account_id": self._settings.number, "scope": scope, **tally.cost._asdict()}
         statement = insert(entries).values(**values, renyi=tally.stated, state=RESERVED, **columns(draws))
-        return int(self._connection.execute(statement.returning(entries.c.id)).scalar_one())
+        number = self._connection.execute(statement.returning(entries.c.id)).scalar_one()
+        return Entry(number, scope, tally, RESERVED, draws)
 
     def replace(self, entry: Entry) -> None:
         """See `Transaction`."""
@@ -259,29 +258,27 @@ class SqlTransaction:
     def record(
         self,
         act: str,
-        *,
-        entry: int | None = None,
-        scope: str | None = None,
-        tally: Tally | None = None,
+        entry: Entry | None = None,
         details: str = "{}",
+        *,
         totals: Totals | None = None,
         limit: Amount | None = None,
     ) -> None:
         """See `Transaction`: the event, and the account's row under its new seal."""
         number, previous = self._tip()
-        amount = limit if tally is None else tally.cost
+        reserved = entry.tally if entry is not None and act == RESERVE else None
         event = event_now(
             act,
-            entry=entry,
-            scope=scope,
-            amount=amount,
-            renyi=None if tally is None else tally.stated,
+            entry=None if entry is None else entry.number,
+            scope=None if entry is None else entry.scope,
+            amount=limit if reserved is None else reserved.cost,
+            renyi=reserved and reserved.stated,
             details=details,
         )
         row = chained(event, number + 1, previous)
         after = {**self._row, "events": row["number"], "chain_tip": row["hash"]}
-        if self._partition is not None:
-            after["partition"] = self._partition
+        if reserved is not None and after["partition"] is None and event.scope is not None:
+            after["partition"] = partition_of(event.scope)
         if totals is not None:
             after["sums"] = json.dumps(totals.rows())
         if limit is not None:
@@ -292,6 +289,7 @@ class SqlTransaction:
         account = self._settings.number
         self._connection.execute(insert(history).values(account_id=account, **row))
         self._connection.execute(update(accounts).where(accounts.c.id == account).values(**changed))
+        self._row = after  # what the next event of this change follows
 
     @functools.cached_property
     def _sealed(self) -> Totals | None:

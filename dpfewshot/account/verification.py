@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpfewshot.account.amounts import DELTA_SCALE, EPSILON_SCALE, Amount
-from dpfewshot.account.draws import DrawCounts, columns, draws_in, draws_of, released_in
+from dpfewshot.account.draws import COLUMNS, HASH, DrawCounts, draws_in, draws_of, released_in
 from dpfewshot.account.history import (
     CANCELLED,
     CHANGE_BUDGET,
@@ -37,7 +37,7 @@ Row = dict[str, Any]
 _UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 """What values raise that no ledger wrote."""
 
-_NOT_IN_HISTORY = ("id", *columns(None))
+_NOT_IN_HISTORY = ("id", *COLUMNS, HASH)
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class _Replay:
 
     account: Row = field(default_factory=dict)
     entries: dict[int, Row] = field(default_factory=dict)
-    draws: dict[int, DrawCounts | None] = field(default_factory=dict)
+    draws: dict[int, DrawCounts] = field(default_factory=dict)
     reserved_by: dict[int, str] = field(default_factory=dict)
     totals: Totals = field(default_factory=Totals)
 
@@ -202,8 +202,8 @@ class _Replay:
         entry["state"] = after
         if after == CANCELLED:
             self.totals.remove(entry["scope"], tally_of(entry))
-        granted = self.draws[row["entry"]]
-        if after == SETTLED and granted is not None:
+        if after == SETTLED:
+            granted = self.draws[row["entry"]]
             return self._grant(row, granted, granted.lease)
         return None
 
@@ -218,7 +218,7 @@ class _Replay:
         state = self.entries[entry]["state"]
         if state not in OPEN:
             return f"what was {state} was resumed"
-        if granted is None or details.get("previous") != granted.lease:
+        if details.get("previous") != granted.lease:
             return f"entry {entry} was resumed by a run without a lease of it"
         if details.get("reserve") != self.reserved_by[entry]:
             return f"entry {entry} was resumed for another event than the one that reserved it"
@@ -228,8 +228,8 @@ class _Replay:
     def _grant(self, row: Row, before: DrawCounts, lease: str | None = None) -> str | None:
         """Record the draws that an event leaves: never more than there were."""
         after = draws_in(json.loads(row["details"]))
-        if after is None or (lease is not None and after.lease != lease) or not within(after, before):
-            return f"entry {row['entry']} had {before.left} draws left, and then {after and after.left}"
+        if lease not in (None, after.lease) or not within(after, before):
+            return f"entry {row['entry']} had {before.left} draws left, and then {after.left}"
         self.draws[row["entry"]] = after
         return None
 
@@ -306,15 +306,12 @@ def _other_draws(snapshot: Snapshot, replay: _Replay) -> Iterator[str]:
                 yield f"entry {row['id']} does not hold the demonstrations that its history says it released"
 
 
-def _other_draws_of(row: Row, granted: DrawCounts | None) -> Iterator[str]:
+def _other_draws_of(row: Row, granted: DrawCounts) -> Iterator[str]:
     try:
         now = draws_of(row)
     except LedgerError as error:
         yield str(error)
         return
-    if (now is None) != (granted is None):
-        yield f"entry {row['id']} counts draws, or its history does, but not both"
-    elif now is not None and granted is not None:
-        drew = row["state"] == CHARGED
-        if now.lease != granted.lease or not within(now, granted) or not (drew or now.left == granted.left):
-            yield f"entry {row['id']} has {now.left} draws left, its history grants {granted.left}"
+    drew = row["state"] == CHARGED
+    if now.lease != granted.lease or not within(now, granted) or not (drew or now.left == granted.left):
+        yield f"entry {row['id']} has {now.left} draws left, its history grants {granted.left}"

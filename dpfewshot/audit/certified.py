@@ -238,7 +238,5 @@ def _cost(row: _Row) -> Amount:
 
 def _tokens_paid(row: _Row, details: _Row) -> int | None:
     """The tokens that the entry's draws served at most; None if they release none, as those of `choose`."""
-    granted, left, each = draws_in(details), draws_of(row), details.get("tokens_per_step")
-    if granted is None or left is None or not isinstance(each, int):
-        return None
-    return (granted.left - left.left) * each
+    each = details.get("tokens_per_step")
+    return (draws_in(details).left - draws_of(row).left) * each if isinstance(each, int) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -138,9 +138,8 @@ def _words(row: dict[str, Any]) -> Iterator[object]:
     if row["epsilon"] is not None:
         yield f"epsilon={amount_text(row['epsilon'])} delta={amount_text(row['delta'])}"
     yield f"renyi={amount_text(row['renyi'])}" if "renyi" in row else ""
-    draws = draws_in(row["details"])
-    if draws is not None:
-        yield f"draws left: {draws.left}"
+    with suppress(ValueError):  # most events grant none
+        yield f"draws left: {draws_in(row['details']).left}"
 
 
 @ledger.command("verify")

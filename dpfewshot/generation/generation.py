@@ -12,13 +12,13 @@ from dpfewshot.account.account import Account
 from dpfewshot.account.draws import RunKey, new_lease
 from dpfewshot.account.history import OPEN
 from dpfewshot.account.memory import Entry
+from dpfewshot.account.reservation import Reservation
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import StopSignal, Worker
 from dpfewshot.generation.stratum import StratumRun
 from dpfewshot.generation.telemetry import NO_OBSERVERS, Observers
 from dpfewshot.planning.plan import GenerationPlan
-from dpfewshot.prompts.chat import chat_turns
 from dpfewshot.runtime.forking import start_afresh_in_children
 from dpfewshot.values import Demonstration
 
@@ -98,12 +98,9 @@ class Generation:
         stop = stop or StopSignal()
         while True:
             run = self._fullest(label)
-            stop.acquire(run.lock)
-            try:
+            with stop.holding(run.lock):
                 if run is self._fullest(label):  # others may have drawn from it while this waited
                     return run.release(label, max_tokens, stop, on_token)
-            finally:
-                run.lock.release()
 
     @property
     def unfinished(self) -> bool:
@@ -154,13 +151,16 @@ class Generation:
             for run in begun:
                 run.hand_over()
                 run.reservation, run.away = None, False
-            found = {entry.number: entry.draws.key for entry in self.account.run_of(plan) if entry.draws}
-            names = {key.run for key in found.values() if key is not None} or {new_lease()}
+            keys = ((entry.number, entry.draws.key) for entry in self.account.run_of(plan))
+            found = {entry: key for entry, key in keys if key is not None}
+            named = next((key.run for key in found.values()), new_lease())
             for run in self.runs:
-                run.key = replace(run.key, plan=plan, run=min(names))
-            for entry, key in found.items():
-                if key is not None:
-                    self.runs[key.stratum].resume(entry)
+                run.key = replace(run.key, plan=plan, run=named)
+            taken = {entry: self.runs[key.stratum] for entry, key in found.items()}
+            if taken:  # all strata at once: of two processes that resume, one gets the whole run
+                resumed = Reservation.resume(self.account, {entry: run.terms for entry, run in taken.items()})
+                for run, reservation in zip(taken.values(), resumed, strict=True):
+                    run.reservation = reservation
 
     def close(self) -> None:
         """Draw no more, and refuse later requests. See `StratumRun.close`.
@@ -200,15 +200,16 @@ def unaccounted(set_up: SetUp) -> Generation:
 def _hash_of(set_up: SetUp, further: Mapping[str, object]) -> str:
     """A hash of the public settings that a run has in common with the one that it continues."""
     mechanism: object = set_up.mechanism
-    turns = {"chat": chat_turns(set_up.backend).fingerprint()} if set_up.task.chat else {}
+    labels = [label for stratum in set_up.plan.strata for label in stratum.labels]
     identity = {
         **further,
-        **turns,
         "task": set_up.task.identity(),
         "plan": set_up.plan.figures(),
         # the repr of a user's own mechanism may contain an address
         "mechanism": repr(mechanism) if is_dataclass(mechanism) else set_up.mechanism.name,
         "weights": set_up.backend.weights,
+        # the mark of a model whose backend states no identity: its tokens are continued
+        "prompts": [set_up.writer.for_label(label).public for label in labels],
     }
     return _sha256(identity)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -43,8 +43,9 @@ class StopSignal:
         if self._stopped.is_set():
             raise Stopped
 
-    def acquire(self, lock: threading.RLock) -> None:
-        """Acquire the lock, or stop waiting for it.
+    @contextmanager
+    def holding(self, lock: threading.RLock) -> Iterator[None]:
+        """Hold the lock, or stop waiting for it.
 
         Raises:
             Stopped: the thread was asked to stop.
@@ -52,6 +53,10 @@ class StopSignal:
         self.check()
         while not lock.acquire(timeout=_POLL):
             self.check()
+        try:
+            yield
+        finally:
+            lock.release()  # this very one: a child that was forked meanwhile has put another in its place
 
 
 class Worker:

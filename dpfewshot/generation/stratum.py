@@ -19,7 +19,7 @@ from dpfewshot.account.draws import RunKey
 from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.certificates import Certificate, line_hash, plan_hash
 from dpfewshot.demonstrations import from_line
-from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError
+from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError, RunTakenOver
 from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import StopSignal
@@ -155,6 +155,7 @@ class StratumRun:
             BudgetExceeded: the plan or the account does not allow it, or it is closed; nothing is drawn.
             BackendError: the model or its server failed. What was drawn stays charged.
             InvalidRecords: the file of indexed records has changed. What was drawn stays charged.
+            RunTakenOver: another process resumed the run.
             LedgerError: the charge could not be recorded; nothing is drawn without it. Or the demonstration
                 could not be: the next request for its label gets it, and draws nothing.
             Stopped: the request was cancelled.
@@ -179,13 +180,10 @@ class StratumRun:
         Raises:
             As `release`.
         """
-        stop.acquire(self.lock)
-        try:
+        with stop.holding(self.lock):
             self.check_open()
             tokens = self.room(label, others)
             return self.release(label, tokens, stop, on_token) if tokens else None
-        finally:
-            self.lock.release()
 
     def make_all(
         self, labels: Sequence[str], stop: StopSignal, set_up: SetUp | None = None
@@ -202,15 +200,6 @@ class StratumRun:
                 one = self.make(label, labels[position + 1 :], stop)
             if one is not None:
                 yield one
-
-    def resume(self, entry: int) -> None:
-        """Take over what an earlier run reserved.
-
-        Raises:
-            LedgerError: it reserved for another plan.
-        """
-        assert self.account is not None  # noqa: S101 - it found the entry
-        self.reservation = Reservation.resume(self.account, self.terms, entry)
 
     def start_afresh(self, run: str) -> None:
         """Drop the reservation, and the lock, which another thread may have held: a forked child begins anew.
@@ -243,9 +232,9 @@ class StratumRun:
             for entry in found:  # one
                 if self.reservation is None:
                     self.observers.reserved(self.plan.scope, self.spend, self.plan.steps)
-                elif entry.draws is not None and self.reservation.holds(entry.draws.lease):
+                elif self.reservation.holds(entry.draws.lease):
                     break
-                self.resume(entry.number)
+                [self.reservation] = Reservation.resume(self.account, {entry.number: self.terms})
             self.away = False
 
     def close(self) -> None:
@@ -280,8 +269,7 @@ class StratumRun:
     def _release(
         self, label: str, max_tokens: int, stop: StopSignal, on_token: Callable[[int], object]
     ) -> Demonstration:
-        stop.acquire(self.lock)
-        try:
+        with stop.holding(self.lock):
             self.check_open()  # it may have been closed while this waited
             with self._reserved() as reservation:
                 released = reservation.unfinished.setdefault(label, [])
@@ -293,8 +281,6 @@ class StratumRun:
                 if len(released) < max_tokens and not self.set_up.loop.ended(released):
                     self._draw(reservation, label, max_tokens, stop, on_token)
                 return self._recorded(reservation, label, released)
-        finally:
-            self.lock.release()
 
     def _draw(
         self,
@@ -340,6 +326,8 @@ class StratumRun:
         line = made.as_line()
         try:
             reservation.release(line, line_hash(line))
+        except RunTakenOver:
+            raise
         except LedgerError as error:
             raise LedgerError(
                 f"{error}. What was released is kept until the ledger has its hash: ask for it again, which "
@@ -363,13 +351,12 @@ class StratumRun:
 
     @contextmanager
     def _drawing_with(self, set_up: SetUp | None, stop: StopSignal) -> Iterator[None]:
-        stop.acquire(self.lock)
-        own, self.set_up = self.set_up, set_up or self.set_up
-        try:
-            yield
-        finally:
-            self.set_up = own
-            self.lock.release()
+        with stop.holding(self.lock):
+            own, self.set_up = self.set_up, set_up or self.set_up
+            try:
+                yield
+            finally:
+                self.set_up = own
 
     @contextmanager
     def _reserved(self) -> Iterator[Reservation]:

@@ -26,7 +26,6 @@ from dpfewshot.generation.stopping import Stopped, StopSignal
 from dpfewshot.generation.stratum import StratumRun
 from dpfewshot.generation.telemetry import NO_OBSERVERS
 from dpfewshot.generation.worker_backend import BackendFactory, WorkerBackend
-from dpfewshot.prompts.writer import LabelPrompts
 from dpfewshot.runtime.redaction import portable, redacted, redacts_errors
 from dpfewshot.values import Demonstration
 
@@ -289,7 +288,7 @@ def _without(labels: Sequence[str], made: Iterable[Demonstration]) -> tuple[str,
 
 def _model(set_up: SetUp, label: str) -> _Model:
     """What a worker's backend must have in common with the caller's."""
-    return public_prompt(set_up.writer.for_label(label)), set_up.loop.vocabulary
+    return set_up.writer.for_label(label).public, set_up.loop.vocabulary
 
 
 def _check_model(worker: _Model, caller: _Model) -> None:
@@ -299,12 +298,6 @@ def _check_model(worker: _Model, caller: _Model) -> None:
                 f"a worker's backend has other tokens for {what} than the synthesizer's: worker_backend must "
                 "make the same model"
             )
-
-
-def public_prompt(prompts: LabelPrompts) -> tuple[int, ...]:
-    """A label's prompt without records, what follows a record, and the names of further fields."""
-    names = (token for name in prompts.further for token in name)
-    return (*prompts.prefix, *prompts.public_suffix, *prompts.between, *names)
 
 
 def make_stratum(task: StratumTask | _TravelledTask) -> BaseException | None:

@@ -93,6 +93,12 @@ class LabelPrompts:
         """The tokens after the prefix in the public prompt, which has no records."""
         return self.opening[len(self.opener) :]
 
+    @property
+    def public(self) -> tuple[int, ...]:
+        """The public prompt, what follows a record, and the names of further fields."""
+        names = (token for name in self.further for token in name)
+        return (*self.prefix, *self.public_suffix, *self.between, *names)
+
     def suffix(self, bodies: Iterable[Body], released: list[int]) -> list[int] | None:
         """Return one subset's tokens after the prefix; None if none of its records can be tokenised."""
         tokens: list[int] = []

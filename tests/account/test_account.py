@@ -17,6 +17,7 @@ from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.report.promise import factor_text
 from dpfewshot.values import PrivacyBudget, PrivacySpend, delta_text, epsilon_text, percent_text
 from tests.support import factory
+from tests.support.accounts import DRAWS, charged
 
 
 def of(epsilon: int, delta: int = 0) -> Amount:
@@ -108,9 +109,9 @@ def test_no_context_admits_more_than_the_budget() -> None:
     account = Account.in_memory(PrivacyBudget(8.0, 1e-5))
     with decimal.localcontext(HOSTILE[0]):
         for _ in range(40):  # 42 where a cost of 0.1999 was rounded down to 0.19
-            account.reserve(None, PrivacySpend(0.1999, 0.0), {})
+            account.reserve(None, PrivacySpend(0.1999, 0.0), {}, DRAWS)
         with pytest.raises(BudgetExceeded):
-            account.reserve(None, PrivacySpend(0.1999, 0.0), {})
+            account.reserve(None, PrivacySpend(0.1999, 0.0), {}, DRAWS)
 
 
 @pytest.mark.parametrize("number", [np.float64(0.1), np.float32(0.5), np.int64(3), 3, Fraction(1, 10)])
@@ -120,10 +121,10 @@ def test_any_real_number_is_a_budget_and_a_cost(number: Any) -> None:
     assert (type(budget.epsilon), type(budget.delta)) == (float, float)
     assert budget == PrivacyBudget(float(number), float(small))
     account = Account.in_memory(budget)
-    account.charge(account.reserve(None, spend, {}).entry)
+    charged(account, None, spend)
     assert account.spent == PrivacySpend(float(number), float(small))
     with pytest.raises(BudgetExceeded):
-        account.reserve(None, PrivacySpend(1e-12, 0.0), {})
+        account.reserve(None, PrivacySpend(1e-12, 0.0), {}, DRAWS)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ def test_a_cost_that_was_calibrated_to_a_budget_fits_it(epsilon: float, delta: f
     limit = Amount.of_budget(budget)
     cost = Amount.certified(limit.as_target().epsilon, limit.delta)
     account = Account.in_memory(budget)
-    account.reserve(None, cost, {})
+    account.reserve(None, cost, {}, DRAWS)
     assert account.spent == cost.as_spend()
     assert account.spent.epsilon <= epsilon
     assert account.spent.delta <= delta

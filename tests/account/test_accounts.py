@@ -13,7 +13,7 @@ from dpfewshot.account.account import Account
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
-from tests.support.accounts import entry_of, make_account, outcome, spend
+from tests.support.accounts import DRAWS, LEASE, charged, entry_of, make_account, outcome, spend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     MakeAccount = Callable[..., Account]
 
 FIXTURES = (make_account,)
+ACTS = (("draw", LEASE), ("settle", LEASE), ("cancel",))
 
 
 def test_a_new_account_has_spent_nothing(make_account: MakeAccount) -> None:
@@ -33,10 +34,10 @@ def test_a_new_account_has_spent_nothing(make_account: MakeAccount) -> None:
 def test_what_is_reserved_counts_as_spent_and_charging_changes_nothing(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(4.0, 1e-5))
     entry = account.reserve(
-        None, spend(1.5, 1e-6), {"mechanism": "gaussian", "steps": 15, "sigma": 0.95}
+        None, spend(1.5, 1e-6), {"mechanism": "gaussian", "steps": 15, "sigma": 0.95}, DRAWS
     ).entry
     assert account.spent == spend(1.5, 1e-6)
-    account.charge(entry)
+    account.draw(entry, LEASE)
     assert account.spent == spend(1.5, 1e-6)
     assert account.remaining == spend(2.5, 9e-6)
 
@@ -44,17 +45,17 @@ def test_what_is_reserved_counts_as_spent_and_charging_changes_nothing(make_acco
 def test_ten_tenths_fit_in_one_and_an_eleventh_does_not(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
     for _ in range(10):
-        account.charge(account.reserve(None, spend(0.1, 1e-6), {}).entry)
+        charged(account, None, spend(0.1, 1e-6))
     with pytest.raises(BudgetExceeded, match=r"epsilon=0\.1"):
-        account.reserve(None, spend(0.1, 1e-6), {})
+        account.reserve(None, spend(0.1, 1e-6), {}, DRAWS)
     assert account.spent == spend(1.0, 1e-5)
     assert account.remaining == spend(0.0)
 
 
 def test_a_tenth_and_two_tenths_fit_in_three(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(0.3, 0.3))
-    account.reserve(None, spend(0.1, 0.1), {})
-    account.reserve(None, spend(0.2, 0.2), {})
+    account.reserve(None, spend(0.1, 0.1), {}, DRAWS)
+    account.reserve(None, spend(0.2, 0.2), {}, DRAWS)
     assert account.remaining == spend(0.0)
 
 
@@ -64,28 +65,28 @@ def test_the_least_excess_is_refused_and_changes_nothing(
 ) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
     with pytest.raises(BudgetExceeded):
-        account.reserve(None, cost, {})
+        account.reserve(None, cost, {}, DRAWS)
     assert account.spent == spend(0.0)
-    account.reserve(None, spend(1.0, 1e-5), {})
+    account.reserve(None, spend(1.0, 1e-5), {}, DRAWS)
 
 
 def test_a_cost_is_rounded_up_to_a_unit(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
-    account.reserve(None, spend(1e-15, 1e-20), {})
+    account.reserve(None, spend(1e-15, 1e-20), {}, DRAWS)
     assert account.spent == spend(1e-12, 1e-18)
 
 
 def test_scopes_run_side_by_side_and_the_whole_adds_to_the_greatest(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
-    account.reserve("refund", spend(0.5), {})
-    account.reserve("invoice", spend(0.6), {})
+    account.reserve("refund", spend(0.5), {}, DRAWS)
+    account.reserve("invoice", spend(0.6), {}, DRAWS)
     assert account.spent == spend(0.6)
-    account.reserve(None, spend(0.3), {})
+    account.reserve(None, spend(0.3), {}, DRAWS)
     assert account.spent == spend(0.9)
     with pytest.raises(BudgetExceeded):
-        account.reserve("invoice", spend(0.2), {})
-    account.reserve("refund", spend(0.2), {})
-    account.reserve("", spend(0.7), {})  # an empty name is a part like any other
+        account.reserve("invoice", spend(0.2), {}, DRAWS)
+    account.reserve("refund", spend(0.2), {}, DRAWS)
+    account.reserve("", spend(0.7), {}, DRAWS)  # an empty name is a part like any other
     assert account.spent == spend(1.0)
     assert account.remaining == spend(0.0, 1e-5)
 
@@ -93,35 +94,35 @@ def test_scopes_run_side_by_side_and_the_whole_adds_to_the_greatest(make_account
 @pytest.mark.parametrize("second", ["mood: glad", "refund"])
 def test_a_second_partition_is_refused_and_says_what_to_do(make_account: MakeAccount, second: str) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
-    account.reserve("tickets: refund", spend(0.5), {})
+    account.reserve("tickets: refund", spend(0.5), {}, DRAWS)
     with pytest.raises(LedgerError, match=r"'tickets'.*an account of its own.*--sequential"):
-        account.reserve(second, spend(0.1), {})
-    account.reserve("tickets: invoice", spend(0.5), {})
-    account.reserve(None, spend(0.1), {})
+        account.reserve(second, spend(0.1), {}, DRAWS)
+    account.reserve("tickets: invoice", spend(0.5), {}, DRAWS)
+    account.reserve(None, spend(0.1), {}, DRAWS)
     assert account.spent == spend(0.6)
 
 
 def test_a_plan_that_does_not_fit_records_no_partition(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
     with pytest.raises(BudgetExceeded):
-        account.reserve("tickets: refund", spend(2.0), {})
-    account.reserve("mood: glad", spend(1.0), {})
+        account.reserve("tickets: refund", spend(2.0), {}, DRAWS)
+    account.reserve("mood: glad", spend(1.0), {}, DRAWS)
 
 
 def test_an_account_tells_the_partition_of_its_first_plan_over_a_stratum(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
     assert account.partition is None
-    account.reserve(None, spend(0.1), {})
+    account.reserve(None, spend(0.1), {}, DRAWS)
     with pytest.raises(BudgetExceeded):
-        account.reserve("tickets: refund", spend(2.0), {})
+        account.reserve("tickets: refund", spend(2.0), {}, DRAWS)
     assert account.partition is None
-    account.reserve("tickets: refund", spend(0.1), {})
+    account.reserve("tickets: refund", spend(0.1), {}, DRAWS)
     assert account.partition == "tickets"
 
 
 def test_a_sequential_account_has_no_partition(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5), parallel=False)
-    account.reserve("tickets: refund", spend(0.1), {})
+    account.reserve("tickets: refund", spend(0.1), {}, DRAWS)
     assert account.partition is None
 
 
@@ -129,62 +130,62 @@ def test_in_a_sequential_account_any_partition_may_spend_and_everything_adds(
     make_account: MakeAccount,
 ) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5), parallel=False)
-    account.reserve("tickets: refund", spend(0.25), {})
-    account.reserve("tickets: invoice", spend(0.25), {})
-    account.reserve("mood: glad", spend(0.25), {})
+    account.reserve("tickets: refund", spend(0.25), {}, DRAWS)
+    account.reserve("tickets: invoice", spend(0.25), {}, DRAWS)
+    account.reserve("mood: glad", spend(0.25), {}, DRAWS)
     assert account.spent == spend(0.75)
     with pytest.raises(BudgetExceeded):
-        account.reserve("tickets: complaint", spend(0.5), {})
+        account.reserve("tickets: complaint", spend(0.5), {}, DRAWS)
 
 
 def test_what_is_settled_stays_spent_and_draws_no_more(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
-    entry = account.reserve(None, spend(0.5), {}).entry
+    entry = account.reserve(None, spend(0.5), {}, DRAWS).entry
     with pytest.raises(LedgerError):
-        account.settle(entry)  # it never drew: cancel is what it needs
-    account.charge(entry)
-    account.settle(entry)
-    account.settle(entry)
+        account.settle(entry, LEASE)  # it never drew: cancel is what it needs
+    account.draw(entry, LEASE)
+    account.settle(entry, LEASE)
+    account.settle(entry, LEASE)
     account.cancel(entry)
     with pytest.raises(LedgerError, match="settled"):
-        account.charge(entry)
+        account.draw(entry, LEASE)
     assert account.spent == spend(0.5)
 
 
 def test_what_is_cancelled_comes_back_whole(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
-    entry = account.reserve(None, spend(1.0, 1e-5), {}).entry
+    entry = account.reserve(None, spend(1.0, 1e-5), {}, DRAWS).entry
     account.cancel(entry)
     assert account.spent == spend(0.0)
     account.cancel(entry)
-    account.reserve(None, spend(1.0, 1e-5), {})
+    account.reserve(None, spend(1.0, 1e-5), {}, DRAWS)
 
 
 def test_what_was_drawn_does_not_come_back(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
-    entry = account.reserve(None, spend(1.0), {}).entry
-    account.charge(entry)
-    account.charge(entry)
+    entry = account.reserve(None, spend(1.0), {}, DRAWS).entry
+    account.draw(entry, LEASE)
+    account.draw(entry, LEASE)
     account.cancel(entry)
     assert account.spent == spend(1.0)
 
 
 def test_a_cancelled_or_unknown_entry_cannot_be_charged(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
-    entry = account.reserve(None, spend(0.5), {}).entry
+    entry = account.reserve(None, spend(0.5), {}, DRAWS).entry
     account.cancel(entry)
     for number in (entry, entry + 1, 0, 2**70):
         with pytest.raises(LedgerError):
-            account.charge(number)
+            account.draw(number, LEASE)
     account.cancel(entry + 1)
     assert account.spent == spend(0.0)
 
 
 def test_entries_are_numbered_apart(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(1.0, 1e-5))
-    cancelled = account.reserve(None, spend(0.5), {}).entry
+    cancelled = account.reserve(None, spend(0.5), {}, DRAWS).entry
     account.cancel(cancelled)
-    assert account.reserve(None, spend(0.5), {}).entry != cancelled
+    assert account.reserve(None, spend(0.5), {}, DRAWS).entry != cancelled
 
 
 def test_any_sequence_of_events_spends_what_memory_spends(make_account: MakeAccount) -> None:
@@ -194,8 +195,12 @@ def test_any_sequence_of_events_spends_what_memory_spends(make_account: MakeAcco
     generator = random.Random(7)
     for _ in range(60):
         if pairs and generator.random() < 0.4:
-            act, (ours, theirs) = generator.choice(["charge", "settle", "cancel"]), generator.choice(pairs)
-            assert outcome(getattr(account, act), ours)[0] == outcome(getattr(reference, act), theirs)[0]
+            (act, *lease), pair = generator.choice(ACTS), generator.choice(pairs)
+            ours, theirs = (
+                outcome(getattr(each, act), entry, *lease)
+                for each, entry in zip((account, reference), pair, strict=True)
+            )
+            assert ours[0] == theirs[0]
         else:
             scope = generator.choice([None, "a", "b"])
             cost = spend(generator.uniform(0, 0.3), generator.uniform(0, 3e-6))
@@ -212,7 +217,7 @@ def test_threads_race_for_the_last_of_a_budget(make_account: MakeAccount) -> Non
     outcomes: list[type[Exception] | None] = []
 
     def race() -> None:
-        outcomes.extend(outcome(account.reserve, None, spend(0.1), {})[0] for _ in range(3))
+        outcomes.extend(outcome(account.reserve, None, spend(0.1), {}, DRAWS)[0] for _ in range(3))
 
     threads = [threading.Thread(target=race) for _ in range(8)]
     for thread in threads:
@@ -227,10 +232,10 @@ def test_accounts_of_one_ledger_know_nothing_of_each_other(ledger_url: str) -> N
     with BudgetLedger.open(ledger_url) as ledger:
         tickets = ledger.create("tickets", PrivacyBudget(1.0, 1e-5))
         notes = ledger.create("notes", PrivacyBudget(2.0, 1e-6))
-        entry = tickets.reserve(None, spend(1.0), {}).entry
+        entry = tickets.reserve(None, spend(1.0), {}, DRAWS).entry
         assert notes.spent == spend(0.0)
         with pytest.raises(LedgerError):
-            notes.charge(entry)
+            notes.draw(entry, LEASE)
         notes.cancel(entry)
         assert tickets.spent == spend(1.0)
         assert ledger.datasets() == ["notes", "tickets"]
@@ -239,9 +244,9 @@ def test_accounts_of_one_ledger_know_nothing_of_each_other(ledger_url: str) -> N
 def test_reopening_sees_the_same(ledger_url: str) -> None:
     with BudgetLedger.open(ledger_url) as ledger:
         account = ledger.create("tickets", PrivacyBudget(4.0, 1e-5), relation="add-remove", unit="customer")
-        account.charge(account.reserve("refund", spend(1.25, 1e-6), {"steps": 15}).entry)
-        account.reserve("invoice", spend(0.5), {})
-        account.cancel(account.reserve(None, spend(1.0), {}).entry)
+        charged(account, "refund", spend(1.25, 1e-6), {"steps": 15})
+        account.reserve("invoice", spend(0.5), {}, DRAWS)
+        account.cancel(account.reserve(None, spend(1.0), {}, DRAWS).entry)
     with BudgetLedger.open(ledger_url) as ledger:
         again: Account = ledger.account("tickets")
         assert (again.dataset, again.relation, again.unit) == ("tickets", "add-remove", "customer")

@@ -38,6 +38,11 @@ DIGEST = line_hash(LINE)
 TERMS = Terms(COST, None, DRAWS, 1, 1.0, {}, draws_at_once=4, key=KEY)
 
 
+def resume(account: Account, terms: Terms, entry: int) -> Reservation:
+    [one] = Reservation.resume(account, {entry: terms})
+    return one
+
+
 @pytest.fixture
 def account(ledger_url: str) -> Account:
     return BudgetLedger.open(ledger_url).create("tickets", BUDGET)
@@ -61,16 +66,11 @@ def test_an_account_counts_draws(make_account: MakeAccount) -> None:
         account.draw(entry, "first")
 
 
-def test_an_entry_is_charged_by_the_draw_or_as_a_whole_and_not_both(make_account: MakeAccount) -> None:
+def test_an_unknown_entry_cannot_draw(make_account: MakeAccount) -> None:
     account = make_account(BUDGET)
-    counted = account.reserve(None, COST, {}, DrawCounts(1, "lease")).entry
-    whole = account.reserve(None, COST, {}).entry
-    with pytest.raises(LedgerError, match=r"draw\(\)"):
-        account.charge(counted)
-    with pytest.raises(LedgerError, match=r"charge\(\)"):
-        account.draw(whole, "lease")
-    with pytest.raises(LedgerError):
-        account.draw(whole + 1, "lease")
+    entry = account.reserve(None, COST, {}, DrawCounts(1, "lease")).entry
+    with pytest.raises(LedgerError, match="never made"):
+        account.draw(entry + 1, "lease")
 
 
 def test_threads_race_for_the_last_draws(make_account: MakeAccount) -> None:
@@ -182,37 +182,46 @@ def test_one_commit_charges_several_draws_and_what_is_left_comes_back(
         run.draw()
     assert commits == [4, 4]
     run.hand_over()
-    assert Reservation.resume(account, TERMS, run.entry).draws_left == 3
+    assert resume(account, TERMS, run.entry).draws_left == 3
 
 
 def test_a_killed_process_loses_the_draws_and_the_tokens_of_one_commit(account: Account) -> None:
-    run = Reservation.make(account, TERMS)
     child = os.fork()
     if child == 0:
+        run = Reservation.make(account, TERMS)
         tokens = run.unfinished.setdefault("refund", [])
         for number in range(6):
             run.draw()
             tokens.append(number)
         os.kill(os.getpid(), signal.SIGKILL)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    later = Reservation.resume(account, TERMS, run.entry)
+    [entry] = account.run_of(KEY.plan)
+    later = resume(account, TERMS, entry.number)
     assert (later.draws_left, later.unfinished) == (0, {"refund": [0, 1, 2, 3]})
 
 
-def test_a_child_makes_no_draw_that_its_parent_charged(account: Account) -> None:
+@pytest.mark.parametrize("drew", [True, False])
+def test_a_child_leaves_a_reservation_to_its_parent(account: Account, drew: bool) -> None:
     run = Reservation.make(account, TERMS)
-    run.draw()
+    if drew:
+        run.draw()
     child = os.fork()
     if child == 0:
-        run.draw()  # charges four of its own
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    made = 1
-    with suppress(BudgetExceeded):
-        while True:
-            run.draw()
-            made += 1
-    assert made == 4
+        refusals = 0
+        for call in (run.draw, lambda: run.release(LINE, DIGEST)):
+            try:
+                call()
+            except BudgetExceeded as refusal:
+                refusals += "reserved by the parent process" in str(refusal)
+        run.hand_over()
+        run.close()
+        os._exit(refusals)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    for _ in range(DRAWS - drew):
+        run.draw()
+    with pytest.raises(BudgetExceeded):
+        run.draw()
+    assert account.verify().ok
 
 
 # ---- resuming --------------------------------------------------------------------------------------------
@@ -221,7 +230,7 @@ def test_a_child_makes_no_draw_that_its_parent_charged(account: Account) -> None
 def test_a_resume_fences_off_whoever_held_the_entry(account: Account) -> None:
     run = Reservation.make(account, TERMS)
     run.draw()
-    later = Reservation.resume(account, TERMS, run.entry)
+    later = resume(account, TERMS, run.entry)
     assert (later.draws_left, later.identifier) == (4, run.identifier)
     for _ in range(3):
         run.draw()  # charged before
@@ -237,9 +246,9 @@ def test_a_resume_fences_off_whoever_held_the_entry(account: Account) -> None:
 def test_draws_of_a_replaced_lease_do_not_come_back(account: Account) -> None:
     run = Reservation.make(account, TERMS)
     run.draw()
-    Reservation.resume(account, TERMS, run.entry)
+    resume(account, TERMS, run.entry)
     run.hand_over()
-    assert Reservation.resume(account, TERMS, run.entry).draws_left == 4
+    assert resume(account, TERMS, run.entry).draws_left == 4
 
 
 def test_a_settled_entry_says_what_was_released_and_draws_no_more(account: Account) -> None:
@@ -247,7 +256,7 @@ def test_a_settled_entry_says_what_was_released_and_draws_no_more(account: Accou
     run.draw()
     run.release(LINE, DIGEST)
     run.close()
-    later = Reservation.resume(account, TERMS, run.entry)
+    later = resume(account, TERMS, run.entry)
     assert (later.draws_left, later.released) == (0, [LINE])
     with pytest.raises(BudgetExceeded):
         later.draw()
@@ -265,12 +274,12 @@ def test_a_settled_entry_says_what_was_released_and_draws_no_more(account: Accou
 def test_an_entry_is_resumed_for_its_own_plan_alone(account: Account, other: Terms) -> None:
     run = Reservation.make(account, TERMS)
     with pytest.raises(LedgerError, match="another plan"):
-        Reservation.resume(account, other, run.entry)
+        resume(account, other, run.entry)
     run.close()
     with pytest.raises(LedgerError, match="cancelled: it cannot be resumed"):
-        Reservation.resume(account, TERMS, run.entry)
+        resume(account, TERMS, run.entry)
     with pytest.raises(LedgerError, match="never made"):
-        Reservation.resume(account, TERMS, 99)
+        resume(account, TERMS, 99)
 
 
 def test_one_stratum_of_a_run_is_reserved_once(account: Account) -> None:
@@ -319,7 +328,7 @@ def test_one_of_the_runs_that_resume_at_once_continues(ledger_url: str, account:
 
     def race() -> None:
         with BudgetLedger.open(ledger_url) as own:
-            mine = Reservation.resume(own.account("tickets"), TERMS, run.entry)
+            mine = resume(own.account("tickets"), TERMS, run.entry)
             barrier.wait(30)
             with suppress(LedgerError):
                 mine.draw()
@@ -374,7 +383,7 @@ def test_no_more_draws_are_made_than_were_reserved(at_once: int, steps: list[str
                         runs[-1].hand_over()
                     surely = surely and (name == "hand over" or at_once == 1)
                     with suppress(InvalidPlan):
-                        runs.append(Reservation.resume(account, terms, runs[0].entry))
+                        runs.append(resume(account, terms, runs[0].entry))
                 case _:
                     with suppress(BudgetExceeded, LedgerError):
                         runs[-1 if name == "draw" else 0].draw()

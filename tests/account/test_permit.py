@@ -7,7 +7,7 @@ from dpfewshot.errors import BudgetExceeded
 
 
 def test_a_permit_serves_its_tokens_at_its_noise() -> None:
-    permit = Permit.unpaid(2, 0.5)
+    permit = Permit(2, 0.5)
     for noise in (0.4, 0.6):
         with pytest.raises(BudgetExceeded, match="another noise"):
             permit.use(noise)
@@ -18,7 +18,7 @@ def test_a_permit_serves_its_tokens_at_its_noise() -> None:
 
 
 def test_what_was_used_is_passed_on_once() -> None:
-    permit = Permit.unpaid(2, 0.5)
+    permit = Permit(2, 0.5)
     with pytest.raises(BudgetExceeded, match="passed on"):
         permit.pass_on()
     permit.use(0.5)

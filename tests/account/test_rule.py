@@ -29,6 +29,7 @@ from dpfewshot.accounting.cross_check import cross_check
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.runtime.redaction import redacted
 from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.support.accounts import DRAWS
 
 BUDGET = PrivacyBudget(4.0, 1e-5)
 LIMIT = Amount.of_budget(BUDGET)
@@ -143,11 +144,11 @@ def test_a_year_of_plans_fits_and_costs_what_another_library_says() -> None:
 
 def test_one_large_plan_fits_by_its_sum_and_the_smaller_figure_is_stated() -> None:
     account = Account.in_memory(BUDGET, rule="renyi")
-    account.reserve(None, PrivacySpend(3.9, 2.5e-6), {})
+    account.reserve(None, PrivacySpend(3.9, 2.5e-6), {}, DRAWS)
     assert account.spent == PrivacySpend(3.9, 2.5e-6)
     with pytest.raises(BudgetExceeded, match="no Rényi divergence"):
-        account.reserve(None, PrivacySpend(0.2, 0.0), {})
-    account.reserve(None, PrivacySpend(0.1, 0.0), {})
+        account.reserve(None, PrivacySpend(0.2, 0.0), {}, DRAWS)
+    account.reserve(None, PrivacySpend(0.1, 0.0), {}, DRAWS)
     assert account.spent == PrivacySpend(4.0, 2.5e-6)
 
 
@@ -171,9 +172,9 @@ def test_each_half_of_the_rule_is_exact(tally: Tally, *, fits: bool) -> None:
 def test_a_plan_without_an_event_counts_by_its_sum_within_the_rule_too() -> None:
     account = Account.in_memory(BUDGET, rule="renyi")
     for _ in range(100):
-        account.reserve(None, NIGHTLY, {})
+        account.reserve(None, NIGHTLY, {}, DRAWS)
     before = account.spent.epsilon
-    account.reserve(None, PrivacySpend(0.5, 1e-6), {})
+    account.reserve(None, PrivacySpend(0.5, 1e-6), {}, DRAWS)
     assert account.spent.epsilon == pytest.approx(before + 0.5)
     assert account.remaining.delta == pytest.approx(1.5e-6)
 
@@ -281,10 +282,10 @@ def test_what_is_left_of_a_scope_is_the_most_that_still_fits(rule: Rule) -> None
 
 def test_a_refusal_names_strata_that_are_exhausted_and_those_that_are_not() -> None:
     account = Account.in_memory(BUDGET)
-    account.reserve("t: a", PrivacySpend(3.99, 0.0), {})
-    account.reserve("t: b", PrivacySpend(2.0, 0.0), {})
+    account.reserve("t: a", PrivacySpend(3.99, 0.0), {}, DRAWS)
+    account.reserve("t: b", PrivacySpend(2.0, 0.0), {}, DRAWS)
     with pytest.raises(BudgetExceeded) as caught:
-        account.reserve("t: a", PrivacySpend(1.0, 0.0), {})
+        account.reserve("t: a", PrivacySpend(1.0, 0.0), {}, DRAWS)
     assert str(caught.value).endswith(
         "over 'a' epsilon=0.01, delta=1e-05. Exhausted for this plan: 'a' (epsilon=0.01, delta=1e-05 left). "
         "Not exhausted: 'b' (epsilon=2, delta=1e-05 left); all without a plan (epsilon=4, delta=1e-05 left)"

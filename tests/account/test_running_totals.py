@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpfewshot.account import sql
-from dpfewshot.account.account import Account
+from dpfewshot.account.account import Account, Claim
 from dpfewshot.account.amounts import Cost
 from dpfewshot.account.database import Database
 from dpfewshot.account.draws import DrawCounts
@@ -99,5 +99,5 @@ class Life:
             case "cancel":
                 self.account.cancel(entry)
             case "resume":
-                self.account.resume(entry, scope, cost, {}, f"{lease}+")
+                self.account.resume([Claim(entry, scope, cost, {}, f"{lease}+")])
                 self.entries[entry] = scope, cost, f"{lease}+"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dpfewshot.account.amounts import Amount
-from dpfewshot.account.draws import columns
+from dpfewshot.account.draws import DrawCounts, columns
 from dpfewshot.account.history import NOTHING_BEFORE, HistoryEvent, chained, event_now
 from dpfewshot.account.verification import Snapshot, check
 
@@ -26,14 +26,14 @@ def snapshot(*acts: HistoryEvent, entries: tuple[dict[str, Any], ...] = ()) -> S
 
 
 def reserve(entry: int, epsilon: int) -> HistoryEvent:
-    return event_now("reserve", entry=entry, amount=Amount(epsilon, 0))
+    return event_now("reserve", entry=entry, amount=Amount(epsilon, 0), details=json.dumps(lease("a", 3)))
 
 
 def lease(name: str, draws: int) -> dict[str, Any]:
     return {"lease": {"id": name, "draws": draws}}
 
 
-GRANTED = event_now("reserve", entry=1, amount=Amount(1, 0), details=json.dumps(lease("a", 3)))
+GRANTED = reserve(1, 1)
 
 
 def resume(previous: str, draws: int, name: str, reserved: str | None = None) -> HistoryEvent:
@@ -43,8 +43,8 @@ def resume(previous: str, draws: int, name: str, reserved: str | None = None) ->
     return event_now("resume", entry=1, details=json.dumps(details))
 
 
-def settle(name: str, draws: int) -> HistoryEvent:
-    return event_now("settle", entry=1, details=json.dumps(lease(name, draws)))
+def settle(name: str, draws: int, entry: int = 1) -> HistoryEvent:
+    return event_now("settle", entry=entry, details=json.dumps(lease(name, draws)))
 
 
 def on(act: str, entry: int) -> HistoryEvent:
@@ -53,11 +53,18 @@ def on(act: str, entry: int) -> HistoryEvent:
 
 def kept(entry: int, epsilon: int, state: str) -> dict[str, Any]:
     row = {"id": entry, "scope": None, "epsilon": epsilon, "delta": 0, "state": state, "renyi": None}
-    return row | columns(None)
+    return row | columns(DrawCounts(3, "a"))
 
 
 def test_a_history_that_could_have_happened() -> None:
-    acts = [CREATED, reserve(1, 10), on("cancel", 1), reserve(2, 10), on("charge", 2), on("settle", 2)]
+    acts = [
+        CREATED,
+        reserve(1, 10),
+        on("cancel", 1),
+        reserve(2, 10),
+        on("charge", 2),
+        settle("a", 3, entry=2),
+    ]
     assert check(snapshot(*acts, entries=(kept(1, 10, "cancelled"), kept(2, 10, "settled")))).ok
 
 
@@ -73,10 +80,8 @@ def test_a_history_that_could_have_happened() -> None:
         ([CREATED, reserve(1, 6), reserve(2, 5)], "entry 2 did not fit the budget"),
         ([CREATED, reserve(1, 1), on("vanish", 1)], "there is no entry 1 to vanish"),
         ([CREATED, on("resume", 1)], "there is no entry 1 to resume"),
-        (
-            [CREATED, reserve(1, 1), resume("a", 1, "b")],
-            "entry 1 was resumed by a run without a lease of it",
-        ),
+        ([CREATED, event_now("reserve", entry=1, amount=Amount(1, 0))], "a value in it cannot be read"),
+        ([CREATED, GRANTED, on("charge", 1), on("settle", 1)], "a value in it cannot be read"),
         ([CREATED, GRANTED, resume("b", 1, "c")], "entry 1 was resumed by a run without a lease of it"),
         (
             [CREATED, GRANTED, resume("a", 1, "b", reserved="0" * 64)],

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from dpfewshot.account.draws import DrawCounts
+from dpfewshot.account.account import Claim
+from dpfewshot.account.draws import DrawCounts, columns, granted
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.scopes import Partition
 from dpfewshot.cli.application import run
 from dpfewshot.errors import BudgetExceeded
 from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.support.accounts import DRAWS, charged
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -43,7 +45,7 @@ def account(command: Command, path: Path) -> None:
     assert command("create", "--epsilon", "1", "--delta", "1e-5")[0] == 0
     with BudgetLedger.open(f"sqlite:///{path}") as ledger:
         found = ledger.account("tickets")
-        found.charge(found.reserve("trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 15}).entry)
+        charged(found, "trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 15})
 
 
 @pytest.mark.usefixtures("account")
@@ -78,9 +80,9 @@ def test_show_says_by_label_how_many_plans_fit(command: Command, path: Path) -> 
     with BudgetLedger.open(f"sqlite:///{path}") as ledger:
         found = ledger.account("tickets")
         for label, epsilon in (("Number", 2.0), ("Location", 2.0), ("Location", 2.0)):
-            found.charge(found.reserve(partition.generating(label), PrivacySpend(epsilon, 0.0), {}).entry)
+            charged(found, partition.generating(label), PrivacySpend(epsilon, 0.0))
         with pytest.raises(BudgetExceeded, match=r"Exhausted.*'Location'.*Not exhausted: 'Number'") as caught:
-            found.reserve(partition.generating("Location"), PrivacySpend(2.0, 0.0), {})
+            found.reserve(partition.generating("Location"), PrivacySpend(2.0, 0.0), {}, DRAWS)
     assert (caught.value.asked, caught.value.remaining) == ((2.0, 0.0), (0.0, 1e-5))
     assert (caught.value.remaining_by_scope or {})[partition.generating("Number")] == (2.0, 1e-5)
     head, *strata = command("show")[1].splitlines()
@@ -95,8 +97,8 @@ def test_show_lists_strata_with_short_fingerprints(command: Command, path: Path)
     with BudgetLedger.open(f"sqlite:///{path}") as ledger:
         found = ledger.account("tickets")
         for place, scope in enumerate(scopes, start=1):
-            found.charge(found.reserve(scope, PrivacySpend(place / 4, 0.0), {}).entry)
-        found.cancel(found.reserve(partition.generating("Number"), PrivacySpend(0.5, 0.0), {}).entry)
+            charged(found, scope, PrivacySpend(place / 4, 0.0))
+        found.cancel(found.reserve(partition.generating("Number"), PrivacySpend(0.5, 0.0), {}, DRAWS).entry)
     lines = command("show")[1].splitlines()[1:]
     name = str(scopes[0]).split(": ")[0]
     assert lines == [
@@ -122,7 +124,7 @@ def test_history_lists_every_act(command: Command) -> None:
     assert [row["act"] for row in document["history"]] == ["create", "reserve", "charge"]
     details = document["history"][1]["details"]
     assert re.fullmatch("[0-9a-f]{32}", details.pop("reservation"))
-    assert details == {"steps": 15}
+    assert details == {"steps": 15, **granted(DRAWS)}
 
 
 @pytest.mark.usefixtures("account")
@@ -144,7 +146,7 @@ def test_history_shows_what_a_resume_left(command: Command, path: Path) -> None:
         entry = found.reserve("trec: Number", PrivacySpend(0.25, 1e-6), {}, DrawCounts(4, "first")).entry
         words = entry, "trec: Number", PrivacySpend(0.25, 1e-6), {}
         found.draw(entry, "first")
-        found.resume(*words, "second")
+        found.resume([Claim(*words, "second")])
     assert command("history")[1].splitlines()[-1].split("  ")[2:] == [
         "resume", "entry 2", "trec: Number", "draws left: 3"
     ]  # fmt: skip
@@ -184,13 +186,7 @@ def test_export_is_one_object_with_whole_units(command: Command) -> None:
             "epsilon_in_1e-12": 250_000_000_000,
             "delta_in_1e-18": 10**12,
             "state": "charged",
-            "draws_left": None,
-            "progress": None,
-            "plan": None,
-            "run": None,
-            "stratum": None,
-            "lease": None,
-            "draws_hash": None,
+            **columns(DRAWS.after(1, "")),
             "renyi_in_1e-12": None,
         }
     ]
@@ -209,8 +205,8 @@ def test_a_sequential_account_takes_any_task(command: Command, path: Path) -> No
     assert command("create", "--epsilon", "1", "--delta", "1e-5", "--sequential")[0] == 0
     with BudgetLedger.open(f"sqlite:///{path}") as ledger:
         account = ledger.account("tickets")
-        account.reserve("trec: Location", PrivacySpend(0.25, 0.0), {})
-        account.reserve("mood: glad", PrivacySpend(0.25, 0.0), {})
+        account.reserve("trec: Location", PrivacySpend(0.25, 0.0), {}, DRAWS)
+        account.reserve("mood: glad", PrivacySpend(0.25, 0.0), {}, DRAWS)
         assert account.spent == PrivacySpend(0.5, 0.0)
     status, _, err = command("create", "--epsilon", "1", "--delta", "1e-5")
     assert (status, "parallel=False" in err) == (2, True)

@@ -23,6 +23,7 @@ from dpfewshot.cli.project import (
     takes,
 )
 from dpfewshot.sampling import Holdout, partition_of_units
+from tests.support.accounts import DRAWS, LEASE, charged
 from tests.support.commands import Run
 from tests.support.factory import demonstration
 from tests.support.scripts import TASK
@@ -90,7 +91,10 @@ def test_a_budget_that_is_gone_is_refused_before_the_model(
 ) -> None:
     with dpf.BudgetLedger.open("sqlite:///budget.db") as ledger:
         gone = ledger.create(rule, dpf.PrivacyBudget(4.0, 1e-5), rule=rule)
-        gone.charge(gone.reserve(None, dpf.PrivacySpend(2.5 if rule == "sum" else 4.0, 2.5e-6), {}).entry)
+        gone.draw(
+            gone.reserve(None, dpf.PrivacySpend(2.5 if rule == "sum" else 4.0, 2.5e-6), {}, DRAWS).entry,
+            LEASE,
+        )
     status, out, err = command(*words, "--ledger", "sqlite:///budget.db", "--dataset", rule)
     assert (status, out, err.count("\n")) == (3, "", 1)
     assert "does not fit" in err
@@ -110,7 +114,7 @@ def test_no_label_generates_if_another_has_no_budget(command: Run, here: dpf.Acc
     status, out, _ = command(*GENERATE, "--ledger", "sqlite:///budget.db", "--dataset", "one")
     assert (status, out) == (3, "")
     scope = partition_of_units(TASK, dpf.read_records("records.jsonl"), Holdout(0.2)).generating("delivery")
-    here.charge(here.reserve(scope, dpf.PrivacySpend(3.0, 0.0), {}).entry)
+    charged(here, scope, dpf.PrivacySpend(3.0, 0.0))
     status, out, err = command(*GENERATE, *ACCOUNT)
     assert (status, out) == (3, "")
     assert "epsilon is short. It needs epsilon=2, delta=1e-06, and epsilon=1, delta=1e-05 is left" in err

@@ -19,6 +19,7 @@ from dpfewshot.account.amounts import Amount
 from dpfewshot.account.history import plan_facts
 from dpfewshot.certificates import Certificate, line_hash, plan_hash
 from dpfewshot.cli.application import run
+from tests.support.accounts import DRAWS
 from tests.support.factory import demonstration, synthesizer
 from tests.support.interruptions import Failing, fails_at, make
 from tests.support.scripts import tickets
@@ -260,7 +261,7 @@ def test_an_entry_that_was_not_paid_verifies_nothing(
     facts = {"mechanism": "gaussian"}
     with dpf.BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
         account = ledger.create("tickets", dpf.PrivacyBudget(8, 1e-4))
-        entry, reservation = account.reserve(None, dpf.PrivacySpend(4.0, 1e-5), facts)
+        entry, reservation = account.reserve(None, dpf.PrivacySpend(4.0, 1e-5), facts, DRAWS)
         if cancelled:
             account.cancel(entry)
     made = Certificate(plan_hash(4 * 10**12, 10**13, facts), None, "0.1.0", "tickets", reservation)

@@ -21,6 +21,7 @@ from dpfewshot.account.account import Account
 from dpfewshot.mechanisms import Gaussian
 from dpfewshot.values import PrivacySpend
 from tests.support import factory
+from tests.support.accounts import DRAWS, charged
 from tests.support.processes import environment
 
 ROUNDS = 2 * len(BOUNDARIES)  # at least 20
@@ -44,12 +45,13 @@ import resource, sys
 import dpfewshot as dpf
 from dpfewshot.account.account import Account
 from dpfewshot.values import PrivacySpend
+from tests.support.accounts import charged
 
 account = dpf.BudgetLedger.open(sys.argv[1]).account("tickets")
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 try:
     while True:
-        account.charge(account.reserve(None, PrivacySpend(0.001, 0.0), {"note": "x" * 500}).entry)
+        charged(account, None, PrivacySpend(0.001, 0.0), {"note": "x" * 500})
         print("charged", flush=True)
 except dpf.LedgerError as error:
     print(error)
@@ -142,10 +144,10 @@ def test_a_server_that_dies_during_a_demonstration_costs_no_privacy(
     assert len(released) == 3  # the third draw was counted before the crash, the fourth was not
     with before_each_token(lambda _: None) as released:
         with pytest.raises(dpf.LedgerError):
-            account.reserve(None, COST, {})
+            account.reserve(None, COST, {}, DRAWS)
         postgresql_server.start()
         assert made.spent == made.plan.strata[0].spend
-        account.charge(account.reserve(None, COST, {}).entry)
+        charged(account, None, COST)
     assert released == []
     assert account.verify().ok
 
@@ -254,20 +256,20 @@ def test_a_ledger_that_locks_after_the_last_draw_loses_no_demonstration(path: Pa
 def test_a_full_disk_stops_everything_and_what_was_charged_stays(
     account: Account, path: Path, room: int
 ) -> None:
-    *charged, refusal = in_a_process(FILLS, f"sqlite:///{path}", path.stat().st_size + room).splitlines()
-    assert set(charged) <= {"charged"}
+    *lines, refusal = in_a_process(FILLS, f"sqlite:///{path}", path.stat().st_size + room).splitlines()
+    assert set(lines) <= {"charged"}
     assert "disk" in refusal
-    assert round(account.spent.epsilon / 0.001) in (len(charged), len(charged) + 1)
+    assert round(account.spent.epsilon / 0.001) in (len(lines), len(lines) + 1)
     assert account.verify().ok
-    account.charge(account.reserve(None, COST, {}).entry)  # with room again it goes on
+    charged(account, None, COST)  # with room again it goes on
     assert account.verify().ok
 
 
 def test_a_ledger_that_is_another_file_now_is_read_anew(account: Account, path: Path) -> None:
-    account.reserve(None, COST, {})
+    account.reserve(None, COST, {}, DRAWS)
     with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(path.with_name("copy"))) as copy:
         source.backup(copy)
-    account.reserve(None, COST, {})
+    account.reserve(None, COST, {}, DRAWS)
     path.with_name("copy").rename(path)
     assert account.spent == COST  # what the copy holds, and not what another connection remembers
     assert account.verify().ok

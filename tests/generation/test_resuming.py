@@ -6,7 +6,9 @@ import json
 import os
 import signal
 import sqlite3
+import threading
 from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +22,7 @@ import dpfewshot as dpf
 from dpfewshot.account.account import Account
 from dpfewshot.account.draws import DrawCounts, columns, draws_of
 from dpfewshot.account.reservation import Reservation
+from tests.support.accounts import entry_of, outcome
 from tests.support.resuming import (
     Dying,
     Interrupted,
@@ -222,6 +225,21 @@ def test_a_run_of_another_plan_is_not_continued(ledger: str, options: dict[str, 
     assert synthesizer(ledger=ledger).unfinished
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_a_run_of_a_model_with_other_tokens_is_not_continued(ledger: str, same: bool) -> None:
+    """Of as many tokens; the backend has no identity that would tell them apart."""
+
+    class Other(Dying):
+        def tokenize(self, text: str) -> list[int]:
+            unknown = self.vocabulary_size if same else 0
+            return [min(token, unknown) for token in super().tokenize(text)]
+
+    interrupted(3, ledger=ledger).close()
+    other = synthesizer(Other(), ledger=ledger)
+    assert other.set_up.backend.model_identity is None
+    assert other.unfinished is same
+
+
 def test_the_newest_run_is_continued(ledger: str) -> None:
     with dpf.BudgetLedger.open(ledger) as opened:
         opened.create("tickets", dpf.PrivacyBudget(20.0, 1e-3))
@@ -243,6 +261,43 @@ def test_runs_of_one_plan_are_told_apart_by_their_names(ledger: str) -> None:
     assert not synthesizer(ledger=ledger).unfinished
 
 
+def test_of_two_that_resume_at_once_one_gets_every_stratum(
+    ledger: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(7, ledger=ledger, shots_per_label=2).close()
+    resume, resumed = Account.resume, {"first": threading.Event(), "second": threading.Event()}
+
+    class Waiting(Dying):
+        """Is asked once its run is resumed, and answers once the other one is, too."""
+
+        def __init__(self, own: str, other: str) -> None:
+            super().__init__()
+            self.own, self.other = own, other
+
+        def next_token_logprobs(self, *arguments: Any) -> Any:
+            resumed[self.own].set()
+            assert resumed[self.other].wait(30)
+            return super().next_token_logprobs(*arguments)
+
+    def run(own: str, other: str) -> object:
+        with synthesizer(Waiting(own, other), ledger=ledger, shots_per_label=2) as made:
+            return outcome(made.generate_all, resume=True)[0]
+
+    def followed(self: Account, *arguments: Any) -> Any:
+        found = resume(self, *arguments)
+        if not later:  # the first process has replaced a lease: the second now resumes
+            later.append(threads.submit(run, "second", "first"))
+            assert resumed["second"].wait(30)
+        return found
+
+    later: list[Future[object]] = []
+    monkeypatch.setattr(Account, "resume", followed)
+    with ThreadPoolExecutor(1) as threads:
+        assert run("first", "second") is dpf.RunTakenOver
+        assert later[0].result(30) is None
+    assert acts(ledger).count("release") == 4
+
+
 def test_a_run_that_was_taken_over_draws_no_more(ledger: str) -> None:
     class TakenOver(Dying):
         def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
@@ -258,6 +313,59 @@ def test_a_run_that_was_taken_over_draws_no_more(ledger: str) -> None:
     assert [one.text for one in others] == ["my parcel is late"] * 2
     made.close()
     assert acts(ledger).count("settle") == 0
+
+
+def test_a_run_that_was_taken_over_promises_no_demonstration(
+    ledger: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the last token's draw and its record."""
+    record, others = Account.record_release, list[dpf.Synthesizer]()
+
+    def taken_over(self: Account, *arguments: Any) -> None:
+        if not others:
+            others.append(synthesizer(ledger=ledger))
+            others[0].generate_all(resume=True)
+        record(self, *arguments)
+
+    monkeypatch.setattr(Account, "record_release", taken_over)
+    made = synthesizer(ledger=ledger)
+    for _ in "ab":
+        with pytest.raises(dpf.LedgerError, match="resumed by another run") as refusal:
+            made.generate("refund")
+        assert "ask for it again" not in str(refusal.value)
+    assert acts(ledger).count("release") == 2
+
+
+@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_child_that_was_forked_within_a_run_makes_nothing_of_it(
+    ledger: str, private: bool, durable: bool
+) -> None:
+    class Forking(Dying):
+        child: int | None = None
+
+        def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
+            if self.child is None and (support is not None) is private:
+                self.child = os.fork()
+            return super().next_token_logprobs(prompts, support)
+
+    backend, (reading, writing) = Forking(), os.pipe()
+    made = synthesizer(backend, ledger=ledger if durable else None)
+    try:
+        told = str([one.text for one in made.generate_all()])
+    except BaseException as error:  # noqa: BLE001 - of the child, too
+        told = f"{type(error).__name__}: {error}"
+    if backend.child == 0:
+        os.write(writing, told.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        what = "this draw was charged" if private else "this plan was reserved"
+        assert answer.read().startswith(f"BudgetExceeded: {what} by the parent process")
+    assert os.waitpid(backend.child or 0, 0)[1] == 0
+    assert told == "['my parcel is late', 'my parcel is late']"
+    if durable:
+        assert acts(ledger).count("release") == 2  # of an account that agrees with its history
 
 
 @pytest.mark.parametrize(
@@ -282,7 +390,7 @@ def long_account(url: str) -> None:
     with dpf.BudgetLedger.open(url) as opened:
         found = opened.create("tickets", dpf.PrivacyBudget(1000.0, 0.1))
         for _ in range(60):
-            found.cancel(found.reserve(None, dpf.PrivacySpend(0.001, 0.0), {}).entry)
+            found.cancel(entry_of(found, None, dpf.PrivacySpend(0.001, 0.0)))
 
 
 def test_a_cancelled_plan_that_was_put_back_is_not_resumed(
@@ -344,12 +452,12 @@ def test_a_ledger_that_fails_in_the_middle_leaves_a_run_that_the_same_synthesize
     interrupted(7, ledger=ledger).close()
     later, resume, calls = synthesizer(ledger=ledger), Account.resume, list[int]()
 
-    def once(self: Account, entry: int, *rest: Any) -> Any:
-        calls.append(entry)
-        if len(calls) == 2 and not after:
+    def once(self: Account, claims: Any) -> Any:
+        calls.append(len(claims))
+        if len(calls) == 1 and not after:
             raise dpf.LedgerError("locked")
-        found = resume(self, entry, *rest)
-        if len(calls) == 2:
+        found = resume(self, claims)
+        if len(calls) == 1:
             raise dpf.LedgerError("the answer was lost")
         return found
 

@@ -20,6 +20,7 @@ from dpfewshot.cli.application import run
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support import factory
+from tests.support.accounts import DRAWS, LEASE
 from tests.support.scripts import TASK, Sentence, tickets
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def synthesizer(ledger: BudgetLedger, dataset: str, **further: Any) -> dpf.Synth
     ],
 )
 def test_two_spellings_are_one_account(ledger: BudgetLedger, first: str, second: str) -> None:
-    ledger.create(first, BUDGET).reserve(None, PrivacySpend(3.0, 0.0), {})
+    ledger.create(first, BUDGET).reserve(None, PrivacySpend(3.0, 0.0), {}, DRAWS)
     for name in (first, second):
         assert ledger.account(name).spent.epsilon == 3.0
         assert ledger.account_or_create(name, BUDGET).spent.epsilon == 3.0
@@ -168,7 +169,7 @@ def test_a_ledger_that_is_gone_is_not_made_anew(ledger: BudgetLedger, path: Path
     account = ledger.create("tickets", BUDGET)
     for file in path.parent.iterdir():
         file.unlink()
-    for call in (ledger.datasets, lambda: account.spent, lambda: account.charge(1)):
+    for call in (ledger.datasets, lambda: account.spent, lambda: account.draw(1, LEASE)):
         with pytest.raises(LedgerError, match="the file is gone"):
             call()
     assert not list(path.parent.iterdir())
@@ -236,7 +237,7 @@ def test_no_account_is_made_of_units_without_a_name(ledger: BudgetLedger) -> Non
 
 
 def test_a_new_budget_does_not_cover_what_was_tampered_with(ledger: BudgetLedger, path: Path) -> None:
-    ledger.create("tickets", BUDGET, unit="ticket").reserve(None, PrivacySpend(2.0, 1e-6), {})
+    ledger.create("tickets", BUDGET, unit="ticket").reserve(None, PrivacySpend(2.0, 1e-6), {}, DRAWS)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE dpfewshot_account SET unit = 'unit'")
     account = ledger.account("tickets")
@@ -255,5 +256,5 @@ def test_an_open_account_is_known_by_more_than_its_number(path: Path) -> None:
             patients = second.create("patients", BUDGET)
             second.create("tickets", BUDGET)
             with pytest.raises(LedgerError, match="Open it again"):
-                account.reserve(None, PrivacySpend(1.0, 0.0), {})
+                account.reserve(None, PrivacySpend(1.0, 0.0), {}, DRAWS)
             assert patients.entries == 0

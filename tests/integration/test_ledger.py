@@ -20,6 +20,7 @@ from dpfewshot.account.scopes import partition_of, scope_name
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support import factory
+from tests.support.accounts import DRAWS, charged
 from tests.support.ledgers import BUDGET, COST, account, ledger, path, rows, run, url
 from tests.support.scripts import TASK
 
@@ -28,11 +29,12 @@ DIES = """
 import os, signal, sys
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.values import PrivacySpend
+from tests.support.accounts import DRAWS, LEASE
 
 account = BudgetLedger.open(sys.argv[1]).account("tickets")
-entry = account.reserve(None, PrivacySpend(0.75, 1e-6), {}).entry
+entry = account.reserve(None, PrivacySpend(0.75, 1e-6), {}, DRAWS).entry
 if sys.argv[2] == "charged":
-    account.charge(entry)
+    account.draw(entry, LEASE)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -41,13 +43,14 @@ FORKS = """
 import os, sys, threading, time
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.support.accounts import DRAWS, charged
 
 account = BudgetLedger.open(sys.argv[1]).account("tickets")
 forked = threading.Event()
 
 def keep_reserving():
     while not forked.is_set():
-        account.cancel(account.reserve(None, PrivacySpend(0.001, 0.0), {}).entry)
+        account.cancel(account.reserve(None, PrivacySpend(0.001, 0.0), {}, DRAWS).entry)
 
 threads = [threading.Thread(target=keep_reserving) for _ in range(2)]
 for thread in threads:
@@ -57,7 +60,7 @@ for _ in range(10):
     time.sleep(0.02)  # the threads are in the middle of something
     child = os.fork()
     if not child:
-        account.charge(account.reserve(None, PrivacySpend(0.05, 0.0), {}).entry)
+        charged(account, None, PrivacySpend(0.05, 0.0))
         os._exit(0)
     children.append(child)
 statuses = [os.waitpid(child, 0)[1] for child in children]
@@ -70,7 +73,7 @@ assert statuses == [0] * 10, statuses
 
 # accounts
 def test_creating_twice_with_the_same_words_is_one_account(ledger: BudgetLedger, account: Account) -> None:
-    account.reserve(None, COST, {})
+    account.reserve(None, COST, {}, DRAWS)
     assert ledger.create("tickets", BUDGET).spent == COST
     assert ledger.datasets() == ["tickets"]
 
@@ -98,14 +101,14 @@ def test_creating_an_account_that_adds_otherwise_is_refused(ledger: BudgetLedger
 def test_a_changed_budget_counts_at_once_for_everybody(account: Account, url: str) -> None:
     with BudgetLedger.open(url) as elsewhere:
         same = elsewhere.account("tickets")
-        same.reserve(None, COST, {})
+        same.reserve(None, COST, {}, DRAWS)
         account.change_budget(PrivacyBudget(1.5, 1e-5))
-        same.reserve(None, COST, {})
+        same.reserve(None, COST, {}, DRAWS)
         assert same.budget == PrivacyBudget(1.5, 1e-5)
         account.change_budget(PrivacyBudget(0.5, 1e-5))  # below what is spent: nothing more fits
         assert same.remaining == PrivacySpend(0.0, 8e-6)
         with pytest.raises(BudgetExceeded):
-            same.reserve(None, PrivacySpend(0.01, 0.0), {})
+            same.reserve(None, PrivacySpend(0.01, 0.0), {}, DRAWS)
     assert account.verify().ok
 
 
@@ -143,14 +146,14 @@ def test_what_cannot_be_kept_is_refused(
 @pytest.mark.parametrize("cost", [(-0.5, 0.0), (0.0, -1e-9), (float("nan"), 0.0), (float("inf"), 0.0)])
 def test_an_impossible_cost_is_refused(account: Account, cost: tuple[float, float]) -> None:
     with pytest.raises(InvalidPlan):
-        account.reserve(None, PrivacySpend(*cost), {})
+        account.reserve(None, PrivacySpend(*cost), {}, DRAWS)
     assert account.entries == 0
 
 
 @pytest.mark.parametrize("details", [{"sigma": float("nan")}, {"sigma": object()}])
 def test_details_that_are_no_facts_are_refused(account: Account, details: dict[str, float]) -> None:
     with pytest.raises(LedgerError, match="details"):
-        account.reserve(None, COST, details)
+        account.reserve(None, COST, details, DRAWS)
     assert account.entries == 0
 
 
@@ -162,7 +165,7 @@ def test_what_a_killed_process_had_reserved_stays_spent(account: Account, url: s
     assert account.spent == COST
     assert account.entries == 1
     with pytest.raises(BudgetExceeded):
-        account.reserve(None, COST, {})
+        account.reserve(None, COST, {}, DRAWS)
 
 
 @pytest.mark.slow
@@ -175,7 +178,7 @@ def test_children_forked_between_threads_use_the_same_ledger(ledger_url: str) ->
 
 
 def test_no_connection_stays_open_between_calls(account: Account, path: Path) -> None:
-    account.reserve(None, COST, {})
+    account.reserve(None, COST, {}, DRAWS)
     opened = [os.path.realpath(file) for file in Path("/proc/self/fd").iterdir()]
     assert [name for name in opened if name.startswith(str(path))] == [str(path)]  # what the lock is on
     assert rows(path, "PRAGMA journal_mode") == [("wal",)]
@@ -188,14 +191,18 @@ def test_a_relative_name_means_the_directory_of_opening(
     with BudgetLedger.open("sqlite:///budget.db") as ledger:
         account = ledger.create("tickets", BUDGET)
         monkeypatch.chdir("/")
-        account.reserve(None, COST, {})
+        account.reserve(None, COST, {}, DRAWS)
     assert rows(tmp_path / "budget.db", "SELECT count(*) FROM dpfewshot_entry") == [(1,)]
 
 
 def test_a_closed_ledger_refuses_its_accounts_too(url: str) -> None:
     with BudgetLedger.open(url) as ledger:
         account = ledger.create("tickets", BUDGET)
-    for call in (lambda: account.spent, lambda: account.reserve(None, COST, {}).entry, ledger.datasets):
+    for call in (
+        lambda: account.spent,
+        lambda: account.reserve(None, COST, {}, DRAWS).entry,
+        ledger.datasets,
+    ):
         with pytest.raises(LedgerError, match="closed"):
             call()
 
@@ -245,7 +252,7 @@ def test_an_amount_is_the_same_integers_in_the_row_the_history_and_every_sum(led
     generator, total = random.Random(3), NOTHING
     for _ in range(20):
         amount = Amount(generator.randrange(10**17), generator.randrange(4 * 10**16))
-        account.charge(account.reserve(None, amount, {}).entry)
+        charged(account, None, amount)
         total = total.plus(amount)
         exported = account.export()
         for row in (exported["entries"][-1], exported["history"][-2]):
@@ -276,7 +283,7 @@ def test_an_account_is_opened_in_one_call_and_created_on_purpose(ledger_url: str
     with pytest.raises(LedgerError, match="no account"):
         dpf.open_account(ledger_url, "tickets")
     made = dpf.open_account(ledger_url, "tickets", create=budget, unit="customer")
-    made.reserve(None, PrivacySpend(0.5, 0.0), {})
+    made.reserve(None, PrivacySpend(0.5, 0.0), {}, DRAWS)
     again = dpf.open_account(ledger_url, "tickets", create=PrivacyBudget(9.0, 1e-6), unit="customer")
     assert (again.budget, again.spent) == (budget, PrivacySpend(0.5, 0.0))
     assert dpf.open_account(ledger_url, "tickets").unit == "customer"

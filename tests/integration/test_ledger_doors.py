@@ -14,6 +14,7 @@ from dpfewshot.account.draws import DrawCounts
 from dpfewshot.account.sql import WHOLE
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacySpend
+from tests.support.accounts import DRAWS, LEASE
 
 LARGE, SMALL = PrivacySpend(3.9, 9e-6), PrivacySpend(0.01, 1e-9)
 
@@ -29,12 +30,12 @@ def test_a_forged_state_gives_no_budget_back(
     account: Account, tmp_path: Path, state: str, settle: bool
 ) -> None:
     """In a history so long that it is not verified before every reservation."""
-    large = account.reserve(None, LARGE, {}).entry
+    large = account.reserve(None, LARGE, {}, DRAWS).entry
     if settle:
-        account.charge(large)
-        account.settle(large)
+        account.draw(large, LEASE)
+        account.settle(large, LEASE)
     for _ in range(WHOLE // 2):
-        account.cancel(account.reserve(None, SMALL, {}).entry)
+        account.cancel(account.reserve(None, SMALL, {}, DRAWS).entry)
     if not settle:
         account.cancel(large)
     spent = account.spent
@@ -47,7 +48,7 @@ def test_a_forged_state_gives_no_budget_back(
     if settle:
         assert account.spent == spent
         with pytest.raises(dpf.BudgetExceeded):
-            account.reserve(None, LARGE, {})
+            account.reserve(None, LARGE, {}, DRAWS)
     assert not account.verify().ok
 
 
@@ -59,7 +60,7 @@ def test_counts_that_cannot_be_read_back_are_refused(account: Account, draws: Dr
     for wrong in (1.5, "1", True):
         with pytest.raises(LedgerError, match="whole numbers"):
             account.draw(entry, "l", wrong)  # type: ignore[arg-type]
-    account.reserve(None, SMALL, {})
+    account.reserve(None, SMALL, {}, DRAWS)
     assert account.verify().ok
 
 

@@ -17,6 +17,7 @@ from dpfewshot.account.account import Account
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacySpend
+from tests.support.accounts import DRAWS
 from tests.support.ledgers import BUDGET, COST, account, ledger, path, rows, run, url
 
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ def test_a_lock_that_is_held_too_long_says_to_try_later(account: Account, path: 
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             with pytest.raises(LedgerError, match="try again later"):
-                same.reserve(None, COST, {})
+                same.reserve(None, COST, {}, DRAWS)
             assert same.spent == PrivacySpend(0.0, 0.0)  # readers go on
-        same.reserve(None, COST, {})
+        same.reserve(None, COST, {}, DRAWS)
     assert account.spent == COST
 
 
@@ -70,11 +71,11 @@ def test_a_file_that_is_no_database(path: Path) -> None:
 
 
 def test_a_damaged_file(account: Account, path: Path) -> None:
-    account.reserve(None, COST, {})
+    account.reserve(None, COST, {}, DRAWS)
     whole = path.read_bytes()
     path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
     with pytest.raises(LedgerError, match="damaged"):
-        account.reserve(None, COST, {})
+        account.reserve(None, COST, {}, DRAWS)
     with pytest.raises(LedgerError, match="damaged"):
         _ = account.spent
 
@@ -84,11 +85,11 @@ def test_a_file_that_cannot_be_written_can_still_be_read_or_says_so() -> None:
         path = Path(folder, "budget.db")
         with BudgetLedger.open(f"sqlite:///{path}") as ledger:
             account = ledger.create("tickets", BUDGET)
-            account.reserve(None, COST, {})
+            account.reserve(None, COST, {}, DRAWS)
             path.chmod(0o444)
             Path(folder).chmod(0o555)
             with without_root(), pytest.raises(LedgerError, match=r"cannot be (written|opened)"):
-                account.reserve(None, COST, {})
+                account.reserve(None, COST, {}, DRAWS)
             Path(folder).chmod(0o755)
             assert account.spent == COST
 

@@ -17,6 +17,7 @@ from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.sql import SqlTransaction
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.support.accounts import DRAWS
 from tests.support.processes import environment
 
 if TYPE_CHECKING:
@@ -29,13 +30,14 @@ SPENDS = """
 import sys
 import dpfewshot as dpf
 from dpfewshot.account import database
+from tests.support.accounts import DRAWS
 if sys.argv[2] == "unchecked":
     database.check_names = lambda file: None
 account = dpf.BudgetLedger.open(sys.argv[1]).account("tickets")
 admitted = 0
 try:
     while admitted < int(sys.argv[3]):
-        account.reserve(None, dpf.PrivacySpend(0.1, 1e-8), {})
+        account.reserve(None, dpf.PrivacySpend(0.1, 1e-8), {}, DRAWS)
         admitted += 1
 except dpf.BudgetExceeded:
     pass
@@ -72,11 +74,11 @@ def test_a_file_of_two_names_is_refused_by_either(path: Path) -> None:
         account = ledger.account("tickets")
         other = second_name(path)
         with pytest.raises(LedgerError, match="2 names"):
-            account.reserve(None, COST, {})
+            account.reserve(None, COST, {}, DRAWS)
         with pytest.raises(LedgerError, match="2 names"):
             BudgetLedger.open(f"sqlite:///{other}")
         other.unlink()
-        assert account.reserve(None, COST, {}).entry == 1
+        assert account.reserve(None, COST, {}, DRAWS).entry == 1
 
 
 def test_a_file_that_is_mounted_by_itself_is_refused(
@@ -119,7 +121,7 @@ def test_a_copy_by_another_thread_lets_nobody_in(path: Path, monkeypatch: pytest
 
     with BudgetLedger.open(f"sqlite:///{path}") as ledger:
         monkeypatch.setattr(SqlTransaction, "checked_totals", slow)
-        ledger.account("tickets").reserve(None, PrivacySpend(4.0, 1e-6), {})
+        ledger.account("tickets").reserve(None, PrivacySpend(4.0, 1e-6), {}, DRAWS)
         assert others[0].communicate(timeout=60)[0] == "0\n"
         assert ledger.account("tickets").verify().problems == ()
 

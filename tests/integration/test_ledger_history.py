@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from dpfewshot.account import history as history_module
+from dpfewshot.account.account import Claim
+from dpfewshot.account.draws import granted
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacySpend
+from tests.support.accounts import DRAWS, LEASE
 from tests.support.histories import drew, lived
 from tests.support.ledgers import BUDGET
 
@@ -40,7 +43,7 @@ def test_the_history_says_when_who_and_what(ledger_url: str) -> None:
     }
     identifier = rows[1]["details"].pop("reservation")  # type: ignore[attr-defined]
     assert re.fullmatch("[0-9a-f]{32}", identifier)
-    assert rows[1]["details"] == {"mechanism": "gaussian", "steps": 15}
+    assert rows[1]["details"] == {"mechanism": "gaussian", "steps": 15, **granted(DRAWS)}
     assert all(re.fullmatch(r".+@.+:\d+", str(row["actor"])) for row in rows)
     assert all(str(row["at"]).endswith("+00:00") for row in rows)
     assert {row["package_version"] for row in rows} == {history_module.package_version()}
@@ -49,11 +52,11 @@ def test_the_history_says_when_who_and_what(ledger_url: str) -> None:
 def test_acts_that_change_nothing_leave_no_row(ledger_url: str) -> None:
     account = lived(ledger_url)
     before = account.chain_tip
-    account.settle(1)
+    account.settle(1, LEASE)
     account.cancel(1)
-    account.charge(3)
+    account.draw(3, LEASE)
     with pytest.raises(LedgerError):
-        account.charge(2)
+        account.draw(2, LEASE)
     assert account.chain_tip == before
 
 
@@ -119,14 +122,14 @@ def test_a_resume_is_bound_to_the_words_of_its_reservation(ledger_url: str) -> N
     )
     for other in others:
         with pytest.raises(LedgerError, match="reserved for another plan"):
-            account.resume(**(words | other), lease="third")
+            account.resume([Claim(**(words | other), lease="third")])
     for entry in (2, 2**70):
         with pytest.raises(LedgerError):
-            account.resume(**(words | {"entry": entry}), lease="third")
+            account.resume([Claim(**(words | {"entry": entry}), lease="third")])
     with pytest.raises(LedgerError, match="cannot be called 'lease'"):
-        account.reserve(None, PrivacySpend(0.1, 0.0), {"lease": "mine"})
+        account.reserve(None, PrivacySpend(0.1, 0.0), {"lease": "mine"}, DRAWS)
     with pytest.raises(LedgerError, match="cannot be called 'reservation'"):
-        account.reserve(None, PrivacySpend(0.1, 0.0), {"reservation": "mine"})
+        account.reserve(None, PrivacySpend(0.1, 0.0), {"reservation": "mine"}, DRAWS)
     assert len(account.history()) == 4
 
 
@@ -154,7 +157,7 @@ def test_an_actor_that_could_forge_a_line_is_refused(
     account = lived(f"sqlite:///{tmp_path / 'budget.db'}")
     monkeypatch.setattr(history_module.os, "environ", {"DPFEWSHOT_LEDGER_ACTOR": actor})
     with pytest.raises(LedgerError, match="DPFEWSHOT_LEDGER_ACTOR must be at most 200 printable"):
-        account.reserve(None, PrivacySpend(0.1, 0.0), {})
+        account.reserve(None, PrivacySpend(0.1, 0.0), {}, DRAWS)
     assert len(account.history()) == 10
 
 
@@ -171,9 +174,9 @@ def test_a_user_name_that_could_forge_a_line_is_escaped(
 def test_a_clock_that_goes_back_changes_nothing(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     account = lived(ledger_url)
     monkeypatch.setattr(history_module, "now", lambda: "1999-12-31T23:59:59.000000+00:00")
-    account.charge(4)
+    account.draw(4, LEASE)
     with pytest.raises(LedgerError):
-        account.settle(2)
+        account.settle(2, LEASE)
     assert account.history()[-1]["at"] == "1999-12-31T23:59:59.000000+00:00"
     assert account.verify().ok
     assert account.spent == PrivacySpend(1.0, 1e-6)

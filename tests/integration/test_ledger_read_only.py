@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import dpfewshot as dpf
+from tests.support.accounts import DRAWS
 from tests.support.factory import synthesizer
 from tests.support.read_only import read_only
 
@@ -109,7 +110,7 @@ def test_who_may_only_read_spends_nothing_and_is_told_so(lived: Path, tmp_path: 
     with read_only(folder), dpf.BudgetLedger.open(f"sqlite:///{folder}/budget.db") as ledger:
         account = ledger.account("tickets")
         with pytest.raises(dpf.LedgerError, match="cannot be written"):
-            account.reserve(None, dpf.PrivacySpend(0.0, 0.0), {})
+            account.reserve(None, dpf.PrivacySpend(0.0, 0.0), {}, DRAWS)
         assert account.verify().ok
 
 
@@ -131,4 +132,4 @@ def test_a_role_with_select_alone_can_look(
     assert looked(command, look, url, tmp_path) == expected
     assert expected[0] == 0
     with dpf.BudgetLedger.open(url) as ledger, pytest.raises(dpf.LedgerError, match="lacks the privileges"):
-        ledger.account("tickets").reserve(None, dpf.PrivacySpend(0.0, 0.0), {})
+        ledger.account("tickets").reserve(None, dpf.PrivacySpend(0.0, 0.0), {}, DRAWS)

@@ -29,6 +29,7 @@ from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.account.test_account_rules import BUDGET, WEEKLY
 from tests.releases.test_choosing import HELPFUL, choose
 from tests.support import factory
+from tests.support.accounts import DRAWS
 from tests.support.histories import lived
 from tests.support.ledgers import path, url
 from tests.support.processes import environment
@@ -61,9 +62,9 @@ DEEP_IN_THE_CHAIN = {"a divergence is moved", "a divergence and its row are lowe
 
 def three_plans(url: str) -> Account:
     account = BudgetLedger.open(url).create("tickets", BUDGET, rule="renyi")
-    account.reserve(None, WEEKLY, {})
-    account.reserve(None, WEEKLY, {})
-    account.reserve(None, PrivacySpend(0.1, 0.0), {})
+    account.reserve(None, WEEKLY, {}, DRAWS)
+    account.reserve(None, WEEKLY, {}, DRAWS)
+    account.reserve(None, PrivacySpend(0.1, 0.0), {}, DRAWS)
     assert account.verify().ok
     return account
 
@@ -86,7 +87,7 @@ def test_nothing_is_reserved_on_an_account_that_was_tampered_with(path: Path, ur
     tamper(path, TAMPERINGS[name])
     for account in (open_before, BudgetLedger.open(url).account("tickets")):
         with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
-            account.reserve(None, WEEKLY, {})
+            account.reserve(None, WEEKLY, {}, DRAWS)
 
 
 def test_an_account_of_sums_cannot_be_given_an_order(path: Path, url: str) -> None:
@@ -94,7 +95,7 @@ def test_an_account_of_sums_cannot_be_given_an_order(path: Path, url: str) -> No
     tamper(path, "UPDATE dpfewshot_account SET renyi_order = 6")
     assert not account.verify().ok
     with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
-        BudgetLedger.open(url).account("tickets").reserve(None, PrivacySpend(0.0, 0.0), {})
+        BudgetLedger.open(url).account("tickets").reserve(None, PrivacySpend(0.0, 0.0), {}, DRAWS)
 
 
 RACE = """
@@ -102,11 +103,12 @@ import sys
 import dpfewshot as dpf
 from dpfewshot.errors import BudgetExceeded
 from tests.account.test_account_rules import WEEKLY
+from tests.support.accounts import charged
 account = dpf.BudgetLedger.open(sys.argv[1]).account("tickets")
 admitted = 0
 try:
     while True:
-        account.charge(account.reserve(None, WEEKLY, {}).entry)
+        charged(account, None, WEEKLY)
         admitted += 1
 except BudgetExceeded:
     print(admitted)
@@ -191,7 +193,7 @@ def test_rounds_of_a_pure_cost_hold_all_of_it(rounds: int) -> None:
 def test_a_report_shows_what_the_rule_certifies(url: str) -> None:
     account = three_plans(url)
     for _ in range(20):
-        account.reserve(None, WEEKLY, {})
+        account.reserve(None, WEEKLY, {}, DRAWS)
     spending = spending_of(account.snapshot(), confidential=False)
     assert spending.spent == account.spent
     assert spending.spent.epsilon < sum(plan.spend.epsilon for plan in spending.plans) / 2
@@ -201,7 +203,7 @@ def test_the_command_line_creates_and_shows_it(url: str, capsys: pytest.CaptureF
     common = ["--ledger", url, "--dataset", "tickets"]
     assert run(["ledger", "create", *common, "--epsilon", "4", "--delta", "1e-5", "--rule", "renyi"]) == 0
     assert "rule renyi, chain tip" in capsys.readouterr().out
-    BudgetLedger.open(url).account("tickets").reserve(None, WEEKLY, {})
+    BudgetLedger.open(url).account("tickets").reserve(None, WEEKLY, {}, DRAWS)
     assert run(["ledger", "show", *common, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["rule"], shown["plans_left"]) == ("renyi", 42)

@@ -17,6 +17,7 @@ from dpfewshot.account.sql import seal_of
 from dpfewshot.account.tables import accounts
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.support.accounts import DRAWS
 from tests.support.histories import drew, lived
 
 TAMPERINGS = {
@@ -90,7 +91,7 @@ def test_nothing_is_reserved_on_an_account_whose_tip_was_tampered_with(
     tamper(path, statements)
     entries = account.entries
     with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
-        account.reserve("trec: Number", PrivacySpend(0.001, 0.0), {})
+        account.reserve("trec: Number", PrivacySpend(0.001, 0.0), {}, DRAWS)
     assert account.entries == entries
     assert not account.verify().ok
 
@@ -116,11 +117,11 @@ def test_in_a_long_history_no_tampering_lowers_what_is_spent(
     account = lived(f"sqlite:///{path}")
     tamper(path, FOUND_BY_RESERVING[name])
     if name in ENTRIES_ALONE:
-        account.reserve("trec: Number", PrivacySpend(0.001, 0.0), {})
+        account.reserve("trec: Number", PrivacySpend(0.001, 0.0), {}, DRAWS)
         assert account.spent == PrivacySpend(1.001, 1e-6)
     else:
         with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
-            account.reserve("trec: Number", PrivacySpend(0.001, 0.0), {})
+            account.reserve("trec: Number", PrivacySpend(0.001, 0.0), {}, DRAWS)
     assert not account.verify().ok
 
 
@@ -141,7 +142,7 @@ def test_totals_without_their_seal_are_added_up_again(
     account = lived(f"sqlite:///{path}")
     tamper(path, statements)
     assert account.spent == PrivacySpend(1.0, 1e-6)
-    account.reserve("trec: Number", PrivacySpend(0.001, 0.0), {})
+    account.reserve("trec: Number", PrivacySpend(0.001, 0.0), {}, DRAWS)
     assert account.spent == PrivacySpend(1.001, 1e-6)
     assert account.verify().ok
 
@@ -166,16 +167,16 @@ def test_totals_that_were_lowered_under_a_new_seal_are_found_by_verifying(tmp_pa
         connection.execute(accounts.update().values(sums="[]", seal=seal_of(row)))
     assert account.verify().problems == ("the running totals are not those of its history",)
     with pytest.raises(LedgerError, match="running totals"):
-        account.reserve(None, PrivacySpend(0.001, 0.0), {})
+        account.reserve(None, PrivacySpend(0.001, 0.0), {}, DRAWS)
 
 
 @pytest.mark.parametrize("scope", [None, "trec: Number"])
 def test_an_honest_account_still_works(ledger_url: str, scope: str | None) -> None:
     account = lived(ledger_url)
-    account.reserve(scope, PrivacySpend(0.0, 0.0), {})
+    account.reserve(scope, PrivacySpend(0.0, 0.0), {}, DRAWS)
     account.change_budget(PrivacyBudget(9.0, 1e-5))
-    account.cancel(account.reserve("trec: Other", PrivacySpend(0.1, 0.0), {}).entry)
-    account.reserve("trec: Other", PrivacySpend(0.1, 0.0), {})
+    account.cancel(account.reserve("trec: Other", PrivacySpend(0.1, 0.0), {}, DRAWS).entry)
+    account.reserve("trec: Other", PrivacySpend(0.1, 0.0), {}, DRAWS)
     assert account.verify().ok
 
 
@@ -230,6 +231,11 @@ def rewrite(path: Path) -> None:
             "UPDATE dpfewshot_entry SET state = 'reserved' WHERE id = 3;"
             "UPDATE dpfewshot_account SET seal = ''"
         )
+        connection.execute(
+            "UPDATE dpfewshot_entry SET draws_left = :draws_left, draws_hash = :draws_hash WHERE id = 3",
+            columns(DRAWS),
+        )
+        connection.commit()
 
 
 def test_a_history_that_was_written_anew_is_found_by_a_head_that_was_noted(tmp_path: Path) -> None:
@@ -245,13 +251,13 @@ def test_a_copy_that_was_restored_is_found_by_a_head_that_was_noted(tmp_path: Pa
     path, copy = tmp_path / "budget.db", tmp_path / "copy.db"
     account = lived(f"sqlite:///{path}")
     shutil.copy(path, copy)
-    account.reserve(None, PrivacySpend(0.5, 0.0), {})
+    account.reserve(None, PrivacySpend(0.5, 0.0), {}, DRAWS)
     noted = account.chain_tip
     with BudgetLedger.open(f"sqlite:///{copy}") as restored:
         forgetful = restored.account("tickets")
         assert forgetful.verify().ok
         assert not forgetful.verify(noted).ok
-        forgetful.reserve(None, PrivacySpend(0.25, 0.0), {})  # both go on: two histories
+        forgetful.reserve(None, PrivacySpend(0.25, 0.0), {}, DRAWS)  # both go on: two histories
         assert forgetful.verify(forgetful.chain_tip).ok
         assert not account.verify(forgetful.chain_tip).ok
         assert not forgetful.verify(noted).ok

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from dpfewshot.account.account import Claim
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacySpend
 from tests.integration.test_ledger_renyi import tamper, three_plans
+from tests.support.accounts import DRAWS
 from tests.support.histories import drew
 from tests.support.ledgers import path, url
 
@@ -44,7 +46,7 @@ def test_an_event_that_cannot_be_read_is_named(path: Path, url: str, number: str
     tamper(path, f"UPDATE dpfewshot_history SET {change} WHERE number = {number}")  # noqa: S608 - its own
     assert any(problem.startswith(f"event {number} ") for problem in account.verify().problems)
     assert ADVICE in failure_of(account.history)
-    assert ADVICE in failure_of(account.reserve, None, PrivacySpend(0.0, 0.0), {})
+    assert ADVICE in failure_of(account.reserve, None, PrivacySpend(0.0, 0.0), {}, DRAWS)
 
 
 @pytest.mark.parametrize("order", ["0", "1", "'x'", "x'00'"])
@@ -62,4 +64,4 @@ def test_a_plan_whose_grant_cannot_be_read_is_not_resumed(path: Path, url: str) 
     account = drew(url)
     tamper(path, "UPDATE dpfewshot_history SET details = 'x' WHERE number = 2")
     with pytest.raises(LedgerError, match=ADVICE):
-        account.resume(1, None, PrivacySpend(0.0, 0.0), {}, "third")
+        account.resume([Claim(1, None, PrivacySpend(0.0, 0.0), {}, "third")])

@@ -18,6 +18,7 @@ from dpfewshot.account.file_lock import locked
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.sql import SqlTransaction
 from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.support.accounts import DRAWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +99,7 @@ def test_accounts_do_not_wait_for_each_other(postgresql_url: str) -> None:
         budget = PrivacyBudget(1.0, 1e-5)
         busy, free = (one.create(name, budget) for one, name in zip(ledgers, "ab", strict=True))
         other = stack.enter_context(closing(Database(postgresql_url)))
-        late = threading.Thread(target=busy.reserve, args=(None, COST, {}))
+        late = threading.Thread(target=busy.reserve, args=(None, COST, {}, DRAWS))
         with other.write() as connection:
             SqlTransaction(connection, busy._store.settings).account()  # noqa: SLF001 - locks it
             late.start()

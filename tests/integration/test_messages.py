@@ -8,6 +8,7 @@ import dpfewshot as dpf
 from dpfewshot.account.ledger import BudgetLedger, open_account
 from dpfewshot.account.verification import check
 from dpfewshot.cli.application import run
+from tests.support.accounts import charged
 
 
 def test_a_missing_account_is_created_for_the_run(tmp_path: Path) -> None:
@@ -20,7 +21,7 @@ def test_an_overdrawn_account_and_a_changed_entry(tmp_path: Path, capsys: pytest
     url = f"sqlite:///{tmp_path / 'a.db'}"
     with BudgetLedger.open(url) as ledger:
         account = ledger.create("tickets", dpf.PrivacyBudget(4.0, 1e-5))
-        account.charge(account.reserve(None, dpf.PrivacySpend(3.5, 1e-6), {}).entry)
+        charged(account, None, dpf.PrivacySpend(3.5, 1e-6))
         snapshot = account.snapshot()
         snapshot.entries[0]["epsilon"] = 10**12
         [problem] = check(snapshot).problems

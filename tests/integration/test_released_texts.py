@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.account.account import Account
+from dpfewshot.account.account import Account, Claim
 from dpfewshot.account.amounts import Amount
 from dpfewshot.account.draws import DrawCounts
 from dpfewshot.audit.certified import check_certificates
 from dpfewshot.certificates import line_hash
+from tests.support.accounts import DRAWS
 from tests.support.interruptions import Failing, acts, fails_at, make
 from tests.support.ledgers import account, ledger, path, url
 
@@ -45,7 +46,9 @@ def nights(folder: Path, cancelled: int) -> str:
         made = []
         for _ in range(NIGHTS):
             for _ in range(cancelled):
-                account.cancel(account.reserve(None, Amount(10**11, 0), {"mechanism": "gaussian"}).entry)
+                account.cancel(
+                    account.reserve(None, Amount(10**11, 0), {"mechanism": "gaussian"}, DRAWS).entry
+                )
             with _sure(ledger) as one:
                 made += one.generate_all()
         published = dpf.Demonstrations(made)
@@ -185,7 +188,7 @@ def test_only_the_holder_of_the_lease_records(account: dpf.Account) -> None:
     account.record_release(entry, "first", hashes[0], one)
     account.record_release(entry, "first", hashes[0], one)  # the same call again
     account.record_release(entry, "first", hashes[1], two)
-    account.resume(entry, None, Amount(10**11, 0), {"steps": 2}, "second")
+    account.resume([Claim(entry, None, Amount(10**11, 0), {"steps": 2}, "second")])
     with pytest.raises(dpf.LedgerError, match="resumed by another run"):
         account.record_release(entry, "first", hashes[2], three)
     account.settle(entry, "second")

@@ -14,7 +14,6 @@ import dpfewshot as dpf
 from dpfewshot import icl
 from dpfewshot.backends.text import conversation
 from dpfewshot.errors import BackendError
-from dpfewshot.generation.workers import public_prompt
 from dpfewshot.icl.prompt import FewShotPrompt
 from dpfewshot.prompts.chat import chat_turns
 from dpfewshot.prompts.writer import PromptWriter
@@ -201,7 +200,7 @@ def test_a_worker_with_another_template_is_noticed() -> None:
     """Also where the public prompt is the same, and only what follows an answer differs."""
     prompts = PromptWriter(CHAT, Chat(), 9).for_label("refund")
     other = dataclasses.replace(prompts, between=[END])
-    assert public_prompt(prompts) != public_prompt(other)
+    assert prompts.public != other.public
 
 
 CHATML = (

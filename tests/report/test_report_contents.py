@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dpfewshot.account.amounts import Amount
-from dpfewshot.account.draws import columns
+from dpfewshot.account.draws import columns, granted
 from dpfewshot.account.history import HistoryEvent, chained
 from dpfewshot.account.verification import Snapshot
 from dpfewshot.demonstrations import Demonstrations
@@ -28,6 +28,7 @@ from dpfewshot.report import (
 from dpfewshot.report.charts import budget_chart, panels, thinned
 from dpfewshot.report.spending import spending_of
 from dpfewshot.values import PrivacySpend
+from tests.support.accounts import DRAWS
 from tests.support.factory import demonstration
 from tests.support.report_samples import (
     account,
@@ -192,7 +193,7 @@ def long_book(plans: int) -> Snapshot:
 
     act("create", Amount(10**15, 10**15), details=json.dumps({"dataset": "tickets", **words}))
     for number in range(1, plans + 1):
-        act("reserve", Amount(10**10, 1), number)
+        act("reserve", Amount(10**10, 1), number, json.dumps(granted(DRAWS)))
         act("charge", None, number)
         entries.append(
             {
@@ -202,7 +203,7 @@ def long_book(plans: int) -> Snapshot:
                 "delta": 1,
                 "state": "charged",
                 "renyi": None,
-                **columns(None),
+                **columns(DRAWS),
             }
         )
         if number == plans // 2:

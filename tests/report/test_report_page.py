@@ -21,6 +21,7 @@ from dpfewshot.errors import MissingExtra
 from dpfewshot.report import Sources, page, select
 from dpfewshot.report.charts import visible
 from dpfewshot.values import PrivacyBudget, PrivacySpend, epsilon_text
+from tests.support.accounts import DRAWS
 from tests.support.report_samples import SECRET, account, demonstrations, sources
 
 POISON = (
@@ -210,8 +211,8 @@ def test_an_account_that_counts_divergences_says_so_and_shows_them(tmp_path: Pat
     with BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
         made = ledger.create("tickets", PrivacyBudget(8.0, 1e-5), rule=rule)
         for _ in range(60):
-            made.reserve(None, pure_cost(Amount.of_cost(cost)), {"mechanism": "gaussian"})
-        made.reserve(None, cost, {"mechanism": "by hand"})
+            made.reserve(None, pure_cost(Amount.of_cost(cost)), {"mechanism": "gaussian"}, DRAWS)
+        made.reserve(None, cost, {"mechanism": "by hand"}, DRAWS)
         contents = select(Sources(snapshot=made.snapshot()), confidential=False)
         assert contents.spending is not None
         spending, spent = contents.spending, made.spent

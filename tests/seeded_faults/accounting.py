@@ -208,9 +208,9 @@ ACCOUNTING_AND_LEDGER = (
     ),
     Fault(
         "dpfewshot/account/reservation.py",
-        "may have held the old one\n        self._ahead = 0\n",
-        "may have held the old one\n",
-        "a forked child makes no draw that its parent charged",
+        "self._inherited = self._closed = True",
+        "self._ahead = 0",
+        "a forked child makes no draw of what its parent reserved",
         "tests/account/test_draws.py",
     ),
     Fault(
@@ -229,8 +229,8 @@ ACCOUNTING_AND_LEDGER = (
     ),
     Fault(
         "dpfewshot/account/account.py",
-        "draws = replace(found.draws, lease=lease)",
-        "draws = replace(found.draws, lease=lease, left=began.left)",
+        "draws = replace(entry.draws, lease=lease)",
+        "draws = replace(entry.draws, lease=lease, left=draws_in(json.loads(events[0]['details'])).left)",
         "a resume makes no draw again that was made",
         "tests/account/test_draws.py tests/generation/test_resuming.py",
     ),

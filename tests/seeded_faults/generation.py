@@ -158,10 +158,17 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/account/account.py",
-        "draws = replace(found.draws, lease=lease)",
-        "draws = found.draws",
+        "draws = replace(entry.draws, lease=lease)",
+        "draws = entry.draws",
         "a stratum that is taken back is fenced: its worker draws no more",
         WORKERS,
+    ),
+    Fault(
+        "dpfewshot/generation/generation.py",
+        "Reservation.resume(self.account, {entry: run.terms for entry, run in taken.items()})",
+        "[Reservation.resume(self.account, {entry: run.terms})[0] for entry, run in taken.items()]",
+        "of two that resume a run at once, one gets all of its strata",
+        "tests/generation/test_resuming.py",
     ),
     Fault(
         "dpfewshot/generation/workers.py",

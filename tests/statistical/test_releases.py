@@ -184,7 +184,7 @@ def fit_of_variance(noise: np.ndarray, deviation: float) -> float:
 def test_the_noise_has_the_stated_deviation_and_no_other(rate: Fraction) -> None:
     mean = NoisyMean(rate, 7.5, LABELS, Amount(1, 1))
     population = Fraction(1_000)
-    noise = mean.release(np.zeros((0, LABELS)), population, Permit.unpaid(1, 7.5), None)
+    noise = mean.release(np.zeros((0, LABELS)), population, Permit(1, 7.5), None)
     stated = mean.scale * mean.nats(population)
     assert stated == pytest.approx(7.5 * mean.clip / (1_000 * float(rate)), rel=1e-4)
     assert fit_of_variance(noise, stated) > IMPOSSIBLE

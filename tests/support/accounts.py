@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import Cost
+from dpfewshot.account.draws import DrawCounts
+from dpfewshot.account.history import Details
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.values import PrivacySpend
@@ -30,13 +32,26 @@ def make_account(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mak
         yield lambda budget, **words: ledger.create("tickets", budget, **words)
 
 
+LEASE: Final = "lease"
+
+DRAWS: Final = DrawCounts(2, LEASE)
+"""Of a plan whose draws a test does not ask about."""
+
+
 def spend(epsilon: float, delta: float = 0.0) -> PrivacySpend:
     return PrivacySpend(epsilon, delta)
 
 
 def entry_of(account: Account, scope: str | None, cost: Cost) -> int:
     """The number of a new entry."""
-    return account.reserve(scope, cost, {}).entry
+    return account.reserve(scope, cost, {}, DRAWS).entry
+
+
+def charged(account: Account, scope: str | None, cost: Cost, details: Details = {}) -> int:  # noqa: B006 - read
+    """The number of a new entry that drew."""
+    entry = account.reserve(scope, cost, details, DRAWS).entry
+    account.draw(entry, LEASE)
+    return entry
 
 
 def outcome(

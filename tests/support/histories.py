@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dpfewshot.account.account import Account
+from dpfewshot.account.account import Account, Claim
 from dpfewshot.account.draws import DrawCounts
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.support.accounts import DRAWS, LEASE, charged
 from tests.support.ledgers import BUDGET
 
 
@@ -13,14 +14,14 @@ def lived(url: str) -> Account:
     """An account that has seen every act."""
     account = BudgetLedger.open(url).create("tickets", BUDGET, unit="customer")
     drew = account.reserve(
-        "trec: Location", PrivacySpend(0.25, 1e-6), {"mechanism": "gaussian", "steps": 15}
+        "trec: Location", PrivacySpend(0.25, 1e-6), {"mechanism": "gaussian", "steps": 15}, DRAWS
     ).entry
-    account.charge(drew)
-    account.settle(drew)
-    account.cancel(account.reserve(None, PrivacySpend(0.1, 0.0), {}).entry)
+    account.draw(drew, LEASE)
+    account.settle(drew, LEASE)
+    account.cancel(account.reserve(None, PrivacySpend(0.1, 0.0), {}, DRAWS).entry)
     account.change_budget(PrivacyBudget(2.0, 1e-5))
-    account.charge(account.reserve("trec: Number", PrivacySpend(0.5, 0.0), {}).entry)
-    account.reserve(None, PrivacySpend(0.5, 0.0), {})
+    charged(account, "trec: Number", PrivacySpend(0.5, 0.0))
+    account.reserve(None, PrivacySpend(0.5, 0.0), {}, DRAWS)
     return account
 
 
@@ -32,6 +33,6 @@ def drew(url: str) -> Account:
     ).entry
     account.draw(entry, "first")
     words = entry, "trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 4}
-    account.resume(*words, "second")
+    account.resume([Claim(*words, "second")])
     account.draw(entry, "second")
     return account

@@ -22,6 +22,7 @@ from dpfewshot.report import (
     read_plan,
 )
 from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.support.accounts import DRAWS
 from tests.support.factory import demonstration
 
 SECRET = "my order 4711 never came"
@@ -55,7 +56,7 @@ def account(folder: Path, plans: int = 6, suffix: str = "") -> Account:
         for count, line in enumerate(lines, start=1):
             account.record_release(entry, lease, line_hash(line), json.dumps({"released": lines[:count]}))
     account.cancel(
-        account.reserve("support: Refund", PrivacySpend(0.5, 0.0), {"mechanism": "gaussian"}).entry
+        account.reserve("support: Refund", PrivacySpend(0.5, 0.0), {"mechanism": "gaussian"}, DRAWS).entry
     )
     account.change_budget(PrivacyBudget(8.0, 1e-5))
     return account

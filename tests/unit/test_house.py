@@ -66,16 +66,14 @@ def callers_of(call: re.Pattern[str], folder: str) -> set[str]:
     }
 
 
-def test_only_the_accountant_makes_permits_and_only_audits_make_unpaid_ones() -> None:
-    """`Permit.unpaid` and `pass_on` are in permit.py itself, which cannot make more than it is given."""
+def test_only_a_reservation_makes_permits() -> None:
+    """`pass_on` is in permit.py itself, which cannot make more than it is given."""
     makes = re.compile(r"(.+\.)?Permit")
     assert callers_of(makes, "dpfewshot") == {
         "dpfewshot/account/reservation.py",
         "dpfewshot/account/permit.py",  # a token that was used up, passed on
     }
     assert callers_of(makes, "bench") | callers_of(makes, "examples") == set()
-    unpaid = callers_of(re.compile(r"(.+\.)?Permit\.unpaid"), "dpfewshot")
-    assert unpaid == set()
     assert callers_of(re.compile(r".+\.pass_on"), "dpfewshot") == {"dpfewshot/mechanisms/sparse_vector.py"}
     # nobody calls it by another name
     aliases = re.compile(r"(\bas|=)\s*(permit\.)?Permit\b")
