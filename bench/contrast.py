@@ -29,13 +29,24 @@ from bench.batched import Batched
 from bench.utility import MODELS
 from dpfewshot.account.permit import Permit
 from dpfewshot.exact import RandomSource
-from dpfewshot.mechanisms import Draws, Gaussian, Mechanism, PublicCentred, Release, RowChange, SoftmaxChoice
+from dpfewshot.mechanisms import (
+    BaseRelease,
+    Draws,
+    Gaussian,
+    Mechanism,
+    Predictions,
+    PublicCentred,
+    Release,
+    RowChange,
+    SoftmaxChoice,
+)
 
 POOL = 120
 """Prompts whose predictions are kept of a step; a rule gets M of them."""
 
 PROMPTS = 60
 PLAYS = 2
+OUT_OF_PLACE = 0.02
 NOISES = (0.04, 0.07, 0.10, 0.15)
 
 RULES: dict[str, Mechanism] = {
@@ -152,9 +163,11 @@ def judged(rule: Mechanism, noise: float, steps: list[Step], coins: np.random.Ge
         mean, public = probabilities(step.private).mean(0), probabilities(step.public)
         worth = np.log(np.maximum(mean, 0.003)) - 0.5 * np.log(public + 0.01)
         rows = step.private[coins.permutation(len(step.private))[:PROMPTS]]
-        token = rule.start(draws, sigma).token(rows, step.public, Permit(1, sigma))
+        release = rule.start(draws, sigma)
+        assert isinstance(release, BaseRelease)  # noqa: S101 - all of RULES are
+        token = release.choose(Predictions(rows, step.public))
         lost = worth[mean >= 0.1 * mean.max()].max() - worth[token]
-        found.append((lost, mean[token] < 0.02, token == np.argmax(mean)))
+        found.append((lost, mean[token] < OUT_OF_PLACE, token == np.argmax(mean)))
     return tuple(np.mean(found, axis=0))
 
 

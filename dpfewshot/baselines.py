@@ -23,7 +23,7 @@ from dpfewshot.generation.draft import Draft, ShapedDraft
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import check_record_labels, planned_labels
 from dpfewshot.mechanisms.base import likeliest
-from dpfewshot.mechanisms.gaussian import Decoding
+from dpfewshot.mechanisms.decoding import Decoding
 from dpfewshot.prompts.writer import LabelPrompts, PromptWriter
 from dpfewshot.records import as_records
 from dpfewshot.records.checks import check_fields

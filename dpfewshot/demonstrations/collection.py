@@ -308,7 +308,9 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
     amounts = [line[name] for name in ("epsilon", "delta")]
     spends = all(type(amount) in _NUMBERS and 0 <= amount <= sys.float_info.max for amount in amounts)
     whole = (
-        type(line["tokens"]) is int and 0 <= line["tokens"] < 1 << 63 and all(isinstance(line[name], bool) for name in ("certified", "finished"))
+        type(line["tokens"]) is int
+        and 0 <= line["tokens"] < 1 << 63
+        and all(isinstance(line[name], bool) for name in ("certified", "finished"))
     )
     if not (all(isinstance(each, str) for each in strings) and whole and spends == line["certified"]):
         raise ValueError("a value has the wrong type")

@@ -188,7 +188,7 @@ class _Release(BaseRelease):
         return (low + high) / 2
 
     def _refined_mean(self, logprobs: NDArray[np.float32], radius: float) -> tuple[NDArray[np.int64], int]:
-        """Algorithms 3 and 5: M times the noisy mean, projected on a shrinking ball, and its noise, in grid steps."""
+        """Algorithms 3 and 5: M times the noisy mean on a shrinking ball, and its noise, in grid steps."""
         settings = self.settings
         squared = Fraction(self.row_change.rows)
         scale = noise_scale(settings.mean_multiplier, squared, _core.grid)

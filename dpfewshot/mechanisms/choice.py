@@ -63,9 +63,7 @@ class SoftmaxMechanism(ExactChoice):
         return softmax_event(draws, noise_multiplier, self.name)
 
 
-def contrast_shift(
-    public_logprobs: NDArray[np.float32], contrast: float, prompts: int
-) -> NDArray[np.int64]:
+def contrast_shift(public_logprobs: NDArray[np.float32], contrast: float, prompts: int) -> NDArray[np.int64]:
     """β·M times the votes of the public prompt, in grid steps, shape (support,): taken off the summed votes.
 
     It is public, so it changes every score by the same number in neighbouring data sets, and no sensitivity

@@ -1,15 +1,16 @@
 r"""Decoding: the token that follows from a released noisy mean, by post-processing of public numbers alone.
 
-Most of what a model predicts is its own habit, whatever records it is shown. So a token's noisy mean probability
-p̂ is scored against its public probability q, that of the prompt without records:
+Most of what a model predicts is its own habit, whatever records it is shown. So a token's noisy mean
+probability p̂ is scored against its public probability q, that of the prompt without records:
 
     p̂ / (q + 2s)^α    among the tokens with p̂ ≥ max(τ · max p̂, 3s), τ = 0.1
 
-Here s is the standard deviation of the noise on p̂. A token that is noise has a q near 0, and would win without 2s
-and 3s. The more noise, the less α does; if no p̂ reaches 3s, the largest wins.
+Here s is the standard deviation of the noise on p̂. A token that is noise has a q near 0, and would win
+without 2s and 3s. The more noise, the less α does; if no p̂ reaches 3s, the largest wins.
 
-This is contrastive decoding (Li et al. 2023; context-aware decoding, Shi et al. 2024) with a margin for noise. p̂
-is released and q is public, so it costs nothing (docs/proofs/gaussian.md). Measured: docs/decisions/contrast.md.
+This is contrastive decoding (Li et al. 2023; context-aware decoding, Shi et al. 2024) with a margin for
+noise. p̂ is released and q is public, so it costs nothing (docs/proofs/gaussian.md). Measured:
+docs/decisions/contrast.md.
 """
 
 from __future__ import annotations

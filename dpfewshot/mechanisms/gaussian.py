@@ -125,7 +125,7 @@ class Noiseless(BaseRelease):
 
     noise_multiplier: float = field(default=0.0, init=False)
     random_source: RandomSource | None = field(default=None, init=False)
-    decoding: Decoding = Decoding()
+    decoding: Decoding = field(default_factory=Decoding)
 
     def choose(self, predictions: Predictions) -> int:
         """The token of the mean; ties go to the lower id."""

@@ -76,8 +76,8 @@ class PublicCentred(GaussianMechanism):
         contrast: α in [0, 1], how much of the public prediction is taken off the noisy one.
 
     Raises:
-        InvalidPlan: temperature, top_p or contrast outside its range, or a norm that is not a number. `check` refuses
-            the rest.
+        InvalidPlan: temperature, top_p or contrast outside its range, or a norm that is not a number. `check`
+            refuses the rest.
     """
 
     name: ClassVar[str] = "public-centred"

@@ -4,9 +4,9 @@ Not in the papers. Let p_i be the distribution of prompt i on the K likeliest pu
 its votes, as in Tang et al.'s report noisy max. A token is a draw from softmax(ε₀·Σ votes / Δ): the
 exponential mechanism (McSherry and Talwar 2007).
 
-Most of what a model predicts is its own habit, whatever records it is shown. So β·M times the votes of the public
-prompt are taken off the sum: a shift by public numbers. β falls with the noise, which the smaller leads stand less
-(docs/decisions/contrast.md).
+Most of what a model predicts is its own habit, whatever records it is shown. So β·M times the votes of the
+public prompt are taken off the sum: a shift by public numbers. It makes leads smaller, so β falls with the
+noise (docs/decisions/contrast.md).
 
 Range (docs/proofs/softmax-choice.md): a row's votes become integers in 0..grid. One more row changes the
 scores by a range (largest less smallest coordinate) of at most Δ = 1. With N > 1 a row turns into another and

@@ -58,7 +58,7 @@ def test_a_contrast_outside_its_range_is_refused(contrast: float) -> None:
         PublicCentred(contrast=contrast)
 
 
-# ---- the contrast to the public prompt -----------------------------------------------------------------------
+# ---- the contrast to the public prompt ---------------------------------------------------------------------
 
 
 def winner(mean: list[float], noise: float = 0.0, contrast: float = 0.5) -> int:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpfewshot import _core
 from dpfewshot.account.permit import Permit
 from dpfewshot.accounting.events import FixedSizeGaussian, PoissonGaussian
-from dpfewshot.errors import BudgetExceeded, InvalidPlan
+from dpfewshot.errors import BudgetExceeded
 from dpfewshot.mechanisms import (
     AdaDPSyn,
     ClippingQuantile,

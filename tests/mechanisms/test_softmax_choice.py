@@ -105,10 +105,10 @@ def test_tokens_on_one_draw_are_a_product() -> None:
     assert calibrated(SoftmaxChoice(), draws, 1.0) == pytest.approx(2 / 0.795, rel=2e-3)
 
 
-# ---- the contrast to the public prompt -----------------------------------------------------------------------
+# ---- the contrast to the public prompt ---------------------------------------------------------------------
 
 
-def leader(contrast: float | None, mechanism: type[SoftmaxChoice] | type[ReportNoisyMax]) -> int:
+def leader(contrast: float | None, mechanism: type[SoftmaxChoice | ReportNoisyMax]) -> int:
     """The token of twenty prompts that are torn between the public prompt's favourite, 0, and token 1."""
     draws = Draws(0.05, 10, 1, 20, RowChange.ADDED)
     public = np.log(np.array([0.8, 0.1, 0.05, 0.05], dtype=np.float32))
@@ -120,7 +120,7 @@ def leader(contrast: float | None, mechanism: type[SoftmaxChoice] | type[ReportN
 
 @pytest.mark.parametrize("mechanism", [SoftmaxChoice, ReportNoisyMax])
 def test_the_share_of_the_public_votes_is_taken_off(
-    mechanism: type[SoftmaxChoice] | type[ReportNoisyMax],
+    mechanism: type[SoftmaxChoice | ReportNoisyMax],
 ) -> None:
     assert leader(0.0, mechanism) == 0
     assert leader(0.3, mechanism) == 1

@@ -21,6 +21,7 @@ MAY_SEE_THE_CORE = {
     "cli/doctor.py",
     "mechanisms/adadpsyn.py",
     "mechanisms/choice.py",
+    "mechanisms/decoding.py",
     "mechanisms/gaussian.py",
     "mechanisms/invisible_ink.py",
     "mechanisms/private_prediction.py",
