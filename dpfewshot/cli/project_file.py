@@ -50,11 +50,15 @@ _SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The keys of each section."""
 
+_SECTION_OF: Final = {key: name for name, keys in _SECTIONS.items() if name != "task" for key in keys}
+"""The section of each option's key."""
+
 _NAMED: Final = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"} | {
     tuple: "a list of strings",
     dict: "a table",
 }
 _PATHS: Final = ("records", "ca_bundle", *_OUTPUT)
+_OWN: Final = click.core.ParameterSource.DEFAULT_MAP  # and not the environment
 _SQLITE: Final = "sqlite:///"
 
 
@@ -193,11 +197,11 @@ def parsed(path: Path, text: str) -> ProjectFile:
     try:
         with _everything.make_context(FILE_NAME, [], default_map=_default_map(_everything, words)) as context:
             project = _everything.invoke(context)
+            own = {key: one for key, one in values.items() if context.get_parameter_source(key) is _OWN}
     except click.BadParameter as error:
         key = str(error.param.name if error.param else "")
-        section = next(name for name, keys in _SECTIONS.items() if key in keys and name != "task")
-        raise source.error(error.message, section, key) from None
-    source.check(project, values)
+        raise source.error(error.message, _SECTION_OF[key], key) from None
+    source.check(project, own)
     return ProjectFile(path, words, output, project)
 
 
@@ -241,9 +245,8 @@ class _Source:
                 raise self.error(f"unknown section; there are {listed}", section, section)
             for key, value in table.items():
                 if key not in _SECTIONS[section]:
-                    raise self.error(
-                        f"unknown key; [{section}] has {', '.join(_SECTIONS[section])}", section, key
-                    )
+                    known = ", ".join(map(repr, _SECTIONS[section]))
+                    raise self.error(f"unknown key; [{section}] has {known}", section, key)
                 if section == "output" and not isinstance(value, str):
                     raise self.error("must be a string", section, key)
 
@@ -259,14 +262,14 @@ class _Source:
                 break
             line = number if header and inside == section else line
         place = f"{self._path}, line {line}" if line else str(self._path)
-        return InvalidPlan(f"{place}: {key}: {message}" if key else f"{place}: {message}")
+        return InvalidPlan(f"{place}: {key!r}: {message}" if key else f"{place}: {message}")
 
     def task(self) -> Task:
         """The task of [task]."""
         table = self.tables["task"]
         for one in fields(Task):
             if one.default is MISSING and one.name not in table:
-                raise self.error(f"[task] needs {one.name}", "task")
+                raise self.error(f"[task] needs {one.name!r}", "task")
         with self._checks("task"):
             return Task(**table)
 
@@ -293,8 +296,7 @@ class _Source:
         for key, value in values.items():
             one = next(getattr(section, key) for section in made if hasattr(section, key))
             if (list(one) if isinstance(one, tuple) else one) != value or (one is True) != (value is True):
-                section = next(name for name, table in self.tables.items() if key in table)
-                raise self.error(f"must be {_NAMED[type(one)]}", section, key)
+                raise self.error(f"must be {_NAMED[type(one)]}", _SECTION_OF[key], key)
 
     def _check_task(self, task: Task, project: Project) -> None:
         data, population = project.data, project.budget.population
