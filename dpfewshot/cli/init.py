@@ -31,6 +31,9 @@ _NAMES: Final[Mapping[str, str]] = {
 }
 """What columns are called, the likeliest first: expressions."""
 
+_WORDS: Final = 4
+"""The most words of a column's name that is shown: a CSV file may lack the line of names."""
+
 _FILE: Final = """\
 # Written by `dpfewshot init`. Public: of the records it holds the columns' names and the labels.
 # A key is an option of the command line: max_tokens is --max-tokens. A given option wins.
@@ -63,7 +66,7 @@ create = true  # the first generate creates the account, with the budget above
 
 [settings]  # of a plan
 shots = 1  # demonstrations of each label
-max_tokens = 40  # the most tokens of a demonstration
+max_tokens = 20  # the most tokens of a demonstration; more take more time, and have more noise
 
 [output]  # files that commands write and read
 demonstrations = "demos.jsonl"  # generate appends; choose, audit leak, report and verify read
@@ -80,7 +83,7 @@ report = "report.html"  # report
     "--unit", help=f"The column that names whom a record belongs to; {NONE}: each record is a unit."
 )
 @click.option("--texts-are", help='What a text is: "a message that a customer sends to support". Public.')
-@click.option("--epsilon", type=click.FloatRange(min=0, min_open=True), help="Epsilon of one plan.")
+@click.option("--epsilon", type=float, help="Epsilon of one plan.")
 @click.option("--model", help=f"A GGUF file; {PACKAGED}: the packaged SmolLM2-135M.")
 @click.option("--yes", is_flag=True, help="Ask nothing: find columns by their names, and take the labels.")
 @click.option("--force", is_flag=True, help=f"Replace {FILE_NAME}.")
@@ -148,6 +151,12 @@ def _name_columns(file: str, given: dict[str, Any], *, yes: bool) -> None:
     from dpfewshot.records.reading import columns_of_file
 
     columns = columns_of_file(file)
+    is_unnamed = None in (given["text"], given["label_column"], given["unit"])
+    if is_unnamed and any(len(name.split()) > _WORDS for name in columns):
+        raise InvalidRecords(
+            f"{file}: the first line may be a record: let it name the columns, or give --text, "
+            "--label-column and --unit"
+        )
     if not yes:
         click.echo(f"columns: {', '.join(map(on_one_line, columns))}", err=True)
     for option, question in (
@@ -211,6 +220,7 @@ def _content(file: str, labels: list[str], given: Mapping[str, Any]) -> str:
         "label_field": label_field,
     }
     written = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
+    written["epsilon"] = str(given["epsilon"])  # TOML has inf and nan, which are refused by their line
     for key, nothing, example in (("unit", NONE, '"customer_id"'), ("model", PACKAGED, '"model.gguf"')):
         written[key] = f"# {key} = {example}" if given[key] == nothing else f"{key} = {written[key]}"
     return _FILE.format_map(written)

@@ -53,10 +53,16 @@ _SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 _SECTION_OF: Final = {key: name for name, keys in _SECTIONS.items() if name != "task" for key in keys}
 """The section of each option's key."""
 
-_NAMED: Final = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"} | {
+_NAMED: Final[Mapping[type, str]] = {
+    str: "a string",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
     tuple: "a list of strings",
     dict: "a table",
 }
+"""What a value must be, by its type in a section."""
+
 _PATHS: Final = ("records", "ca_bundle", *_OUTPUT)
 _OWN: Final = click.core.ParameterSource.DEFAULT_MAP  # and not the environment
 _SQLITE: Final = "sqlite:///"
@@ -149,6 +155,15 @@ def from_project_file(**output: str) -> Decorator:
         context.default_map = _default_map(context.command, {**found.words, **named})
         return path or FILE_NAME
 
+    config = click.option(
+        "--config",
+        is_eager=True,
+        callback=callback,
+        metavar="FILE",
+        help="A project file, whose keys stand for options that are not given. "
+        f"Default: {FILE_NAME}, if it is in this folder; `dpfewshot init` writes it.",
+    )
+
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def with_file(*, config: str | None, **values: Any) -> None:
@@ -156,13 +171,7 @@ def from_project_file(**output: str) -> Decorator:
                 stages()(f"options of {config}")
             command(**values)
 
-        text = (
-            "A project file, whose keys stand for options that are not given. "
-            f"Default: {FILE_NAME}, if it is in this folder; `dpfewshot init` writes it."
-        )
-        return click.option("--config", is_eager=True, callback=callback, metavar="FILE", help=text)(
-            with_file
-        )
+        return config(with_file)
 
     return decorate
 
@@ -232,7 +241,7 @@ class _Source:
 
     def __init__(self, path: Path, text: str) -> None:
         self._path = path
-        self._lines = text.splitlines()
+        self._lines = text.split("\n")
         try:
             self.tables: dict[str, Any] = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -278,8 +287,9 @@ class _Source:
         account, data, budget, settings = project.account, project.data, project.budget, project.settings
         self._check_types([data, budget, account, project.model, settings], values)
         with self._checks("account"):
-            account.check()
-            if budget.epsilon == math.inf and account.ledger is not None:
+            if "account" in self.tables:  # the environment may name a ledger for other commands
+                account.check()
+            if "ledger" in values and budget.epsilon == math.inf:
                 raise InvalidPlan("a ledger counts nothing at epsilon = inf, without privacy")
         with self._checks("model"):
             options_of(project.model)
@@ -296,7 +306,7 @@ class _Source:
         for key, value in values.items():
             one = next(getattr(section, key) for section in made if hasattr(section, key))
             if (list(one) if isinstance(one, tuple) else one) != value or (one is True) != (value is True):
-                raise self.error(f"must be {_NAMED[type(one)]}", _SECTION_OF[key], key)
+                raise self.error(f"must be {_NAMED.get(type(one), 'left out')}", _SECTION_OF[key], key)
 
     def _check_task(self, task: Task, project: Project) -> None:
         data, population = project.data, project.budget.population

@@ -148,6 +148,9 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(command: Run) -> None:
         ("body topic customer_id", ["--yes", "--label-column", "customer_id"], "may tell of records"),
         ("body topic", ["--yes", "--text", "swordfish"], "no column 'swordfish'"),
         ("body topic", [], "give --yes"),
+        ("body topic", ["--yes", "--epsilon", "0"], "'epsilon': epsilon must be a positive number"),
+        ("body topic", ["--yes", "--epsilon", "nan"], "'epsilon': 'nan' is neither a finite number"),
+        ("body topic", ["--yes", "--epsilon", "inf"], "a ledger counts nothing at epsilon = inf"),
     ],
 )
 def test_what_cannot_be_known_is_refused(command: Run, columns: str, words: list[str], says: str) -> None:
@@ -190,6 +193,17 @@ def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: C
     assert "all records of one whose are one unit" in out
     project = dpf.load().project
     assert (project.budget.epsilon, project.model.model, project.data.unit) == (1.5, "model.gguf", "whose")
+
+
+@pytest.mark.parametrize("words", [(), ("--yes",), ("--text", "x", "--label-column", "y")])
+def test_a_record_in_place_of_names_is_not_shown(
+    command: Run, answers: Callable[[str], None], words: tuple[str, ...]
+) -> None:
+    Path("bare.csv").write_text("My secret is swordfish and more,Refund\nAnother one,Refund\n")
+    answers("\n")
+    status, out, err = command("init", "bare.csv", *words)
+    assert (status, out, err.count("\n"), "swordfish" in err) == (2, "", 1, False)
+    assert "the first line may be a record" in err
 
 
 @pytest.mark.parametrize("lines", ["\n\n\nn\n", "\n\n"])
@@ -265,6 +279,14 @@ def test_a_given_option_and_the_environment_win(made: Run, monkeypatch: pytest.M
     assert "ledger 'third.db' does not exist" in made("ledger", "show")[2]
 
 
+def test_a_ledger_of_the_environment_needs_no_account(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert made("generate")[0] == 0
+    Path(FILE_NAME).write_text("[output]\ndemonstrations = 'demos.jsonl'\n")
+    monkeypatch.setenv("DPFEWSHOT_LEDGER", "sqlite:///budget.db")
+    assert made("verify")[0] == 0
+    assert "Missing argument" in made("verify", "--config", "/dev/null")[2]
+
+
 def test_no_command_that_states_a_budget_reads_it_from_the_file(made: Run) -> None:
     for name in ("ledger create", "ledger change-budget", "labels --records tickets.csv --count 1"):
         status, _, err = made(*name.split())
@@ -330,6 +352,7 @@ def test_the_repr_has_no_password(made: Run) -> None:
         ("shots", 'mechanism = "oracle"', "'mechanism': 'oracle' is not one of"),
         ("shots", 'mechanism = "invisible-ink"\nclip = 3', "'clip': invisible-ink has no clip"),
         ("delta", "population = { Refund = 3 }", "'population': population"),
+        ("delta", "population = {}", "'population': must be left out"),
         ("delta", 'population = { Refund = "3" }', "'population': must be a table"),
         ("model", 'base_url = ["http://host/v1"]', "'base_url': --backend llama-cpp has no --base-url"),
         (
