@@ -89,6 +89,7 @@ class ProjectFile:
         """The task."""
         return self.project.task
 
+    @redacts_errors(None)
     def records(self) -> Records | StoredRecords:
         """Read the private records; masked if the file says so."""
         return self.project.data.read_masked()

@@ -18,6 +18,7 @@ import dpfewshot as dpf
 from dpfewshot.backends import Scripted
 from dpfewshot.cli.project_file import FILE_NAME
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
+from dpfewshot.values import Records
 from tests.support.commands import Run
 from tests.support.processes import environment
 
@@ -308,6 +309,16 @@ def test_python_has_the_same(made: Run) -> None:
     assert account is not None
     assert account.spent.epsilon == pytest.approx(2.0, abs=1e-3)
     assert (account.unit, account.budget) == ("customer_id", project.budget)
+
+
+def test_no_error_holds_the_records(made: Run) -> None:
+    assert made("--version")[0] == 0
+    edit(shots="shots = 1\nprompts_per_draw = 2000")
+    with pytest.raises(dpf.InvalidPlan, match="2000 is above the population") as caught:
+        dpf.load().synthesizer()
+    held = [one for frame in caught.traceback for one in frame.frame.f_locals.values()]
+    assert held
+    assert not any(isinstance(one, Records) for one in held)
 
 
 @pytest.mark.parametrize("section", ["task", "records", "budget"])
