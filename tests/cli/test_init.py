@@ -15,23 +15,15 @@ from pathlib import Path
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.backends import Scripted
 from dpfewshot.cli.project_file import FILE_NAME
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from dpfewshot.values import Records
 from tests.support.commands import Run
 from tests.support.processes import environment
+from tests.support.scripts import Desk
 
 PHRASE = "a message that a customer sends to support"
 LABELS = tuple(sorted(SUPPORT_TICKETS.labels or ()))
-
-
-class Desk(Scripted):
-    """Knows two words and the labels, and answers every prompt alike."""
-
-    def __init__(self) -> None:
-        words = (" my", " parcel", "\n", *(f" {label}" for label in LABELS))
-        super().__init__(words, lambda _: [0.6, 0.2, *[0.2 / (len(words) - 2)] * (len(words) - 2)])
 
 
 def customer(number: int) -> str:
@@ -72,7 +64,7 @@ def edit(**lines: str) -> None:
 def made(command: Run) -> Run:
     """The command line, in a folder with a project file for a scripted model."""
     assert command("init", "tickets.csv", "--yes", "--texts-are", PHRASE)[0] == 0
-    edit(model='backend = "tests.cli.test_init:Desk"', max_tokens="max_tokens = 4", top_k="top_k = 8")
+    edit(model='backend = "tests.support.scripts:Desk"', max_tokens="max_tokens = 4", top_k="top_k = 8")
     return command
 
 

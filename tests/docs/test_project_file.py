@@ -12,7 +12,7 @@ from tests.support.commands import Run
 from tests.support.pages import DOCS, blocks
 
 PAGE = DOCS / "how-to/project-file.md"
-QUICK = 'backend = "tests.cli.test_init:Desk"'
+QUICK = 'backend = "tests.support.scripts:Desk"'
 
 
 def test_the_page_runs(command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
