@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         mechanisms as mechanisms,
         tasks as tasks,
     )
+    from dpfewshot.cli.project_file import load as load
     from dpfewshot.baselines import (
         instruction_only_demonstrations as instruction_only_demonstrations,
         non_private_sample as non_private_sample,
@@ -102,6 +103,7 @@ _HOMES = {
     "icl": "dpfewshot",
     "index_records": "dpfewshot.records",
     "instruction_only_demonstrations": "dpfewshot.baselines",
+    "load": "dpfewshot.cli.project_file",
     "mask_identifiers": "dpfewshot.records",
     "mechanisms": "dpfewshot",
     "non_private_sample": "dpfewshot.baselines",

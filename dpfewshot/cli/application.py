@@ -21,6 +21,7 @@ INTERRUPTED: Final = 130
 
 _COMMANDS: Final[Mapping[str, str]] = {
     "demo": "doctor",
+    "init": "init",
     "plan": "plan",
     "generate": "generate",
     "labels": "releases",

@@ -12,6 +12,7 @@ import click
 from dpfewshot.cli.models import Model, open_backend
 from dpfewshot.cli.printing import FAILED, Decorator, json_option, quiet_option, stages
 from dpfewshot.cli.project import COLUMNS, Budget, Data, PlanOptions, Project, takes
+from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.exact.rounding import to_digits
 from dpfewshot.runtime.files import write_errors, write_whole
 
@@ -56,6 +57,7 @@ def audit() -> None:
 
 
 @audit.command()
+@from_project_file()
 @_takes(Data, Model, Budget, PlanOptions, required=("task", "records", "epsilon"))
 @click.option("--plays", default=1000, help="Plays of each game, with canaries and again without.")
 @click.option("--beta", default=1e-3, help="Probability that a sound set-up fails by chance.")
@@ -82,6 +84,7 @@ def canary(*, project: Project, plays: int, beta: float, texts_only: bool, as_js
 
 
 @audit.command()
+@from_project_file(demonstrations="demonstrations")
 @_takes("records", *COLUMNS, required=("records",))
 @click.option("--demonstrations", required=True, help="The released .jsonl of generate --output.")
 @click.option("--baseline", help="Instruction-only texts of the same model, in the same format.")

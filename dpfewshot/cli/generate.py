@@ -19,6 +19,7 @@ from dpfewshot.cli.models import Model, worker_options, workers_of
 from dpfewshot.cli.plan import describe
 from dpfewshot.cli.printing import json_option, quiet_option, stages, warn
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project, takes
+from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.demonstrations import Demonstrations, json_line
 from dpfewshot.errors import DPFewShotError, LedgerError
 from dpfewshot.values import Demonstration, counted, on_one_line
@@ -33,6 +34,7 @@ NEWEST: Final = "the newest"
 
 
 @click.command()
+@from_project_file(output="demonstrations")
 @takes(
     *(Data, Model, Budget, PlanOptions, AccountName, "output"),
     required=("task", "records", "epsilon"),

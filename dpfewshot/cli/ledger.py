@@ -14,6 +14,7 @@ import click
 from dpfewshot.account.scopes import scope_text
 from dpfewshot.cli.printing import FAILED, Decorator, json_option, warn
 from dpfewshot.cli.project import Project, takes
+from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, amount_text, counted, on_one_line
 
@@ -89,6 +90,7 @@ def create(*, project: Project, relation: str, sequential: bool, rule: str, as_j
 
 
 @ledger.command()
+@from_project_file()
 @_takes()
 @json_option
 def show(*, project: Project, as_json: bool) -> None:
@@ -107,6 +109,7 @@ def show(*, project: Project, as_json: bool) -> None:
 
 
 @ledger.command()
+@from_project_file()
 @_takes()
 @json_option
 def history(*, project: Project, as_json: bool) -> None:
@@ -143,6 +146,7 @@ def _words(row: dict[str, Any]) -> Iterator[object]:
 
 
 @ledger.command("verify")
+@from_project_file()
 @_takes()
 @click.option("--head", help="A chain tip noted earlier: the history must contain this hash.")
 @json_option
@@ -174,6 +178,7 @@ def verify_account(*, project: Project, head: str | None, as_json: bool) -> None
 
 
 @ledger.command()
+@from_project_file()
 @_takes()
 @json_option
 def export(*, project: Project, as_json: bool) -> None:  # noqa: ARG001 - JSON is its only form
@@ -254,6 +259,7 @@ def _in_words(amount: dict[str, float]) -> str:
 
 
 @click.command()
+@from_project_file(file="demonstrations")
 @click.argument("file")
 @takes("ledger", required=("ledger",))
 @json_option

@@ -111,14 +111,7 @@ def open_backend(
             be made.
         MissingExtra: a required package is not installed.
     """
-    name = model.backend
-    given = {key: getattr(model, key) for key in _OPTIONS if getattr(model, key) not in {None, ()}}
-    if name not in BACKENDS and ":" not in name:
-        _check_registered(name)
-    if strange := [_flag(key) for key in given if name not in _OPTIONS[key]]:
-        known = [_flag(key) for key, backends in _OPTIONS.items() if name in backends]
-        takes = ", ".join(known) or "no options: its factory configures it"
-        raise BackendError(f"--backend {name} has no {', '.join(strange)}: it takes {takes}")
+    name, given = model.backend, options_of(model)
     if tell is not None:
         tell("loading the model")
     from dpfewshot import backends
@@ -139,6 +132,19 @@ def open_backend(
     else:
         backend = backends.backend_from(name)
     return backend
+
+
+def options_of(model: Model) -> dict[str, Any]:
+    """Return the options that are given. Refuse those that the backend does not have."""
+    name = model.backend
+    given = {key: getattr(model, key) for key in _OPTIONS if getattr(model, key) not in {None, ()}}
+    if name not in BACKENDS and ":" not in name:
+        _check_registered(name)
+    if strange := [_flag(key) for key in given if name not in _OPTIONS[key]]:
+        known = [_flag(key) for key, backends in _OPTIONS.items() if name in backends]
+        takes = ", ".join(known) or "no options: its factory configures it"
+        raise BackendError(f"--backend {name} has no {', '.join(strange)}: it takes {takes}")
+    return given
 
 
 def _check_registered(name: str) -> None:

@@ -11,6 +11,7 @@ import click
 from dpfewshot.cli.models import Model
 from dpfewshot.cli.printing import aligned, in_options, json_option, quiet_option, stages
 from dpfewshot.cli.project import Budget, Data, PlanOptions, Project, takes
+from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.values import counted, delta_text, epsilon_text, on_one_line
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@from_project_file()
 @takes(Data, Model, Budget, PlanOptions, required=("task", "records", "epsilon"))
 @click.option("--probe-seconds", default=2.0, help="How long to measure the backend, in seconds.")
 @click.option("--cross-check", is_flag=True, help="Compute epsilon with dp-accounting too; takes seconds.")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from dpfewshot.runtime.files import write_errors
 from dpfewshot.values import on_one_line
 
-Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Gives a command an option."""
 
 FAILED: Final = 1

@@ -121,7 +121,9 @@ def _top_k(_: click.Context, __: click.Parameter, text: str | None) -> int | Lit
 class Data:
     """The task, and the private records with their columns. Empty if a command does not ask for them."""
 
-    task: str = option("", "A built-in task (agnews, dbpedia, trec, mit-g, mit-d) or a .toml file.")
+    task: str | Task = option(  # noqa: RUF009 - a field
+        "", "A built-in task (agnews, dbpedia, trec, mit-g, mit-d) or a .toml file.", type=click.UNPROCESSED
+    )
     records: str = option("", "Private records: .jsonl, .csv (also .gz) or .parquet.")
     text: str | Mapping[str, str] = option(
         "text",
@@ -323,8 +325,9 @@ class Project:
 
     @property
     def task(self) -> Task:
-        """The task that is named."""
-        return by_name(self.data.task)
+        """The task that is named, or that a project file describes."""
+        task = self.data.task
+        return task if isinstance(task, Task) else by_name(task)
 
     @property
     def holdout(self) -> float:
@@ -538,11 +541,11 @@ def takes(
     listed = [name for one in wanted for name in ([one] if isinstance(one, str) else _options_of(one))]
     names = [name for name in dict.fromkeys(listed) if name not in without]
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
-        def with_project(**values: Any) -> None:
+        def with_project(**values: Any) -> Any:
             given = {name: values.pop(name) for name in names}
-            command(project=_project(given), **values)
+            return command(project=_project(given), **values)
 
         for name in reversed(names):
             one = _FIELDS[name]

@@ -15,6 +15,7 @@ import click
 from dpfewshot.cli.models import Model
 from dpfewshot.cli.printing import Decorator, json_option, publish, quiet_option, stages
 from dpfewshot.cli.project import COLUMNS, HOLDOUT, AccountName, Budget, Data, Project, check_budget, takes
+from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.runtime.files import read_text
 from dpfewshot.values import (
@@ -60,6 +61,7 @@ def _takes(output: str) -> Decorator:
 
 
 @click.command()
+@from_project_file(files="demonstrations", output="chosen")
 @_takes("A new .jsonl file for the chosen demonstrations.")
 @click.option(
     "--candidates", "files", multiple=True, required=True, help="From generate --output. Repeatable."
@@ -152,6 +154,7 @@ _SUFFIX: Final = ".calibration.json"
 
 
 @click.command()
+@from_project_file(demonstrations="demonstrations")
 @_takes(f"A new file. Default: the demonstrations' name, with {_SUFFIX} for its ending.")
 @click.option("--demonstrations", help="From generate --output, in prompt order. Default: none.")
 def calibrate(*, project: Project, scored_units: int, demonstrations: str | None, as_json: bool) -> None:

@@ -11,6 +11,7 @@ import click
 
 from dpfewshot.cli.printing import json_option
 from dpfewshot.cli.project import LEDGER_VARIABLE, AccountName, Project, takes
+from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.runtime.files import write_errors, write_whole
 from dpfewshot.values import counted, delta_text, epsilon_text
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@from_project_file(demonstrations="demonstrations", output="report")
 @takes("ledger", "dataset", "output", output={"default": "report.html"})
 @click.option("--demonstrations", help="A .jsonl file from generate --output.")
 @click.option("--choice", help="A file with the output of choose --json.")

@@ -41,8 +41,13 @@ def columns_for(text: TextColumns, label: str, unit: str | None) -> Columns:
     return Columns(json.dumps(paths), label, unit, tuple(named))
 
 
-def columns_to_read(columns: Columns, present: Sequence[object]) -> list[str]:
-    """The table's columns that hold the values, each once. The table must have exactly one of each name."""
+def columns_to_read(columns: Columns | None, present: Sequence[object]) -> list[str]:
+    """The table's columns that hold the values, each once; None is all of them.
+
+    The table must have exactly one of each name.
+    """
+    if columns is None:
+        return [name for name in dict.fromkeys(present) if isinstance(name, str)]
     found = []
     for path in _paths(columns):
         name = path if path in present else path.partition(".")[0]

@@ -14,7 +14,7 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedIOBase
 from itertools import chain
@@ -48,7 +48,7 @@ SEPARATORS: Final = ",;\t|"
 Rows = Iterator[tuple[str, object]]
 """Each row with its position: ("line 3", {"text": ..., "label": ...})."""
 
-_Reader: TypeAlias = Callable[[Sequence[BufferedIOBase], Columns], Rows]
+_Reader: TypeAlias = Callable[[Sequence[BufferedIOBase], Columns | None], Rows]
 
 
 @redacts_errors(InvalidRecords, "loading")
@@ -189,6 +189,35 @@ def _rows_of_dataset(dataset: Any) -> Iterator[object]:
     yield from dataset
 
 
+FEW: Final = 50
+"""The most values of a column of labels, for `columns_of_file`."""
+
+
+@redacts_errors(InvalidRecords, "loading")
+def columns_of_file(path: str | os.PathLike[str]) -> dict[str, bool]:
+    """Return the columns of a file, and whether each holds a few strings that repeat, as labels do.
+
+    The names are private too where a CSV file lacks the line that names its columns. Errors are those of
+    `read_records`.
+    """
+    path, rows = Path(path), 0
+    values: dict[str, set[object]] = {}
+    with errors_of(path), ExitStack() as opened:
+        files = [opened.enter_context(one.open("rb")) for one in files_of(path)]
+        for _, row in rows_of(path, files, None):
+            rows += 1
+            for name, value in row.items() if isinstance(row, Mapping) else ():
+                found = values.setdefault(name, set())
+                if len(found) <= FEW:
+                    found.add(value if isinstance(value, str) else None)
+    return {name: None not in found and repeat(found, rows) for name, found in values.items()}
+
+
+def repeat(values: Collection[object], rows: int) -> bool:
+    """Whether different values of so many rows are few, and each in about two rows or more."""
+    return len(values) <= FEW and 2 * len(values) <= rows
+
+
 # ---- files -----------------------------------------------------------------------------------------------
 
 
@@ -207,8 +236,13 @@ def files_of(path: Path) -> list[Path]:
         ) from None
 
 
-def rows_of(path: Path, files: Sequence[BufferedIOBase], columns: Columns) -> Rows:
+def rows_of(path: Path, files: Sequence[BufferedIOBase], columns: Columns | None) -> Rows:
     """The rows of the open `files` of `files_of`; the path's name tells their kind.
+
+    Args:
+        path: of the file or folder.
+        files: opened.
+        columns: to read; None reads every column.
 
     Raises:
         InvalidRecords: a file cannot be used, or its kind is unknown.
@@ -252,7 +286,7 @@ def _lines(file: BufferedIOBase) -> Iterator[str]:
         raise InvalidRecords("is damaged or truncated: not a complete gzip file") from None
 
 
-def _jsonl_rows(files: Sequence[BufferedIOBase], _columns: Columns) -> Rows:
+def _jsonl_rows(files: Sequence[BufferedIOBase], _columns: Columns | None) -> Rows:
     for number, line in enumerate(_lines(files[0]), start=1):
         if line.strip():
             yield f"line {number}", _json_object(line, f"line {number}")
@@ -268,7 +302,7 @@ def _json_object(line: str, where: str) -> dict[str, object]:
     return row
 
 
-def _csv_rows(files: Sequence[BufferedIOBase], columns: Columns) -> Rows:
+def _csv_rows(files: Sequence[BufferedIOBase], columns: Columns | None) -> Rows:
     # The limit (131,072 characters by default) is global. Restoring it would break a thread that reads now.
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
     lines = _lines(files[0])
@@ -296,13 +330,13 @@ def _csv_rows(files: Sequence[BufferedIOBase], columns: Columns) -> Rows:
         yield where, dict(zip(header, row, strict=True))
 
 
-def _separator(header: str, columns: Columns) -> str:
+def _separator(header: str, columns: Columns | None) -> str:
     """What splits the first line into the columns that are asked for, or else into most columns."""
     split: dict[str, list[str]] = {}
     for separator in SEPARATORS:
         with suppress(csv.Error, StopIteration):
             split[separator] = next(csv.reader([header], delimiter=separator, strict=True))
-    for separator, names in split.items():
+    for separator, names in split.items() if columns else ():
         with suppress(InvalidRecords):
             columns_to_read(columns, names)
             return separator
@@ -318,7 +352,7 @@ def _next_csv_row(reader: Any) -> tuple[str, list[str] | None]:
         raise InvalidRecords(f"{where}: {trouble}") from None
 
 
-def _parquet_rows(file: BufferedIOBase, columns: Columns) -> Iterator[object]:
+def _parquet_rows(file: BufferedIOBase, columns: Columns | None) -> Iterator[object]:
     pyarrow_for("reading Parquet files")
     from pyarrow import parquet
 
@@ -328,7 +362,7 @@ def _parquet_rows(file: BufferedIOBase, columns: Columns) -> Iterator[object]:
         yield from _rows_of_batches(reader.iter_batches(_BATCH, columns=names, use_threads=False), names)
 
 
-def _arrow_rows(file: BufferedIOBase, columns: Columns) -> Iterator[object]:
+def _arrow_rows(file: BufferedIOBase, columns: Columns | None) -> Iterator[object]:
     """The rows of an Arrow file or stream."""
     arrow = pyarrow_for("reading Arrow files")
     with refused_if_damaged("is damaged, or not an Arrow file"):
@@ -361,7 +395,7 @@ def numbered(rows: Iterable[object]) -> Rows:
         yield f"record {number}", row
 
 
-def _table_rows(rows: Callable[[BufferedIOBase, Columns], Iterator[object]]) -> _Reader:
+def _table_rows(rows: Callable[[BufferedIOBase, Columns | None], Iterator[object]]) -> _Reader:
     return lambda files, columns: numbered(row for file in files for row in rows(file, columns))
 
 

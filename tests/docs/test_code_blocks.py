@@ -8,8 +8,18 @@ import pytest
 from tests.support.pages import DOCS, PAGES, blocks, name_of
 from tests.support.tiny_models import SIZES, save_tiny_model
 
-MODELS = {DOCS / "how-to/servers.md": lambda folder: save_tiny_model(folder / "model", **SIZES)}
-"""The folder of a model that a page opens, in place of the user's."""
+
+def project_file(folder: Path) -> None:
+    """The file of the page itself, which test_project_file.py compares with what `init` writes."""
+    (text,) = blocks(DOCS / "how-to/project-file.md", "toml")
+    (folder / "dpfewshot.toml").write_text(text, encoding="utf-8")
+
+
+OPENED = {
+    DOCS / "how-to/servers.md": lambda folder: save_tiny_model(folder / "model", **SIZES),
+    DOCS / "how-to/project-file.md": project_file,
+}
+"""Makes what a page opens, in place of the user: the folder of a model, a project file."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
 WITH_CODE = [page for page in PAGES if blocks(page, "python")]
 
@@ -22,8 +32,8 @@ def test_the_finder_finds_blocks() -> None:
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
 def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    if page in MODELS:
-        MODELS[page](tmp_path)
+    if page in OPENED:
+        OPENED[page](tmp_path)
     namespace: dict[str, object] = {"__name__": "docs"}
     for number, block in enumerate(blocks(page, "python"), start=1):
         exec(compile(block, f"{page.name}, block {number}", "exec"), namespace)  # noqa: S102 - our own docs

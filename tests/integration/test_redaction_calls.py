@@ -16,6 +16,7 @@ from dpfewshot.account.database import Database
 from dpfewshot.audit.influence import influences
 from dpfewshot.audit.membership import membership_inference, trials_of_records
 from dpfewshot.cli.application import run
+from dpfewshot.cli.project_file import ProjectFile
 from dpfewshot.evaluation import Experiment, NonPrivateSample, Results, Trial
 from tests.support.crash_reporter import collected
 from tests.support.redaction import (
@@ -107,6 +108,24 @@ def unreadable_frame() -> Any:
     )
 
 
+def project(**settings: object) -> ProjectFile:
+    """A project file on private records, in the working folder."""
+    Path("records.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()[:-1]))
+    sections = {
+        "task": {key: value for key, value in TASK.identity().items() if value},
+        "records": {"records": "records.jsonl"},
+        "budget": {"epsilon": 4.0},
+        "model": {"backend": "tests.support.scripts:Sentence"},
+        "settings": settings,
+    }
+    lines = (
+        f"[{section}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
+        for section, table in sections.items()
+    )
+    Path("dpfewshot.toml").write_text("".join(lines))
+    return dpf.load()
+
+
 PRIVATE_CALLS: dict[str, Callable[[], object]] = {
     "as_records": lambda: dpf.as_records(rows()),
     "as_records, a built-in that quotes": lambda: dpf.as_records(map(int, [SECRET])),
@@ -119,6 +138,7 @@ PRIVATE_CALLS: dict[str, Callable[[], object]] = {
         TASK, rows()[:-1], Sentence(), budget=BUDGET, max_tokens="8"
     ),
     "non_private_sample": lambda: dpf.non_private_sample(TASK, rows()),
+    "load": lambda: project(prompts_per_draw=1000).synthesizer(),
     "release_labels": lambda: dpf.release_labels(rows(), count=1, epsilon=1.0, delta=1e-6),
     "release_labels, no ledger": lambda: dpf.release_labels(
         rows()[:-1], count=1, epsilon=1.0, delta=1e-6, account=Locked.in_memory(BUDGET)

@@ -1,0 +1,226 @@
+"""`dpfewshot init`: writes the project file for a file of records.
+
+What it writes and prints is public: names of columns and labels, and nothing else of the records.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from dpfewshot.account.names import dataset_name
+from dpfewshot.cli.printing import json_option, warn
+from dpfewshot.cli.project_file import FILE_NAME, parsed
+from dpfewshot.errors import InvalidRecords, LedgerError
+from dpfewshot.runtime.files import write_errors, write_whole
+from dpfewshot.values import on_one_line
+
+NONE, PACKAGED = "none", "packaged"
+"""The answers for no column of a unit, and for the model in the package."""
+
+_NAMES: Final[Mapping[str, str]] = {
+    "text": "text body message content comment review question sentence description ticket mail",
+    "label_column": "label category topic class intent type kind queue tag sentiment",
+    "unit": "unit (customer|client|user|patient|person|author|member|account)(_?(id|no|number))? email",
+}
+"""What columns are called, the likeliest first: expressions."""
+
+_WORDS: Final = 4
+"""The most words of a column's name that is shown: a CSV file may lack the line of names."""
+
+_FILE: Final = """\
+# Written by `dpfewshot init`. Public: of the records it holds the columns' names and the labels.
+# A key is an option of the command line: max_tokens is --max-tokens. A given option wins.
+# Paths are relative to this file.
+
+[task]  # public: all of it is in every prompt
+name = {name}  # in messages and reports
+instruction = {instruction}  # before the examples
+label_field = {label_field}  # before a label
+text_field = {text_field}  # before a text
+labels = {labels}  # all of them, written as in the records
+
+[records]  # private
+records = {file}  # .jsonl, .csv (also .gz) or .parquet
+text = {text}  # the column of the text
+label_column = {label_column}  # the column of the label
+{unit}  # the column of whom a record belongs to; without it, each record is a unit
+
+[budget]  # of one plan
+epsilon = {epsilon}  # how much it may reveal of a unit
+# delta = 1e-6  # default: the smaller of 1e-5 and 1/(100 n), n all units
+
+[account]  # what all plans together may spend
+ledger = "sqlite:///budget.db"  # the database that counts it
+dataset = {name}  # the account's name
+create = true  # the first generate creates the account, with the budget above
+
+[model]  # writes the texts
+{model}  # a GGUF file; default: the packaged SmolLM2-135M
+
+[settings]  # of a plan
+shots = 1  # demonstrations of each label
+max_tokens = 20  # the most tokens of a demonstration; more take more time, and have more noise
+
+[output]  # files that commands write and read
+demonstrations = "demos.jsonl"  # generate appends; choose, audit leak, report and verify read
+chosen = "chosen.jsonl"  # choose
+report = "report.html"  # report
+"""
+
+
+@click.command()
+@click.argument("file")
+@click.option("--text", help="The column of the text.")
+@click.option("--label-column", help="The column of the label.")
+@click.option(
+    "--unit", help=f"The column that names whom a record belongs to; {NONE}: each record is a unit."
+)
+@click.option("--texts-are", help='What a text is: "a message that a customer sends to support". Public.')
+@click.option("--epsilon", type=float, help="Epsilon of one plan.")
+@click.option("--model", help=f"A GGUF file; {PACKAGED}: the packaged SmolLM2-135M.")
+@click.option("--yes", is_flag=True, help="Ask nothing: find columns by their names, and take the labels.")
+@click.option("--force", is_flag=True, help=f"Replace {FILE_NAME}.")
+@json_option
+def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> None:
+    """Write dpfewshot.toml for a file of records, so that other commands need no options.
+
+    Asks for what no option gives. What it writes is public: the columns' names and the labels, which must be
+    public, and nothing else of the records.
+
+    \b
+    Example:
+      dpfewshot init tickets.csv
+      dpfewshot init tickets.csv --texts-are "a message that a customer sends to support" --yes
+    """
+    if Path(FILE_NAME).exists() and not force:
+        raise click.UsageError(f"{FILE_NAME} exists: --force replaces it")
+    if not yes and not sys.stdin.isatty():
+        raise click.UsageError("there is no terminal to ask on: give --yes")
+    _name_columns(file, given, yes=yes)
+    unit = None if given["unit"] == NONE else given["unit"]
+    labels = _labels(file, given["text"], given["label_column"], unit)
+    public = f"labels, which are public and in every prompt: {', '.join(map(on_one_line, labels))}"
+    if not yes and not click.confirm(f"{public}\nMay everybody know them?", err=True):
+        raise click.UsageError("labels must be public: name a column of labels that everybody may know")
+    _answer(given, "texts_are", "What is a text? A noun phrase", "a short text", yes=yes)
+    _answer(given, "epsilon", "Epsilon of one plan", 2.0, yes=yes)
+    _answer(given, "model", f"Model: a GGUF file, or {PACKAGED}", PACKAGED, yes=yes)
+    content = _content(file, labels, given)
+    project = parsed(Path(FILE_NAME), content).project
+    with write_errors(FILE_NAME):
+        write_whole(FILE_NAME, content)
+    if as_json:
+        click.echo(json.dumps({"file": FILE_NAME, **given, "unit": unit, "labels": labels}))
+        return
+    whose = f"all records of one {unit} are one unit" if unit else "each record is a unit of its own"
+    for line in (
+        f"text: {given['text']}, label: {given['label_column']}, {whose}",
+        public,
+        f"instruction: {project.task.instruction}",
+        f"epsilon {given['epsilon']:g}, delta the smaller of 1e-5 and 1/(100 n), n all units",
+        f"model: {given['model']}",
+        f"account: {project.account.dataset} in budget.db, which the first generate creates",
+        f"wrote {FILE_NAME}: correct what is wrong; next: dpfewshot plan",
+    ):
+        click.echo(on_one_line(line))
+
+
+def _answer(
+    given: dict[str, Any],
+    option: str,
+    question: str,
+    default: Any,
+    kind: click.Choice[str] | None = None,
+    *,
+    yes: bool,
+) -> None:
+    """Ask for what no option gives, or take the default."""
+    if given[option] is None:
+        given[option] = default if yes else click.prompt(question, default, type=kind, err=True)
+
+
+def _name_columns(file: str, given: dict[str, Any], *, yes: bool) -> None:
+    """Name the columns that no option names."""
+    from dpfewshot.records.reading import columns_of_file
+
+    columns = columns_of_file(file)
+    is_unnamed = None in (given["text"], given["label_column"], given["unit"])
+    if is_unnamed and any(len(name.split()) > _WORDS for name in columns):
+        raise InvalidRecords(
+            f"{file}: the first line may be a record: let it name the columns, or give --text, "
+            "--label-column and --unit"
+        )
+    if not yes:
+        click.echo(f"columns: {', '.join(map(on_one_line, columns))}", err=True)
+    for option, question in (
+        ("text", "Column of the text"),
+        ("label_column", "Column of the label"),
+        ("unit", f"Column of the customer; {NONE}: each record is a unit of its own"),
+    ):
+        free = {name: repeats for name, repeats in columns.items() if name not in given.values()}
+        guess = _guess(option, free, confirmed=not yes)
+        choices = click.Choice([*free, *([NONE] if option == "unit" else [])])
+        _answer(given, option, question, guess, choices, yes=yes)
+        if given[option] is None:  # columns are not listed: they are a record if the first line is missing
+            flag = "--" + option.replace("_", "-")
+            raise InvalidRecords(f"{file}: no column is surely that of {flag}: name it with {flag}")
+
+
+def _guess(option: str, columns: Mapping[str, bool], *, confirmed: bool) -> str | None:
+    """A column by its name. If somebody confirms it, the only one whose values repeat as labels do is one."""
+    fitting = [name for name, repeats in columns.items() if option == "unit" or repeats == (option != "text")]
+    plain = {name: re.sub(r"[\W_]+", "_", name.strip().lower()) for name in fitting}
+    wanted = _NAMES[option].split()
+    named = [name for one in wanted for name in fitting if re.fullmatch(one, plain[name])]
+    if option == "label_column" and confirmed and len(fitting) == 1:
+        named = fitting
+    return named[0] if named else NONE if option == "unit" else None
+
+
+def _labels(file: str, text: str, label: str, unit: str | None) -> list[str]:
+    """The records' labels, sorted. Refuses those that may tell of records."""
+    from dpfewshot.records.reading import FEW, read_records, repeat
+
+    records = read_records(file, text=text, label=label, unit=unit)
+    labels = sorted({record.label for record in records})
+    if label in {text, unit} or not repeat(labels, len(records)):
+        raise InvalidRecords(
+            f"{file}: the column of the label is no other than the text's or unit's, has more than {FEW} "
+            "values, or values that hardly repeat. They may tell of records: name a column of labels"
+        )
+    if len(labels) == 1:
+        warn("there is one label alone: nothing can be classified")
+    return labels
+
+
+def _content(file: str, labels: list[str], given: Mapping[str, Any]) -> str:
+    """The project file."""
+    try:
+        name = dataset_name(Path(file).name.partition(".")[0])
+    except LedgerError:
+        name = "records"
+    text_field, label_field = (
+        re.sub(r"[\W_]+", " ", given[key].rpartition(".")[2]).strip().capitalize() or key.capitalize()
+        for key in ("text", "label_column")
+    )
+    values = {
+        **given,
+        "file": file,
+        "name": name,
+        "labels": labels,
+        "instruction": f"For the given {label_field.lower()}, write {given['texts_are']}.",
+        "text_field": text_field,
+        "label_field": label_field,
+    }
+    written = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
+    written["epsilon"] = str(given["epsilon"])  # TOML has inf and nan, which are refused by their line
+    for key, nothing, example in (("unit", NONE, '"customer_id"'), ("model", PACKAGED, '"model.gguf"')):
+        written[key] = f"# {key} = {example}" if given[key] == nothing else f"{key} = {written[key]}"
+    return _FILE.format_map(written)

@@ -1,0 +1,341 @@
+"""The project file: options of all commands, written once.
+
+A key has the name of its option: `max_tokens` is `--max-tokens`. The file becomes words of the command line,
+which the commands' own parser reads where no option is given. So an option has one meaning.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, field, fields
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from dpfewshot.cli.models import Model, options_of
+from dpfewshot.cli.printing import Decorator, stages
+from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project, takes
+from dpfewshot.errors import DPFewShotError, InvalidPlan
+from dpfewshot.runtime.files import read_text
+from dpfewshot.runtime.redaction import redacts_errors
+from dpfewshot.tasks import Task
+from dpfewshot.values import NoPrivacy, PrivacyBudget
+
+if TYPE_CHECKING:
+    import os
+
+    from dpfewshot.account.account import Account
+    from dpfewshot.backends import LogprobBackend
+    from dpfewshot.synthesizer import Synthesizer
+    from dpfewshot.values import Records, StoredRecords
+
+FILE_NAME: Final = "dpfewshot.toml"
+"""The project file that commands find in the working folder."""
+
+_OUTPUT: Final = ("demonstrations", "chosen", "report")
+_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "task": tuple(one.name for one in fields(Task)),
+    "records": tuple(one.name for one in fields(Data) if one.name != "task"),
+    "budget": tuple(one.name for one in fields(Budget)),
+    "account": tuple(one.name for one in fields(AccountName)),
+    "model": tuple(one.name for one in fields(Model)),
+    "settings": tuple(one.name for one in fields(PlanOptions)),
+    "output": _OUTPUT,
+}
+"""The keys of each section."""
+
+_SECTION_OF: Final = {key: name for name, keys in _SECTIONS.items() if name != "task" for key in keys}
+"""The section of each option's key."""
+
+_NAMED: Final[Mapping[type, str]] = {
+    str: "a string",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    tuple: "a list of strings",
+    dict: "a table",
+}
+"""What a value must be, by its type in a section."""
+
+_PATHS: Final = ("records", "ca_bundle", *_OUTPUT)
+_OWN: Final = click.core.ParameterSource.DEFAULT_MAP  # and not the environment
+_SQLITE: Final = "sqlite:///"
+
+
+@dataclass(frozen=True)
+class ProjectFile:
+    """What a project file describes. `load` returns it.
+
+    Attributes:
+        path: of the file.
+        words: the options by name, as on the command line; the task as a `Task`.
+        output: the files of [output], by key.
+        project: what commands are called with.
+    """
+
+    path: Path
+    words: Mapping[str, Any] = field(repr=False)  # a ledger may have a password
+    output: Mapping[str, str] = field(repr=False)
+    project: Project = field(repr=False)
+
+    @property
+    def task(self) -> Task:
+        """The task."""
+        return self.project.task
+
+    @redacts_errors(None)
+    def records(self) -> Records | StoredRecords:
+        """Read the private records; masked if the file says so."""
+        return self.project.data.read_masked()
+
+    def backend(self) -> LogprobBackend:
+        """Load the language model."""
+        return self.project.open_model(prompts=self.project.settings.prompts_per_draw)
+
+    @property
+    @redacts_errors(None)
+    def budget(self) -> PrivacyBudget | NoPrivacy:
+        """What one plan may spend. Reads the records: the default δ counts their units."""
+        return self.project.budget.of(self.project.data.read())
+
+    def account(self) -> Account | None:
+        """Open the account, which `create = true` creates if there is none; None without a ledger."""
+        from dpfewshot.planning.population import relation_of
+
+        project = self.project
+        relation = relation_of(project.settings.sampling, project.budget.population)
+        budget = self.budget if project.account.create else None
+        return project.account.opened(
+            relation, project.data.unit, budget if isinstance(budget, PrivacyBudget) else None
+        )
+
+    @redacts_errors(None)
+    def synthesizer(self) -> Synthesizer:
+        """Read the records, load the model, open the account and plan. Spends nothing."""
+        return self.project.synthesizer()
+
+
+def load(path: str | os.PathLike[str] = FILE_NAME) -> ProjectFile:
+    """Return the project that a file describes, as the command line reads it.
+
+    Args:
+        path: a file as `dpfewshot init` writes it. Paths in it are relative to it.
+
+    Raises:
+        DPFewShotError: the file lacks a task, records or an epsilon, or a key is unknown, of the wrong type,
+            or contradicts another one. Names the line and the key.
+
+    Example:
+        >>> demonstrations = load("dpfewshot.toml").synthesizer().generate_all()  # doctest: +SKIP
+    """
+    found = read(path)
+    for section, key in (("task", "task"), ("records", "records"), ("budget", "epsilon")):
+        if key not in found.words:
+            raise InvalidPlan(f"{path}: [{section}] {'is missing' if key == section else f'needs {key}'}")
+    return found
+
+
+def from_project_file(**output: str) -> Decorator:
+    """Give a command the option --config, whose file stands for options that are not given.
+
+    Args:
+        output: options of this command that [output] sets, each with its key there.
+    """
+
+    def callback(context: click.Context, _: click.Parameter, path: str | None) -> str | None:
+        if context.resilient_parsing or (path is None and not Path(FILE_NAME).exists()):
+            return None
+        found = read(path or FILE_NAME)
+        named = {option: found.output[key] for option, key in output.items() if key in found.output}
+        context.default_map = _default_map(context.command, {**found.words, **named})
+        return path or FILE_NAME
+
+    config = click.option(
+        "--config",
+        is_eager=True,
+        callback=callback,
+        metavar="FILE",
+        help="A project file, whose keys stand for options that are not given. "
+        f"Default: {FILE_NAME}, if it is in this folder; `dpfewshot init` writes it.",
+    )
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def with_file(*, config: str | None, **values: Any) -> None:
+            if config is not None:
+                stages()(f"options of {config}")
+            command(**values)
+
+        return config(with_file)
+
+    return decorate
+
+
+def _default_map(command: click.Command, words: Mapping[str, Any]) -> dict[str, Any]:
+    """The words for a command's options: several for one that may be repeated."""
+    repeated = {one.name for one in command.params if one.multiple}
+    return {key: [word] if key in repeated and isinstance(word, str) else word for key, word in words.items()}
+
+
+# ---- reading ---------------------------------------------------------------------------------------------
+
+
+def read(path: str | os.PathLike[str]) -> ProjectFile:
+    """Read and check a project file, which may lack any section."""
+    return parsed(Path(path), read_text(path, InvalidPlan))
+
+
+def parsed(path: Path, text: str) -> ProjectFile:
+    """The project file of this text; `path` is for messages, and its folder for relative paths."""
+    source = _Source(path, text)
+    values = {
+        key: one for name, table in source.tables.items() if name != "task" for key, one in table.items()
+    }
+    for key, one in values.items():
+        if isinstance(one, str):
+            values[key] = _placed(path.parent, key, one)
+    output = {key: values.pop(key) for key in _OUTPUT if key in values}
+    words = {key: _words(value) for key, value in values.items()}
+    if "task" in source.tables:
+        words["task"] = source.task()
+    try:
+        with _everything.make_context(FILE_NAME, [], default_map=_default_map(_everything, words)) as context:
+            project = _everything.invoke(context)
+            own = {key: one for key, one in values.items() if context.get_parameter_source(key) is _OWN}
+    except click.BadParameter as error:
+        key = str(error.param.name if error.param else "")
+        raise source.error(error.message, _SECTION_OF[key], key) from None
+    source.check(project, own)
+    return ProjectFile(path, words, output, project)
+
+
+@click.command()
+@takes(Data, Model, Budget, PlanOptions, AccountName)
+def _everything(*, project: Project) -> Project:
+    return project
+
+
+def _placed(folder: Path, key: str, value: str) -> str:
+    """A value, as seen from the working folder if it is a path."""
+    if key == "ledger" and value.startswith(_SQLITE):
+        return _SQLITE + str(folder / value.removeprefix(_SQLITE))
+    # A model may be a name on a hub, which has folders.
+    is_model = key == "model" and ((folder / value).exists() or re.fullmatch(r"[^/:]+\.gguf", value))
+    return str(folder / value) if key in _PATHS or is_model else value
+
+
+def _words(value: Any) -> Any:
+    """A value as on the command line, where a table's entry is NAME=VALUE."""
+    if isinstance(value, dict):
+        return [f"{name}={one}" for name, one in value.items()]
+    return value if isinstance(value, list) else str(value)
+
+
+class _Source:
+    """A file's text and tables, and the lines of its keys."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self._path = path
+        self._lines = text.split("\n")
+        try:
+            self.tables: dict[str, Any] = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            # Only the position: somebody may name a private file, whose text must not be quoted.
+            place = re.search(r" \(at [a-z0-9, ]+\)$", str(error))
+            raise InvalidPlan(f"{path}: is not TOML{place.group() if place else ''}") from None
+        for section, table in self.tables.items():
+            if section not in _SECTIONS or not isinstance(table, dict):
+                listed = ", ".join(f"[{name}]" for name in _SECTIONS)
+                raise self.error(f"unknown section; there are {listed}", section, section)
+            for key, value in table.items():
+                if key not in _SECTIONS[section]:
+                    known = ", ".join(map(repr, _SECTIONS[section]))
+                    raise self.error(f"unknown key; [{section}] has {known}", section, key)
+                if section == "output" and not isinstance(value, str):
+                    raise self.error("must be a string", section, key)
+
+    def error(self, message: str, section: str, key: str = "") -> InvalidPlan:
+        """An error that names the key and its line, or that of its section."""
+        inside, line = "", 0
+        for number, text in enumerate(self._lines, start=1):
+            header = re.match(r"\s*\[+\s*([\w.-]+)", text)
+            inside = header[1] if header else inside
+            has_key = re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[.=]", text)
+            if (inside in {section, ""} and has_key) or (header and inside == f"{section}.{key}"):
+                line = number
+                break
+            line = number if header and inside == section else line
+        place = f"{self._path}, line {line}" if line else str(self._path)
+        return InvalidPlan(f"{place}: {key!r}: {message}" if key else f"{place}: {message}")
+
+    def task(self) -> Task:
+        """The task of [task]."""
+        table = self.tables["task"]
+        for one in fields(Task):
+            if one.default is MISSING and one.name not in table:
+                raise self.error(f"[task] needs {one.name!r}", "task")
+        with self._checks("task"):
+            return Task(**table)
+
+    def check(self, project: Project, values: Mapping[str, Any]) -> None:
+        """Refuse values of the wrong type, and sections that contradict themselves or each other."""
+        account, data, budget, settings = project.account, project.data, project.budget, project.settings
+        self._check_types([data, budget, account, project.model, settings], values)
+        with self._checks("account"):
+            if "account" in self.tables:  # the environment may name a ledger for other commands
+                account.check()
+            if "ledger" in values and budget.epsilon == math.inf:
+                raise InvalidPlan("a ledger counts nothing at epsilon = inf, without privacy")
+        with self._checks("model"):
+            options_of(project.model)
+        with self._checks("settings"):
+            settings.made_mechanism()
+        with self._checks("budget"):
+            if "epsilon" in values and budget.epsilon < math.inf:
+                PrivacyBudget(budget.epsilon, 1e-6 if budget.delta is None else budget.delta)
+        if isinstance(data.task, Task):
+            self._check_task(data.task, project)
+
+    def _check_types(self, made: Sequence[object], values: Mapping[str, Any]) -> None:
+        """Refuse what became something else on its way: "1" a number, or true a string."""
+        for key, value in values.items():
+            one = next(getattr(section, key) for section in made if hasattr(section, key))
+            if (list(one) if isinstance(one, tuple) else one) != value or (one is True) != (value is True):
+                raise self.error(f"must be {_NAMED.get(type(one), 'left out')}", _SECTION_OF[key], key)
+
+    def _check_task(self, task: Task, project: Project) -> None:
+        data, population = project.data, project.budget.population
+        given = tuple(data.text) if isinstance(data.text, Mapping) else ()
+        if "records" in self.tables and given != task.text_fields:
+            columns = f"a table with a column for each of {', '.join(task.text_fields)}"
+            wanted = columns if task.text_fields else "one column"
+            raise self.error(f"must be {wanted}, as [task] says", "records", "text")
+        with self._checks("settings", "labels"):
+            for label in project.settings.labels:
+                task.check_label(label)
+        if population is not None:
+            from dpfewshot.planning.population import check_population
+
+            with self._checks("budget", "population"):
+                check_population(population, task.labels)
+
+    @contextmanager
+    def _checks(self, section: str, key: str = "") -> Iterator[None]:
+        """Name the line of what is refused: of the key, or of the first one that the message names."""
+        try:
+            yield
+        except (DPFewShotError, click.UsageError) as error:
+            message = error.message if isinstance(error, click.UsageError) else str(error)
+            plain = re.sub("[_-]", " ", message)
+            named = (
+                one
+                for one in self.tables.get(section, {})
+                if one.replace("_", " ").removesuffix("s") in plain
+            )
+            raise self.error(message, section, key or next(named, "")) from None

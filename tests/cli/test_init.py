@@ -1,0 +1,424 @@
+"""`dpfewshot init` writes a project file that holds nothing private; on it, commands run without options."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+import dpfewshot as dpf
+from dpfewshot.cli.project_file import FILE_NAME
+from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
+from dpfewshot.values import Records
+from tests.support.commands import Run
+from tests.support.processes import environment
+from tests.support.scripts import Desk
+
+PHRASE = "a message that a customer sends to support"
+LABELS = tuple(sorted(SUPPORT_TICKETS.labels or ()))
+
+
+def customer(number: int) -> str:
+    """Two tickets of one label belong to one customer."""
+    return f"customer-{number // 10}-{number % 5}"
+
+
+def write_csv(
+    path: str = "tickets.csv", separator: str = ",", columns: str = "body topic customer_id"
+) -> None:
+    names = columns.split()
+    with Path(path).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=separator)
+        writer.writerow(names)
+        for number, one in enumerate(support_tickets()):
+            writer.writerow([one.text, one.label, customer(number)][: len(names)])
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with tickets of customers in tickets.csv."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DPFEWSHOT_LEDGER", raising=False)
+    write_csv()
+    return tmp_path
+
+
+def edit(**lines: str) -> None:
+    """Replace the lines of keys in the project file; a key that is not there follows [settings]."""
+    text = Path(FILE_NAME).read_text()
+    for key, line in lines.items():
+        old = next((one for one in text.splitlines() if one.removeprefix("# ").startswith(f"{key} =")), None)
+        text = text.replace(old, line) if old else text.replace("[settings]", f"[settings]\n{line}", 1)
+    Path(FILE_NAME).write_text(text)
+
+
+@pytest.fixture
+def made(command: Run) -> Run:
+    """The command line, in a folder with a project file for a scripted model."""
+    assert command("init", "tickets.csv", "--yes", "--texts-are", PHRASE)[0] == 0
+    edit(model='backend = "tests.support.scripts:Desk"', max_tokens="max_tokens = 4", top_k="top_k = 8")
+    return command
+
+
+# ---- what it writes ----------------------------------------------------------------------------------------
+
+
+def test_with_yes_columns_are_found_by_their_names(command: Run) -> None:
+    status, out, err = command("init", "tickets.csv", "--yes", "--texts-are", PHRASE)
+    assert (status, err) == (0, "")
+    assert "text: body, label: topic, all records of one customer_id are one unit" in out
+    assert "public and in every prompt: Account, Billing, Delivery, Refund, Technical" in out
+    assert out.endswith("next: dpfewshot plan\n")
+    project = dpf.load()
+    assert project.task == dpf.Task(
+        name="tickets",
+        instruction=f"For the given topic, write {PHRASE}.",
+        label_field="Topic",
+        text_field="Body",
+        labels=LABELS,
+    )
+    assert project.budget == dpf.PrivacyBudget(2.0, 1e-5)
+    comments = [line for line in Path(FILE_NAME).read_text().splitlines() if line and "#" not in line]
+    assert comments == []  # every line has one
+
+
+@pytest.mark.parametrize("words", [("--yes",), ("--yes", "--json")])
+def test_nothing_of_a_record_is_written_or_printed(command: Run, words: tuple[str, ...]) -> None:
+    _, out, err = command("init", "tickets.csv", *words)
+    told = out + err + Path(FILE_NAME).read_text()
+    private = {word for one in support_tickets() for word in one.text.split() if len(word) > 9}
+    private |= {customer(number) for number in range(1500)}
+    assert [word for word in private.difference(LABELS) if word in told] == []
+    assert not any(str(count) in told for count in (300, 750, 1500, 1501))
+
+
+def test_semicolons_and_each_record_a_unit(command: Run) -> None:
+    write_csv("anfragen.csv", ";", "body topic")
+    assert "each record is a unit of its own" in command("init", "anfragen.csv", "--yes")[1]
+    assert dpf.load().project.account.dataset == "anfragen"
+    assert {record.unit for record in dpf.load().records()} == {None}
+
+
+def test_json_lines_and_columns_by_options(command: Run) -> None:
+    rows = [{"ask": {"words": one.text}, "team": one.label, "n": 7} for one in support_tickets()]
+    Path("asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ("--text", "ask.words", "--label-column", "team", "--unit", "none", "--epsilon", "3", "--yes")
+    status, out, _ = command("init", "asked.jsonl", *words, "--model", "mine.gguf", "--json")
+    assert (status, json.loads(out)["unit"]) == (0, None)
+    project = dpf.load().project
+    assert (project.data.text, project.data.label_column, project.budget.epsilon) == (
+        "ask.words",
+        "team",
+        3.0,
+    )
+    assert (project.model.model, dpf.load().task.text_field) == ("mine.gguf", "Words")
+
+
+def test_a_file_that_is_there_is_replaced_by_force_alone(command: Run) -> None:
+    Path(FILE_NAME).write_text("mine")
+    status, out, err = command("init", "tickets.csv", "--yes")
+    assert (status, out, Path(FILE_NAME).read_text()) == (2, "", "mine")
+    assert "--force replaces it" in err
+    assert command("init", "tickets.csv", "--yes", "--force")[0] == 0
+    assert dpf.load().task.name == "tickets"
+
+
+@pytest.mark.parametrize(
+    ("columns", "words", "says"),
+    [
+        ("body heading", ["--yes"], "name it with --label-column"),
+        ("swordfish topic", ["--yes"], "name it with --text"),
+        ("body topic", ["--yes", "--label-column", "body", "--text", "topic"], "may tell of records"),
+        ("body topic", ["--yes", "--label-column", "body", "--text", "body"], "may tell of records"),
+        ("body topic customer_id", ["--yes", "--label-column", "customer_id"], "may tell of records"),
+        ("body topic", ["--yes", "--text", "swordfish"], "no column 'swordfish'"),
+        ("body topic", [], "give --yes"),
+        ("body topic", ["--yes", "--epsilon", "0"], "'epsilon': epsilon must be a positive number"),
+        ("body topic", ["--yes", "--epsilon", "nan"], "'epsilon': 'nan' is neither a finite number"),
+        ("body topic", ["--yes", "--epsilon", "inf"], "a ledger counts nothing at epsilon = inf"),
+    ],
+)
+def test_what_cannot_be_known_is_refused(command: Run, columns: str, words: list[str], says: str) -> None:
+    write_csv(columns=columns)
+    status, out, err = command("init", "tickets.csv", *words)
+    assert (status, out, err.count("\n"), Path(FILE_NAME).exists()) == (2, "", 1, False)
+    assert says in err
+    assert "swordfish" not in err or "swordfish" in words
+    assert not any(one.text[:20] in err for one in support_tickets())
+
+
+def test_one_label_is_taken_with_a_warning(command: Run) -> None:
+    Path("one.csv").write_text("body,topic\n" + "".join(f"text {n},Refund\n" for n in range(9)))
+    status, out, err = command("init", "one.csv", "--yes")
+    assert (status, err) == (0, "warning: there is one label alone: nothing can be classified\n")
+    assert "in every prompt: Refund\n" in out
+
+
+# ---- on a terminal -----------------------------------------------------------------------------------------
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    return lambda lines: monkeypatch.setattr("sys.stdin", Terminal(lines))
+
+
+def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: Callable[[str], None]) -> None:
+    write_csv(columns="words desk whose")
+    answers(f"words\n\nnowhere\nwhose\ny\n{PHRASE}\n1.5\nmodel.gguf\n")
+    status, out, err = command("init", "tickets.csv")
+    assert status == 0
+    assert "columns: words, desk, whose" in err
+    assert "Column of the label (desk, whose) [desk]" in err
+    assert "'nowhere' is not one of" in err
+    assert "all records of one whose are one unit" in out
+    project = dpf.load().project
+    assert (project.budget.epsilon, project.model.model, project.data.unit) == (1.5, "model.gguf", "whose")
+
+
+@pytest.mark.parametrize("words", [(), ("--yes",), ("--text", "x", "--label-column", "y")])
+def test_a_record_in_place_of_names_is_not_shown(
+    command: Run, answers: Callable[[str], None], words: tuple[str, ...]
+) -> None:
+    Path("bare.csv").write_text("My secret is swordfish and more,Refund\nAnother one,Refund\n")
+    answers("\n")
+    status, out, err = command("init", "bare.csv", *words)
+    assert (status, out, err.count("\n"), "swordfish" in err) == (2, "", 1, False)
+    assert "the first line may be a record" in err
+
+
+@pytest.mark.parametrize("lines", ["\n\n\nn\n", "\n\n"])
+def test_without_consent_nothing_is_written(command: Run, answers: Callable[[str], None], lines: str) -> None:
+    answers(lines)
+    status, out, _ = command("init", "tickets.csv")
+    assert (status in {2, 130}, out, Path(FILE_NAME).exists()) == (True, "", False)
+
+
+def test_a_pseudo_terminal(folder: Path) -> None:
+    outside, inside = pty.openpty()
+    os.write(outside, b"\n\n\ny\n\n\n\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "dpfewshot", "init", "tickets.csv"],
+        stdin=inside, capture_output=True, text=True, check=False, cwd=folder, env=environment(), timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "May everybody know them?" in done.stderr
+    assert dpf.load().project.data.unit == "customer_id"
+
+
+# ---- the commands ------------------------------------------------------------------------------------------
+
+
+def test_every_command_runs_without_options(made: Run) -> None:
+    commands = [
+        "plan",
+        "generate",
+        "choose",
+        "audit leak",
+        "report",
+        "verify",
+        "ledger show",
+        "ledger verify",
+    ]
+    told = {}
+    for name in commands:
+        status, told[name], err = made(*name.split())
+        assert (status, "options of dpfewshot.toml\n" in err) == (0, True), err
+    assert "each customer_id is one unit" in told["plan"]
+    assert told["verify"].startswith("demos.jsonl: verified, 5 demonstrations\n")
+    assert told["ledger show"].startswith(
+        "tickets: budget epsilon=2.0 delta=1e-05, spent epsilon=2.0 delta=1e-05, 6 entries"
+    )
+    assert all(Path(name).exists() for name in ("budget.db", "chosen.jsonl", "report.html"))
+    status, _, err = made("generate")  # a second plan does not fit the account
+    assert (status, "does not fit the budget of the account 'tickets'" in err) == (3, True)
+
+
+def test_from_another_folder(made: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    assert made("generate", "--config", "../dpfewshot.toml", "--quiet")[0] == 0
+    assert sorted(one.name for one in folder.iterdir() if one.suffix in {".db", ".jsonl"}) == [
+        "budget.db",
+        "demos.jsonl",
+    ]
+    assert list(Path().iterdir()) == []
+    status, out, err = made("plan", "--config", "nowhere.toml")
+    assert (status, out) == (2, "")
+    assert err == "dpfewshot: nowhere.toml: cannot be read: No such file or directory\n"
+    assert "Missing option '--task'" in made("plan")[2]
+
+
+def test_a_given_option_and_the_environment_win(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("--probe-seconds", "0.01", "--json", "--quiet")
+    plans = [
+        json.loads(made("plan", *words, *more)[1]) for more in ((), ("--epsilon", "1", "--max-tokens", "3"))
+    ]
+    assert [round(plan["epsilon"], 2) for plan in plans] == [2.0, 1.0]
+    assert "ledger 'other.db' does not exist" in made("ledger", "show", "--ledger", "sqlite:///other.db")[2]
+    monkeypatch.setenv("DPFEWSHOT_LEDGER", "sqlite:///third.db")
+    assert "ledger 'third.db' does not exist" in made("ledger", "show")[2]
+
+
+def test_a_ledger_of_the_environment_needs_no_account(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert made("generate")[0] == 0
+    Path(FILE_NAME).write_text("[output]\ndemonstrations = 'demos.jsonl'\n")
+    monkeypatch.setenv("DPFEWSHOT_LEDGER", "sqlite:///budget.db")
+    assert made("verify")[0] == 0
+    assert "Missing argument" in made("verify", "--config", "/dev/null")[2]
+
+
+def test_no_command_that_states_a_budget_reads_it_from_the_file(made: Run) -> None:
+    for name in ("ledger create", "ledger change-budget", "labels --records tickets.csv --count 1"):
+        status, _, err = made(*name.split())
+        assert (status, "Missing option" in err) == (2, True)
+
+
+# ---- in Python ---------------------------------------------------------------------------------------------
+
+
+def test_python_has_the_same(made: Run) -> None:
+    assert made("--version")[0] == 0
+    project = dpf.load("dpfewshot.toml")
+    assert len(project.records()) == 1500
+    assert isinstance(project.backend(), Desk)
+    with project.synthesizer() as synthesizer:
+        assert synthesizer.plan.epsilon == pytest.approx(2.0, abs=1e-3)
+        assert len(synthesizer.generate_all()) == 5
+    account = project.account()
+    assert account is not None
+    assert account.spent.epsilon == pytest.approx(2.0, abs=1e-3)
+    assert (account.unit, account.budget) == ("customer_id", project.budget)
+
+
+def test_no_error_holds_the_records(made: Run) -> None:
+    assert made("--version")[0] == 0
+    edit(shots="shots = 1\nprompts_per_draw = 2000")
+    with pytest.raises(dpf.InvalidPlan, match="2000 is above the population") as caught:
+        dpf.load().synthesizer()
+    held = [one for frame in caught.traceback for one in frame.frame.f_locals.values()]
+    assert held
+    assert not any(isinstance(one, Records) for one in held)
+
+
+@pytest.mark.parametrize("section", ["task", "records", "budget"])
+def test_python_asks_for_what_a_synthesizer_needs(made: Run, section: str) -> None:
+    assert made("--version")[0] == 0
+    text = Path(FILE_NAME).read_text()
+    before, _, rest = text.partition(f"[{section}]")
+    Path(FILE_NAME).write_text(before + rest[rest.index("\n\n[") :])
+    with pytest.raises(dpf.InvalidPlan, match=rf"dpfewshot.toml: \[{section}\]"):
+        dpf.load()
+
+
+def test_the_repr_has_no_password(made: Run) -> None:
+    assert made("--version")[0] == 0
+    edit(ledger='ledger = "postgresql+psycopg://me:swordfish@host/db"')
+    assert "swordfish" not in repr(dpf.load())
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "line", "says"),
+    [
+        ("shots", "shotz = 1", "'shotz': unknown key; [settings] has 'labels', 'shots'"),
+        ("shots", "epsilon = 1", "'epsilon': unknown key; [settings]"),
+        ("name", 'title = "x"', "'title': unknown key; [task] has 'name'"),
+        ("shots", 'shots = "1"', "'shots': must be a whole number"),
+        ("shots", "shots = 1.5", "'shots': '1.5' is not a valid integer"),
+        ("shots", "shots = true", "'shots': 'True' is not a valid integer"),
+        ("shots", 'labels = "Refund"', "'labels': must be a list of strings"),
+        ("create", "create = 1", "'create': must be true or false"),
+        ("dataset", "dataset = 5", "'dataset': must be a string"),
+        ("model", "model = true", "'model': must be a string"),
+        ("chosen", "chosen = 4", "'chosen': must be a string"),
+        ("epsilon", 'epsilon = "much"', "'epsilon': 'much' is neither a finite number nor the word inf"),
+        ("epsilon", "epsilon = 0", "'epsilon': epsilon must be a positive number"),
+        ("delta", "delta = 1", "'delta': delta must lie between 0 and 1"),
+        ("ledger", "", "'dataset': --dataset needs --ledger"),
+        ("epsilon", "epsilon = inf", "'ledger': a ledger counts nothing at epsilon = inf"),
+        ("shots", 'labels = ["Refunds"]', "'labels': task 'tickets' has no such label"),
+        ("shots", 'mechanism = "oracle"', "'mechanism': 'oracle' is not one of"),
+        ("shots", 'mechanism = "invisible-ink"\nclip = 3', "'clip': invisible-ink has no clip"),
+        ("delta", "population = { Refund = 3 }", "'population': population"),
+        ("delta", "population = {}", "'population': must be left out"),
+        ("delta", 'population = { Refund = "3" }', "'population': must be a table"),
+        ("model", 'base_url = ["http://host/v1"]', "'base_url': --backend llama-cpp has no --base-url"),
+        (
+            "text_field",
+            'text_fields = ["Subject", "Body"]',
+            "'text': must be a table with a column for each of",
+        ),
+        (
+            "text_field",
+            'text_field = "Body:"',
+            "'text_field': the task's text_field must not end with a colon",
+        ),
+        ("labels", 'labels = ["Refund", "Refund"]', "'labels': the task's label 'Refund' is repeated"),
+    ],
+)
+def test_an_error_names_line_and_key(command: Run, key: str, line: str, says: str) -> None:
+    assert command("init", "tickets.csv", "--yes")[0] == 0
+    edit(**{key: line})
+    named, lines = says.split("'")[1], Path(FILE_NAME).read_text().splitlines()
+    wanted = next((one for one in line.splitlines() if one.startswith(f"{named} =")), f"{named} =")
+    place = next(number for number, one in enumerate(lines, start=1) if one.startswith(wanted))
+    for words in (("ledger", "show"), ("generate", "--epsilon", "1")):
+        status, out, err = command(*words)
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert err.startswith(f"dpfewshot: dpfewshot.toml, line {place}: {says}")
+    with pytest.raises(dpf.DPFewShotError, match=f"line {place}: '{named}': "):
+        dpf.load()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "[budget]\n[recods]\nrecords = 'x'\n",
+            "line 2: 'recods': unknown section; there are [task], [records]",
+        ),
+        ("\nepsilon = 2\n", "line 2: 'epsilon': unknown section"),
+        ("[task]\nname = 'x'\n", "line 1: [task] needs 'instruction'"),
+        ("[task.schema]\n'type' = 'object'\n[task.title]\n", "line 3: 'title': unknown key"),
+        ("[budget]\nepsilon = swordfish\n", "is not TOML (at line 2, column 11)"),
+    ],
+)
+def test_so_it_does_where_a_section_is_wrong(command: Run, text: str, says: str) -> None:
+    Path(FILE_NAME).write_text(text)
+    status, out, err = command("verify")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert says in err
+    assert "swordfish" not in err
+
+
+def test_several_text_fields_and_numbers_of_every_kind(made: Run) -> None:
+    edit(
+        text_field='text_fields = ["Subject", "Body"]',
+        text='text = { Subject = "topic", Body = "body" }',
+        delta="delta = 1e-6\npopulation = { Account = 300, Billing = 300, Delivery = 300, Refund = 300, "
+        "Technical = 300 }",
+        epsilon="epsilon = 3",
+        shots='labels = ["Refund"]\ntop_p = 1',
+        top_k='top_k = "all"',
+    )
+    assert made("--version")[0] == 0
+    project = dpf.load().project
+    assert project.data.text == {"Subject": "topic", "Body": "body"}
+    assert project.budget.population == dict.fromkeys(LABELS, 300)
+    assert (project.settings.labels, project.settings.top_k) == (("Refund",), "all")
+    assert (project.budget.epsilon, project.budget.delta, project.settings.top_p) == (3.0, 1e-6, 1.0)
