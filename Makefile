@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := $(wildcard csrc/*.p[yx]* csrc/*.h)
 
-.PHONY: demo test check fast vllm bench reproduce soak models utility peers site format update clean
+.PHONY: demo test check fast compiled vllm bench reproduce soak models utility peers site format update clean
 
 demo: .venv/demo
 	$(BIN)/dpfewshot demo
@@ -17,6 +17,10 @@ test: check
 # Most of the tests, in under two minutes on two idle cores.
 fast: .venv/dev
 	$(BIN)/pytest -n 2 -m "not model and not browser and not slow and not soak"
+
+# The tests of models again, on a llama.cpp that is compiled here in some minutes; `make test` runs the prebuilt one.
+compiled: .venv/compiled
+	$(COMPILED) $(BIN)/pytest -n 2 --dist loadfile -m "model and not browser and not soak" tests/backends tests/integration
 
 # Tests on a running vLLM, in an environment of its own (3.5 GB), which `make test` skips.
 # With a GPU: make vllm VLLM=vllm==0.33.0
@@ -99,9 +103,7 @@ endef
 BUILD := --build-constraint requirements/build.txt --no-deps
 LOCKED := $(BUILD) --require-hashes --requirement requirements
 
-# llama-cpp-python is compiled here, once, in some minutes; pip caches the result.
 .venv/demo: .venv/python requirements/build.txt requirements/demo.txt pyproject.toml build_backend.py $(CORE)
-	@echo "the first time, llama.cpp is compiled here, which takes about five minutes on two cores"
 	$(call install,demo,$(LOCKED)/demo.txt)
 	$(call install,dpfewshot,$(BUILD) --editable .)
 	@touch $@
@@ -110,6 +112,13 @@ LOCKED := $(BUILD) --require-hashes --requirement requirements
 .venv/dev: .venv/demo requirements/dev.txt
 	$(call install,dev,$(LOCKED)/dev.txt)
 	$(call install,torch,--group torch)
+	@touch $@
+
+# llama-cpp-python, in a folder beside the environment: `LlamaCpp` takes it where PYTHONPATH names the folder.
+COMPILED := PYTHONPATH=$(CURDIR)/.venv/llama-cpp
+.venv/compiled: .venv/dev requirements/compiled.txt
+	@echo "llama.cpp is compiled here, which takes about five minutes on two cores"
+	$(call install,llama-cpp-python,--upgrade --target .venv/llama-cpp $(LOCKED)/compiled.txt)
 	@touch $@
 
 .venv/release: .venv/python requirements/release.txt
@@ -124,6 +133,7 @@ update: .venv/release
 	$(LOCK) pyproject.toml --extra dev --group model --group torch --no-emit-package torch \
 	  --constraints requirements/build.txt --output-file requirements/dev.txt
 	$(LOCK) pyproject.toml --extra demo --group model --constraints requirements/dev.txt --output-file requirements/demo.txt
+	$(LOCK) --group compiled --constraints requirements/dev.txt --output-file requirements/compiled.txt
 	$(LOCK) --group release --constraints requirements/dev.txt --output-file requirements/release.txt
 	@echo "now run: make test"
 
