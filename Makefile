@@ -5,6 +5,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := $(wildcard csrc/*.p[yx]* csrc/*.h)
 
+# What runs on llama-cpp-python, which is compiled into a folder beside the environment; else `LlamaCpp` is prebuilt.
+COMPILED := PYTHONPATH=$(CURDIR)/.venv/llama-cpp
+
 .PHONY: demo test check fast compiled vllm bench reproduce soak models utility peers site format update clean
 
 demo: .venv/demo
@@ -60,18 +63,18 @@ models: .venv/dev
 # Accuracy on the papers' five tasks, into docs/results/utility.md. Takes hours; an interrupted run resumes.
 # DATA=folder of the data sets; STORE=folder outside of the project for the demonstrations.
 WRITER := models/gemma-3-270m-q4_k_m.gguf
-utility: models
-	$(BIN)/python -m bench.utility $(DATA) $(STORE)
-	$(BIN)/python -m bench.utility $(DATA) $(STORE) --user qwen
-	$(BIN)/python -m bench.utility $(DATA) $(STORE) --certified $(WRITER)
-	for n in 300 1000 5000; do $(BIN)/python -m bench.utility $(DATA) $(STORE) --task agnews --records $$n; done
+utility: models .venv/compiled
+	$(COMPILED) $(BIN)/python -m bench.utility $(DATA) $(STORE)
+	$(COMPILED) $(BIN)/python -m bench.utility $(DATA) $(STORE) --user qwen
+	$(COMPILED) $(BIN)/python -m bench.utility $(DATA) $(STORE) --certified $(WRITER)
+	for n in 300 1000 5000; do $(COMPILED) $(BIN)/python -m bench.utility $(DATA) $(STORE) --task agnews --records $$n; done
 	$(BIN)/python -m bench.pages
 	$(BIN)/python -m bench.readme
 
 # Peers beside dpfewshot, into docs/comparison.md. Takes about an hour on two idle cores; what was measured is kept.
 # DATA as above; STORE=folder outside of the project for the peers' environment and the demonstrations.
-peers: models .venv/bench
-	$(BIN)/python -m bench.peers $(DATA) $(STORE)
+peers: models .venv/compiled .venv/bench
+	$(COMPILED) $(BIN)/python -m bench.peers $(DATA) $(STORE)
 	$(BIN)/python -m bench.readme
 
 # The documentation as a site, into build/site; a server (`python -m http.server -d build/site`) makes its search work.
@@ -114,8 +117,6 @@ LOCKED := $(BUILD) --require-hashes --requirement requirements
 	$(call install,torch,--group torch)
 	@touch $@
 
-# llama-cpp-python, in a folder beside the environment: `LlamaCpp` takes it where PYTHONPATH names the folder.
-COMPILED := PYTHONPATH=$(CURDIR)/.venv/llama-cpp
 .venv/compiled: .venv/dev requirements/compiled.txt
 	@echo "llama.cpp is compiled here, which takes about five minutes on two cores"
 	$(call install,llama-cpp-python,--upgrade --target .venv/llama-cpp $(LOCKED)/compiled.txt)
