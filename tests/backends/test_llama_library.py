@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import platform
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,9 +38,16 @@ def test_without_a_compiled_library_the_prebuilt_one_is_taken():
 
 
 @pytest.mark.usefixtures("without_compiled")
+def test_a_compiled_library_that_lacks_a_function_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "llama_cpp", SimpleNamespace(__version__="0.9"))
+    with pytest.raises(BackendError, match=r"llama-cpp-python 0\.9 has no llama_\w+: .*'\.\[llama-cpp\]'"):
+        library.load_library()
+
+
+@pytest.mark.usefixtures("without_compiled")
 def test_another_version_of_the_wheel_is_refused(monkeypatch):
     monkeypatch.setattr(library, "FITTING", "2027.1.1")
-    with pytest.raises(BackendError, match=r"xllamacpp 2026\.\S+ is not .*install xllamacpp==2027\.1\.1"):
+    with pytest.raises(BackendError, match=r"xllamacpp 2026\.\S+ is not .*knows, 2027\.1\.1: .*'\.\[demo\]'"):
         library.load_library()
 
 

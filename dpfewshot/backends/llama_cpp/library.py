@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any, Final, TypeAlias
 
 from dpfewshot.backends.machine import short_spin
-from dpfewshot.errors import BackendError, MissingExtra
+from dpfewshot.errors import INSTALL, BackendError, MissingExtra
 
 WHEEL = "xllamacpp"
 """The package with a prebuilt library."""
@@ -219,8 +219,11 @@ def _compiled() -> Library | None:
         raise BackendError(
             "llama-cpp-python is installed, but its shared library does not load: install it again"
         ) from error
-    folder = Path(llama_cpp.__file__).parent / "lib"
     names = (*FUNCTIONS, *_STATED, *_QUANTIZING)
+    if missing := [name for name in names if not hasattr(llama_cpp, name)]:
+        how = INSTALL.format(extra="llama-cpp")
+        raise BackendError(f"llama-cpp-python {llama_cpp.__version__} has no {missing[0]}: {how}")
+    folder = Path(llama_cpp.__file__).parent / "lib"
     return Library(
         name=f"llama-cpp-python {llama_cpp.__version__}, compiled",
         files=tuple(sorted(path for path in folder.glob("*") if path.is_file())),
@@ -257,8 +260,8 @@ def _prebuilt() -> Library:
 
 def _unfit(version: str) -> BackendError:
     return BackendError(
-        f"{WHEEL} {version} is not the prebuilt llama.cpp that this version of dpfewshot knows: install "
-        f"{WHEEL}=={FITTING}, or compile llama-cpp-python"
+        f"{WHEEL} {version} is not the prebuilt llama.cpp that this version of dpfewshot knows, {FITTING}: "
+        f"{INSTALL.format(extra='demo')}"
     )
 
 
