@@ -5,7 +5,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := $(wildcard csrc/*.p[yx]* csrc/*.h)
 
-.PHONY: demo test check fast vllm bench reproduce soak models utility peers site format update clean
+# What runs on llama-cpp-python, which is compiled into a folder beside the environment; else `LlamaCpp` is prebuilt.
+COMPILED := PYTHONPATH=$(CURDIR)/.venv/llama-cpp
+
+.PHONY: demo test check fast compiled vllm bench reproduce soak models utility peers site format update clean
 
 demo: .venv/demo
 	$(BIN)/dpfewshot demo
@@ -17,6 +20,10 @@ test: check
 # Most of the tests, in under two minutes on two idle cores.
 fast: .venv/dev
 	$(BIN)/pytest -n 2 -m "not model and not browser and not slow and not soak"
+
+# The tests of models again, on a llama.cpp that is compiled here in some minutes; `make test` runs the prebuilt one.
+compiled: .venv/compiled
+	$(COMPILED) $(BIN)/pytest -n 2 --dist loadfile -m "model and not browser and not soak" tests/backends tests/integration
 
 # Tests on a running vLLM, in an environment of its own (3.5 GB), which `make test` skips.
 # With a GPU: make vllm VLLM=vllm==0.33.0
@@ -56,18 +63,18 @@ models: .venv/dev
 # Accuracy on the papers' five tasks, into docs/results/utility.md. Takes hours; an interrupted run resumes.
 # DATA=folder of the data sets; STORE=folder outside of the project for the demonstrations.
 WRITER := models/gemma-3-270m-q4_k_m.gguf
-utility: models
-	$(BIN)/python -m bench.utility $(DATA) $(STORE)
-	$(BIN)/python -m bench.utility $(DATA) $(STORE) --user qwen
-	$(BIN)/python -m bench.utility $(DATA) $(STORE) --certified $(WRITER)
-	for n in 300 1000 5000; do $(BIN)/python -m bench.utility $(DATA) $(STORE) --task agnews --records $$n; done
+utility: models .venv/compiled
+	$(COMPILED) $(BIN)/python -m bench.utility $(DATA) $(STORE)
+	$(COMPILED) $(BIN)/python -m bench.utility $(DATA) $(STORE) --user qwen
+	$(COMPILED) $(BIN)/python -m bench.utility $(DATA) $(STORE) --certified $(WRITER)
+	for n in 300 1000 5000; do $(COMPILED) $(BIN)/python -m bench.utility $(DATA) $(STORE) --task agnews --records $$n; done
 	$(BIN)/python -m bench.pages
 	$(BIN)/python -m bench.readme
 
 # Peers beside dpfewshot, into docs/comparison.md. Takes about an hour on two idle cores; what was measured is kept.
 # DATA as above; STORE=folder outside of the project for the peers' environment and the demonstrations.
-peers: models .venv/bench
-	$(BIN)/python -m bench.peers $(DATA) $(STORE)
+peers: models .venv/compiled .venv/bench
+	$(COMPILED) $(BIN)/python -m bench.peers $(DATA) $(STORE)
 	$(BIN)/python -m bench.readme
 
 # The documentation as a site, into build/site; a server (`python -m http.server -d build/site`) makes its search work.
@@ -99,9 +106,7 @@ endef
 BUILD := --build-constraint requirements/build.txt --no-deps
 LOCKED := $(BUILD) --require-hashes --requirement requirements
 
-# llama-cpp-python is compiled here, once, in some minutes; pip caches the result.
 .venv/demo: .venv/python requirements/build.txt requirements/demo.txt pyproject.toml build_backend.py $(CORE)
-	@echo "the first time, llama.cpp is compiled here, which takes about five minutes on two cores"
 	$(call install,demo,$(LOCKED)/demo.txt)
 	$(call install,dpfewshot,$(BUILD) --editable .)
 	@touch $@
@@ -110,6 +115,11 @@ LOCKED := $(BUILD) --require-hashes --requirement requirements
 .venv/dev: .venv/demo requirements/dev.txt
 	$(call install,dev,$(LOCKED)/dev.txt)
 	$(call install,torch,--group torch)
+	@touch $@
+
+.venv/compiled: .venv/dev requirements/compiled.txt
+	@echo "llama.cpp is compiled here, which takes about five minutes on two cores"
+	$(call install,llama-cpp-python,--upgrade --target .venv/llama-cpp $(LOCKED)/compiled.txt)
 	@touch $@
 
 .venv/release: .venv/python requirements/release.txt
@@ -124,6 +134,7 @@ update: .venv/release
 	$(LOCK) pyproject.toml --extra dev --group model --group torch --no-emit-package torch \
 	  --constraints requirements/build.txt --output-file requirements/dev.txt
 	$(LOCK) pyproject.toml --extra demo --group model --constraints requirements/dev.txt --output-file requirements/demo.txt
+	$(LOCK) --group compiled --constraints requirements/dev.txt --output-file requirements/compiled.txt
 	$(LOCK) --group release --constraints requirements/dev.txt --output-file requirements/release.txt
 	@echo "now run: make test"
 

@@ -10,6 +10,7 @@ are otherwise idle; progress goes to standard error. The exit status is 1 if a t
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import statistics
 import subprocess
@@ -27,6 +28,7 @@ from typing import Any
 import dpfewshot as dpf
 from bench.asking import LABELS, InProcess, Inputs, Server, Step
 from dpfewshot.backends import LlamaCpp, PromptBlock, packaged_model_path
+from dpfewshot.backends.conformance import random_tokens
 from dpfewshot.backends.protocol import Logprobs, Tokens
 
 SHORT, LONG = 15, 40
@@ -211,7 +213,7 @@ class Clock:
 
 
 class TimedLibrary:
-    """The `llama_cpp` module, with a clock on the functions that evaluate."""
+    """llama.cpp's functions, with a clock on those that evaluate."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -248,7 +250,7 @@ class TimedLlamaCpp(LlamaCpp):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(packaged_model_path(), **settings)
-        self._model.library = self.library = TimedLibrary(self._model.library)
+        self._model.library = self.library = TimedLibrary(self._model.library)  # type: ignore[assignment]  # timed
         self.clock = Clock()
 
     def open_block(  # type: ignore[override]  # the block is timed
@@ -379,6 +381,87 @@ def gigabytes(setting: Setting) -> float:
     return float(subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True).stdout)  # noqa: S603
 
 
+# The two libraries of llama.cpp
+
+COMPILED = Path(".venv/llama-cpp").resolve()
+"""Where `make compiled` puts llama-cpp-python."""
+
+LIBRARIES = (("prebuilt", "file"), ("compiled", "file"), ("compiled", "bf16"))
+"""A library and the form of its weights. The first is what the others are compared with."""
+
+READ, STEPPED = 64, 16
+"""Tokens of the prompt that is read, and streams that then take a step together."""
+
+
+def measure_library(which: str, weights: str) -> None:
+    """For each line of input, prints the processor seconds of a prompt and of a step, on one thread."""
+    if which == "prebuilt":
+        sys.modules["llama_cpp"] = None  # type: ignore[assignment]  # as where it is not installed
+    from dpfewshot.backends.llama_cpp.model import LlamaModel
+
+    with ExitStack() as stack:
+        model = stack.enter_context(closing(LlamaModel(packaged_model_path(), 1, weights=weights)))
+        if model.library.converts != (which == "compiled"):
+            raise SystemExit("llama-cpp-python is not installed: make compiled")
+        streams = stack.enter_context(closing(model.open_streams(STEPPED, 256, 1)))
+        prompt = random_tokens("library", READ, model.vocabulary_size)
+        for stream in range(STEPPED):
+            streams.extend(stream, 0, prompt)
+        print(model.library.name, flush=True)
+        for _ in sys.stdin:
+            times = [time.process_time()]
+            streams.rewind(0, 0)
+            streams.extend(0, 0, prompt)
+            times.append(time.process_time())
+            streams.step(0, prompt[:STEPPED], [READ] * STEPPED, STEPPED)
+            times.append(time.process_time())
+            for stream in range(STEPPED):
+                streams.rewind(stream, READ)
+            print(times[1] - times[0], times[2] - times[1], flush=True)
+
+
+def libraries(options: argparse.Namespace) -> Iterator[str]:
+    """Both libraries of llama.cpp, taking turns; processor seconds, which neighbours change little."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(COMPILED), os.environ.get("PYTHONPATH", "")]),
+    }
+    with ExitStack() as stack:
+        running = []
+        for which, weights in LIBRARIES:
+            command = [sys.executable, "-m", "bench.backends", "library", which, weights]
+            program = subprocess.Popen(  # noqa: S603
+                command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            )
+            running.append(stack.enter_context(program))
+        names = [_line(program) for program in running]
+        rounds = [[_asked(program) for program in running] for _ in range(1 + 8 * options.rounds)][1:]
+        for program in running:
+            program.stdin.close()  # type: ignore[union-attr]  # a pipe
+    yield "| library | weights | a prompt of 64 tokens, s | times the first | a step of 16 prompts, s | times the first |"
+    yield "|---|---|---|---|---|---|"
+    for place, (name, (_, weights)) in enumerate(zip(names, LIBRARIES, strict=True)):
+        cells = []
+        for kind in (0, 1):
+            cells.append(spread([one[place][kind] for one in rounds]))
+            cells.append(spread([one[place][kind] / one[0][kind] for one in rounds]))
+        yield f"| {name} | {weights} | {' | '.join(cells)} |"
+    yield ""
+
+
+def _line(program: subprocess.Popen[str]) -> str:
+    line: str = program.stdout.readline()  # type: ignore[union-attr]  # a pipe
+    if not line:
+        raise SystemExit("a library of llama.cpp could not be measured: make compiled")
+    return line.strip()
+
+
+def _asked(program: subprocess.Popen[str]) -> tuple[float, float]:
+    program.stdin.write("\n")  # type: ignore[union-attr]  # a pipe
+    first, second = map(float, _line(program).split())
+    return first, second
+
+
 # Sections
 
 
@@ -411,7 +494,7 @@ def memory(_: argparse.Namespace) -> Iterator[str]:
     yield ""
 
 
-SECTIONS = {"speed": speed, "rest": rest, "memory": memory}
+SECTIONS = {"speed": speed, "libraries": libraries, "rest": rest, "memory": memory}
 
 
 def main() -> int:
@@ -433,5 +516,7 @@ def main() -> int:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["memory of"]:
         use(SETTINGS[int(sys.argv[2])])
+    elif sys.argv[1:2] == ["library"]:
+        measure_library(*sys.argv[2:])
     else:
         sys.exit(main())

@@ -117,7 +117,7 @@ def conversation(template: str | None, contents: Sequence[str], *, bos: str, eos
     try:
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError as error:
-        raise MissingExtra("a chat template", "llama-cpp") from error
+        raise MissingExtra("a chat template", "demo") from error
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )

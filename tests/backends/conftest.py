@@ -1,4 +1,4 @@
-"""Fixtures of backends on scripted servers."""
+"""Fixtures of backends: scripted servers, and the library of llama.cpp that converts weights."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from dpfewshot.backends import OpenAICompatible
+from dpfewshot.backends.llama_cpp.library import load_library
 from dpfewshot.backends.servers import client
 from tests.support import inside
 from tests.support.servers import scripted
@@ -38,3 +39,12 @@ def connect():
             return backend
 
         yield connected
+
+
+@pytest.fixture
+def converting():
+    """The library of llama.cpp; skips, aloud, where it is the prebuilt one, which cannot convert weights."""
+    library = load_library()
+    if not library.converts:
+        pytest.skip("the prebuilt llama.cpp converts no weights; `make compiled` runs this")
+    return library

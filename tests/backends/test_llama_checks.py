@@ -18,9 +18,6 @@ from tests.support import inside
 from tests.support.blocks import answers, same_bits
 from tests.support.llama_prompts import backend, prefix, short_prompts, suffixes
 
-pytest.importorskip("llama_cpp", exc_type=ImportError)
-
-
 SETTINGS = {"context_tokens": 128, "kept_prompts": 7, "decode_batch": 8, "threads": 1, "weights": "file"}
 STEP = KVStreams.step
 

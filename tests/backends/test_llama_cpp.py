@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpfewshot.backends import LlamaCpp, conformance, packaged_model_path
-from dpfewshot.backends.llama_cpp.model import load_library
+from dpfewshot.backends.llama_cpp.library import load_library
 from dpfewshot.errors import BackendError
 from tests.support import inside, llama_prompts
 from tests.support.blocks import answers, same_bits

@@ -16,7 +16,7 @@ from dpfewshot.backends.factory import making_for_worker
 from dpfewshot.backends.llama_cpp import backend as llama_cpp
 from dpfewshot.backends.llama_cpp import fastest, model
 from dpfewshot.backends.llama_cpp.model import FILE, FILE_TYPES, converted
-from dpfewshot.errors import BackendError
+from dpfewshot.errors import BackendError, MissingExtra
 
 PROMPTS = ["The capital of France is", "Rome", "What country did Ponce de Leon come from ?"]
 
@@ -35,6 +35,7 @@ def after_a_step(backend, suffixes):
 
 
 @pytest.mark.model
+@pytest.mark.usefixtures("converting")
 def test_converted_weights_are_the_same_model_and_leave_no_file(temporary):
     settings = {"context_tokens": 256, "kept_prompts": 7, "decode_batch": 8, "threads": 1}
     with LlamaCpp(packaged_model_path(), weights="file", **settings) as plain:
@@ -58,10 +59,20 @@ def library_that_writes(content, status=0):
         return status
 
     return SimpleNamespace(
+        converts=True,
         llama_model_quantize_default_params=Parameters,
         llama_model_quantize=quantize,
         **dict.fromkeys(FILE_TYPES.values(), 1),
     )
+
+
+def test_a_library_that_cannot_convert_says_which_one_can():
+    library = SimpleNamespace(converts=False)
+    with (
+        pytest.raises(MissingExtra, match=r"weights='f16' needs .*pip install '\.\[llama-cpp\]'"),
+        converted(library, Path("m.gguf"), "f16"),
+    ):
+        pass
 
 
 def test_a_failed_conversion_says_what_to_check(temporary):
@@ -116,6 +127,7 @@ class Machine:
     ) -> None:
         self.measured: list[str] = []
         self.seconds = seconds
+        monkeypatch.setattr(fastest, "load_library", lambda: SimpleNamespace(converts=True))
         monkeypatch.setattr(fastest, "LlamaModel", self.load)
         monkeypatch.setattr(fastest, "_seconds", lambda model: self.seconds[model.form])
         monkeypatch.setattr(fastest, "usable_memory", lambda: memory)
@@ -165,6 +177,13 @@ def test_weights_that_no_longer_convert_stay_as_in_the_file(
         assert fastest.load_fastest(path, 2, FACTS).weights == FILE
 
 
+def test_a_library_that_cannot_convert_measures_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, {"file": 1.0, "f16": 0.5})
+    monkeypatch.setattr(fastest, "load_library", lambda: SimpleNamespace(converts=False))
+    assert fastest.load_fastest(path, 2, FACTS).weights == FILE
+    assert machine.measured == [FILE], "the model that is returned"
+
+
 def test_a_worker_takes_its_callers_form_and_measures_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,7 +202,7 @@ def test_a_split_model_is_all_of_its_files(path: Path, monkeypatch: pytest.Monke
     machine = Machine(monkeypatch, dict.fromkeys(["file", *FILE_TYPES], 1.0))
     fastest.fastest_weights(first, 2, FACTS)
     assert machine.measured == ["file", "bf16", "f16"], "the file has two bytes a weight"
-    library = SimpleNamespace(__file__=str(path), __version__="1", llama_print_system_info=lambda: b"")
+    library = SimpleNamespace(files=(path,), name="1", llama_print_system_info=lambda: b"")
     monkeypatch.setattr(llama_cpp, "load_library", lambda: library)
     before = llama_cpp.build_facts(first)["model"]
     second.write_bytes(b"another".ljust(WEIGHTS))

@@ -39,9 +39,8 @@ def test_the_smaller_of_both_counts(
 @pytest.mark.parametrize("own", [None, "7"])
 def test_threads_of_llama_cpp_sleep_early_unless_the_user_says_otherwise(own: str | None) -> None:
     """libgomp itself says what it has read; the variable is gone afterwards."""
-    pytest.importorskip("llama_cpp", exc_type=ImportError)
     program = (
-        "from dpfewshot.backends.llama_cpp.model import load_library; load_library(); import os; "
+        "from dpfewshot.backends.llama_cpp.library import load_library; load_library(); import os; "
         "print(os.environ.get('GOMP_SPINCOUNT'))"
     )
     environment = {name: value for name, value in os.environ.items() if name[:5] not in ("GOMP_", "OMP_W")}

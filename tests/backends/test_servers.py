@@ -295,17 +295,13 @@ def test_closing_ends_what_is_under_way(proxy, prompts, faults):
         release.set()
 
 
-def test_a_float32_model_has_the_probabilities_of_the_same_model_in_process(tmp_path):
+def test_a_float32_model_has_the_probabilities_of_the_same_model_in_process(tmp_path, converting):
     """Quantised kernels differ by 0.04 to 0.09 from build to build; in float32 only rounding is left."""
-    import llama_cpp
-
     path = tmp_path / "float32.gguf"
-    parameters = llama_cpp.llama_model_quantize_default_params()
+    parameters = converting.llama_model_quantize_default_params()
     parameters.ftype, parameters.allow_requantize, parameters.nthread = 0, True, 2
-    assert (
-        llama_cpp.llama_model_quantize(str(packaged_model_path()).encode(), str(path).encode(), parameters)
-        == 0
-    )
+    whole = str(packaged_model_path()).encode()
+    assert converting.llama_model_quantize(whole, str(path).encode(), parameters) == 0
     with LlamaCpp(path, threads=1) as local, llama_server(path) as url:
         prompts = [local.tokenize(text) for text in ("The capital of France is", PROMPT)]
         with OpenAICompatible(url, "smollm2", verify=False) as served:

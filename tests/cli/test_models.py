@@ -177,6 +177,37 @@ def test_doctor_passes_a_sound_backend_of_ones_own(capfd: pytest.CaptureFixture[
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    ("converts", "flags", "says"),
+    [
+        (True, "avx2 avx512_bf16", "this one, which is faster than the prebuilt one"),
+        (
+            False,
+            "avx2 avx512_bf16",
+            "this one; a compiled one reads prompts about twice as fast on this processor: ",
+        ),
+        (False, "avx2", "this one; a compiled one may read prompts faster on this processor: "),
+    ],
+)
+def test_doctor_names_the_library_of_llama_cpp_and_the_faster_one(
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    converts: bool,
+    flags: str,
+    says: str,
+) -> None:
+    library = SimpleNamespace(name="this one", converts=converts)
+    monkeypatch.setattr("dpfewshot.backends.llama_cpp.library.load_library", lambda: library)
+    monkeypatch.setattr("dpfewshot.backends.machine.processor", lambda: flags)
+    letters = [*map(chr, range(32, 127)), "\n"]
+    sound = Scripted(letters, lambda _: [1 / 96] * 96)
+    monkeypatch.setattr("dpfewshot.cli.doctor.open_backend", lambda *_, **__: sound)
+    assert run(["doctor"]) == 0
+    out = capfd.readouterr().out
+    assert f"ok   llama.cpp: {says}" in out
+    assert ("pip install '.[llama-cpp]'" in out) is not converts
+
+
 def test_doctor_names_a_leaky_server_and_says_how_to_start_it(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["doctor", "--backend", "own_backends:Leaky"]) == 2
     out = capfd.readouterr().out

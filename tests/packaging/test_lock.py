@@ -19,6 +19,7 @@ LOCKS = {
     "pip": (None, ["pip"]),
     "build": (None, ["build"]),
     "demo": ("demo", ["model"]),
+    "compiled": (None, ["compiled"]),
     "dev": ("dev", ["model", "torch"]),
     "release": (None, ["release"]),
 }
@@ -104,6 +105,7 @@ def test_the_demo_has_no_client_of_a_service():
 
 def test_what_stands_twice_is_the_same():
     assert set(ASKED["build-system"]["requires"]) <= set(GROUPS["build"])
+    assert ASKED["project"]["optional-dependencies"]["llama-cpp"] == GROUPS["compiled"]
     stated = {f"{each['name']}=={each['version']}" for each in ASKED["tool"]["uv"]["dependency-metadata"]}
     assert stated == {*GROUPS["model"], *GROUPS["torch"]}
 

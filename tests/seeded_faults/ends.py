@@ -118,6 +118,13 @@ ENDS = (
         "tests/prompts/test_chat.py",
     ),
     Fault(
+        "dpfewshot/backends/llama_cpp/library.py",
+        "return bytes(returned) == bytes(expected)",
+        "return bytes(returned)[:16] == bytes(expected)[:16]",
+        "a prebuilt llama.cpp with other structs is not called",
+        "tests/backends/test_llama_library.py",
+    ),
+    Fault(
         "dpfewshot/backends/llama_cpp/model.py",
         "return self._tokens(text, special=False)",
         "return self._tokens(text, special=True)",

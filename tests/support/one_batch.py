@@ -23,7 +23,7 @@ class OneBatch:
 
     def next_token_logprobs(self, prompts, support=None):
         library, batch = self._library, self._batch
-        library.llama_memory_clear(library.llama_get_memory(self._context), True)
+        library.llama_memory_seq_rm(library.llama_get_memory(self._context), -1, -1, -1)
         last, count = [], 0
         for sequence, prompt in enumerate(prompts):
             for position, token in enumerate(prompt):

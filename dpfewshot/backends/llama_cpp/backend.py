@@ -15,7 +15,8 @@ from dpfewshot import __version__
 from dpfewshot.backends import conformance
 from dpfewshot.backends.llama_cpp.fastest import load_fastest
 from dpfewshot.backends.llama_cpp.files import check_file, local_file, shards_of
-from dpfewshot.backends.llama_cpp.model import AUTO, FILE, LlamaModel, load_library
+from dpfewshot.backends.llama_cpp.library import load_library
+from dpfewshot.backends.llama_cpp.model import AUTO, FILE, LlamaModel
 from dpfewshot.backends.machine import (
     Facts,
     digest_of,
@@ -44,7 +45,7 @@ TURNS: Final = 4
 
 
 class LlamaCpp(StreamBackend[LlamaModel]):
-    """A GGUF model, evaluated by llama.cpp through llama-cpp-python's low-level functions.
+    """A GGUF model, evaluated by llama.cpp: llama-cpp-python's where it is installed, else xllamacpp's.
 
     A prompt is evaluated in a decode call of its own, in its own key-value stream, after a copy of the
     public prefix: by construction, its answer is a function of that prompt, the prefix and these settings.
@@ -74,7 +75,8 @@ class LlamaCpp(StreamBackend[LlamaModel]):
             is loaded, which takes seconds, one or two bytes of memory per weight, and as much temporary disk
             space. Some quantised types, such as Q4_1, have no fast kernels for whole prompts. "auto" takes
             the form that reads prompts fastest on this machine, measured when it first loads this file
-            (`fastest.fastest_weights`); in a worker the caller's form; on a GPU, "file".
+            (`fastest.fastest_weights`); in a worker the caller's form; on a GPU, "file". Only
+            llama-cpp-python converts: with xllamacpp, "auto" is "file".
 
     Attributes:
         weights: the form of the weights.
@@ -90,7 +92,8 @@ class LlamaCpp(StreamBackend[LlamaModel]):
     Loading silences llama.cpp's own log for the whole process. One call computes at a time; threads wait.
 
     Raises:
-        MissingExtra: llama-cpp-python is not installed, or huggingface_hub for a name on the hub.
+        MissingExtra: no library of llama.cpp is installed, or not one that converts weights, or not
+            huggingface_hub for a name on the hub.
         BackendError: the file does not exist or holds no usable model, the hub or Ollama does not have it, or
             a setting is out of its range.
     """
@@ -211,13 +214,12 @@ class LlamaCpp(StreamBackend[LlamaModel]):
 def build_facts(path: Path) -> Facts:
     """Return what a verdict depends on beside the settings: file, build of llama.cpp, processor."""
     library = load_library()
-    libraries = sorted((Path(library.__file__).parent / "lib").glob("*"))
     return {
         "check": VERSION,
         "package": __version__,
         "model": digest_of(*shards_of(path)),
-        "llama_cpp": library.__version__,
-        "build": digest_of(*(path for path in libraries if path.is_file())),
+        "llama_cpp": library.name,
+        "build": digest_of(*library.files),
         "system": library.llama_print_system_info().decode(),
         "processor": processor(),
         "environment": steering_variables(),

@@ -12,6 +12,7 @@ from typing import Final
 from dpfewshot.backends.conformance import random_tokens
 from dpfewshot.backends.factory import weights_for_worker
 from dpfewshot.backends.llama_cpp.files import shards_of
+from dpfewshot.backends.llama_cpp.library import load_library
 from dpfewshot.backends.llama_cpp.model import CELL_BLOCK, FILE, FILE_TYPES, KVStreams, LlamaModel
 from dpfewshot.backends.machine import Facts, keep_verdict, kept_verdict, usable_memory
 from dpfewshot.backends.streams.threads import lanes_of, side_by_side
@@ -39,15 +40,15 @@ _ROUNDS = 5
 def load_fastest(path: Path, threads: int, facts: Facts) -> LlamaModel:
     """Load a model with the form that `fastest_weights` returns, or in a worker with the caller's.
 
-    If the weights cannot be converted now, they stay as in the file, with a warning. A worker's must be the
-    caller's.
+    A library that cannot convert weights leaves them as in the file. If it could, but not now, they stay so
+    with a warning. A worker's must be the caller's.
 
     Raises:
         BackendError: the file holds no usable model, or cannot be converted to the caller's form.
     """
     if (given := weights_for_worker()) is not None:
         return LlamaModel(path, threads, weights=given)
-    form = fastest_weights(path, threads, facts)
+    form = fastest_weights(path, threads, facts) if load_library().converts else FILE
     try:
         return LlamaModel(path, threads, weights=form)
     except BackendError as error:

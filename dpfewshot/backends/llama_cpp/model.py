@@ -1,4 +1,4 @@
-"""A GGUF model, its vocabulary and its contexts, through the low-level functions of llama-cpp-python."""
+"""A GGUF model, its vocabulary and its contexts, through llama.cpp's functions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final, TypeAlias
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot.backends.llama_cpp.files import check_file
-from dpfewshot.backends.machine import short_spin
+from dpfewshot.backends.llama_cpp.library import Library, load_library
 from dpfewshot.backends.protocol import Tokens
 from dpfewshot.backends.streams.backend import Columns
 from dpfewshot.backends.text import conversation
@@ -50,34 +49,6 @@ UBATCH = 512
 Row: TypeAlias = NDArray[np.float32]
 """The logits of one prompt: a view, which the next call overwrites."""
 
-# llama.cpp logs paths and, at some levels, prompt text. What drops a message is native code, without
-# effect: Python code would raise a pending KeyboardInterrupt, which ctypes swallows.
-_drop_message = ctypes.cast(
-    ctypes.CDLL(None).abs, ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-)
-
-
-@cache
-def load_library() -> Any:
-    """Import `llama_cpp`, and silence llama.cpp's own log for the whole process.
-
-    Raises:
-        MissingExtra: llama-cpp-python is not installed.
-        BackendError: its shared library does not load.
-    """
-    try:
-        with short_spin():
-            import llama_cpp
-    except ImportError as error:
-        raise MissingExtra("LlamaCpp", "llama-cpp") from error
-    except (OSError, RuntimeError) as error:
-        raise BackendError(
-            "llama-cpp-python is installed, but its shared library does not load: install it again"
-        ) from error
-    llama_cpp.llama_log_set(_drop_message, None)
-    llama_cpp.llama_backend_init()
-    return llama_cpp
-
 
 class LlamaModel:
     """A GGUF model in memory.
@@ -89,14 +60,14 @@ class LlamaModel:
         weights: the form to convert the weights to, see `converted`.
 
     Attributes:
-        library: the `llama_cpp` module.
+        library: llama.cpp's functions.
         handle: the `llama_model` pointer; None once closed.
         weight_count: the number of weights.
         on_gpu: whether some layers are on a GPU.
         vocabulary_size, end_token_ids, bos, longest, most_streams: see `StreamModel`.
 
     Raises:
-        MissingExtra: llama-cpp-python is not installed.
+        MissingExtra: no library of llama.cpp is installed, or not one that converts weights.
         BackendError: the file does not exist, is not GGUF or holds a model that this backend cannot evaluate;
             or this build of llama.cpp cannot use a GPU and `gpu_layers` is not 0.
     """
@@ -207,18 +178,19 @@ class LlamaModel:
 
 
 @contextmanager
-def converted(library: Any, path: Path, weights: str) -> Iterator[Path]:
+def converted(library: Library, path: Path, weights: str) -> Iterator[Path]:
     """Yield a temporary GGUF file of the same model with its weights converted.
 
     The file is gone on exit, and on Linux if the process is killed, too. A model loaded from it stays usable:
     its pages remain mapped.
 
     Args:
-        library: the `llama_cpp` module.
+        library: llama.cpp's functions.
         path: the GGUF file.
         weights: a key of `FILE_TYPES`, or `FILE` for the file itself.
 
     Raises:
+        MissingExtra: this library cannot convert weights.
         BackendError: the form is unknown, llama.cpp cannot convert this file, or there is no folder for
             temporary files.
     """
@@ -227,6 +199,8 @@ def converted(library: Any, path: Path, weights: str) -> Iterator[Path]:
         return
     if weights not in FILE_TYPES:
         raise BackendError(f"unknown weights {weights!r}; choose auto, {FILE}, {', '.join(FILE_TYPES)}")
+    if not library.converts:
+        raise MissingExtra(f"weights={weights!r}", "llama-cpp")
     parameters = library.llama_model_quantize_default_params()
     parameters.allow_requantize = True
     parameters.ftype = getattr(library, FILE_TYPES[weights])
@@ -256,11 +230,11 @@ def _temporary(stack: ExitStack, name: str) -> Path:
         ) from None
 
 
-def _load(library: Any, path: Path, gpu_layers: int) -> Any:
+def _load(library: Library, path: Path, gpu_layers: int) -> Any:
     if gpu_layers != 0 and not library.llama_supports_gpu_offload():
         raise BackendError(
-            f"gpu_layers={gpu_layers}: this build of llama-cpp-python has no GPU support. Use gpu_layers=0, "
-            "or rebuild it: CMAKE_ARGS='-DGGML_CUDA=on' pip install --force-reinstall llama-cpp-python"
+            f"gpu_layers={gpu_layers}: this build of llama.cpp has no GPU support. Use gpu_layers=0, or "
+            "build one: CMAKE_ARGS='-DGGML_CUDA=on' pip install --force-reinstall llama-cpp-python"
         )
     parameters = library.llama_model_default_params()
     parameters.n_gpu_layers = ALL_LAYERS if gpu_layers < 0 else gpu_layers
@@ -271,7 +245,7 @@ def _load(library: Any, path: Path, gpu_layers: int) -> Any:
     if not model:
         raise BackendError(
             f"llama.cpp cannot load the model file {str(path)!r}: it is damaged, needs more memory, "
-            "or has an architecture that this llama-cpp-python does not support"
+            "or has an architecture that this llama.cpp does not support"
         )
     # Steps rewind a sequence by one token: a cache of keys and values allows it, a recurrent state does not.
     unsuited = (
@@ -380,7 +354,7 @@ class KVStreams:
         raise BackendError(f"{what}: the caches are lost, try again", retryable=True)
 
 
-def _parameters(library: Any, streams: int, cells: int, threads: int, *, on_gpu: bool) -> Any:
+def _parameters(library: Library, streams: int, cells: int, threads: int, *, on_gpu: bool) -> Any:
     parameters = library.llama_context_default_params()
     parameters.n_ctx = cells * streams
     parameters.n_seq_max = streams
@@ -396,7 +370,7 @@ def _parameters(library: Any, streams: int, cells: int, threads: int, *, on_gpu:
     return parameters
 
 
-def _batch(library: Any, size: int) -> Any:
+def _batch(library: Library, size: int) -> Any:
     batch = library.llama_batch_init(size, 0, 1)
     for index in range(size):
         batch.n_seq_id[index] = 1

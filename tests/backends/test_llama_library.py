@@ -1,0 +1,105 @@
+"""Which library of llama.cpp is loaded; a prebuilt one with other structs is refused."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from dpfewshot.backends.llama_cpp import library
+from dpfewshot.errors import BackendError
+
+STRUCTS = {
+    "llama_model_default_params": library.MODEL_FIELDS,
+    "llama_context_default_params": library.CONTEXT_FIELDS,
+}
+
+
+@pytest.fixture
+def without_compiled(monkeypatch):
+    """As where llama-cpp-python is not installed."""
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    library.load_library.cache_clear()
+    yield
+    library.load_library.cache_clear()
+
+
+@pytest.mark.usefixtures("without_compiled")
+def test_without_a_compiled_library_the_prebuilt_one_is_taken():
+    found = library.load_library()
+    assert found.name == f"xllamacpp {library.FITTING}, prebuilt from llama.cpp b11549"
+    assert not found.converts
+    assert all(file.is_file() for file in found.files)
+    assert found.llama_context_default_params().n_ctx == 512
+    assert b"AVX2 = 1" in found.llama_print_system_info() or platform.machine() != "x86_64"
+
+
+@pytest.mark.usefixtures("without_compiled")
+def test_a_compiled_library_that_lacks_a_function_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "llama_cpp", SimpleNamespace(__version__="0.9"))
+    with pytest.raises(BackendError, match=r"llama-cpp-python 0\.9 has no llama_\w+: .*'\.\[llama-cpp\]'"):
+        library.load_library()
+
+
+@pytest.mark.usefixtures("without_compiled")
+def test_another_version_of_the_wheel_is_refused(monkeypatch):
+    monkeypatch.setattr(library, "FITTING", "2027.1.1")
+    with pytest.raises(BackendError, match=r"xllamacpp 2026\.\S+ is not .*knows, 2027\.1\.1: .*'\.\[demo\]'"):
+        library.load_library()
+
+
+@pytest.fixture
+def shared(request):
+    request.getfixturevalue("without_compiled")
+    (file,) = library.load_library().files
+    return ctypes.CDLL(str(file))
+
+
+def off_by_one(fields):
+    """Every layout that lacks a field, or has a further one that is zero by default, or another value."""
+    for place in range(len(fields)):
+        name, kind, value = fields[place]
+        yield f"no {name}", fields[:place] + fields[place + 1 :]
+        yield f"other {name}", (*fields[:place], (name, kind, (value or 0) + 1), *fields[place + 1 :])
+    for place in range(len(fields) + 1):
+        for kind, value in ((ctypes.c_uint8, 0), (ctypes.c_int32, 0), (ctypes.c_void_p, None)):
+            further = ("further", kind, value)
+            yield f"{kind.__name__} at {place}", (*fields[:place], further, *fields[place:])
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="elsewhere a further last field goes unnoticed")
+@pytest.mark.parametrize("function", STRUCTS)
+def test_a_layout_that_is_off_by_one_field_is_noticed(shared, function):
+    fields = STRUCTS[function]
+    assert library.is_laid_out(shared, function, fields)
+    assert [what for what, wrong in off_by_one(fields) if library.is_laid_out(shared, function, wrong)] == []
+
+
+@pytest.mark.parametrize("table", ["MODEL_FIELDS", "CONTEXT_FIELDS"])
+@pytest.mark.usefixtures("without_compiled")
+def test_a_wheel_with_another_layout_is_refused(monkeypatch, table):
+    monkeypatch.setattr(library, table, getattr(library, table)[:-1])
+    with pytest.raises(
+        BackendError, match=r"is not the prebuilt llama\.cpp that this version of dpfewshot knows"
+    ):
+        library.load_library()
+
+
+@pytest.mark.usefixtures("without_compiled")
+def test_a_wheel_that_lacks_a_function_is_refused(monkeypatch):
+    monkeypatch.setitem(library.FUNCTIONS, "llama_no_such_function", (None,))
+    with pytest.raises(BackendError, match=r"is not the prebuilt llama\.cpp"):
+        library.load_library()
+
+
+@pytest.mark.usefixtures("without_compiled")
+def test_a_library_that_does_not_load_is_told_apart(monkeypatch):
+    def fail(_):
+        raise OSError("libgomp.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(library.ctypes, "CDLL", fail)
+    with pytest.raises(BackendError, match=r"does not load: .*libgomp1"):
+        library.load_library()
