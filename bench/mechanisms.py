@@ -94,14 +94,18 @@ CENTRED_BLOCK = "public-centred, three rounds, R = T, 2 M"
 SETTINGS = (
     Setting(TANG, always(Gaussian()), RowChange.REPLACED),
     Setting(GAUSSIAN, always(Gaussian())),
-    Setting("public-centred, one round, C = 0.3", always(PublicCentred(clip=0.3, refinements=()))),
-    Setting(CENTRED_ONCE, always(PublicCentred(clip=0.5, refinements=()))),
-    Setting("public-centred, one round, C = 0.7", always(PublicCentred(clip=0.7, refinements=()))),
+    Setting(
+        "public-centred, one round, C = 0.3", always(PublicCentred(clip=0.3, refinements=(), contrast=0))
+    ),
+    Setting(CENTRED_ONCE, always(PublicCentred(clip=0.5, refinements=(), contrast=0))),
+    Setting(
+        "public-centred, one round, C = 0.7", always(PublicCentred(clip=0.7, refinements=(), contrast=0))
+    ),
     Setting(
         "public-centred, one round, adaptive",
-        always(PublicCentred(refinements=(), adapt=ClippingQuantile(0.9))),
+        always(PublicCentred(refinements=(), adapt=ClippingQuantile(0.9), contrast=0)),
     ),
-    Setting(CENTRED, always(PublicCentred())),
+    Setting(CENTRED, always(PublicCentred(contrast=0))),
     Setting(ADADPSYN_PUBLISHED, preset, RowChange.REPLACED, published=True),
     Setting(ADADPSYN, preset),
     Setting("report noisy max, 2/ε₀", always(ReportNoisyMax()), RowChange.REPLACED),
@@ -111,10 +115,13 @@ SETTINGS = (
     Setting("InvisibleInk, τ = 1", always(InvisibleInk())),
     Setting("Gaussian, R = T", always(Gaussian()), block=True),
     Setting(RAISED, always(Gaussian()), block=True, raised=True),
-    Setting("public-centred, three rounds, R = T", always(PublicCentred()), block=True),
-    Setting(CENTRED_BLOCK, always(PublicCentred()), block=True, times=2),
+    Setting("public-centred, three rounds, R = T", always(PublicCentred(contrast=0)), block=True),
+    Setting(CENTRED_BLOCK, always(PublicCentred(contrast=0)), block=True, times=2),
     Setting(
-        "public-centred, three rounds, R = T, M raised", always(PublicCentred()), block=True, raised=True
+        "public-centred, three rounds, R = T, M raised",
+        always(PublicCentred(contrast=0)),
+        block=True,
+        raised=True,
     ),
 )
 

@@ -62,7 +62,7 @@ SEVERAL_RECORDS = {"mit-g": (40, 4)}
 IN_DETAIL = ("trec", "mit-d")
 """Tasks whose number of demonstrations is varied, and that all mechanisms write for."""
 
-OURS: Mechanism = PublicCentred()
+OURS: Mechanism = PublicCentred(contrast=0)
 MODELS = {
     "gemma": ("Gemma 3 270M", "models/gemma-3-270m-q4_k_m"),
     "qwen": ("Qwen2.5-Coder 1.5B", "models/qwen2.5-coder-1.5b-instruct-q4_k_m"),
@@ -272,7 +272,7 @@ def conditions(data: DataSet) -> Iterator[tuple[Condition, float | None, int, in
     if data.task.name in SEVERAL_RECORDS:
         for epsilon in (None, *EPSILONS):
             yield of_several_records(data), epsilon, SHOTS, REPETITIONS
-    yield on_one_draw(data, SoftmaxChoice()), 1.0, SHOTS, REPETITIONS
+    yield on_one_draw(data, SoftmaxChoice(contrast=0)), 1.0, SHOTS, REPETITIONS
     if data.task.name in IN_DETAIL:
         for mechanism in (Gaussian(), ReportNoisyMax()):
             yield on_one_draw(data, mechanism), 1.0, SHOTS, REPETITIONS
