@@ -40,7 +40,7 @@ class SoftmaxChoice(SoftmaxMechanism):
         top_k: K, how many of the public prompt's likeliest tokens are candidates (RVP); None is the whole
             vocabulary. The more candidates, the larger the lead that the best one needs.
         contrast: β in [0, 1], the share of the public prompt's votes that is taken off; None follows from the
-            noise, from 0.5 to 0.
+            noise, from 0.3 to 0.
 
     Raises:
         InvalidPlan: contrast outside its range.
@@ -82,8 +82,8 @@ class SoftmaxChoice(SoftmaxMechanism):
 
 
 def bearable_contrast(noise_on_mean: float) -> float:
-    """β: 0.5 up to a noise of 0.04, 0 from 0.18, and in proportion between (docs/decisions/contrast.md)."""
-    return 0.5 * min(max((0.18 - noise_on_mean) / 0.14, 0.0), 1.0)
+    """β: 0.3 up to a noise of about 0.09, then less, and 0 from 0.18 (docs/decisions/contrast.md)."""
+    return min(max(3.5 * (0.18 - noise_on_mean), 0.0), 0.3)
 
 
 def choice_rate(noise_multiplier: float, row_change: RowChange) -> Fraction:

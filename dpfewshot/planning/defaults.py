@@ -20,8 +20,8 @@ from dpfewshot.planning.planner import Planner, plan_stratum
 from dpfewshot.planning.settings import FIXED_SIZE, PROMPT_TOKEN_LIMIT, TOP_K, PlanSettings, Settings
 from dpfewshot.values import check_whole, counted
 
-_AS_GOOD = 1.01
-"""Noise within 1 % counts as equal; then fewer draws are taken, which cost less work."""
+_AS_GOOD = 1.1
+"""Noise within 10 % reads alike; then fewer draws are taken, which cost a fraction of the work."""
 
 _WORTH_SAYING = 0.05
 """The relative difference in noise from which another R is named beside the one that was decided."""
@@ -134,7 +134,7 @@ def _mechanism(
 
 
 def _best(scored: list[_Scored]) -> _Scored:
-    """The first whose noise is within 1 % of the least."""
+    """The first whose noise is within 10 % of the least."""
     enough = _AS_GOOD * min(one.noise for one in scored)
     return next(one for one in scored if one.noise <= enough)
 

@@ -65,7 +65,7 @@ def test_no_other_settings_within_the_work_have_less_noise(population: int, toke
         for prompts in {max(1, most), max(1, most // 2)}:
             other = some.with_settings(prompts_per_draw=prompts).plan(SoftmaxChoice(top_k=8))
             assert other.noise_on_mean is not None
-            assert found.noise_on_mean <= 1.011 * other.noise_on_mean
+            assert found.noise_on_mean <= 1.101 * other.noise_on_mean
 
 
 @pytest.mark.parametrize("population", [100, 5000])
