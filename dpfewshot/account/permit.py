@@ -56,8 +56,10 @@ class Permit:
         """A permit for another mechanism to release one token that was used up here; each token serves once.
 
         Raises:
-            BudgetExceeded: every token that was used up here is passed on already.
+            BudgetExceeded: every token that was used up here is passed on already, or this is a forked child.
         """
+        if os.getpid() != self._process:
+            raise BudgetExceeded("this draw was charged by the parent process, which releases its tokens")
         with self._lock:
             if self._used < 1:
                 raise BudgetExceeded("every used-up token of this draw was passed on already")

@@ -86,6 +86,7 @@ class Reservation:
         self._left = draws.left
         self._ahead = 0  # charged, and not made
         self._recorded = draws.progress  # as the account has it
+        self._unrecorded: _Release | None = None  # it may be recorded, its answer lost
         progress = json.loads(draws.progress) if draws.progress else {"released": [], "unfinished": {}}
         self.released: list[Mapping[str, object]] = progress["released"]
         self.unfinished: dict[str, list[int]] = progress["unfinished"]
@@ -189,18 +190,40 @@ class Reservation:
         Raises:
             BudgetExceeded: this is a forked child's copy.
             RunTakenOver: another run resumed it.
-            LedgerError: it could not be recorded. Its tokens stay in `unfinished`, and the call may be
-                repeated.
+            LedgerError: it could not be recorded, or its answer was lost: `finish_release` repeats it.
         """
         with self._lock:
             self._check_own()
             released = [*self.released, line]
             unfinished = {label: each for label, each in self.unfinished.items() if label != line["label"]}
-            if self._account is not None and self._account.durable:
-                progress = _as_json(released, unfinished)
-                self._account.record_release(self.entry, self._lease, digest, progress)
-                self._recorded = progress
-            self.released, self.unfinished = released, unfinished
+            self._unrecorded = _Release(released, unfinished, digest)
+            self._record()
+
+    def finish_release(self) -> Mapping[str, object] | None:
+        """Record what `release` failed to record, before anything else is drawn; None if there is nothing.
+
+        Returns:
+            The line.
+
+        Raises:
+            As `release`.
+        """
+        with self._lock:
+            if self._unrecorded is None:
+                return None
+            self._check_own()
+            self._record()
+            return self.released[-1]
+
+    def _record(self) -> None:
+        """Record the release; with the same progress as before, the account records it once."""
+        made = self._unrecorded
+        assert made is not None  # noqa: S101 - callers have it
+        if self._account is not None and self._account.durable:
+            progress = _as_json(made.released, made.unfinished)
+            self._account.record_release(self.entry, self._lease, made.digest, progress)
+            self._recorded = progress
+        self.released, self.unfinished, self._unrecorded = made.released, made.unfinished, None
 
     def hand_over(self) -> None:
         """Leave the remaining draws to whoever resumes the run; this object draws no more."""
@@ -235,11 +258,18 @@ class Reservation:
     def _charged(self, count: int) -> int:
         if self._account is None:
             return count
-        self._recorded = self._progress()
-        return self._account.draw(self.entry, self._lease, count, self._recorded)
+        progress = self._progress()
+        charged = self._account.draw(self.entry, self._lease, count, progress)
+        self._recorded = progress
+        return charged
 
     def _give_back(self) -> None:
         """Give back what was charged and not made. What fails to come back counts as made."""
+        if self._unrecorded is not None:
+            with suppress(LedgerError):
+                self._record()
+        if self._unrecorded is not None:  # it may be recorded: nothing may overwrite it
+            return
         count, self._ahead = self._ahead, 0  # first: after a lost answer nothing may come back twice
         progress = self._progress()
         if self._account is not None and (count or progress != self._recorded):
@@ -249,6 +279,15 @@ class Reservation:
     def _progress(self) -> str:
         durable = self._account is not None and self._account.durable
         return _as_json(self.released, self.unfinished) if durable else ""
+
+
+@dataclass(frozen=True)
+class _Release:
+    """A demonstration that is being recorded: all lines with it, what is unfinished beside it, its hash."""
+
+    released: list[Mapping[str, object]]
+    unfinished: dict[str, list[int]]
+    digest: str
 
 
 def _as_json(released: list[Mapping[str, object]], unfinished: Mapping[str, list[int]]) -> str:

@@ -118,7 +118,7 @@ def _release(
     except KeyboardInterrupt:
         there = lines.holding(released, synthesizer.plan.demonstrations)
         raise click.Abort(_interrupted(there, synthesizer.account)) from None
-    tell("done")
+    tell(f"done: {counted(released, 'demonstration')} in {lines.output}" if lines.output else "done")
     return demonstrations
 
 
@@ -139,7 +139,7 @@ class _Lines:
     """Writes each line as soon as it is released, so that an interruption loses nothing that was paid for."""
 
     def __init__(self, output: str | None, *, held: bool = False) -> None:
-        self._output = output
+        self.output = output
         self._held = held  # until all are printed as one object
         self._file: FileIO | None = None
         self._known: Counter[bytes] = Counter()
@@ -148,25 +148,25 @@ class _Lines:
         """The lines of the file before this run."""
 
     def __enter__(self) -> Self:
-        if self._output is not None:
-            self._is_new = not os.path.lexists(self._output)
+        if self.output is not None:
+            self._is_new = not os.path.lexists(self.output)
             try:
-                self._file = Path(self._output).open("ab+", buffering=0)
+                self._file = Path(self.output).open("ab+", buffering=0)
             except OSError as error:
-                raise DPFewShotError(f"cannot write {self._output}: {error.strerror}") from None
+                raise DPFewShotError(f"cannot write {self.output}: {error.strerror}") from None
             if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
-                found = Path(self._output).read_bytes().splitlines(keepends=True)
+                found = Path(self.output).read_bytes().splitlines(keepends=True)
                 self.there, self._known = len(found), Counter(found)
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if self._file is None or self._output is None:
+        if self._file is None or self.output is None:
             return
         is_empty = os.fstat(self._file.fileno()).st_size == 0
         self._file.close()
         if kind is not None and self._is_new and is_empty:  # a failed run leaves no file behind
             with suppress(OSError):
-                Path(self._output).unlink()
+                Path(self.output).unlink()
 
     def write(self, demonstration: Demonstration, *, again: bool = False) -> None:
         """Write a line; `again`: unless the file has it from the run that this one continues."""
@@ -187,7 +187,7 @@ class _Lines:
                 self._file.truncate(before)
             click.echo(line, nl=False)  # it was paid for, so it must not be lost
             raise DPFewShotError(
-                f"cannot write {self._output}: {reason}; the last line went to standard output"
+                f"cannot write {self.output}: {reason}; the last line went to standard output"
             )
 
     def _has(self, line: bytes) -> bool:
@@ -198,9 +198,9 @@ class _Lines:
     def holding(self, released: int, planned: int) -> str:
         """Where what an interrupted run released is."""
         if not released:
-            as_before = f", and {self._output} is as it was before" if self._output else ""
+            as_before = f", and {self.output} is as it was before" if self.output else ""
             return f"this run released no demonstration{as_before}"
-        where = "not printed" if self._held else f"in {self._output}" if self._output else "printed"
+        where = "not printed" if self._held else f"in {self.output}" if self.output else "printed"
         are = "is" if released == 1 else "are"
         return f"{released} of this run's {counted(planned, 'demonstration')} {are} {where}"
 

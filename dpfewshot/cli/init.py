@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,9 @@ _NAMES: Final[Mapping[str, str]] = {
     "unit": "unit (customer|client|user|patient|person|author|member|account)(_?(id|no|number))? email",
 }
 """What columns are called, the likeliest first: expressions."""
+
+_COMMON: Final = 5
+"""The least number of records of a label that nobody confirms."""
 
 _WORDS: Final = 4
 """The most words of a column's name that is shown: a CSV file may lack the line of names."""
@@ -105,7 +109,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         raise click.UsageError("there is no terminal to ask on: give --yes")
     _name_columns(file, given, yes=yes)
     unit = None if given["unit"] == NONE else given["unit"]
-    labels = _labels(file, given["text"], given["label_column"], unit)
+    labels = _labels(file, given["text"], given["label_column"], unit, confirmed=not yes)
     public = f"labels, which are public and in every prompt: {', '.join(map(on_one_line, labels))}"
     if not yes and not click.confirm(f"{public}\nMay everybody know them?", err=True):
         raise click.UsageError("labels must be public: name a column of labels that everybody may know")
@@ -157,6 +161,8 @@ def _name_columns(file: str, given: dict[str, Any], *, yes: bool) -> None:
             f"{file}: the first line may be a record: let it name the columns, or give --text, "
             "--label-column and --unit"
         )
+    if any(on_one_line(name) != name for name in columns):
+        raise InvalidRecords(f"{file}: a column's name has characters that are not printable: rename it")
     if not yes:
         click.echo(f"columns: {', '.join(map(on_one_line, columns))}", err=True)
     for option, question in (
@@ -166,11 +172,14 @@ def _name_columns(file: str, given: dict[str, Any], *, yes: bool) -> None:
     ):
         free = {name: repeats for name, repeats in columns.items() if name not in given.values()}
         guess = _guess(option, free, confirmed=not yes)
+        if guess == NONE and yes:
+            guess = None  # each record would be a unit, a weaker guarantee: somebody has to say so
         choices = click.Choice([*free, *([NONE] if option == "unit" else [])])
         _answer(given, option, question, guess, choices, yes=yes)
         if given[option] is None:  # columns are not listed: they are a record if the first line is missing
             flag = "--" + option.replace("_", "-")
-            raise InvalidRecords(f"{file}: no column is surely that of {flag}: name it with {flag}")
+            none = f", or give {flag} {NONE}: each record is a unit of its own" if option == "unit" else ""
+            raise InvalidRecords(f"{file}: no column is surely that of {flag}: name it with {flag}{none}")
 
 
 def _guess(option: str, columns: Mapping[str, bool], *, confirmed: bool) -> str | None:
@@ -184,12 +193,22 @@ def _guess(option: str, columns: Mapping[str, bool], *, confirmed: bool) -> str 
     return named[0] if named else NONE if option == "unit" else None
 
 
-def _labels(file: str, text: str, label: str, unit: str | None) -> list[str]:
-    """The records' labels, sorted. Refuses those that may tell of records."""
+def _labels(file: str, text: str, label: str, unit: str | None, *, confirmed: bool) -> list[str]:
+    """The records' labels, sorted. Refuses those that may tell of records.
+
+    Without somebody to confirm them, each must stand in `_COMMON` records: a rare one may be a text that slipped
+    into the wrong column.
+    """
     from dpfewshot.records.reading import FEW, read_records, repeat
 
     records = read_records(file, text=text, label=label, unit=unit)
-    labels = sorted({record.label for record in records})
+    found = Counter(record.label for record in records)
+    labels = sorted(found)
+    if not confirmed and min(found.values(), default=0) < _COMMON:
+        raise InvalidRecords(
+            f"{file}: a label stands in fewer than {_COMMON} records and may be a text in the wrong column: "
+            "run init on a terminal, without --yes, to see and confirm the labels"
+        )
     if label in {text, unit} or not repeat(labels, len(records)):
         raise InvalidRecords(
             f"{file}: the column of the label is no other than the text's or unit's, has more than {FEW} "

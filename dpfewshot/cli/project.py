@@ -201,6 +201,9 @@ class AccountName:
     dataset: str | None = option(None, "The account's name, as in `ledger create`.")
     create: bool = option(False, "Create the account with this budget if there is none.", is_flag=True)
 
+    def __repr__(self) -> str:
+        return f"AccountName(dataset={self.dataset!r})"  # a ledger's URL may have a password
+
     def check(self) -> None:
         """Refuse a ledger without a data set, or the other way round."""
         if self.dataset is not None and self.ledger is None:

@@ -121,6 +121,7 @@ class ProjectFile:
         return self.project.synthesizer()
 
 
+@redacts_errors(None)
 def load(path: str | os.PathLike[str] = FILE_NAME) -> ProjectFile:
     """Return the project that a file describes, as the command line reads it.
 

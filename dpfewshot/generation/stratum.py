@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from dpfewshot import __version__
 from dpfewshot.account.account import Account
@@ -27,6 +27,8 @@ from dpfewshot.generation.telemetry import Observers
 from dpfewshot.planning.plan import StratumPlan
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import Demonstration, PrivacySpend
+
+Recorded = TypeVar("Recorded")
 
 COMMITS: Final = 8
 """The least number of commits that charge a demonstration's draws, if it has as many draws.
@@ -64,6 +66,7 @@ class StratumRun:
     closed: bool = field(default=False, init=False)
     away: bool = field(default=False, init=False)
     lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
+    _late: list[Demonstration] = field(default_factory=list, init=False, repr=False)  # recorded, not returned
 
     @property
     def certified(self) -> bool:
@@ -272,6 +275,12 @@ class StratumRun:
         with stop.holding(self.lock):
             self.check_open()  # it may have been closed while this waited
             with self._reserved() as reservation:
+                late = self._told(reservation.finish_release)
+                self._late += [] if late is None else [from_line(late)]
+                for one in self._late:
+                    if one.label == label:
+                        self._late.remove(one)
+                        return one
                 released = reservation.unfinished.setdefault(label, [])
                 most = len(released) + reservation.draws_left * self.plan.draws.tokens_per_draw
                 if released:  # an interruption cost draws: it ends with those that are left
@@ -324,8 +333,14 @@ class StratumRun:
             finished=draft.finished,
         )
         line = made.as_line()
+        self._told(partial(reservation.release, line, line_hash(line)))
+        return made
+
+    @staticmethod
+    def _told(record: Callable[[], Recorded]) -> Recorded:
+        """What the recording of a release returns; a failure says that nothing is lost."""
         try:
-            reservation.release(line, line_hash(line))
+            return record()
         except RunTakenOver:
             raise
         except LedgerError as error:
@@ -333,7 +348,6 @@ class StratumRun:
                 f"{error}. What was released is kept until the ledger has its hash: ask for it again, which "
                 "draws nothing"
             ) from None
-        return made
 
     def _certificate(self, reservation: Reservation) -> Certificate | None:
         """What the stratum's demonstrations were generated under; None without a guarantee."""

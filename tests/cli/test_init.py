@@ -102,7 +102,7 @@ def test_nothing_of_a_record_is_written_or_printed(command: Run, words: tuple[st
 
 def test_semicolons_and_each_record_a_unit(command: Run) -> None:
     write_csv("anfragen.csv", ";", "body topic")
-    assert "each record is a unit of its own" in command("init", "anfragen.csv", "--yes")[1]
+    assert "each record is a unit of its own" in command("init", "anfragen.csv", "--unit", "none", "--yes")[1]
     assert dpf.load().project.account.dataset == "anfragen"
     assert {record.unit for record in dpf.load().records()} == {None}
 
@@ -135,15 +135,40 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(command: Run) -> None:
     ("columns", "words", "says"),
     [
         ("body heading", ["--yes"], "name it with --label-column"),
+        ("body topic", ["--yes"], "or give --unit none: each record is a unit of its own"),
         ("swordfish topic", ["--yes"], "name it with --text"),
-        ("body topic", ["--yes", "--label-column", "body", "--text", "topic"], "may tell of records"),
-        ("body topic", ["--yes", "--label-column", "body", "--text", "body"], "may tell of records"),
-        ("body topic customer_id", ["--yes", "--label-column", "customer_id"], "may tell of records"),
-        ("body topic", ["--yes", "--text", "swordfish"], "no column 'swordfish'"),
+        (
+            "body topic",
+            ["--yes", "--unit", "none", "--label-column", "body", "--text", "topic"],
+            "may tell of records",
+        ),
+        (
+            "body topic",
+            ["--yes", "--unit", "none", "--label-column", "body", "--text", "body"],
+            "may tell of records",
+        ),
+        (
+            "body topic customer_id",
+            ["--yes", "--unit", "none", "--label-column", "customer_id"],
+            "may tell of records",
+        ),
+        ("body topic", ["--yes", "--unit", "none", "--text", "swordfish"], "no column 'swordfish'"),
         ("body topic", [], "give --yes"),
-        ("body topic", ["--yes", "--epsilon", "0"], "'epsilon': epsilon must be a positive number"),
-        ("body topic", ["--yes", "--epsilon", "nan"], "'epsilon': 'nan' is neither a finite number"),
-        ("body topic", ["--yes", "--epsilon", "inf"], "a ledger counts nothing at epsilon = inf"),
+        (
+            "body topic",
+            ["--yes", "--unit", "none", "--epsilon", "0"],
+            "'epsilon': epsilon must be a positive number",
+        ),
+        (
+            "body topic",
+            ["--yes", "--unit", "none", "--epsilon", "nan"],
+            "'epsilon': 'nan' is neither a finite number",
+        ),
+        (
+            "body topic",
+            ["--yes", "--unit", "none", "--epsilon", "inf"],
+            "a ledger counts nothing at epsilon = inf",
+        ),
     ],
 )
 def test_what_cannot_be_known_is_refused(command: Run, columns: str, words: list[str], says: str) -> None:
@@ -155,9 +180,18 @@ def test_what_cannot_be_known_is_refused(command: Run, columns: str, words: list
     assert not any(one.text[:20] in err for one in support_tickets())
 
 
+def test_a_text_in_the_wrong_column_does_not_become_a_label(command: Run) -> None:
+    rows = "".join(f"text {n},{('Refund', 'Delivery')[n % 2]}\n" for n in range(60))
+    Path("slip.csv").write_text(f"body,topic\n{rows}x,SECRET John Doe\n")
+    status, out, err = command("init", "slip.csv", "--unit", "none", "--yes")
+    assert (status, out, Path(FILE_NAME).exists()) == (2, "", False)
+    assert "may be a text in the wrong column" in err
+    assert "SECRET" not in err
+
+
 def test_one_label_is_taken_with_a_warning(command: Run) -> None:
     Path("one.csv").write_text("body,topic\n" + "".join(f"text {n},Refund\n" for n in range(9)))
-    status, out, err = command("init", "one.csv", "--yes")
+    status, out, err = command("init", "one.csv", "--unit", "none", "--yes")
     assert (status, err) == (0, "warning: there is one label alone: nothing can be classified\n")
     assert "in every prompt: Refund\n" in out
 

@@ -184,7 +184,7 @@ def test_a_pipe_reads_a_line_for_each_stage_and_nothing_with_quiet(command: Run,
         "generating 2 demonstrations",
         "generated 1 of 2: refund",
         "generated 2 of 2: delivery",
-        "done",
+        "done: 2 demonstrations in new.jsonl",
         f"account tickets: chain tip {here.chain_tip}",
     ]
     status, out, err = command(*GENERATE, *ACCOUNT, "--output", "new.jsonl", "--quiet")

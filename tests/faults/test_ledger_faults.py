@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sqlite3
@@ -23,6 +24,7 @@ from dpfewshot.values import PrivacySpend
 from tests.support import factory
 from tests.support.accounts import DRAWS, charged
 from tests.support.processes import environment
+from tests.support.scripts import TASK
 
 ROUNDS = 2 * len(BOUNDARIES)  # at least 20
 DEADLINE = 30.0
@@ -250,6 +252,33 @@ def test_a_ledger_that_locks_after_the_last_draw_loses_no_demonstration(path: Pa
     assert made.generate("refund").token_count == len(released) == drawn
     assert [row["act"] for row in account.history()][-4:] == ["reserve", "charge", "release", "settle"]
     assert account.verify().ok
+
+
+@pytest.mark.parametrize("lost", [dpf.LedgerError("the answer was lost"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("next_label", ["refund", "delivery"])
+def test_a_release_whose_answer_is_lost_is_recorded_once_and_returned(
+    path: Path, lost: BaseException, next_label: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, answers = Account.record_release, iter([lost])
+
+    def losing(self: Account, *given: Any) -> None:
+        record(self, *given)
+        for error in answers:
+            raise error
+
+    monkeypatch.setattr(Account, "record_release", losing)
+    account = opened(f"sqlite:///{path}")
+    free = dataclasses.replace(TASK, labels=None)  # both labels are of one stratum
+    made = factory.synthesizer(task=free, labels=["refund", "delivery"], account=account, shots_per_label=2)
+    with pytest.raises(type(lost)):
+        made.generate("refund", max_tokens=3)
+    late = [made.generate(next_label, max_tokens=6), made.generate("refund")]
+    assert next(one.token_count for one in late if one.label == "refund") == 3
+    assert account.verify().ok
+    made.close()
+    assert account.verify().ok
+    hashes = [row["details"]["line_sha256"] for row in account.history() if row["act"] == "release"]
+    assert len(hashes) == len(set(hashes)) == 2
 
 
 @pytest.mark.parametrize("room", [4096, 65536])

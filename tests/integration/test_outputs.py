@@ -149,7 +149,7 @@ FURTHER = (
     Verb("evaluate", (*SET_UP[:-2], "--test", "public.jsonl", "--shots", "2", "--json"),  # no --top-k
          ("unit",), 0, private_results, "accuracy on private data is measured outside of every budget"),
     Verb("doctor", BACKEND),
-    Verb("init", ("records.jsonl", "--text", "text", "--label-column", "label", "--yes")),
+    Verb("init", ("records.jsonl", "--text", "text", "--label-column", "label", "--unit", "none", "--yes")),
     Verb("demo", ("--epsilon", "40")),  # on made-up records of its own
     Verb("demo", ("--epsilon", "40", "--json")),
 )  # fmt: skip
