@@ -196,23 +196,23 @@ def _guess(option: str, columns: Mapping[str, bool], *, confirmed: bool) -> str 
 def _labels(file: str, text: str, label: str, unit: str | None, *, confirmed: bool) -> list[str]:
     """The records' labels, sorted. Refuses those that may tell of records.
 
-    Without somebody to confirm them, each must stand in `_COMMON` records: a rare one may be a text that slipped
-    into the wrong column.
+    Without somebody to confirm them, each must stand in `_COMMON` records: a rare one may be a text that
+    slipped into the wrong column.
     """
     from dpfewshot.records.reading import FEW, read_records, repeat
 
     records = read_records(file, text=text, label=label, unit=unit)
     found = Counter(record.label for record in records)
     labels = sorted(found)
-    if not confirmed and min(found.values(), default=0) < _COMMON:
-        raise InvalidRecords(
-            f"{file}: a label stands in fewer than {_COMMON} records and may be a text in the wrong column: "
-            "run init on a terminal, without --yes, to see and confirm the labels"
-        )
     if label in {text, unit} or not repeat(labels, len(records)):
         raise InvalidRecords(
             f"{file}: the column of the label is no other than the text's or unit's, has more than {FEW} "
             "values, or values that hardly repeat. They may tell of records: name a column of labels"
+        )
+    if not confirmed and min(found.values(), default=0) < _COMMON:
+        raise InvalidRecords(
+            f"{file}: a label stands in fewer than {_COMMON} records and may be a text in the wrong column: "
+            "run init on a terminal, without --yes, to see and confirm the labels"
         )
     if len(labels) == 1:
         warn("there is one label alone: nothing can be classified")
