@@ -37,7 +37,7 @@ from dpfewshot.accounting.bounds import epsilon_upper
 from dpfewshot.accounting.curves import Curve, DominatingPair, FloatArray
 from dpfewshot.accounting.pairs import dominating_pairs
 from tests.support import independent_accounting as independent
-from tests.support.independent_accounting import Estimate, Law, delta_of
+from tests.support.independent_accounting import Estimate, Law, chosen, delta_of
 from tests.support.independent_products import Shared
 from tests.support.independent_products import product as product_law
 
@@ -187,8 +187,8 @@ def shared_queries(event: PoissonProduct) -> Shared:
 def exact_delta(event: Event, at: float, near: float) -> Estimate:
     """The larger δ of both directions; of several descriptions of one computation the least."""
     if isinstance(event, Tightest):
-        return min(exact_delta(each, at, near) for each in event.events)
-    return max(delta_of(laws, at, near) for laws in laws_of(event))
+        return chosen(min, (exact_delta(each, at, near) for each in event.events))
+    return chosen(max, (delta_of(laws, at, near) for laws in laws_of(event)))
 
 
 class Verdict(NamedTuple):
@@ -293,6 +293,62 @@ def test_the_examination_catches_a_step_in_a_hundred_that_is_forgotten() -> None
     forgetful = epsilon(PoissonGaussian(0.01, 0.8, 495), allowed).upper
     assert exact_delta(event, forgetful, allowed).delta > 1.01 * allowed
     assert exact_delta(event, epsilon(event, allowed).upper, allowed).delta <= allowed
+
+
+RARE = [  # and δ in between, by a convolution of one step's losses, rounded down and up
+    (PoissonGaussian(2.2884899596e-6, 0.70261371940, 23), 0.00427906, 2.6898e-11, 2.7025e-11),
+    (PoissonGaussian(6.5056248336e-5, 1.63825131965, 6), 0.000595861, 2.9184e-8, 2.9376e-8),
+    (
+        PoissonProduct(1.1253135807e-5, (PoissonGaussian(1.0, 5.6884488954, 9),), 3),
+        6.45682e-5,
+        3.1094e-9,
+        3.1189e-9,
+    ),
+]
+
+
+@pytest.mark.parametrize(("event", "at", "least", "most"), RARE)
+def test_the_examination_resolves_losses_that_are_rare(
+    event: Event, at: float, least: float, most: float
+) -> None:
+    """It said 0 ± 0: adding a unit cannot lose that much, and removing one was -1e-10 ± 5e-10."""
+    found = exact_delta(event, at, least)
+    assert least < found.delta < most
+    assert 0 < found.doubt < 1e-4 * least
+    assert examine(Setting(event, least), both=True) == Verdict("", sure=True)
+
+
+def test_the_examination_resolves_losses_next_to_the_largest() -> None:
+    """0.009 below the largest loss nodes that are too far apart put the line where nothing could be added."""
+    event, at = PoissonBoundedRange(0.02611370534825362, 6.972069824590497, 2), 6.713425876686256
+    found = exact_delta(event, at, 2.3e-11)
+    assert found.delta == pytest.approx(2.2703536208515e-11, rel=1e-7)  # mpmath integrates over one step
+    assert found.doubt < 1e-6 * found.delta
+
+
+def test_a_direction_in_doubt_leaves_doubt() -> None:
+    unresolved, nothing, much = Estimate(-1e-10, 5e-10), Estimate(0.0, 0.0), Estimate(1.0, 0.0)
+    assert chosen(max, [unresolved, nothing]) == Estimate(0.0, pytest.approx(4e-10))
+    assert chosen(max, [unresolved, much]) == much
+    assert chosen(max, [Estimate(0.0, math.inf), much]).doubt == math.inf
+    assert chosen(min, [unresolved, much]) == Estimate(-1e-10, pytest.approx(5e-10))
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_a_certain_loss_is_one_within_its_doubt(removed: bool) -> None:
+    """38,283 steps at ε = 0: it said 1 + 3.5e-8 ± 0.9e-8, and 1 - 5.8e-8 ± 0.03e-8."""
+    law = independent.gaussian(0.09578406690377994, 0.01832766314291135, 38283, removed=removed)
+    found = delta_of([law], 0.0, 1.0)
+    assert abs(found.delta - 1) <= found.doubt < 1e-8
+
+
+@pytest.mark.parametrize("at", [996.868, 1150.373, 1196.89])
+def test_what_outcomes_bring_back_at_high_frequencies_is_not_missed(at: float) -> None:
+    """Two sums that ended before it agreed on a δ that was 5e-4 off."""
+    outcomes = independent.response(1.0, 0.6105278974909139, 6363, removed=True)
+    nothing = independent.gaussian(1.0, 1e9, 1, removed=True)
+    exact, found = delta_of([outcomes], at, 0.5), delta_of([outcomes, nothing], at, 0.5)
+    assert abs(found.delta - exact.delta) <= 2 * found.doubt + 1e-8
 
 
 def test_small_noise_costs_what_it_costs() -> None:

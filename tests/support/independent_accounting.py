@@ -7,7 +7,8 @@ With M(z) = E_P[e^{z·loss}] of a step, and any s > 0,
 The trapezoidal rule on that line errs by what lies a period of losses away, which is exponentially small.
 M is summed over quadrature nodes of the two densities themselves, for all frequencies at once (a non-uniform
 fast Fourier transform). A smooth filter ends the line. All of it is repeated with more frequencies until two
-results agree. Their difference is returned with the result. These are estimates, not bounds.
+results agree. Their difference is returned with the result, and what both leave out is added to it: tails,
+what lies a period away, recurrences at higher frequencies, round-off. These are estimates, not bounds.
 
 One step, and steps with two outcomes, have sums of their own.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -28,16 +29,19 @@ from scipy.stats import binom
 
 Array = NDArray[np.float64]
 
-FAR = 13.0  # standard deviations beyond which a normal density counts for nothing
-TILTED = 30.0  # and by how many a tilt may move it
+FAR = 13.0  # standard deviations at which a normal density ends: beyond are 6e-39
+TRIMMED = 1e-10  # of δ: the mass of tails that is left out; δ cannot miss more than that
 DIGITS = 32.0  # natural logarithm of what is negligible
 SPARE = 9.0  # and of by how much the integrand may exceed the result
-KERNEL, STEEP = 12, 27.6  # grid points under a spreading kernel, and its shape
+KERNEL, STEEP = 16, 36.8  # grid points under a spreading kernel, and its shape
+ROUND_OFF = 2e-15  # of a moment of one step
 NODES, LEGENDRE = 16, np.polynomial.legendre.leggauss(16)
 MUCH = 10.0
 NO_DENSITY = 1e-24
 FEWEST, MOST = 2**12, 2**17  # frequencies
+SEEN = 0.25  # of the frequencies: where a recurrence is seen by two sums that disagree
 MOST_PANELS = 2e6
+FACTORS = 1.1, 1.3, 1.7, 2.5, 4.0, 8.0  # of the line's order: where the tail above a period is bounded
 AGREEMENT = 3e-7
 LEAST_REST = 1e-3  # of δ: near 1 the digits of 1 - δ count, down to this share
 
@@ -68,6 +72,21 @@ class Law:
             losses.append(piece.loss(places))
             weights.append(piece.density(places) * widths)
         return np.concatenate(losses), np.concatenate(weights)
+
+    def trimmed(self, mass: float) -> Law:
+        """The law without the ends of its pieces, which hold this mass in all steps together, or less.
+
+        A tail that rare moves δ by no more, but a tilt would find nothing else.
+        """
+        pieces, least = [], mass / (2 * len(self.pieces) * self.steps) if self.pieces else 0.0
+        for piece in self.pieces:
+            places, widths = _panels(piece, 0.0)
+            masses = piece.density(places) * widths
+            low = places[np.cumsum(masses) <= least].max(initial=piece.low)
+            high = places[np.cumsum(masses[::-1])[::-1] <= least].min(initial=piece.high)
+            if low < high:
+                pieces.append(piece._replace(low=float(low), high=float(high)))
+        return replace(self, pieces=tuple(pieces))
 
 
 class TooFineError(Exception):
@@ -118,8 +137,8 @@ def gaussian(q: float, sigma: float, steps: int, *, removed: bool) -> Law:
         return (1 - q) * normal(u) + q * normal(u - 1 / sigma)
 
     if removed:
-        return Law((Piece(-FAR, 1 / sigma + FAR + TILTED, loss, mixed, 0.5),), (), steps)
-    return Law((Piece(-FAR - TILTED, FAR, lambda u: -loss(u), normal, 0.5),), (), steps)
+        return Law((Piece(-FAR, 1 / sigma + FAR, loss, mixed, 0.5),), (), steps)
+    return Law((Piece(-FAR, FAR, lambda u: -loss(u), normal, 0.5),), (), steps)
 
 
 def fixed_size(m: int, n: int, sigma: float, steps: int) -> Law:
@@ -160,10 +179,18 @@ def response(q: float, cost: float, steps: int, *, removed: bool) -> Law:
 
 
 class Estimate(NamedTuple):
-    """δ, and by how much two computations of it differ."""
+    """δ, and how far off it may be: by how much two computations differ, and what both left out."""
 
     delta: float
     doubt: float
+
+
+def chosen(choose: Callable[[Iterable[float]], float], estimates: Iterable[Estimate]) -> Estimate:
+    """The largest or the least δ, where any may be it that is not surely smaller or larger."""
+    estimates = tuple(estimates)
+    found = choose(each.delta for each in estimates)
+    low, high = (choose(each.delta + sign * each.doubt for each in estimates) for sign in (-1, 1))
+    return Estimate(found, max(high - found, found - low))
 
 
 def delta_of(laws: Iterable[Law], epsilon: float, near: float) -> Estimate:
@@ -172,33 +199,39 @@ def delta_of(laws: Iterable[Law], epsilon: float, near: float) -> Estimate:
     if not any(law.pieces for law in laws):
         return Estimate(_of_atoms(laws, epsilon), 0.0)
     if sum(law.steps for law in laws) == 1:
-        return Estimate(_of_one_step(laws[0], epsilon), 0.0)
-    if sum(law.steps * float(law.nodes(0.0)[0].max()) for law in laws) <= epsilon:
-        # nodes lie within a piece: next to its edge they tell nothing
-        return Estimate(0.0, 0.0 if sum(map(_greatest, laws)) <= epsilon else math.inf)
-    inversion = _Inversion(laws, epsilon, near)
-    if inversion.negligible:
-        return Estimate(0.0, 0.0)
-    found, count = 0.0, FEWEST
-    while True:
-        try:
-            before, found = inversion.delta(count) if count == FEWEST else found, inversion.delta(2 * count)
-        except TooFineError:
-            doubt = math.inf
-            break
-        count *= 2
-        doubt = abs(found - before)
-        if doubt <= AGREEMENT * max(min(near, 1 - near), LEAST_REST * near) or count >= MOST:
-            break
-    if found > MUCH * near and doubt < math.inf:  # line and period were made for another δ
-        return delta_of(laws, epsilon, min(found, 1.0))
-    return Estimate(found, doubt)
+        found, finer = (_of_one_step(laws[0], epsilon, frequency) for frequency in (1.0, 2.0))
+        return Estimate(finer, abs(finer - found))
+    return _inverted(laws, epsilon, near)
+
+
+def _inverted(laws: tuple[Law, ...], epsilon: float, near: float) -> Estimate:
+    """δ by inversion, without tails that could not move it; again, if it is far above `near`."""
+    neglected = near * (math.exp(-DIGITS) + TRIMMED) + sum(law.steps for law in laws) * float(ndtr(-FAR))
+    trimmed = tuple(law.trimmed(TRIMMED * near / len(laws)) for law in laws)
+    if sum(map(_greatest, trimmed)) <= epsilon:
+        return Estimate(0.0, neglected)
+    found, doubt, count = 0.0, math.inf, FEWEST
+    try:
+        inversion = _Inversion(trimmed, epsilon, near)
+        if inversion.negligible:
+            return Estimate(0.0, neglected)
+        found, *_ = inversion.delta(count)
+        while doubt > AGREEMENT * max(min(near, 1 - near), LEAST_REST * near) and count < MOST:
+            count *= 2
+            before, (found, round_off, unseen) = found, inversion.delta(count)
+            doubt = abs(found - before) + unseen
+    except TooFineError:
+        return Estimate(found, math.inf)
+    if min(found, 1.0) > MUCH * near:  # line and period were made for another δ
+        return _inverted(laws, epsilon, min(found, 1.0))
+    # no probability is below 0 or above 1: so far it is off for sure
+    return Estimate(found, max(doubt + round_off + neglected, -found, found - 1))
 
 
 def _greatest(law: Law) -> float:
-    """The largest loss of all steps together; infinite where a law has atoms as well, which nodes hold."""
-    ends = [piece.loss(np.array([piece.low, piece.high])).max() for piece in law.pieces]
-    return law.steps * float(max(ends, default=math.inf))
+    """The largest loss of all steps together."""
+    ends = [float(piece.loss(np.array([piece.low, piece.high])).max()) for piece in law.pieces]
+    return law.steps * max(ends + [loss for loss, _ in law.atoms])
 
 
 def _of_atoms(laws: tuple[Law, ...], epsilon: float) -> float:
@@ -220,8 +253,8 @@ def _of_atoms(laws: tuple[Law, ...], epsilon: float) -> float:
     return float(np.sum(np.exp(logs[above]) * -np.expm1(epsilon - losses[above])))
 
 
-def _of_one_step(law: Law, epsilon: float) -> float:
-    """Quadrature from the place where the loss is ε."""
+def _of_one_step(law: Law, epsilon: float, frequency: float) -> float:
+    """Quadrature from the place where the loss is ε, whose panels are as narrow as for this frequency."""
     total = sum(mass * -math.expm1(epsilon - loss) for loss, mass in law.atoms if loss > epsilon)
     for piece in law.pieces:
         low, high = piece.low, piece.high
@@ -231,7 +264,7 @@ def _of_one_step(law: Law, epsilon: float) -> float:
             above = sign * (float(piece.loss(np.array([middle]))[0]) - epsilon) > 0
             low, high = (low, middle) if above else (middle, high)
         rest = piece._replace(low=low) if sign > 0 else piece._replace(high=low)
-        places, widths = _panels(rest, 0.0)
+        places, widths = _panels(rest, frequency)
         gain = np.maximum(-np.expm1(np.minimum(epsilon - piece.loss(places), 0.0)), 0.0)
         total += float(np.sum(piece.density(places) * widths * gain))
     return total
@@ -244,7 +277,11 @@ class _Inversion:
         self.laws, self.epsilon, self.negligible = laws, epsilon, False
         self._resolve(0.0)
         self.order = self._line(near)
+        if self.negligible:
+            return
+        self._resolve(FACTORS[-1] * self.order)
         self.period = self._period(near)
+        self.recurrences = self._recurrences()
 
     def _resolve(self, order: float) -> None:
         """Take nodes between which a tilt of this order hardly changes: its mass may be next to an edge."""
@@ -272,18 +309,25 @@ class _Inversion:
         mean, variance = self._slopes(0.0)
         variance = max(variance, (0.1 * (mean - self.epsilon)) ** 2, 1e-300)
         low, high = 0.0, 1.0 / math.sqrt(variance)
-        while self._slopes(high)[0] < self.epsilon:
-            if self.log_moment(high) - high * self.epsilon < math.log(near) - DIGITS:
-                if self._resolved >= high:
-                    self.negligible = True
-                    return high
+        while True:
+            above = self._slopes(high)[0] >= self.epsilon
+            negligible = self.log_moment(high) - high * self.epsilon < math.log(near) - DIGITS
+            if not above and not negligible:
+                low, high = high, 2 * high
+            elif self._resolved < high:
                 self._resolve(high)
-                continue
-            low, high = high, 2 * high
+                low, high = 0.0, 1.0 / math.sqrt(variance)
+            elif above:
+                break
+            else:
+                self.negligible = True
+                return high
         for _ in range(30):
             middle = (low + high) / 2
             low, high = (middle, high) if self._slopes(middle)[0] < self.epsilon else (low, middle)
         far = 0.3 / math.sqrt(variance)  # the shorter the period, but the integrand must not exceed δ by much
+        if far > self._resolved:
+            self._resolve(far)
         while far > high and self._height(far) > math.log(near) + SPARE:
             far /= 1.5
         return max(0.9 * high, far)
@@ -297,18 +341,37 @@ class _Inversion:
         order, base = self.order, self.log_moment(self.order)
         excess = base - order * self.epsilon - math.log(near)
         below = (DIGITS + max(-math.log(near), 0.0)) / order
-        factors = (1.1, 1.3, 1.7, 2.5, 4.0, 8.0)
         above = min(
             (self.log_moment(f * order) - base + DIGITS + max(excess, 0.0)) / ((f - 1) * order) - self.epsilon
-            for f in factors
+            for f in FACTORS
         )
         return max(below, above)
 
-    def delta(self, count: int) -> float:
-        """The sum over `count` frequencies."""
+    def _recurrences(self) -> list[tuple[float, float]]:
+        """Where two outcomes bring the integrand back, and the share that the other laws let through."""
+        found = []
+        for each in self.laws:
+            if len(each.atoms) == 2:
+                frequency = 2 * math.pi / abs(each.atoms[0][0] - each.atoms[1][0])
+                shares = [self._share(law, frequency) for law in self.laws if law is not each]
+                found.append((frequency, math.prod(shares)))
+        return found
+
+    def _share(self, law: Law, frequency: float) -> float:
+        try:
+            losses, weights = law.nodes(frequency)
+        except TooFineError:  # of a lower frequency a smooth law lets more through
+            return self._share(law, frequency / 2)
+        logs = self.order * losses + _log(weights)
+        tilted = np.exp(logs - logsumexp(logs))
+        return float(np.abs(np.sum(tilted * np.exp(1j * frequency * losses)))) ** law.steps
+
+    def delta(self, count: int) -> tuple[float, float, float]:
+        """The sum over `count` frequencies, and about the most of round-off and of what recurs beyond."""
         step = 2 * math.pi / self.period
         times = step * np.arange(count // 2 + 1)
         total, low, log_scale = np.ones(1), np.ones(1), 0.0
+        off = np.zeros(1)
         threshold = self.epsilon / sum(law.steps for law in self.laws)
         for law in self.laws:
             losses, weights = law.nodes(float(times[-1]))
@@ -316,17 +379,24 @@ class _Inversion:
             scale = float(logsumexp(logs))
             tilted = np.exp(logs - scale)
             counts = tilted > 1e-19
+            off_step = ROUND_OFF + float(np.sum(tilted[~counts]))
             losses, tilted = losses[counts], tilted[counts]
             lower = losses <= threshold  # steps that all lie here add up to no loss above ε
             below = _transform(losses[lower] / self.period, tilted[lower], count)
             both = below + _transform(losses[~lower] / self.period, tilted[~lower], count)
+            size = np.abs(both)
+            off = off * size**law.steps + np.abs(total) * law.steps * size ** (law.steps - 1) * off_step
             total, low = total * both**law.steps, low * below**law.steps
             log_scale += law.steps * scale
         z = self.order + 1j * times
         smooth = np.exp(-DIGITS * (times / times[-1]) ** 8)
         terms = (total - low) * smooth * np.exp(-1j * times * self.epsilon) / (z * (z + 1))
-        value = (2 * float(terms.real.sum()) - float(terms[0].real)) / self.period
-        return value * math.exp(log_scale - self.order * self.epsilon)
+        value = 2 * float(terms.real.sum()) - float(terms[0].real)
+        round_off = 2 * float(np.sum(off * smooth / np.abs(z * (z + 1))))
+        unseen = sum(share / at**2 for at, share in self.recurrences if at > SEEN * times[-1])
+        unseen *= 4 * float(np.sum(np.abs(total - low) * smooth))  # on both sides, and again: 1/k² of all
+        scale = math.exp(log_scale - self.order * self.epsilon) / self.period
+        return value * scale, round_off * scale, unseen * scale
 
 
 def _log(weights: Array) -> Array:

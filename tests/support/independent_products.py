@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.support.independent_accounting import FAR, TILTED, Array, Law, Piece, log_mixture, normal
+from tests.support.independent_accounting import FAR, Array, Law, Piece, log_mixture, normal
 
 
 class Shared(NamedTuple):
@@ -65,13 +65,13 @@ def _gaussian_beside(q: float, sigma: float, at: float, mass: float, *, removed:
         return [
             Piece(
                 -FAR,
-                1 / sigma + FAR + TILTED,
+                1 / sigma + FAR,
                 loss,
                 lambda u: (1 - q) * without * normal(u) + q * mass * normal(u - 1 / sigma),
                 0.5,
             )
         ]
-    return [Piece(-FAR - TILTED, FAR, lambda u: -loss(u), lambda u: without * normal(u), 0.5)]
+    return [Piece(-FAR, FAR, lambda u: -loss(u), lambda u: without * normal(u), 0.5)]
 
 
 def _ranges_beside(q: float, shared: Shared, at: float, mass: float, *, removed: bool) -> list[Piece]:
