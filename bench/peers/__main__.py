@@ -284,8 +284,9 @@ SECTIONS: dict[str, tuple[str, Callable[[Path, Path], Iterator[Line]]]] = {
 
 
 def versions() -> Line:
-    """Of Python and our packages that take part."""
-    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in OURS}
+    """Of Python and our packages that are installed; `make peers` has all of them."""
+    found = {one.metadata["Name"]: one.version for one in importlib.metadata.distributions()}
+    return {"python": platform.python_version()} | {name: found[name] for name in OURS if name in found}
 
 
 def section(name: str, data: Path, store: Path) -> None:

@@ -308,7 +308,8 @@ class PlanOptions:
             return None
         if self.mechanism is None and self.preset is not None:
             raise InvalidPlan(f"--{given[0].replace('_', '-')} with --preset needs --mechanism")
-        default = "softmax-choice" if given == ["top_k"] else "public-centred"
+        drawn = given == ["top_k"] and self.sampling != "fixed-size"
+        default = "softmax-choice" if drawn else "public-centred"
         mechanism = mechanism_by_name(self.mechanism or default, **settings)
         if self.top_k is None:
             return mechanism

@@ -57,6 +57,7 @@ def test_leaks_are_found_and_not_quoted(records, tmp_path, capfd):
     demonstrations = tmp_path / "demos.jsonl"
     line = {"text": f"The {SECRET} of town number 7 lies in the valley", "label": "Location", "epsilon": 1.0}
     line |= {"delta": 1e-5, "relation": "zero-out", "certified": True, "mechanism": "gaussian", "tokens": 9}
+    line["finished"] = True
     demonstrations.write_text(json.dumps(line) + "\n")
     leak = ["audit", "leak", "--demonstrations", str(demonstrations), "--records", str(records)]
     assert run(leak) == 1
@@ -113,7 +114,7 @@ def test_members_in_the_prompt_are_told_apart(written, tmp_path, capfd):
 
 
 def test_the_influence_of_demonstrations_is_measured(written, tmp_path, capfd):
-    line = {"epsilon": 1.0, "delta": 1e-5, "relation": "zero-out", "certified": True}
+    line = {"epsilon": 1.0, "delta": 1e-5, "relation": "zero-out", "certified": True, "finished": True}
     shown = written("shown", range(2), **line, mechanism="gaussian", tokens=1)
     files = ["--demonstrations", shown, "--texts", written("asked", [0])]
     figures = document(capfd, tmp_path, "influence", *files)

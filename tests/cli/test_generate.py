@@ -37,7 +37,7 @@ def test_generate_appends_lines_says_what_they_cost_and_warns_of_both(command: R
         assert ("appended" in err) == bool(there)
     lines = [json.loads(line) for line in Path("demos.jsonl").read_text().splitlines()]
     assert len(lines) == 2
-    members = "text label epsilon delta relation certified mechanism tokens certificate"
+    members = "text label epsilon delta relation certified mechanism tokens finished certificate"
     for line in lines:
         assert set(line) == set(members.split())
         assert line["label"] == "Location"

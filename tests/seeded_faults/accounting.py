@@ -82,8 +82,8 @@ ACCOUNTING_AND_LEDGER = (
     ),
     Fault(
         "dpfewshot/account/reservation.py",
-        "return self._account.draw(self.entry, self._lease, count, self._recorded)",
-        "return count",
+        "charged = self._account.draw(self.entry, self._lease, count, progress)",
+        "charged = count",
         "the account counts a draw before it is drawn",
         "tests/account/test_draws.py",
     ),
